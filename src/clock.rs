@@ -1,0 +1,184 @@
+//! The only source of time: whole milliseconds, judged by the database's clock.
+//!
+//! `Clock::now()` is a monotonic base (which counts suspend) plus an offset to the database's clock. The store
+//! measures that offset when it connects and on every heartbeat, and pushes it in here. An instance whose
+//! measurement is old or uncertain must claim nothing: [`Clock::trusted`].
+//! Tests use [`Clock::manual`], which moves only by [`Clock::advance`].
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use tokio::sync::watch;
+
+/// A measurement older than this is not believed.
+pub const MEASUREMENT_LIFETIME: Duration = Duration::from_secs(30);
+/// A measurement less certain than this is not believed.
+pub const MEASUREMENT_ERROR: Duration = Duration::from_millis(250);
+/// Sleeps re-read the clock at least this often, so that a step or a suspended laptop is noticed.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// How far the database's clock is from ours, as measured by one question to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Measurement {
+    /// The database's time at the middle of the question.
+    pub database_now: DateTime<Utc>,
+    /// [`Clock::elapsed`] at that same middle.
+    pub at: Duration,
+    /// Half of the round trip: the true offset lies within this.
+    pub uncertainty: Duration,
+}
+
+/// Time as everything in the service sees it. Cheap to clone; all clones share one time.
+#[derive(Debug, Clone)]
+pub struct Clock(Arc<Kind>);
+
+#[derive(Debug)]
+enum Kind {
+    System(Mutex<Option<Measurement>>),
+    Manual(watch::Sender<DateTime<Utc>>),
+}
+
+impl Clock {
+    /// The machine's clock until the store has measured the database's.
+    pub fn system() -> Clock {
+        Clock(Arc::new(Kind::System(Mutex::new(None))))
+    }
+
+    /// A clock that stands still until it is told to move.
+    pub fn manual(start: DateTime<Utc>) -> Clock {
+        Clock(Arc::new(Kind::Manual(watch::channel(cut(start)).0)))
+    }
+
+    /// The present instant, cut to whole milliseconds.
+    pub fn now(&self) -> DateTime<Utc> {
+        match &*self.0 {
+            Kind::Manual(time) => *time.borrow(),
+            Kind::System(measured) => match *measured.lock().expect("clock lock") {
+                Some(m) => cut(m.database_now + signed(self.elapsed()) - signed(m.at)),
+                None => machine_now(),
+            },
+        }
+    }
+
+    /// Time since an arbitrary start, never stepped back, counting the time a machine was suspended.
+    pub fn elapsed(&self) -> Duration {
+        match &*self.0 {
+            Kind::Manual(time) => (*time.borrow() - DateTime::UNIX_EPOCH).to_std().unwrap_or_default(),
+            Kind::System(_) => {
+                let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+                Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+            }
+        }
+    }
+
+    /// Takes the store's newest measurement of the database's clock. Ignored by a manual clock.
+    pub fn measured(&self, measurement: Measurement) {
+        if let Kind::System(slot) = &*self.0 {
+            *slot.lock().expect("clock lock") = Some(measurement);
+        }
+    }
+
+    /// Whether ownership may be judged by this clock: measured lately, and well enough.
+    pub fn trusted(&self) -> bool {
+        match &*self.0 {
+            Kind::Manual(_) => true,
+            Kind::System(slot) => slot.lock().expect("clock lock").is_some_and(|m| {
+                m.uncertainty <= MEASUREMENT_ERROR && self.elapsed().saturating_sub(m.at) <= MEASUREMENT_LIFETIME
+            }),
+        }
+    }
+
+    /// Moves a manual clock forward (or back, with a negative step) and wakes its sleepers.
+    ///
+    /// # Panics
+    /// On a system clock, which nobody moves.
+    pub fn advance(&self, step: TimeDelta) {
+        match &*self.0 {
+            Kind::Manual(time) => time.send_modify(|t| *t = cut(*t + step)),
+            Kind::System(_) => panic!("a system clock can't be advanced"),
+        }
+    }
+
+    /// Returns once `now() >= instant`; at once if that is past.
+    pub async fn sleep_until(&self, instant: DateTime<Utc>) {
+        match &*self.0 {
+            Kind::Manual(time) => {
+                let mut seen = time.subscribe();
+                let _ = seen.wait_for(|now| *now >= instant).await;
+            }
+            Kind::System(_) => {
+                while let Ok(left) = (instant - self.now()).to_std()
+                    && !left.is_zero()
+                {
+                    pause(left.min(LONGEST_SLEEP)).await;
+                }
+            }
+        }
+    }
+
+    /// Sleeps for a length of this clock's time.
+    pub async fn sleep(&self, length: Duration) {
+        self.sleep_until(self.now() + signed(length)).await;
+    }
+}
+
+/// Real time passes, whatever a test's clock says: for waits on things outside (a database that is down, a socket).
+#[allow(clippy::disallowed_methods)] // the owner
+pub async fn pause(length: Duration) {
+    tokio::time::sleep(length).await;
+}
+
+/// The machine's own wall clock, for what happens before there is a database, and to measure against it.
+#[allow(clippy::disallowed_methods)] // the owner
+pub fn machine_now() -> DateTime<Utc> {
+    cut(Utc::now())
+}
+
+/// Cuts an instant to whole milliseconds, which is what both databases keep.
+pub fn cut(instant: DateTime<Utc>) -> DateTime<Utc> {
+    DateTime::from_timestamp_millis(instant.timestamp_millis()).unwrap_or(instant)
+}
+
+/// A length as chrono adds it; lengths beyond 290 million years are cut.
+pub fn signed(length: Duration) -> TimeDelta {
+    TimeDelta::from_std(length).unwrap_or(TimeDelta::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_manual_clock_wakes_its_sleepers_when_it_passes_their_instant() {
+        let clock = Clock::manual(DateTime::UNIX_EPOCH);
+        let sleeper = tokio::spawn({
+            let clock = clock.clone();
+            async move { clock.sleep(Duration::from_secs(60)).await }
+        });
+        tokio::task::yield_now().await;
+        clock.advance(TimeDelta::seconds(59));
+        tokio::task::yield_now().await;
+        assert!(!sleeper.is_finished());
+        clock.advance(TimeDelta::seconds(1));
+        sleeper.await.unwrap();
+    }
+
+    #[test]
+    fn the_database_s_time_wins_over_the_machine_s() {
+        let clock = Clock::system();
+        assert!(!clock.trusted());
+        let database_now = machine_now() + TimeDelta::days(3);
+        clock.measured(Measurement { database_now, at: clock.elapsed(), uncertainty: Duration::ZERO });
+        assert!(clock.trusted());
+        assert!(clock.now() >= database_now && clock.now() < database_now + TimeDelta::seconds(5));
+    }
+
+    #[test]
+    fn an_uncertain_measurement_is_not_trusted() {
+        let clock = Clock::system();
+        let uncertainty = MEASUREMENT_ERROR + Duration::from_millis(1);
+        clock.measured(Measurement { database_now: machine_now(), at: clock.elapsed(), uncertainty });
+        assert!(!clock.trusted());
+    }
+}

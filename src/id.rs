@@ -1,0 +1,95 @@
+//! Identities: UUIDv7 ids, tenants, and on whose behalf a call is made.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// Ids made in the same millisecond by one process keep the order in which they were made.
+static MADE: AtomicU64 = AtomicU64::new(0);
+
+/// A new UUIDv7 for something that comes to be at `now`. Sorts by time, then by order of making.
+pub fn new_id(now: DateTime<Utc>) -> Uuid {
+    let millis = now.timestamp_millis().max(0) as u64;
+    let count = MADE.fetch_add(1, Ordering::Relaxed);
+    // 30 bits count (12 in rand_a, 18 in rand_b), the rest is chance: RFC 9562, section 6.2, method 1
+    let mut bytes = [0_u8; 10];
+    bytes[2..].copy_from_slice(&fastrand::u64(..).to_be_bytes());
+    bytes[..2].copy_from_slice(&((count >> 18) as u16 & 0x0fff).to_be_bytes());
+    bytes[2] = (count >> 12) as u8 & 0x3f;
+    bytes[3] = (count >> 4) as u8;
+    bytes[4] = ((count << 4) as u8 & 0xf0) | (bytes[4] & 0x0f);
+    uuid::Builder::from_unix_timestamp_millis(millis, &bytes).into_uuid()
+}
+
+/// The user or organisation that owns tasks and all that comes of them: an opaque string.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Tenant(String);
+
+impl Tenant {
+    /// 1 to 200 characters, none of them control characters; `*` alone is kept for "every tenant".
+    pub fn new(id: impl Into<String>) -> Result<Tenant, String> {
+        let id = id.into();
+        match id.chars().count() {
+            0 => Err("must not be empty".into()),
+            n if n > 200 => Err(format!("must be at most 200 characters, has {n}")),
+            _ if id.chars().any(char::is_control) => Err("must not contain control characters".into()),
+            _ if id == "*" => Err("must not be `*`, which means every tenant".into()),
+            _ => Ok(Tenant(id)),
+        }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for Tenant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// On whose behalf the store is asked. What lies outside a scope is not found there, never forbidden.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// The engine itself, or an admin token.
+    Every,
+    /// One tenant's things only.
+    Only(Tenant),
+}
+
+impl Scope {
+    /// The tenant that confines this scope, as bound into SQL: `None` is every tenant.
+    pub fn tenant(&self) -> Option<&str> {
+        match self {
+            Scope::Every => None,
+            Scope::Only(tenant) => Some(tenant.as_str()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_version_7_carry_their_time_and_keep_their_order() {
+        let now = DateTime::from_timestamp_millis(1_795_000_000_123).unwrap();
+        let ids: Vec<Uuid> = (0..10_000).map(|_| new_id(now)).collect();
+        assert!(ids.is_sorted(), "ids of one millisecond must sort as made");
+        assert!(ids.iter().all(|id| id.get_version_num() == 7));
+        let (seconds, nanos) = ids[0].get_timestamp().unwrap().to_unix();
+        assert_eq!(seconds as i64 * 1000 + nanos as i64 / 1_000_000, now.timestamp_millis());
+    }
+
+    #[test]
+    fn a_tenant_is_any_printable_text_but_the_star() {
+        assert!(Tenant::new("user_123").is_ok());
+        for bad in ["", "*", "a\nb", &"x".repeat(201)] {
+            assert!(Tenant::new(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The transcript of a run: messages in the order in which they came to be, append only.
+//!
+//! It is the checkpoint, too: a run that is resumed reads its transcript and goes on behind the last entry. An
+//! assistant message with tool calls is appended *before* the tools run (the intent), their results after; a call
+//! without a result after a crash has an unknown outcome.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::run::Usage;
+
+/// The version of the stored form; older ones are read or migrated.
+pub const FORMAT: i16 = 1;
+
+/// One message between the orchestrator, the model and the tools.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "role", rename_all = "snake_case")]
+pub enum Message {
+    System {
+        text: String,
+    },
+    User {
+        text: String,
+    },
+    Assistant {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        text: Option<String>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        tool_calls: Vec<ToolCall>,
+    },
+    Tool {
+        call_id: String,
+        name: String,
+        content: String,
+        #[serde(default)]
+        is_error: bool,
+    },
+}
+
+/// A call that the model asked for. The id is the model's, never made by us.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolCall {
+    pub id: String,
+    pub name: String,
+    pub arguments: Value,
+}
+
+/// One stored row of the transcript.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Counts from 0 within the run.
+    pub seq: i64,
+    /// The turn that it belongs to, counting from 1; 0 is what came before the first.
+    pub turn: i64,
+    pub at: DateTime<Utc>,
+    #[serde(flatten)]
+    pub message: Message,
+    /// Tokens and cost of the call that made an assistant message.
+    #[serde(skip)]
+    pub usage: Usage,
+    /// How long a tool or the model took, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<i64>,
+}

@@ -1,0 +1,191 @@
+//! A task: a stored intent. What a person wrote (`Draft`), and what has become of it (`Task`).
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use crate::id::Tenant;
+use crate::invalid::{Faults, did_you_mean};
+use crate::trigger::Trigger;
+
+/// Longest name of a task, in characters.
+pub const NAME_LENGTH: usize = 200;
+/// Longest instruction, in characters.
+pub const INSTRUCTION_LENGTH: usize = 65_536;
+/// Longest running time of a run, in seconds.
+pub const TIMEOUT_RANGE: std::ops::RangeInclusive<u64> = 1..=86_400;
+
+/// Whether a task fires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskStatus {
+    Active,
+    /// By a person, or after failures; resumable.
+    Paused,
+    /// By the operator, or a dependency that failed.
+    Disabled,
+    /// Fired once, or its `max_runs` or `end_at` reached.
+    Completed,
+}
+
+impl TaskStatus {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TaskStatus::Active => "active",
+            TaskStatus::Paused => "paused",
+            TaskStatus::Disabled => "disabled",
+            TaskStatus::Completed => "completed",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<TaskStatus> {
+        use TaskStatus::*;
+        [Active, Paused, Disabled, Completed].into_iter().find(|status| status.as_str() == word)
+    }
+}
+
+/// What the executor is to do.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Action {
+    /// What the agent is told, in plain words.
+    #[serde(default)]
+    pub instruction: String,
+    /// Settings of the executor.
+    #[serde(default)]
+    pub config: Map<String, Value>,
+}
+
+/// Where the result is told.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Output {
+    /// `output` is absent: the recipient's own order.
+    #[default]
+    RecipientOrder,
+    /// `null`: the result is told to nobody.
+    Nobody,
+    /// The named channels, the later ones when the earlier fail.
+    Channels(Vec<String>),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OutputShape {
+    channel: OneOrMany,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Output {
+    pub fn is_recipient_order(&self) -> bool {
+        *self == Output::RecipientOrder
+    }
+}
+
+impl Serialize for Output {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Output::RecipientOrder | Output::Nobody => to.serialize_none(),
+            Output::Channels(names) => {
+                let channel = match names.as_slice() {
+                    [one] => OneOrMany::One(one.clone()),
+                    many => OneOrMany::Many(many.to_vec()),
+                };
+                OutputShape { channel }.serialize(to)
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Output {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Output, D::Error> {
+        Ok(match Option::<OutputShape>::deserialize(from)? {
+            None => Output::Nobody,
+            Some(OutputShape { channel: OneOrMany::One(name) }) => Output::Channels(vec![name]),
+            Some(OutputShape { channel: OneOrMany::Many(names) }) => Output::Channels(names),
+        })
+    }
+}
+
+/// How often a failing run is tried, and how long is waited between.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Retry {
+    /// Attempts in all, the first included: 1 to 20.
+    pub max_attempts: u32,
+    /// The first wait in seconds; doubled each time up to an hour, with full jitter.
+    pub backoff_seconds: u64,
+}
+
+impl Default for Retry {
+    fn default() -> Retry {
+        Retry { max_attempts: 3, backoff_seconds: 10 }
+    }
+}
+
+/// All of a task that its owner decides. One JSON form for API, CLI, files and storage.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Spec {
+    pub trigger: Trigger,
+    pub executor: String,
+    pub action: Action,
+    #[serde(default, skip_serializing_if = "Output::is_recipient_order")]
+    pub output: Output,
+    pub max_runs: Option<u64>,
+    /// Running time only; waiting has limits of its own.
+    pub timeout_seconds: u64,
+    pub retry: Retry,
+    /// Pause after this many failed runs in a row (retries used up); `null` never.
+    pub pause_after_failures: Option<u32>,
+    pub metadata: Map<String, Value>,
+}
+
+/// A task as it was asked for, checked. The only way to a new task: `Draft::parse`, then `Store::create_task`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Draft {
+    pub tenant: Tenant,
+    pub name: String,
+    pub spec: Spec,
+}
+
+/// What names a draft may use; filled from the registries.
+#[derive(Debug, Clone, Default)]
+pub struct Known {
+    pub executors: Vec<&'static str>,
+    pub channels: Vec<&'static str>,
+}
+
+/// A stored task.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Task {
+    pub id: Uuid,
+    pub tenant_id: String,
+    pub name: String,
+    pub spec: Spec,
+    pub status: TaskStatus,
+    /// Why it is paused, disabled or completed.
+    pub status_reason: Option<String>,
+    /// Bumped by each change of trigger, policies or status: what was claimed before is void.
+    pub epoch: i64,
+    /// Bumped by every change.
+    pub version: i64,
+    /// Where intervals are counted from: `start_at`, else the creation; kept by edits that do not touch it.
+    pub anchor_at: DateTime<Utc>,
+    /// Nothing before this instant is ever caught up: creation, last edit of the trigger, last resume.
+    pub active_since: DateTime<Utc>,
+    pub next_fire_at: Option<DateTime<Utc>>,
+    /// Runs that were made, skipped ones not counted.
+    pub run_count: i64,
+    /// Automatic fires that count against `max_runs`.
+    pub fired: i64,
+    /// Failed runs in a row.
+    pub failures: i64,
+    pub created_at: DateTime<Utc>,
+    pub updated_at: DateTime<Utc>,
+}
