@@ -2,3 +2,4 @@
 
 #[allow(dead_code)] // the areas take from it what they need
 mod support;
+mod tidy;
