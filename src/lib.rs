@@ -1,6 +1,7 @@
 //! Reveille wakes AI agents.
 pub mod channel;
 pub mod clock;
+pub mod config;
 pub mod egress;
 pub mod id;
 pub mod invalid;
@@ -8,5 +9,6 @@ pub mod notification;
 pub mod run;
 pub mod secret;
 pub mod task;
+pub mod telemetry;
 pub mod trigger;
 pub mod vault;
