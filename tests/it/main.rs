@@ -3,3 +3,4 @@
 #[allow(dead_code)] // the areas take from it what they need
 mod support;
 mod tidy;
+mod scheduling;
