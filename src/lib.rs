@@ -8,6 +8,7 @@ pub mod id;
 pub mod invalid;
 pub mod llm;
 pub mod run;
+pub mod secret;
 pub mod task;
 pub mod tool;
 pub mod trigger;
