@@ -3,6 +3,9 @@
 //! Owns the port and the list of tools. Decides nothing about consent or repetition (that is the agent's), keeps
 //! nothing: what a call did is in the transcript and, where it matters, behind its idempotency key.
 
+pub mod builtin;
+pub mod registry;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +19,8 @@ use crate::approval::matrix::{Category, Consequence};
 use crate::clock::Clock;
 use crate::id::Tenant;
 use crate::invalid::Faults;
+
+pub use crate::tool::registry::Registry;
 
 /// Where a tool is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
@@ -108,7 +113,7 @@ pub enum ToolError {
     Abort { code: String, message: String },
 }
 
-/// One tool.
+/// One tool. The context says how long a call may take; it is dropped when it takes longer.
 pub trait Tool: Send + Sync {
     fn definition(&self) -> &Definition;
 
@@ -193,5 +198,58 @@ impl Failure {
             Failure::InternalError => "internal_error",
             Failure::DependencyError => "dependency_error",
         }
+    }
+}
+
+impl ToolContext {
+    /// The key of a call: whoever repeats it repeats this, too. Source: `promises.md` P5.
+    pub fn key_of(run_id: Uuid, turn: i64, call_id: &str) -> String {
+        let identity = format!("{run_id}|{turn}|{call_id}");
+        hex::encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, identity.as_bytes()))
+    }
+}
+
+impl ToolOutput {
+    /// Readable JSON: a model reads it better with its line breaks, and it is cut at one.
+    pub fn json(value: &Value) -> ToolOutput {
+        ToolOutput { text: format!("{value:#}") }
+    }
+}
+
+impl ToolError {
+    pub fn tell(kind: Failure, code: impl Into<String>, message: impl Into<String>) -> ToolError {
+        ToolError::Tell { kind, code: code.into(), message: message.into() }
+    }
+
+    /// The arguments will not do, and why.
+    pub fn arguments(message: impl Into<String>) -> ToolError {
+        ToolError::tell(Failure::InvalidParameters, "invalid_parameters", message)
+    }
+}
+
+impl From<HostError> for ToolError {
+    fn from(error: HostError) -> ToolError {
+        let message = error.to_string();
+        match error {
+            HostError::NotFound => ToolError::tell(Failure::NotFound, "not_found", message),
+            HostError::Invalid(_) => ToolError::tell(Failure::ValidationError, "invalid", message),
+            HostError::Conflict(_) => ToolError::tell(Failure::ExecutionError, "conflict", message),
+            HostError::Unavailable => ToolError::tell(Failure::ResourceError, "store_unavailable", message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_of_a_call_is_its_own() {
+        let run = Uuid::from_u128(7);
+        let key = ToolContext::key_of(run, 1, "call_1");
+        assert_eq!(key.len(), 64);
+        assert_eq!(key, ToolContext::key_of(run, 1, "call_1"));
+        let others = [(Uuid::from_u128(8), 1, "call_1"), (run, 2, "call_1"), (run, 1, "call_2")];
+        assert!(others.iter().all(|(run, turn, call)| ToolContext::key_of(*run, *turn, call) != key));
     }
 }
