@@ -4,6 +4,7 @@
 //! through the job's store.
 
 pub mod hub;
+pub mod orchestrator;
 
 use std::sync::Arc;
 
