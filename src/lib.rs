@@ -3,6 +3,7 @@ pub mod channel;
 pub mod clock;
 pub mod config;
 pub mod egress;
+pub mod engine;
 pub mod id;
 pub mod invalid;
 pub mod notification;
