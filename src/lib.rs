@@ -9,6 +9,7 @@ pub mod invalid;
 pub mod notification;
 pub mod run;
 pub mod secret;
+pub mod store;
 pub mod task;
 pub mod telemetry;
 pub mod trigger;
