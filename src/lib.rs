@@ -6,6 +6,7 @@ pub mod clock;
 pub mod config;
 pub mod egress;
 pub mod executor;
+pub mod engine;
 pub mod id;
 pub mod invalid;
 pub mod llm;
