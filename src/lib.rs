@@ -1,5 +1,6 @@
 //! Reveille wakes AI agents.
 pub mod channel;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod egress;
