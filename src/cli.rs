@@ -11,6 +11,7 @@ mod failure;
 mod notify;
 mod recipient;
 mod run;
+mod schedule;
 mod screen;
 mod task;
 mod token;
@@ -49,6 +50,9 @@ enum Command {
     /// Create, list, change and run tasks
     #[command(subcommand)]
     Task(task::Command),
+    /// See when a schedule fires; needs no service
+    #[command(subcommand)]
+    Schedule(schedule::Command),
     /// List, show, watch, cancel and retry runs
     #[command(subcommand)]
     Run(run::Command),
@@ -76,9 +80,15 @@ enum Command {
 /// What [`report`] shows to a person; the process then exits with 1.
 pub async fn run(cli: Cli, environment: &Environment) -> anyhow::Result<()> {
     let mut screen = Screen::of_process(environment);
-    let screen = &mut screen;
-    match cli.command {
+    let done = act(cli.command, environment, &mut screen).await;
+    // what was printed is shown even when the command failed after it
+    done.and(screen.flush().map_err(anyhow::Error::from))
+}
+
+async fn act(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    match command {
         Command::Task(command) => task::run(command, environment, screen).await,
+        Command::Schedule(command) => schedule::run(command, screen),
         Command::Run(command) => run::run(command, environment, screen).await,
         Command::Delivery(command) => delivery::run(command, environment, screen).await,
         Command::Recipient(command) => recipient::run(command, environment, screen).await,

@@ -114,13 +114,6 @@ impl TriggerArgs {
         }
         set(trigger, "exclude", Some(&self.exclude).filter(|dates| !dates.is_empty()));
     }
-
-    /// Whether anything was typed.
-    pub fn any(&self) -> bool {
-        let mut written = Map::new();
-        self.write_into(&mut written);
-        !written.is_empty()
-    }
 }
 
 impl SpecArgs {
@@ -223,9 +216,7 @@ mod tests {
     fn written(base: Value, typed: &[&str]) -> Value {
         let typed = Typed::parse_from([&["task"], typed].concat());
         let mut task = base.as_object().unwrap().clone();
-        if typed.trigger.any() {
-            typed.trigger.write_into(object_in(&mut task, "trigger"));
-        }
+        typed.trigger.write_into(object_in(&mut task, "trigger"));
         typed.spec.write_into(&mut task);
         Value::Object(task)
     }

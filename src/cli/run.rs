@@ -130,6 +130,7 @@ pub async fn follow(client: &Client, id: &str, as_json: bool, screen: &mut Scree
             true => screen.json_line(&json!({ "event": name, "data": data }))?,
             false => live.print(&name, &data, screen)?,
         }
+        screen.flush()?;
         if name == "execution_end" {
             break;
         }

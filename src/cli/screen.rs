@@ -34,10 +34,13 @@ impl Screen {
         let width = rustix::termios::tcgetwinsize(&out).ok().map(|size| size.ws_col).filter(|columns| *columns > 0);
         // https://no-color.org
         let coloured = terminal && environment.get("NO_COLOR").is_none() && environment.get("TERM") != Some("dumb");
-        Screen { out: Box::new(out), coloured, width: width.filter(|_| terminal) }
+        // a pipe gets whole blocks, a terminal each line
+        let out: Box<dyn Write + Send> = if terminal { Box::new(out) } else { Box::new(io::BufWriter::new(out)) };
+        Screen { out, coloured, width: width.filter(|_| terminal) }
     }
 
     /// Prints to `out` as to a pipe.
+    #[cfg(test)]
     pub fn plain(out: impl Write + Send + 'static) -> Screen {
         Screen { out: Box::new(out), coloured: false, width: None }
     }
@@ -49,6 +52,10 @@ impl Screen {
     /// Prints text without ending the line, at once: an answer as it comes.
     pub fn piece(&mut self, text: &str) -> io::Result<()> {
         self.out.write_all(text.as_bytes())?;
+        self.out.flush()
+    }
+
+    pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
 
@@ -138,25 +145,34 @@ pub fn cut(text: &str, longest: usize) -> String {
     }
 }
 
+/// What a test's screen was given.
+#[cfg(test)]
+#[derive(Clone, Default)]
+pub struct Page(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+#[cfg(test)]
+impl Page {
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+#[cfg(test)]
+impl Write for Page {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-
     use serde_json::json;
 
     use super::*;
-
-    #[derive(Clone, Default)]
-    struct Page(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Page {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
 
     #[test]
     fn a_table_in_a_pipe_is_aligned_text_without_escapes() {
@@ -164,8 +180,7 @@ mod tests {
         let mut screen = Screen::plain(page.clone());
         let rows = vec![vec!["a".into(), "x\u{1b}[2Jy\nz".into()], vec!["longer".into(), "2".into()]];
         screen.table(&["name", "value"], rows).unwrap();
-        let shown = String::from_utf8(page.0.lock().unwrap().clone()).unwrap();
-        assert_eq!(shown, "NAME    VALUE\na       x [2Jy z\nlonger  2\n");
+        assert_eq!(page.text(), "NAME    VALUE\na       x [2Jy z\nlonger  2\n");
     }
 
     #[test]
