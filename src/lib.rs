@@ -13,6 +13,7 @@ pub mod llm;
 pub mod notification;
 pub mod run;
 pub mod secret;
+pub mod store;
 pub mod task;
 pub mod telemetry;
 pub mod tool;

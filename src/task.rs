@@ -1,13 +1,15 @@
 //! A task: a stored intent. What a person wrote (`Draft`), and what has become of it (`Task`).
 
+pub mod change;
+
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::id::Tenant;
-use crate::invalid::{Faults, did_you_mean};
-use crate::trigger::Trigger;
+use crate::invalid::InvalidSpec;
+use crate::trigger::{Next, Trigger};
 
 /// Longest name of a task, in characters.
 pub const NAME_LENGTH: usize = 200;
@@ -184,8 +186,32 @@ pub struct Task {
     pub run_count: i64,
     /// Automatic fires that count against `max_runs`.
     pub fired: i64,
-    /// Failed runs in a row.
-    pub failures: i64,
     pub created_at: DateTime<Utc>,
     pub updated_at: DateTime<Utc>,
+}
+
+impl Task {
+    /// A new task, active from `now` on, and the first instant that it waits for.
+    pub fn new(id: Uuid, draft: Draft, now: DateTime<Utc>) -> Result<(Task, Option<Next>), InvalidSpec> {
+        let anchor_at = draft.spec.trigger.anchor(now)?;
+        let next = draft.spec.trigger.first(id, anchor_at, now)?;
+        let task = Task {
+            id,
+            tenant_id: draft.tenant.as_str().to_owned(),
+            name: draft.name,
+            spec: draft.spec,
+            status: TaskStatus::Active,
+            status_reason: None,
+            epoch: 1,
+            version: 1,
+            anchor_at,
+            active_since: now,
+            next_fire_at: next.map(|n| n.run_at),
+            run_count: 0,
+            fired: 0,
+            created_at: now,
+            updated_at: now,
+        };
+        Ok((task, next))
+    }
 }
