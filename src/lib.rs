@@ -2,6 +2,7 @@
 pub mod agent;
 pub mod approval;
 pub mod channel;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod egress;
