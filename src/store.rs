@@ -21,9 +21,11 @@ mod slots;
 mod tasks;
 mod tokens;
 mod transcript;
+mod wake;
 
 use crate::clock::Clock;
 use crate::store::db::Db;
+use crate::store::wake::Hints;
 
 pub use connect::{OpenError, ServerFacts, Settings};
 pub use deliveries::DeliveryFilter;
@@ -35,12 +37,14 @@ pub use rescue::Stranded;
 pub use runs::{Cancelled, RunFilter};
 pub use tasks::TaskFilter;
 pub use tokens::StoredToken;
+pub use wake::Topic;
 
 /// The store. Cheap to clone; all clones share the same connections.
 #[derive(Clone)]
 pub struct Store {
     db: Db,
     clock: Clock,
+    hints: Hints,
 }
 
 /// Why the store could not do what was asked, by what the caller can do about it.

@@ -76,44 +76,74 @@ impl Trigger {
             Trigger::Schedule(_) => "schedule",
         }
     }
+
+    /// Where this trigger's instants are counted from, for a task made at `created_at`.
+    pub fn anchor(&self, created_at: DateTime<Utc>) -> Result<DateTime<Utc>, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => schedule.anchor(created_at),
+        }
+    }
+
+    /// What a new, edited or resumed task waits for; `None`: no instant.
+    pub fn first(
+        &self,
+        task_id: Uuid,
+        anchor: DateTime<Utc>,
+        now: DateTime<Utc>,
+    ) -> Result<Option<Next>, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => schedule.first(task_id, anchor, now),
+        }
+    }
+
+    /// What is to be recorded of all instants that are due by `until`, seen at `now`.
+    pub fn plan(&self, due: &Due, now: DateTime<Utc>, until: DateTime<Utc>) -> Result<Plan, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => schedule.plan(due, now, until),
+        }
+    }
+
+    /// The instants from `from` on and before `now`, as one range; `None` where there is none.
+    pub fn instants_before(
+        &self,
+        from: DateTime<Utc>,
+        anchor: DateTime<Utc>,
+        now: DateTime<Utc>,
+    ) -> Result<Option<Missed>, InvalidSpec> {
+        let Trigger::Schedule(schedule) = self;
+        let instants = schedule.between(from, now, anchor, COUNTED + 1)?;
+        let Some((first, last)) = instants.first().zip(instants.last()) else { return Ok(None) };
+        Ok(Some(match instants.len() {
+            counted if counted <= COUNTED => Missed { from: *first, to: *last, count: Some(counted as u64) },
+            _ => Missed { from: *first, to: now, count: None },
+        }))
+    }
+
+    /// Whether what fell due while the task was paused is caught up when it is resumed.
+    pub fn catches_up_on_resume(&self) -> bool {
+        match self {
+            Trigger::Schedule(schedule) => schedule.on_resume == OnResume::CatchUp,
+        }
+    }
+
+    /// Whether runs of the task may wait for the one before them.
+    pub fn others_wait(&self) -> bool {
+        match self {
+            Trigger::Schedule(schedule) => !matches!(schedule.overlap, Overlap::Skip | Overlap::Allow),
+        }
+    }
+
+    /// Whether a task without a next instant has come to its end.
+    pub fn ends_without_instant(&self) -> bool {
+        match self {
+            Trigger::Schedule(_) => true,
+        }
+    }
 }
+
+/// A range is counted exactly up to this many instants.
+const COUNTED: usize = 1000;
 
 fn known() -> String {
     KINDS.iter().map(|kind| format!("`{kind}`")).collect::<Vec<_>>().join(", ")
-}
-
-use crate::invalid::InvalidSpec;
-pub fn zone_database_version() -> &'static str {
-    chrono_tz::IANA_TZDB_VERSION
-}
-impl Trigger {
-    pub fn kind(&self) -> &'static str {
-        "schedule"
-    }
-    pub fn anchor(&self, _created_at: DateTime<Utc>) -> Result<DateTime<Utc>, InvalidSpec> {
-        todo!()
-    }
-    pub fn first(&self, _id: Uuid, _anchor: DateTime<Utc>, _now: DateTime<Utc>) -> Result<Option<Next>, InvalidSpec> {
-        todo!()
-    }
-    pub fn plan(&self, _due: &Due, _now: DateTime<Utc>, _until: DateTime<Utc>) -> Result<Plan, InvalidSpec> {
-        todo!()
-    }
-    pub fn catches_up_on_resume(&self) -> bool {
-        todo!()
-    }
-    pub fn others_wait(&self) -> bool {
-        todo!()
-    }
-    pub fn instants_before(
-        &self,
-        _from: DateTime<Utc>,
-        _anchor: DateTime<Utc>,
-        _now: DateTime<Utc>,
-    ) -> Result<Option<Missed>, InvalidSpec> {
-        todo!()
-    }
-    pub fn ends_without_instant(&self) -> bool {
-        true
-    }
 }

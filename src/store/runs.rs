@@ -14,7 +14,7 @@ use crate::run::{Missed, Run, RunEvent, RunState, Usage};
 use crate::store::db::Db;
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::slots::hand_over;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, Topic};
 use crate::task::Task;
 
 /// Which runs to list. Newest first, after the run `before`.
@@ -325,6 +325,7 @@ impl Store {
             insert_run!(conn, run);
             enqueue!(conn, run, task.epoch, now, 1_i32);
         });
+        self.hint(Topic::Queue);
         Ok(Answer::Done(()))
     }
 
@@ -349,6 +350,7 @@ impl Store {
                 enqueue!(conn, run, task.epoch, now, -1_i32);
             }
         });
+        self.hint(Topic::Queue);
         Ok(Answer::Done(()))
     }
 
@@ -384,6 +386,7 @@ impl Store {
             insert_run!(conn, run);
             enqueue!(conn, run, task.epoch, now, 1_i32);
         });
+        self.hint(Topic::Queue);
         Ok(Answer::Done(()))
     }
 
@@ -391,7 +394,7 @@ impl Store {
     pub async fn cancel_run(&self, scope: &Scope, id: Uuid, reason: &str) -> Result<Cancelled, StoreError> {
         let now = self.clock.now();
         self.get_run(scope, id).await?;
-        Ok(on_write!(self.db, scope, |conn| {
+        let done = on_write!(self.db, scope, |conn| {
             let asked = sqlx::query("update queue set cancel_reason = $2 where run_id = $1 and state = 'started'")
                 .bind(id)
                 .bind(reason)
@@ -433,7 +436,10 @@ impl Store {
                 }
                 Cancelled::Now
             }
-        }))
+        });
+        self.hint(Topic::Cancels);
+        self.hint(Topic::Queue);
+        Ok(done)
     }
 
     /// How many runs wait, are claimed, and run now; and how many are parked.

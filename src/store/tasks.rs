@@ -14,7 +14,7 @@ use crate::id::Scope;
 use crate::store::db::Db;
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::runs::{NewRun, insert_run};
-use crate::store::{Split, Store, StoreError};
+use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::change::TaskChange;
 use crate::task::{Spec, Task, TaskStatus};
 use crate::trigger;
@@ -141,6 +141,7 @@ impl Store {
                 .execute(&mut *conn)
                 .await?;
         });
+        self.hint(Topic::Due);
         Ok(Answer::Done(()))
     }
 
@@ -209,7 +210,10 @@ impl Store {
         loop {
             let now = self.clock.now();
             match self.try_change(scope, id, change, now).await? {
-                Some(task) => return Ok(task),
+                Some(task) => {
+                    self.hint(Topic::Due);
+                    return Ok(task);
+                }
                 None => self.fire_task(id, now).await?,
             }
         }
@@ -332,6 +336,7 @@ impl Store {
                 sqlx::query(statement).bind(id).execute(&mut *conn).await?;
             }
         });
+        self.hint(Topic::Cancels);
         Ok(())
     }
 
