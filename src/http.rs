@@ -1,0 +1,2 @@
+//! The HTTP face.
+pub mod error;
