@@ -1,13 +1,18 @@
 //! A task: a stored intent. What a person wrote (`Draft`), and what has become of it (`Task`).
 
+mod draft;
+mod view;
+
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::id::Tenant;
-use crate::invalid::{Faults, did_you_mean};
 use crate::trigger::Trigger;
+
+pub use draft::{ActionCheck, DEFAULT_EXECUTOR, DEFAULT_TIMEOUT, Known};
+pub use view::{LastRun, TaskView};
 
 /// Longest name of a task, in characters.
 pub const NAME_LENGTH: usize = 200;
@@ -154,13 +159,6 @@ pub struct Draft {
     pub spec: Spec,
 }
 
-/// What names a draft may use; filled from the registries.
-#[derive(Debug, Clone, Default)]
-pub struct Known {
-    pub executors: Vec<&'static str>,
-    pub channels: Vec<&'static str>,
-}
-
 /// A stored task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
@@ -184,8 +182,6 @@ pub struct Task {
     pub run_count: i64,
     /// Automatic fires that count against `max_runs`.
     pub fired: i64,
-    /// Failed runs in a row.
-    pub failures: i64,
     pub created_at: DateTime<Utc>,
     pub updated_at: DateTime<Utc>,
 }
