@@ -1,0 +1,287 @@
+//! Email over SMTP: one connection for each message, driven step by step, so that what is known at each step is known.
+//!
+//! `delivered` means that the mail server took the message (its 250 after the text); what mail servers do later is not
+//! ours to see. Until the text is on its way, a failure is safe to repeat. After that, without an answer, the outcome is
+//! unknown and the message is not sent again. The Message-ID is made from the delivery's id, so a repeat asked for by
+//! a person is recognisable.
+
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use futures::future::BoxFuture;
+use lettre::address::Envelope;
+use lettre::message::header::{HeaderName, HeaderValue};
+use lettre::message::{Mailbox, SinglePart};
+use lettre::transport::smtp::authentication::{Credentials, Mechanism};
+use lettre::transport::smtp::client::{AsyncSmtpConnection, TlsParameters};
+use lettre::transport::smtp::commands::{Data, Mail, Rcpt};
+use lettre::transport::smtp::extension::{ClientId, Extension, MailParameter};
+use serde::{Deserialize, Serialize};
+use url::{Host, Url};
+
+use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, Message, Receipt};
+use crate::invalid::Faults;
+use crate::secret::Secret;
+
+/// How long each half of an attempt may take, in seconds.
+const TIMEOUT_RANGE: std::ops::RangeInclusive<u64> = 1..=25;
+/// How long the goodbye may take; nothing depends on it.
+const QUIT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How much of what a server says is kept, in characters.
+const ANSWER_LENGTH: usize = 200;
+
+/// `[channels.email]`.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// `smtp://user:password@host:587`, `smtps://…` for TLS from the first byte; absent: no email.
+    pub url: Option<Secret>,
+    /// `Reveille <reveille@example.org>`.
+    pub from: Option<String>,
+    /// For `smtp://`; absent: `required` with a password, `never` on this machine, else `opportunistic`.
+    pub starttls: Option<StartTls>,
+    /// For each half of an attempt, until the server wants the message and until it has taken it: 1 to 25.
+    pub timeout_seconds: u64,
+}
+
+/// Whether a connection that begins in clear is encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StartTls {
+    Required,
+    /// Where the server offers it.
+    Opportunistic,
+    Never,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { url: None, from: None, starttls: None, timeout_seconds: 25 }
+    }
+}
+
+/// The channel.
+pub struct Email {
+    server: Server,
+    from: Mailbox,
+    timeout: Duration,
+}
+
+struct Server {
+    host: String,
+    port: u16,
+    security: Security,
+    credentials: Option<Credentials>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Security {
+    /// TLS from the first byte.
+    Wrapped,
+    StartTls(StartTls),
+}
+
+impl Email {
+    /// `None` where no server is configured.
+    pub fn new(settings: &Settings) -> Result<Option<Email>, Faults> {
+        let Some(url) = &settings.url else { return Ok(None) };
+        let mut faults = Faults::new();
+        let server = Server::read(url, settings.starttls)
+            .map_err(|why| faults.add("/channels/email/url", format!("{why}; expected smtp://user:password@host:587")));
+        let from = settings.from.as_deref().unwrap_or_default().parse::<Mailbox>().map_err(|_| {
+            faults.add("/channels/email/from", "is needed: an address such as `Reveille <reveille@example.org>`");
+        });
+        if !TIMEOUT_RANGE.contains(&settings.timeout_seconds) {
+            faults.add("/channels/email/timeout_seconds", "must be 1 to 25");
+        }
+        match (server, from, faults.is_empty()) {
+            (Ok(server), Ok(from), true) => {
+                Ok(Some(Email { server, from, timeout: Duration::from_secs(settings.timeout_seconds) }))
+            }
+            _ => Err(faults),
+        }
+    }
+
+    async fn send(&self, message: &Message<'_>) -> Result<Receipt, ChannelError> {
+        let Some(address) = &message.recipient.addresses.email else {
+            return Err(ChannelError::Rejected { why: "the recipient has no email address".into() });
+        };
+        let mail = self.compose(message, address)?;
+        let (envelope, text) = (mail.envelope(), mail.formatted());
+        let late = |_| Err(transient("the mail server took too long"));
+        let mut connection = tokio::time::timeout(self.timeout, self.prepare(envelope)).await.unwrap_or_else(late)?;
+        let answer = tokio::time::timeout(self.timeout, connection.message(&text)).await;
+        let receipt = judge_taken(answer);
+        let _ = tokio::time::timeout(QUIT_TIMEOUT, connection.quit()).await;
+        receipt
+    }
+
+    fn compose(&self, message: &Message, address: &str) -> Result<lettre::Message, ChannelError> {
+        let rejected = |why: String| ChannelError::Rejected { why: format!("the email can't be written: {why}") };
+        let to: lettre::Address = address.parse().map_err(|error| rejected(format!("{error}")))?;
+        let automatic = HeaderValue::new(HeaderName::new_from_ascii_str("Auto-Submitted"), "auto-generated".into());
+        lettre::Message::builder()
+            .from(self.from.clone())
+            .to(Mailbox::new(None, to))
+            .subject(message.words.subject.as_str())
+            .message_id(Some(format!("<{}@{}>", message.id, self.from.email.domain())))
+            .date(SystemTime::from(message.created_at))
+            .raw_header(automatic)
+            .singlepart(SinglePart::plain(message.words.text.clone()))
+            .map_err(|error| rejected(error.to_string()))
+    }
+
+    /// Everything up to the point where the server waits for the text. Nothing of it needs to be undone.
+    async fn prepare(&self, envelope: &Envelope) -> Result<AsyncSmtpConnection, ChannelError> {
+        let mut connection = self.server.connect().await.map_err(|error| judge_refused(&error))?;
+        self.server.authenticate(&mut connection).await?;
+        let mut parameters = vec![];
+        if !envelope.to().iter().chain(envelope.from()).all(|address| address.to_string().is_ascii()) {
+            if !connection.server_info().supports_feature(Extension::SmtpUtfEight) {
+                return Err(ChannelError::Rejected { why: "the mail server takes ASCII addresses only".into() });
+            }
+            parameters.push(MailParameter::SmtpUtfEight);
+        }
+        let mail = Mail::new(envelope.from().cloned(), parameters);
+        connection.command(mail).await.map_err(|error| judge_refused(&error))?;
+        for to in envelope.to() {
+            connection.command(Rcpt::new(to.clone(), vec![])).await.map_err(|error| judge_refused(&error))?;
+        }
+        connection.command(Data).await.map_err(|error| judge_refused(&error))?;
+        Ok(connection)
+    }
+}
+
+impl Channel for Email {
+    fn name(&self) -> &'static str {
+        "email"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { supported_formats: &["plain"], max_response_length: 100_000, deduplicates: false }
+    }
+
+    fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
+        Box::pin(self.send(message))
+    }
+}
+
+impl Server {
+    fn read(url: &Secret, starttls: Option<StartTls>) -> Result<Server, String> {
+        let url = Url::parse(url.expose()).map_err(|error| format!("is not a URL: {error}"))?;
+        let host = url.host().ok_or("has no host")?.to_owned();
+        let password = url.password().map(decode).transpose()?;
+        let credentials = password.map(|password| Ok::<_, String>(Credentials::new(decode(url.username())?, password)));
+        let credentials = credentials.transpose()?;
+        let (security, port) = match url.scheme() {
+            "smtps" => (Security::Wrapped, 465),
+            "smtp" => {
+                let unasked = match (&credentials, is_this_machine(&host)) {
+                    (_, true) => StartTls::Never,
+                    (Some(_), false) => StartTls::Required,
+                    (None, false) => StartTls::Opportunistic,
+                };
+                (Security::StartTls(starttls.unwrap_or(unasked)), if credentials.is_some() { 587 } else { 25 })
+            }
+            other => return Err(format!("has the scheme `{other}`")),
+        };
+        let host = match host {
+            Host::Ipv6(ip) => ip.to_string(),
+            host => host.to_string(),
+        };
+        Ok(Server { host, port: url.port().unwrap_or(port), security, credentials })
+    }
+
+    async fn connect(&self) -> Result<AsyncSmtpConnection, lettre::transport::smtp::Error> {
+        let hello = ClientId::default();
+        let tls = || TlsParameters::new(self.host.clone());
+        let wrapped = matches!(self.security, Security::Wrapped).then(tls).transpose()?;
+        let there = (self.host.as_str(), self.port);
+        let mut connection = AsyncSmtpConnection::connect_tokio1(there, None, &hello, wrapped, None).await?;
+        match self.security {
+            Security::StartTls(StartTls::Required) => connection.starttls(tls()?, &hello).await?,
+            Security::StartTls(StartTls::Opportunistic) if connection.can_starttls() => {
+                connection.starttls(tls()?, &hello).await?;
+            }
+            _ => {}
+        }
+        Ok(connection)
+    }
+
+    /// A refused password is the operator's to mend, not the recipient's fault.
+    async fn authenticate(&self, connection: &mut AsyncSmtpConnection) -> Result<(), ChannelError> {
+        let Some(credentials) = &self.credentials else { return Ok(()) };
+        let mechanisms = [Mechanism::Plain, Mechanism::Login];
+        match connection.auth(&mechanisms, credentials).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.is_permanent() || error.is_client() => {
+                Err(ChannelError::Misconfigured { why: format!("the mail server refused the login: {}", said(&error)) })
+            }
+            Err(error) => Err(judge_refused(&error)),
+        }
+    }
+}
+
+/// What an answer to the text, or its absence, means.
+fn judge_taken(
+    answer: Result<Result<lettre::transport::smtp::response::Response, lettre::transport::smtp::Error>, impl Sized>,
+) -> Result<Receipt, ChannelError> {
+    match answer {
+        Ok(Ok(response)) => {
+            let said = response.first_line().map(|line| line.chars().take(ANSWER_LENGTH).collect());
+            Ok(Receipt { provider_id: said, confirmed: Confirmed::Delivered })
+        }
+        Ok(Err(error)) if error.is_transient() || error.is_permanent() => Err(judge_refused(&error)),
+        Ok(Err(error)) => Err(ChannelError::Unknown {
+            why: format!("the connection broke while the mail server had the message: {}", said(&error)),
+        }),
+        Err(_) => Err(ChannelError::Unknown {
+            why: "the mail server had the message and did not say whether it took it".into(),
+        }),
+    }
+}
+
+/// What a refusal before or after the text means. Codes: RFC 5321, section 4.2; 530 and 538 ask for what is not set up.
+fn judge_refused(error: &lettre::transport::smtp::Error) -> ChannelError {
+    let why = format!("the mail server can't be used or refused: {}", said(error));
+    match error.status().map(|code| code.to_string()).as_deref() {
+        Some("530" | "534" | "538") => ChannelError::Misconfigured { why },
+        _ if error.is_permanent() => ChannelError::Rejected { why },
+        _ if error.is_tls() || error.is_client() => ChannelError::Misconfigured { why },
+        _ => ChannelError::Transient { why, retry_after: None },
+    }
+}
+
+fn transient(why: &str) -> ChannelError {
+    ChannelError::Transient { why: why.into(), retry_after: None }
+}
+
+/// What the server or the network said, in one line.
+fn said(error: &lettre::transport::smtp::Error) -> String {
+    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ").chars().take(ANSWER_LENGTH).collect()
+}
+
+fn is_this_machine(host: &Host) -> bool {
+    match host {
+        Host::Domain(name) => name == "localhost" || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback()),
+        Host::Ipv4(ip) => ip.is_loopback(),
+        Host::Ipv6(ip) => ip.is_loopback(),
+    }
+}
+
+/// `%40` to `@`, as users and passwords stand in a URL.
+fn decode(text: &str) -> Result<String, String> {
+    let mut bytes = vec![];
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        let hex = |digit: Option<u8>| char::from(digit?).to_digit(16);
+        bytes.push(match byte {
+            b'%' => match (hex(rest.next()), hex(rest.next())) {
+                (Some(high), Some(low)) => (high * 16 + low) as u8,
+                _ => return Err("has a % that stands for nothing (write %25)".into()),
+            },
+            other => other,
+        });
+    }
+    String::from_utf8(bytes).map_err(|_| "has a user or password that is not UTF-8".into())
+}

@@ -1,0 +1,176 @@
+//! Webhooks as Standard Webhooks has them (https://www.standardwebhooks.com): a signed POST to the recipient's address.
+//!
+//! `delivered` means that the other side answered 2xx. The id is the delivery's at each attempt, so a receiver drops
+//! what it has seen, and an attempt of unknown outcome is repeated. Redirects are never followed.
+
+use std::time::Duration;
+
+use aws_lc_rs::hmac;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use chrono::{DateTime, SecondsFormat, Utc};
+use futures::future::BoxFuture;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, Message, Receipt};
+use crate::egress::{Egress, EgressError, Request, Response};
+use crate::invalid::Faults;
+use crate::notification::WebhookAddress;
+use crate::notification::recipient::signing_keys;
+use crate::secret::Secret;
+use crate::vault::{Context, Vault, VaultError};
+
+/// How long an attempt may take, in seconds.
+const TIMEOUT_RANGE: std::ops::RangeInclusive<u64> = 1..=50;
+/// The answer's body is of no use; more than this is not even read.
+const ANSWER_LIMIT: usize = 64 * 1024;
+
+/// `[channels.webhook]`.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// For one attempt, 1 to 50.
+    pub timeout_seconds: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { timeout_seconds: 15 }
+    }
+}
+
+/// The channel.
+pub struct Webhook {
+    timeout: Duration,
+    egress: Egress,
+    vault: Vault,
+}
+
+impl Webhook {
+    pub fn new(settings: &Settings, egress: Egress, vault: Vault) -> Result<Webhook, Faults> {
+        if !TIMEOUT_RANGE.contains(&settings.timeout_seconds) {
+            return Err(Faults::one("/channels/webhook/timeout_seconds", "must be 1 to 50"));
+        }
+        Ok(Webhook { timeout: Duration::from_secs(settings.timeout_seconds), egress, vault })
+    }
+
+    async fn post(&self, message: &Message<'_>) -> Result<Receipt, ChannelError> {
+        let Some(address) = &message.recipient.addresses.webhook else {
+            return Err(ChannelError::Rejected { why: "the recipient has no webhook address".into() });
+        };
+        let body = body(message);
+        let headers = self.headers(message, address, &body)?;
+        let request = Request {
+            headers,
+            body,
+            timeout: self.timeout,
+            max_bytes: ANSWER_LIMIT,
+            follow_redirects: false,
+            ..Request::new(Method::POST, &address.url)
+        };
+        judge(self.egress.fetch(request).await, message.now)
+    }
+
+    fn headers(&self, message: &Message, address: &WebhookAddress, body: &[u8]) -> Result<HeaderMap, ChannelError> {
+        let misconfigured = |why: String| ChannelError::Misconfigured { why: format!("the webhook's secret {why}") };
+        let secrets = self.vault.unseal(&context(message.tenant_id), &address.sealed_secret);
+        let keys = signing_keys(&secrets.map_err(|error| misconfigured(error.to_string()))?).map_err(misconfigured)?;
+        let timestamp = message.now.timestamp();
+        let signature = sign(&keys, message.id, timestamp, body);
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let ours = [
+            ("webhook-id", message.id.to_string()),
+            ("webhook-timestamp", timestamp.to_string()),
+            ("webhook-signature", signature),
+            ("idempotency-key", message.id.to_string()),
+        ];
+        for (name, value) in ours {
+            let value = HeaderValue::try_from(value).map_err(|error| misconfigured(error.to_string()))?;
+            headers.insert(name, value);
+        }
+        Ok(headers)
+    }
+}
+
+impl Channel for Webhook {
+    fn name(&self) -> &'static str {
+        "webhook"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            supported_formats: &["plain", "markdown", "html", "csv"],
+            max_response_length: 200_000,
+            deduplicates: true,
+        }
+    }
+
+    fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
+        Box::pin(self.post(message))
+    }
+}
+
+/// Seals a recipient's signing secrets as this channel will look for them.
+pub fn seal_secret(vault: &Vault, tenant_id: &str, secret: &Secret) -> Result<String, VaultError> {
+    vault.seal(&context(tenant_id), secret)
+}
+
+fn context(tenant_id: &str) -> Context<'_> {
+    Context { tenant: tenant_id, service: "recipient", account: "webhook", field: "secret" }
+}
+
+/// The same at each attempt, so that a receiver may compare.
+fn body(message: &Message) -> Bytes {
+    let created_at = message.created_at.to_rfc3339_opts(SecondsFormat::Millis, true);
+    json!({ "type": message.words.event, "timestamp": created_at, "data": message.words.data }).to_string().into()
+}
+
+/// `v1,<base64 of HMAC-SHA-256 over "id.timestamp.body">` for each key, apart by spaces.
+fn sign(keys: &[impl AsRef<[u8]>], id: impl std::fmt::Display, timestamp: i64, body: &[u8]) -> String {
+    let signed = [format!("{id}.{timestamp}.").as_bytes(), body].concat();
+    let one = |key: &[u8]| {
+        let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), &signed);
+        format!("v1,{}", STANDARD.encode(tag))
+    };
+    keys.iter().map(|key| one(key.as_ref())).collect::<Vec<_>>().join(" ")
+}
+
+/// What an answer, or its absence, means.
+fn judge(answer: Result<Response, EgressError>, now: DateTime<Utc>) -> Result<Receipt, ChannelError> {
+    match answer {
+        Ok(response) => judge_status(response.status, retry_after(&response.headers, now)),
+        Err(EgressError::TooLarge { status, .. }) => judge_status(status, None),
+        Err(error @ (EgressError::Denied { .. } | EgressError::Invalid { .. } | EgressError::TooManyRedirects)) => {
+            Err(ChannelError::Rejected { why: error.to_string() })
+        }
+        Err(error @ (EgressError::Timeout { .. } | EgressError::Connect { .. } | EgressError::Broken { .. })) => {
+            Err(ChannelError::Transient { why: error.to_string(), retry_after: None })
+        }
+    }
+}
+
+fn judge_status(status: StatusCode, retry_after: Option<Duration>) -> Result<Receipt, ChannelError> {
+    let why = format!("the webhook answered {status}");
+    match status.as_u16() {
+        200..=299 => Ok(Receipt { provider_id: None, confirmed: Confirmed::Delivered }),
+        300..=399 => {
+            Err(ChannelError::Rejected { why: format!("{why}; redirects are not followed, set the new address") })
+        }
+        410 => Err(ChannelError::Rejected { why: format!("{why}: it wants no more messages") }),
+        408 | 425 | 429 | 500..=599 => Err(ChannelError::Transient { why, retry_after }),
+        _ => Err(ChannelError::Rejected { why }),
+    }
+}
+
+/// Retry-After in seconds or as a date (RFC 9110, section 10.2.3); nonsense is nothing.
+fn retry_after(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
+    let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
+    match value.parse::<u64>() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        Err(_) => (DateTime::parse_from_rfc2822(value).ok()?.to_utc() - now).to_std().ok(),
+    }
+}

@@ -1,0 +1,206 @@
+//! The only way out over HTTP: one client for addresses that users or models name, one for the operator's own.
+//!
+//! [`Egress`] reaches public addresses and what `[egress] allow` opens, nothing else: not by another spelling, not by a
+//! name that resolves there, not by a redirect, not by a name that changes its mind between check and connection. It
+//! never reads proxies from the environment, never follows a redirect unchecked, and never carries credentials to
+//! another origin. It keeps nothing; a crash loses nothing.
+
+mod address;
+mod fetch;
+mod resolve;
+mod rules;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, StatusCode};
+use rustls_platform_verifier::BuilderVerifierExt;
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+pub use crate::egress::resolve::Resolver;
+use crate::egress::rules::Rules;
+use crate::invalid::Faults;
+use crate::secret::Secret;
+
+/// Longest wait for a connection, TLS included.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest time for a request and its redirects, unless the caller says otherwise.
+pub const TOTAL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Largest response body, counted after decompression, unless the caller says otherwise.
+pub const BODY_LIMIT: usize = 1024 * 1024;
+/// How many redirects are followed, each checked like the first address.
+pub const REDIRECT_LIMIT: usize = 3;
+/// How the service names itself.
+const USER_AGENT: &str = concat!("reveille/", env!("CARGO_PKG_VERSION"));
+
+/// `[egress]`: which networks tools, polls and webhooks may reach.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Networks and hosts that are opened although they are not public: `"10.1.0.0/16"`, `"192.168.1.10"`,
+    /// `"hooks.internal"`, `"*.internal"`; with `:9000` that port, with `:*` every port, else those of `ports`.
+    pub allow: Vec<String>,
+    /// Schemes that may be used: `http`, `https`.
+    pub schemes: Vec<String>,
+    /// Ports that may be used where no entry of `allow` names another.
+    pub ports: Vec<u16>,
+    /// `http://user:password@proxy:3128`; absent: straight. Proxies from the environment are never used. A proxy
+    /// resolves names itself, so with one the last word on where a name leads is the proxy's.
+    pub proxy: Option<Secret>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            allow: vec![],
+            schemes: vec!["http".into(), "https".into()],
+            ports: vec![80, 443, 8080, 8443],
+            proxy: None,
+        }
+    }
+}
+
+/// One request to an address that a user or a model named.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub method: Method,
+    pub url: String,
+    /// `Host`, lengths and hop-by-hop headers are refused; credentials are dropped at another origin.
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    /// For everything: names, connections, redirects, body.
+    pub timeout: Duration,
+    /// Largest response body in bytes, counted after decompression.
+    pub max_bytes: usize,
+    /// Follow up to [`REDIRECT_LIMIT`]; else a redirect is the response.
+    pub follow_redirects: bool,
+}
+
+impl Request {
+    /// With the usual limits, no headers, no body; redirects are followed.
+    pub fn new(method: Method, url: impl Into<String>) -> Request {
+        Request {
+            method,
+            url: url.into(),
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
+            timeout: TOTAL_TIMEOUT,
+            max_bytes: BODY_LIMIT,
+            follow_redirects: true,
+        }
+    }
+}
+
+/// What came back, whatever its status.
+#[derive(Debug, Clone)]
+pub struct Response {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    /// Decompressed.
+    pub body: Bytes,
+    /// Where it came from in the end, without credentials.
+    pub url: Url,
+}
+
+/// Why there is no response.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EgressError {
+    /// The address may not be reached. Trying again is useless.
+    #[error("the address is not allowed: {why}")]
+    Denied { why: String },
+    /// The request makes no sense as it stands. Trying again is useless.
+    #[error("invalid request: {why}")]
+    Invalid { why: String },
+    /// The request as a whole took longer than `after`.
+    #[error("no complete answer within {} s", after.as_secs_f64())]
+    Timeout { after: Duration },
+    /// The answer has more than `limit` bytes after decompression. `status` had come before it.
+    #[error("the answer (status {status}) is larger than {limit} bytes")]
+    TooLarge { status: StatusCode, limit: usize },
+    /// No connection: the name is unknown, nothing listens, TLS failed. Nothing was sent.
+    #[error("can't connect: {why}")]
+    Connect { why: String },
+    /// The connection broke after the request may have been sent.
+    #[error("the exchange broke off: {why}")]
+    Broken { why: String },
+    /// More than [`REDIRECT_LIMIT`] redirects.
+    #[error("redirected more than {REDIRECT_LIMIT} times")]
+    TooManyRedirects,
+}
+
+/// The client for addresses that users and models name. Cheap to clone.
+#[derive(Clone)]
+pub struct Egress {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    rules: Rules,
+    proxy: Option<fetch::Proxy>,
+    tls: rustls::ClientConfig,
+    resolver: Box<dyn Resolver>,
+}
+
+impl Egress {
+    /// Reads the rules; every fault in the settings is named, with pointers below `/egress`.
+    pub fn new(settings: &Settings) -> Result<Egress, Faults> {
+        Egress::with_resolver(settings, resolve::System)
+    }
+
+    /// The same, with names looked up by `resolver`.
+    pub fn with_resolver(settings: &Settings, resolver: impl Resolver + 'static) -> Result<Egress, Faults> {
+        let rules = Rules::read(settings)?;
+        let proxy = settings.proxy.as_ref().map(fetch::Proxy::read).transpose()?;
+        Ok(Egress { inner: Arc::new(Inner { rules, proxy, tls: tls(), resolver: Box::new(resolver) }) })
+    }
+
+    /// Whether this address could be requested, as far as that can be said without looking its name up: form, scheme,
+    /// port, and the address itself where it is a literal. For checking what a person configures; [`Egress::fetch`]
+    /// checks again.
+    pub fn check(&self, url: &str) -> Result<Url, EgressError> {
+        self.inner.rules.target(url).map(|target| target.url)
+    }
+
+    /// Sends the request to an address that has been checked, and reads the whole answer.
+    pub async fn fetch(&self, request: Request) -> Result<Response, EgressError> {
+        let after = request.timeout;
+        tokio::time::timeout(after, self.inner.follow(request)).await.unwrap_or(Err(EgressError::Timeout { after }))
+    }
+}
+
+/// A client for addresses from the operator's configuration (models, identity providers), which may be private. It
+/// takes no proxy from the environment and follows no redirect. `timeout` bounds a whole request, its body included.
+#[allow(clippy::disallowed_methods)] // the owner
+pub fn operator_client(timeout: Duration) -> reqwest::Client {
+    reqwest::Client::builder()
+        .user_agent(USER_AGENT)
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(timeout)
+        .tls_backend_preconfigured(tls())
+        .build()
+        .expect("nothing in this client comes from outside")
+}
+
+/// TLS with the platform's root certificates. Where there are none, every https address fails its check, and plain
+/// http (a model on this machine) still works.
+fn tls() -> rustls::ClientConfig {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = || {
+        rustls::ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .expect("the provider has the default protocol versions")
+    };
+    let mut config = match builder().with_platform_verifier() {
+        Ok(verified) => verified.with_no_client_auth(),
+        Err(error) => {
+            tracing::warn!(%error, "no root certificates found, https addresses can't be reached; install ca-certificates");
+            builder().with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
+        }
+    };
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config
+}

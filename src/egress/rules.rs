@@ -1,0 +1,223 @@
+//! The rules of `[egress]`: which scheme, port and address a request may go to. Pure.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use url::{Host, Url};
+
+use crate::egress::{EgressError, Settings, address};
+use crate::invalid::{Faults, did_you_mean};
+
+const SCHEMES: [&str; 2] = ["http", "https"];
+
+/// `[egress]`, read.
+#[derive(Debug)]
+pub struct Rules {
+    schemes: Vec<String>,
+    ports: Vec<u16>,
+    opened: Vec<Opened>,
+}
+
+/// One entry of `allow`.
+#[derive(Debug, PartialEq)]
+struct Opened {
+    place: Place,
+    ports: Ports,
+}
+
+#[derive(Debug, PartialEq)]
+enum Place {
+    Network(IpNet),
+    /// In lower case, without a trailing dot.
+    Name(String),
+    /// `.internal` for `*.internal`.
+    Below(String),
+}
+
+#[derive(Debug, PartialEq)]
+enum Ports {
+    /// Those of `ports`.
+    Listed,
+    One(u16),
+    Every,
+}
+
+/// An address that has passed what can be checked without looking its name up.
+#[derive(Debug, Clone)]
+pub struct Target {
+    pub url: Url,
+    pub place: TargetPlace,
+    pub port: u16,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum TargetPlace {
+    /// In lower case, as in the URL: a trailing dot is kept.
+    Name(String),
+    Literal(IpAddr),
+}
+
+impl Rules {
+    pub fn read(settings: &Settings) -> Result<Rules, Faults> {
+        let mut faults = Faults::new();
+        for (index, scheme) in settings.schemes.iter().enumerate() {
+            if !SCHEMES.contains(&scheme.as_str()) {
+                let hint = did_you_mean(scheme, SCHEMES);
+                faults.add(format!("/egress/schemes/{index}"), format!("unknown scheme `{scheme}`{hint}"));
+            }
+        }
+        let mut opened = vec![];
+        for (index, entry) in settings.allow.iter().enumerate() {
+            match Opened::read(entry) {
+                Ok(read) => opened.push(read),
+                Err(why) => faults.add(format!("/egress/allow/{index}"), why),
+            }
+        }
+        faults.or(Rules { schemes: settings.schemes.clone(), ports: settings.ports.clone(), opened })
+    }
+
+    /// Reads a URL and judges all of it but the addresses of its name.
+    pub fn target(&self, text: &str) -> Result<Target, EgressError> {
+        let url = Url::parse(text).map_err(|error| EgressError::Invalid { why: format!("not a URL: {error}") })?;
+        self.target_of(url)
+    }
+
+    /// The same for a URL that has been read: the place that a redirect names.
+    pub fn target_of(&self, mut url: Url) -> Result<Target, EgressError> {
+        if !self.schemes.iter().any(|scheme| scheme == url.scheme()) {
+            let known = self.schemes.join(" and ");
+            return denied(format!("the scheme `{}` is not one of {known}", url.scheme()));
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(EgressError::Invalid { why: "a URL may not hold a user or a password".into() });
+        }
+        url.set_fragment(None);
+        let port = url.port_or_known_default().ok_or(EgressError::Invalid { why: "no port".into() })?;
+        let place = match url.host() {
+            Some(Host::Domain(name)) => TargetPlace::Name(name.to_owned()),
+            Some(Host::Ipv4(ip)) => TargetPlace::Literal(ip.into()),
+            Some(Host::Ipv6(ip)) => TargetPlace::Literal(ip.into()),
+            None => return Err(EgressError::Invalid { why: "no host".into() }),
+        };
+        match &place {
+            TargetPlace::Literal(ip) => self.judge(None, *ip, port)?,
+            TargetPlace::Name(name) => self.judge_name(name, port)?,
+        }
+        Ok(Target { url, place, port })
+    }
+
+    /// Whether `ip`, found under `name` or written out, may be connected to at `port`.
+    pub fn judge(&self, name: Option<&str>, ip: IpAddr, port: u16) -> Result<(), EgressError> {
+        let shown = name.map_or(format!("{ip}"), |name| format!("{name} ({ip})"));
+        if address::is_metadata(ip) {
+            return denied(format!("{shown} is a cloud's metadata service"));
+        }
+        let opened: Vec<&Opened> = self.opened.iter().filter(|entry| entry.holds(name, ip)).collect();
+        if let Some(kind) = address::not_public(ip)
+            && opened.is_empty()
+        {
+            return denied(format!("{shown} is {kind}; the operator can open it in egress.allow"));
+        }
+        self.judge_port(port, &opened, &shown)
+    }
+
+    /// What a name gives away before it is looked up. A port that only an entry for a network opens passes here and is
+    /// judged with the addresses.
+    fn judge_name(&self, name: &str, port: u16) -> Result<(), EgressError> {
+        let bare = name.trim_end_matches('.');
+        if bare.is_empty() {
+            return Err(EgressError::Invalid { why: "no host".into() });
+        }
+        if address::is_metadata_name(bare) {
+            return denied(format!("{name} is a cloud's metadata service"));
+        }
+        let could_open = |entry: &&Opened| match entry.place {
+            Place::Network(_) => true,
+            _ => entry.holds_name(bare),
+        };
+        self.judge_port(port, &self.opened.iter().filter(could_open).collect::<Vec<_>>(), name)
+    }
+
+    fn judge_port(&self, port: u16, opened: &[&Opened], shown: &str) -> Result<(), EgressError> {
+        let listed = self.ports.contains(&port);
+        let open = |entry: &&Opened| match entry.ports {
+            Ports::Listed => listed,
+            Ports::One(one) => one == port,
+            Ports::Every => true,
+        };
+        if port != 0 && (listed || opened.iter().any(open)) {
+            return Ok(());
+        }
+        denied(format!("port {port} of {shown} is not open; the operator can open it in egress.ports or egress.allow"))
+    }
+}
+
+impl Opened {
+    fn read(entry: &str) -> Result<Opened, String> {
+        let (place, ports) = split_port(entry.trim())?;
+        Ok(Opened { place: Place::read(place, entry)?, ports })
+    }
+
+    fn holds(&self, name: Option<&str>, ip: IpAddr) -> bool {
+        match &self.place {
+            Place::Network(network) => network.contains(&ip) || network.contains(&address::canonical(ip)),
+            _ => name.is_some_and(|name| self.holds_name(name.trim_end_matches('.'))),
+        }
+    }
+
+    fn holds_name(&self, bare: &str) -> bool {
+        match &self.place {
+            Place::Network(_) => false,
+            Place::Name(name) => name == bare,
+            Place::Below(suffix) => bare.ends_with(suffix.as_str()),
+        }
+    }
+}
+
+impl Place {
+    fn read(text: &str, entry: &str) -> Result<Place, String> {
+        if let Ok(network) = text.parse::<IpNet>() {
+            return Ok(Place::Network(network.trunc()));
+        }
+        if let Ok(ip) = text.parse::<IpAddr>() {
+            return Ok(Place::Network(ip.into()));
+        }
+        let (below, name) = match text.strip_prefix("*.") {
+            Some(rest) => (true, rest),
+            None => (false, text),
+        };
+        let name = name.trim_end_matches('.').to_lowercase();
+        match Host::parse(&name) {
+            Ok(Host::Domain(name)) if below => Ok(Place::Below(format!(".{name}"))),
+            Ok(Host::Domain(name)) => Ok(Place::Name(name)),
+            _ => Err(format!(
+                "`{entry}` is neither a network (10.1.0.0/16), an address, nor a host name (hooks.internal, *.internal)"
+            )),
+        }
+    }
+}
+
+/// `place`, `place:port`, `place:*`; IPv6 with a port stands in brackets.
+fn split_port(entry: &str) -> Result<(&str, Ports), String> {
+    let (place, port) = match entry.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']') {
+            Some((place, "")) => (place, None),
+            Some((place, port)) => (place, Some(port.strip_prefix(':').ok_or("expected `]:port`")?)),
+            None => return Err(format!("`{entry}` lacks the closing `]`")),
+        },
+        None => match entry.split_once(':') {
+            Some((place, port)) if !port.contains(':') => (place, Some(port)),
+            _ => (entry, None),
+        },
+    };
+    let ports = match port {
+        None => Ports::Listed,
+        Some("*") => Ports::Every,
+        Some(port) => Ports::One(port.parse().map_err(|_| format!("`{port}` is not a port (1 to 65535, or `*`)"))?),
+    };
+    Ok((place, ports))
+}
+
+fn denied<T>(why: String) -> Result<T, EgressError> {
+    Err(EgressError::Denied { why })
+}

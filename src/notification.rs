@@ -1,0 +1,11 @@
+//! Telling people: who is reached where (`recipient`), one message on its way (`delivery`), and its words (`wording`).
+//!
+//! Data and transitions only: nothing here sends, stores or waits. A delivery stores references; its words are made
+//! when it is sent, and a secret is never part of it.
+
+pub mod delivery;
+pub mod recipient;
+pub mod wording;
+
+pub use delivery::{Claim, Delivery, DeliveryEvent, DeliveryState, Kind, Mark, NewDelivery};
+pub use recipient::{Addresses, Recipient, RecipientDraft, WebhookAddress};

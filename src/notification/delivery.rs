@@ -1,0 +1,310 @@
+//! A delivery: one message on its way through one channel, and the only table of what may follow what.
+//!
+//! The row is written in the transaction that makes its reason (a finished run), so no message is lost with a crash.
+//! A delivery is unique by (tenant, recipient, channel, `dedupe_key`), so none is made twice. Falling back makes a new
+//! delivery with the same key on the next channel.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::notification::Recipient;
+use crate::task::Output;
+
+/// Waits before the second, third, … attempt: `engine.md`, "Policies". After the last the delivery fails.
+pub const BACKOFF: [Duration; 6] = [
+    Duration::from_secs(5),
+    Duration::from_secs(5 * 60),
+    Duration::from_secs(30 * 60),
+    Duration::from_secs(2 * 3600),
+    Duration::from_secs(5 * 3600),
+    Duration::from_secs(10 * 3600),
+];
+/// Share of a wait by which jitter may shorten or lengthen it.
+const JITTER: f64 = 0.2;
+/// A Retry-After longer than this is not believed.
+const LONGEST_HINT: Duration = Duration::from_secs(24 * 3600);
+
+/// Where a delivery stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DeliveryState {
+    /// To be sent, at once or at `next_at`.
+    Pending,
+    /// The provider took it on and will report how it went.
+    Sent,
+    /// The other side said so: a webhook answered 2xx; for email, the mail server took it.
+    Delivered,
+    /// Refused, or given up; `last_error` says why.
+    Failed,
+    /// It may have arrived or not, and nobody can say; it is not sent again by itself.
+    Unknown,
+}
+
+/// What can happen to a delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DeliveryEvent {
+    /// The provider took it on.
+    Accept,
+    /// The other side confirmed it.
+    Confirm,
+    /// Another attempt follows.
+    Postpone,
+    /// Refused for good, or attempts used up.
+    Reject,
+    /// Its outcome can't be learnt.
+    Lose,
+    /// A person asks for it to be sent again.
+    Again,
+}
+
+/// A transition that the table does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a delivery that is {} can't {event:?}", state.as_str())]
+pub struct IllegalTransition {
+    pub state: DeliveryState,
+    pub event: DeliveryEvent,
+}
+
+impl DeliveryState {
+    pub const ALL: [DeliveryState; 5] = [
+        DeliveryState::Pending,
+        DeliveryState::Sent,
+        DeliveryState::Delivered,
+        DeliveryState::Failed,
+        DeliveryState::Unknown,
+    ];
+
+    /// The state after `event`. Total: every pair that is not listed is illegal.
+    pub fn on(self, event: DeliveryEvent) -> Result<DeliveryState, IllegalTransition> {
+        use DeliveryEvent::*;
+        use DeliveryState::*;
+        Ok(match (self, event) {
+            (Pending, Accept) => Sent,
+            (Pending, Postpone) => Pending,
+            (Pending | Sent, Confirm) => Delivered,
+            (Pending | Sent, Reject) => Failed,
+            (Pending | Sent, Lose) => Unknown,
+            (Failed | Unknown, Again) => Pending,
+            (state, event) => return Err(IllegalTransition { state, event }),
+        })
+    }
+
+    /// The word, in API and database alike.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DeliveryState::Pending => "pending",
+            DeliveryState::Sent => "sent",
+            DeliveryState::Delivered => "delivered",
+            DeliveryState::Failed => "failed",
+            DeliveryState::Unknown => "unknown",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<DeliveryState> {
+        DeliveryState::ALL.into_iter().find(|state| state.as_str() == word)
+    }
+}
+
+/// What a delivery tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// The answer of a run.
+    Result,
+    /// That a run failed or expired, and why.
+    Failure,
+    /// What an agent or a pipeline wants to be said.
+    Message,
+    /// Something about the tasks themselves: one was paused, a credential is missing.
+    Notice,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 4] = [Kind::Result, Kind::Failure, Kind::Message, Kind::Notice];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Result => "result",
+            Kind::Failure => "failure",
+            Kind::Message => "message",
+            Kind::Notice => "notice",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.as_str() == word)
+    }
+}
+
+/// A delivery that is to be made. Storing one whose key is taken does nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewDelivery {
+    pub tenant_id: String,
+    /// Whose addresses: the tenant's own recipient has the tenant's id.
+    pub recipient: String,
+    pub channel: String,
+    /// Channels to be tried after this one has failed, in order.
+    pub fallback: Vec<String>,
+    /// One of the functions in [`dedupe`].
+    pub dedupe_key: String,
+    pub run_id: Option<Uuid>,
+    pub kind: Kind,
+    /// `None` where it is made from the run.
+    pub subject: Option<String>,
+    /// `None` where it is made from the run.
+    pub text: Option<String>,
+}
+
+/// A stored delivery, as the API shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct Delivery {
+    pub id: Uuid,
+    pub tenant_id: String,
+    pub recipient: String,
+    pub channel: String,
+    pub fallback: Vec<String>,
+    pub dedupe_key: String,
+    pub run_id: Option<Uuid>,
+    pub kind: Kind,
+    pub subject: Option<String>,
+    pub text: Option<String>,
+    pub state: DeliveryState,
+    /// Attempts begun; claiming begins one.
+    pub attempts: i32,
+    /// When it is tried next; `null` once it is no longer pending.
+    pub next_at: Option<DateTime<Utc>>,
+    pub last_error: Option<String>,
+    /// What the provider calls it.
+    pub provider_id: Option<String>,
+    pub created_at: DateTime<Utc>,
+    pub sent_at: Option<DateTime<Utc>>,
+    pub delivered_at: Option<DateTime<Utc>>,
+}
+
+/// A delivery that one worker may now attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    pub delivery: Delivery,
+    /// Fences the mark: whoever claims later has another.
+    pub lease_token: i64,
+    /// An earlier attempt was begun and its outcome never recorded: its worker died.
+    pub interrupted: bool,
+}
+
+/// What became of one attempt, to be recorded at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mark {
+    Delivered {
+        provider_id: Option<String>,
+    },
+    Sent {
+        provider_id: Option<String>,
+    },
+    Retry {
+        at: DateTime<Utc>,
+        error: String,
+    },
+    Failed {
+        error: String,
+        /// The same message through the next channel, to be stored in the same transaction.
+        fall_back: Option<Box<NewDelivery>>,
+    },
+    Unknown {
+        error: String,
+    },
+}
+
+impl Mark {
+    pub fn event(&self) -> DeliveryEvent {
+        match self {
+            Mark::Delivered { .. } => DeliveryEvent::Confirm,
+            Mark::Sent { .. } => DeliveryEvent::Accept,
+            Mark::Retry { .. } => DeliveryEvent::Postpone,
+            Mark::Failed { .. } => DeliveryEvent::Reject,
+            Mark::Unknown { .. } => DeliveryEvent::Lose,
+        }
+    }
+}
+
+impl Delivery {
+    /// The same message through the first channel of `fallback`; `None` when there is no further one.
+    pub fn fall_back(&self) -> Option<NewDelivery> {
+        let (next, rest) = self.fallback.split_first()?;
+        Some(NewDelivery {
+            tenant_id: self.tenant_id.clone(),
+            recipient: self.recipient.clone(),
+            channel: next.clone(),
+            fallback: rest.to_vec(),
+            dedupe_key: self.dedupe_key.clone(),
+            run_id: self.run_id,
+            kind: self.kind,
+            subject: self.subject.clone(),
+            text: self.text.clone(),
+        })
+    }
+}
+
+impl NewDelivery {
+    /// What a finished run tells through the first of `channels`, the others in reserve; `None` where there are none.
+    pub fn of_run(tenant_id: &str, run_id: Uuid, kind: Kind, channels: Vec<String>) -> Option<NewDelivery> {
+        let (first, rest) = channels.split_first()?;
+        Some(NewDelivery {
+            tenant_id: tenant_id.to_owned(),
+            recipient: tenant_id.to_owned(),
+            channel: first.clone(),
+            fallback: rest.to_vec(),
+            dedupe_key: dedupe::run_result(run_id),
+            run_id: Some(run_id),
+            kind,
+            subject: None,
+            text: None,
+        })
+    }
+}
+
+/// The channels that a task's output goes through, in order. None: nobody is told. A named channel is kept even where
+/// the recipient has no such address, so that the failed delivery shows it.
+pub fn channels(output: &Output, recipient: Option<&Recipient>) -> Vec<String> {
+    match output {
+        Output::Nobody => vec![],
+        Output::Channels(named) => named.clone(),
+        Output::RecipientOrder => recipient.map(Recipient::order).unwrap_or_default(),
+    }
+}
+
+/// When the next attempt follows after `attempts` have been made, or `None` when they are used up. `hint` is what the
+/// other side asked for (Retry-After): never earlier than that, up to a day. `random` lies in 0..1.
+pub fn retry_after(attempts: i32, hint: Option<Duration>, random: f64) -> Option<Duration> {
+    let made = usize::try_from(attempts.max(1)).ok()?;
+    let wait = BACKOFF.get(made - 1)?.mul_f64(1.0 + JITTER * (2.0 * random - 1.0));
+    Some(wait.max(hint.unwrap_or_default().min(LONGEST_HINT)))
+}
+
+/// The instant of the next attempt, in whole milliseconds.
+pub fn retry_at(now: DateTime<Utc>, attempts: i32, hint: Option<Duration>, random: f64) -> Option<DateTime<Utc>> {
+    let wait = retry_after(attempts, hint, random)?;
+    Some(now + TimeDelta::milliseconds(i64::try_from(wait.as_millis()).ok()?))
+}
+
+/// Keys that keep a message from being made twice: `data.md`, "Deliveries".
+pub mod dedupe {
+    use uuid::Uuid;
+
+    /// What a run came to, result or failure: a run tells one of them.
+    pub fn run_result(run: Uuid) -> String {
+        format!("run:{run}:result")
+    }
+
+    /// What a tool call of a run wants to be said.
+    pub fn call(run: Uuid, turn: i64, call: &str) -> String {
+        format!("call:{run}:{turn}:{call}")
+    }
+
+    /// The `n`th notice of a kind about one thing.
+    pub fn notice(kind: &str, id: Uuid, n: i64) -> String {
+        format!("notice:{kind}:{id}:{n}")
+    }
+}

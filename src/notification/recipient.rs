@@ -1,0 +1,297 @@
+//! A recipient: where a tenant is reached, in which order, in which time zone.
+//!
+//! The secret of a webhook is write-only: it comes in with a draft, is sealed before it is stored, and no view shows it.
+
+use chrono_tz::Tz;
+use secrecy::zeroize::Zeroizing;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use url::Url;
+
+use crate::invalid::{Faults, did_you_mean, escape};
+use crate::secret::Secret;
+
+/// Longest address of any kind, in bytes.
+const ADDRESS_LENGTH: usize = 2048;
+/// How many signing secrets a webhook may have at once, the newest first, so that they can be rotated.
+const SECRETS: usize = 4;
+/// What a signing secret begins with (Standard Webhooks).
+const SECRET_PREFIX: &str = "whsec_";
+/// How long a signing key may be, in bytes (Standard Webhooks).
+const KEY_LENGTH: std::ops::RangeInclusive<usize> = 24..=64;
+
+/// Where a tenant is reached. Its JSON form is the stored one; [`Recipient::public`] is the one that is shown.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Recipient {
+    pub timezone: Tz,
+    pub locale: String,
+    pub addresses: Addresses,
+    /// Channels in the order in which they are tried; empty: every address there is, in the order of [`Addresses::KINDS`].
+    #[serde(default)]
+    pub fallback: Vec<String>,
+}
+
+/// One address for each kind of channel.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Addresses {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub email: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<WebhookAddress>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WebhookAddress {
+    pub url: String,
+    /// The signing secrets, as the vault sealed them.
+    pub sealed_secret: String,
+}
+
+/// A recipient as it was asked for, checked.
+#[derive(Debug, Clone)]
+pub struct RecipientDraft {
+    pub timezone: Tz,
+    pub locale: String,
+    pub email: Option<String>,
+    pub webhook: Option<WebhookDraft>,
+    pub fallback: Vec<String>,
+}
+
+#[derive(Debug, Clone)]
+pub struct WebhookDraft {
+    pub url: String,
+    /// Absent: the stored one is kept.
+    pub secret: Option<Secret>,
+}
+
+impl Addresses {
+    /// The kinds of address, each with the channel of that name.
+    pub const KINDS: [&str; 2] = ["email", "webhook"];
+
+    pub fn has(&self, kind: &str) -> bool {
+        match kind {
+            "email" => self.email.is_some(),
+            "webhook" => self.webhook.is_some(),
+            _ => false,
+        }
+    }
+}
+
+impl Recipient {
+    /// The channels to be tried, in order.
+    pub fn order(&self) -> Vec<String> {
+        match self.fallback.as_slice() {
+            [] => Addresses::KINDS.into_iter().filter(|kind| self.addresses.has(kind)).map(str::to_owned).collect(),
+            order => order.to_vec(),
+        }
+    }
+
+    /// What the API shows: everything but the secret.
+    pub fn public(&self) -> Value {
+        let mut addresses = Map::new();
+        if let Some(email) = &self.addresses.email {
+            addresses.insert("email".into(), json!(email));
+        }
+        if let Some(webhook) = &self.addresses.webhook {
+            addresses.insert("webhook".into(), json!({ "url": webhook.url, "secret_set": true }));
+        }
+        json!({
+            "timezone": self.timezone.name(), "locale": self.locale, "addresses": addresses, "fallback": self.fallback,
+        })
+    }
+}
+
+impl RecipientDraft {
+    /// Reads the body of a PUT; every fault is named. What [`Recipient::public`] shows can be put back unchanged.
+    pub fn parse(body: &Value) -> Result<RecipientDraft, Faults> {
+        let mut faults = Faults::new();
+        let Some(fields) = object(body, "", &mut faults) else { return Err(faults) };
+        only(fields, "", &["timezone", "locale", "addresses", "fallback", "quiet_hours"], &mut faults);
+        if fields.get("quiet_hours").is_some_and(|hours| !hours.is_null() && *hours != json!([])) {
+            faults.add("/quiet_hours", "is not supported yet; leave it out");
+        }
+        let nothing = json!({});
+        let addresses = fields.get("addresses").unwrap_or(&nothing);
+        let (email, webhook) = match object(addresses, "/addresses", &mut faults) {
+            Some(kinds) => {
+                only(kinds, "/addresses", &Addresses::KINDS, &mut faults);
+                (read_email(kinds, &mut faults), read_webhook(kinds, &mut faults))
+            }
+            None => (None, None),
+        };
+        let draft = RecipientDraft {
+            timezone: read_timezone(fields, &mut faults),
+            locale: read_locale(fields, &mut faults),
+            email,
+            webhook,
+            fallback: read_fallback(fields, addresses, &mut faults),
+        };
+        faults.or(draft)
+    }
+
+    /// The recipient to be stored in the place of `old`. A new secret is sealed by `seal`, one that is not given is
+    /// kept; a webhook needs one.
+    pub fn settle<E: From<Faults>>(
+        self,
+        old: Option<&Recipient>,
+        seal: impl FnOnce(&Secret) -> Result<String, E>,
+    ) -> Result<Recipient, E> {
+        let kept = old.and_then(|old| old.addresses.webhook.as_ref()).map(|old| old.sealed_secret.clone());
+        let webhook = match self.webhook {
+            None => None,
+            Some(WebhookDraft { url, secret: Some(secret) }) => {
+                Some(WebhookAddress { url, sealed_secret: seal(&secret)? })
+            }
+            Some(WebhookDraft { url, secret: None }) => {
+                let missing = || Faults::one("/addresses/webhook/secret", format!("is needed: {SECRET_FORM}"));
+                Some(WebhookAddress { url, sealed_secret: kept.ok_or_else(missing)? })
+            }
+        };
+        Ok(Recipient {
+            timezone: self.timezone,
+            locale: self.locale,
+            addresses: Addresses { email: self.email, webhook },
+            fallback: self.fallback,
+        })
+    }
+}
+
+const SECRET_FORM: &str =
+    "`whsec_` and 24 to 64 random bytes in base64, as `echo whsec_$(openssl rand -base64 32)` prints";
+
+/// The keys in a text of signing secrets, which stand apart by spaces, the newest first.
+pub fn signing_keys(secrets: &Secret) -> Result<Vec<Zeroizing<Vec<u8>>>, String> {
+    use base64::Engine;
+    let read = |secret: &str| {
+        let encoded = secret.strip_prefix(SECRET_PREFIX)?;
+        let key = Zeroizing::new(base64::engine::general_purpose::STANDARD.decode(encoded).ok()?);
+        KEY_LENGTH.contains(&key.len()).then_some(key)
+    };
+    let keys: Option<Vec<_>> = secrets.expose().split_ascii_whitespace().map(read).collect();
+    match keys {
+        Some(keys) if (1..=SECRETS).contains(&keys.len()) => Ok(keys),
+        Some(keys) if keys.len() > SECRETS => Err(format!("at most {SECRETS} secrets at once")),
+        _ => Err(format!("expected {SECRET_FORM}")),
+    }
+}
+
+fn object<'a>(value: &'a Value, pointer: &str, faults: &mut Faults) -> Option<&'a Map<String, Value>> {
+    if value.as_object().is_none() {
+        faults.add(pointer, "expected an object");
+    }
+    value.as_object()
+}
+
+fn only(fields: &Map<String, Value>, pointer: &str, known: &[&str], faults: &mut Faults) {
+    for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
+        let what = if pointer == "/addresses" { "channel" } else { "field" };
+        let hint = match did_you_mean(name, known.iter().copied()) {
+            none if none.is_empty() => format!("; known are {}", known.join(", ")),
+            hint => hint,
+        };
+        faults.add(format!("{pointer}/{}", escape(name)), format!("unknown {what} `{name}`{hint}"));
+    }
+}
+
+/// A text field; absent and `null` are the same.
+fn text<'a>(fields: &'a Map<String, Value>, name: &str, pointer: &str, faults: &mut Faults) -> Option<&'a str> {
+    match fields.get(name) {
+        None | Some(Value::Null) => None,
+        Some(Value::String(text)) if text.len() <= ADDRESS_LENGTH => Some(text),
+        Some(Value::String(_)) => {
+            faults.add(format!("{pointer}/{name}"), format!("must be at most {ADDRESS_LENGTH} bytes"));
+            None
+        }
+        Some(_) => {
+            faults.add(format!("{pointer}/{name}"), "expected a text");
+            None
+        }
+    }
+}
+
+fn read_timezone(fields: &Map<String, Value>, faults: &mut Faults) -> Tz {
+    let Some(name) = text(fields, "timezone", "", faults) else { return Tz::UTC };
+    name.parse().unwrap_or_else(|_| {
+        let hint = did_you_mean(name, chrono_tz::TZ_VARIANTS.iter().map(|zone| zone.name()));
+        faults.add("/timezone", format!("unknown time zone `{name}`{hint}"));
+        Tz::UTC
+    })
+}
+
+fn read_locale(fields: &Map<String, Value>, faults: &mut Faults) -> String {
+    let Some(locale) = text(fields, "locale", "", faults) else { return "en".into() };
+    let parts: Vec<&str> = locale.split('-').collect();
+    let plain = |part: &&str| (2..=8).contains(&part.len()) && part.chars().all(|c| c.is_ascii_alphanumeric());
+    let language = (2..=3).contains(&parts[0].len()) && parts[0].chars().all(|c| c.is_ascii_alphabetic());
+    if !language || !parts.iter().all(|part| plain(&part)) {
+        faults.add("/locale", format!("`{locale}` is not a language tag such as `en`, `de-AT`, `zh-Hans-CN`"));
+    }
+    locale.to_owned()
+}
+
+fn read_email(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<String> {
+    let address = text(kinds, "email", "/addresses", faults)?;
+    if let Err(error) = address.parse::<lettre::Address>() {
+        faults.add("/addresses/email", format!("`{address}` is not an address such as `ann@example.org`: {error}"));
+    }
+    Some(address.to_owned())
+}
+
+fn read_webhook(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<WebhookDraft> {
+    let place = "/addresses/webhook";
+    let value = kinds.get("webhook").filter(|value| !value.is_null())?;
+    let fields = object(value, place, faults)?;
+    only(fields, place, &["url", "secret", "secret_set"], faults);
+    let secret = read_secret(fields, place, faults);
+    let Some(url) = text(fields, "url", place, faults) else {
+        faults.add(format!("{place}/url"), "is needed: where the message is posted to");
+        return None;
+    };
+    match Url::parse(url) {
+        Ok(read) if !matches!(read.scheme(), "http" | "https") => {
+            faults.add(format!("{place}/url"), format!("expected http or https, not `{}`", read.scheme()));
+        }
+        Ok(read) if !read.username().is_empty() || read.password().is_some() => {
+            faults.add(format!("{place}/url"), "may not hold a user or a password: messages are signed instead");
+        }
+        Ok(_) => {}
+        Err(error) => faults.add(format!("{place}/url"), format!("is not a URL: {error}")),
+    }
+    Some(WebhookDraft { url: url.to_owned(), secret })
+}
+
+/// One secret, or several while they are rotated: a list, the newest first.
+fn read_secret(fields: &Map<String, Value>, place: &str, faults: &mut Faults) -> Option<Secret> {
+    let secret = match fields.get("secret") {
+        None | Some(Value::Null) => return None,
+        Some(Value::String(one)) => Secret::new(one.as_str()),
+        Some(Value::Array(several)) if several.iter().all(Value::is_string) => {
+            Secret::new(several.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "))
+        }
+        Some(_) => {
+            faults.add(format!("{place}/secret"), "expected a text, or a list of texts");
+            return None;
+        }
+    };
+    if let Err(why) = signing_keys(&secret) {
+        faults.add(format!("{place}/secret"), why);
+    }
+    Some(secret)
+}
+
+fn read_fallback(fields: &Map<String, Value>, addresses: &Value, faults: &mut Faults) -> Vec<String> {
+    let Some(value) = fields.get("fallback").filter(|value| !value.is_null()) else { return vec![] };
+    let order: Vec<String> = faults.read(value, "/fallback").unwrap_or_default();
+    for (index, name) in order.iter().enumerate() {
+        let place = format!("/fallback/{index}");
+        if !Addresses::KINDS.contains(&name.as_str()) {
+            let hint = did_you_mean(name, Addresses::KINDS);
+            faults.add(place, format!("unknown channel `{name}`{hint}"));
+        } else if addresses.get(name).is_none_or(Value::is_null) {
+            faults.add(place, format!("there is no `{name}` among the addresses"));
+        } else if order[..index].contains(name) {
+            faults.add(place, format!("`{name}` stands there twice"));
+        }
+    }
+    order
+}

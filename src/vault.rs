@@ -1,0 +1,98 @@
+//! The vault: secrets at rest, each bound to the place that it belongs to.
+//!
+//! What it seals opens under the same tenant, service, account and field only; moved, changed by one bit, or without
+//! its master key it does not open. It stores nothing itself: a sealed text lies wherever its owner lies. The master
+//! keys live in the configuration or in a key file, never in the database; without them what was sealed is lost.
+
+mod envelope;
+mod keyring;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::secret::Secret;
+use crate::vault::keyring::Keyring;
+
+/// The key file's name within the data directory.
+pub const KEY_FILE: &str = "master.key";
+
+/// `[vault]`.
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// `"id:base64 of 32 bytes"`; the first encrypts, all decrypt. Empty: on SQLite a key file in the data directory.
+    pub master_keys: Vec<Secret>,
+}
+
+/// Where master keys come from when none is configured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WithoutKeys<'a> {
+    /// A key file in this directory, made if there is none: the embedded default.
+    KeyFile(&'a Path),
+    /// Refused: several instances have to share their keys.
+    Refuse,
+}
+
+/// The place that a secret belongs to. All of it is bound into the ciphertext.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Context<'a> {
+    pub tenant: &'a str,
+    pub service: &'a str,
+    pub account: &'a str,
+    pub field: &'a str,
+}
+
+/// Why a secret can't be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum VaultError {
+    /// No master key, or an unusable one. The text says what to do.
+    #[error("{0}")]
+    Keys(String),
+    /// It was sealed with a master key that is not configured.
+    #[error("sealed with the master key `{0}`, which is not in vault.master_keys")]
+    UnknownKey(String),
+    /// Not a sealed text, changed, or moved from the place that it was sealed for.
+    #[error("can't be opened: damaged, or moved from where it belongs")]
+    Refused,
+}
+
+/// Seals and opens. Cheap to clone.
+#[derive(Clone)]
+pub struct Vault {
+    keyring: Arc<Keyring>,
+}
+
+impl Vault {
+    /// Reads the master keys. Tells where a key file was made, so that it can be said once.
+    pub fn open(settings: &Settings, without: WithoutKeys) -> Result<(Vault, Option<PathBuf>), VaultError> {
+        let (keyring, made) = match (settings.master_keys.as_slice(), without) {
+            ([], WithoutKeys::KeyFile(dir)) => Keyring::from_file(&dir.join(KEY_FILE))?,
+            ([], WithoutKeys::Refuse) => {
+                let why = "no master key: set vault.master_keys = [\"first:…\"] with `openssl rand -base64 32`";
+                return Err(VaultError::Keys(why.into()));
+            }
+            (keys, _) => (Keyring::read(keys)?, None),
+        };
+        Ok((Vault { keyring: Arc::new(keyring) }, made))
+    }
+
+    /// The secret as text that may be stored anywhere and is of use in one place only.
+    pub fn seal(&self, context: &Context, secret: &Secret) -> Result<String, VaultError> {
+        envelope::seal(self.keyring.first(), context, secret.expose().as_bytes())
+    }
+
+    /// What was sealed for exactly this place.
+    pub fn unseal(&self, context: &Context, sealed: &str) -> Result<Secret, VaultError> {
+        let opened = envelope::open(&self.keyring, context, sealed)?;
+        let text = std::str::from_utf8(&opened).map_err(|_| VaultError::Refused)?;
+        Ok(Secret::new(text))
+    }
+}
+
+impl std::fmt::Debug for Vault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Vault").field("keys", &self.keyring.ids()).finish()
+    }
+}

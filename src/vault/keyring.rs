@@ -1,0 +1,122 @@
+//! Master keys: read from the configuration or from a key file, known by their ids.
+
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use aws_lc_rs::aead::{AES_256_GCM, RandomizedNonceKey};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use zeroize::Zeroizing;
+
+use crate::secret::Secret;
+use crate::vault::VaultError;
+
+/// Bytes of a key.
+pub const KEY_LENGTH: usize = 32;
+/// Longest id of a key, in bytes.
+const ID_LENGTH: usize = 32;
+
+/// The keys, the one that encrypts first. Never empty.
+pub struct Keyring(Vec<MasterKey>);
+
+pub struct MasterKey {
+    pub id: String,
+    pub key: RandomizedNonceKey,
+}
+
+impl Keyring {
+    pub fn read(keys: &[Secret]) -> Result<Keyring, VaultError> {
+        let mut read: Vec<MasterKey> = vec![];
+        for (index, key) in keys.iter().enumerate() {
+            let fault = |why: String| VaultError::Keys(format!("vault.master_keys[{index}] {why}"));
+            let key = MasterKey::read(key.expose()).map_err(fault)?;
+            if read.iter().any(|other| other.id == key.id) {
+                return Err(fault(format!("has the id `{}`, which another key has", key.id)));
+            }
+            read.push(key);
+        }
+        if read.is_empty() {
+            return Err(VaultError::Keys("no master key".into()));
+        }
+        Ok(Keyring(read))
+    }
+
+    /// The key in a file, made if there is none; tells the path if it was.
+    pub fn from_file(path: &Path) -> Result<(Keyring, Option<PathBuf>), VaultError> {
+        let made = make_once(path).map_err(|error| unusable(path, &error.to_string()))?;
+        let mode = std::fs::metadata(path).map_err(|error| unusable(path, &error.to_string()))?.permissions().mode();
+        if mode & 0o077 != 0 {
+            let why = format!("others may read it (mode {:o}); hint: chmod 600 {}", mode & 0o777, path.display());
+            return Err(unusable(path, &why));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| unusable(path, &error.to_string()))?;
+        let text = Zeroizing::new(text);
+        let key = MasterKey::read(text.trim()).map_err(|why| unusable(path, &why))?;
+        Ok((Keyring(vec![key]), made.then(|| path.to_owned())))
+    }
+
+    /// The key that encrypts.
+    pub fn first(&self) -> &MasterKey {
+        &self.0[0]
+    }
+
+    pub fn get(&self, id: &str) -> Option<&MasterKey> {
+        self.0.iter().find(|key| key.id == id)
+    }
+
+    pub fn ids(&self) -> Vec<&str> {
+        self.0.iter().map(|key| key.id.as_str()).collect()
+    }
+}
+
+impl MasterKey {
+    /// `id:base64`; the fault does not repeat the text.
+    fn read(text: &str) -> Result<MasterKey, String> {
+        let (id, encoded) = text.split_once(':').ok_or("is not `id:base64`")?;
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
+        if id.is_empty() || id.len() > ID_LENGTH || !id.chars().all(plain) {
+            return Err(format!("needs an id of 1 to {ID_LENGTH} characters a-z, 0-9, - and _ before the colon"));
+        }
+        let bytes = STANDARD.decode(encoded.trim()).map(Zeroizing::new).map_err(|_| "is not base64 after the colon")?;
+        if bytes.len() != KEY_LENGTH {
+            return Err(format!("has {} bytes after the colon instead of {KEY_LENGTH}", bytes.len()));
+        }
+        let key = RandomizedNonceKey::new(&AES_256_GCM, &bytes).map_err(|_| "is not a usable key")?;
+        Ok(MasterKey { id: id.to_owned(), key })
+    }
+}
+
+/// Makes the key file unless it is there. It appears whole or not at all, and of two makers one wins.
+fn make_once(path: &Path) -> std::io::Result<bool> {
+    if path.try_exists()? {
+        return Ok(false);
+    }
+    let dir = path.parent().unwrap_or(Path::new("."));
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let draft = path.with_extension(format!("{}.tmp", std::process::id()));
+    let written = write_key(&draft).and_then(|()| match std::fs::hard_link(&draft, path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    });
+    let _ = std::fs::remove_file(&draft);
+    std::fs::File::open(dir)?.sync_all()?;
+    written
+}
+
+fn write_key(path: &Path) -> std::io::Result<()> {
+    let mut bytes = Zeroizing::new([0_u8; KEY_LENGTH]);
+    let mut id = [0_u8; 4];
+    let chance = |_| std::io::Error::other("no random bytes");
+    aws_lc_rs::rand::fill(&mut *bytes).map_err(chance)?;
+    aws_lc_rs::rand::fill(&mut id).map_err(chance)?;
+    let text = Zeroizing::new(format!("file-{}:{}\n", hex::encode(id), STANDARD.encode(*bytes)));
+    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+fn unusable(path: &Path, why: &str) -> VaultError {
+    VaultError::Keys(format!("the key file {} can't be used: {why}", path.display()))
+}
