@@ -1,15 +1,20 @@
 //! Reveille wakes AI agents.
+pub mod agent;
+pub mod approval;
 pub mod channel;
 pub mod clock;
 pub mod egress;
+pub mod executor;
 pub mod http;
 pub mod id;
 pub mod invalid;
+pub mod llm;
 pub mod metrics;
 pub mod notification;
 pub mod run;
 pub mod secret;
 pub mod task;
 pub mod token;
+pub mod tool;
 pub mod trigger;
 pub mod vault;
