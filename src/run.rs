@@ -179,6 +179,8 @@ pub struct Run {
     pub state: RunState,
     /// Why it was skipped, cancelled or expired.
     pub reason: Option<String>,
+    /// The run that was in the way, where `reason` is `overlap`.
+    pub blocked_by: Option<Uuid>,
     /// How often it was started, handed-back starts not counted.
     pub attempt: i32,
     /// How often the process that executed it died.

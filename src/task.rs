@@ -1,5 +1,6 @@
 //! A task: a stored intent. What a person wrote (`Draft`), and what has become of it (`Task`).
 
+pub mod change;
 mod draft;
 mod view;
 
@@ -9,7 +10,8 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::id::Tenant;
-use crate::trigger::Trigger;
+use crate::invalid::InvalidSpec;
+use crate::trigger::{Next, Trigger};
 
 pub use draft::{ActionCheck, DEFAULT_EXECUTOR, DEFAULT_TIMEOUT, Known};
 pub use view::{LastRun, TaskView};
@@ -184,4 +186,30 @@ pub struct Task {
     pub fired: i64,
     pub created_at: DateTime<Utc>,
     pub updated_at: DateTime<Utc>,
+}
+
+impl Task {
+    /// A new task, active from `now` on, and the first instant that it waits for.
+    pub fn new(id: Uuid, draft: Draft, now: DateTime<Utc>) -> Result<(Task, Option<Next>), InvalidSpec> {
+        let anchor_at = draft.spec.trigger.anchor(now)?;
+        let next = draft.spec.trigger.first(id, anchor_at, now)?;
+        let task = Task {
+            id,
+            tenant_id: draft.tenant.as_str().to_owned(),
+            name: draft.name,
+            spec: draft.spec,
+            status: TaskStatus::Active,
+            status_reason: None,
+            epoch: 1,
+            version: 1,
+            anchor_at,
+            active_since: now,
+            next_fire_at: next.map(|n| n.run_at),
+            run_count: 0,
+            fired: 0,
+            created_at: now,
+            updated_at: now,
+        };
+        Ok((task, next))
+    }
 }

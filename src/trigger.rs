@@ -62,3 +62,39 @@ pub struct Next {
     pub nominal: DateTime<Utc>,
     pub run_at: DateTime<Utc>,
 }
+
+use crate::invalid::InvalidSpec;
+pub fn zone_database_version() -> &'static str {
+    chrono_tz::IANA_TZDB_VERSION
+}
+impl Trigger {
+    pub fn kind(&self) -> &'static str {
+        "schedule"
+    }
+    pub fn anchor(&self, _created_at: DateTime<Utc>) -> Result<DateTime<Utc>, InvalidSpec> {
+        todo!()
+    }
+    pub fn first(&self, _id: Uuid, _anchor: DateTime<Utc>, _now: DateTime<Utc>) -> Result<Option<Next>, InvalidSpec> {
+        todo!()
+    }
+    pub fn plan(&self, _due: &Due, _now: DateTime<Utc>, _until: DateTime<Utc>) -> Result<Plan, InvalidSpec> {
+        todo!()
+    }
+    pub fn catches_up_on_resume(&self) -> bool {
+        todo!()
+    }
+    pub fn others_wait(&self) -> bool {
+        todo!()
+    }
+    pub fn instants_before(
+        &self,
+        _from: DateTime<Utc>,
+        _anchor: DateTime<Utc>,
+        _now: DateTime<Utc>,
+    ) -> Result<Option<Missed>, InvalidSpec> {
+        todo!()
+    }
+    pub fn ends_without_instant(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,84 @@
+//! Every key that the configuration knows, asked of serde itself, so that no list can rot.
+
+use std::collections::BTreeSet;
+
+use serde_path_to_error::{Path, Segment};
+use toml::{Table, Value};
+
+use super::Config;
+use super::fault::expected_fields;
+
+/// No key is called this.
+const PROBE: &str = "\u{1}";
+/// Stands for the name that the operator gives, as in `llm.models.*.provider`.
+pub const ANY: &str = "*";
+
+/// The dotted paths of all keys that hold values, those without a default included.
+pub fn all() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    collect(&mut Vec::new(), &mut found);
+    found
+}
+
+/// The keys that a reference file shows, the commented-out ones (`# key = value`) included.
+pub fn shown_in(text: &str) -> BTreeSet<String> {
+    let mut table = String::new();
+    let mut shown = BTreeSet::new();
+    for line in text.lines().map(|line| line.trim_start_matches('#').trim()) {
+        if let Some(name) = line.strip_prefix('[').and_then(|line| line.split_once(']')) {
+            table = name.0.trim_matches(['[', ']']).to_owned();
+        } else if let Some((key, _)) = line.split_once(" = ")
+            && key.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+        {
+            shown.insert(format!("{table}.{key}"));
+        }
+    }
+    shown
+}
+
+/// The keys of a path that serde reports.
+pub(super) fn path_of(path: &Path) -> Vec<String> {
+    path.iter()
+        .filter_map(|segment| match segment {
+            Segment::Seq { index } => Some(index.to_string()),
+            Segment::Map { key } | Segment::Enum { variant: key } => Some(key.clone()),
+            Segment::Unknown => None,
+        })
+        .collect()
+}
+
+/// Asks what stands at `path` by planting a key that can't be there.
+fn collect(path: &mut Vec<String>, found: &mut BTreeSet<String>) {
+    match fields_at(path) {
+        Some(fields) => {
+            for field in fields {
+                path.push(field);
+                collect(path, found);
+                path.pop();
+            }
+        }
+        None => {
+            path.push(ANY.to_owned());
+            let names_below = fields_at(path);
+            if names_below.is_some() {
+                collect(path, found);
+            }
+            path.pop();
+            if names_below.is_none() {
+                found.insert(path.join("."));
+            }
+        }
+    }
+}
+
+/// The fields of the struct at `path`; `None` where there is none.
+fn fields_at(path: &[String]) -> Option<Vec<String>> {
+    let planted = Table::from_iter([(PROBE.to_owned(), Value::Boolean(true))]);
+    let nest = |below: Value, key: &String| Value::Table(Table::from_iter([(key.clone(), below)]));
+    let document = path.iter().rev().fold(Value::Table(planted), nest);
+    let error = serde_path_to_error::deserialize::<_, Config>(document).err()?;
+    let at = path_of(error.path());
+    let message = error.into_inner().message().to_owned();
+    let here = at.len() == path.len() + 1 && message.starts_with("unknown field");
+    here.then(|| expected_fields(&message).map(str::to_owned).collect())
+}

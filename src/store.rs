@@ -1,0 +1,99 @@
+//! Everything that is kept. The only place that knows a database.
+//!
+//! One method is one transaction, and no network is awaited inside one. Each change of state is guarded in the
+//! `where`, and the count of rows is looked at; uniqueness is in the schema. What a method has returned survives a
+//! crash; what it has not may have happened, and may be asked again.
+//! Locks are taken in one order everywhere: due, queue, slots, parked, runs.
+
+#[macro_use]
+mod db;
+mod connect;
+mod deliveries;
+mod fires;
+mod hot;
+mod idempotency;
+mod lease;
+mod recipients;
+mod rescue;
+mod retention;
+mod runs;
+mod slots;
+mod tasks;
+mod tokens;
+mod transcript;
+
+use crate::clock::Clock;
+use crate::store::db::Db;
+
+pub use connect::{OpenError, ServerFacts, Settings};
+pub use deliveries::DeliveryFilter;
+pub use fires::{FireDue, Fired};
+pub use idempotency::{Answer, Idempotency};
+pub use lease::{Again, Beat, Blocked, CLAIM_MARGIN, Claim, Finish, Lease, StartedRun, Starts};
+pub use recipients::StoredRecipient;
+pub use rescue::Stranded;
+pub use runs::{Cancelled, RunFilter};
+pub use tasks::TaskFilter;
+pub use tokens::StoredToken;
+
+/// The store. Cheap to clone; all clones share the same connections.
+#[derive(Clone)]
+pub struct Store {
+    db: Db,
+    clock: Clock,
+}
+
+/// Why the store could not do what was asked, by what the caller can do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// There is no such thing, or none in this scope.
+    #[error("not found")]
+    NotFound,
+    /// It is there, but not as the caller thought; the sentence says how it is.
+    #[error("{0}")]
+    Conflict(String),
+    /// Another worker holds the run now; nothing was written.
+    #[error("the lease on the run is lost")]
+    LeaseLost,
+    /// The database can't be asked now; the same call may work later, and may have taken effect.
+    #[error("the database is not available: {0}")]
+    Unavailable(String),
+    /// What is stored can't be read; a person has to look.
+    #[error("stored data can't be read: {0}")]
+    Corrupt(String),
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> StoreError {
+        use sqlx::Error as E;
+        match &error {
+            E::RowNotFound => StoreError::NotFound,
+            E::ColumnDecode { .. } | E::Decode(_) | E::ColumnNotFound(_) | E::TypeNotFound { .. } => {
+                StoreError::Corrupt(error.to_string())
+            }
+            E::Database(database) if database.is_unique_violation() => StoreError::Conflict(database.to_string()),
+            _ => StoreError::Unavailable(error.to_string()),
+        }
+    }
+}
+
+/// One statement whose text must differ; both take the same parameters and answer the same columns.
+#[derive(Clone, Copy)]
+struct Split {
+    postgres: &'static str,
+    sqlite: &'static str,
+}
+
+/// The two sibling files of a statement in `store/sql/`.
+macro_rules! split {
+    ($name:literal) => {
+        $crate::store::Split {
+            postgres: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/store/sql/", $name, ".postgres.sql")),
+            sqlite: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/store/sql/", $name, ".sqlite.sql")),
+        }
+    };
+}
+use split;
+
+/// A lease token, never given before and never again.
+const NEXT_TOKEN: Split = split!("next_token");

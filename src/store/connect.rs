@@ -1,0 +1,293 @@
+//! Opening the store: where it is, whether it can keep our promises, and bringing its tables up to date.
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{ConnectOptions, Connection, PgConnection};
+
+use crate::clock::{self, Clock, Measurement};
+use crate::store::db::Db;
+use crate::store::{Store, StoreError};
+
+/// Earlier ones can corrupt a WAL database that has several connections.
+const OLDEST_SQLITE: (u32, u32, u32) = (3, 51, 3);
+/// Row-level security, `on conflict` and the rest of our text work from here on.
+const OLDEST_POSTGRES: i32 = 130_000;
+/// How long is waited between two looks at a database that is down.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// `[database]`
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// `sqlite://PATH` or `postgres://…`; `{data_dir}` stands for the data directory.
+    pub url: String,
+    /// Connections to Postgres; SQLite has one writer and this many readers at most.
+    pub max_connections: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { url: "sqlite://{data_dir}/reveille.db".into(), max_connections: 10 }
+    }
+}
+
+/// Why the store could not be opened; the sentence has a hint where there is one.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("database.url is not valid: {0}")]
+    Url(String),
+    #[error("another process uses {}\nhint: stop it, or give this one a data directory of its own", .0.display())]
+    InUse(PathBuf),
+    #[error("{0}")]
+    Unfit(String),
+    #[error("the database refuses us: {0}")]
+    Refused(String),
+    #[error("the tables could not be brought up to date: {0}")]
+    Migration(String),
+    #[error("{}: {source}", .path.display())]
+    File { path: PathBuf, source: std::io::Error },
+}
+
+/// What the database says of itself; `reveille check` shows it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ServerFacts {
+    pub kind: &'static str,
+    pub version: String,
+    /// Postgres: may the role see through row-level security? It should not.
+    pub above_row_security: bool,
+}
+
+impl Store {
+    /// Connects, waits for a database that is down (each look is told to `waiting`), refuses one that can't keep the
+    /// promises or that another process uses, brings the tables up to date, and measures the database's clock.
+    pub async fn open(
+        settings: &Settings,
+        data_dir: &Path,
+        clock: Clock,
+        waiting: impl Fn(&str),
+    ) -> Result<Store, OpenError> {
+        let url = settings.url.replace("{data_dir}", &data_dir.to_string_lossy());
+        let db = match url.split_once(':').map(|(scheme, _)| scheme) {
+            Some("sqlite") => open_sqlite(&url, settings).await?,
+            Some("postgres" | "postgresql") => open_postgres(&url, settings, waiting).await?,
+            _ => return Err(OpenError::Url("it must begin with `sqlite://` or `postgres://`".into())),
+        };
+        let store = Store { db, clock };
+        store.measure_clock().await.map_err(|error| OpenError::Refused(error.to_string()))?;
+        Ok(store)
+    }
+
+    /// The clock that this store keeps true.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Asks the database for its time and pushes the measurement into the clock. SQLite's clock is the machine's.
+    pub async fn measure_clock(&self) -> Result<Measurement, StoreError> {
+        let before = self.clock.elapsed();
+        let database_now: DateTime<Utc> = match &self.db {
+            Db::Postgres(pool) => sqlx::query_scalar("select clock_timestamp()").fetch_one(pool).await?,
+            Db::Sqlite { .. } => clock::machine_now(),
+        };
+        let round_trip = self.clock.elapsed().saturating_sub(before);
+        let measurement = Measurement { database_now, at: before + round_trip / 2, uncertainty: round_trip / 2 };
+        self.clock.measured(measurement);
+        Ok(measurement)
+    }
+
+    /// Whether the database answers.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        on_read!(self.db, |conn| sqlx::query("select 1").execute(conn).await.map(drop))?;
+        Ok(())
+    }
+
+    /// What the database says of itself.
+    pub async fn facts(&self) -> Result<ServerFacts, StoreError> {
+        Ok(match &self.db {
+            Db::Sqlite { readers, .. } => ServerFacts {
+                kind: "sqlite",
+                version: sqlx::query_scalar("select sqlite_version()").fetch_one(readers).await?,
+                above_row_security: false,
+            },
+            Db::Postgres(pool) => {
+                let (version, above_row_security) = sqlx::query_as(
+                    "select current_setting('server_version'), rolsuper or rolbypassrls
+                     from pg_roles where rolname = current_user",
+                )
+                .fetch_one(pool)
+                .await?;
+                ServerFacts { kind: "postgres", version, above_row_security }
+            }
+        })
+    }
+
+    /// Closes every connection after what it does now.
+    pub async fn close(&self) {
+        match &self.db {
+            Db::Postgres(pool) => pool.close().await,
+            Db::Sqlite { readers, writer, .. } => {
+                readers.close().await;
+                writer.close().await;
+            }
+        }
+    }
+
+    /// Only one process may use a SQLite file, so whatever is leased when it opens is held by the dead.
+    pub(super) async fn expire_dead_leases(writer: &sqlx::SqlitePool, now: DateTime<Utc>) -> Result<(), sqlx::Error> {
+        sqlx::query("update queue set lease_until = $1 where state <> 'ready' and lease_until > $1")
+            .bind(now)
+            .execute(writer)
+            .await
+            .map(drop)
+    }
+}
+
+async fn open_sqlite(url: &str, settings: &Settings) -> Result<Db, OpenError> {
+    let base = SqliteConnectOptions::from_str(url).map_err(|error| OpenError::Url(error.to_string()))?;
+    let file = base.get_filename().to_owned();
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder).map_err(|source| OpenError::File { path: folder.to_owned(), source })?;
+    }
+    let lock = lock_file(&file)?;
+    let options = base
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .foreign_keys(true)
+        .busy_timeout(Duration::from_secs(5))
+        .log_slow_statements(tracing::log::LevelFilter::Warn, Duration::from_secs(1));
+    let unusable = |error: sqlx::Error| OpenError::Refused(format!("{}: {error}", file.display()));
+    let writer = SqlitePoolOptions::new()
+        .max_connections(1)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .connect_with(options.clone())
+        .await
+        .map_err(unusable)?;
+    let version: String = sqlx::query_scalar("select sqlite_version()").fetch_one(&writer).await.map_err(unusable)?;
+    check_sqlite_version(&version)?;
+    sqlx::migrate!("migrations/sqlite").run(&writer).await.map_err(|error| OpenError::Migration(error.to_string()))?;
+    Store::expire_dead_leases(&writer, clock::machine_now()).await.map_err(unusable)?;
+    let readers = SqlitePoolOptions::new()
+        .max_connections(settings.max_connections.clamp(1, 8))
+        .connect_with(options.read_only(true).create_if_missing(false))
+        .await
+        .map_err(unusable)?;
+    Ok(Db::Sqlite { readers, writer, _lock: lock })
+}
+
+/// Takes the operating system's lock beside the database; it goes with the process, however that ends.
+fn lock_file(database: &Path) -> Result<Arc<File>, OpenError> {
+    let mut name = database.as_os_str().to_owned();
+    name.push(".lock");
+    let path = PathBuf::from(name);
+    let file = File::create(&path).map_err(|source| OpenError::File { path: path.clone(), source })?;
+    match file.try_lock() {
+        Ok(()) => Ok(Arc::new(file)),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(database.to_owned())),
+        Err(TryLockError::Error(source)) => Err(OpenError::File { path, source }),
+    }
+}
+
+fn check_sqlite_version(version: &str) -> Result<(), OpenError> {
+    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0_u32));
+    let found = (parts.next().unwrap_or(0), parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    if found < OLDEST_SQLITE {
+        let (a, b, c) = OLDEST_SQLITE;
+        return Err(OpenError::Unfit(format!(
+            "SQLite {version} can corrupt a database\nhint: build with SQLite {a}.{b}.{c} or later"
+        )));
+    }
+    Ok(())
+}
+
+async fn open_postgres(url: &str, settings: &Settings, waiting: impl Fn(&str)) -> Result<Db, OpenError> {
+    let base = PgConnectOptions::from_str(url)
+        .map_err(|error| OpenError::Url(error.to_string()))?
+        .application_name("reveille")
+        .log_slow_statements(tracing::log::LevelFilter::Warn, Duration::from_secs(1));
+    let mut first = connect_patiently(&base, waiting).await?;
+    check_postgres(&mut first).await?;
+    migrate_postgres(&mut first).await?;
+    let _ = first.close().await;
+    // a vanished worker must not hide its locked rows, nor a lost statement hold a connection
+    let guarded = base.options([
+        ("statement_timeout", "5s"),
+        ("lock_timeout", "3s"),
+        ("idle_in_transaction_session_timeout", "5s"),
+        ("reveille.tenant", "*"),
+    ]);
+    let pool = PgPoolOptions::new()
+        .max_connections(settings.max_connections.max(2))
+        .acquire_timeout(Duration::from_secs(5))
+        .connect_with(guarded)
+        .await
+        .map_err(|error| OpenError::Refused(error.to_string()))?;
+    Ok(Db::Postgres(pool))
+}
+
+/// The first connection; a database that is not up yet is waited for, one that says no is not.
+async fn connect_patiently(options: &PgConnectOptions, waiting: impl Fn(&str)) -> Result<PgConnection, OpenError> {
+    loop {
+        match options.connect().await {
+            Ok(connection) => return Ok(connection),
+            Err(error) if comes_up_later(&error) => {
+                waiting(&format!(
+                    "the database is not up yet, looking again every {} s: {error}",
+                    LOOK_AGAIN.as_secs()
+                ));
+                clock::pause(LOOK_AGAIN).await;
+            }
+            Err(error) => return Err(OpenError::Refused(error.to_string())),
+        }
+    }
+}
+
+/// Nobody listens, or the server starts or stops (57P01 to 57P03), or has no connection left (53300).
+fn comes_up_later(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut => true,
+        sqlx::Error::Database(database) => {
+            matches!(database.code().as_deref(), Some("57P01" | "57P02" | "57P03" | "53300"))
+        }
+        _ => false,
+    }
+}
+
+/// The settings that the promises rest on.
+async fn check_postgres(connection: &mut PgConnection) -> Result<(), OpenError> {
+    let (number, version, commit, fsync): (i32, String, String, String) = sqlx::query_as(
+        "select current_setting('server_version_num')::int, current_setting('server_version'),
+                current_setting('synchronous_commit'), current_setting('fsync')",
+    )
+    .fetch_one(connection)
+    .await
+    .map_err(|error| OpenError::Refused(error.to_string()))?;
+    if number < OLDEST_POSTGRES {
+        return Err(OpenError::Unfit(format!("PostgreSQL {version} is too old\nhint: use PostgreSQL 13 or later")));
+    }
+    if commit == "off" || fsync == "off" {
+        let setting = if fsync == "off" { "fsync" } else { "synchronous_commit" };
+        return Err(OpenError::Unfit(format!(
+            "the database has {setting} = off, so a crash would lose fires that were recorded\n\
+             hint: set {setting} = on for this database or role"
+        )));
+    }
+    Ok(())
+}
+
+/// Brings the tables up to date, one instance at a time, on a connection without a statement time-out.
+/// An instance that is older than the tables may go on: newer migrations are left alone.
+async fn migrate_postgres(connection: &mut PgConnection) -> Result<(), OpenError> {
+    let mut migrator = sqlx::migrate!("migrations/postgres");
+    migrator.set_ignore_missing(true);
+    migrator.run(connection).await.map_err(|error| OpenError::Migration(error.to_string()))
+}

@@ -1,0 +1,102 @@
+//! Two databases, one text: the pools, and the macros through which every statement goes.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use sqlx::{PgPool, SqlitePool};
+
+use crate::id::Scope;
+use crate::store::{Split, StoreError};
+
+/// The database behind a store.
+#[derive(Clone)]
+pub(super) enum Db {
+    Postgres(PgPool),
+    /// One writer, because a pool of writers waits for each other's locks; and a few readers.
+    /// The lock keeps other processes out for as long as the store is open.
+    Sqlite {
+        readers: SqlitePool,
+        writer: SqlitePool,
+        _lock: Arc<File>,
+    },
+}
+
+impl Db {
+    /// The text for this database.
+    pub(super) fn text(&self, split: Split) -> &'static str {
+        match self {
+            Db::Postgres(_) => split.postgres,
+            Db::Sqlite { .. } => split.sqlite,
+        }
+    }
+}
+
+/// Runs the body with a connection to read from. The body is typed once for each database.
+/// With a scope, Postgres is told the tenant, so that its row-level security is the second wall.
+macro_rules! on_read {
+    ($db:expr, |$conn:ident| $body:expr) => {
+        match &$db {
+            $crate::store::db::Db::Postgres(pool) => {
+                let mut held = pool.acquire().await?;
+                let $conn = &mut *held;
+                $body
+            }
+            $crate::store::db::Db::Sqlite { readers, .. } => {
+                let mut held = readers.acquire().await?;
+                let $conn = &mut *held;
+                $body
+            }
+        }
+    };
+    ($db:expr, $scope:expr, |$conn:ident| $body:expr) => {
+        match &$db {
+            $crate::store::db::Db::Postgres(pool) => {
+                let mut held = pool.begin().await?;
+                $crate::store::db::confine(&mut held, $scope).await?;
+                let $conn = &mut *held;
+                let read = $body;
+                held.commit().await?;
+                read
+            }
+            $crate::store::db::Db::Sqlite { readers, .. } => {
+                let mut held = readers.acquire().await?;
+                let $conn = &mut *held;
+                $body
+            }
+        }
+    };
+}
+
+/// Runs the body in one transaction that writes; commits after it, rolls back when it returns early.
+macro_rules! on_write {
+    ($db:expr, |$conn:ident| $body:expr) => {
+        on_write!($db, &$crate::id::Scope::Every, |$conn| $body)
+    };
+    ($db:expr, $scope:expr, |$conn:ident| $body:expr) => {
+        match &$db {
+            $crate::store::db::Db::Postgres(pool) => {
+                let mut held = pool.begin().await?;
+                $crate::store::db::confine(&mut held, $scope).await?;
+                let $conn = &mut *held;
+                let written = $body;
+                held.commit().await?;
+                written
+            }
+            $crate::store::db::Db::Sqlite { writer, .. } => {
+                let mut held = writer.begin_with("begin immediate").await?;
+                let $conn = &mut *held;
+                let written = $body;
+                held.commit().await?;
+                written
+            }
+        }
+    };
+}
+
+/// Tells Postgres for the rest of this transaction whose rows may be seen. Sessions start as the engine's: `*`.
+pub(super) async fn confine(conn: &mut sqlx::PgConnection, scope: &Scope) -> Result<(), StoreError> {
+    if let Some(tenant) = scope.tenant() {
+        sqlx::query("select set_config('reveille.tenant', $1, true)").bind(tenant).execute(conn).await?;
+    }
+    Ok(())
+}

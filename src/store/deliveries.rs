@@ -1,0 +1,262 @@
+//! The outbox: claiming a delivery begins an attempt, marking it ends one.
+//!
+//! A claim that is never marked (its worker died) is claimed again after its time, and says so: whether a repeat is
+//! safe is the channel's to know.
+
+use chrono::{DateTime, Utc};
+use sqlx::QueryBuilder;
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use crate::id::Scope;
+use crate::notification::{Claim, Delivery, DeliveryEvent, DeliveryState, Kind, Mark, NewDelivery};
+use crate::store::hot::Hot;
+use crate::store::{NEXT_TOKEN, Split, Store, StoreError};
+
+/// Which deliveries to list. Newest first, after the delivery `before`.
+#[derive(Debug, Clone, Default)]
+pub struct DeliveryFilter {
+    pub tenant: Option<String>,
+    pub run_id: Option<Uuid>,
+    pub state: Option<DeliveryState>,
+    pub channel: Option<String>,
+    pub before: Option<Uuid>,
+    pub limit: i64,
+}
+
+#[derive(sqlx::FromRow)]
+struct DeliveryRow {
+    id: Uuid,
+    tenant_id: String,
+    recipient: String,
+    channel: String,
+    dedupe_key: String,
+    run_id: Option<Uuid>,
+    kind: String,
+    subject: Option<String>,
+    body: Option<String>,
+    fallback: Json<Vec<String>>,
+    state: String,
+    attempts: i32,
+    next_at: Option<DateTime<Utc>>,
+    lease_token: i64,
+    last_error: Option<String>,
+    provider_id: Option<String>,
+    created_at: DateTime<Utc>,
+    sent_at: Option<DateTime<Utc>>,
+    delivered_at: Option<DateTime<Utc>>,
+}
+
+impl DeliveryRow {
+    fn delivery(self) -> Result<Delivery, StoreError> {
+        let unreadable = |what: &str| StoreError::Corrupt(format!("delivery {} has the {what}", self.id));
+        let state = DeliveryState::parse(&self.state).ok_or_else(|| unreadable(&format!("state {}", self.state)))?;
+        let kind = Kind::parse(&self.kind).ok_or_else(|| unreadable(&format!("kind {}", self.kind)))?;
+        Ok(Delivery {
+            id: self.id,
+            tenant_id: self.tenant_id,
+            recipient: self.recipient,
+            channel: self.channel,
+            fallback: self.fallback.0,
+            dedupe_key: self.dedupe_key,
+            run_id: self.run_id,
+            kind,
+            subject: self.subject,
+            text: self.body,
+            state,
+            attempts: self.attempts,
+            next_at: self.next_at,
+            last_error: self.last_error,
+            provider_id: self.provider_id,
+            created_at: self.created_at,
+            sent_at: self.sent_at,
+            delivered_at: self.delivered_at,
+        })
+    }
+}
+
+macro_rules! select_delivery {
+    ($rest:literal) => {
+        concat!(
+            "select d.id, d.tenant_id, d.recipient, d.channel, d.dedupe_key, d.run_id, d.kind, d.subject, d.body,
+                    d.fallback, d.state, d.attempts, d.next_at, d.lease_token, d.last_error, d.provider_id,
+                    d.created_at, d.sent_at, d.delivered_at
+               from deliveries d ",
+            $rest
+        )
+    };
+}
+
+const DUE_DELIVERIES: Split = Split {
+    postgres: select_delivery!(
+        "where d.state = 'pending' and d.next_at <= $1 order by d.next_at limit $2 for update skip locked"
+    ),
+    sqlite: select_delivery!("where d.state = 'pending' and d.next_at <= $1 order by d.next_at limit $2"),
+};
+
+impl Store {
+    /// Puts one message into the outbox; none where its key is taken.
+    pub async fn post_delivery(&self, delivery: &NewDelivery) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        on_write!(self.db, |conn| conn.post(&[delivery], now).await?);
+        Ok(())
+    }
+
+    /// The delivery of this key on any channel, if there is one: the first that was made.
+    pub async fn find_delivery(&self, scope: &Scope, tenant: &str, key: &str) -> Result<Delivery, StoreError> {
+        let row: Option<DeliveryRow> = on_read!(self.db, scope, |conn| {
+            sqlx::query_as(select_delivery!(
+                "where d.tenant_id = $1 and d.recipient = $1 and d.dedupe_key = $2 order by d.id limit 1"
+            ))
+            .bind(tenant)
+            .bind(key)
+            .fetch_optional(conn)
+            .await?
+        });
+        row.ok_or(StoreError::NotFound)?.delivery()
+    }
+
+    /// Begins an attempt of each delivery that is due. Until `claimed_until` nobody else does.
+    pub async fn claim_deliveries(&self, claimed_until: DateTime<Utc>, limit: i64) -> Result<Vec<Claim>, StoreError> {
+        let now = self.clock.now();
+        on_write!(self.db, |conn| {
+            let rows: Vec<DeliveryRow> =
+                sqlx::query_as(self.db.text(DUE_DELIVERIES)).bind(now).bind(limit).fetch_all(&mut *conn).await?;
+            let mut claims = Vec::with_capacity(rows.len());
+            for mut row in rows {
+                let token: i64 = sqlx::query_scalar(self.db.text(NEXT_TOKEN)).fetch_one(&mut *conn).await?;
+                sqlx::query(
+                    "update deliveries set lease_token = $2, next_at = $3, attempts = attempts + 1 where id = $1",
+                )
+                .bind(row.id)
+                .bind(token)
+                .bind(claimed_until)
+                .execute(&mut *conn)
+                .await?;
+                row.attempts += 1;
+                let interrupted = row.lease_token != 0;
+                claims.push(Claim { delivery: row.delivery()?, lease_token: token, interrupted });
+            }
+            Ok(claims)
+        })
+    }
+
+    /// Ends an attempt with what came of it, and stores the fall-back in the same transaction.
+    pub async fn mark_delivery(&self, claim: &Claim, mark: &Mark) -> Result<DeliveryState, StoreError> {
+        let now = self.clock.now();
+        let state =
+            claim.delivery.state.on(mark.event()).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
+        let (provider_id, error, next_at) = match mark {
+            Mark::Delivered { provider_id } | Mark::Sent { provider_id } => (provider_id.clone(), None, None),
+            Mark::Retry { at, error } => (None, Some(error.clone()), Some(*at)),
+            Mark::Failed { error, .. } | Mark::Unknown { error } => (None, Some(error.clone()), None),
+        };
+        let sent = matches!(state, DeliveryState::Sent | DeliveryState::Delivered).then_some(now);
+        let delivered = (state == DeliveryState::Delivered).then_some(now);
+        on_write!(self.db, |conn| {
+            let held = sqlx::query(
+                "update deliveries set state = $3, lease_token = 0, next_at = $4, last_error = $5,
+                        provider_id = coalesce($6, provider_id), sent_at = coalesce(sent_at, $7),
+                        delivered_at = coalesce(delivered_at, $8)
+                  where id = $1 and lease_token = $2",
+            )
+            .bind(claim.delivery.id)
+            .bind(claim.lease_token)
+            .bind(state.as_str())
+            .bind(next_at)
+            .bind(error)
+            .bind(provider_id)
+            .bind(sent)
+            .bind(delivered)
+            .execute(&mut *conn)
+            .await?;
+            if held.rows_affected() == 0 {
+                return Err(StoreError::LeaseLost);
+            }
+            if let Mark::Failed { fall_back: Some(next), .. } = mark {
+                conn.post(&[&**next], now).await?;
+            }
+        });
+        Ok(state)
+    }
+
+    /// One delivery.
+    pub async fn get_delivery(&self, scope: &Scope, id: Uuid) -> Result<Delivery, StoreError> {
+        let row: Option<DeliveryRow> = on_read!(self.db, scope, |conn| {
+            sqlx::query_as(select_delivery!("where d.id = $1 and ($2 is null or d.tenant_id = $2)"))
+                .bind(id)
+                .bind(scope.tenant())
+                .fetch_optional(conn)
+                .await?
+        });
+        row.ok_or(StoreError::NotFound)?.delivery()
+    }
+
+    /// Deliveries that match, newest first.
+    pub async fn list_deliveries(&self, scope: &Scope, filter: &DeliveryFilter) -> Result<Vec<Delivery>, StoreError> {
+        let rows: Vec<DeliveryRow> = on_read!(self.db, scope, |conn| {
+            let mut query = QueryBuilder::new(select_delivery!("where true"));
+            for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
+                query.push(" and d.tenant_id = ").push_bind(tenant.to_owned());
+            }
+            if let Some(run_id) = filter.run_id {
+                query.push(" and d.run_id = ").push_bind(run_id);
+            }
+            if let Some(state) = filter.state {
+                query.push(" and d.state = ").push_bind(state.as_str());
+            }
+            if let Some(channel) = &filter.channel {
+                query.push(" and d.channel = ").push_bind(channel.clone());
+            }
+            if let Some(before) = filter.before {
+                query.push(" and d.id < ").push_bind(before);
+            }
+            query.push(" order by d.id desc limit ").push_bind(filter.limit);
+            query.build_query_as().fetch_all(conn).await?
+        });
+        rows.into_iter().map(DeliveryRow::delivery).collect()
+    }
+
+    /// Sends a failed or doubtful delivery again, with all its attempts before it.
+    pub async fn retry_delivery(&self, scope: &Scope, id: Uuid) -> Result<Delivery, StoreError> {
+        let now = self.clock.now();
+        let delivery = self.get_delivery(scope, id).await?;
+        let state =
+            delivery.state.on(DeliveryEvent::Again).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
+        let changed = on_write!(self.db, scope, |conn| {
+            sqlx::query("update deliveries set state = $3, attempts = 0, next_at = $4 where id = $1 and state = $2")
+                .bind(id)
+                .bind(delivery.state.as_str())
+                .bind(state.as_str())
+                .bind(now)
+                .execute(conn)
+                .await?
+                .rows_affected()
+        });
+        if changed == 0 {
+            return Err(StoreError::Conflict("the delivery has changed meanwhile".into()));
+        }
+        self.get_delivery(scope, id).await
+    }
+
+    /// How many deliveries are pending.
+    pub async fn count_deliveries(&self, scope: &Scope) -> Result<i64, StoreError> {
+        Ok(on_read!(self.db, scope, |conn| {
+            sqlx::query_scalar(
+                "select count(*) from deliveries where state = 'pending' and ($1 is null or tenant_id = $1)",
+            )
+            .bind(scope.tenant())
+            .fetch_one(conn)
+            .await?
+        }))
+    }
+
+    /// When the next delivery is due; `None` where none waits.
+    pub async fn next_delivery(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
+        Ok(on_read!(self.db, |conn| {
+            sqlx::query_scalar("select next_at from deliveries where state = 'pending' order by next_at limit 1")
+                .fetch_optional(conn)
+                .await?
+        }))
+    }
+}

@@ -1,0 +1,232 @@
+//! Firing: due tasks become runs, and their next instants move on, in one transaction.
+//!
+//! Once `fire_due` has returned, every instant that it considered has its record. If it has not returned, asking
+//! again is safe: fire keys are unique, and the `due` row moves only from the epoch that was read.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use crate::clock::signed;
+use crate::id::new_id;
+use crate::run::{Missed, RunState};
+use crate::store::hot::Hot;
+use crate::store::lease::{CLAIM_MARGIN, Claim};
+use crate::store::runs::{NewRun, key_instant, missed_key};
+use crate::store::{Split, Store, StoreError, split};
+use crate::task::change::{REASON_ENDED, REASON_MAX_RUNS};
+use crate::trigger::{Due, Plan, Trigger};
+
+/// What to fire.
+#[derive(Debug, Clone, Copy)]
+pub struct FireDue {
+    pub now: DateTime<Utc>,
+    /// How far ahead of their instant fires are recorded.
+    pub horizon: Duration,
+    /// Tasks at most.
+    pub limit: i64,
+    /// The new runs are leased to this worker as far as it has room, so that recording a fire costs one commit.
+    pub worker: Uuid,
+    pub room: usize,
+}
+
+/// What was fired.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Fired {
+    /// Tasks that were due.
+    pub tasks: usize,
+    /// Runs that were recorded to be executed, and instants that were recorded as skipped.
+    pub recorded: usize,
+    pub skipped: usize,
+    /// Runs leased to the worker that asked.
+    pub claims: Vec<Claim>,
+    /// Fires that had their record already; stays 0 unless an answer of the database was lost.
+    pub conflicts: usize,
+    /// Tasks whose trigger can't be read any more; they are disabled.
+    pub disabled: Vec<(Uuid, String)>,
+}
+
+#[derive(sqlx::FromRow)]
+struct DueRow {
+    task_id: Uuid,
+    nominal_at: DateTime<Utc>,
+    epoch: i64,
+    fired: i64,
+    tenant_id: String,
+    trigger: Json<Trigger>,
+    max_runs: Option<i64>,
+    anchor_at: DateTime<Utc>,
+    active_since: DateTime<Utc>,
+}
+
+/// Everything that one call writes, decided before the first write.
+#[derive(Default)]
+pub(super) struct Batch {
+    pub moves: Vec<Move>,
+    pub runs: Vec<Ready>,
+    pub skipped: Vec<NewRun>,
+    /// Statuses change by themselves here, so the epoch stays: the last fire must not be taken for void.
+    pub completed: Vec<(Uuid, &'static str)>,
+    pub disabled: Vec<(Uuid, String)>,
+}
+
+/// Where the `due` row of a task goes.
+pub(super) struct Move {
+    pub task_id: Uuid,
+    pub epoch: i64,
+    pub next_at: Option<DateTime<Utc>>,
+    pub nominal_at: Option<DateTime<Utc>>,
+    pub fired: i64,
+}
+
+/// A run for the queue; with a lease where the instance has room for it.
+pub(super) struct Ready {
+    pub run: NewRun,
+    pub epoch: i64,
+    pub run_at: DateTime<Utc>,
+    pub lease_until: Option<DateTime<Utc>>,
+}
+
+const DUE: Split = split!("due");
+const DUE_TASK: Split = split!("due_task");
+
+impl Store {
+    /// Records every fire that falls due until `now + horizon`, of at most `limit` tasks, earliest first.
+    pub async fn fire_due(&self, ask: &FireDue) -> Result<Fired, StoreError> {
+        let until = ask.now + signed(ask.horizon);
+        on_write!(self.db, |conn| {
+            let due: Vec<DueRow> =
+                sqlx::query_as(self.db.text(DUE)).bind(until).bind(ask.limit).fetch_all(&mut *conn).await?;
+            let batch = decide(&due, ask);
+            let written = conn.fire(&batch, ask).await?;
+            Ok(summary(due.len(), batch, written))
+        })
+    }
+
+    /// Records what is due of one task, for a change that must not lose it.
+    pub(super) async fn fire_task(&self, task_id: Uuid, now: DateTime<Utc>) -> Result<(), StoreError> {
+        let ask = FireDue { now, horizon: Duration::ZERO, limit: 1, worker: Uuid::nil(), room: 0 };
+        on_write!(self.db, |conn| {
+            let due: Vec<DueRow> =
+                sqlx::query_as(self.db.text(DUE_TASK)).bind(now).bind(task_id).fetch_all(&mut *conn).await?;
+            let batch = decide(&due, &ask);
+            conn.fire(&batch, &ask).await?;
+        });
+        Ok(())
+    }
+
+    /// The earliest instant that any task waits for; `None` where none does.
+    pub async fn next_due(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
+        Ok(on_read!(self.db, |conn| {
+            sqlx::query_scalar("select next_at from due where next_at is not null order by next_at limit 1")
+                .fetch_optional(conn)
+                .await?
+        }))
+    }
+}
+
+/// Plans each due task. Pure but for the ids.
+fn decide(due: &[DueRow], ask: &FireDue) -> Batch {
+    let mut batch = Batch::default();
+    let mut room = ask.room;
+    for row in due {
+        match row.plan(ask) {
+            Ok(plan) => row.add(plan, ask, &mut room, &mut batch),
+            Err(fault) => {
+                batch.moves.push(row.stand_still());
+                batch.disabled.push((row.task_id, format!("trigger{}: {}", fault.pointer, fault.message)));
+            }
+        }
+    }
+    batch
+}
+
+impl DueRow {
+    fn plan(&self, ask: &FireDue) -> Result<Plan, crate::invalid::InvalidSpec> {
+        let due = Due {
+            task_id: self.task_id,
+            anchor: self.anchor_at,
+            active_since: self.active_since,
+            nominal: self.nominal_at,
+            fired: self.fired.max(0) as u64,
+            max_runs: self.max_runs.map(|most| most.max(0) as u64),
+        };
+        self.trigger.plan(&due, ask.now, ask.now + signed(ask.horizon))
+    }
+
+    fn add(&self, plan: Plan, ask: &FireDue, room: &mut usize, batch: &mut Batch) {
+        let fired = plan.fires.len() as i64;
+        for fire in plan.fires {
+            // the lease of a run that is claimed ahead is short, so that a crash costs little
+            let lease_until = (*room > 0).then(|| fire.run_at.max(ask.now) + CLAIM_MARGIN);
+            *room = room.saturating_sub(1);
+            let key = format!("s:{}", key_instant(fire.nominal));
+            let run = NewRun { missed: fire.missed, ..self.run(key, fire.nominal, ask.now) };
+            batch.runs.push(Ready { run, epoch: self.epoch, run_at: fire.run_at, lease_until });
+        }
+        for skip in plan.skips {
+            batch.skipped.push(self.skipped(&skip.missed, skip.reason, ask.now));
+        }
+        if plan.next.is_none() {
+            let spent = self.max_runs.is_some_and(|most| self.fired + fired >= most);
+            batch.completed.push((self.task_id, if spent { REASON_MAX_RUNS } else { REASON_ENDED }));
+        }
+        batch.moves.push(Move {
+            next_at: plan.next.map(|next| next.run_at),
+            nominal_at: plan.next.map(|next| next.nominal),
+            fired,
+            ..self.stand_still()
+        });
+    }
+
+    fn stand_still(&self) -> Move {
+        Move { task_id: self.task_id, epoch: self.epoch, next_at: None, nominal_at: Some(self.nominal_at), fired: 0 }
+    }
+
+    fn run(&self, fire_key: String, scheduled_for: DateTime<Utc>, now: DateTime<Utc>) -> NewRun {
+        NewRun {
+            id: new_id(now),
+            task_id: self.task_id,
+            tenant_id: self.tenant_id.clone(),
+            fire_key,
+            trigger_type: self.trigger.kind().to_owned(),
+            scheduled_for,
+            state: RunState::Queued,
+            reason: None,
+            missed: None,
+            retry_of: None,
+            input: None,
+            created_at: now,
+        }
+    }
+
+    fn skipped(&self, missed: &Missed, reason: &str, now: DateTime<Utc>) -> NewRun {
+        NewRun {
+            state: RunState::Skipped,
+            reason: Some(reason.to_owned()),
+            missed: Some(missed.clone()),
+            ..self.run(missed_key(missed), missed.to, now)
+        }
+    }
+}
+
+/// What the database took: claims with their tokens, and how many runs were new.
+#[derive(Default)]
+pub(super) struct Written {
+    pub claims: Vec<Claim>,
+    pub recorded: usize,
+    pub skipped: usize,
+}
+
+fn summary(tasks: usize, batch: Batch, written: Written) -> Fired {
+    Fired {
+        tasks,
+        conflicts: (batch.runs.len() + batch.skipped.len()) - (written.recorded + written.skipped),
+        recorded: written.recorded,
+        skipped: written.skipped,
+        claims: written.claims,
+        disabled: batch.disabled,
+    }
+}

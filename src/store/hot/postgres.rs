@@ -1,0 +1,166 @@
+//! Batches on Postgres: one statement each.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use crate::id::new_id;
+use crate::notification::NewDelivery;
+use crate::store::StoreError;
+use crate::store::fires::{Batch, FireDue, Written};
+use crate::store::hot::{Going, Hot};
+use crate::store::lease::{Beat, Claim, Finish, Lease};
+use crate::store::runs::NewRun;
+
+/// A row that `fire` answers: run, instant, token, lease, and whether it entered the queue.
+type Made = (Uuid, DateTime<Utc>, i64, Option<DateTime<Utc>>, bool);
+
+impl Hot for PgConnection {
+    async fn fire(&mut self, batch: &Batch, ask: &FireDue) -> Result<Written, StoreError> {
+        let mut written = Written::default();
+        if batch.moves.is_empty() {
+            return Ok(written);
+        }
+        let moves = &batch.moves;
+        let ready = &batch.runs;
+        let all: Vec<&NewRun> = ready.iter().map(|r| &r.run).chain(&batch.skipped).collect();
+        let made: Vec<Made> = sqlx::query_as(include_str!("../sql/fire.postgres.sql"))
+            .bind(moves.iter().map(|m| m.task_id).collect::<Vec<_>>())
+            .bind(moves.iter().map(|m| m.epoch).collect::<Vec<_>>())
+            .bind(moves.iter().map(|m| m.next_at).collect::<Vec<_>>())
+            .bind(moves.iter().map(|m| m.nominal_at).collect::<Vec<_>>())
+            .bind(moves.iter().map(|m| m.fired).collect::<Vec<_>>())
+            .bind(all.iter().map(|run| run.id).collect::<Vec<_>>())
+            .bind(all.iter().map(|run| run.task_id).collect::<Vec<_>>())
+            .bind(all.iter().map(|run| run.tenant_id.as_str()).collect::<Vec<_>>())
+            .bind(all.iter().map(|run| run.fire_key.as_str()).collect::<Vec<_>>())
+            .bind(all.iter().map(|run| run.trigger_type.as_str()).collect::<Vec<_>>())
+            .bind(all.iter().map(|run| run.scheduled_for).collect::<Vec<_>>())
+            .bind(all.iter().map(|run| run.state.as_str()).collect::<Vec<_>>())
+            .bind(all.iter().map(|run| run.reason.as_deref()).collect::<Vec<_>>())
+            .bind(all.iter().map(|run| run.missed.as_ref().map(Json)).collect::<Vec<_>>())
+            .bind(ask.now)
+            .bind(ready.iter().map(|r| r.run.id).collect::<Vec<_>>())
+            .bind(ready.iter().map(|r| r.epoch).collect::<Vec<_>>())
+            .bind(ready.iter().map(|r| r.run_at).collect::<Vec<_>>())
+            .bind(ready.iter().map(|r| r.lease_until).collect::<Vec<_>>())
+            .bind(ask.worker)
+            .fetch_all(&mut *self)
+            .await?;
+        for (run_id, run_at, token, until, queued) in made {
+            if queued {
+                written.recorded += 1;
+                written.claims.extend(until.map(|until| Claim { lease: Lease { run_id, token }, run_at, until }));
+            } else {
+                written.skipped += 1;
+            }
+        }
+        settle(self, &batch.completed, "completed", ask.now).await?;
+        settle(self, &batch.disabled, "disabled", ask.now).await?;
+        Ok(written)
+    }
+
+    async fn claim(
+        &mut self,
+        worker: Uuid,
+        until_run_at: DateTime<Utc>,
+        lease_until: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<Vec<Claim>, StoreError> {
+        let rows: Vec<(Uuid, i64, DateTime<Utc>)> = sqlx::query_as(include_str!("../sql/claim.postgres.sql"))
+            .bind(until_run_at)
+            .bind(limit)
+            .bind(lease_until)
+            .bind(worker)
+            .fetch_all(self)
+            .await?;
+        let claim = |(run_id, token, run_at)| Claim { lease: Lease { run_id, token }, run_at, until: lease_until };
+        Ok(rows.into_iter().map(claim).collect())
+    }
+
+    async fn start(
+        &mut self,
+        leases: &[Lease],
+        now: DateTime<Utc>,
+        lease_until: DateTime<Utc>,
+    ) -> Result<Vec<Going>, StoreError> {
+        Ok(sqlx::query_as(include_str!("../sql/start.postgres.sql"))
+            .bind(leases.iter().map(|lease| lease.run_id).collect::<Vec<_>>())
+            .bind(leases.iter().map(|lease| lease.token).collect::<Vec<_>>())
+            .bind(now)
+            .bind(lease_until)
+            .fetch_all(self)
+            .await?)
+    }
+
+    async fn beat(&mut self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError> {
+        Ok(sqlx::query_as(include_str!("../sql/beat.postgres.sql"))
+            .bind(leases.iter().map(|lease| lease.run_id).collect::<Vec<_>>())
+            .bind(leases.iter().map(|lease| lease.token).collect::<Vec<_>>())
+            .bind(lease_until)
+            .fetch_all(self)
+            .await?)
+    }
+
+    async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<Uuid>, StoreError> {
+        Ok(sqlx::query_scalar(include_str!("../sql/finish.postgres.sql"))
+            .bind(ends.iter().map(|f| f.lease.run_id).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| f.lease.token).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| f.state.as_str()).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| f.reason.as_deref()).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| f.output.as_deref()).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| f.error.as_ref().map(Json)).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| f.usage.turns).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| f.usage.tool_calls).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| f.usage.input_tokens).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| f.usage.output_tokens).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| f.usage.cost_micros).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| f.ran_ms).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| f.again.map(|again| again.run_at)).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| f.attempts_back()).collect::<Vec<_>>())
+            .bind(now)
+            .fetch_all(self)
+            .await?)
+    }
+
+    async fn post(&mut self, deliveries: &[&NewDelivery], now: DateTime<Utc>) -> Result<(), StoreError> {
+        sqlx::query(include_str!("../sql/post.postgres.sql"))
+            .bind(deliveries.iter().map(|_| new_id(now)).collect::<Vec<_>>())
+            .bind(deliveries.iter().map(|d| d.tenant_id.as_str()).collect::<Vec<_>>())
+            .bind(deliveries.iter().map(|d| d.channel.as_str()).collect::<Vec<_>>())
+            .bind(deliveries.iter().map(|d| d.dedupe_key.as_str()).collect::<Vec<_>>())
+            .bind(deliveries.iter().map(|d| d.run_id).collect::<Vec<_>>())
+            .bind(deliveries.iter().map(|d| d.kind.as_str()).collect::<Vec<_>>())
+            .bind(deliveries.iter().map(|d| d.subject.as_deref()).collect::<Vec<_>>())
+            .bind(deliveries.iter().map(|d| d.text.as_deref()).collect::<Vec<_>>())
+            .bind(deliveries.iter().map(|d| Json(&d.fallback)).collect::<Vec<_>>())
+            .bind(now)
+            .execute(self)
+            .await?;
+        Ok(())
+    }
+}
+
+async fn settle<S: AsRef<str>>(
+    conn: &mut PgConnection,
+    tasks: &[(Uuid, S)],
+    status: &str,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    if tasks.is_empty() {
+        return Ok(());
+    }
+    sqlx::query(
+        "update tasks t set status = $3, status_reason = s.reason, version = version + 1, updated_at = $4
+           from unnest($1::uuid[], $2::text[]) as s (id, reason)
+          where t.id = s.id and t.status = 'active'",
+    )
+    .bind(tasks.iter().map(|(id, _)| *id).collect::<Vec<_>>())
+    .bind(tasks.iter().map(|(_, reason)| reason.as_ref()).collect::<Vec<_>>())
+    .bind(status)
+    .bind(now)
+    .execute(conn)
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,290 @@
+//! Batches on SQLite: prepared single-row statements, in the one transaction of the one writer.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::SqliteConnection;
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use crate::id::new_id;
+use crate::notification::NewDelivery;
+use crate::store::StoreError;
+use crate::store::fires::{Batch, FireDue, Written};
+use crate::store::hot::{Going, Hot};
+use crate::store::lease::{Beat, Claim, Finish, Lease};
+use crate::store::runs::insert_run;
+
+impl Hot for SqliteConnection {
+    async fn fire(&mut self, batch: &Batch, ask: &FireDue) -> Result<Written, StoreError> {
+        let mut written = Written::default();
+        for m in &batch.moves {
+            sqlx::query(
+                "update due set next_at = $3, nominal_at = $4, fired = fired + $5, run_count = run_count + $5
+                  where task_id = $1 and epoch = $2",
+            )
+            .bind(m.task_id)
+            .bind(m.epoch)
+            .bind(m.next_at)
+            .bind(m.nominal_at)
+            .bind(m.fired)
+            .execute(&mut *self)
+            .await?;
+        }
+        for run in &batch.skipped {
+            written.skipped += insert_run!(self, run) as usize;
+        }
+        let mut token = next_tokens(self, batch.runs.iter().filter(|r| r.lease_until.is_some()).count()).await?;
+        for ready in &batch.runs {
+            if insert_run!(self, ready.run) == 0 {
+                continue;
+            }
+            written.recorded += 1;
+            let claim = ready.lease_until.map(|until| {
+                token += 1;
+                Claim { lease: Lease { run_id: ready.run.id, token }, run_at: ready.run_at, until }
+            });
+            sqlx::query(
+                "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, lease_token,
+                                    lease_until, worker)
+                 values ($1, $2, $3, $4, $5, 0, $6, $7, $8, $9)",
+            )
+            .bind(ready.run.id)
+            .bind(ready.run.task_id)
+            .bind(&ready.run.tenant_id)
+            .bind(ready.epoch)
+            .bind(ready.run_at)
+            .bind(if claim.is_some() { "claimed" } else { "ready" })
+            .bind(claim.map_or(0, |c| c.lease.token))
+            .bind(ready.lease_until)
+            .bind(claim.map(|_| ask.worker))
+            .execute(&mut *self)
+            .await?;
+            written.claims.extend(claim);
+        }
+        settle(self, &batch.completed, "completed", ask.now).await?;
+        settle(self, &batch.disabled, "disabled", ask.now).await?;
+        Ok(written)
+    }
+
+    async fn claim(
+        &mut self,
+        worker: Uuid,
+        until_run_at: DateTime<Utc>,
+        lease_until: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<Vec<Claim>, StoreError> {
+        let picked: Vec<(Uuid, DateTime<Utc>)> = sqlx::query_as(
+            "select run_id, run_at from queue where state = 'ready' and run_at <= $1
+              order by priority desc, run_at limit $2",
+        )
+        .bind(until_run_at)
+        .bind(limit)
+        .fetch_all(&mut *self)
+        .await?;
+        let mut token = next_tokens(self, picked.len()).await?;
+        let mut claims = Vec::with_capacity(picked.len());
+        for (run_id, run_at) in picked {
+            token += 1;
+            sqlx::query(
+                "update queue set state = 'claimed', lease_token = $2, lease_until = $3, worker = $4 where run_id = $1",
+            )
+            .bind(run_id)
+            .bind(token)
+            .bind(lease_until)
+            .bind(worker)
+            .execute(&mut *self)
+            .await?;
+            claims.push(Claim { lease: Lease { run_id, token }, run_at, until: lease_until });
+        }
+        Ok(claims)
+    }
+
+    async fn start(
+        &mut self,
+        leases: &[Lease],
+        now: DateTime<Utc>,
+        lease_until: DateTime<Utc>,
+    ) -> Result<Vec<Going>, StoreError> {
+        let mut going = Vec::with_capacity(leases.len());
+        for lease in leases {
+            let asked: Option<(Option<Uuid>, String, i64, i64)> = sqlx::query_as(
+                "select q.task_id, coalesce(t.spec -> 'trigger' ->> 'overlap', 'skip'),
+                        coalesce(t.spec ->> 'timeout_seconds', 600), r.ran_ms
+                   from queue q join runs r on r.id = q.run_id left join tasks t on t.id = q.task_id
+                  where q.run_id = $1 and q.lease_token = $2 and q.state = 'claimed' and q.cancel_reason is null
+                    and r.state = 'queued'",
+            )
+            .bind(lease.run_id)
+            .bind(lease.token)
+            .fetch_optional(&mut *self)
+            .await?;
+            let Some((task_id, overlap, timeout_seconds, ran_ms)) = asked else { continue };
+            if let Some(task_id) = task_id
+                && overlap != "allow"
+                && !take_slot(self, task_id, lease.run_id).await?
+            {
+                continue;
+            }
+            let deadline_at = now + TimeDelta::milliseconds((timeout_seconds * 1000 - ran_ms).max(0));
+            sqlx::query("update queue set state = 'started', lease_until = $2, deadline_at = $3 where run_id = $1")
+                .bind(lease.run_id)
+                .bind(lease_until)
+                .bind(deadline_at)
+                .execute(&mut *self)
+                .await?;
+            sqlx::query(
+                "update runs set state = 'running', attempt = attempt + 1, started_at = coalesce(started_at, $2)
+                  where id = $1",
+            )
+            .bind(lease.run_id)
+            .bind(now)
+            .execute(&mut *self)
+            .await?;
+            going.push(Going { run_id: lease.run_id, lease_token: lease.token, deadline_at });
+        }
+        Ok(going)
+    }
+
+    async fn beat(&mut self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError> {
+        let mut held = Vec::with_capacity(leases.len());
+        for lease in leases {
+            let beat: Option<Beat> = sqlx::query_as(
+                "update queue set lease_until = $3 where run_id = $1 and lease_token = $2
+                 returning run_id, cancel_reason",
+            )
+            .bind(lease.run_id)
+            .bind(lease.token)
+            .bind(lease_until)
+            .fetch_optional(&mut *self)
+            .await?;
+            held.extend(beat);
+        }
+        Ok(held)
+    }
+
+    async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<Uuid>, StoreError> {
+        let mut taken = Vec::with_capacity(ends.len());
+        for end in ends {
+            let Lease { run_id, token } = end.lease;
+            let fenced = match end.again {
+                Some(again) => {
+                    sqlx::query(
+                        "update queue set state = 'ready', run_at = $3, lease_token = 0, lease_until = null,
+                                worker = null, deadline_at = null
+                          where run_id = $1 and lease_token = $2 and state = 'started'",
+                    )
+                    .bind(run_id)
+                    .bind(token)
+                    .bind(again.run_at)
+                    .execute(&mut *self)
+                    .await?
+                }
+                None => {
+                    sqlx::query("delete from queue where run_id = $1 and lease_token = $2 and state = 'started'")
+                        .bind(run_id)
+                        .bind(token)
+                        .execute(&mut *self)
+                        .await?
+                }
+            };
+            if fenced.rows_affected() == 0 {
+                continue;
+            }
+            if end.again.is_none() {
+                sqlx::query(
+                    "delete from slots where run_id = $1 and task_id = (select task_id from runs where id = $1)",
+                )
+                .bind(run_id)
+                .execute(&mut *self)
+                .await?;
+            }
+            sqlx::query(
+                "update runs set state = $2, reason = $3, output = $4, error = $5, turns = $6, tool_calls = $7,
+                        input_tokens = $8, output_tokens = $9, cost_micros = $10, ran_ms = ran_ms + $11,
+                        attempt = attempt - $12, finished_at = $13
+                  where id = $1",
+            )
+            .bind(run_id)
+            .bind(end.state.as_str())
+            .bind(&end.reason)
+            .bind(&end.output)
+            .bind(end.error.as_ref().map(Json))
+            .bind(end.usage.turns)
+            .bind(end.usage.tool_calls)
+            .bind(end.usage.input_tokens)
+            .bind(end.usage.output_tokens)
+            .bind(end.usage.cost_micros)
+            .bind(end.ran_ms)
+            .bind(end.attempts_back())
+            .bind(end.again.is_none().then_some(now))
+            .execute(&mut *self)
+            .await?;
+            taken.push(run_id);
+        }
+        Ok(taken)
+    }
+
+    async fn post(&mut self, deliveries: &[&NewDelivery], now: DateTime<Utc>) -> Result<(), StoreError> {
+        for d in deliveries {
+            sqlx::query(
+                "insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, run_id, kind, subject, body,
+                                         fallback, state, next_at, created_at)
+                 values ($1, $2, $2, $3, $4, $5, $6, $7, $8, $9, 'pending', $10, $10)
+                 on conflict (tenant_id, recipient, channel, dedupe_key) do nothing",
+            )
+            .bind(new_id(now))
+            .bind(&d.tenant_id)
+            .bind(&d.channel)
+            .bind(&d.dedupe_key)
+            .bind(d.run_id)
+            .bind(d.kind.as_str())
+            .bind(&d.subject)
+            .bind(&d.text)
+            .bind(Json(&d.fallback))
+            .bind(now)
+            .execute(&mut *self)
+            .await?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes `count` lease tokens; answers the last one given before them.
+async fn next_tokens(conn: &mut SqliteConnection, count: usize) -> Result<i64, StoreError> {
+    Ok(sqlx::query_scalar("update lease_tokens set last = last + $1 returning last - $1")
+        .bind(count as i64)
+        .fetch_one(conn)
+        .await?)
+}
+
+/// Whether the run has its task's slot now: free till now, or its own already.
+async fn take_slot(conn: &mut SqliteConnection, task_id: Uuid, run_id: Uuid) -> Result<bool, StoreError> {
+    sqlx::query("insert into slots (task_id, run_id) values ($1, $2) on conflict (task_id) do nothing")
+        .bind(task_id)
+        .bind(run_id)
+        .execute(&mut *conn)
+        .await?;
+    let holder: Uuid =
+        sqlx::query_scalar("select run_id from slots where task_id = $1").bind(task_id).fetch_one(conn).await?;
+    Ok(holder == run_id)
+}
+
+async fn settle<S: AsRef<str>>(
+    conn: &mut SqliteConnection,
+    tasks: &[(Uuid, S)],
+    status: &str,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    for (id, reason) in tasks {
+        sqlx::query(
+            "update tasks set status = $2, status_reason = $3, version = version + 1, updated_at = $4
+              where id = $1 and status = 'active'",
+        )
+        .bind(id)
+        .bind(status)
+        .bind(reason.as_ref())
+        .bind(now)
+        .execute(&mut *conn)
+        .await?;
+    }
+    Ok(())
+}

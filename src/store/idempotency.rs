@@ -1,0 +1,104 @@
+//! Answers of POST requests that named an `Idempotency-Key`, written in the transaction of their effect.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::Value;
+use sqlx::types::Json;
+
+use crate::store::{Store, StoreError};
+
+/// How long an answer is remembered, in hours.
+const REMEMBERED_HOURS: i64 = 24;
+
+/// A request that may be repeated, with the answer that it will get.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Idempotency {
+    /// Keys of different tenants never meet; an admin token's keys are those of `*`.
+    pub tenant: String,
+    pub key: String,
+    /// SHA-256 over method, path and body: the same key for another request is refused.
+    pub digest: Vec<u8>,
+    pub status: u16,
+    pub body: Value,
+}
+
+/// What became of an effect that carries an idempotency key.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer<T> {
+    /// It took effect now.
+    Done(T),
+    /// It had before; this was answered then.
+    Replayed { status: u16, body: Value },
+    /// The key was used for another request.
+    Mismatch,
+}
+
+#[derive(sqlx::FromRow)]
+pub(super) struct Remembered {
+    request_digest: Vec<u8>,
+    status: i32,
+    body: Json<Value>,
+}
+
+impl Remembered {
+    pub(super) fn answer<T>(self, asked: &Idempotency) -> Answer<T> {
+        if self.request_digest != asked.digest {
+            return Answer::Mismatch;
+        }
+        Answer::Replayed { status: self.status as u16, body: self.body.0 }
+    }
+}
+
+/// In a transaction that writes: remembers the answer, or returns early with the one that is remembered.
+macro_rules! once {
+    ($conn:ident, $idempotency:expr, $now:expr) => {
+        if let Some(asked) = $idempotency {
+            let expires_at = $crate::store::idempotency::expiry($now);
+            let fresh = sqlx::query($crate::store::idempotency::REMEMBER)
+                .bind(&asked.tenant)
+                .bind(&asked.key)
+                .bind(&asked.digest)
+                .bind(i32::from(asked.status))
+                .bind(sqlx::types::Json(&asked.body))
+                .bind(expires_at)
+                .bind($now)
+                .execute(&mut *$conn)
+                .await?
+                .rows_affected();
+            if fresh == 0 {
+                let remembered: $crate::store::idempotency::Remembered =
+                    sqlx::query_as($crate::store::idempotency::RECALL)
+                        .bind(&asked.tenant)
+                        .bind(&asked.key)
+                        .fetch_one(&mut *$conn)
+                        .await?;
+                return Ok(remembered.answer(asked));
+            }
+        }
+    };
+}
+pub(super) use once;
+
+/// An entry that has expired counts as none.
+pub(super) const REMEMBER: &str = "
+    insert into idempotency (tenant_id, key, request_digest, status, body, expires_at)
+    values ($1, $2, $3, $4, $5, $6)
+    on conflict (tenant_id, key) do update
+       set request_digest = excluded.request_digest, status = excluded.status,
+           body = excluded.body, expires_at = excluded.expires_at
+     where idempotency.expires_at <= $7";
+
+pub(super) const RECALL: &str =
+    "select request_digest, status, body from idempotency where tenant_id = $1 and key = $2";
+
+pub(super) fn expiry(now: DateTime<Utc>) -> DateTime<Utc> {
+    now + TimeDelta::hours(REMEMBERED_HOURS)
+}
+
+impl Store {
+    /// Forgets answers that have expired; returns how many.
+    pub async fn forget_answers(&self, now: DateTime<Utc>) -> Result<u64, StoreError> {
+        Ok(on_write!(self.db, |conn| {
+            sqlx::query("delete from idempotency where expires_at <= $1").bind(now).execute(conn).await?.rows_affected()
+        }))
+    }
+}

@@ -1,0 +1,208 @@
+//! Who executes a run: claiming, starting, keeping and ending, each fenced by a lease token that is never reused.
+//!
+//! A write whose token is not the run's any more changes nothing. What `start` has returned is running on the record
+//! and may have effects; what `finish` has returned has ended, with its deliveries in the outbox.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use uuid::Uuid;
+
+use crate::id::Scope;
+use crate::notification::NewDelivery;
+use crate::run::outcome::RunFault;
+use crate::run::{Run, RunState, Usage};
+use crate::store::hot::{Going, Hot};
+use crate::store::slots::{hand_over, resolve_blocked};
+use crate::store::{Store, StoreError};
+use crate::task::Task;
+
+/// What is claimed ahead and not started is given up this long after its instant.
+pub const CLAIM_MARGIN: TimeDelta = TimeDelta::seconds(5);
+
+/// The right to write for a run, until someone else is given it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Lease {
+    pub run_id: Uuid,
+    pub token: i64,
+}
+
+/// A run that is leased and waits for its instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    pub lease: Lease,
+    pub run_at: DateTime<Utc>,
+    pub until: DateTime<Utc>,
+}
+
+/// A run that was started, with what its executor has to know.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StartedRun {
+    pub lease: Lease,
+    pub run: Run,
+    /// `None` for a chat run.
+    pub task: Option<Task>,
+    /// The lease ends then unless it is renewed.
+    pub lease_until: DateTime<Utc>,
+    /// The run's time limit.
+    pub deadline_at: DateTime<Utc>,
+}
+
+/// What a start did with a batch of claims.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Starts {
+    pub started: Vec<StartedRun>,
+    /// Runs that found their task's slot taken, and what became of them.
+    pub blocked: Vec<(Uuid, Blocked)>,
+}
+
+/// What becomes of a run whose task has another one running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blocked {
+    /// Recorded as skipped.
+    Skipped,
+    /// Waits for the slot.
+    Behind,
+    /// Someone cancelled it meanwhile.
+    Cancelled,
+    /// The slot is free by now: claim it again.
+    Again,
+}
+
+/// A lease that is still held, and whether its run's end was asked for.
+#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
+pub struct Beat {
+    pub run_id: Uuid,
+    pub cancel_reason: Option<String>,
+}
+
+/// How an execution ended, as it is to be recorded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finish {
+    pub lease: Lease,
+    pub task_id: Option<Uuid>,
+    /// Decided by `RunState::on`.
+    pub state: RunState,
+    pub reason: Option<String>,
+    pub output: Option<String>,
+    pub error: Option<RunFault>,
+    /// The run's whole usage, all attempts together.
+    pub usage: Usage,
+    /// How long this execution took, in milliseconds.
+    pub ran_ms: i64,
+    /// Back to the queue instead of an end.
+    pub again: Option<Again>,
+    /// Messages that go out because of it.
+    pub deliveries: Vec<NewDelivery>,
+    /// Other runs of the task may wait for its slot.
+    pub others_wait: bool,
+}
+
+/// A run that goes back to the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Again {
+    pub run_at: DateTime<Utc>,
+    /// A hand-back is no attempt.
+    pub uses_attempt: bool,
+}
+
+impl Finish {
+    /// How many attempts are given back.
+    pub(super) fn attempts_back(&self) -> i32 {
+        i32::from(self.again.is_some_and(|again| !again.uses_attempt))
+    }
+}
+
+impl Store {
+    /// Leases ready runs that are due until `until_run_at`, at most `limit`, the most urgent first.
+    pub async fn claim_runs(
+        &self,
+        worker: Uuid,
+        until_run_at: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<Vec<Claim>, StoreError> {
+        let lease_until = until_run_at + CLAIM_MARGIN;
+        Ok(on_write!(self.db, |conn| conn.claim(worker, until_run_at, lease_until, limit).await?))
+    }
+
+    /// Starts claims whose instant has come. Claims that an edit took back are silently left out.
+    pub async fn start_runs(&self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Starts, StoreError> {
+        let now = self.clock.now();
+        let (going, blocked) = on_write!(self.db, |conn| {
+            let going = conn.start(leases, now, lease_until).await?;
+            let mut blocked = Vec::new();
+            for lease in leases.iter().filter(|lease| going.iter().all(|g| g.run_id != lease.run_id)) {
+                resolve_blocked!(self.db, conn, lease, now, blocked);
+            }
+            (going, blocked)
+        });
+        let started = self.read_started(going, lease_until).await?;
+        Ok(Starts { started, blocked })
+    }
+
+    /// The records of runs that were just started.
+    async fn read_started(&self, going: Vec<Going>, lease_until: DateTime<Utc>) -> Result<Vec<StartedRun>, StoreError> {
+        let mut started = Vec::with_capacity(going.len());
+        let ids: Vec<Uuid> = going.iter().map(|g| g.run_id).collect();
+        let mut runs = self.runs_by_id(&ids).await?;
+        let task_ids: Vec<Uuid> = runs.values().filter_map(|run| run.task_id).collect();
+        let tasks = self.tasks_by_id(&task_ids).await?;
+        for Going { run_id, lease_token, deadline_at } in going {
+            let Some(run) = runs.remove(&run_id) else { continue };
+            let task = run.task_id.and_then(|id| tasks.get(&id).cloned());
+            let lease = Lease { run_id, token: lease_token };
+            started.push(StartedRun { lease, run, task, lease_until, deadline_at });
+        }
+        Ok(started)
+    }
+
+    /// Renews these leases in one statement. A lease that is not in the answer is lost.
+    pub async fn heartbeat(&self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError> {
+        if leases.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(on_write!(self.db, |conn| conn.beat(leases, lease_until).await?))
+    }
+
+    /// Runs of this worker whose end was asked for. A narrow index makes it cost nothing while there are none.
+    pub async fn cancels_asked(&self, worker: Uuid) -> Result<Vec<Beat>, StoreError> {
+        Ok(on_read!(self.db, |conn| {
+            sqlx::query_as("select run_id, cancel_reason from queue where worker = $1 and cancel_reason is not null")
+                .bind(worker)
+                .fetch_all(conn)
+                .await?
+        }))
+    }
+
+    /// Records ends in one batch; answers the runs whose lease was lost, of which nothing was written.
+    pub async fn finish_runs(&self, ends: &[Finish]) -> Result<Vec<Uuid>, StoreError> {
+        let now = self.clock.now();
+        let taken = on_write!(self.db, |conn| {
+            let taken = conn.finish(ends, now).await?;
+            let ended = || ends.iter().filter(|end| taken.contains(&end.lease.run_id));
+            for end in ended().filter(|end| end.others_wait && end.again.is_none()) {
+                if let Some(task_id) = end.task_id {
+                    hand_over!(conn, task_id, now);
+                }
+            }
+            let deliveries: Vec<&NewDelivery> = ended().flat_map(|end| &end.deliveries).collect();
+            if !deliveries.is_empty() {
+                conn.post(&deliveries, now).await?;
+            }
+            taken
+        });
+        Ok(ends.iter().map(|end| end.lease.run_id).filter(|id| !taken.contains(id)).collect())
+    }
+
+    /// Gives back what this worker has claimed and not started; answers how many.
+    pub async fn release_claims(&self, worker: Uuid) -> Result<u64, StoreError> {
+        Ok(on_write!(self.db, &Scope::Every, |conn| {
+            sqlx::query(
+                "update queue set state = 'ready', lease_token = 0, lease_until = null, worker = null
+                  where worker = $1 and state = 'claimed'",
+            )
+            .bind(worker)
+            .execute(conn)
+            .await?
+            .rows_affected()
+        }))
+    }
+}

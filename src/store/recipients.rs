@@ -1,0 +1,68 @@
+//! Recipients: one document per tenant. Secrets in it are sealed before they come here.
+
+use chrono::{DateTime, Utc};
+use sqlx::types::Json;
+
+use crate::id::Scope;
+use crate::notification::Recipient;
+use crate::store::{Store, StoreError};
+
+/// A recipient as it is stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredRecipient {
+    pub recipient: Recipient,
+    /// Bumped by each write.
+    pub version: i64,
+    pub updated_at: DateTime<Utc>,
+}
+
+impl Store {
+    /// Where the tenant is reached.
+    pub async fn get_recipient(&self, scope: &Scope, tenant: &str) -> Result<StoredRecipient, StoreError> {
+        let row: Option<(Json<Recipient>, i64, DateTime<Utc>)> = on_read!(self.db, scope, |conn| {
+            sqlx::query_as(
+                "select body, version, updated_at from recipients
+                  where tenant_id = $1 and ($2 is null or tenant_id = $2)",
+            )
+            .bind(tenant)
+            .bind(scope.tenant())
+            .fetch_optional(conn)
+            .await?
+        });
+        let (body, version, updated_at) = row.ok_or(StoreError::NotFound)?;
+        Ok(StoredRecipient { recipient: body.0, version, updated_at })
+    }
+
+    /// Writes a recipient, if it still has the version that was read (0: there was none). A scope writes its own only.
+    pub async fn put_recipient(
+        &self,
+        scope: &Scope,
+        tenant: &str,
+        recipient: &Recipient,
+        read_version: i64,
+    ) -> Result<StoredRecipient, StoreError> {
+        if scope.tenant().is_some_and(|own| own != tenant) {
+            return Err(StoreError::NotFound);
+        }
+        let now = self.clock.now();
+        let written = on_write!(self.db, scope, |conn| {
+            sqlx::query(
+                "insert into recipients (tenant_id, body, version, updated_at) values ($1, $2, 1, $3)
+                 on conflict (tenant_id) do update
+                    set body = excluded.body, version = recipients.version + 1, updated_at = excluded.updated_at
+                  where recipients.version = $4",
+            )
+            .bind(tenant)
+            .bind(Json(recipient))
+            .bind(now)
+            .bind(read_version)
+            .execute(conn)
+            .await?
+            .rows_affected()
+        });
+        if written == 0 {
+            return Err(StoreError::Conflict("the recipient has changed meanwhile".into()));
+        }
+        Ok(StoredRecipient { recipient: recipient.clone(), version: read_version + 1, updated_at: now })
+    }
+}

@@ -1,0 +1,167 @@
+//! What is left by workers that died, hang, or lost a hand-over: found by narrow indexes, a page at a time.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use uuid::Uuid;
+
+use crate::run::Run;
+use crate::store::lease::Lease;
+use crate::store::slots::{hand_over, unpark};
+use crate::store::{NEXT_TOKEN, Store, StoreError};
+use crate::task::Task;
+
+/// A started run whose worker is gone, or that has outlived its time limit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stranded {
+    /// Taken over by the rescuer: the old holder's is void.
+    pub lease: Lease,
+    pub run: Run,
+    pub task: Option<Task>,
+    /// The lease was not renewed; otherwise its time limit is over and its worker does not end it.
+    pub crashed: bool,
+    /// What was left of its time when its lease ended, in milliseconds.
+    pub left_ms: i64,
+    /// Someone asked for its end.
+    pub cancel_reason: Option<String>,
+}
+
+#[derive(sqlx::FromRow)]
+struct StrandedRow {
+    run_id: Uuid,
+    lease_token: i64,
+    lease_until: DateTime<Utc>,
+    deadline_at: DateTime<Utc>,
+    cancel_reason: Option<String>,
+}
+
+impl Store {
+    /// Makes claims ready again whose holder did not start them in time; answers how many.
+    pub async fn reclaim(&self, now: DateTime<Utc>) -> Result<u64, StoreError> {
+        Ok(on_write!(self.db, |conn| {
+            sqlx::query(
+                "update queue set state = 'ready', lease_token = 0, lease_until = null, worker = null
+                  where state = 'claimed' and lease_until < $1",
+            )
+            .bind(now)
+            .execute(conn)
+            .await?
+            .rows_affected()
+        }))
+    }
+
+    /// Takes over started runs whose lease has ended, or whose time limit passed `grace` ago; ordered by id and after
+    /// `after`, so that no run can starve the others. Each gets a lease of its own until `lease_until`.
+    pub async fn take_stranded(
+        &self,
+        now: DateTime<Utc>,
+        grace: TimeDelta,
+        after: Option<Uuid>,
+        lease_until: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<Vec<Stranded>, StoreError> {
+        let rows: Vec<StrandedRow> = on_read!(self.db, |conn| {
+            sqlx::query_as(
+                "select run_id, lease_token, lease_until, deadline_at, cancel_reason from queue
+                  where state = 'started' and (lease_until < $1 or deadline_at < $2) and run_id > $3
+                  order by run_id limit $4",
+            )
+            .bind(now)
+            .bind(now - grace)
+            .bind(after.unwrap_or(Uuid::nil()))
+            .bind(limit)
+            .fetch_all(conn)
+            .await?
+        });
+        let mut stranded = Vec::with_capacity(rows.len());
+        for row in rows {
+            if let Some(lease) = self.take_over(&row, lease_until).await? {
+                let run = self.get_run(&crate::id::Scope::Every, row.run_id).await?;
+                let task = match run.task_id {
+                    Some(id) => self.tasks_by_id(&[id]).await?.remove(&id),
+                    None => None,
+                };
+                let left = row.deadline_at - row.lease_until.min(row.deadline_at);
+                stranded.push(Stranded {
+                    lease,
+                    run,
+                    task,
+                    crashed: row.lease_until < now,
+                    left_ms: left.num_milliseconds(),
+                    cancel_reason: row.cancel_reason,
+                });
+            }
+        }
+        Ok(stranded)
+    }
+
+    /// Gives the run a new token, if it still has the one that was seen: of two rescuers one wins.
+    async fn take_over(&self, row: &StrandedRow, lease_until: DateTime<Utc>) -> Result<Option<Lease>, StoreError> {
+        let token: Option<i64> = on_write!(self.db, |conn| {
+            let token: i64 = sqlx::query_scalar(self.db.text(NEXT_TOKEN)).fetch_one(&mut *conn).await?;
+            sqlx::query_scalar(TAKE_OVER)
+                .bind(row.run_id)
+                .bind(row.lease_token)
+                .bind(lease_until)
+                .bind(token)
+                .fetch_optional(&mut *conn)
+                .await?
+        });
+        Ok(token.map(|token| Lease { run_id: row.run_id, token }))
+    }
+
+    /// Counts a crash of a run that was taken over.
+    pub async fn count_crash(&self, lease: Lease) -> Result<(), StoreError> {
+        on_write!(self.db, |conn| {
+            sqlx::query(
+                "update runs set crashes = crashes + 1
+                  where id = $1 and exists (select 1 from queue q where q.run_id = $1 and q.lease_token = $2)",
+            )
+            .bind(lease.run_id)
+            .bind(lease.token)
+            .execute(conn)
+            .await?;
+        });
+        Ok(())
+    }
+
+    /// Puts runs back into the queue whose wait for a slot was long; answers how many.
+    pub async fn wake_parked(&self, now: DateTime<Utc>, limit: i64) -> Result<usize, StoreError> {
+        Ok(on_write!(self.db, |conn| {
+            let due: Vec<Uuid> = sqlx::query_scalar(
+                "select run_id from parked where wake_at <= $1 and why = 'overlap' order by wake_at limit $2",
+            )
+            .bind(now)
+            .bind(limit)
+            .fetch_all(&mut *conn)
+            .await?;
+            for run_id in &due {
+                unpark!(conn, *run_id, now);
+            }
+            due.len()
+        }))
+    }
+
+    /// Frees slots whose run is neither queued nor parked any more, and hands them on; answers how many.
+    pub async fn free_lost_slots(&self, now: DateTime<Utc>, limit: i64) -> Result<usize, StoreError> {
+        Ok(on_write!(self.db, |conn| {
+            let lost: Vec<Uuid> = sqlx::query_scalar(
+                "delete from slots where task_id in (
+                    select s.task_id from slots s
+                     where not exists (select 1 from queue q where q.run_id = s.run_id)
+                       and not exists (select 1 from parked p where p.run_id = s.run_id)
+                     order by s.task_id limit $1)
+                 returning task_id",
+            )
+            .bind(limit)
+            .fetch_all(&mut *conn)
+            .await?;
+            for task_id in &lost {
+                hand_over!(conn, *task_id, now);
+            }
+            lost.len()
+        }))
+    }
+}
+
+const TAKE_OVER: &str = "
+    update queue set lease_token = $4, lease_until = $3, worker = null
+     where run_id = $1 and lease_token = $2 and state = 'started' returning lease_token";

@@ -1,0 +1,40 @@
+-- One statement to finish: only whose lease still stands is taken; the row leaves the queue (or waits there again),
+-- the slot is freed, the record is written.
+with f as (
+    select *
+      from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::jsonb[], $7::bigint[], $8::bigint[],
+                  $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::timestamptz[], $14::int[])
+           as f (run_id, lease_token, state, reason, output, error, turns, tool_calls,
+                 input_tokens, output_tokens, cost_micros, ran_ms, run_at, attempts_back)
+), mine as (
+    select q.run_id, q.task_id
+      from queue q
+      join f on q.run_id = f.run_id and q.lease_token = f.lease_token
+     where q.state = 'started'
+     order by q.run_id
+       for update of q
+), gone as (
+    delete from queue q
+     using mine, f
+     where q.run_id = mine.run_id and f.run_id = mine.run_id and f.run_at is null
+    returning q.run_id, q.task_id
+), back as (
+    update queue q
+       set state = 'ready', run_at = f.run_at, lease_token = 0, lease_until = null, worker = null, deadline_at = null
+      from mine, f
+     where q.run_id = mine.run_id and f.run_id = mine.run_id and f.run_at is not null
+    returning q.run_id
+), freed as (
+    delete from slots s
+     using gone
+     where s.task_id = gone.task_id and s.run_id = gone.run_id
+)
+update runs r
+   set state = f.state, reason = f.reason, output = f.output, error = f.error, turns = f.turns,
+       tool_calls = f.tool_calls, input_tokens = f.input_tokens, output_tokens = f.output_tokens,
+       cost_micros = f.cost_micros, ran_ms = r.ran_ms + f.ran_ms, attempt = r.attempt - f.attempts_back,
+       finished_at = case when f.run_at is null then $15 end
+  from f
+  join mine on mine.run_id = f.run_id
+ where r.id = f.run_id
+returning r.id

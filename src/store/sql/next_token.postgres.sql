@@ -1,0 +1,1 @@
+select nextval('lease_tokens')

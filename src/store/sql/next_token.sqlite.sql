@@ -1,0 +1,1 @@
+update lease_tokens set last = last + 1 returning last

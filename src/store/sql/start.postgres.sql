@@ -1,0 +1,35 @@
+-- A claim is started if it still stands (the fence), was not cancelled, and has its task's slot: taken now, or handed
+-- over by the run before it. Rows are locked in the order of their ids, as every batch on `queue` does.
+with asked as (
+    select q.run_id, q.task_id, q.lease_token, coalesce(t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap,
+           coalesce((t.spec ->> 'timeout_seconds')::bigint, 600) as timeout_seconds
+      from unnest($1::uuid[], $2::bigint[]) as l (run_id, lease_token)
+      join queue q on q.run_id = l.run_id and q.lease_token = l.lease_token
+                  and q.state = 'claimed' and q.cancel_reason is null
+      left join tasks t on t.id = q.task_id
+     order by q.run_id
+       for update of q
+), slotted as (
+    insert into slots (task_id, run_id)
+    select task_id, run_id from asked where task_id is not null and overlap <> 'allow' order by task_id, run_id
+    on conflict (task_id) do nothing
+    returning run_id
+), going as (
+    select run_id from slotted
+    union
+    select a.run_id from asked a join slots s on s.task_id = a.task_id and s.run_id = a.run_id
+    union
+    select run_id from asked where task_id is null or overlap = 'allow'
+), running as (
+    update runs r
+       set state = 'running', attempt = r.attempt + 1, started_at = coalesce(r.started_at, $3)
+      from asked a
+      join going g on g.run_id = a.run_id
+     where r.id = a.run_id and r.state = 'queued'
+    returning r.id, greatest(a.timeout_seconds * 1000 - r.ran_ms, 0) as left_ms
+)
+update queue q
+   set state = 'started', lease_until = $4, deadline_at = $3 + running.left_ms * interval '1 millisecond'
+  from running
+ where q.run_id = running.id
+returning q.run_id, q.lease_token, q.deadline_at

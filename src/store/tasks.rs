@@ -1,0 +1,356 @@
+//! Tasks and their next instants: creating, reading, changing, pausing, deleting.
+//!
+//! A change of trigger, policies or status bumps the epoch and, in the same transaction, takes back the fires that
+//! were recorded ahead of their instant; what is already due stays and runs.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, Utc};
+use sqlx::QueryBuilder;
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use crate::id::Scope;
+use crate::store::db::Db;
+use crate::store::idempotency::{Answer, Idempotency, once};
+use crate::store::runs::{NewRun, insert_run};
+use crate::store::{Split, Store, StoreError};
+use crate::task::change::TaskChange;
+use crate::task::{Spec, Task, TaskStatus};
+use crate::trigger;
+
+/// Which tasks to list. Newest first, after the task `before`.
+#[derive(Debug, Clone, Default)]
+pub struct TaskFilter {
+    pub tenant: Option<String>,
+    pub status: Option<TaskStatus>,
+    pub trigger_type: Option<String>,
+    /// Part of the name, in any case.
+    pub q: Option<String>,
+    pub before: Option<Uuid>,
+    pub limit: i64,
+}
+
+#[derive(sqlx::FromRow)]
+struct TaskRow {
+    id: Uuid,
+    tenant_id: String,
+    name: String,
+    spec: Json<Spec>,
+    status: String,
+    status_reason: Option<String>,
+    epoch: i64,
+    version: i64,
+    anchor_at: DateTime<Utc>,
+    active_since: DateTime<Utc>,
+    next_at: Option<DateTime<Utc>>,
+    nominal_at: Option<DateTime<Utc>>,
+    run_count: i64,
+    fired: i64,
+    created_at: DateTime<Utc>,
+    updated_at: DateTime<Utc>,
+}
+
+impl TaskRow {
+    fn task(self) -> Result<Task, StoreError> {
+        let status = TaskStatus::parse(&self.status)
+            .ok_or_else(|| StoreError::Corrupt(format!("task {} has the status {}", self.id, self.status)))?;
+        Ok(Task {
+            id: self.id,
+            tenant_id: self.tenant_id,
+            name: self.name,
+            spec: self.spec.0,
+            status,
+            status_reason: self.status_reason,
+            epoch: self.epoch,
+            version: self.version,
+            anchor_at: self.anchor_at,
+            active_since: self.active_since,
+            next_fire_at: self.next_at,
+            run_count: self.run_count,
+            fired: self.fired,
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+        })
+    }
+}
+
+macro_rules! select_task {
+    ($rest:literal) => {
+        concat!(
+            "select t.id, t.tenant_id, t.name, t.spec, t.status, t.status_reason, t.epoch, t.version, t.anchor_at,
+                    t.active_since, d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at, t.updated_at
+               from tasks t join due d on d.task_id = t.id ",
+            $rest
+        )
+    };
+}
+
+macro_rules! recorded_ahead {
+    () => {
+        "select q.run_id, r.scheduled_for
+           from queue q join runs r on r.id = q.run_id
+          where q.task_id = $1 and q.state <> 'started' and q.run_at > $2 and r.attempt = 0 and r.fire_key like 's:%'
+          order by q.run_id"
+    };
+}
+
+/// Postgres locks the `due` row, the first lock in the order; SQLite's writer is alone anyway.
+const LOCK_TASK: Split = Split {
+    postgres: select_task!("where t.id = $1 and ($2 is null or t.tenant_id = $2) for update of d"),
+    sqlite: select_task!("where t.id = $1 and ($2 is null or t.tenant_id = $2)"),
+};
+
+impl Store {
+    /// Stores a new task as `Task::new` made it, with the nominal instant of its first fire.
+    pub async fn create_task(
+        &self,
+        task: &Task,
+        nominal_at: Option<DateTime<Utc>>,
+        idempotency: Option<&Idempotency>,
+    ) -> Result<Answer<()>, StoreError> {
+        let scope = Scope::Every;
+        on_write!(self.db, &scope, |conn| {
+            once!(conn, idempotency, task.created_at);
+            sqlx::query(
+                "insert into tasks (id, tenant_id, name, trigger_type, spec, status, status_reason, epoch, version,
+                                    anchor_at, active_since, zone_database, created_at, updated_at)
+                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $13)",
+            )
+            .bind(task.id)
+            .bind(&task.tenant_id)
+            .bind(&task.name)
+            .bind(task.spec.trigger.kind())
+            .bind(Json(&task.spec))
+            .bind(task.status.as_str())
+            .bind(&task.status_reason)
+            .bind(task.epoch)
+            .bind(task.version)
+            .bind(task.anchor_at)
+            .bind(task.active_since)
+            .bind(trigger::zone_database_version())
+            .bind(task.created_at)
+            .execute(&mut *conn)
+            .await?;
+            sqlx::query("insert into due (task_id, kind, next_at, nominal_at, epoch) values ($1, $2, $3, $4, $5)")
+                .bind(task.id)
+                .bind(task.spec.trigger.kind())
+                .bind(task.next_fire_at)
+                .bind(nominal_at)
+                .bind(task.epoch)
+                .execute(&mut *conn)
+                .await?;
+        });
+        Ok(Answer::Done(()))
+    }
+
+    /// One task.
+    pub async fn get_task(&self, scope: &Scope, id: Uuid) -> Result<Task, StoreError> {
+        let row: Option<TaskRow> = on_read!(self.db, scope, |conn| {
+            sqlx::query_as(select_task!("where t.id = $1 and ($2 is null or t.tenant_id = $2)"))
+                .bind(id)
+                .bind(scope.tenant())
+                .fetch_optional(conn)
+                .await?
+        });
+        row.ok_or(StoreError::NotFound)?.task()
+    }
+
+    /// Tasks by their ids; those that are gone are left out.
+    pub(super) async fn tasks_by_id(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, Task>, StoreError> {
+        let rows: Vec<TaskRow> = match &self.db {
+            Db::Postgres(pool) => {
+                sqlx::query_as(select_task!("where t.id = any($1)")).bind(ids).fetch_all(pool).await?
+            }
+            Db::Sqlite { readers, .. } => {
+                let mut rows = Vec::with_capacity(ids.len());
+                for id in ids {
+                    rows.extend(
+                        sqlx::query_as(select_task!("where t.id = $1")).bind(id).fetch_optional(readers).await?,
+                    );
+                }
+                rows
+            }
+        };
+        rows.into_iter().map(|row| Ok((row.id, row.task()?))).collect()
+    }
+
+    /// Tasks that match, newest first.
+    pub async fn list_tasks(&self, scope: &Scope, filter: &TaskFilter) -> Result<Vec<Task>, StoreError> {
+        let rows: Vec<TaskRow> = on_read!(self.db, scope, |conn| {
+            let mut query = QueryBuilder::new(select_task!("where true"));
+            for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
+                query.push(" and t.tenant_id = ").push_bind(tenant.to_owned());
+            }
+            if let Some(status) = filter.status {
+                query.push(" and t.status = ").push_bind(status.as_str());
+            }
+            if let Some(kind) = &filter.trigger_type {
+                query.push(" and t.trigger_type = ").push_bind(kind.clone());
+            }
+            if let Some(part) = &filter.q {
+                let pattern = format!("%{}%", part.to_lowercase().replace(['%', '_'], ""));
+                query.push(" and lower(t.name) like ").push_bind(pattern);
+            }
+            if let Some(before) = filter.before {
+                query.push(" and t.id < ").push_bind(before);
+            }
+            query.push(" order by t.id desc limit ").push_bind(filter.limit);
+            query.build_query_as().fetch_all(conn).await?
+        });
+        rows.into_iter().map(TaskRow::task).collect()
+    }
+
+    /// Changes a task and plans it anew: fires that are recorded ahead are taken back, the next instant is counted
+    /// from now, and what was missed while it was paused is recorded as skipped (unless the trigger catches up).
+    ///
+    /// An instant that is due and not recorded yet is fired first, so that a change never loses it.
+    pub async fn change_task(&self, scope: &Scope, id: Uuid, change: &TaskChange) -> Result<Task, StoreError> {
+        loop {
+            let now = self.clock.now();
+            match self.try_change(scope, id, change, now).await? {
+                Some(task) => return Ok(task),
+                None => self.fire_task(id, now).await?,
+            }
+        }
+    }
+
+    /// One try; `None` where an instant is due that has to be fired first.
+    async fn try_change(
+        &self,
+        scope: &Scope,
+        id: Uuid,
+        change: &TaskChange,
+        now: DateTime<Utc>,
+    ) -> Result<Option<Task>, StoreError> {
+        Ok(on_write!(self.db, scope, |conn| {
+            let row: Option<TaskRow> = sqlx::query_as(self.db.text(LOCK_TASK))
+                .bind(id)
+                .bind(scope.tenant())
+                .fetch_optional(&mut *conn)
+                .await?;
+            let row = row.ok_or(StoreError::NotFound)?;
+            if row.next_at.is_some_and(|next| next <= now) {
+                return Ok(None);
+            }
+            let considered = row.nominal_at;
+            let mut before = row.task()?;
+            let taken_back: Vec<(Uuid, DateTime<Utc>)> =
+                sqlx::query_as(self.db.text(RECORDED_AHEAD)).bind(id).bind(now).fetch_all(&mut *conn).await?;
+            before.fired -= taken_back.len() as i64;
+            before.run_count -= taken_back.len() as i64;
+            let unconsidered = taken_back.iter().map(|(_, nominal)| *nominal).chain(considered).min();
+            let mut changed =
+                before.change(change, unconsidered, now).map_err(|e| StoreError::Conflict(e.to_string()))?;
+            if changed.replanned {
+                for (run_id, _) in &taken_back {
+                    sqlx::query("delete from queue where run_id = $1").bind(run_id).execute(&mut *conn).await?;
+                    sqlx::query("delete from runs where id = $1").bind(run_id).execute(&mut *conn).await?;
+                }
+                sqlx::query(
+                    "update due set next_at = $2, nominal_at = $3, epoch = $4, fired = $5, run_count = $6, kind = $7
+                      where task_id = $1",
+                )
+                .bind(id)
+                .bind(changed.task.next_fire_at)
+                .bind(changed.nominal_at)
+                .bind(changed.task.epoch)
+                .bind(changed.task.fired)
+                .bind(changed.task.run_count)
+                .bind(changed.task.spec.trigger.kind())
+                .execute(&mut *conn)
+                .await?;
+            } else {
+                changed.task.fired += taken_back.len() as i64;
+                changed.task.run_count += taken_back.len() as i64;
+            }
+            if let Some(missed) = &changed.paused {
+                let skipped = NewRun::skipped(&changed.task, missed, "paused", now);
+                insert_run!(conn, skipped);
+            }
+            sqlx::query(
+                "update tasks set name = $2, trigger_type = $3, spec = $4, status = $5, status_reason = $6, epoch = $7,
+                        version = $8, anchor_at = $9, active_since = $10, zone_database = $11, updated_at = $12
+                  where id = $1",
+            )
+            .bind(id)
+            .bind(&changed.task.name)
+            .bind(changed.task.spec.trigger.kind())
+            .bind(Json(&changed.task.spec))
+            .bind(changed.task.status.as_str())
+            .bind(&changed.task.status_reason)
+            .bind(changed.task.epoch)
+            .bind(changed.task.version)
+            .bind(changed.task.anchor_at)
+            .bind(changed.task.active_since)
+            .bind(trigger::zone_database_version())
+            .bind(now)
+            .execute(&mut *conn)
+            .await?;
+            Some(changed.task)
+        }))
+    }
+
+    /// Removes a task. Its finished runs stay, those that wait are cancelled, running ones are asked to end.
+    pub async fn delete_task(&self, scope: &Scope, id: Uuid) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        on_write!(self.db, scope, |conn| {
+            let row: Option<TaskRow> = sqlx::query_as(self.db.text(LOCK_TASK))
+                .bind(id)
+                .bind(scope.tenant())
+                .fetch_optional(&mut *conn)
+                .await?;
+            row.ok_or(StoreError::NotFound)?;
+            let mut unstarted: Vec<(Uuid,)> =
+                sqlx::query_as("delete from queue where task_id = $1 and state <> 'started' returning run_id")
+                    .bind(id)
+                    .fetch_all(&mut *conn)
+                    .await?;
+            let parked: Vec<(Uuid,)> = sqlx::query_as("delete from parked where task_id = $1 returning run_id")
+                .bind(id)
+                .fetch_all(&mut *conn)
+                .await?;
+            unstarted.extend(parked);
+            for (run_id,) in unstarted {
+                sqlx::query("update runs set state = 'cancelled', reason = $2, finished_at = $3 where id = $1")
+                    .bind(run_id)
+                    .bind(REASON_DELETED)
+                    .bind(now)
+                    .execute(&mut *conn)
+                    .await?;
+            }
+            sqlx::query("update queue set cancel_reason = $2 where task_id = $1 and cancel_reason is null")
+                .bind(id)
+                .bind(REASON_DELETED)
+                .execute(&mut *conn)
+                .await?;
+            for statement in [
+                "delete from slots where task_id = $1",
+                "delete from due where task_id = $1",
+                "delete from tasks where id = $1",
+            ] {
+                sqlx::query(statement).bind(id).execute(&mut *conn).await?;
+            }
+        });
+        Ok(())
+    }
+
+    /// How many tasks have each status.
+    pub async fn count_tasks(&self, scope: &Scope) -> Result<Vec<(String, i64)>, StoreError> {
+        Ok(on_read!(self.db, scope, |conn| {
+            sqlx::query_as(
+                "select status, count(*) from tasks where ($1 is null or tenant_id = $1) group by status order by status",
+            )
+            .bind(scope.tenant())
+            .fetch_all(conn)
+            .await?
+        }))
+    }
+}
+
+/// Why runs of a task that was deleted ended.
+const REASON_DELETED: &str = "task_deleted";
+
+/// Automatic fires that are recorded, not started, and not due: a change takes them back.
+const RECORDED_AHEAD: Split =
+    Split { postgres: concat!(recorded_ahead!(), " for update of q"), sqlite: recorded_ahead!() };

@@ -1,0 +1,144 @@
+//! API tokens: only their hash is stored; each look-up asks the database, so that a revoked one is dead at once.
+
+use chrono::{DateTime, Utc};
+use sqlx::QueryBuilder;
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use crate::id::Scope;
+use crate::store::idempotency::{Answer, Idempotency, once};
+use crate::store::{Store, StoreError};
+
+/// A token as it is stored, without its text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredToken {
+    pub id: Uuid,
+    /// `None`: an admin token.
+    pub tenant_id: Option<String>,
+    pub name: String,
+    /// SHA-256 of the text.
+    pub hash: Vec<u8>,
+    /// Words of `token::Permission`.
+    pub scopes: Vec<String>,
+    pub created_at: DateTime<Utc>,
+    pub expires_at: Option<DateTime<Utc>>,
+    pub revoked_at: Option<DateTime<Utc>>,
+}
+
+#[derive(sqlx::FromRow)]
+struct TokenRow {
+    id: Uuid,
+    tenant_id: Option<String>,
+    name: String,
+    hash: Vec<u8>,
+    scopes: Json<Vec<String>>,
+    created_at: DateTime<Utc>,
+    expires_at: Option<DateTime<Utc>>,
+    revoked_at: Option<DateTime<Utc>>,
+}
+
+impl TokenRow {
+    fn token(self) -> StoredToken {
+        StoredToken {
+            id: self.id,
+            tenant_id: self.tenant_id,
+            name: self.name,
+            hash: self.hash,
+            scopes: self.scopes.0,
+            created_at: self.created_at,
+            expires_at: self.expires_at,
+            revoked_at: self.revoked_at,
+        }
+    }
+}
+
+macro_rules! select_token {
+    ($rest:literal) => {
+        concat!("select id, tenant_id, name, hash, scopes, created_at, expires_at, revoked_at from tokens ", $rest)
+    };
+}
+
+impl Store {
+    /// Stores a new token.
+    pub async fn create_token(
+        &self,
+        token: &StoredToken,
+        idempotency: Option<&Idempotency>,
+    ) -> Result<Answer<()>, StoreError> {
+        on_write!(self.db, |conn| {
+            once!(conn, idempotency, token.created_at);
+            sqlx::query(
+                "insert into tokens (id, tenant_id, name, hash, scopes, created_at, expires_at)
+                 values ($1, $2, $3, $4, $5, $6, $7)",
+            )
+            .bind(token.id)
+            .bind(&token.tenant_id)
+            .bind(&token.name)
+            .bind(&token.hash)
+            .bind(Json(&token.scopes))
+            .bind(token.created_at)
+            .bind(token.expires_at)
+            .execute(&mut *conn)
+            .await?;
+        });
+        Ok(Answer::Done(()))
+    }
+
+    /// The token with this hash, dead or alive; whether it may be used is the caller's to judge.
+    pub async fn find_token(&self, hash: &[u8]) -> Result<Option<StoredToken>, StoreError> {
+        let row: Option<TokenRow> = on_read!(self.db, |conn| {
+            sqlx::query_as(select_token!("where hash = $1")).bind(hash).fetch_optional(conn).await?
+        });
+        Ok(row.map(TokenRow::token))
+    }
+
+    /// Whether any admin token that is not revoked is stored.
+    pub async fn has_admin_token(&self) -> Result<bool, StoreError> {
+        let found: Option<i32> = on_read!(self.db, |conn| {
+            sqlx::query_scalar("select 1 from tokens where tenant_id is null and revoked_at is null limit 1")
+                .fetch_optional(conn)
+                .await?
+        });
+        Ok(found.is_some())
+    }
+
+    /// Tokens in this scope, newest first, after `before`. Revoked ones are shown, too.
+    pub async fn list_tokens(
+        &self,
+        scope: &Scope,
+        tenant: Option<&str>,
+        before: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Vec<StoredToken>, StoreError> {
+        let rows: Vec<TokenRow> = on_read!(self.db, scope, |conn| {
+            let mut query = QueryBuilder::new(select_token!("where true"));
+            for tenant in [scope.tenant(), tenant].into_iter().flatten() {
+                query.push(" and tenant_id = ").push_bind(tenant.to_owned());
+            }
+            if let Some(before) = before {
+                query.push(" and id < ").push_bind(before);
+            }
+            query.push(" order by id desc limit ").push_bind(limit);
+            query.build_query_as().fetch_all(conn).await?
+        });
+        Ok(rows.into_iter().map(TokenRow::token).collect())
+    }
+
+    /// Ends a token for good. Revoking it again changes nothing.
+    pub async fn revoke_token(&self, scope: &Scope, id: Uuid) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let found = on_write!(self.db, scope, |conn| {
+            sqlx::query(
+                "update tokens set revoked_at = coalesce(revoked_at, $3)
+                  where id = $1 and ($2 is null or tenant_id = $2)",
+            )
+            .bind(id)
+            .bind(scope.tenant())
+            .bind(now)
+            .execute(conn)
+            .await?
+            .rows_affected()
+        });
+        if found == 0 { Err(StoreError::NotFound) } else { Ok(()) }
+    }
+}

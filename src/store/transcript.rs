@@ -1,0 +1,107 @@
+//! Transcripts: what was said and done in a run, append only, fenced by the run's lease.
+
+use chrono::{DateTime, Utc};
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use crate::run::Usage;
+use crate::run::transcript::{Entry, FORMAT, Message};
+use crate::store::lease::Lease;
+use crate::store::{Store, StoreError};
+
+#[derive(sqlx::FromRow)]
+struct TurnRow {
+    seq: i64,
+    turn: i64,
+    format: i16,
+    body: Json<Message>,
+    turns: i64,
+    tool_calls: i64,
+    input_tokens: i64,
+    output_tokens: i64,
+    cost_micros: i64,
+    duration_ms: Option<i64>,
+    created_at: DateTime<Utc>,
+}
+
+impl TurnRow {
+    fn entry(self) -> Result<Entry, StoreError> {
+        if self.format != FORMAT {
+            return Err(StoreError::Corrupt(format!("a transcript has the format {}, known is {FORMAT}", self.format)));
+        }
+        Ok(Entry {
+            seq: self.seq,
+            turn: self.turn,
+            at: self.created_at,
+            message: self.body.0,
+            usage: Usage {
+                turns: self.turns,
+                tool_calls: self.tool_calls,
+                input_tokens: self.input_tokens,
+                output_tokens: self.output_tokens,
+                cost_micros: self.cost_micros,
+            },
+            duration_ms: self.duration_ms,
+        })
+    }
+}
+
+impl Store {
+    /// Appends to the transcript and renews the lease, in one transaction. Appending the same entries again (because
+    /// the answer was lost) does nothing.
+    pub async fn append(&self, lease: Lease, lease_until: DateTime<Utc>, entries: &[Entry]) -> Result<(), StoreError> {
+        on_write!(self.db, |conn| {
+            let held = sqlx::query(
+                "update queue set lease_until = $3 where run_id = $1 and lease_token = $2 and state = 'started'",
+            )
+            .bind(lease.run_id)
+            .bind(lease.token)
+            .bind(lease_until)
+            .execute(&mut *conn)
+            .await?;
+            if held.rows_affected() == 0 {
+                return Err(StoreError::LeaseLost);
+            }
+            for entry in entries {
+                sqlx::query(
+                    "insert into turns (run_id, seq, turn, format, body, turns, tool_calls, input_tokens, output_tokens,
+                                        cost_micros, duration_ms, created_at)
+                     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+                     on conflict (run_id, seq) do nothing",
+                )
+                .bind(lease.run_id)
+                .bind(entry.seq)
+                .bind(entry.turn)
+                .bind(FORMAT)
+                .bind(Json(&entry.message))
+                .bind(entry.usage.turns)
+                .bind(entry.usage.tool_calls)
+                .bind(entry.usage.input_tokens)
+                .bind(entry.usage.output_tokens)
+                .bind(entry.usage.cost_micros)
+                .bind(entry.duration_ms)
+                .bind(entry.at)
+                .execute(&mut *conn)
+                .await?;
+            }
+        });
+        Ok(())
+    }
+
+    /// The transcript from entry `from` on, at most `limit` entries, in order. Whose run it is, is the caller's to ask.
+    pub async fn transcript(&self, run_id: Uuid, from: i64, limit: i64) -> Result<Vec<Entry>, StoreError> {
+        let rows: Vec<TurnRow> = on_read!(self.db, |conn| {
+            sqlx::query_as(
+                "select seq, turn, format, body, turns, tool_calls, input_tokens, output_tokens, cost_micros,
+                        duration_ms, created_at
+                   from turns where run_id = $1 and seq >= $2 order by seq limit $3",
+            )
+            .bind(run_id)
+            .bind(from)
+            .bind(limit)
+            .fetch_all(conn)
+            .await?
+        });
+        rows.into_iter().map(TurnRow::entry).collect()
+    }
+}

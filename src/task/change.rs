@@ -1,0 +1,155 @@
+//! What a change makes of a task: decided purely here, written by `store::change_task`.
+
+use chrono::{DateTime, Utc};
+
+use crate::invalid::InvalidSpec;
+use crate::run::Missed;
+use crate::task::{Spec, Task, TaskStatus};
+use crate::trigger::Next;
+
+/// Why a completed task has ended.
+pub const REASON_ENDED: &str = "ended";
+pub const REASON_MAX_RUNS: &str = "max_runs";
+
+/// What is to change in a task.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TaskChange {
+    /// Name and spec as given, if the task still has this version.
+    Edit {
+        version: i64,
+        name: String,
+        spec: Box<Spec>,
+    },
+    Pause {
+        reason: Option<String>,
+    },
+    Resume,
+    /// By the operator, or because the task can't go on.
+    Disable {
+        reason: String,
+    },
+}
+
+/// A task after a change, and what its `due` row says then.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Changed {
+    pub task: Task,
+    /// Fires recorded ahead are void, and the `due` row is written anew.
+    pub replanned: bool,
+    /// The first instant that has not been considered; kept while the task is paused.
+    pub nominal_at: Option<DateTime<Utc>>,
+    /// What fell due while the task was paused and is not caught up.
+    pub paused: Option<Missed>,
+}
+
+/// Why a change can't be made.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ChangeError {
+    #[error("the task has version {0} by now")]
+    Version(i64),
+    #[error("the task is completed, so it can't be {0}\nhint: edit its trigger, or create another task")]
+    Completed(&'static str),
+    #[error("{}: {}", .0.pointer, .0.message)]
+    Trigger(InvalidSpec),
+}
+
+impl Task {
+    /// This task after `change` at `now`. `unconsidered` is the first nominal instant that has not become a fire, the
+    /// ones that are taken back included; `fired` and `run_count` of `self` must be without those already.
+    pub fn change(
+        &self,
+        change: &TaskChange,
+        unconsidered: Option<DateTime<Utc>>,
+        now: DateTime<Utc>,
+    ) -> Result<Changed, ChangeError> {
+        let mut task = self.clone();
+        task.version += 1;
+        task.updated_at = now;
+        match change {
+            TaskChange::Edit { version, .. } if *version != self.version => {
+                return Err(ChangeError::Version(self.version));
+            }
+            TaskChange::Edit { name, spec, .. } => {
+                task.name.clone_from(name);
+                task.spec = (**spec).clone();
+            }
+            TaskChange::Pause { .. } if self.status == TaskStatus::Completed => {
+                return Err(ChangeError::Completed("paused"));
+            }
+            TaskChange::Pause { reason } => task.set_status(TaskStatus::Paused, reason.clone()),
+            TaskChange::Resume if self.status == TaskStatus::Completed => {
+                return Err(ChangeError::Completed("resumed"));
+            }
+            TaskChange::Resume => task.set_status(TaskStatus::Active, None),
+            TaskChange::Disable { reason } => task.set_status(TaskStatus::Disabled, Some(reason.clone())),
+        }
+        if !self.differs_in_firing(&task) {
+            return Ok(Changed { task, replanned: false, nominal_at: unconsidered, paused: None });
+        }
+        task.epoch += 1;
+        self.replan(task, unconsidered, now)
+    }
+
+    /// Whether a change moves what is to be fired: its trigger, its limit, or its status.
+    fn differs_in_firing(&self, other: &Task) -> bool {
+        self.status != other.status
+            || self.spec.trigger != other.spec.trigger
+            || self.spec.max_runs != other.spec.max_runs
+    }
+
+    /// Counts the next instant of `task` from now, or keeps the place of a task that does not fire.
+    fn replan(
+        &self,
+        mut task: Task,
+        unconsidered: Option<DateTime<Utc>>,
+        now: DateTime<Utc>,
+    ) -> Result<Changed, ChangeError> {
+        let edited = self.spec.trigger != task.spec.trigger;
+        let waited = matches!(self.status, TaskStatus::Paused | TaskStatus::Disabled);
+        let resumed = waited && task.status == TaskStatus::Active;
+        if edited {
+            task.anchor_at = task.spec.trigger.anchor(task.created_at).map_err(ChangeError::Trigger)?;
+            task.active_since = now;
+        }
+        let catches_up = resumed && !edited && task.spec.trigger.catches_up_on_resume();
+        let paused = match unconsidered {
+            Some(from) if waited && (edited || resumed) && !catches_up => {
+                self.spec.trigger.instants_before(from, self.anchor_at, now).map_err(ChangeError::Trigger)?
+            }
+            _ => None,
+        };
+        let reopened = task.status == TaskStatus::Completed;
+        let next = match unconsidered {
+            Some(nominal) if catches_up => Some(Next { nominal, run_at: nominal }),
+            _ => task.spec.trigger.first(task.id, task.anchor_at, now).map_err(ChangeError::Trigger)?,
+        };
+        if resumed && !catches_up {
+            task.active_since = now;
+        }
+        match task.end_of_firing(next) {
+            Some(reason) if reopened || task.status == TaskStatus::Active => {
+                task.set_status(TaskStatus::Completed, Some(reason.into()));
+            }
+            None if reopened => task.set_status(TaskStatus::Active, None),
+            _ => {}
+        }
+        let fires = task.status == TaskStatus::Active;
+        task.next_fire_at = if fires { next.map(|n| n.run_at) } else { None };
+        let keeps_place = !fires && !edited && task.status != TaskStatus::Completed;
+        let nominal_at = if keeps_place { unconsidered } else { next.map(|n| n.nominal) };
+        Ok(Changed { task, replanned: true, nominal_at, paused })
+    }
+
+    /// Why the task will not fire again by itself, if so. Event tasks wait without an instant, and do not end by it.
+    fn end_of_firing(&self, next: Option<Next>) -> Option<&'static str> {
+        if self.spec.max_runs.is_some_and(|most| self.fired >= most as i64) {
+            return Some(REASON_MAX_RUNS);
+        }
+        (next.is_none() && self.spec.trigger.ends_without_instant()).then_some(REASON_ENDED)
+    }
+
+    fn set_status(&mut self, status: TaskStatus, reason: Option<String>) {
+        self.status = status;
+        self.status_reason = reason;
+    }
+}

@@ -1,0 +1,80 @@
+//! What the service says of itself: log lines on standard error, for people or for machines.
+//!
+//! Logged once, where handled; never a secret or a body.
+
+use std::io::IsTerminal;
+
+use serde::{Deserialize, Serialize};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::ParseError;
+
+/// `[telemetry]`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    pub log_format: Format,
+    /// `error`, `warn`, `info`, `debug`, `trace`, or directives by module such as `info,reveille::engine=debug`.
+    pub log_level: String,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { log_format: Format::Auto, log_level: "info".into() }
+    }
+}
+
+/// How a log line looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// Text on a terminal, else JSON.
+    Auto,
+    Text,
+    Json,
+}
+
+impl Settings {
+    fn filter(&self) -> Result<EnvFilter, ParseError> {
+        EnvFilter::try_new(&self.log_level)
+    }
+
+    fn as_json(&self) -> bool {
+        match self.log_format {
+            Format::Auto => !std::io::stderr().is_terminal(),
+            Format::Text => false,
+            Format::Json => true,
+        }
+    }
+
+    /// Whether the level can be read.
+    pub fn check(&self) -> Result<(), String> {
+        self.filter().map(|_| ()).map_err(|error| format!("`telemetry.log_level`: {error}"))
+    }
+}
+
+/// Starts logging for the whole process; later calls change nothing.
+///
+/// # Errors
+/// A level that can't be read, in a sentence.
+pub fn start(settings: &Settings) -> Result<(), String> {
+    settings.check()?;
+    let filter = settings.filter().unwrap_or_default();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let _ = match settings.as_json() {
+        true => log.json().flatten_event(true).with_current_span(false).try_init(),
+        false => log.with_ansi(std::io::stderr().is_terminal()).with_target(false).try_init(),
+    };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_may_name_modules_and_a_wrong_one_is_refused() {
+        let with = |level: &str| Settings { log_level: level.into(), ..Settings::default() }.check();
+        assert_eq!(with("info,reveille::engine=debug"), Ok(()));
+        assert!(with("reveille=loud").unwrap_err().starts_with("`telemetry.log_level`: "));
+    }
+}

@@ -1,0 +1,7 @@
+//! What integration tests stand on: databases of their own, the real binary, servers that play the other side.
+//!
+//! Each part starts what it needs, waits until it answers, and removes it when dropped. Nothing outlives a test.
+
+pub mod binary;
+pub mod postgres;
+pub mod servers;

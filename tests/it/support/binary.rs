@@ -1,0 +1,167 @@
+//! The real binary as its own process: started on a free port, read, killed, started again.
+
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::timeout;
+
+/// How long a start or a stop may take on a loaded machine with two cores.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory that goes with its owner.
+pub struct TempDir(PathBuf);
+
+impl TempDir {
+    pub fn new() -> TempDir {
+        let path = std::env::temp_dir().join(format!("reveille-it-{:016x}", fastrand::u64(..)));
+        std::fs::create_dir(&path).expect("make a temporary directory");
+        TempDir(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// `reveille serve` with a directory and settings of its own. The settings stay over restarts, the port does not.
+pub struct Service {
+    pub dir: TempDir,
+    settings: Vec<(String, String)>,
+    running: Option<Running>,
+}
+
+struct Running {
+    child: Child,
+    stdout: Lines<BufReader<ChildStdout>>,
+    address: String,
+    admin_token: Option<String>,
+}
+
+impl Service {
+    /// A service that is not running yet, on SQLite in its own directory.
+    pub fn new() -> Service {
+        Service { dir: TempDir::new(), settings: Vec::new(), running: None }
+    }
+
+    /// Sets one environment variable for every start, such as `("REVEILLE_DATABASE__URL", url)`.
+    pub fn with(mut self, name: &str, value: impl Into<String>) -> Service {
+        self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// The text of `reveille.toml` in the service's directory, which is where it is started.
+    pub fn with_config(self, toml: &str) -> Service {
+        std::fs::write(self.dir.path().join("reveille.toml"), toml).expect("write reveille.toml");
+        self
+    }
+
+    /// Starts it and returns once it answers: it prints its address only then.
+    ///
+    /// # Panics
+    /// If it ends, or says nothing within a minute; what it logged is in the message.
+    pub async fn start(&mut self) -> &str {
+        assert!(self.running.is_none(), "the service is running");
+        let log = std::fs::File::options().create(true).append(true).open(self.log_path()).expect("open the log");
+        let mut child = self
+            .command()
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .expect("start the binary");
+        let stdout = BufReader::new(child.stdout.take().expect("its stdout")).lines();
+        let mut running = Running { child, stdout, address: String::new(), admin_token: None };
+        let answered = timeout(PATIENCE, running.read_until_ready()).await;
+        assert_eq!(answered, Ok(true), "the service did not start; it logged:\n{}", self.log());
+        &self.running.insert(running).address
+    }
+
+    /// `http://127.0.0.1:port`.
+    pub fn url(&self) -> &str {
+        &self.running().address
+    }
+
+    /// The admin token that the first start prints.
+    pub fn admin_token(&self) -> Option<&str> {
+        self.running().admin_token.as_deref()
+    }
+
+    pub fn process_id(&self) -> u32 {
+        self.running().child.id().expect("a running process")
+    }
+
+    /// `kill -9`: no destructor runs, nothing is flushed.
+    pub async fn kill(&mut self) {
+        let mut running = self.running.take().expect("a running service");
+        running.child.kill().await.expect("kill -9");
+    }
+
+    /// SIGTERM, and its exit status once it has ended by itself.
+    pub async fn terminate(&mut self) -> ExitStatus {
+        let mut running = self.running.take().expect("a running service");
+        signal("TERM", running.child.id().expect("a running process")).await;
+        timeout(PATIENCE, running.child.wait()).await.expect("it ends after SIGTERM").expect("its exit status")
+    }
+
+    /// What it has logged, over all starts.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// The binary in this service's directory with this service's settings, and nothing else from the environment.
+    pub fn command(&self) -> Command {
+        let mut command = reveille(self.dir.path());
+        command.envs(self.settings.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    fn running(&self) -> &Running {
+        self.running.as_ref().expect("a running service")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.path().join("stderr.log")
+    }
+}
+
+impl Running {
+    /// Reads `admin token  rv_…` and `listening on http://…`; false when the output ends before.
+    async fn read_until_ready(&mut self) -> bool {
+        while let Ok(Some(line)) = self.stdout.next_line().await {
+            if let Some(token) = line.split_whitespace().find(|word| word.starts_with("rv_")) {
+                self.admin_token = Some(token.to_owned());
+            }
+            if let Some(address) = line.split_whitespace().find(|word| word.starts_with("http://"))
+                && line.contains("listening")
+            {
+                self.address = address.to_owned();
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// The binary, started in `dir` with an environment that holds nothing but a PATH.
+pub fn reveille(dir: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_reveille"));
+    command.current_dir(dir).env_clear().env("PATH", "/usr/bin:/bin").env("RUST_BACKTRACE", "1");
+    command
+}
+
+/// Sends a signal by name, as a person would.
+pub async fn signal(name: &str, process_id: u32) {
+    let sent = Command::new("kill").args([&format!("-{name}"), &process_id.to_string()]).status().await;
+    assert!(sent.expect("run kill").success(), "kill -{name} {process_id}");
+}

@@ -1,0 +1,111 @@
+//! A PostgreSQL database for each test, empty or copied from a template that is filled once per build of the schema.
+
+use std::future::Future;
+use std::str::FromStr;
+
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, Executor};
+
+use super::servers;
+
+/// A database of one test; dropped with it.
+pub struct Database {
+    pub name: String,
+    /// `postgres://…/name`, as `[database] url` takes it.
+    pub url: String,
+}
+
+impl Database {
+    /// A database with nothing in it.
+    pub async fn empty() -> Database {
+        let mut server = connect(&servers::postgres_url()).await;
+        create(&mut server, None).await
+    }
+
+    /// A copy of the template `name`, which `fill` is given the URL of the first time anyone asks for it.
+    ///
+    /// Tests run in processes of their own, so an advisory lock of the server decides who fills it. The template gets
+    /// its name only once it is whole: a test that dies while filling it leaves nothing that looks finished.
+    pub async fn copy_of<F: Future<Output = ()>>(name: &str, fill: impl FnOnce(String) -> F) -> Database {
+        let mut server = connect(&servers::postgres_url()).await;
+        let lock = "select pg_advisory_lock(hashtextextended('reveille-tests', 0))";
+        server.execute(lock).await.expect("lock the templates");
+        let known: bool = sqlx::query_scalar("select exists(select 1 from pg_database where datname = $1)")
+            .bind(name)
+            .fetch_one(&mut server)
+            .await
+            .expect("look for the template");
+        if !known {
+            let draft = create(&mut server, None).await;
+            fill(draft.url.clone()).await;
+            run(&mut server, format!("alter database {} rename to {name}", draft.name)).await;
+        }
+        server.execute("select pg_advisory_unlock_all()").await.expect("unlock the templates");
+        create(&mut server, Some(name)).await
+    }
+
+    /// A connection to it, for looking at what the service has written.
+    pub async fn connect(&self) -> PgConnection {
+        connect(&self.url).await
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        let statement = format!("drop database if exists {} with (force)", self.name);
+        // a destructor can't wait in the test's own runtime
+        let dropped = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async { run(&mut connect(&servers::postgres_url()).await, statement).await });
+        });
+        if dropped.join().is_err() && !std::thread::panicking() {
+            panic!("the database {} could not be dropped", self.name);
+        }
+    }
+}
+
+async fn create(server: &mut PgConnection, template: Option<&str>) -> Database {
+    let name = format!("t_{:016x}", fastrand::u64(..));
+    let of = template.map(|template| format!(" template {template}")).unwrap_or_default();
+    run(server, format!("create database {name}{of}")).await;
+    let url = servers::postgres_url();
+    let (base, _) = url.rsplit_once('/').expect("a URL with a database name");
+    Database { url: format!("{base}/{name}"), name }
+}
+
+async fn connect(url: &str) -> PgConnection {
+    let options = PgConnectOptions::from_str(url).expect("a PostgreSQL URL");
+    PgConnection::connect_with(&options).await.expect("connect to the throw-away PostgreSQL of scripts/test.sh")
+}
+
+/// Statements on databases take no parameters; the names in them are made here.
+async fn run(server: &mut PgConnection, statement: String) {
+    let shown = statement.clone();
+    server.execute(AssertSqlSafe(statement)).await.unwrap_or_else(|error| panic!("{shown}: {error}"));
+}
+
+#[tokio::test]
+async fn a_test_gets_a_database_of_its_own_as_a_role_without_privileges() {
+    let database = Database::copy_of("support_template", |url| async move {
+        connect(&url).await.execute("create table planted (n int)").await.expect("fill the template");
+    })
+    .await;
+    let mut connection = database.connect().await;
+    let (superuser, bypass): (bool, bool) =
+        sqlx::query_as("select rolsuper, rolbypassrls from pg_roles where rolname = current_user")
+            .fetch_one(&mut connection)
+            .await
+            .unwrap();
+    assert_eq!((superuser, bypass), (false, false));
+    let rows: i64 = sqlx::query_scalar("select count(*) from planted").fetch_one(&mut connection).await.unwrap();
+    assert_eq!(rows, 0);
+
+    let name = database.name.clone();
+    drop((connection, database));
+    let left: bool = sqlx::query_scalar("select exists(select 1 from pg_database where datname = $1)")
+        .bind(name)
+        .fetch_one(&mut connect(&servers::postgres_url()).await)
+        .await
+        .unwrap();
+    assert!(!left, "a dropped test database must be gone");
+}

@@ -1,0 +1,36 @@
+//! Where `scripts/test.sh` has started the throw-away servers. The only place of the tests that reads the environment.
+
+/// The address in `name`, or a failure that says what to do: a test is never skipped for want of a server.
+#[allow(clippy::disallowed_methods)] // the owner
+fn address(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| {
+        panic!("{name} is not set: run the tests with scripts/test.sh, which starts the servers they need (one test: scripts/test.sh -- NAME)")
+    })
+}
+
+/// A PostgreSQL role that is neither superuser nor BYPASSRLS and may create databases.
+pub fn postgres_url() -> String {
+    address("REVEILLE_TEST_POSTGRES_URL")
+}
+
+/// The superuser of the same server, for what only it can do (killing sessions, a role that `check` must refuse).
+pub fn postgres_owner_url() -> String {
+    address("REVEILLE_TEST_POSTGRES_OWNER_URL")
+}
+
+/// A Redis with its append-only file on.
+pub fn redis_url() -> String {
+    address("REVEILLE_TEST_REDIS_URL")
+}
+
+#[tokio::test]
+async fn the_redis_of_the_tests_keeps_what_it_is_given() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let url = url::Url::parse(&redis_url()).unwrap();
+    let address = (url.host_str().unwrap(), url.port().unwrap());
+    let mut connection = tokio::net::TcpStream::connect(address).await.unwrap();
+    connection.write_all(b"CONFIG GET appendonly\r\nQUIT\r\n").await.unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await.unwrap();
+    assert_eq!(answer, "*2\r\n$10\r\nappendonly\r\n$3\r\nyes\r\n+OK\r\n");
+}

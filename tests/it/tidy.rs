@@ -1,0 +1,188 @@
+//! The rules of the tree that no compiler knows: who may import whom, where a crate may be used, how a file looks.
+//!
+//! It reads the sources as text. Each rule is proved to find a planted violation.
+
+mod layers;
+mod source;
+
+use std::path::Path;
+
+use source::Source;
+
+/// Longest file, in lines, its tests aside. Past it a second noun is hiding.
+const LONGEST: usize = 400;
+
+/// Crates that only some files may use: everything else goes through those.
+const OWNED_CRATES: [(&str, &[&str]); 5] = [
+    ("sqlx", &["src/store", "src/poll/sql", "src/bench"]),
+    ("redis", &["src/bus/redis", "src/poll/redis", "src/bench"]),
+    ("axum", &["src/http"]),
+    ("clap", &["src/cli", "src/main"]),
+    ("lettre", &["src/channel/email"]),
+];
+
+/// Who may step around `.clippy.toml`: the owners of time, chance, environment and outgoing HTTP.
+const OWNERS: [&str; 6] = [
+    "src/clock.rs",
+    "src/id.rs",
+    "src/config/environment.rs",
+    "src/egress",
+    "tests/it/support/servers.rs",
+    "tests/it/tidy",
+];
+
+/// Words that must not stay. Written apart, so that this file does not hold them.
+const UNFINISHED: [&str; 8] = [
+    concat!("TO", "DO"),
+    concat!("FIX", "ME"),
+    concat!("XX", "X"),
+    concat!("to", "do!("),
+    concat!("unimple", "mented!("),
+    concat!("db", "g!("),
+    concat!("#[ign", "ore"),
+    concat!("unsafe_code = \"al", "low"),
+];
+
+/// File names that name no thing.
+const NAMELESS: [&str; 8] = ["util", "utils", "common", "helper", "helpers", "manager", "misc", "types"];
+
+#[test]
+fn the_tree_keeps_its_rules() {
+    let sources = Source::read_all(Path::new(env!("CARGO_MANIFEST_DIR")), &["src", "tests"]);
+    assert!(sources.len() > 10, "the sources were not found");
+    let found: Vec<String> = sources.iter().flat_map(faults).collect();
+    assert!(found.is_empty(), "\n{}\n", found.join("\n"));
+}
+
+#[test]
+fn both_databases_have_the_same_migrations() {
+    let names = |database: &str| {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations").join(database);
+        let entries = std::fs::read_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name")).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names("postgres"), names("sqlite"));
+}
+
+#[test]
+fn each_rule_finds_a_planted_violation() {
+    let found = |path: &str, text: &str| faults(&Source::new(path, text));
+    let clean = "//! Owns this.\n\nuse crate::clock::Clock;\n";
+    assert_eq!(found("src/task.rs", clean), Vec::<String>::new());
+
+    let planted = [
+        ("src/task.rs", "use crate::store::Store;", "src/task.rs:3: `task` must not import `store`"),
+        ("src/engine/worker.rs", "fn f() { crate::http::serve(); }", "`engine` must not import `http`"),
+        ("src/http/tasks.rs", "use crate::{clock::Clock, engine::{Engine, Wake}};", "`http` must not import `engine`"),
+        (
+            "src/tool/builtin/time.rs",
+            "use crate::{\n    id,\n    store,\n};",
+            "src/tool/builtin/time.rs:3: `tool` must not import `store`",
+        ),
+        ("src/vault/oauth.rs", "use crate::store::tasks;", "`vault` must not import `store::tasks`"),
+        ("src/store.rs", "use crate::config::Config;", "`store` must not import `config`"),
+        ("src/llm/openai.rs", "use super::super::store::Store;", "reach other modules by `crate::`"),
+        ("src/novel.rs", "", "`novel` has no layer"),
+        ("src/engine/worker.rs", "use sqlx::query;", "`sqlx` is used outside"),
+        ("src/store/tasks.rs", "use axum::Json;", "`axum` is used outside"),
+        ("src/app.rs", "fn f(c: &clap::Command) {}", "`clap` is used outside"),
+        ("src/task.rs", concat!("// TO", "DO: later"), "is unfinished"),
+        ("tests/it/api.rs", concat!("#[ign", "ore]"), "is unfinished"),
+        ("src/app.rs", "#[allow(clippy::disallowed_methods)]", "steps around .clippy.toml"),
+        ("src/store/helpers.rs", "", "names no thing"),
+        ("src/engine.rs", "fn f() { println!(); }", "prints; only the command line does"),
+    ];
+    for (path, text, expected) in planted {
+        let found = found(path, &format!("//! Owns this.\n\n{text}\n"));
+        assert!(found.len() == 1 && found[0].contains(expected), "{path}: {text}\nfound: {found:?}");
+    }
+    assert_eq!(found("src/task.rs", "use std::fmt;\n"), ["src/task.rs:1: does not open with `//!`"]);
+    let long = format!("//! Long.\n{}", "fn f() {}\n".repeat(LONGEST));
+    assert_eq!(found("src/task.rs", &long), ["src/task.rs:401: is longer than 400 lines; look for the second noun"]);
+}
+
+#[test]
+fn comments_strings_and_tests_are_no_imports() {
+    let text = r##"//! See [`crate::store`].
+/* crate::http */
+const A: &str = "crate::store::Store \" crate::http";
+const B: &str = r#"use crate::engine; "quoted""#;
+const C: char = '"';
+fn f<'a>(x: &'a str) -> &'a str { x }
+
+#[cfg(test)]
+mod tests {
+    use crate::store::Store;
+}
+"##;
+    assert_eq!(faults(&Source::new("src/task.rs", text)), Vec::<String>::new());
+}
+
+fn faults(source: &Source) -> Vec<String> {
+    let mut found = Vec::new();
+    if source.path.starts_with("src/") {
+        found.extend(layers::faults(source));
+        found.extend(foreign_crates(source));
+        found.extend(printing(source));
+        if source.lines_without_tests() > LONGEST {
+            found.push(format!(
+                "{}:{}: is longer than {LONGEST} lines; look for the second noun",
+                source.path,
+                LONGEST + 1
+            ));
+        }
+    }
+    if !source.raw.starts_with("//!") {
+        found.push(format!("{}:1: does not open with `//!`", source.path));
+    }
+    found.extend(name(source));
+    found.extend(unfinished(source));
+    found.extend(around_the_lints(source));
+    found
+}
+
+fn foreign_crates(source: &Source) -> Vec<String> {
+    let mut found = Vec::new();
+    for (name, owners) in OWNED_CRATES.iter().filter(|(_, owners)| !source.is_one_of(owners)) {
+        for line in source.uses_of_crate(name) {
+            found.push(format!("{}:{line}: `{name}` is used outside {}", source.path, owners.join(", ")));
+        }
+    }
+    found
+}
+
+fn printing(source: &Source) -> Vec<String> {
+    if source.is_one_of(&["src/cli", "src/main", "src/bench"]) {
+        return Vec::new();
+    }
+    let prints = |line: &str| ["print!(", "println!("].iter().any(|word| line.contains(word));
+    let fault = |line| format!("{}:{line}: prints; only the command line does", source.path);
+    source.code_lines().filter(|(_, text)| prints(text)).map(|(line, _)| fault(line)).collect()
+}
+
+fn name(source: &Source) -> Option<String> {
+    let stem = Path::new(&source.path).file_stem()?.to_str()?;
+    NAMELESS.contains(&stem).then(|| format!("{}:1: its file name names no thing", source.path))
+}
+
+fn unfinished(source: &Source) -> Vec<String> {
+    let mut found = Vec::new();
+    for (index, line) in source.raw.lines().enumerate() {
+        if let Some(word) = UNFINISHED.iter().find(|word| line.contains(**word)) {
+            found.push(format!("{}:{}: `{word}` is unfinished", source.path, index + 1));
+        }
+    }
+    found
+}
+
+fn around_the_lints(source: &Source) -> Vec<String> {
+    if source.is_one_of(&OWNERS) {
+        return Vec::new();
+    }
+    let steps = |line: &str| line.contains("clippy::disallowed_methods");
+    let fault = |line| format!("{}:{line}: steps around .clippy.toml without being an owner", source.path);
+    source.code_lines().filter(|(_, text)| steps(text)).map(|(line, _)| fault(line)).collect()
+}

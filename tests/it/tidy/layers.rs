@@ -1,0 +1,68 @@
+//! Who may import whom. The table is the one of the architecture; a module that is not in it fails.
+
+use super::source::Source;
+
+/// Time, ids and other things without I/O of the product.
+const L0: &[&str] = &["clock", "expr", "id", "invalid", "metrics", "retry", "secret", "shutdown", "token"];
+/// The domain: data and transitions.
+const L1: &[&str] = &["approval", "conversation", "credential", "event", "notification", "run", "task", "trigger"];
+const L2: &[&str] = &["store"];
+const L3A: &[&str] = &["egress", "vault"];
+const L3B: &[&str] = &["bus", "channel", "llm", "poll", "tool"];
+const L4: &[&str] = &["agent"];
+const L5: &[&str] = &["executor"];
+const L6: &[&str] = &["engine", "http"];
+/// Sees everything, and nothing below sees it.
+const L7: &[&str] = &["app", "bench", "cli", "config", "lib", "main", "telemetry"];
+
+/// Single files that may reach further than their layer.
+const EXCEPTIONS: [(&str, &str); 3] =
+    [("src/vault", "store::credentials"), ("src/bus/embedded", "store::events"), ("src/poll/tool", "tool")];
+
+pub fn faults(source: &Source) -> Vec<String> {
+    let module = source.module();
+    let Some(allowed) = allowed(module) else {
+        return vec![format!("{}:1: `{module}` has no layer; give it one in tests/it/tidy/layers.rs", source.path)];
+    };
+    let mut found = Vec::new();
+    for import in source.imports() {
+        let (top, _) = import.path.split_once("::").unwrap_or((&import.path, ""));
+        // what is not a module is a macro or a name that lib.rs gives out
+        let is_module = layers().any(|layer| layer.contains(&top));
+        if is_module && top != module && !allowed.contains(&top) && !is_exception(source, &import.path) {
+            let named = if module == "vault" && top == "store" { &import.path } else { top };
+            found.push(format!("{}:{}: `{module}` must not import `{named}`", source.path, import.line));
+        }
+    }
+    for line in source.climbs_to_the_root() {
+        found.push(format!("{}:{line}: reach other modules by `crate::`, not by climbing", source.path));
+    }
+    found
+}
+
+fn layers() -> impl Iterator<Item = &'static [&'static str]> {
+    [L0, L1, L2, L3A, L3B, L4, L5, L6, L7].into_iter()
+}
+
+/// What the module may import besides itself; `None` for a module that nobody has thought about.
+fn allowed(module: &str) -> Option<Vec<&'static str>> {
+    let in_layer = |layer: &[&str]| layer.contains(&module);
+    let of = |layers: &[&[&'static str]]| Some(layers.concat());
+    match module {
+        "agent" => of(&[L0, L1, &["llm", "tool"]]),
+        "engine" => of(&[L0, L1, L2, L3A, L3B, L4, L5]),
+        "http" => of(&[L0, L1, L2, L3A, L3B, L5]),
+        _ if in_layer(L0) => of(&[L0]),
+        _ if in_layer(L1) => of(&[L0, L1]),
+        _ if in_layer(L2) => of(&[L0, L1]),
+        _ if in_layer(L3A) => of(&[L0, L1]),
+        _ if in_layer(L3B) => of(&[L0, L1, L3A]),
+        _ if in_layer(L5) => of(&[L0, L1, L2, L3A, L3B, L4]),
+        _ if in_layer(L7) => of(&[L0, L1, L2, L3A, L3B, L4, L5, L6, L7]),
+        _ => None,
+    }
+}
+
+fn is_exception(source: &Source, path: &str) -> bool {
+    EXCEPTIONS.iter().any(|(file, module)| source.is_one_of(&[file]) && path.starts_with(module))
+}

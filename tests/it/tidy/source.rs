@@ -1,0 +1,204 @@
+//! One source file as text: its code without comments and strings, and the paths in it.
+
+use std::path::Path;
+
+/// A file of the tree.
+pub struct Source {
+    /// From the root of the package, with `/`.
+    pub path: String,
+    pub raw: String,
+    /// `raw` with comments and literals blanked, line for line the same.
+    code: String,
+}
+
+/// A path into this crate, without the leading `crate::`.
+#[derive(Debug, PartialEq)]
+pub struct Import {
+    /// One or two names: `clock` or `store::tasks`.
+    pub path: String,
+    pub line: usize,
+}
+
+impl Source {
+    pub fn new(path: &str, raw: &str) -> Source {
+        Source { path: path.to_owned(), raw: raw.to_owned(), code: blank(raw) }
+    }
+
+    /// Every `.rs` file below `folders` of `root`, in order.
+    pub fn read_all(root: &Path, folders: &[&str]) -> Vec<Source> {
+        let mut found = Vec::new();
+        let mut folders: Vec<_> = folders.iter().map(|folder| root.join(folder)).collect();
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(&folder).expect("a folder of the tree") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|extension| extension == "rs") {
+                    let name =
+                        path.strip_prefix(root).expect("a path below the root").to_str().expect("a name in UTF-8");
+                    found.push(Source::new(name, &std::fs::read_to_string(&path).expect("a source in UTF-8")));
+                }
+            }
+        }
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        found
+    }
+
+    /// Its module at the top of the crate: `store` for `src/store/tasks.rs`.
+    pub fn module(&self) -> &str {
+        let path = self.path.strip_prefix("src/").unwrap_or(&self.path).trim_end_matches(".rs");
+        path.split('/').next().unwrap_or(path)
+    }
+
+    /// Whether it is one of these files or lies in one of these folders; `src/http` is `src/http.rs` as well.
+    pub fn is_one_of(&self, places: &[&str]) -> bool {
+        places.iter().any(|place| {
+            let rest = self.path.strip_prefix(place);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || rest == ".rs")
+        })
+    }
+
+    /// The code's lines before the tests, numbered from 1.
+    pub fn code_lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.before_tests().lines().enumerate().map(|(index, line)| (index + 1, line))
+    }
+
+    pub fn lines_without_tests(&self) -> usize {
+        self.before_tests().lines().count()
+    }
+
+    /// Every `crate::…`, in `use` lists and inline.
+    pub fn imports(&self) -> Vec<Import> {
+        let code = self.before_tests();
+        let mut found = Vec::new();
+        for (at, _) in code.match_indices("crate::") {
+            if code[..at].ends_with(is_name) {
+                continue;
+            }
+            let line = code[..at].matches('\n').count() + 1;
+            for path in heads(&code[at + "crate::".len()..]) {
+                found.push(Import { path, line });
+            }
+        }
+        found
+    }
+
+    /// The lines where a chain of `super::` reaches the top of the crate.
+    pub fn climbs_to_the_root(&self) -> Vec<usize> {
+        let depth = self.path.matches('/').count();
+        let chain = "super::".repeat(depth);
+        self.code_lines().filter(|(_, line)| line.contains(&chain)).map(|(line, _)| line).collect()
+    }
+
+    /// The lines that name the crate in a path or a `use`.
+    pub fn uses_of_crate(&self, name: &str) -> Vec<usize> {
+        let names_it = |line: &str| {
+            line.match_indices(&format!("{name}::")).any(|(at, _)| {
+                let before = &line[..at];
+                !before.ends_with(is_name) && (!before.ends_with("::") || before.trim_end() == "::")
+            }) || line.trim() == format!("use {name};")
+        };
+        self.code_lines().filter(|(_, line)| names_it(line)).map(|(line, _)| line).collect()
+    }
+
+    /// Tests may use what they like, and are as long as they are.
+    fn before_tests(&self) -> &str {
+        let end = self.code.find("#[cfg(test)]\nmod tests").unwrap_or(self.code.len());
+        &self.code[..end]
+    }
+}
+
+fn is_name(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// The first two names of a path, of each path where it begins with a group: `{a::{b, c}, d}` → `a`, `d`.
+fn heads(text: &str) -> Vec<String> {
+    let Some(group) = text.strip_prefix('{') else {
+        return vec![head(text)];
+    };
+    let mut found = Vec::new();
+    let mut depth = 0;
+    let mut from = 0;
+    for (at, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth > 0 => depth -= 1,
+            ',' | '}' if depth == 0 => {
+                found.push(head(group[from..at].trim()));
+                from = at + 1;
+                if c == '}' {
+                    break;
+                }
+            }
+            _ => {}
+        }
+    }
+    found.retain(|head| !head.is_empty());
+    found
+}
+
+fn head(text: &str) -> String {
+    let name = |text: &str| text.chars().take_while(|c| is_name(*c)).collect::<String>();
+    let first = name(text);
+    let second = text[first.len()..].strip_prefix("::").map(name).unwrap_or_default();
+    if second.is_empty() { first } else { format!("{first}::{second}") }
+}
+
+/// Blanks comments, strings and characters; keeps every line where it is.
+fn blank(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let skipped = literal_or_comment(rest, out.ends_with(is_name));
+        let length = if skipped > 0 { skipped } else { c.len_utf8() };
+        match skipped {
+            0 => out.push(c),
+            _ => out.extend(rest[..length].chars().map(|c| if c == '\n' { '\n' } else { ' ' })),
+        }
+        rest = &rest[length..];
+    }
+    out
+}
+
+/// The length in bytes of the comment or literal that `text` begins with; 0 where it begins with code.
+fn literal_or_comment(text: &str, within_name: bool) -> usize {
+    if text.starts_with("//") {
+        return text.find('\n').unwrap_or(text.len());
+    }
+    if text.starts_with("/*") {
+        return text.find("*/").map_or(text.len(), |end| end + 2);
+    }
+    if !within_name && text.starts_with('r') {
+        let hashes = text[1..].chars().take_while(|c| *c == '#').count();
+        if text[1 + hashes..].starts_with('"') {
+            let close = format!("\"{}", "#".repeat(hashes));
+            let from = hashes + 2;
+            return text[from..].find(&close).map_or(text.len(), |end| from + end + close.len());
+        }
+    }
+    match text.as_bytes() {
+        [b'"', ..] => quoted(text, '"'),
+        // a character, not a lifetime
+        [b'\'', b'\\', ..] => quoted(text, '\''),
+        [b'\'', ..] => match text.char_indices().nth(2) {
+            Some((at, '\'')) => at + 1,
+            _ => 0,
+        },
+        _ => 0,
+    }
+}
+
+/// The length of a literal with escapes, both quotes included.
+fn quoted(text: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            c if c == quote => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
