@@ -1,10 +1,38 @@
 //! When a task fires. The only place that tells trigger kinds apart.
+//!
+//! Pure: data and arithmetic, no await, no clock, no storage. The present is an argument. What is decided here
+//! (a [`Plan`]) is written by the store in one transaction; nothing in here survives by itself.
+//!
+//! Reading order: [`schedule`] is what an owner wrote, [`form`] reads it from JSON with all its faults, [`timetable`]
+//! is its compiled form over [`cron`], [`interval`], [`once`] and [`rrule`]; [`zone`] turns wall time into instants;
+//! [`catch_up`] decides what is recorded for a task that is due.
+
+pub mod catch_up;
+pub mod cron;
+pub mod exclusion;
+pub mod form;
+pub mod interval;
+pub mod jitter;
+pub mod once;
+pub mod policy;
+pub mod rrule;
+pub mod schedule;
+pub mod timetable;
+pub mod zone;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
+use serde_json::Value;
 
-use crate::run::Missed;
+use crate::invalid::{Faults, did_you_mean};
+
+pub use catch_up::{Due, Next, Plan, PlannedFire, Skip};
+pub use policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
+pub use schedule::{Schedule, When};
+pub use timetable::Timetable;
+
+/// The kinds there are, as written in `type`.
+pub const KINDS: &[&str] = &["schedule"];
 
 /// What makes a task fire.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -13,54 +41,45 @@ pub enum Trigger {
     Schedule(Schedule),
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Schedule {}
+impl Trigger {
+    /// Reads and checks a trigger that stands at `pointer` in a request received at `now`. All that is wrong is added
+    /// to `faults`; `None` exactly when something was.
+    pub fn parse(value: &Value, pointer: &str, now: DateTime<Utc>, faults: &mut Faults) -> Option<Trigger> {
+        let Some(fields) = value.as_object() else {
+            faults.add(pointer, "a trigger is an object, such as {\"type\": \"schedule\", \"cron\": \"0 8 * * *\"}");
+            return None;
+        };
+        match fields.get("type").map(Value::as_str) {
+            Some(Some("schedule")) => form::read(fields, pointer, now, faults).map(Trigger::Schedule),
+            Some(Some(other)) => {
+                let hint = did_you_mean(other, KINDS.iter().copied());
+                faults.add(
+                    format!("{pointer}/type"),
+                    format!("unknown trigger type `{other}`; supported: {}{hint}", known()),
+                );
+                None
+            }
+            Some(None) => {
+                faults.add(format!("{pointer}/type"), format!("must be a text, one of {}", known()));
+                None
+            }
+            None => {
+                faults.add(format!("{pointer}/type"), format!("is missing; supported: {}", known()));
+                None
+            }
+        }
+    }
 
-/// What the `due` row and its task say of a schedule that has come due.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Due {
-    pub task_id: Uuid,
-    /// Where intervals are counted from.
-    pub anchor: DateTime<Utc>,
-    /// Nothing before this is caught up: creation, last edit, last resume.
-    pub active_since: DateTime<Utc>,
-    /// The first nominal instant that has not been considered yet (`due.nominal_at`).
-    pub nominal: DateTime<Utc>,
-    /// Automatic fires so far, and how many there may be.
-    pub fired: u64,
-    pub max_runs: Option<u64>,
+    /// The word in `type`, which is also the `trigger_type` of its runs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Trigger::Schedule(_) => "schedule",
+        }
+    }
 }
 
-/// What is to be recorded for a due task, decided purely.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Plan {
-    /// Oldest first.
-    pub fires: Vec<PlannedFire>,
-    pub skips: Vec<Skip>,
-    /// The next instant to consider; `None`: the schedule has ended and the task is completed.
-    pub next: Option<Next>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct PlannedFire {
-    pub nominal: DateTime<Utc>,
-    /// Nominal plus jitter.
-    pub run_at: DateTime<Utc>,
-    /// Earlier instants that this run stands for, too.
-    pub missed: Option<Missed>,
-}
-
-/// Instants that do not run, and why: `missed_window`, `catch_up_skip`, `excluded`, `max_runs`, …
-#[derive(Debug, Clone, PartialEq)]
-pub struct Skip {
-    pub missed: Missed,
-    pub reason: &'static str,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Next {
-    pub nominal: DateTime<Utc>,
-    pub run_at: DateTime<Utc>,
+fn known() -> String {
+    KINDS.iter().map(|kind| format!("`{kind}`")).collect::<Vec<_>>().join(", ")
 }
 
 use crate::invalid::InvalidSpec;
