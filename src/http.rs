@@ -14,6 +14,7 @@ pub mod guard;
 pub mod health;
 pub mod openapi;
 pub mod page;
+pub mod path;
 pub mod query;
 pub mod recipients;
 pub mod registry;
@@ -52,6 +53,7 @@ use crate::store::Store;
 use crate::task::Known;
 use crate::token::TokenHash;
 use crate::tool::Definition;
+use crate::vault::Vault;
 
 /// The least that an admin token of the operator's own making must have, in characters.
 const ADMIN_TOKEN_LENGTH: usize = 20;
@@ -72,12 +74,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings {
-            listen: "127.0.0.1:7700".into(),
-            public_url: None,
-            data_dir: "./data".into(),
-            admin_token: None,
-        }
+        Settings { listen: "127.0.0.1:7700".into(), public_url: None, data_dir: "./data".into(), admin_token: None }
     }
 }
 
@@ -98,6 +95,8 @@ pub struct Parts {
     pub tools: Vec<Definition>,
     /// Names of the configured channels.
     pub channels: Vec<String>,
+    /// Seals what is secret in recipients.
+    pub vault: Vault,
     /// Who watches which run.
     pub hub: Hub,
     /// A hint to the services of this instance that something was committed which they may be waiting for.
@@ -157,7 +156,8 @@ impl Deref for Shared {
 pub fn router(state: State) -> Router {
     let (routes, document) = operations().split_for_parts();
     let document = openapi::complete(document);
-    let reference = SwaggerUi::new("/docs").url("/openapi.json", document).config(Config::default().validator_url("none"));
+    let reference =
+        SwaggerUi::new("/docs").url("/openapi.json", document).config(Config::default().validator_url("none"));
     routes
         .merge(reference)
         .fallback(error::no_route)

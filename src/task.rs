@@ -37,6 +37,9 @@ pub enum TaskStatus {
 }
 
 impl TaskStatus {
+    pub const ALL: [TaskStatus; 4] =
+        [TaskStatus::Active, TaskStatus::Paused, TaskStatus::Disabled, TaskStatus::Completed];
+
     pub fn as_str(self) -> &'static str {
         match self {
             TaskStatus::Active => "active",
@@ -47,8 +50,7 @@ impl TaskStatus {
     }
 
     pub fn parse(word: &str) -> Option<TaskStatus> {
-        use TaskStatus::*;
-        [Active, Paused, Disabled, Completed].into_iter().find(|status| status.as_str() == word)
+        TaskStatus::ALL.into_iter().find(|status| status.as_str() == word)
     }
 }
 

@@ -24,7 +24,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::invalid::{Faults, did_you_mean};
+use crate::invalid::{Faults, InvalidSpec, did_you_mean};
 
 pub use catch_up::{Due, Next, Plan, PlannedFire, Skip};
 pub use policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
@@ -82,38 +82,91 @@ fn known() -> String {
     KINDS.iter().map(|kind| format!("`{kind}`")).collect::<Vec<_>>().join(", ")
 }
 
-use crate::invalid::InvalidSpec;
+/// The version of the zone database that is compiled in.
 pub fn zone_database_version() -> &'static str {
     chrono_tz::IANA_TZDB_VERSION
 }
+
 impl Trigger {
-    pub fn kind(&self) -> &'static str {
-        "schedule"
+    /// Where intervals are counted from, for a task made at `created_at`.
+    pub fn anchor(&self, created_at: DateTime<Utc>) -> Result<DateTime<Utc>, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => schedule.anchor(created_at),
+        }
     }
-    pub fn anchor(&self, _created_at: DateTime<Utc>) -> Result<DateTime<Utc>, InvalidSpec> {
-        todo!()
+
+    pub fn first(
+        &self,
+        task_id: uuid::Uuid,
+        anchor: DateTime<Utc>,
+        now: DateTime<Utc>,
+    ) -> Result<Option<Next>, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => schedule.first(task_id, anchor, now),
+        }
     }
-    pub fn first(&self, _id: Uuid, _anchor: DateTime<Utc>, _now: DateTime<Utc>) -> Result<Option<Next>, InvalidSpec> {
-        todo!()
+
+    pub fn plan(&self, due: &Due, now: DateTime<Utc>, until: DateTime<Utc>) -> Result<Plan, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => schedule.plan(due, now, until),
+        }
     }
-    pub fn plan(&self, _due: &Due, _now: DateTime<Utc>, _until: DateTime<Utc>) -> Result<Plan, InvalidSpec> {
-        todo!()
+
+    /// The next `count` instants strictly after `from` that would fire, jitter aside.
+    pub fn preview(
+        &self,
+        from: DateTime<Utc>,
+        anchor: DateTime<Utc>,
+        count: usize,
+    ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => schedule.preview(from, anchor, count),
+        }
     }
+
+    /// For a backfill: the first `limit` instants from `from` (inclusive) to `to` (exclusive), exclusions applied.
+    pub fn between(
+        &self,
+        from: DateTime<Utc>,
+        to: DateTime<Utc>,
+        anchor: DateTime<Utc>,
+        limit: usize,
+    ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => schedule.between(from, to, anchor, limit),
+        }
+    }
+
     pub fn catches_up_on_resume(&self) -> bool {
-        todo!()
+        match self {
+            Trigger::Schedule(schedule) => schedule.on_resume == OnResume::CatchUp,
+        }
     }
+
     pub fn others_wait(&self) -> bool {
-        todo!()
+        match self {
+            Trigger::Schedule(schedule) => schedule.waiting_counts,
+        }
     }
+
     pub fn instants_before(
         &self,
-        _from: DateTime<Utc>,
-        _anchor: DateTime<Utc>,
-        _now: DateTime<Utc>,
-    ) -> Result<Option<Missed>, InvalidSpec> {
-        todo!()
+        from: DateTime<Utc>,
+        anchor: DateTime<Utc>,
+        now: DateTime<Utc>,
+    ) -> Result<Option<crate::run::Missed>, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => {
+                let timetable = schedule.compile(anchor)?;
+                let to = timetable.last_before(now, from);
+                Ok(to.map(|to| crate::run::Missed { from, to, count: timetable.count(from, to) }))
+            }
+        }
     }
+
     pub fn ends_without_instant(&self) -> bool {
-        true
+        match self {
+            Trigger::Schedule(_) => true,
+        }
     }
 }

@@ -3,19 +3,18 @@
 //! A token is looked up by its hash on every request, so that revoking one works at once. What lies outside a
 //! caller's tenant is not found; that it exists is never said.
 
-use std::time::Duration;
-
 use axum::extract::FromRequestParts;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use chrono::{DateTime, Utc};
+use serde_json::Value;
 use uuid::Uuid;
 
 use crate::http::State;
 use crate::http::error::ApiError;
 use crate::http::server::Peer;
 use crate::id::{Scope, Tenant};
-use crate::store::StoreError;
+use crate::invalid::Faults;
 use crate::token::{Permission, TokenHash, TokenText};
 
 /// Who makes a request, and what they may do.
@@ -65,16 +64,20 @@ impl Caller {
         self.permissions.iter().any(|held| held.covers(permission))
     }
 
-    /// For whom something is made: an admin names the tenant, a tenant need not and can name no other.
-    pub fn acts_for(&self, named: Option<&str>) -> Result<Tenant, ApiError> {
+    /// For whom a body makes something: an admin names the tenant, a tenant need not and can name no other.
+    pub fn acts_for(&self, body: &Value) -> Result<Tenant, Faults> {
+        let fault = |message: &str| Err(Faults::one("/tenant_id", message));
+        let named = match body.get("tenant_id") {
+            None | Some(Value::Null) => None,
+            Some(Value::String(named)) => Some(named.as_str()),
+            Some(_) => return fault("must be a text"),
+        };
         match (&self.scope, named) {
             (Scope::Only(own), None) => Ok(own.clone()),
             (Scope::Only(own), Some(named)) if own.as_str() == named => Ok(own.clone()),
-            (Scope::Only(_), Some(_)) => {
-                Err(ApiError::invalid("/tenant_id", "this token acts for its own tenant only; leave `tenant_id` out"))
-            }
-            (Scope::Every, Some(named)) => Tenant::new(named).map_err(|why| ApiError::invalid("/tenant_id", why)),
-            (Scope::Every, None) => Err(ApiError::invalid("/tenant_id", "is missing: an admin token names the tenant")),
+            (Scope::Only(_), Some(_)) => fault("this token acts for its own tenant only; leave `tenant_id` out"),
+            (Scope::Every, Some(named)) => Tenant::new(named).map_err(|why| Faults::one("/tenant_id", why)),
+            (Scope::Every, None) => fault("is missing: an admin token names the tenant"),
         }
     }
 
@@ -119,16 +122,8 @@ async fn known(state: &State, text: &str, hash: &TokenHash) -> Result<Caller, Ap
     if TokenText::parse(text).is_err() {
         return Err(ApiError::Unauthorized("the token is not valid: it is mistyped, or not one of this service"));
     }
-    let token = match state.store.find_token(hash.as_bytes()).await {
-        Ok(token) => token,
-        Err(StoreError::NotFound) => return Err(ApiError::Unauthorized("the token is not valid")),
-        Err(StoreError::Unavailable(cause)) => {
-            tracing::warn!(cause, "can't look up a token");
-            let detail = "the database is away";
-            return Err(ApiError::Unavailable { detail, retry_after: Duration::from_secs(1) });
-        }
-        Err(error) => return Err(error.into()),
-    };
+    let token = state.store.find_token(hash.as_bytes()).await?;
+    let token = token.ok_or(ApiError::Unauthorized("the token is not valid"))?;
     if token.revoked_at.is_some() {
         return Err(ApiError::Unauthorized("the token was revoked"));
     }

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use crate::http::State;
 use crate::http::auth::Caller;
 use crate::http::error::ApiError;
+use crate::invalid::{Faults, did_you_mean, escape};
 use crate::store::{Answer, Idempotency};
 
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -62,7 +63,8 @@ impl Body {
             let detail = "send the body as JSON, with `Content-Type: application/json`";
             return Err(ApiError::UnsupportedMediaType(detail.into()));
         }
-        serde_json::from_slice(&self.bytes).map_err(|error| ApiError::Malformed(format!("the body is not JSON: {error}")))
+        serde_json::from_slice(&self.bytes)
+            .map_err(|error| ApiError::Malformed(format!("the body is not JSON: {error}")))
     }
 
     /// The body as JSON, or an empty object where there is none.
@@ -71,7 +73,12 @@ impl Body {
     }
 
     /// What the store needs so that this request takes effect once; `None` where no key was sent.
-    pub fn once(&self, caller: &Caller, status: StatusCode, answer: &impl Serialize) -> Result<Option<Idempotency>, ApiError> {
+    pub fn once(
+        &self,
+        caller: &Caller,
+        status: StatusCode,
+        answer: &impl Serialize,
+    ) -> Result<Option<Idempotency>, ApiError> {
         let Some(key) = &self.key else { return Ok(None) };
         let body = serde_json::to_value(answer).map_err(|error| ApiError::Internal { log: error.to_string() })?;
         Ok(Some(Idempotency {
@@ -83,9 +90,15 @@ impl Body {
         }))
     }
 
-    /// The key that the client gave this request.
-    pub fn key(&self) -> Option<&str> {
-        self.key.as_deref()
+    /// The answer that this request got before, if it did. Asked before anything is judged: what was right then may be
+    /// refused by now (an instant that has passed), and the answer must be the same.
+    pub async fn replay(&self, state: &State, caller: &Caller) -> Result<Option<Response>, ApiError> {
+        let Some(key) = &self.key else { return Ok(None) };
+        let tenant = caller.scope.tenant().unwrap_or("*");
+        match state.store.recall_answer(tenant, key, &self.digest, state.clock.now()).await? {
+            None => Ok(None),
+            Some(answer) => answered(answer, |()| StatusCode::OK.into_response()).map(Some),
+        }
     }
 }
 
@@ -101,6 +114,17 @@ pub fn answered<T>(answer: Answer<T>, fresh: impl FnOnce(T) -> Response) -> Resu
             Err(ApiError::invalid("", "this Idempotency-Key was used for another request within the last 24 hours"))
         }
     }
+}
+
+/// A body that is an object with these fields, and no others.
+pub fn only(value: &Value, known: &[&str]) -> Result<(), Faults> {
+    let Some(fields) = value.as_object() else { return Err(Faults::one("", "the body is a JSON object")) };
+    let mut faults = Faults::new();
+    for field in fields.keys().filter(|field| !known.contains(&field.as_str())) {
+        let near = did_you_mean(field, known.iter().copied());
+        faults.add(format!("/{}", escape(field)), format!("unknown field{near}"));
+    }
+    faults.or(())
 }
 
 async fn whole(request: Request, limit: usize) -> Result<Bytes, ApiError> {
@@ -153,7 +177,8 @@ mod tests {
         for kind in ["application/json", "Application/JSON; charset=UTF-8", "application/merge-patch+json"] {
             assert!(of(kind), "{kind}");
         }
-        for kind in ["text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin1", "x/y+json"] {
+        for kind in ["text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin1", "x/y+json"]
+        {
             assert!(!of(kind), "{kind}");
         }
         assert!(!is_json(&HeaderMap::new()));

@@ -3,7 +3,6 @@
 use axum::Json;
 use axum::extract::State as Held;
 use axum::http::StatusCode;
-use uuid::Uuid;
 
 use crate::http::State;
 use crate::http::auth::Caller;

@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::{Faults, InvalidSpec};
+use crate::store::StoreError;
 
 /// The media type of RFC 9457.
 pub const PROBLEM_JSON: &str = "application/problem+json";
@@ -81,6 +82,19 @@ impl ApiError {
     /// A single fault in the request's body.
     pub fn invalid(pointer: impl Into<String>, message: impl Into<String>) -> ApiError {
         ApiError::Invalid(Faults::one(pointer, message))
+    }
+
+    /// What the store said, where `NotFound` means that there is no such `what`.
+    pub fn of_store(error: StoreError, what: &'static str) -> ApiError {
+        match error {
+            StoreError::NotFound => ApiError::NotFound(what),
+            StoreError::Conflict(why) => ApiError::Conflict(why),
+            StoreError::Unavailable(cause) => {
+                tracing::warn!(cause, "the database is away");
+                ApiError::Unavailable { detail: "the database is away", retry_after: Duration::from_secs(1) }
+            }
+            StoreError::LeaseLost | StoreError::Corrupt(_) => ApiError::Internal { log: error.to_string() },
+        }
     }
 
     /// Logs what is ours to know and makes what is the caller's to see.
@@ -190,6 +204,12 @@ impl IntoResponse for Problem {
         let body = serde_json::to_vec(&self).expect("a problem is plain text and numbers");
         let headers = [(CONTENT_TYPE, PROBLEM_JSON), (CACHE_CONTROL, "no-store")];
         (status, headers, Body::from(body)).into_response()
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> ApiError {
+        ApiError::of_store(error, "thing")
     }
 }
 

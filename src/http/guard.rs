@@ -90,7 +90,10 @@ mod tests {
     #[tokio::test]
     async fn what_takes_too_long_is_ended_and_may_be_asked_again() {
         let response = caught(timeout(Duration::ZERO, std::future::pending())).await;
-        assert_eq!((response.status().as_u16(), &response.headers()[header::RETRY_AFTER]), (503, &"5".parse().unwrap()));
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()[header::RETRY_AFTER]),
+            (503, &"5".parse().unwrap())
+        );
     }
 
     #[test]

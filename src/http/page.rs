@@ -32,12 +32,19 @@ pub struct Items<T> {
     pub next_cursor: Option<String>,
 }
 
+/// Which part of a list is asked for that grows at its end, and is read from its beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Onward {
+    limit: usize,
+    /// The number of the first item.
+    pub from: i64,
+}
+
 impl Page {
     /// Reads `limit` and `cursor`.
     pub fn of(query: &mut Query) -> Page {
-        let limit = query.read("limit", |text| text.parse().ok().filter(|n| (1..=MOST).contains(n)), "from 1 to 200");
-        let before = query.read("cursor", decode, "the next_cursor of an earlier answer");
-        Page { limit: limit.unwrap_or(LIMIT), before }
+        let before = query.read("cursor", decode, CURSOR).map(Uuid::from_u128);
+        Page { limit: limit(query), before }
     }
 
     /// What the store is asked for: one more than is answered, to know whether there is more.
@@ -49,7 +56,7 @@ impl Page {
     pub fn items<T>(&self, mut found: Vec<T>, id: impl Fn(&T) -> Uuid) -> Items<T> {
         let more = found.len() > self.limit;
         found.truncate(self.limit);
-        let next_cursor = found.last().filter(|_| more).map(|last| URL_SAFE_NO_PAD.encode(id(last)));
+        let next_cursor = found.last().filter(|_| more).map(|last| encode(id(last).as_u128()));
         Items { items: found, next_cursor }
     }
 }
@@ -66,8 +73,41 @@ impl<T> Items<T> {
     }
 }
 
-fn decode(cursor: &str) -> Option<Uuid> {
-    URL_SAFE_NO_PAD.decode(cursor).ok().and_then(|bytes| Uuid::from_slice(&bytes).ok())
+impl Onward {
+    /// Reads `limit` and `cursor`.
+    pub fn of(query: &mut Query) -> Onward {
+        let from = query.read("cursor", |cursor| i64::try_from(decode(cursor)?).ok(), CURSOR);
+        Onward { limit: limit(query), from: from.unwrap_or(0) }
+    }
+
+    /// What the store is asked for: one more than is answered.
+    pub fn fetch(&self) -> i64 {
+        self.limit as i64 + 1
+    }
+
+    /// The page out of what the store answered to [`Onward::fetch`].
+    pub fn items<T>(&self, mut found: Vec<T>, number: impl Fn(&T) -> i64) -> Items<T> {
+        let next = found.get(self.limit).map(number);
+        found.truncate(self.limit);
+        Items { items: found, next_cursor: next.and_then(|next| u128::try_from(next).ok()).map(encode) }
+    }
+}
+
+const CURSOR: &str = "the next_cursor of an earlier answer";
+
+fn limit(query: &mut Query) -> usize {
+    let limit = |text: &str| text.parse().ok().filter(|n| (1..=MOST).contains(n));
+    query.read("limit", limit, "from 1 to 200").unwrap_or(LIMIT)
+}
+
+/// Opaque, so that nobody builds on what is in it.
+fn encode(place: u128) -> String {
+    URL_SAFE_NO_PAD.encode(place.to_be_bytes())
+}
+
+fn decode(cursor: &str) -> Option<u128> {
+    let bytes = URL_SAFE_NO_PAD.decode(cursor).ok()?;
+    Some(u128::from_be_bytes(bytes.try_into().ok()?))
 }
 
 #[cfg(test)]
@@ -84,6 +124,16 @@ mod tests {
         let next = Page::of(&mut Query::parse(&format!("limit=2&cursor={}", first.next_cursor.unwrap())));
         assert_eq!(next.before, Some(ids[1]));
         assert_eq!(next.items(vec![ids[2]], |id| *id), Items { items: vec![ids[2]], next_cursor: None });
+    }
+
+    #[test]
+    fn a_list_that_grows_is_read_onward() {
+        let page = Onward::of(&mut Query::parse("limit=2"));
+        let first = page.items(vec![0, 1, 2], |seq| *seq);
+        assert_eq!(first.items, [0, 1]);
+        let next = Onward::of(&mut Query::parse(&format!("cursor={}", first.next_cursor.unwrap())));
+        assert_eq!(next.from, 2);
+        assert_eq!(next.items(vec![2], |seq| *seq), Items { items: vec![2], next_cursor: None });
     }
 
     #[test]

@@ -70,7 +70,8 @@ impl Query {
         if value.is_none() {
             let names = words.iter().map(|(word, _)| *word);
             let list = names.clone().collect::<Vec<_>>().join(", ");
-            self.faults.add(format!("/{name}"), format!("`{text}` must be one of {list}{}", did_you_mean(&text, names)));
+            self.faults
+                .add(format!("/{name}"), format!("`{text}` must be one of {list}{}", did_you_mean(&text, names)));
         }
         value
     }

@@ -84,7 +84,7 @@ pub async fn put_recipient(
     let tenant = caller.sees(&id.0)?;
     let draft = RecipientDraft::parse(&body.json()?)?;
     let seal = |secret: &Secret| -> Result<String, Refused> {
-        Ok(state.vault.seal(&webhook::context(tenant.as_str()), secret)?)
+        Ok(webhook::seal_secret(&state.vault, tenant.as_str(), secret)?)
     };
     for _ in 0..WRITES {
         let old = match state.store.get_recipient(&caller.scope, tenant.as_str()).await {

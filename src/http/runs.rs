@@ -11,17 +11,17 @@ use uuid::Uuid;
 
 use crate::http::State;
 use crate::http::auth::Caller;
-use crate::http::body::{Body, answered};
+use crate::http::body::{Body, answered, only};
 use crate::http::error::{ApiError, Problem};
-use crate::http::page::{Items, Page};
+use crate::http::page::{Items, Onward, Page};
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::schema;
-use crate::http::tasks::only;
 use crate::id;
 use crate::run::transcript::Entry;
-use crate::run::{Run, RunState};
+use crate::run::{Run, RunState, Usage};
 use crate::store::{RunFilter, StoreError};
+use crate::task::Task;
 use crate::token::Permission;
 
 /// Why a run is cancelled by its owner.
@@ -39,6 +39,40 @@ pub struct RunView {
 impl RunView {
     pub fn of(run: Run) -> RunView {
         RunView { run, approvals: Vec::new() }
+    }
+
+    /// A run that is about to be recorded, as it will be read.
+    pub fn queued(
+        task: &Task,
+        id: Uuid,
+        fire_key: String,
+        scheduled_for: DateTime<Utc>,
+        now: DateTime<Utc>,
+        input: Option<Value>,
+    ) -> RunView {
+        RunView::of(Run {
+            id,
+            task_id: Some(task.id),
+            tenant_id: task.tenant_id.clone(),
+            fire_key,
+            trigger_type: task.spec.trigger.kind().to_owned(),
+            scheduled_for,
+            state: RunState::Queued,
+            reason: None,
+            blocked_by: None,
+            attempt: 0,
+            crashes: 0,
+            missed: None,
+            retry_of: None,
+            event_ids: Vec::new(),
+            input,
+            created_at: now,
+            started_at: None,
+            finished_at: None,
+            output: None,
+            error: None,
+            usage: Usage::default(),
+        })
     }
 }
 
@@ -91,19 +125,22 @@ pub async fn get_run(
 
 /// Read the transcript of a run
 ///
-/// All messages between orchestrator, model and tools, in order.
+/// The messages between orchestrator, model and tools, in order.
 #[utoipa::path(get, path = "/v1/runs/{id}/transcript", tag = "runs", security(("bearer" = ["runs:read"])),
-    params(("id" = Uuid, Path)), responses((status = 200, body = inline(Items<schema::Entry>))))]
+    params(("id" = Uuid, Path),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
+    responses((status = 200, body = inline(Items<schema::Entry>))))]
 pub async fn get_transcript(
     Held(state): Held<State>,
     caller: Caller,
     id: Id,
-    query: Query,
+    mut query: Query,
 ) -> Result<Json<Items<Entry>>, ApiError> {
     caller.may(Permission::RunsRead)?;
+    let page = Onward::of(&mut query);
     query.done()?;
     let run = state.store.get_run(&caller.scope, id.of("run")?).await.map_err(missing)?;
-    Ok(Json(Items::whole(state.store.transcript(run.id, 0).await?)))
+    Ok(Json(page.items(state.store.transcript(run.id, page.from, page.fetch()).await?, |entry| entry.seq)))
 }
 
 /// Cancel a run
@@ -143,12 +180,7 @@ pub async fn cancel_run(
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     responses((status = 201, body = schema::Run),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "It is not final yet")))]
-pub async fn retry_run(
-    Held(state): Held<State>,
-    caller: Caller,
-    id: Id,
-    body: Body,
-) -> Result<Response, ApiError> {
+pub async fn retry_run(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
     caller.may(Permission::RunsWrite)?;
     let id = id.of("run")?;
     if let Some(replay) = body.replay(&state, &caller).await? {
@@ -157,17 +189,26 @@ pub async fn retry_run(
     only(&body.json_or_nothing()?, &[])?;
     let now = state.clock.now();
     let old = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
-    let view = RunView::of(old.again(id::new_id(now), now));
+    let task = match old.task_id {
+        Some(task) => state.store.get_task(&caller.scope, task).await,
+        None => return Err(ApiError::Conflict("the run has no task, so it can't be run again".into())),
+    };
+    let task = task.map_err(|error| match error {
+        StoreError::NotFound => ApiError::Conflict("the task of the run was deleted".into()),
+        other => other.into(),
+    })?;
+    let run_id = id::new_id(now);
+    let key = format!("t:{id}:{run_id}");
+    let mut view = RunView::queued(&task, run_id, key, old.scheduled_for, now, old.input);
+    view.run.missed = old.missed;
+    view.run.retry_of = Some(id);
     let once = body.once(&caller, StatusCode::CREATED, &view)?;
-    let answer = state.store.retry_run(&caller.scope, id, view.run.id, once.as_ref()).await.map_err(missing)?;
+    let answer = state.store.retry_run(&caller.scope, id, run_id, now, once.as_ref()).await.map_err(missing)?;
     (state.wake)();
     let place = [(header::LOCATION, format!("/v1/runs/{}", view.run.id))];
     answered(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
 }
 
 pub(super) fn missing(error: StoreError) -> ApiError {
-    match error {
-        StoreError::NotFound => ApiError::NotFound("run"),
-        other => other.into(),
-    }
+    ApiError::of_store(error, "run")
 }

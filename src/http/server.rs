@@ -192,7 +192,9 @@ impl Server {
 async fn refuse(mut stream: TcpStream, why: NoSeat) -> std::io::Result<()> {
     let (status, line, kind, detail) = match why {
         NoSeat::Full => (503, "503 Service Unavailable", "unavailable", "all connections are taken"),
-        NoSeat::AddressFull => (429, "429 Too Many Requests", "too-many-requests", "this address has too many connections"),
+        NoSeat::AddressFull => {
+            (429, "429 Too Many Requests", "too-many-requests", "this address has too many connections")
+        }
     };
     let title = match why {
         NoSeat::Full => "The service can't do this now",

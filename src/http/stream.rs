@@ -37,6 +37,9 @@ const LOOK: Duration = Duration::from_millis(500);
 /// How soon it is looked at after the executor has said that it is done: its last write is on the way.
 const LOOK_SOON: Duration = Duration::from_millis(50);
 
+/// Entries that are read at once.
+const ENTRIES: i64 = 100;
+
 /// Follow a run
 ///
 /// Server-sent events: `session`, `message_start`, `message_chunk`, `message_end`, `tool_call_start`, `tool_result`,
@@ -90,6 +93,7 @@ struct Follower {
 /// What was told live, so that the transcript does not repeat it.
 #[derive(Debug, Default)]
 struct Told {
+    begun: HashSet<i64>,
     messages: HashSet<i64>,
     calls: HashSet<String>,
     results: HashSet<String>,
@@ -99,7 +103,11 @@ impl Told {
     /// Whether this is new; remembers it.
     fn is_news(&mut self, event: &StreamEvent) -> bool {
         match event {
-            StreamEvent::MessageStart { turn } | StreamEvent::MessageChunk { turn, .. } => !self.messages.contains(turn),
+            StreamEvent::MessageStart { turn } => {
+                self.begun.insert(*turn);
+                !self.messages.contains(turn)
+            }
+            StreamEvent::MessageChunk { turn, .. } => !self.messages.contains(turn),
             StreamEvent::MessageEnd { turn, .. } => self.messages.insert(*turn),
             StreamEvent::ToolCallStart { id, .. } => self.calls.insert(id.clone()),
             StreamEvent::ToolResult { id, .. } => self.results.insert(id.clone()),
@@ -138,11 +146,13 @@ impl Follower {
             if self.ended {
                 return None;
             }
+            if self.look.is_zero() {
+                self.look_again().await;
+                continue;
+            }
             let stop = self.state.stop.clone();
             tokio::select! {
-                biased;
                 () = stop.cancelled() => return None,
-                () = clock::pause(self.look), if self.look.is_zero() => self.look_again().await,
                 heard = self.live.next() => self.hear(heard),
                 () = clock::pause(self.look) => self.look_again().await,
             }
@@ -174,9 +184,14 @@ impl Follower {
     async fn read(&mut self) -> Result<(), StoreError> {
         // the state first: a final run has no later entry
         let run = self.state.store.get_run(&self.scope, self.id).await?;
-        let entries = self.state.store.transcript(self.id, self.next_seq).await?;
+        let entries = self.state.store.transcript(self.id, self.next_seq, ENTRIES).await?;
         for entry in &entries {
             self.tell(entry);
+        }
+        if entries.len() as i64 == ENTRIES {
+            // more are there: they come before what is said of the run
+            self.look = Duration::ZERO;
+            return Ok(());
         }
         let state = run.state.as_str();
         if self.last_state != state {
@@ -193,7 +208,9 @@ impl Follower {
     /// The events of an entry that were not told live; its id comes with the last of them, or alone.
     fn tell(&mut self, entry: &Entry) {
         let mut news: Vec<StreamEvent> = events_of(entry);
-        news.retain(|event| self.told.is_news(event));
+        // live, a message may begin again after a failed call of the model; committed, it begins once
+        let begun = self.told.begun.contains(&entry.turn);
+        news.retain(|event| !(begun && matches!(event, StreamEvent::MessageStart { .. })) && self.told.is_news(event));
         let id = Some(entry.seq);
         match news.split_last() {
             Some((last, before)) => {
@@ -265,7 +282,8 @@ mod tests {
 
     #[test]
     fn only_an_id_of_the_stream_is_gone_on_from() {
-        let of = |id: &str| last_event_id(&HeaderMap::from_iter([("last-event-id".parse().unwrap(), id.parse().unwrap())]));
+        let of =
+            |id: &str| last_event_id(&HeaderMap::from_iter([("last-event-id".parse().unwrap(), id.parse().unwrap())]));
         assert_eq!(of("7").unwrap(), Some(7));
         assert_eq!(of("").unwrap(), None);
         assert!(of("x").is_err() && of("-1").is_err());

@@ -11,16 +11,15 @@ use uuid::Uuid;
 
 use crate::http::State;
 use crate::http::auth::Caller;
-use crate::http::body::{Body, answered};
+use crate::http::body::{Body, answered, only};
 use crate::http::error::ApiError;
 use crate::http::page::{Items, Page};
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::runs::RunView;
 use crate::http::schema;
-use crate::id::{self, Scope};
-use crate::invalid::{Faults, did_you_mean, escape};
-use crate::run::{Run, RunState};
+use crate::id;
+use crate::invalid::Faults;
 use crate::store::{StoreError, TaskFilter};
 use crate::task::change::TaskChange;
 use crate::task::{Draft, LastRun, Task, TaskStatus, TaskView};
@@ -56,10 +55,10 @@ pub async fn create_task(Held(state): Held<State>, caller: Caller, body: Body) -
     let value = body.json()?;
     let now = state.clock.now();
     let draft = Draft::parse(caller.acts_for(&value), &value, &state.known, now)?;
-    let (task, _) = Task::new(id::new_id(now), draft, now).map_err(|fault| Faults(vec![fault]))?;
+    let (task, next) = Task::new(id::new_id(now), draft, now).map_err(|fault| Faults(vec![fault]))?;
     let view = task.view(None);
     let once = body.once(&caller, StatusCode::CREATED, &view)?;
-    let answer = state.store.create_task(&task, once.as_ref()).await?;
+    let answer = state.store.create_task(&task, next.map(|next| next.nominal), once.as_ref()).await?;
     (state.wake)();
     let place = [(header::LOCATION, format!("/v1/tasks/{}", task.id))];
     answered(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
@@ -218,12 +217,7 @@ pub async fn resume_task(
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = Option<schema::RunNow>, responses((status = 201, body = schema::Run)))]
-pub async fn run_task(
-    Held(state): Held<State>,
-    caller: Caller,
-    id: Id,
-    body: Body,
-) -> Result<Response, ApiError> {
+pub async fn run_task(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
     caller.may(Permission::TasksWrite)?;
     let id = id.of("task")?;
     if let Some(replay) = body.replay(&state, &caller).await? {
@@ -233,10 +227,11 @@ pub async fn run_task(
     only(&value, &["input"])?;
     let input = value.get("input").filter(|input| !input.is_null()).cloned();
     let task = state.store.get_task(&caller.scope, id).await.map_err(missing)?;
-    let run = Run::by_hand(&task, id::new_id(state.clock.now()), input, state.clock.now());
-    let view = RunView::of(run);
+    let now = state.clock.now();
+    let run_id = id::new_id(now);
+    let view = RunView::queued(&task, run_id, format!("m:{run_id}"), now, now, input.clone());
     let once = body.once(&caller, StatusCode::CREATED, &view)?;
-    let answer = state.store.run_now(&caller.scope, &task, &view.run, once.as_ref()).await.map_err(missing)?;
+    let answer = state.store.run_now(&caller.scope, id, run_id, input, now, once.as_ref()).await.map_err(missing)?;
     (state.wake)();
     let place = [(header::LOCATION, format!("/v1/runs/{}", view.run.id))];
     answered(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
@@ -249,12 +244,7 @@ pub async fn run_task(
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = schema::BackfillRange, responses((status = 202, body = Backfill)))]
-pub async fn backfill_task(
-    Held(state): Held<State>,
-    caller: Caller,
-    id: Id,
-    body: Body,
-) -> Result<Response, ApiError> {
+pub async fn backfill_task(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
     caller.may(Permission::TasksWrite)?;
     let task_id = id.of("task")?;
     if let Some(replay) = body.replay(&state, &caller).await? {
@@ -263,7 +253,8 @@ pub async fn backfill_task(
     let now = state.clock.now();
     let (from, to) = range(&body.json()?, now)?;
     let task = state.store.get_task(&caller.scope, task_id).await.map_err(missing)?;
-    let fires = task.spec.trigger.instants(task.anchor_at, from, to, BACKFILL + 1).map_err(|fault| Faults(vec![fault]))?;
+    let fires =
+        task.spec.trigger.between(from, to, task.anchor_at, BACKFILL + 1).map_err(|fault| Faults(vec![fault]))?;
     if fires.len() > BACKFILL {
         return Err(ApiError::invalid("/to", format!("there are more than {BACKFILL} instants; take a shorter range")));
     }
@@ -288,10 +279,7 @@ async fn committed(state: &State, changed: Result<Task, StoreError>) -> Result<J
 }
 
 fn missing(error: StoreError) -> ApiError {
-    match error {
-        StoreError::NotFound => ApiError::NotFound("task"),
-        other => other.into(),
-    }
+    ApiError::of_store(error, "task")
 }
 
 fn version(patch: &Value) -> Result<Option<i64>, ApiError> {
@@ -322,15 +310,4 @@ fn range(value: &Value, now: DateTime<Utc>) -> Result<(DateTime<Utc>, DateTime<U
         _ => {}
     }
     Err(faults.into())
-}
-
-/// A body that is an object with these fields, and no others.
-pub(super) fn only(value: &Value, known: &[&str]) -> Result<(), Faults> {
-    let Some(fields) = value.as_object() else { return Err(Faults::one("", "the body is a JSON object")) };
-    let mut faults = Faults::new();
-    for field in fields.keys().filter(|field| !known.contains(&field.as_str())) {
-        let near = did_you_mean(field, known.iter().copied());
-        faults.add(format!("/{}", escape(field)), format!("unknown field{near}"));
-    }
-    faults.or(())
 }

@@ -178,7 +178,10 @@ fn scopes(value: &Value, caller: &Caller, faults: &mut Faults) -> Vec<String> {
         let word = word.as_str().unwrap_or_default();
         match Permission::parse(word) {
             None => {
-                faults.add(format!("/scopes/{index}"), format!("must be one of {}{}", words.join(", "), did_you_mean(word, words)));
+                faults.add(
+                    format!("/scopes/{index}"),
+                    format!("must be one of {}{}", words.join(", "), did_you_mean(word, words)),
+                );
             }
             Some(wanted) if !caller.holds(wanted) => {
                 faults.add(format!("/scopes/{index}"), format!("the token that you use does not have `{word}` itself"));

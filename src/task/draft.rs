@@ -59,11 +59,23 @@ pub struct Known {
 }
 
 impl Draft {
-    /// Reads a new task of `tenant`. What is absent, or null, has its default.
-    pub fn parse(tenant: Tenant, value: &Value, known: &Known, now: DateTime<Utc>) -> Result<Draft, Faults> {
-        let reader = Reader::new(value, known, now, &[])?;
-        let (name, spec) = reader.task(None)?;
-        Ok(Draft { tenant, name, spec })
+    /// Reads a new task of `tenant`; what is wrong about the tenant is told with the rest. What is absent, or null, has
+    /// its default.
+    pub fn parse(
+        tenant: Result<Tenant, Faults>,
+        value: &Value,
+        known: &Known,
+        now: DateTime<Utc>,
+    ) -> Result<Draft, Faults> {
+        let read = Reader::new(value, known, now, &[]).and_then(|reader| reader.task(None));
+        match (tenant, read) {
+            (Ok(tenant), Ok((name, spec))) => Ok(Draft { tenant, name, spec }),
+            (Err(mut faults), Err(more)) => {
+                faults.0.extend(more.0);
+                Err(faults)
+            }
+            (Err(faults), Ok(_)) | (Ok(_), Err(faults)) => Err(faults),
+        }
     }
 
     /// Reads what is to change in a task. A field that is present replaces the whole field, null its default; what is
@@ -101,10 +113,6 @@ impl<'a> Reader<'a> {
         Ok(Reader { fields, known, now, faults })
     }
 
-    fn has(&self, field: &str) -> bool {
-        self.fields.contains_key(field)
-    }
-
     /// The whole task, field by field; `before` is what it was, if it was.
     fn task(mut self, before: Option<&Task>) -> Result<(String, Spec), Faults> {
         let was = before.map(|task| &task.spec);
@@ -115,7 +123,8 @@ impl<'a> Reader<'a> {
         self.check(before.is_none(), executor.as_deref(), action.as_ref());
         let output = self.output(was.map(|s| &s.output));
         let max_runs = self.field("max_runs", Reader::max_runs, was.map(|s| &s.max_runs), Some(None));
-        let timeout = self.field("timeout_seconds", Reader::timeout, was.map(|s| &s.timeout_seconds), Some(DEFAULT_TIMEOUT));
+        let timeout =
+            self.field("timeout_seconds", Reader::timeout, was.map(|s| &s.timeout_seconds), Some(DEFAULT_TIMEOUT));
         let retry = self.field("retry", Reader::retry, was.map(|s| &s.retry), Some(Retry::default()));
         let failures =
             self.field("pause_after_failures", Reader::failures, was.map(|s| &s.pause_after_failures), Some(None));
@@ -246,7 +255,8 @@ impl<'a> Reader<'a> {
             let known = || self.known.channels.iter().map(String::as_str);
             if !known().any(|channel| channel == name) {
                 let list = known().collect::<Vec<_>>().join(", ");
-                let list = if list.is_empty() { "none is configured".to_owned() } else { format!("configured: {list}") };
+                let list =
+                    if list.is_empty() { "none is configured".to_owned() } else { format!("configured: {list}") };
                 let message = format!("unknown channel `{name}` ({list}){}", did_you_mean(&name, known()));
                 self.faults.add(at, message);
             } else if names.contains(&name) {

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::run::RunState;
+use crate::run::{Run, RunState};
 use crate::task::{Spec, Task, TaskStatus};
 
 /// The newest run of a task, in short.
@@ -15,6 +15,12 @@ pub struct LastRun {
     /// The nominal instant of its fire.
     pub scheduled_for: DateTime<Utc>,
     pub finished_at: Option<DateTime<Utc>>,
+}
+
+impl LastRun {
+    pub fn of(run: &Run) -> LastRun {
+        LastRun { id: run.id, state: run.state, scheduled_for: run.scheduled_for, finished_at: run.finished_at }
+    }
 }
 
 /// A task as it is answered.
