@@ -24,12 +24,13 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::invalid::{Faults, did_you_mean};
+use crate::invalid::{Faults, InvalidSpec, did_you_mean};
 
 pub use catch_up::{Due, Next, Plan, PlannedFire, Skip};
 pub use policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
 pub use schedule::{Schedule, When};
 pub use timetable::Timetable;
+pub use zone::zone_database_version;
 
 /// The kinds there are, as written in `type`.
 pub const KINDS: &[&str] = &["schedule"];
@@ -110,13 +111,38 @@ impl Trigger {
         anchor: DateTime<Utc>,
         now: DateTime<Utc>,
     ) -> Result<Option<Missed>, InvalidSpec> {
-        let Trigger::Schedule(schedule) = self;
-        let instants = schedule.between(from, now, anchor, COUNTED + 1)?;
-        let Some((first, last)) = instants.first().zip(instants.last()) else { return Ok(None) };
-        Ok(Some(match instants.len() {
-            counted if counted <= COUNTED => Missed { from: *first, to: *last, count: Some(counted as u64) },
-            _ => Missed { from: *first, to: now, count: None },
-        }))
+        match self {
+            Trigger::Schedule(schedule) => {
+                let timetable = schedule.compile(anchor)?;
+                let to = timetable.last_before(now, from);
+                Ok(to.map(|to| Missed { from, to, count: timetable.count(from, to) }))
+            }
+        }
+    }
+
+    /// The next `count` instants strictly after `from` that would fire, jitter aside.
+    pub fn preview(
+        &self,
+        from: DateTime<Utc>,
+        anchor: DateTime<Utc>,
+        count: usize,
+    ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => schedule.preview(from, anchor, count),
+        }
+    }
+
+    /// For a backfill: the first `limit` instants from `from` (inclusive) to `to` (exclusive), exclusions applied.
+    pub fn between(
+        &self,
+        from: DateTime<Utc>,
+        to: DateTime<Utc>,
+        anchor: DateTime<Utc>,
+        limit: usize,
+    ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => schedule.between(from, to, anchor, limit),
+        }
     }
 
     /// Whether what fell due while the task was paused is caught up when it is resumed.
@@ -140,9 +166,6 @@ impl Trigger {
         }
     }
 }
-
-/// A range is counted exactly up to this many instants.
-const COUNTED: usize = 1000;
 
 fn known() -> String {
     KINDS.iter().map(|kind| format!("`{kind}`")).collect::<Vec<_>>().join(", ")

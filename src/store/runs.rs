@@ -307,16 +307,16 @@ impl Store {
     }
 
     /// Records a run of the task now, whatever its status and limits; overlap is resolved when it starts.
-    /// `run_id` comes from the caller, who answers with it.
+    /// `run_id` and `now` come from the caller, who answers with them.
     pub async fn run_now(
         &self,
         scope: &Scope,
         task_id: Uuid,
         run_id: Uuid,
         input: Option<Value>,
+        now: DateTime<Utc>,
         idempotency: Option<&Idempotency>,
     ) -> Result<Answer<()>, StoreError> {
-        let now = self.clock.now();
         let task = self.get_task(scope, task_id).await?;
         on_write!(self.db, scope, |conn| {
             once!(conn, idempotency, now);
@@ -354,15 +354,16 @@ impl Store {
         Ok(Answer::Done(()))
     }
 
-    /// Records a new run for a final one. The old one stays as it is.
+    /// Records a new run for a final one. The old one stays as it is. `run_id` and `now` come from the caller, who answers
+    /// with them.
     pub async fn retry_run(
         &self,
         scope: &Scope,
         id: Uuid,
         run_id: Uuid,
+        now: DateTime<Utc>,
         idempotency: Option<&Idempotency>,
     ) -> Result<Answer<()>, StoreError> {
-        let now = self.clock.now();
         let old = self.get_run(scope, id).await?;
         if !old.state.is_final() {
             return Err(StoreError::Conflict(format!("the run is {}, so it can't be retried yet", old.state.as_str())));
