@@ -5,6 +5,7 @@
 //! unknown and the message is not sent again. The Message-ID is made from the delivery's id, so a repeat asked for by
 //! a person is recognisable.
 
+use std::error::Error;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
@@ -243,13 +244,27 @@ fn judge_taken(
 
 /// What a refusal before or after the text means. Codes: RFC 5321, section 4.2; 530 and 538 ask for what is not set up.
 fn judge_refused(error: &lettre::transport::smtp::Error) -> ChannelError {
-    let why = format!("the mail server can't be used or refused: {}", said(error));
-    match error.status().map(|code| code.to_string()).as_deref() {
+    let code = error.status().map(|code| code.to_string());
+    let why = match code {
+        Some(_) => format!("the mail server refused: {}", said(error)),
+        None => format!("the mail server can't be used: {}", said(error)),
+    };
+    match code.as_deref() {
         Some("530" | "534" | "538") => ChannelError::Misconfigured { why },
         _ if error.is_permanent() => ChannelError::Rejected { why },
-        _ if error.is_tls() || error.is_client() => ChannelError::Misconfigured { why },
+        _ if error.is_tls() || error.is_client() || is_handshake(error) => ChannelError::Misconfigured { why },
         _ => ChannelError::Transient { why, retry_after: None },
     }
+}
+
+/// Whether TLS could not be agreed upon: lettre tells it as any other failure of the connection.
+fn is_handshake(error: &lettre::transport::smtp::Error) -> bool {
+    let io = causes(error).find_map(|cause| cause.downcast_ref::<std::io::Error>());
+    io.and_then(std::io::Error::get_ref).is_some_and(|inner| inner.is::<rustls::Error>())
+}
+
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&cause| cause.source())
 }
 
 fn transient(why: &str) -> ChannelError {
@@ -258,7 +273,11 @@ fn transient(why: &str) -> ChannelError {
 
 /// What the server or the network said, in one line.
 fn said(error: &lettre::transport::smtp::Error) -> String {
-    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ").chars().take(ANSWER_LENGTH).collect()
+    let text = match error.status() {
+        Some(_) => error.to_string(),
+        None => causes(error).last().map(ToString::to_string).unwrap_or_default(),
+    };
+    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(ANSWER_LENGTH).collect()
 }
 
 fn is_this_machine(host: &Host) -> bool {
