@@ -52,7 +52,9 @@ struct Scripted {
 
 /// `(what the client's line begins with, the answer)`; `""` is the greeting, `.` the end of the text. The answer `hang`
 /// says nothing for ever, `close` ends the connection.
-async fn scripted(answers: &'static [(&'static str, &'static str)]) -> Scripted {
+type Answers = &'static [(&'static str, &'static str)];
+
+async fn scripted(answers: Answers) -> Scripted {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("smtp://{}", listener.local_addr().unwrap());
     let heard = Arc::<Mutex<Vec<String>>>::default();
@@ -105,7 +107,8 @@ async fn a_real_mail_server_takes_the_message_as_it_was_meant() {
     assert_eq!(receipt.confirmed, Confirmed::Delivered);
     let [mail] = server.messages().try_into().expect("one message");
     assert_eq!(mail.text, "Grüße!\n.\n..dots stay\nEnd.");
-    let headers = ["from", "to", "subject", "message-id", "date", "auto-submitted", "x-rcptto"].map(|name| mail.header(name));
+    let headers =
+        ["from", "to", "subject", "message-id", "date", "auto-submitted", "x-rcptto"].map(|name| mail.header(name));
     assert_eq!(
         headers,
         [
@@ -145,13 +148,36 @@ async fn an_address_beyond_ascii_goes_where_the_server_takes_it() {
 }
 
 #[tokio::test]
+async fn an_encrypted_line_is_used_where_its_end_is_trusted() {
+    let wants_starttls = MailServer::start_with_starttls().await;
+    let speaks_tls = MailServer::start_with_tls().await;
+    for (server, scheme) in [(&wants_starttls, "smtp"), (&speaks_tls, "smtps")] {
+        let url = format!("{scheme}://localhost:{}", server.address().port());
+        let trusting = Settings {
+            starttls: Some(StartTls::Required),
+            ca_file: Some(server.certificate()),
+            ..settings(url.as_str())
+        };
+        let answer = outcome(deliver(&Email::new(&trusting).unwrap().unwrap(), &ann()).await);
+        assert_eq!((answer.0, server.messages().len()), ("delivered", 1), "{scheme}: {answer:?}");
+        // this server takes nothing in clear, and without its certificate nothing is sent to it
+        let untrusting = Email::new(&Settings { ca_file: None, ..trusting }).unwrap().unwrap();
+        assert_eq!(outcome(deliver(&untrusting, &ann()).await).0, "misconfigured", "{scheme}");
+        assert_eq!(server.messages().len(), 1);
+    }
+}
+
+#[tokio::test]
 async fn nothing_goes_over_an_encrypted_line_whose_end_is_not_who_it_says() {
-    let server = MailServer::start_with_tls().await;
+    let server = MailServer::start_with_starttls().await;
     let url = format!("smtp://ann:canary@localhost:{}", server.address().port());
     for starttls in [StartTls::Required, StartTls::Opportunistic] {
         let email = Email::new(&Settings { starttls: Some(starttls), ..settings(url.as_str()) }).unwrap().unwrap();
         let (word, why) = outcome(deliver(&email, &ann()).await);
-        assert!(word == "misconfigured" && why.contains("invalid peer certificate") && !why.contains("canary"), "{word}: {why}");
+        assert!(
+            word == "misconfigured" && why.contains("invalid peer certificate") && !why.contains("canary"),
+            "{word}: {why}"
+        );
     }
     assert_eq!(server.messages(), []);
 }
@@ -176,7 +202,7 @@ async fn what_is_delivered_is_what_the_server_said_it_took() {
 
 #[tokio::test]
 async fn every_answer_has_its_meaning_at_every_step() {
-    let cases: [(&'static [(&str, &str)], &str, &str); 14] = [
+    let cases: [(Answers, &str, &str); 14] = [
         (&[("", "421 too busy")], "transient", "421"),
         (&[("", "554 no service for you")], "rejected", "no service for you"),
         (&[("", "close")], "transient", ""),
@@ -201,7 +227,7 @@ async fn every_answer_has_its_meaning_at_every_step() {
 
 #[tokio::test]
 async fn silence_before_the_text_is_tried_again_and_silence_after_it_is_unknown() {
-    let cases: [(&'static [(&str, &str)], &str); 4] = [
+    let cases: [(Answers, &str); 4] = [
         (&[("", "hang")], "transient"),
         (&[("RCPT", "hang")], "transient"),
         (&[("DATA", "hang")], "transient"),

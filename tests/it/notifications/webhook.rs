@@ -23,9 +23,8 @@ const NEW: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 const OLD: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 fn vault() -> Vault {
-    let settings = reveille::vault::Settings {
-        master_keys: vec![Secret::new("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
-    };
+    let settings =
+        reveille::vault::Settings { master_keys: vec![Secret::new("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")] };
     Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
 }
 
@@ -61,7 +60,8 @@ fn delivered() -> Result<Receipt, ChannelError> {
 fn verifies(request: &wiremock::Request, secret: &str) -> bool {
     let header = |name: &str| request.headers[name].to_str().unwrap();
     let key = STANDARD.decode(secret.strip_prefix("whsec_").unwrap()).unwrap();
-    let signed = [header("webhook-id").as_bytes(), b".", header("webhook-timestamp").as_bytes(), b".", &request.body].concat();
+    let signed =
+        [header("webhook-id").as_bytes(), b".", header("webhook-timestamp").as_bytes(), b".", &request.body].concat();
     header("webhook-signature").split(' ').any(|signature| {
         let tag = STANDARD.decode(signature.strip_prefix("v1,").unwrap()).unwrap();
         hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, &key), &signed, &tag).is_ok()
@@ -135,7 +135,8 @@ async fn a_redirect_is_not_followed_anywhere() {
         assert_eq!(
             deliver(&local(), &ann(format!("{}{from}", server.uri()))).await,
             Err(ChannelError::Rejected {
-                why: "the webhook answered 307 Temporary Redirect; redirects are not followed, set the new address".into()
+                why: "the webhook answered 307 Temporary Redirect; redirects are not followed, set the new address"
+                    .into()
             })
         );
     }

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 
@@ -18,6 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct MailServer {
     address: SocketAddr,
     dir: TempDir,
+    certificate_dir: Option<TempDir>,
     _child: Child,
 }
 
@@ -27,18 +27,23 @@ impl MailServer {
         MailServer::start_with(&[]).await
     }
 
-    /// A server that offers STARTTLS with a certificate that nobody has signed.
+    /// A server that wants STARTTLS, with a certificate for `localhost` that nobody has signed: [`Self::certificate`].
+    pub async fn start_with_starttls() -> MailServer {
+        let (dir, key, certificate) = self_signed().await;
+        let server = MailServer::start_with(&["--tlscert", &certificate, "--tlskey", &key]).await;
+        MailServer { certificate_dir: Some(dir), ..server }
+    }
+
+    /// The same with TLS from the first byte.
     pub async fn start_with_tls() -> MailServer {
-        let dir = TempDir::new();
-        let path = |name: &str| dir.path().join(name).display().to_string();
-        let (key, certificate) = (path("key.pem"), path("certificate.pem"));
-        let made = Command::new("openssl")
-            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
-            .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=critical,CA:FALSE", "-keyout", &key, "-out", &certificate])
-            .stderr(Stdio::null())
-            .status();
-        assert!(made.await.expect("run openssl").success(), "openssl made no certificate");
-        MailServer::start_with(&["--tlscert", &certificate, "--tlskey", &key]).await
+        let (dir, key, certificate) = self_signed().await;
+        let server = MailServer::start_with(&["--smtpscert", &certificate, "--smtpskey", &key]).await;
+        MailServer { certificate_dir: Some(dir), ..server }
+    }
+
+    /// The certificate of its own, in PEM.
+    pub fn certificate(&self) -> PathBuf {
+        self.certificate_dir.as_ref().expect("a server with TLS").path().join("certificate.pem")
     }
 
     async fn start_with(options: &[&str]) -> MailServer {
@@ -52,12 +57,13 @@ impl MailServer {
                 .args(["-c", "aiosmtpd.handlers.Mailbox"])
                 .arg(dir.path().join("mail"))
                 .stdin(Stdio::null())
+                .stderr(Stdio::null())
                 .kill_on_drop(true)
                 .spawn()
                 .expect("start python3 -m aiosmtpd (apt-get install python3-aiosmtpd)");
-            let greeted = tokio::time::timeout(PATIENCE, greeting(&mut child, address));
+            let greeted = tokio::time::timeout(PATIENCE, answering(&mut child, address));
             if greeted.await.expect("the mail server answers") {
-                return MailServer { address, dir, _child: child };
+                return MailServer { address, dir, certificate_dir: None, _child: child };
             }
         }
     }
@@ -75,19 +81,29 @@ impl MailServer {
     }
 }
 
-/// False when the server has ended instead.
-async fn greeting(child: &mut Child, address: SocketAddr) -> bool {
-    loop {
-        if let Ok(socket) = TcpStream::connect(address).await {
-            let mut line = String::new();
-            let read = BufReader::new(socket).read_line(&mut line).await;
-            return read.is_ok() && line.starts_with("220 ");
-        }
+async fn self_signed() -> (TempDir, String, String) {
+    let dir = TempDir::new();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (key, certificate) = (path("key.pem"), path("certificate.pem"));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
+        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE", "-keyout", &key, "-out", &certificate])
+        .stderr(Stdio::null())
+        .status();
+    assert!(made.await.expect("run openssl").success(), "openssl made no certificate");
+    (dir, key, certificate)
+}
+
+/// Waits until it listens; false when the server has ended instead.
+async fn answering(child: &mut Child, address: SocketAddr) -> bool {
+    while TcpStream::connect(address).await.is_err() {
         if child.try_wait().expect("look after the mail server").is_some() {
             return false;
         }
         reveille::clock::pause(Duration::from_millis(20)).await;
     }
+    true
 }
 
 /// A message as it was taken.
