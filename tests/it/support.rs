@@ -5,3 +5,4 @@
 pub mod binary;
 pub mod postgres;
 pub mod servers;
+pub mod smtp;
