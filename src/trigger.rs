@@ -23,8 +23,10 @@ pub mod zone;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use uuid::Uuid;
 
 use crate::invalid::{Faults, InvalidSpec, did_you_mean};
+use crate::run::Missed;
 
 pub use catch_up::{Due, Next, Plan, PlannedFire, Skip};
 pub use policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
@@ -86,12 +88,7 @@ impl Trigger {
     }
 
     /// What a new, edited or resumed task waits for; `None`: no instant.
-    pub fn first(
-        &self,
-        task_id: Uuid,
-        anchor: DateTime<Utc>,
-        now: DateTime<Utc>,
-    ) -> Result<Option<Next>, InvalidSpec> {
+    pub fn first(&self, task_id: Uuid, anchor: DateTime<Utc>, now: DateTime<Utc>) -> Result<Option<Next>, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.first(task_id, anchor, now),
         }
