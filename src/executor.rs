@@ -3,7 +3,9 @@
 //! An executor owns nothing between calls: all that it needs comes with the job, all that must outlive it goes
 //! through the job's store.
 
+pub mod host;
 pub mod hub;
+pub mod orchestrator;
 
 use std::sync::Arc;
 

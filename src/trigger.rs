@@ -23,13 +23,16 @@ pub mod zone;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use uuid::Uuid;
 
-use crate::invalid::{Faults, did_you_mean};
+use crate::invalid::{Faults, InvalidSpec, did_you_mean};
+use crate::run::Missed;
 
 pub use catch_up::{Due, Next, Plan, PlannedFire, Skip};
 pub use policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
 pub use schedule::{Schedule, When};
 pub use timetable::Timetable;
+pub use zone::zone_database_version;
 
 /// The kinds there are, as written in `type`.
 pub const KINDS: &[&str] = &["schedule"];
@@ -76,44 +79,91 @@ impl Trigger {
             Trigger::Schedule(_) => "schedule",
         }
     }
+
+    /// Where this trigger's instants are counted from, for a task made at `created_at`.
+    pub fn anchor(&self, created_at: DateTime<Utc>) -> Result<DateTime<Utc>, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => schedule.anchor(created_at),
+        }
+    }
+
+    /// What a new, edited or resumed task waits for; `None`: no instant.
+    pub fn first(&self, task_id: Uuid, anchor: DateTime<Utc>, now: DateTime<Utc>) -> Result<Option<Next>, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => schedule.first(task_id, anchor, now),
+        }
+    }
+
+    /// What is to be recorded of all instants that are due by `until`, seen at `now`.
+    pub fn plan(&self, due: &Due, now: DateTime<Utc>, until: DateTime<Utc>) -> Result<Plan, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => schedule.plan(due, now, until),
+        }
+    }
+
+    /// The instants from `from` on and before `now`, as one range; `None` where there is none.
+    pub fn instants_before(
+        &self,
+        from: DateTime<Utc>,
+        anchor: DateTime<Utc>,
+        now: DateTime<Utc>,
+    ) -> Result<Option<Missed>, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => {
+                let timetable = schedule.compile(anchor)?;
+                let to = timetable.last_before(now, from);
+                Ok(to.map(|to| Missed { from, to, count: timetable.count(from, to) }))
+            }
+        }
+    }
+
+    /// The next `count` instants strictly after `from` that would fire, jitter aside.
+    pub fn preview(
+        &self,
+        from: DateTime<Utc>,
+        anchor: DateTime<Utc>,
+        count: usize,
+    ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => schedule.preview(from, anchor, count),
+        }
+    }
+
+    /// For a backfill: the first `limit` instants from `from` (inclusive) to `to` (exclusive), exclusions applied.
+    pub fn between(
+        &self,
+        from: DateTime<Utc>,
+        to: DateTime<Utc>,
+        anchor: DateTime<Utc>,
+        limit: usize,
+    ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => schedule.between(from, to, anchor, limit),
+        }
+    }
+
+    /// Whether what fell due while the task was paused is caught up when it is resumed.
+    pub fn catches_up_on_resume(&self) -> bool {
+        match self {
+            Trigger::Schedule(schedule) => schedule.on_resume == OnResume::CatchUp,
+        }
+    }
+
+    /// Whether runs of the task may wait for the one before them.
+    pub fn others_wait(&self) -> bool {
+        match self {
+            Trigger::Schedule(schedule) => !matches!(schedule.overlap, Overlap::Skip | Overlap::Allow),
+        }
+    }
+
+    /// Whether a task without a next instant has come to its end.
+    pub fn ends_without_instant(&self) -> bool {
+        match self {
+            Trigger::Schedule(_) => true,
+        }
+    }
 }
 
 fn known() -> String {
     KINDS.iter().map(|kind| format!("`{kind}`")).collect::<Vec<_>>().join(", ")
-}
-
-use crate::invalid::InvalidSpec;
-pub fn zone_database_version() -> &'static str {
-    chrono_tz::IANA_TZDB_VERSION
-}
-impl Trigger {
-    pub fn kind(&self) -> &'static str {
-        "schedule"
-    }
-    pub fn anchor(&self, _created_at: DateTime<Utc>) -> Result<DateTime<Utc>, InvalidSpec> {
-        todo!()
-    }
-    pub fn first(&self, _id: Uuid, _anchor: DateTime<Utc>, _now: DateTime<Utc>) -> Result<Option<Next>, InvalidSpec> {
-        todo!()
-    }
-    pub fn plan(&self, _due: &Due, _now: DateTime<Utc>, _until: DateTime<Utc>) -> Result<Plan, InvalidSpec> {
-        todo!()
-    }
-    pub fn catches_up_on_resume(&self) -> bool {
-        todo!()
-    }
-    pub fn others_wait(&self) -> bool {
-        todo!()
-    }
-    pub fn instants_before(
-        &self,
-        _from: DateTime<Utc>,
-        _anchor: DateTime<Utc>,
-        _now: DateTime<Utc>,
-    ) -> Result<Option<Missed>, InvalidSpec> {
-        todo!()
-    }
-    pub fn ends_without_instant(&self) -> bool {
-        true
-    }
 }

@@ -285,3 +285,60 @@ fn decode(text: &str) -> Result<String, String> {
     }
     String::from_utf8(bytes).map_err(|_| "has a user or password that is not UTF-8".into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(url: &str, starttls: Option<StartTls>) -> Result<(String, u16, Security, bool), String> {
+        let server = Server::read(&Secret::new(url), starttls)?;
+        Ok((server.host, server.port, server.security, server.credentials.is_some()))
+    }
+
+    fn starttls(mode: StartTls) -> Security {
+        Security::StartTls(mode)
+    }
+
+    #[test]
+    fn a_password_is_never_sent_in_clear_unless_that_is_asked_for() {
+        let host = || "mail.example.org".to_owned();
+        let with = "smtp://ann:p%40ss@mail.example.org";
+        assert_eq!(server(with, None), Ok((host(), 587, starttls(StartTls::Required), true)));
+        assert_eq!(server(with, Some(StartTls::Never)), Ok((host(), 587, starttls(StartTls::Never), true)));
+        assert_eq!(server("smtp://mail.example.org", None), Ok((host(), 25, starttls(StartTls::Opportunistic), false)));
+        assert_eq!(server("smtps://ann:p@mail.example.org", None), Ok((host(), 465, Security::Wrapped, true)));
+        assert_eq!(server("smtps://mail.example.org:2465", None), Ok((host(), 2465, Security::Wrapped, false)));
+    }
+
+    #[test]
+    fn a_server_on_this_machine_is_spoken_to_in_clear() {
+        for (url, host) in [("localhost", "localhost"), ("127.0.0.1:2525", "127.0.0.1"), ("[::1]", "::1")] {
+            let (read, _, security, _) = server(&format!("smtp://{url}"), None).unwrap();
+            assert_eq!((read.as_str(), security), (host, starttls(StartTls::Never)));
+        }
+    }
+
+    #[test]
+    fn users_and_passwords_are_decoded() {
+        assert_eq!(decode("ann%40example.org"), Ok("ann@example.org".into()));
+        assert_eq!(decode("%C3%A9+"), Ok("é+".into()));
+        assert!(decode("100%").is_err() && decode("%zz").is_err() && decode("%ff").is_err());
+    }
+
+    #[test]
+    fn faults_in_the_settings_are_named_together_and_hold_no_password() {
+        assert!(Email::new(&Settings::default()).unwrap().is_none(), "no url, no email");
+        let settings = Settings {
+            url: Some(Secret::new("http://ann:canary@mail.example.org")),
+            timeout_seconds: 0,
+            ..Settings::default()
+        };
+        let faults = Email::new(&settings).err().unwrap();
+        assert_eq!(
+            faults.to_string(),
+            "/channels/email/url: has the scheme `http`; expected smtp://user:password@host:587; \
+             /channels/email/from: is needed: an address such as `Reveille <reveille@example.org>`; \
+             /channels/email/timeout_seconds: must be 1 to 25"
+        );
+    }
+}

@@ -274,9 +274,6 @@ impl Gathered {
         for block in self.blocks.into_values() {
             match block {
                 Block::Text(piece) => text.push_str(&piece),
-                Block::Call { id, name, .. } if id.is_empty() || name.is_empty() => {
-                    return Err(wire::transient("the answer has a tool call without id or name"));
-                }
                 Block::Call { id, name, input, written } => {
                     let arguments = match written.trim() {
                         "" => input,

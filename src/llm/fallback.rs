@@ -3,6 +3,7 @@
 //! A rate limit or a failing provider is waited for, longer each time; a time-out is tried once more; a refused key
 //! is never tried again; a conversation that is too long is told at once, because another model does not shorten it.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use crate::clock::Clock;
 use crate::llm::pricing::Rates;
 use crate::llm::tokens::Counter;
 use crate::llm::{LlmError, Model, ModelAnswer, ModelRequest};
+use crate::run::transcript::ToolCall;
 
 /// The longest wait inside a call. A provider that asks for more is passed over, and the run as a whole waits.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -124,7 +126,8 @@ impl Chain {
         let mut tried = Tried::default();
         loop {
             on_progress(Progress::Asked);
-            let error = match model.complete(request, Some(&|text| on_progress(Progress::Text(text)))).await {
+            let on_delta = |text: &str| on_progress(Progress::Text(text));
+            let error = match model.complete(request, Some(&on_delta)).await.and_then(sound) {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -151,6 +154,17 @@ impl Chain {
             _ => None,
         }
     }
+}
+
+/// Results find their calls by id, and ids are the model's: without them an answer is of no use.
+fn sound(answer: ModelAnswer) -> Result<ModelAnswer, LlmError> {
+    let mut ids = HashSet::new();
+    let broken = |call: &ToolCall| call.id.is_empty() || call.name.is_empty();
+    if answer.tool_calls.iter().any(|call| broken(call) || !ids.insert(call.id.clone())) {
+        let message = "the answer has tool calls without a name or an id of their own".into();
+        return Err(LlmError::Transient { message });
+    }
+    Ok(answer)
 }
 
 impl Link {
@@ -323,6 +337,23 @@ mod tests {
         assert_eq!(came, Err(limited(Some(90))));
         let (came, _) = call(vec![vec![("a", vec![auth()])], vec![("b", vec![rejected()])]]).await;
         assert_eq!(came, Err(rejected()));
+    }
+
+    #[test]
+    fn an_answer_whose_calls_can_t_be_told_apart_is_of_no_use() {
+        let answer = |calls: &[(&str, &str)]| {
+            let call = |(id, name): &(&str, &str)| ToolCall {
+                id: (*id).into(),
+                name: (*name).into(),
+                arguments: serde_json::json!({}),
+            };
+            let tool_calls = calls.iter().map(call).collect();
+            sound(ModelAnswer { text: None, tool_calls, stop: StopReason::ToolCalls, tokens: Tokens::default() })
+        };
+        assert!(answer(&[("1", "a"), ("2", "a")]).is_ok());
+        for odd in [&[("", "a")][..], &[("1", "")], &[("1", "a"), ("1", "b")]] {
+            assert!(matches!(answer(odd), Err(LlmError::Transient { .. })), "{odd:?}");
+        }
     }
 
     #[tokio::test]

@@ -100,7 +100,7 @@ impl OpenAi {
         if gathered.finish_reason.is_none() {
             return Err(wire::transient("the stream ended before the answer did"));
         }
-        gathered.answer()
+        Ok(gathered.answer())
     }
 }
 
@@ -158,7 +158,7 @@ fn whole(body: &Value) -> Result<ModelAnswer, LlmError> {
         gathered.calls.last_mut().expect("just pushed").add(call);
     }
     gathered.finish_reason = choice["finish_reason"].as_str().map(str::to_owned);
-    gathered.answer()
+    Ok(gathered.answer())
 }
 
 /// An answer, as far as it has come.
@@ -195,11 +195,8 @@ impl PartialCall {
         }
     }
 
-    fn whole(self) -> Result<ToolCall, LlmError> {
-        if self.id.is_empty() || self.name.is_empty() {
-            return Err(wire::transient("the answer has a tool call without id or name"));
-        }
-        Ok(ToolCall { id: self.id, name: self.name, arguments: arguments(&self.arguments) })
+    fn whole(self) -> ToolCall {
+        ToolCall { id: self.id, name: self.name, arguments: arguments(&self.arguments) }
     }
 }
 
@@ -240,8 +237,8 @@ impl Gathered {
         &mut self.calls[place]
     }
 
-    fn answer(self) -> Result<ModelAnswer, LlmError> {
-        let tool_calls = self.calls.into_iter().map(PartialCall::whole).collect::<Result<Vec<_>, _>>()?;
+    fn answer(self) -> ModelAnswer {
+        let tool_calls: Vec<ToolCall> = self.calls.into_iter().map(PartialCall::whole).collect();
         let stop = match self.finish_reason.as_deref() {
             Some("content_filter") => StopReason::Refused,
             _ if self.refused => StopReason::Refused,
@@ -251,7 +248,7 @@ impl Gathered {
             _ => StopReason::Done,
         };
         let text = Some(self.text).filter(|text| !text.is_empty());
-        Ok(ModelAnswer { text, tool_calls, stop, tokens: self.tokens })
+        ModelAnswer { text, tool_calls, stop, tokens: self.tokens }
     }
 }
 

@@ -15,6 +15,7 @@ use sqlx::{ConnectOptions, Connection, PgConnection};
 use crate::clock::{self, Clock, Measurement};
 use crate::secret::SecretUrl;
 use crate::store::db::Db;
+use crate::store::wake::Hints;
 use crate::store::{Store, StoreError};
 
 /// Earlier ones can corrupt a WAL database that has several connections.
@@ -81,7 +82,7 @@ impl Store {
             Some("postgres" | "postgresql") => open_postgres(&url, settings, waiting).await?,
             _ => return Err(OpenError::Url("it must begin with `sqlite://` or `postgres://`".into())),
         };
-        let store = Store { db, clock };
+        let store = Store { db, clock, hints: Hints::new() };
         store.measure_clock().await.map_err(|error| OpenError::Refused(error.to_string()))?;
         Ok(store)
     }

@@ -227,3 +227,162 @@ fn kind(value: &Value) -> &'static str {
         Value::Object(_) => "an object",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::trigger::Trigger;
+
+    fn now() -> DateTime<Utc> {
+        "2026-11-20T12:00:00Z".parse().unwrap()
+    }
+
+    fn faults(trigger: Value) -> Vec<(String, String)> {
+        let mut faults = Faults::new();
+        let read = Trigger::parse(&trigger, "/trigger", now(), &mut faults);
+        assert_eq!(read.is_none(), !faults.is_empty(), "a trigger or a fault, never both: {trigger}");
+        faults.0.into_iter().map(|fault| (fault.pointer, fault.message)).collect()
+    }
+
+    fn fault(trigger: Value) -> (String, String) {
+        let mut all = faults(trigger.clone());
+        assert_eq!(all.len(), 1, "{trigger}: {all:?}");
+        all.remove(0)
+    }
+
+    fn stored(trigger: Value) -> Value {
+        let mut faults = Faults::new();
+        let read = Trigger::parse(&trigger, "/trigger", now(), &mut faults).expect("a valid trigger");
+        let stored = serde_json::to_value(&read).unwrap();
+        assert_eq!(serde_json::from_value::<Trigger>(stored.clone()).unwrap(), read, "what is stored reads back");
+        stored
+    }
+
+    #[test]
+    fn what_was_written_is_given_back_with_the_defaults_that_matter() {
+        assert_eq!(
+            stored(json!({"type": "schedule", "cron": " 0 8 * * * "})),
+            json!({"type": "schedule", "cron": "0 8 * * *", "timezone": "UTC", "catch_up": "latest", "overlap": "skip"})
+        );
+        assert_eq!(
+            stored(json!({"type": "schedule", "interval": "5m", "timezone": null})),
+            json!({"type": "schedule", "interval": "5m", "catch_up": "latest", "overlap": "skip"})
+        );
+        let whole = json!({
+            "type": "schedule", "rrule": "FREQ=MONTHLY;BYDAY=-1FR", "timezone": "Europe/Berlin",
+            "start_at": "2027-01-01T09:00:00", "end_at": "2028-01-01T00:00:00Z", "jitter": "30s",
+            "exclude": ["2027-12-31", "* * * 8 *"], "catch_up": "all", "catch_up_window": "P1D",
+            "overlap": "queue_one", "dst_gap": "skip", "dst_fold": "both", "on_resume": "catch_up",
+            "waiting_counts": true
+        });
+        assert_eq!(stored(whole.clone()), whole);
+    }
+
+    #[test]
+    fn all_faults_come_in_one_answer_each_with_its_place() {
+        let trigger = json!({
+            "type": "schedule", "cron": "0 25 * * *", "timezone": "Europe/Berln", "start_at": "soon",
+            "jitter": "1mo", "exclude": ["2026-02-30", 7], "catch_up": "lates", "overlap": 1, "dst_gap": "jump",
+            "waiting_counts": "yes", "catch_up_window": 3600, "over_lap": "skip", "max_runs": 3
+        });
+        let mut places: Vec<String> = faults(trigger).into_iter().map(|(pointer, _)| pointer).collect();
+        places.sort();
+        let expected = [
+            "/trigger/catch_up",
+            "/trigger/catch_up_window",
+            "/trigger/cron",
+            "/trigger/dst_gap",
+            "/trigger/exclude/0",
+            "/trigger/exclude/1",
+            "/trigger/jitter",
+            "/trigger/max_runs",
+            "/trigger/over_lap",
+            "/trigger/overlap",
+            "/trigger/start_at",
+            "/trigger/timezone",
+            "/trigger/waiting_counts",
+        ];
+        assert_eq!(places, expected);
+    }
+
+    #[test]
+    fn each_fault_says_what_would_be_right() {
+        let place = |field: &str, why: &str| (format!("/trigger{field}"), why.to_owned());
+        for (trigger, expected) in [
+            (json!({"type": "schedule"}), place("", "a schedule needs one of `cron`, `interval`, `at`, `rrule`")),
+            (
+                json!({"type": "schedul", "cron": "@daily"}),
+                place("/type", "unknown trigger type `schedul`; supported: `schedule`; did you mean `schedule`?"),
+            ),
+            (json!({"cron": "@daily"}), place("/type", "is missing; supported: `schedule`")),
+            (json!({"type": 5}), place("/type", "must be a text, one of `schedule`")),
+            (
+                json!({"type": "schedule", "cron": "@daily", "interval": "5m"}),
+                place(
+                    "/interval",
+                    "can't stand beside `cron`; a schedule has one of `cron`, `interval`, `at`, `rrule`",
+                ),
+            ),
+            (
+                json!({"type": "schedule", "cron": "@daily", "timezone": "Europe/Berln"}),
+                place("/timezone", "unknown time zone `Europe/Berln`; did you mean `Europe/Berlin`?"),
+            ),
+            (
+                json!({"type": "schedule", "cron": "@daily", "timezon": "UTC"}),
+                place("/timezon", "unknown field `timezon`; did you mean `timezone`?"),
+            ),
+            (
+                json!({"type": "schedule", "interval": 300}),
+                place("/interval", "must be a text with a unit, such as \"300s\""),
+            ),
+            (json!({"type": "schedule", "cron": 5}), place("/cron", "must be a text, not a number")),
+            (
+                json!({"type": "schedule", "cron": "0 0 30 2 *"}),
+                place("/cron", "never fires: there is no such date within 40 years"),
+            ),
+            (
+                json!({"type": "schedule", "at": "2026-11-20T11:59:59Z"}),
+                place("/at", "is in the past: it is 2026-11-20T12:00:00Z now"),
+            ),
+            (
+                json!({"type": "schedule", "interval": "1h", "end_at": "2026-11-20T11:00:00Z"}),
+                place("/end_at", "is in the past: it is 2026-11-20T12:00:00Z now"),
+            ),
+            (
+                json!({"type": "schedule", "interval": "1h", "end_at": "2026-11-20T12:30:00Z"}),
+                place("/interval", "never fires: nothing lies between now or `start_at`, and `end_at`"),
+            ),
+            (
+                json!({"type": "schedule", "interval": "1h", "jitter": "25h"}),
+                place("/jitter", "is longer than 24 hours"),
+            ),
+            (
+                json!({"type": "schedule", "cron": "@daily", "overlap": "queue"}),
+                place("/overlap", "`queue` is not one of `skip`, `queue_one`, `queue_all`, `allow`, `cancel_previous`"),
+            ),
+            (
+                json!({"type": "schedule", "at": "2027-03-28T02:30:00", "timezone": "Europe/Berlin", "dst_gap": "skip"}),
+                place("/at", "`2027-03-28T02:30:00` does not exist in Europe/Berlin: the clock is put forward past it"),
+            ),
+        ] {
+            assert_eq!(fault(trigger.clone()), expected, "{trigger}");
+        }
+        assert_eq!(fault(json!("@daily")).0, "/trigger");
+    }
+
+    #[test]
+    fn an_instant_of_this_very_moment_is_not_past() {
+        stored(json!({"type": "schedule", "at": "2026-11-20T12:00:00Z"}));
+        stored(json!({"type": "schedule", "at": "2026-11-20T13:00:00", "timezone": "Europe/Berlin"}));
+    }
+
+    #[test]
+    fn a_stored_trigger_that_can_t_be_read_any_more_is_a_fault_only_when_it_is_asked() {
+        let stored = json!({"type": "schedule", "cron": "gone", "timezone": "Mars/Olympus"});
+        let Trigger::Schedule(schedule) = serde_json::from_value(stored).unwrap();
+        let fault = schedule.next_after(now(), now()).unwrap_err();
+        assert_eq!(fault.pointer, "/trigger/timezone");
+    }
+}

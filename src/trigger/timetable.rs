@@ -263,3 +263,114 @@ fn exclusions(schedule: &Schedule, fault: &mut impl FnMut(&str, String)) -> Vec<
     };
     schedule.exclude.iter().enumerate().filter_map(read).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> DateTime<Utc> {
+        text.parse().unwrap()
+    }
+
+    fn schedule(json: serde_json::Value) -> Schedule {
+        serde_json::from_value(json).unwrap()
+    }
+
+    fn texts(instants: Vec<DateTime<Utc>>) -> Vec<String> {
+        instants.into_iter().map(|i| i.to_rfc3339_opts(chrono::SecondsFormat::AutoSi, true)).collect()
+    }
+
+    #[test]
+    fn start_and_end_are_instants_that_may_fire() {
+        let hourly = schedule(serde_json::json!({
+            "cron": "0 * * * *", "start_at": "2026-01-01T10:00:00Z", "end_at": "2026-01-01T12:00:00Z"
+        }));
+        let fires = hourly.preview(at("2026-01-01T00:00:00Z"), at("2025-01-01T00:00:00Z"), 9).unwrap();
+        assert_eq!(texts(fires), ["2026-01-01T10:00:00Z", "2026-01-01T11:00:00Z", "2026-01-01T12:00:00Z"]);
+    }
+
+    #[test]
+    fn an_interval_with_a_start_fires_first_at_it() {
+        let every = schedule(serde_json::json!({"interval": "25m", "start_at": "2026-01-01T10:00:00Z"}));
+        let fires = every.preview(at("2026-01-01T00:00:00Z"), at("2026-01-01T00:00:00Z"), 2).unwrap();
+        assert_eq!(texts(fires), ["2026-01-01T10:00:00Z", "2026-01-01T10:25:00Z"]);
+        assert_eq!(every.anchor(at("2020-01-01T00:00:00Z")).unwrap(), at("2026-01-01T10:00:00Z"));
+    }
+
+    #[test]
+    fn a_preview_leaves_out_what_is_excluded_and_ends_where_all_is() {
+        let daily = schedule(serde_json::json!({
+            "cron": "0 8 * * *", "timezone": "Europe/Berlin", "exclude": ["2026-12-25", "* * * * SUN"]
+        }));
+        let fires = daily.preview(at("2026-12-24T00:00:00Z"), at("2026-01-01T00:00:00Z"), 3).unwrap();
+        assert_eq!(texts(fires), ["2026-12-24T07:00:00Z", "2026-12-26T07:00:00Z", "2026-12-28T07:00:00Z"]);
+        let never = schedule(serde_json::json!({"cron": "* * * * *", "exclude": ["* * * * *"]}));
+        assert_eq!(texts(never.preview(at("2026-12-24T00:00:00Z"), at("2026-01-01T00:00:00Z"), 3).unwrap()), [""; 0]);
+    }
+
+    #[test]
+    fn a_backfill_counts_its_beginning_and_not_its_end_and_may_lie_before_the_task() {
+        let hourly = schedule(serde_json::json!({"interval": "1h"}));
+        let created = at("2026-01-10T00:30:00Z");
+        let fires = hourly.between(at("2026-01-01T00:30:00Z"), at("2026-01-01T02:30:00Z"), created, 9).unwrap();
+        assert_eq!(texts(fires), ["2026-01-01T00:30:00Z", "2026-01-01T01:30:00Z"]);
+        let fires = hourly.between(at("2026-01-01T00:00:00Z"), at("2026-02-01T00:00:00Z"), created, 2).unwrap();
+        assert_eq!(texts(fires), ["2026-01-01T00:30:00Z", "2026-01-01T01:30:00Z"]);
+    }
+
+    #[test]
+    fn an_rrule_keeps_its_wall_time_over_clock_changes_and_ends_with_until_or_count() {
+        let rule = |rrule: &str| {
+            let weekly = schedule(serde_json::json!({
+                "rrule": rrule, "timezone": "Europe/Berlin", "start_at": "2026-10-19T09:00:00"
+            }));
+            texts(weekly.preview(at("2026-01-01T00:00:00Z"), at("2026-01-01T00:00:00Z"), 5).unwrap())
+        };
+        let three = ["2026-10-19T07:00:00Z", "2026-10-26T08:00:00Z", "2026-11-02T08:00:00Z"];
+        assert_eq!(rule("FREQ=WEEKLY;COUNT=3"), three);
+        assert_eq!(rule("FREQ=WEEKLY;UNTIL=20261102T080000Z"), three);
+        assert_eq!(rule("FREQ=WEEKLY;UNTIL=20261102T090000"), three);
+        assert_eq!(rule("FREQ=WEEKLY;UNTIL=20261102"), three);
+        assert_eq!(rule("FREQ=WEEKLY;UNTIL=20261102T075959Z"), three[..2]);
+    }
+
+    #[test]
+    fn the_last_instant_before_an_edge_is_found_however_far_it_is() {
+        let table = |when: serde_json::Value| schedule(when).compile(at("2020-01-01T00:00:00Z")).unwrap();
+        let edge = at("2026-11-20T23:00:00Z");
+        let floor = at("2020-01-01T00:00:00Z");
+        for (cron, expected) in [
+            ("* * 0 * * *", Some("2026-11-20T00:59:59Z")),
+            ("0 23 * * *", Some("2026-11-19T23:00:00Z")),
+            ("0 0 29 2 *", Some("2024-02-29T00:00:00Z")),
+            ("* * * * * *", Some("2026-11-20T22:59:59Z")),
+        ] {
+            let last = table(serde_json::json!({ "cron": cron })).last_before(edge, floor);
+            assert_eq!(last, expected.map(at), "{cron}");
+        }
+        let leap = table(serde_json::json!({"cron": "0 0 29 2 *"}));
+        assert_eq!(leap.last_before(edge, at("2024-02-29T00:00:01Z")), None);
+        assert_eq!(leap.last_before(edge, at("2024-02-29T00:00:00Z")), Some(at("2024-02-29T00:00:00Z")));
+    }
+
+    #[test]
+    fn a_one_shot_waits_for_its_instant_even_if_that_is_now() {
+        let once = schedule(serde_json::json!({"at": "2026-11-20T12:00:00Z"}));
+        let now = at("2026-11-20T12:00:00Z");
+        let expected = Next { nominal: now, run_at: now };
+        assert_eq!(once.first(Uuid::nil(), now, now), Ok(Some(expected)));
+        assert_eq!(once.first(Uuid::nil(), now, now + TICK), Ok(None));
+        let every = schedule(serde_json::json!({"interval": "1h"}));
+        assert_eq!(every.first(Uuid::nil(), now, now).unwrap().unwrap().nominal, at("2026-11-20T13:00:00Z"));
+    }
+
+    #[test]
+    fn jitter_never_reaches_the_next_instant() {
+        let every = schedule(serde_json::json!({"interval": "2s", "jitter": "1h"}));
+        let table = every.compile(at("2026-01-01T00:00:00Z")).unwrap();
+        for task in 0..200 {
+            let next = table.first(Uuid::from_u128(task), at("2026-01-01T00:00:00Z")).unwrap();
+            assert!(next.run_at >= next.nominal && next.run_at < next.nominal + TimeDelta::seconds(2), "{next:?}");
+        }
+    }
+}

@@ -158,7 +158,10 @@ impl Field {
             "" => Err(format!("write `*/{step}`")),
             _ => match range.split_once('-') {
                 Some((from, to)) => self.read_range(from, to).map(|(from, to)| format!("{from}-{to}/{step}")),
-                None => Err(format!("a step needs a range; write `{}-{}/{step}`", self.value(range)?, self.last())),
+                None => {
+                    let from = self.value(range)?; // and on to the last, as most crons have it
+                    Ok(format!("{from}-{}/{step}", self.last().max(from)))
+                }
             },
         }
     }
@@ -167,7 +170,8 @@ impl Field {
     fn read_range(&self, from_text: &str, to_text: &str) -> Result<(u32, u32), String> {
         let from = self.value(from_text)?;
         let to = match self.value(to_text)? {
-            0 if self.max == 7 && from > 0 => 7, // Sunday ends a week as well as it begins one
+            // Sunday ends a week as well as it begins one
+            0 if self.max == 7 && (from > 0 || number(to_text).is_none()) => 7,
             to => to,
         };
         if from <= to {
@@ -182,34 +186,40 @@ impl Field {
     /// The values with a letter or `#`, which depend on the month; `None`: it is none of them.
     fn read_special(&self, item: &str) -> Option<Result<String, String>> {
         let upper = item.to_ascii_uppercase();
-        if self.name == "day-of-month" {
-            return match upper.as_str() {
-                "L" | "LW" => Some(Ok(upper)),
-                "WL" => Some(Err("the last weekday of the month is `LW`".into())),
-                _ if upper.starts_with("L-") => {
-                    Some(Err("days before the last are not supported; `L` is the last day of the month".into()))
-                }
-                _ => {
-                    let day = upper.strip_suffix('W')?;
-                    Some(
-                        self.value(day)
-                            .map(|day| format!("{day}W"))
-                            .map_err(|_| "`W` follows one day, such as `15W`".into()),
-                    )
-                }
-            };
+        if self.max == 31 { self.read_special_date(&upper) } else { self.read_special_weekday(&upper) }
+    }
+
+    fn read_special_date(&self, upper: &str) -> Option<Result<String, String>> {
+        match upper {
+            "L" | "LW" => Some(Ok(upper.to_owned())),
+            "WL" => Some(Err("the last weekday of the month is `LW`".into())),
+            _ if upper.starts_with("L-") => {
+                Some(Err("days before the last are not supported; `L` is the last day of the month".into()))
+            }
+            _ => {
+                let day = upper.strip_suffix('W')?;
+                let day = self.value(day).map_err(|_| "`W` follows one day, such as `15W`".into());
+                Some(day.map(|day| format!("{day}W")))
+            }
         }
+    }
+
+    fn read_special_weekday(&self, upper: &str) -> Option<Result<String, String>> {
         if upper == "L" {
             return Some(Err("say which weekday is the last of its month, such as `FRIL` or `5L`".into()));
         }
-        if let Some((day, which)) = upper.split_once('#') {
-            return Some(self.value(day).and_then(|day| match number(which) {
-                Some(which @ 1..=5) => Ok(format!("{day}#{which}")),
-                _ => Err("a number from 1 to 5 follows `#`, such as `FRI#2` for the second Friday".into()),
-            }));
-        }
-        let day = upper.strip_suffix('L')?;
-        Some(self.value(day).map(|day| format!("{day}#L")))
+        let (days, which) = match upper.split_once('#') {
+            Some(parts) => parts,
+            None => (upper.strip_suffix('L')?, "L"),
+        };
+        let days = match days.split_once('-') {
+            Some((from, to)) => self.read_range(from, to).map(|(from, to)| format!("{from}-{to}")),
+            None => self.value(days).map(|day| day.to_string()),
+        };
+        Some(days.and_then(|days| match which {
+            "1" | "2" | "3" | "4" | "5" | "L" => Ok(format!("{days}#{which}")),
+            _ => Err("a number from 1 to 5, or `L`, follows `#`, such as `FRI#2` for the second Friday".into()),
+        }))
     }
 
     /// A number or a name of this field.
@@ -314,6 +324,9 @@ mod tests {
             ("0 0 * * FRI-SUN", "0 0 0 * * 5-7"),
             ("0 0 * * friL,mon#1", "0 0 0 * * 5#L,1#1"),
             ("*/20,7 * * * *", "0 0-59/20,7 * * * *"),
+            ("5/15 8/4 * * tue/2", "0 5-59/15 8-23/4 * * 2-6/2"),
+            ("0 0 * * fri#l,sun-mon#3", "0 0 0 * * 5#L,0-1#3"),
+            ("0 0 * * sun-sun", "0 0 0 * * 0-7"),
             ("@Hourly", "0 0 * * * *"),
             ("05 08 01 02 00", "0 5 8 1 2 0"),
         ] {
@@ -347,7 +360,6 @@ mod tests {
                 "has 4 fields; write five (minute, hour, day-of-month, month, day-of-week), or six with seconds first",
             ),
             ("0 0 8 * * * 2027", "has seven fields; a year can't be given: use `start_at` and `end_at`, or `at`"),
-            ("5/15 * * * *", "minute field, character 1: `5/15`: a step needs a range; write `5-59/15`"),
             ("/15 * * * *", "minute field, character 1: `/15`: write `*/15`"),
             ("*/0 * * * *", "minute field, character 1: `*/0`: a step is a number from 1 to 59"),
             ("0 1,,2 * * *", "hour field, character 5: a value is missing at this comma"),
@@ -359,7 +371,7 @@ mod tests {
             ),
             (
                 "0 0 * * MON#6",
-                "day-of-week field, character 9: `MON#6`: a number from 1 to 5 follows `#`, such as `FRI#2` for the second Friday",
+                "day-of-week field, character 9: `MON#6`: a number from 1 to 5, or `L`, follows `#`, such as `FRI#2` for the second Friday",
             ),
             (
                 "0 0 * * L",
@@ -391,7 +403,7 @@ mod tests {
             "* * 1-5W * *",
             "* * LL * *",
             "99999999999 * * * *",
-            "* * * * 1#L",
+            "* * * * 1#LL",
             "@",
             "@@daily",
             "*/65535 * * * *",
