@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use toml::Table;
 
 use crate::invalid::Faults;
-use crate::{channel, egress, llm, store, telemetry, vault};
+use crate::{agent, channel, egress, engine, http, llm, store, telemetry, vault};
 
 pub use environment::Environment;
 pub use fault::ConfigError;
@@ -28,8 +28,11 @@ pub const REFERENCE: &str = include_str!("../config/reveille.toml");
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
+    pub server: http::Settings,
     pub database: store::Settings,
+    pub engine: engine::Settings,
     pub llm: llm::Settings,
+    pub react: agent::Settings,
     pub vault: vault::Settings,
     pub channels: channel::Settings,
     pub egress: egress::Settings,
@@ -76,7 +79,9 @@ impl Config {
     /// What can be judged without building anything; the rest is judged by those who build it.
     fn check(&self) -> Result<(), Faults> {
         let mut faults = Faults::new();
+        self.server.check(&mut faults);
         self.llm.check(&mut faults);
+        self.react.check(&mut faults);
         self.telemetry.check(&mut faults);
         faults.or(())
     }
