@@ -108,14 +108,12 @@ pub struct Parts {
     pub clock: Clock,
     pub executors: Registry,
     pub tools: Vec<Definition>,
-    /// Names of the configured channels.
-    pub channels: Vec<String>,
+    /// What a task may name.
+    pub known: Known,
     /// Seals what is secret in recipients.
     pub vault: Vault,
     /// Who watches which run.
     pub hub: Hub,
-    /// A hint to the services of this instance that something was committed which they may be waiting for.
-    pub wake: Arc<dyn Fn() + Send + Sync>,
     pub metrics: Metrics,
     pub settings: Settings,
     pub limits: Limits,
@@ -133,8 +131,6 @@ pub struct Shared {
     /// The hash of the configured admin token.
     pub admin_token: Option<TokenHash>,
     pub wrong_tokens: WrongTokens,
-    /// What a task may name.
-    pub known: Known,
 }
 
 impl State {
@@ -143,11 +139,8 @@ impl State {
         let usable = parts.settings.admin_token_fault().is_none();
         let admin_token = parts.settings.admin_token.as_ref().filter(|_| usable);
         let admin_token = admin_token.map(|token| TokenHash::of(token.expose().trim()));
-        let executors = parts.executors.clone();
-        let check = Arc::new(move |name: &str, action: &_, faults: &mut _| executors.validate(name, action, faults));
-        let known = Known { channels: parts.channels.clone(), check };
         let wrong_tokens = WrongTokens::new(parts.limits.wrong_tokens);
-        State(Arc::new(Shared { parts, admin_token, wrong_tokens, known }))
+        State(Arc::new(Shared { parts, admin_token, wrong_tokens }))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Reveille wakes AI agents.
 pub mod agent;
+pub mod app;
 pub mod approval;
 pub mod channel;
 pub mod cli;
