@@ -6,7 +6,7 @@
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::run::Usage;
 
@@ -22,6 +22,9 @@ pub enum Message {
     },
     User {
         text: String,
+        /// Where it came from: `{source, trigger_type, task_id, run_id, fire_key}` for a fire, empty for a person.
+        #[serde(default, skip_serializing_if = "Map::is_empty")]
+        metadata: Map<String, Value>,
     },
     Assistant {
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,6 +39,17 @@ pub enum Message {
         #[serde(default)]
         is_error: bool,
     },
+}
+
+impl Message {
+    pub fn system(text: impl Into<String>) -> Message {
+        Message::System { text: text.into() }
+    }
+
+    /// What a person said, or the service in a person's place.
+    pub fn user(text: impl Into<String>) -> Message {
+        Message::User { text: text.into(), metadata: Map::new() }
+    }
 }
 
 /// A call that the model asked for. The id is the model's, never made by us.

@@ -2,6 +2,7 @@
 
 mod egress;
 mod notifications;
+mod scheduling;
 #[allow(dead_code)] // the areas take from it what they need
 mod support;
 mod tidy;

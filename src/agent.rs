@@ -1,0 +1,258 @@
+//! The agent: a message goes in, an answer comes out, and what it took is in the transcript.
+//!
+//! Owns the way of a message (prepare, judge, loop, account) and the ports it needs. Reaches storage only through
+//! [`AgentStore`] and [`crate::tool::Host`]. What survives a crash is the transcript: see `react.rs`.
+
+mod calls;
+pub mod checkpoint;
+mod context;
+mod policy;
+mod prompt;
+mod react;
+pub mod result;
+pub mod settings;
+pub mod stop;
+mod stream;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono_tz::Tz;
+use futures::future::BoxFuture;
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use crate::agent::calls::Caller;
+use crate::agent::checkpoint::{Added, Checkpoint};
+use crate::agent::context::Window;
+use crate::agent::prompt::Prompt;
+use crate::agent::react::ReactLoop;
+use crate::agent::stream::Teller;
+use crate::clock::Clock;
+use crate::id::Tenant;
+use crate::llm::fallback::Chain;
+use crate::llm::{Models, ToolSchema};
+use crate::run::outcome::RunError;
+use crate::run::stream::StreamEvent;
+use crate::run::transcript::{Entry, Message};
+use crate::tool::{Host, Registry};
+
+pub use result::ReactLoopResult;
+pub use settings::Settings;
+pub use stop::{Stop, StopReason};
+
+/// Hears what happens in a run while it happens. Must not block.
+pub type Sink = Arc<dyn Fn(StreamEvent) + Send + Sync>;
+
+/// Why the transcript could not be read or written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    /// Another worker holds the run now: stop at once.
+    #[error("the lease is lost")]
+    LeaseLost,
+    #[error("the store is unavailable")]
+    Unavailable,
+}
+
+/// The transcript of one run, fenced by the lease under which it is executed.
+pub trait AgentStore: Send + Sync {
+    /// All entries, in order.
+    fn load(&self) -> BoxFuture<'_, Result<Vec<Entry>, AppendError>>;
+
+    /// Appends entries in one transaction. Once it has returned they are durable; when it failed with
+    /// `Unavailable` they may be durable or not.
+    fn append(&self, entries: Vec<Entry>) -> BoxFuture<'_, Result<(), AppendError>>;
+}
+
+/// What the channel can carry that will tell the answer; the model is told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChannelLimits {
+    pub name: String,
+    /// `plain`, `markdown`, `html`, …
+    pub supported_formats: Vec<String>,
+    /// In characters.
+    pub max_response_length: Option<usize>,
+}
+
+/// Who answers: models, tools and measures, shared by all runs. Cheap to clone.
+#[derive(Clone)]
+pub struct Agent {
+    pub models: Models,
+    pub tools: Arc<Registry>,
+    pub settings: Settings,
+}
+
+/// One message, and all that its answer needs.
+pub struct Incoming {
+    pub tenant: Tenant,
+    pub run_id: Uuid,
+    pub text: String,
+    /// Where it came from; kept in the transcript.
+    pub metadata: Map<String, Value>,
+    pub wishes: Wishes,
+    /// The recipient's.
+    pub timezone: Tz,
+    pub channel: Option<ChannelLimits>,
+    pub host: Arc<dyn Host>,
+    pub store: Arc<dyn AgentStore>,
+    pub stop: Stop,
+    pub sink: Sink,
+    pub clock: Clock,
+}
+
+/// What a task may decide otherwise than the configuration.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Wishes {
+    pub system_prompt: Option<String>,
+    pub model: Option<String>,
+    pub max_turns: Option<u32>,
+    /// The only tools that may be used; `None`: all.
+    pub tools: Option<Vec<String>>,
+}
+
+/// How a message ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Handled {
+    Answered(ReactLoopResult),
+    /// Nothing was done, and why.
+    Refused {
+        reason: String,
+    },
+}
+
+/// What is ready before the first model call.
+struct Prepared<'a> {
+    incoming: &'a Incoming,
+    chain: Chain,
+    window: Window,
+    /// Names of the tools that the model is offered.
+    offered: Vec<&'a str>,
+    system: String,
+    checkpoint: Checkpoint,
+    teller: Teller,
+}
+
+impl Agent {
+    /// The way of every message, whoever sent it. Where the run has a transcript already, goes on behind it.
+    pub async fn handle_message(&self, incoming: &Incoming) -> Result<Handled, RunError> {
+        let teller = Teller::new(incoming.sink.clone());
+        let handled = self.handle(incoming, &teller).await;
+        if let Err(error) = &handled {
+            teller.error(error);
+        }
+        handled
+    }
+
+    async fn handle(&self, incoming: &Incoming, teller: &Teller) -> Result<Handled, RunError> {
+        let prepared = self.prepare_context(incoming, teller).await?;
+        if let Err(reason) = should_process(&prepared) {
+            return Ok(Handled::Refused { reason: reason.to_owned() });
+        }
+        let result = self.react_loop(prepared).await?;
+        post_process(incoming, &result);
+        Ok(Handled::Answered(result))
+    }
+
+    async fn prepare_context<'a>(&'a self, incoming: &'a Incoming, teller: &Teller) -> Result<Prepared<'a>, RunError> {
+        let chain = self.chain(incoming.wishes.model.as_deref())?;
+        let window = Window::new(&self.settings, chain.counter(), chain.context_token_limit());
+        let allowed = |name: &&str| match &incoming.wishes.tools {
+            Some(only) => only.iter().any(|tool| tool == name),
+            None => true,
+        };
+        let offered: Vec<&str> = self.tools.names().filter(allowed).collect();
+        let prompt = Prompt {
+            persona: incoming.wishes.system_prompt.as_deref().unwrap_or(&self.settings.system_prompt),
+            now: incoming.clock.now(),
+            timezone: incoming.timezone,
+            tools: &offered,
+            channel: incoming.channel.as_ref(),
+        };
+        let system = prompt.text();
+        let checkpoint = Checkpoint::load(incoming.store.clone(), incoming.clock.clone()).await?;
+        Ok(Prepared { incoming, chain, window, offered, system, checkpoint, teller: teller.clone() })
+    }
+
+    fn chain(&self, model: Option<&str>) -> Result<Chain, RunError> {
+        self.models.chain(model).ok_or_else(|| match model {
+            Some(name) => RunError::fail("unknown_model", format!("there is no model `{name}` in [llm.models]")),
+            None => RunError::fail("llm_not_configured", "no model is configured; set [llm.models.main]"),
+        })
+    }
+
+    async fn react_loop(&self, prepared: Prepared<'_>) -> Result<ReactLoopResult, RunError> {
+        let Prepared { incoming, chain, window, offered, system, mut checkpoint, teller } = prepared;
+        if checkpoint.is_empty() {
+            checkpoint.append(0, opening(incoming, &system)).await?;
+        }
+        let schemas = self.tools.definitions().filter(|tool| offered.contains(&tool.name.as_str()));
+        let schemas = schemas.map(|tool| ToolSchema {
+            name: tool.name.clone(),
+            description: tool.description.clone(),
+            parameters: tool.parameters.clone(),
+        });
+        let caller = Caller {
+            tools: &self.tools,
+            offered: &offered,
+            tenant: &incoming.tenant,
+            run_id: incoming.run_id,
+            timezone: incoming.timezone,
+            host: &incoming.host,
+            clock: &incoming.clock,
+            time_limit: Duration::from_secs(self.settings.tool_execution_timeout),
+            teller: &teller,
+        };
+        let react = ReactLoop {
+            chain,
+            window,
+            caller,
+            schemas: schemas.collect(),
+            view: shown(&checkpoint, system),
+            checkpoint,
+            max_turns: i64::from(incoming.wishes.max_turns.unwrap_or(self.settings.max_turns)),
+            max_recoveries: self.settings.max_overflow_recovery_attempts,
+            stop: &incoming.stop,
+            clock: &incoming.clock,
+            teller: &teller,
+        };
+        react.run().await
+    }
+}
+
+/// The first entries of a transcript.
+fn opening(incoming: &Incoming, system: &str) -> Vec<Added> {
+    let user = Message::User { text: incoming.text.clone(), metadata: incoming.metadata.clone() };
+    [Message::system(system), user].map(Added::plain).into()
+}
+
+/// The conversation as the model is shown it: with the system message of today, not that of a first attempt.
+fn shown(checkpoint: &Checkpoint, system: String) -> Vec<Message> {
+    let rest = checkpoint.messages().into_iter().filter(|message| !matches!(message, Message::System { .. }));
+    std::iter::once(Message::System { text: system }).chain(rest).collect()
+}
+
+/// Whether the message may go to the model at all; the error is the reason why not. A run that has begun goes on.
+fn should_process(prepared: &Prepared) -> Result<(), &'static str> {
+    let text = &prepared.incoming.text;
+    match () {
+        () if !prepared.checkpoint.is_empty() => Ok(()),
+        () if text.trim().is_empty() => Err("empty_message"),
+        () if prepared.window.is_filled_by(text) => Err("message_too_long"),
+        () => Ok(()),
+    }
+}
+
+/// The account of an answer. Never delays or fails it.
+fn post_process(incoming: &Incoming, result: &ReactLoopResult) {
+    tracing::info!(
+        run_id = %incoming.run_id,
+        tenant_id = %incoming.tenant,
+        turns = result.turns,
+        tool_calls = result.usage.tool_calls,
+        input_tokens = result.usage.input_tokens,
+        output_tokens = result.usage.output_tokens,
+        cost_micros = result.usage.cost_micros,
+        duration_ms = result.duration_ms,
+        "message answered"
+    );
+}

@@ -1,0 +1,251 @@
+//! What of a conversation the model is shown: it must fit, and what belongs together stays together.
+//!
+//! Works on a copy for one request; the transcript keeps everything.
+
+use std::collections::HashSet;
+
+use crate::agent::settings::Settings;
+use crate::llm::ToolSchema;
+use crate::llm::tokens::{CHARS_PER_TOKEN, Counter};
+use crate::run::transcript::Message;
+
+/// Messages that a forced trim keeps.
+const FORCED: usize = 5;
+/// A tool result is never cut shorter than this, in characters.
+const LEAST_RESULT: usize = 2000;
+/// What stands at the end of a result that was cut.
+const CUT_MARK: &str = "\n[...truncated]";
+
+/// The measures of one conversation with one model.
+#[derive(Debug, Clone, Copy)]
+pub struct Window {
+    /// In tokens.
+    limit: u64,
+    counter: Counter,
+    trim_threshold: f64,
+    history: usize,
+    result_share: f64,
+    result_chars: usize,
+}
+
+impl Window {
+    /// `limit`: the model's own, where its settings name one.
+    pub fn new(settings: &Settings, counter: Counter, limit: Option<u64>) -> Window {
+        Window {
+            limit: limit.unwrap_or(settings.context_token_limit),
+            counter,
+            trim_threshold: settings.context_trim_threshold,
+            history: settings.max_history_messages,
+            result_share: settings.max_tool_result_share,
+            result_chars: settings.max_tool_result_chars,
+        }
+    }
+
+    /// Before each turn: shortens what is too long. To the last messages first; if that is not enough, to very few.
+    pub fn guard(&self, messages: &mut Vec<Message>, tools: &[ToolSchema]) {
+        let tools = self.counter.tools(tools);
+        let full = |messages: &[Message]| {
+            (self.counter.messages(messages) + tools) as f64 > self.limit as f64 * self.trim_threshold
+        };
+        for keep in [self.history, FORCED] {
+            if full(messages) {
+                *messages = trim(messages, keep);
+            }
+        }
+    }
+
+    /// Whether a text alone leaves the model no room.
+    pub fn is_filled_by(&self, text: &str) -> bool {
+        self.counter.text(text) > self.limit
+    }
+
+    /// A tool result as it enters the conversation.
+    pub fn cut_result(&self, text: &str) -> String {
+        let share = (self.result_share * self.limit as f64 * CHARS_PER_TOKEN) as usize;
+        cut(text, share.min(self.result_chars).max(LEAST_RESULT))
+    }
+
+    /// Makes a conversation shorter that the model found too long, by one step of three: the first that still
+    /// changes something, from `step` (0, 1, 2) on. Answers the step to go on with; `None`: nothing is left to do.
+    pub fn recover(&self, messages: &mut Vec<Message>, step: u32) -> Option<u32> {
+        (step..3).find_map(|step| {
+            let shorter = match step {
+                0 => trim(messages, self.history),
+                1 => messages.iter().map(with_short_result).collect(),
+                _ => trim(messages, FORCED),
+            };
+            if shorter == *messages {
+                return None;
+            }
+            *messages = shorter;
+            Some(step + 1)
+        })
+    }
+}
+
+/// The system messages, the message that is being answered, and the last `keep` others; a tool result never without
+/// its call, even where that keeps more. Without the message that is answered the agent would not know its task, and
+/// some providers refuse a conversation that a user did not begin.
+fn trim(messages: &[Message], keep: usize) -> Vec<Message> {
+    let spoken: Vec<usize> = (0..messages.len()).filter(|&i| !matches!(messages[i], Message::System { .. })).collect();
+    let mut start = spoken.len().saturating_sub(keep);
+    while start > 0 && matches!(messages[spoken[start]], Message::Tool { .. }) {
+        start -= 1;
+    }
+    let answered = messages.iter().rposition(|message| matches!(message, Message::User { .. }));
+    let kept: HashSet<usize> = spoken[start..].iter().copied().chain(answered).collect();
+    let stays = |(index, message): (usize, &Message)| {
+        (kept.contains(&index) || matches!(message, Message::System { .. })).then(|| message.clone())
+    };
+    messages.iter().enumerate().filter_map(stays).collect()
+}
+
+fn with_short_result(message: &Message) -> Message {
+    let mut message = message.clone();
+    if let Message::Tool { content, .. } = &mut message {
+        let whole = content.strip_suffix(CUT_MARK).unwrap_or(content);
+        if whole.chars().count() > LEAST_RESULT {
+            *content = cut(whole, LEAST_RESULT);
+        }
+    }
+    message
+}
+
+/// At most `limit` characters, cut at the last line break if that lies past the half and leaves enough.
+fn cut(text: &str, limit: usize) -> String {
+    let Some((end, _)) = text.char_indices().nth(limit) else { return text.to_owned() };
+    let kept = &text[..end];
+    let at_line = kept.rfind('\n').map(|at| &kept[..at]).filter(|lines| {
+        let length = lines.chars().count();
+        length > limit / 2 && length >= LEAST_RESULT
+    });
+    format!("{}{CUT_MARK}", at_line.unwrap_or(kept))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::run::transcript::ToolCall;
+
+    fn assistant(text: &str, calls: &[&str]) -> Message {
+        let call = |id: &&str| ToolCall { id: (*id).into(), name: "read".into(), arguments: json!({}) };
+        Message::Assistant { text: Some(text.into()), tool_calls: calls.iter().map(call).collect() }
+    }
+
+    fn result(id: &str, content: &str) -> Message {
+        Message::Tool { call_id: id.into(), name: "read".into(), content: content.into(), is_error: false }
+    }
+
+    /// One letter a message, for whole conversations at a glance: `S` system, `u` user, `a` assistant, `t` tool.
+    fn shape(messages: &[Message]) -> String {
+        let letter = |message: &Message| match message {
+            Message::System { .. } => 'S',
+            Message::User { .. } => 'u',
+            Message::Assistant { .. } => 'a',
+            Message::Tool { .. } => 't',
+        };
+        messages.iter().map(letter).collect()
+    }
+
+    /// `S`, `u`, then `turns` times a call of two tools and its results.
+    fn conversation(turns: usize, result_length: usize) -> Vec<Message> {
+        let mut messages = vec![Message::system("be kind"), Message::user("do it")];
+        for turn in 0..turns {
+            let ids = [format!("{turn}a"), format!("{turn}b")];
+            messages.push(assistant("reading", &[&ids[0], &ids[1]]));
+            messages.extend(ids.iter().map(|id| result(id, &"x".repeat(result_length))));
+        }
+        messages
+    }
+
+    fn window(limit: u64) -> Window {
+        Window::new(&Settings::default(), Counter::of("gpt"), Some(limit))
+    }
+
+    #[test]
+    fn a_trim_keeps_system_task_and_the_last_with_calls_and_results_together() {
+        // the fifth from the end is a result: its call and its sibling stay, too
+        assert_eq!(shape(&trim(&conversation(4, 1), 5)), "Suattatt");
+        assert_eq!(shape(&trim(&conversation(4, 1), 3)), "Suatt");
+        assert_eq!(shape(&trim(&conversation(4, 1), 40)), shape(&conversation(4, 1)));
+        let mut chat = vec![Message::system("s")];
+        for _ in 0..5 {
+            chat.extend([Message::user("question"), assistant("answer", &[])]);
+        }
+        chat.push(Message::user("the last"));
+        assert_eq!(shape(&trim(&chat, 4)), "Sauau");
+    }
+
+    #[test]
+    fn the_guard_trims_at_its_threshold_and_no_earlier() {
+        let conversation = conversation(20, 400); // 62 messages, about 5000 tokens
+        let guarded = |limit| {
+            let mut messages = conversation.clone();
+            window(limit).guard(&mut messages, &[]);
+            messages.len()
+        };
+        let tokens = Counter::of("gpt").messages(&conversation);
+        assert_eq!(guarded(tokens * 10 / 8 + 10), 62, "just under 80 %");
+        assert_eq!(guarded(tokens * 10 / 8 - 10), 2 + 42, "40, and the call that the first result belongs to");
+        assert_eq!(guarded(1000), 2 + 6, "not enough: the last 5, pairs whole");
+    }
+
+    #[test]
+    fn tools_count_towards_the_window() {
+        let tool =
+            ToolSchema { name: "t".into(), description: "d".repeat(40_000), parameters: json!({ "type": "object" }) };
+        let mut messages = conversation(20, 4);
+        window(10_000).guard(&mut messages, &[tool]);
+        assert_eq!(messages.len(), 8);
+    }
+
+    #[test]
+    fn a_result_is_cut_at_the_smaller_of_its_share_and_the_fixed_limit() {
+        let long = "x".repeat(500_000);
+        let kept = |limit| window(limit).cut_result(&long).len() - CUT_MARK.len();
+        assert_eq!(kept(128_000), 153_600);
+        assert_eq!(kept(1_000_000), 400_000);
+        assert_eq!(kept(1000), 2000, "never shorter than this");
+        assert_eq!(window(1000).cut_result(&"y".repeat(2000)), "y".repeat(2000));
+    }
+
+    #[test]
+    fn a_cut_is_made_at_the_last_line_break_past_the_half() {
+        let lines = |first: usize| format!("{}\n{}", "a".repeat(first), "b".repeat(10_000));
+        assert_eq!(cut(&lines(3000), 5000), format!("{}\n[...truncated]", "a".repeat(3000)));
+        let early = lines(2400);
+        assert_eq!(cut(&early, 5000), format!("{}\n[...truncated]", &early[..5000]));
+        let short = lines(1500);
+        assert_eq!(cut(&short, 2000), format!("{}\n[...truncated]", &short[..2000]), "at least 2000 are kept");
+    }
+
+    #[test]
+    fn a_cut_counts_characters_and_never_splits_one() {
+        assert_eq!(cut(&"é".repeat(2001), 2000), format!("{}\n[...truncated]", "é".repeat(2000)));
+    }
+
+    #[test]
+    fn the_recovery_has_three_steps_and_passes_over_those_that_change_nothing() {
+        let mut messages = conversation(20, 5000);
+        let window = window(128_000);
+        assert_eq!(window.recover(&mut messages, 0), Some(1));
+        assert_eq!(messages.len(), 44);
+        assert_eq!(window.recover(&mut messages, 1), Some(2));
+        let lengths = messages.iter().filter_map(|message| match message {
+            Message::Tool { content, .. } => Some(content.len()),
+            _ => None,
+        });
+        assert!(lengths.clone().all(|length| length == 2000 + CUT_MARK.len()), "{:?}", lengths.collect::<Vec<_>>());
+        assert_eq!(window.recover(&mut messages, 2), Some(3));
+        assert_eq!(shape(&messages), "Suattatt");
+        assert_eq!(window.recover(&mut messages, 3), None);
+
+        let mut short = conversation(1, 10);
+        assert_eq!(window.recover(&mut short, 0), None, "nothing to trim, nothing to cut");
+        let mut one_long = conversation(1, 9000);
+        assert_eq!(window.recover(&mut one_long, 0), Some(2), "straight to the results");
+        assert_eq!(window.recover(&mut one_long, 1), None, "cut results are not cut again");
+    }
+}

@@ -1,0 +1,135 @@
+//! Whether a tool call may run, and whether a failed one is run again. Decided purely.
+
+use std::time::Duration;
+
+use crate::approval::matrix::{Gate, gate};
+use crate::tool::{Definition, Failure, ToolError, ToolStatus};
+
+/// Repetitions of one call.
+const MAX_RETRIES: u32 = 3;
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const WAIT_FACTOR: f64 = 1.5;
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const LONGEST_LIMIT: Duration = Duration::from_secs(300);
+
+/// Refuses what is gone, and what needs a person's consent as long as there is nobody who could be asked.
+pub fn permit(tool: &Definition) -> Result<(), ToolError> {
+    if tool.status == ToolStatus::Removed {
+        let message = format!("the tool `{}` has been removed", tool.name);
+        return Err(ToolError::tell(Failure::NotFound, "tool_removed", message));
+    }
+    match gate(tool.category, tool.consequence, tool.requires_confirmation) {
+        Gate::Auto => Ok(()),
+        Gate::Confirm => {
+            let message = format!(
+                "`{}` needs a person's approval, and no approval can be asked for yet; nothing was done",
+                tool.name
+            );
+            Err(ToolError::tell(Failure::PermissionDenied, "approval_required", message))
+        }
+    }
+}
+
+/// One more try of a call.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Again {
+    pub wait: Duration,
+    /// How long the next try may take.
+    pub limit: Duration,
+}
+
+/// Whether a call that failed `tries` times (at least once), the last time within `limit`, is tried again. Only what
+/// time may heal, and never a call that would have its effect twice.
+pub fn again(tool: &Definition, error: &ToolError, tries: u32, limit: Duration) -> Option<Again> {
+    let ToolError::Tell { kind: Failure::Timeout | Failure::ResourceError, .. } = error else { return None };
+    if !tool.idempotent || tries > MAX_RETRIES {
+        return None;
+    }
+    let wait = FIRST_WAIT.mul_f64(WAIT_FACTOR.powi(tries as i32 - 1)).min(LONGEST_WAIT);
+    Some(Again { wait, limit: (limit * 2).min(LONGEST_LIMIT).max(limit) })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::approval::matrix::{Category, Consequence};
+
+    fn tool() -> Definition {
+        Definition {
+            name: "send".into(),
+            description: String::new(),
+            parameters: json!({}),
+            category: Category::Read,
+            consequence: Consequence::Low,
+            requires_confirmation: false,
+            timeout: None,
+            version: "1.0.0".into(),
+            status: ToolStatus::Active,
+            idempotent: true,
+        }
+    }
+
+    fn failed(kind: Failure) -> ToolError {
+        ToolError::tell(kind, "x", "x")
+    }
+
+    #[test]
+    fn what_needs_consent_is_refused_as_long_as_nobody_can_be_asked() {
+        let refused = |tool: &Definition| permit(tool).unwrap_err().to_string();
+        let side_effect = Definition { category: Category::SideEffect, ..tool() };
+        assert_eq!(
+            refused(&side_effect),
+            "permission_denied: `send` needs a person's approval, and no approval can be asked for yet; nothing was done"
+        );
+        assert_eq!(permit(&tool()), Ok(()));
+        assert!(permit(&Definition { requires_confirmation: true, ..tool() }).is_err());
+        let removed = Definition { status: ToolStatus::Removed, ..tool() };
+        assert_eq!(refused(&removed), "not_found: the tool `send` has been removed");
+        assert_eq!(permit(&Definition { status: ToolStatus::Deprecated, ..tool() }), Ok(()));
+    }
+
+    #[test]
+    fn a_call_is_tried_three_times_more_each_after_a_longer_wait_and_with_more_time() {
+        let mut limit = Duration::from_secs(60);
+        let mut told = Vec::new();
+        for tries in 1.. {
+            let Some(next) = again(&tool(), &failed(Failure::Timeout), tries, limit) else { break };
+            told.push((next.wait.as_millis(), next.limit.as_secs()));
+            limit = next.limit;
+        }
+        assert_eq!(told, [(1000, 120), (1500, 240), (2250, 300)]);
+    }
+
+    #[test]
+    fn a_limit_beyond_the_longest_is_not_shortened() {
+        let limit = Duration::from_secs(900);
+        assert_eq!(again(&tool(), &failed(Failure::Timeout), 1, limit).unwrap().limit, limit);
+    }
+
+    #[test]
+    fn only_timeouts_and_lacking_resources_are_tried_again_and_only_where_that_is_safe() {
+        let all = [
+            Failure::Timeout,
+            Failure::RateLimit,
+            Failure::ResourceError,
+            Failure::TransientError,
+            Failure::PermissionDenied,
+            Failure::InvalidParameters,
+            Failure::NotFound,
+            Failure::ValidationError,
+            Failure::ExecutionError,
+            Failure::InternalError,
+            Failure::DependencyError,
+        ];
+        let limit = Duration::from_secs(1);
+        let tried: Vec<Failure> =
+            all.into_iter().filter(|kind| again(&tool(), &failed(*kind), 1, limit).is_some()).collect();
+        assert_eq!(tried, [Failure::Timeout, Failure::ResourceError]);
+        let once = Definition { idempotent: false, ..tool() };
+        assert!(all.into_iter().all(|kind| again(&once, &failed(kind), 1, limit).is_none()));
+        let abort = ToolError::Abort { code: "x".into(), message: "x".into() };
+        assert_eq!(again(&tool(), &abort, 1, limit), None);
+    }
+}

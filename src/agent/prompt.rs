@@ -1,0 +1,88 @@
+//! The system message: persona, time, zone, tools, channel. Made anew at each start of the loop, because time passes.
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use chrono_tz::Tz;
+
+use crate::agent::ChannelLimits;
+
+/// What the system message is made of.
+pub struct Prompt<'a> {
+    pub persona: &'a str,
+    pub now: DateTime<Utc>,
+    pub timezone: Tz,
+    pub tools: &'a [&'a str],
+    pub channel: Option<&'a ChannelLimits>,
+}
+
+impl Prompt<'_> {
+    pub fn text(&self) -> String {
+        let mut text = self.persona.trim().to_owned();
+        if !text.is_empty() {
+            text.push_str("\n\n");
+        }
+        let local = self.now.with_timezone(&self.timezone);
+        text.push_str(&format!(
+            "Current time: {}, {} ({}).\nThe recipient's time zone: {}.\n",
+            local.format("%A"),
+            local.to_rfc3339_opts(SecondsFormat::Secs, false),
+            self.now.to_rfc3339_opts(SecondsFormat::Secs, true),
+            self.timezone.name(),
+        ));
+        match self.tools {
+            [] => text.push_str("You have no tools.\n"),
+            tools => text.push_str(&format!("Your tools: {}.\n", tools.join(", "))),
+        }
+        if let Some(channel) = self.channel {
+            text.push_str(&channel_line(channel));
+        }
+        text
+    }
+}
+
+fn channel_line(channel: &ChannelLimits) -> String {
+    let mut line = format!("Your answer is delivered by {}", channel.name);
+    if !channel.supported_formats.is_empty() {
+        line.push_str(&format!(", which carries {}", channel.supported_formats.join(", ")));
+    }
+    if let Some(length) = channel.max_response_length {
+        line.push_str(&format!("; keep it under {length} characters"));
+    }
+    line + ".\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prompt<'a>(tools: &'a [&'a str], channel: Option<&'a ChannelLimits>) -> Prompt<'a> {
+        let now = "2026-12-24T23:00:00.5Z".parse().unwrap();
+        Prompt { persona: "Be brief.\n", now, timezone: chrono_tz::Asia::Shanghai, tools, channel }
+    }
+
+    #[test]
+    fn the_system_message_has_its_parts_in_order() {
+        let channel = ChannelLimits {
+            name: "sms".into(),
+            supported_formats: vec!["plain".into()],
+            max_response_length: Some(480),
+        };
+        insta::assert_snapshot!(prompt(&["current_time", "http_request"], Some(&channel)).text(), @r"
+        Be brief.
+
+        Current time: Friday, 2026-12-25T07:00:00+08:00 (2026-12-24T23:00:00Z).
+        The recipient's time zone: Asia/Shanghai.
+        Your tools: current_time, http_request.
+        Your answer is delivered by sms, which carries plain; keep it under 480 characters.
+        ");
+    }
+
+    #[test]
+    fn without_tools_and_channel_it_says_the_one_and_leaves_out_the_other() {
+        let text = Prompt { persona: "", ..prompt(&[], None) }.text();
+        insta::assert_snapshot!(text, @r"
+        Current time: Friday, 2026-12-25T07:00:00+08:00 (2026-12-24T23:00:00Z).
+        The recipient's time zone: Asia/Shanghai.
+        You have no tools.
+        ");
+    }
+}

@@ -1,0 +1,231 @@
+//! The loop: ask the model, carry out the calls it asks for, tell it what came of them, until it answers.
+//!
+//! What survives a crash is each finished turn, and of an unfinished one the intent: see `checkpoint.rs`. A finished
+//! turn's model call is never made again. Tools that may be repeated are, with the same key; the others are reported
+//! as unknown.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+
+use crate::agent::calls::{Caller, Done};
+use crate::agent::checkpoint::{Added, Checkpoint};
+use crate::agent::context::Window;
+use crate::agent::result::ReactLoopResult;
+use crate::agent::stream::Teller;
+use crate::agent::{Stop, StopReason};
+use crate::clock::Clock;
+use crate::llm::fallback::{Chain, Completed, Progress};
+use crate::llm::{LlmError, ModelRequest, StopReason as ModelStop, ToolChoice, ToolSchema};
+use crate::run::Usage;
+use crate::run::outcome::{RunError, RunFault};
+use crate::run::transcript::{Message, ToolCall};
+
+/// What a person reads when shortening did not help.
+const TOO_LONG: &str = "Conversation too long, please start a new conversation";
+
+/// One message on its way through the loop.
+pub struct ReactLoop<'a> {
+    pub chain: Chain,
+    pub window: Window,
+    pub caller: Caller<'a>,
+    pub schemas: Vec<ToolSchema>,
+    pub checkpoint: Checkpoint,
+    /// The conversation as the model is shown it.
+    pub view: Vec<Message>,
+    /// Turns with tools.
+    pub max_turns: i64,
+    pub max_recoveries: u32,
+    pub stop: &'a Stop,
+    pub clock: &'a Clock,
+    pub teller: &'a Teller,
+}
+
+impl ReactLoop<'_> {
+    /// Goes on where the checkpoint stands, and ends with an answer.
+    pub async fn run(mut self) -> Result<ReactLoopResult, RunError> {
+        let begun = self.clock.elapsed();
+        let open = self.checkpoint.open_calls();
+        if !open.is_empty() {
+            self.carry_out(&open, true).await?;
+        }
+        let mut fresh = Vec::new();
+        loop {
+            if let Some(answer) = self.checkpoint.answer() {
+                let response = answer.to_owned();
+                return Ok(self.result(response, fresh, self.clock.elapsed().saturating_sub(begun)));
+            }
+            self.stop.check()?;
+            let calls = self.think().await?;
+            fresh.extend(self.carry_out(&calls, false).await?);
+        }
+    }
+
+    /// One turn of the model, stored; answers the calls that it asks for.
+    async fn think(&mut self) -> Result<Vec<ToolCall>, RunError> {
+        let turn = self.checkpoint.turn() + 1;
+        let forced = turn > self.max_turns;
+        let begun = self.clock.elapsed();
+        let Completed { mut answer, model, cost_micros } = self.ask(turn, forced).await?;
+        if forced {
+            answer.tool_calls.clear(); // some servers let the model call all the same
+        }
+        if answer.stop == ModelStop::Refused {
+            return Err(RunError::fail("llm_refused", "the provider of the model withheld the answer"));
+        }
+        if answer.stop == ModelStop::Length && answer.text.is_none() && answer.tool_calls.is_empty() {
+            let message = "the model used up the length of its answer before it said anything";
+            return Err(RunError::fail("llm_truncated", message));
+        }
+        if forced && answer.text.is_none() {
+            return Err(RunError::fail(
+                "no_answer",
+                format!("the model gave no answer after {} turns", self.max_turns),
+            ));
+        }
+        let duration_ms = self.clock.elapsed().saturating_sub(begun).as_millis() as i64;
+        let calls = answer.tool_calls.clone();
+        let usage = Usage {
+            turns: 1,
+            tool_calls: calls.len() as i64,
+            input_tokens: answer.tokens.input,
+            output_tokens: answer.tokens.output,
+            cost_micros,
+        };
+        tracing::debug!(turn, %model, duration_ms, calls = calls.len(), "turn answered");
+        let text = answer.text.clone().unwrap_or_default();
+        let message = Message::Assistant { text: answer.text, tool_calls: answer.tool_calls };
+        let added = Added { message: message.clone(), usage, duration_ms: Some(duration_ms) };
+        self.checkpoint.append(turn, vec![added]).await?;
+        self.view.push(message);
+        self.teller.message_end(turn, &text);
+        Ok(calls)
+    }
+
+    /// Asks the chain, with a shorter conversation each time that it was too long.
+    async fn ask(&mut self, turn: i64, forced: bool) -> Result<Completed, RunError> {
+        self.window.guard(&mut self.view, &self.schemas);
+        let (mut step, mut recoveries) = (0, 0);
+        loop {
+            let request = ModelRequest {
+                messages: self.view.clone(),
+                tools: self.schemas.clone(),
+                tool_choice: if forced { ToolChoice::None } else { ToolChoice::Auto },
+                max_tokens: None,
+                temperature: None,
+            };
+            let tell = |progress: Progress| match progress {
+                Progress::Asked => self.teller.message_start(turn),
+                Progress::Text(text) => self.teller.message_chunk(turn, text),
+            };
+            match self.stop.or(self.chain.complete(&request, &tell)).await? {
+                Ok(completed) => return Ok(completed),
+                Err(LlmError::Overflow { message }) => {
+                    tracing::info!(turn, recoveries, %message, "conversation too long for the model");
+                    let next = self.window.recover(&mut self.view, step).filter(|_| recoveries < self.max_recoveries);
+                    step = next.ok_or_else(|| RunError::fail("context_overflow", TOO_LONG))?;
+                    recoveries += 1;
+                }
+                Err(error) => return Err(run_error(error)),
+            }
+        }
+    }
+
+    /// Carries out calls and stores their results; answers how long each result was before it was cut.
+    async fn carry_out(&mut self, calls: &[ToolCall], resumed: bool) -> Result<Vec<Measured>, RunError> {
+        let turn = self.checkpoint.turn();
+        let mut running = self.caller.start(turn, calls, resumed);
+        let mut done: Vec<(usize, Message)> = Vec::new();
+        let mut measured = Vec::new();
+        let mut waiting: Vec<(usize, Added)> = Vec::new();
+        while let Some(came) = or_cancelled(self.stop, running.next()).await? {
+            let came = came?;
+            let (index, urgent) = (came.index, came.unrepeatable);
+            measured.push(Measured { turn, call_id: came.call.id.clone(), chars: came.text.chars().count() });
+            let added = self.observed(came);
+            done.push((index, added.message.clone()));
+            waiting.push((index, added));
+            // what can't be repeated is stored at once, not when its siblings are done
+            if urgent {
+                self.checkpoint.append(turn, in_order(&mut waiting)).await?;
+            }
+        }
+        drop(running);
+        if !waiting.is_empty() {
+            self.checkpoint.append(turn, in_order(&mut waiting)).await?;
+        }
+        done.sort_by_key(|(index, _)| *index);
+        self.view.extend(done.into_iter().map(|(_, message)| message));
+        Ok(measured)
+    }
+
+    /// A result as it enters transcript and conversation.
+    fn observed(&self, done: Done) -> Added {
+        let content = self.window.cut_result(&done.text);
+        self.teller.tool_result(&done.call, &content, done.is_error);
+        let Done { call, is_error, duration_ms, .. } = done;
+        let message = Message::Tool { call_id: call.id, name: call.name, content, is_error };
+        Added { message, usage: Usage::default(), duration_ms: Some(duration_ms) }
+    }
+
+    fn result(&self, response: String, fresh: Vec<Measured>, took: Duration) -> ReactLoopResult {
+        let usage = self.checkpoint.usage();
+        let tool_calls = self.checkpoint.records(|turn, call_id| {
+            fresh.iter().find(|measured| measured.turn == turn && measured.call_id == call_id).map(|m| m.chars)
+        });
+        ReactLoopResult {
+            response,
+            turns: usage.turns,
+            duration_ms: took.as_millis() as i64,
+            token_usage: usage.into(),
+            pending_approvals: vec![],
+            tool_calls,
+            usage,
+        }
+    }
+}
+
+/// How long a result was before it was cut.
+struct Measured {
+    turn: i64,
+    call_id: String,
+    chars: usize,
+}
+
+fn in_order(waiting: &mut Vec<(usize, Added)>) -> Vec<Added> {
+    waiting.sort_by_key(|(index, _)| *index);
+    waiting.drain(..).map(|(_, added)| added).collect()
+}
+
+/// Waits for running calls, unless the run is cancelled. A wish to hand the run back is heard when they are done:
+/// they have begun, and what they do should be known to whoever goes on.
+async fn or_cancelled<T>(stop: &Stop, work: impl Future<Output = T>) -> Result<T, RunError> {
+    let cancelled = async {
+        stop.asked().await;
+        if stop.reason() == Some(&StopReason::HandBack) {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = cancelled => Err(stop.check().expect_err("only a wish ends this wait")),
+        done = work => Ok(done),
+    }
+}
+
+/// What a failed chain of models means for the run.
+fn run_error(error: LlmError) -> RunError {
+    let code = match &error {
+        LlmError::RateLimited { .. } => "llm_rate_limited",
+        LlmError::Timeout { .. } => "llm_timeout",
+        LlmError::Transient { .. } => "llm_unavailable",
+        LlmError::Auth { .. } => "llm_auth",
+        LlmError::Rejected { .. } => "llm_rejected",
+        LlmError::Overflow { .. } => "context_overflow",
+    };
+    let fault = RunFault::new(code, format!("the model did not answer: {error}"));
+    match error.may_heal() {
+        true => RunError::Retry { fault, after: error.retry_after() },
+        false => RunError::Fail { fault },
+    }
+}

@@ -1,0 +1,102 @@
+//! The wish that a run stop before its end, with its reason. Heard between turns and during waits.
+
+use std::sync::{Arc, OnceLock};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::run::outcome::RunError;
+
+/// Why a run is to stop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StopReason {
+    /// Someone asked for its end; the text is recorded as the run's reason.
+    Cancel(String),
+    /// The worker goes away: checkpoint, and let another one go on.
+    HandBack,
+}
+
+/// Cheap to clone; all clones share one wish. The first wish counts.
+#[derive(Debug, Clone, Default)]
+pub struct Stop {
+    token: CancellationToken,
+    reason: Arc<OnceLock<StopReason>>,
+}
+
+impl Stop {
+    pub fn new() -> Stop {
+        Stop::default()
+    }
+
+    /// Asks for the end of the run.
+    pub fn cancel(&self, reason: impl Into<String>) {
+        self.ask(StopReason::Cancel(reason.into()));
+    }
+
+    /// Asks for a checkpoint and the run back.
+    pub fn hand_back(&self) {
+        self.ask(StopReason::HandBack);
+    }
+
+    fn ask(&self, reason: StopReason) {
+        // the reason is set before the token wakes anybody who then reads it
+        let _ = self.reason.set(reason);
+        self.token.cancel();
+    }
+
+    /// What was asked for, if anything.
+    pub fn reason(&self) -> Option<&StopReason> {
+        self.reason.get()
+    }
+
+    /// Returns once something was asked for.
+    pub async fn asked(&self) {
+        self.token.cancelled().await;
+    }
+
+    /// What the run ends with when it obeys; `Ok` as long as nothing was asked for.
+    pub fn check(&self) -> Result<(), RunError> {
+        match self.reason() {
+            None => Ok(()),
+            Some(StopReason::HandBack) => Err(RunError::HandBack),
+            Some(StopReason::Cancel(reason)) => Err(RunError::Cancelled { reason: reason.clone() }),
+        }
+    }
+
+    /// Waits for `work`, but no longer than until something is asked for.
+    pub async fn or<T>(&self, work: impl Future<Output = T>) -> Result<T, RunError> {
+        self.check()?;
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            () = self.asked() => Err(self.check().expect_err("a reason is set before the token")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_wish_counts_and_ends_a_wait() {
+        let stop = Stop::new();
+        assert_eq!(stop.or(async { 7 }).await, Ok(7));
+        stop.clone().cancel("no longer needed");
+        stop.hand_back();
+        let cancelled = RunError::Cancelled { reason: "no longer needed".into() };
+        assert_eq!(stop.or(std::future::pending::<()>()).await, Err(cancelled.clone()));
+        assert_eq!(stop.check(), Err(cancelled));
+    }
+
+    #[tokio::test]
+    async fn a_wait_that_has_begun_ends_with_the_wish() {
+        let stop = Stop::new();
+        let waiting = tokio::spawn({
+            let stop = stop.clone();
+            async move { stop.or(std::future::pending::<()>()).await }
+        });
+        tokio::task::yield_now().await;
+        stop.hand_back();
+        assert_eq!(waiting.await.unwrap(), Err(RunError::HandBack));
+    }
+}

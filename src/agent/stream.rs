@@ -1,0 +1,55 @@
+//! Tells the watchers of a run what the loop does. Whether anybody listens makes no difference to the loop.
+//!
+//! `session`, `state_change` and `execution_end` are not told here: they belong to whoever commits them.
+
+use serde_json::Value;
+
+use crate::agent::Sink;
+use crate::run::outcome::{RunError, RunFault};
+use crate::run::stream::StreamEvent;
+use crate::run::transcript::ToolCall;
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Teller(Sink);
+
+impl Teller {
+    pub fn new(sink: Sink) -> Teller {
+        Teller(sink)
+    }
+
+    /// A model is asked; pieces of this turn that were told before are void.
+    pub fn message_start(&self, turn: i64) {
+        (self.0)(StreamEvent::MessageStart { turn });
+    }
+
+    pub fn message_chunk(&self, turn: i64, text: &str) {
+        (self.0)(StreamEvent::MessageChunk { turn, text: text.to_owned() });
+    }
+
+    pub fn message_end(&self, turn: i64, text: &str) {
+        (self.0)(StreamEvent::MessageEnd { turn, text: text.to_owned() });
+    }
+
+    pub fn tool_call(&self, call: &ToolCall) {
+        let args: Value = call.arguments.clone();
+        (self.0)(StreamEvent::ToolCallStart { tool: call.name.clone(), args, id: call.id.clone() });
+    }
+
+    pub fn tool_warning(&self, tool: &str, message: impl Into<String>) {
+        (self.0)(StreamEvent::ToolWarning { tool: tool.to_owned(), message: message.into() });
+    }
+
+    pub fn tool_result(&self, call: &ToolCall, result: &str, error: bool) {
+        let (tool, id) = (call.name.clone(), call.id.clone());
+        (self.0)(StreamEvent::ToolResult { tool, id, result: result.to_owned(), error });
+    }
+
+    /// A failure of the loop. That a run was handed back, cancelled or lost is no failure.
+    pub fn error(&self, error: &RunError) {
+        if let RunError::Retry { fault, .. } | RunError::Fail { fault } = error {
+            let RunFault { code, message } = fault.clone();
+            (self.0)(StreamEvent::Error { code, message });
+        }
+    }
+}

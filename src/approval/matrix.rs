@@ -1,0 +1,94 @@
+//! The decision matrix: what a tool does × how much it matters → whether a person is asked first.
+//!
+//! Risk classes come from our registry of tools, never from what a tool or a model says about itself.
+
+use serde::{Deserialize, Serialize};
+
+/// What a tool does to the world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Category {
+    Read,
+    Write,
+    Delete,
+    SideEffect,
+    Analysis,
+    /// Touches only the tenant's own things inside Reveille: its recipient, tasks, memory.
+    Internal,
+}
+
+/// How much it matters when a call was wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Consequence {
+    Low,
+    Medium,
+    High,
+}
+
+/// What stands between a call and its execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    /// Nothing: it runs.
+    Auto,
+    /// A person's consent.
+    Confirm,
+}
+
+impl Category {
+    pub const ALL: [Category; 6] = [
+        Category::Read,
+        Category::Write,
+        Category::Delete,
+        Category::SideEffect,
+        Category::Analysis,
+        Category::Internal,
+    ];
+}
+
+impl Consequence {
+    pub const ALL: [Consequence; 3] = [Consequence::Low, Consequence::Medium, Consequence::High];
+}
+
+/// The gate of a call. `requires_confirmation` raises it and never lowers it.
+pub fn gate(category: Category, consequence: Consequence, requires_confirmation: bool) -> Gate {
+    use Category::*;
+    use Consequence::*;
+    match (category, consequence) {
+        _ if requires_confirmation => Gate::Confirm,
+        (Read | Analysis | Internal, Low | Medium) => Gate::Auto,
+        (Read | Analysis | Internal, High) => Gate::Confirm,
+        (Write | Delete | SideEffect, Low | Medium | High) => Gate::Confirm,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_matrix_is_the_one_that_is_written_down() {
+        let mut table = String::new();
+        for category in Category::ALL {
+            let row = Consequence::ALL.map(|consequence| gate(category, consequence, false));
+            table.push_str(&format!("{category:?} {row:?}\n"));
+        }
+        insta::assert_snapshot!(table, @r"
+        Read [Auto, Auto, Confirm]
+        Write [Confirm, Confirm, Confirm]
+        Delete [Confirm, Confirm, Confirm]
+        SideEffect [Confirm, Confirm, Confirm]
+        Analysis [Auto, Auto, Confirm]
+        Internal [Auto, Auto, Confirm]
+        ");
+    }
+
+    #[test]
+    fn a_tool_that_asks_for_confirmation_always_gets_it() {
+        for category in Category::ALL {
+            for consequence in Consequence::ALL {
+                assert_eq!(gate(category, consequence, true), Gate::Confirm);
+            }
+        }
+    }
+}

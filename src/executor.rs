@@ -1,0 +1,97 @@
+//! Executors: how a run is executed. The port, the registry, and what an execution is given.
+//!
+//! An executor owns nothing between calls: all that it needs comes with the job, all that must outlive it goes
+//! through the job's store.
+
+pub mod host;
+pub mod hub;
+pub mod orchestrator;
+
+use std::sync::Arc;
+
+use chrono_tz::Tz;
+use futures::future::BoxFuture;
+use serde_json::Value;
+
+use crate::agent::{AgentStore, ChannelLimits, Sink, Stop};
+use crate::clock::Clock;
+use crate::invalid::{Faults, did_you_mean};
+use crate::run::Run;
+use crate::run::outcome::{Outcome, RunError};
+use crate::task::{Action, Task};
+use crate::tool::Host;
+
+/// What made the task fire, as far as the agent is told of it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Cause {
+    /// A schedule, run now, a backfill, a retry.
+    Schedule,
+    Event {
+        kind: String,
+        event: Value,
+    },
+    Condition {
+        expression: String,
+        value: Value,
+    },
+}
+
+/// One execution of a run.
+#[derive(Clone)]
+pub struct Job {
+    pub run: Run,
+    /// `None` for a chat run.
+    pub task: Option<Task>,
+    pub cause: Cause,
+    /// The recipient's time zone.
+    pub timezone: Tz,
+    /// Of the first channel that will tell the answer; `None` when it is told to nobody.
+    pub channel: Option<ChannelLimits>,
+    pub store: Arc<dyn AgentStore>,
+    pub host: Arc<dyn Host>,
+    pub stop: Stop,
+    pub sink: Sink,
+    pub clock: Clock,
+}
+
+/// A way to execute runs.
+pub trait Executor: Send + Sync {
+    /// The word in a task's `executor`.
+    fn name(&self) -> &'static str;
+
+    /// Adds what is wrong with an action; pointers begin with `/action`.
+    fn validate(&self, action: &Action, faults: &mut Faults);
+
+    /// Executes a run, or goes on with it where its transcript ends. Safe to drop at any await: what was appended
+    /// stays, the rest is done again.
+    fn execute(&self, job: Job) -> BoxFuture<'_, Result<Outcome, RunError>>;
+}
+
+/// The executors that tasks may name.
+#[derive(Clone)]
+pub struct Registry(Vec<Arc<dyn Executor>>);
+
+impl Registry {
+    pub fn new(executors: Vec<Arc<dyn Executor>>) -> Registry {
+        Registry(executors)
+    }
+
+    pub fn find(&self, name: &str) -> Option<&Arc<dyn Executor>> {
+        self.0.iter().find(|executor| executor.name() == name)
+    }
+
+    pub fn names(&self) -> Vec<&'static str> {
+        self.0.iter().map(|executor| executor.name()).collect()
+    }
+
+    /// Adds what is wrong with an executor's name and the action meant for it.
+    pub fn validate(&self, name: &str, action: &Action, faults: &mut Faults) {
+        match self.find(name) {
+            Some(executor) => executor.validate(action, faults),
+            None => {
+                let hint = did_you_mean(name, self.names());
+                faults.add("/executor", format!("unknown executor `{name}`{hint}"));
+            }
+        }
+    }
+}

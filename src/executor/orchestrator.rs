@@ -1,0 +1,192 @@
+//! `orchestrator`: turns a fire into a message and hands it to the agent, which does not know the difference from a
+//! person's. The default executor.
+
+use chrono::SecondsFormat;
+use futures::future::BoxFuture;
+use serde_json::{Map, Value, json};
+use tracing::Instrument;
+
+use crate::agent::{Agent, Handled, Incoming, Wishes};
+use crate::executor::{Cause, Executor, Job};
+use crate::id::Tenant;
+use crate::invalid::{Faults, did_you_mean, escape};
+use crate::run::outcome::{Outcome, RunError};
+use crate::run::{Missed, Run, Usage};
+use crate::task::{Action, Task};
+
+/// The keys of `action.config`.
+const KEYS: [&str; 4] = ["system_prompt", "model", "max_turns", "tools"];
+/// Longest persona of a task, in characters.
+const PERSONA_LENGTH: usize = 32_768;
+/// Most turns that a task may ask for.
+const MOST_TURNS: u64 = 100;
+
+pub struct Orchestrator {
+    agent: Agent,
+}
+
+impl Orchestrator {
+    pub fn new(agent: Agent) -> Orchestrator {
+        Orchestrator { agent }
+    }
+
+    async fn run(&self, job: Job) -> Result<Outcome, RunError> {
+        let task = job.task.as_ref().ok_or_else(|| RunError::fail("no_task", "the task of the run is gone"))?;
+        let incoming = Incoming {
+            tenant: Tenant::new(&job.run.tenant_id).map_err(|why| RunError::fail("invalid_tenant", why))?,
+            run_id: job.run.id,
+            text: message(&job, task),
+            metadata: metadata(&job.run),
+            wishes: self.wishes_now(&task.spec.action)?,
+            timezone: job.timezone,
+            channel: job.channel,
+            host: job.host,
+            store: job.store,
+            stop: job.stop,
+            sink: job.sink,
+            clock: job.clock,
+        };
+        match self.agent.handle_message(&incoming).await? {
+            Handled::Answered(result) => Ok(Outcome::Succeeded { output: result.response, usage: result.usage }),
+            Handled::Refused { reason } => Ok(Outcome::Skipped { reason, usage: Usage::default() }),
+        }
+    }
+
+    /// The task's wishes once more: models and tools may have gone since they were checked.
+    fn wishes_now(&self, action: &Action) -> Result<Wishes, RunError> {
+        let mut faults = Faults::new();
+        let wishes = self.wishes(&action.config, &mut faults);
+        faults.or(wishes).map_err(|faults| RunError::fail("invalid_action", faults.to_string()))
+    }
+
+    fn wishes(&self, config: &Map<String, Value>, faults: &mut Faults) -> Wishes {
+        for key in config.keys().filter(|key| !KEYS.contains(&key.as_str())) {
+            let hint = did_you_mean(key, KEYS);
+            let place = format!("/action/config/{}", escape(key));
+            faults.add(place, format!("unknown key `{key}`{hint}; known: {}", KEYS.join(", ")));
+        }
+        let given = |key: &str| config.get(key).filter(|value| !value.is_null());
+        Wishes {
+            system_prompt: given("system_prompt").and_then(|value| persona(value, faults)),
+            model: given("model").and_then(|value| self.model(value, faults)),
+            max_turns: given("max_turns").and_then(|value| max_turns(value, faults)),
+            tools: given("tools").and_then(|value| self.allowed(value, faults)),
+        }
+    }
+
+    fn model(&self, value: &Value, faults: &mut Faults) -> Option<String> {
+        let place = "/action/config/model";
+        let name = text(value, place, faults)?;
+        if !self.agent.models.names().any(|known| known == name) {
+            let hint = did_you_mean(&name, self.agent.models.names());
+            faults.add(place, format!("unknown model `{name}`{hint}"));
+        }
+        Some(name)
+    }
+
+    fn allowed(&self, value: &Value, faults: &mut Faults) -> Option<Vec<String>> {
+        let names: Vec<String> = faults.read(value, "/action/config/tools")?;
+        for (index, name) in names.iter().enumerate() {
+            if !self.agent.tools.names().any(|known| known == name) {
+                let hint = did_you_mean(name, self.agent.tools.names());
+                faults.add(format!("/action/config/tools/{index}"), format!("unknown tool `{name}`{hint}"));
+            }
+        }
+        Some(names)
+    }
+}
+
+impl Executor for Orchestrator {
+    fn name(&self) -> &'static str {
+        "orchestrator"
+    }
+
+    fn validate(&self, action: &Action, faults: &mut Faults) {
+        if action.instruction.trim().is_empty() {
+            faults.add("/action/instruction", "is missing: what the agent is to do, in plain words");
+        }
+        self.wishes(&action.config, faults);
+    }
+
+    fn execute(&self, job: Job) -> BoxFuture<'_, Result<Outcome, RunError>> {
+        let span = tracing::info_span!(
+            "run",
+            run_id = %job.run.id,
+            task_id = job.run.task_id.map(tracing::field::display),
+            fire_key = %job.run.fire_key,
+            trigger_type = %job.run.trigger_type,
+        );
+        Box::pin(self.run(job).instrument(span))
+    }
+}
+
+fn text(value: &Value, place: &str, faults: &mut Faults) -> Option<String> {
+    faults.read::<String>(value, place)
+}
+
+fn persona(value: &Value, faults: &mut Faults) -> Option<String> {
+    let place = "/action/config/system_prompt";
+    let persona = text(value, place, faults)?;
+    if persona.chars().count() > PERSONA_LENGTH {
+        faults.add(place, format!("must be at most {PERSONA_LENGTH} characters"));
+    }
+    Some(persona)
+}
+
+fn max_turns(value: &Value, faults: &mut Faults) -> Option<u32> {
+    match value.as_u64().filter(|turns| (1..=MOST_TURNS).contains(turns)) {
+        Some(turns) => u32::try_from(turns).ok(),
+        None => {
+            faults.add("/action/config/max_turns", format!("must be a whole number from 1 to {MOST_TURNS}"));
+            None
+        }
+    }
+}
+
+/// What goes with the message into the transcript.
+fn metadata(run: &Run) -> Map<String, Value> {
+    let fields = [
+        ("source", json!("trigger")),
+        ("trigger_type", json!(run.trigger_type)),
+        ("task_id", json!(run.task_id)),
+        ("run_id", json!(run.id)),
+        ("fire_key", json!(run.fire_key)),
+    ];
+    fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// The trigger message: cause and instruction, then which run this is.
+fn message(job: &Job, task: &Task) -> String {
+    let instruction = &task.spec.action.instruction;
+    let mut text = match &job.cause {
+        Cause::Schedule => format!("[Scheduled Task] {instruction}"),
+        Cause::Event { kind, event } => format!("[Event Trigger] {kind}: {event}\n\n{instruction}"),
+        Cause::Condition { expression, value } => {
+            format!("[Condition Trigger] Condition met: {expression}\nValue: {value}\n\n{instruction}")
+        }
+    };
+    let due = job.run.scheduled_for.with_timezone(&job.timezone).to_rfc3339_opts(SecondsFormat::Secs, false);
+    text.push_str(&format!("\n\nThis is run {} of the task \"{}\", due {due}.", job.run.id, task.name));
+    if let Some(missed) = &job.run.missed {
+        text.push_str(&format!(" {}", told_missed(missed, job)));
+    }
+    if let Some(input) = &job.run.input {
+        text.push_str(&format!("\nInput: {input}"));
+    }
+    text
+}
+
+fn told_missed(missed: &Missed, job: &Job) -> String {
+    let local =
+        |at: chrono::DateTime<chrono::Utc>| at.with_timezone(&job.timezone).to_rfc3339_opts(SecondsFormat::Secs, false);
+    let (count, fires) = match missed.count {
+        Some(1) => ("1".to_owned(), "fire was"),
+        Some(count) => (count.to_string(), "fires were"),
+        None => ("Very many".to_owned(), "fires were"),
+    };
+    format!(
+        "{count} earlier {fires} missed, from {} to {}; this run stands for all of them.",
+        local(missed.from),
+        local(missed.to)
+    )
+}

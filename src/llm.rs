@@ -1,0 +1,250 @@
+//! Models: what is asked of them, what they answer, and how a call fails.
+//!
+//! Owns the port and the registry of providers. Never stores anything and never decides what a conversation is:
+//! a call is a function of its request. Nothing here survives a crash.
+
+pub mod anthropic;
+pub mod fallback;
+pub mod openai;
+pub mod pricing;
+pub mod scripted;
+pub mod settings;
+pub mod tokens;
+mod wire;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde_json::Value;
+
+use crate::clock::Clock;
+use crate::egress;
+use crate::invalid::{Faults, InvalidSpec, escape};
+use crate::llm::fallback::{Chain, Link, Retry};
+use crate::llm::scripted::{Scenario, Scripted};
+use crate::run::transcript::{Message, ToolCall};
+use crate::secret::Secret;
+
+pub use crate::llm::settings::{ModelSettings, Settings};
+
+/// A tool as a model sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolSchema {
+    pub name: String,
+    pub description: String,
+    /// JSON Schema of the arguments, an object.
+    pub parameters: Value,
+}
+
+/// Whether the model may call tools in this answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToolChoice {
+    Auto,
+    /// The tools are named, because the conversation mentions them, and may not be called.
+    None,
+}
+
+/// One question to a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelRequest {
+    pub messages: Vec<Message>,
+    pub tools: Vec<ToolSchema>,
+    pub tool_choice: ToolChoice,
+    /// Longest answer in tokens; `None`: the model's own setting.
+    pub max_tokens: Option<u32>,
+    pub temperature: Option<f64>,
+}
+
+/// Tokens of one call as the provider counted them; zero where it did not say.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tokens {
+    pub input: i64,
+    pub output: i64,
+}
+
+/// Why the model stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    Done,
+    ToolCalls,
+    /// The answer was cut at the longest length.
+    Length,
+    /// The provider withheld the answer.
+    Refused,
+}
+
+/// One answer of a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelAnswer {
+    pub text: Option<String>,
+    pub tool_calls: Vec<ToolCall>,
+    pub stop: StopReason,
+    pub tokens: Tokens,
+}
+
+/// How a call failed, by what can be done about it. Messages carry no secrets.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LlmError {
+    /// Wait and ask again.
+    #[error("rate limited: {message}")]
+    RateLimited { retry_after: Option<Duration>, message: String },
+    /// The conversation does not fit; a shorter one may.
+    #[error("the conversation is too long for the model: {message}")]
+    Overflow { message: String },
+    #[error("no answer in time: {message}")]
+    Timeout { message: String },
+    /// This key will not do; another may.
+    #[error("the key was refused: {message}")]
+    Auth { message: String },
+    /// The provider or the way to it is broken; later may do.
+    #[error("unavailable: {message}")]
+    Transient { message: String },
+    /// The same request will never do.
+    #[error("refused: {message}")]
+    Rejected { message: String },
+}
+
+/// Hears the text of an answer piece by piece.
+pub type OnDelta<'a> = &'a (dyn Fn(&str) + Send + Sync);
+
+/// One model behind one key.
+pub trait Model: Send + Sync {
+    /// Asks once; no retries. With `on_delta` the text is told as it comes where the provider can, in one piece
+    /// where it can't; the answer is whole in either case.
+    fn complete<'a>(
+        &'a self,
+        request: &'a ModelRequest,
+        on_delta: Option<OnDelta<'a>>,
+    ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>>;
+}
+
+/// What a provider makes a model of.
+pub struct Offer<'a> {
+    pub settings: &'a ModelSettings,
+    pub key: Option<&'a Secret>,
+    pub client: &'a reqwest::Client,
+    pub clock: &'a Clock,
+}
+
+/// A way to models. A fault's pointer is relative to the model's settings.
+pub struct Provider {
+    pub name: &'static str,
+    make: fn(&Offer) -> Result<Arc<dyn Model>, InvalidSpec>,
+}
+
+/// The providers that settings may name.
+pub const PROVIDERS: [Provider; 3] = [
+    Provider { name: "openai", make: |offer| Ok(Arc::new(openai::OpenAi::new(offer))) },
+    Provider { name: "anthropic", make: |offer| Ok(Arc::new(anthropic::Anthropic::new(offer))) },
+    Provider { name: "scripted", make: scripted },
+];
+
+fn scripted(offer: &Offer) -> Result<Arc<dyn Model>, InvalidSpec> {
+    let fault = |message| InvalidSpec { pointer: "/scenario".into(), message };
+    let path = offer.settings.scenario.as_deref().ok_or_else(|| fault("is missing: the scenario file".into()))?;
+    let scenario = Scenario::load(path).map_err(fault)?;
+    Ok(Arc::new(Scripted::new(scenario, offer.clock.clone())))
+}
+
+/// The configured models. Cheap to clone.
+#[derive(Clone)]
+pub struct Models {
+    links: Arc<[Arc<Link>]>,
+    default: String,
+    fallback: Vec<String>,
+    retry: Retry,
+    clock: Clock,
+}
+
+impl Models {
+    /// Makes the models of the settings; all faults at once, with pointers below `/llm`.
+    pub fn build(settings: &Settings, retry: Retry, clock: &Clock) -> Result<Models, Faults> {
+        let mut faults = Faults::new();
+        settings.check(&mut faults);
+        let mut links = Vec::new();
+        for (name, model) in &settings.models {
+            match link(name, model, clock) {
+                Ok(link) => links.push(link),
+                Err(fault) => faults.add(format!("/llm/models/{}{}", escape(name), fault.pointer), fault.message),
+            }
+        }
+        faults.or(Models::new(links, &settings.default, settings.fallback.clone(), retry, clock))
+    }
+
+    /// Models that were made elsewhere: for embedding and tests.
+    pub fn new(links: Vec<Link>, default: &str, fallback: Vec<String>, retry: Retry, clock: &Clock) -> Models {
+        let links = links.into_iter().map(Arc::new).collect();
+        Models { links, default: default.to_owned(), fallback, retry, clock: clock.clone() }
+    }
+
+    /// The names of all models, as a task may use them.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.links.iter().map(|link| link.name.as_str())
+    }
+
+    /// The named model, or the default, and those that follow it. `None`: there is no such model.
+    pub fn chain(&self, first: Option<&str>) -> Option<Chain> {
+        let first = first.unwrap_or(&self.default);
+        let find = |name: &str| self.links.iter().find(|link| link.name == name).cloned();
+        let following = self.fallback.iter().filter(|name| *name != first).filter_map(|name| find(name));
+        let links = std::iter::once(find(first)?).chain(following).collect();
+        Some(Chain::new(links, self.retry, self.clock.clone()))
+    }
+}
+
+fn link(name: &str, settings: &ModelSettings, clock: &Clock) -> Result<Link, InvalidSpec> {
+    let client = egress::operator_client(Duration::from_secs(settings.timeout_seconds));
+    let provider = PROVIDERS.iter().find(|provider| provider.name == settings.provider);
+    let make = |key| match provider {
+        Some(provider) => (provider.make)(&Offer { settings, key, client: &client, clock }).map(Some),
+        None => Ok(None), // the settings' own check names it
+    };
+    let mut keys: Vec<Option<&Secret>> = settings.keys().map(Some).collect();
+    if keys.is_empty() {
+        keys.push(None);
+    }
+    let models = keys.into_iter().filter_map(|key| make(key).transpose()).collect::<Result<Vec<_>, _>>()?;
+    Ok(Link {
+        name: name.to_owned(),
+        keys: models,
+        counter: tokens::Counter::of(&settings.model),
+        context_token_limit: settings.context_token_limit,
+        rates: pricing::Rates::from_dollars(settings.price_per_million_input, settings.price_per_million_output),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn build(text: &str) -> Result<Models, Faults> {
+        let retry = Retry { max_retries: 2, base_delay: Duration::from_secs(1) };
+        Models::build(&toml::from_str(text).unwrap(), retry, &Clock::system())
+    }
+
+    #[test]
+    fn a_chain_begins_with_the_named_model_and_goes_on_with_the_fallback() {
+        let models = build(
+            "fallback = ['spare', 'main']\n[models.main]\nmodel = 'gpt'\n[models.spare]\nmodel = 'claude'\n\
+             provider = 'anthropic'\n[models.other]\nmodel = 'x'",
+        )
+        .unwrap();
+        let names = |first| models.chain(first).map(|chain| chain.names().map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(names(None).unwrap(), ["main", "spare"]);
+        assert_eq!(names(Some("spare")).unwrap(), ["spare", "main"]);
+        assert_eq!(names(Some("other")).unwrap(), ["other", "spare", "main"]);
+        assert_eq!(names(Some("none")), None);
+    }
+
+    #[test]
+    fn without_models_there_is_no_chain() {
+        assert!(build("").unwrap().chain(None).is_none());
+    }
+
+    #[test]
+    fn a_scripted_model_without_its_scenario_is_a_fault_at_its_place() {
+        let faults = build("[models.main]\nprovider = 'scripted'").err().unwrap();
+        assert_eq!(faults, Faults::one("/llm/models/main/scenario", "is missing: the scenario file"));
+    }
+}

@@ -1,0 +1,266 @@
+//! OpenAI-compatible chat completions, streamed and not: OpenAI, Ollama, vLLM, OpenRouter, Azure and many more.
+//!
+//! Source of the shapes: <https://platform.openai.com/docs/api-reference/chat>.
+
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use serde_json::{Map, Value, json};
+
+use crate::llm::{
+    LlmError, Model, ModelAnswer, ModelRequest, Offer, OnDelta, StopReason, Tokens, ToolChoice, ToolSchema, wire,
+};
+use crate::run::transcript::{Message, ToolCall};
+use crate::secret::Secret;
+
+const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
+
+/// One model behind one key.
+pub struct OpenAi {
+    client: reqwest::Client,
+    url: String,
+    model: String,
+    key: Option<Secret>,
+    max_tokens: Option<u32>,
+    temperature: Option<f64>,
+    stream: bool,
+}
+
+impl OpenAi {
+    pub fn new(offer: &Offer) -> OpenAi {
+        let settings = offer.settings;
+        let base_url = settings.base_url.as_deref().unwrap_or(DEFAULT_BASE_URL).trim_end_matches('/');
+        OpenAi {
+            client: offer.client.clone(),
+            url: format!("{base_url}/chat/completions"),
+            model: settings.model.clone(),
+            key: offer.key.cloned(),
+            max_tokens: settings.max_output_tokens,
+            temperature: settings.temperature,
+            stream: settings.stream,
+        }
+    }
+
+    fn body(&self, request: &ModelRequest, stream: bool) -> Value {
+        let mut body = Map::new();
+        body.insert("model".into(), json!(self.model));
+        body.insert("messages".into(), request.messages.iter().map(message).collect());
+        if !request.tools.is_empty() {
+            let choice = match request.tool_choice {
+                ToolChoice::Auto => "auto",
+                ToolChoice::None => "none",
+            };
+            body.insert("tools".into(), request.tools.iter().map(tool).collect());
+            body.insert("tool_choice".into(), json!(choice));
+        }
+        if let Some(limit) = request.max_tokens.or(self.max_tokens) {
+            body.insert(self.limit_key().into(), json!(limit));
+        }
+        if let Some(temperature) = request.temperature.or(self.temperature) {
+            body.insert("temperature".into(), json!(temperature));
+        }
+        if stream {
+            body.insert("stream".into(), json!(true));
+            body.insert("stream_options".into(), json!({ "include_usage": true }));
+        }
+        Value::Object(body)
+    }
+
+    /// OpenAI itself has renamed the limit and refuses the old name; the others know the old one.
+    fn limit_key(&self) -> &'static str {
+        if self.url.starts_with("https://api.openai.com/") { "max_completion_tokens" } else { "max_tokens" }
+    }
+
+    async fn ask(&self, request: &ModelRequest, on_delta: Option<OnDelta<'_>>) -> Result<ModelAnswer, LlmError> {
+        let stream = self.stream && on_delta.is_some();
+        let mut post = self.client.post(&self.url).json(&self.body(request, stream));
+        if let Some(key) = &self.key {
+            post = post.bearer_auth(key.expose());
+        }
+        let response = wire::send(post, self.key.as_ref()).await?;
+        if stream && wire::is_event_stream(&response) {
+            return self.streamed(response, on_delta).await;
+        }
+        let answer = whole(&wire::json(response, self.key.as_ref()).await?)?;
+        if let (Some(on_delta), Some(text)) = (on_delta, &answer.text) {
+            on_delta(text);
+        }
+        Ok(answer)
+    }
+
+    async fn streamed(
+        &self,
+        response: reqwest::Response,
+        on_delta: Option<OnDelta<'_>>,
+    ) -> Result<ModelAnswer, LlmError> {
+        let mut events = wire::events(response, self.key.as_ref());
+        let mut gathered = Gathered::default();
+        while let Some(event) = events.next().await {
+            gathered.add(&event?, on_delta);
+        }
+        if gathered.finish_reason.is_none() {
+            return Err(wire::transient("the stream ended before the answer did"));
+        }
+        Ok(gathered.answer())
+    }
+}
+
+impl Model for OpenAi {
+    fn complete<'a>(
+        &'a self,
+        request: &'a ModelRequest,
+        on_delta: Option<OnDelta<'a>>,
+    ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>> {
+        Box::pin(self.ask(request, on_delta))
+    }
+}
+
+fn message(message: &Message) -> Value {
+    match message {
+        Message::System { text } => json!({ "role": "system", "content": text }),
+        Message::User { text, .. } => json!({ "role": "user", "content": text }),
+        Message::Assistant { text, tool_calls } if tool_calls.is_empty() => {
+            json!({ "role": "assistant", "content": text.as_deref().unwrap_or_default() })
+        }
+        Message::Assistant { text, tool_calls } => {
+            let calls: Vec<Value> = tool_calls.iter().map(call).collect();
+            json!({ "role": "assistant", "content": text, "tool_calls": calls })
+        }
+        Message::Tool { call_id, content, .. } => {
+            json!({ "role": "tool", "tool_call_id": call_id, "content": content })
+        }
+    }
+}
+
+fn call(call: &ToolCall) -> Value {
+    // what the model wrote and was no JSON goes back as it was
+    let arguments = match &call.arguments {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    json!({ "id": call.id, "type": "function", "function": { "name": call.name, "arguments": arguments } })
+}
+
+fn tool(tool: &ToolSchema) -> Value {
+    json!({
+        "type": "function",
+        "function": { "name": tool.name, "description": tool.description, "parameters": tool.parameters },
+    })
+}
+
+/// An answer that came in one piece.
+fn whole(body: &Value) -> Result<ModelAnswer, LlmError> {
+    let choice = body["choices"].get(0).ok_or_else(|| wire::transient("the answer has no choices"))?;
+    let mut gathered = Gathered { tokens: tokens(&body["usage"]), ..Gathered::default() };
+    gathered.text.push_str(choice["message"]["content"].as_str().unwrap_or_default());
+    gathered.refused = choice["message"]["refusal"].is_string();
+    for call in choice["message"]["tool_calls"].as_array().into_iter().flatten() {
+        gathered.calls.push(PartialCall::default());
+        gathered.calls.last_mut().expect("just pushed").add(call);
+    }
+    gathered.finish_reason = choice["finish_reason"].as_str().map(str::to_owned);
+    Ok(gathered.answer())
+}
+
+/// An answer, as far as it has come.
+#[derive(Default)]
+struct Gathered {
+    text: String,
+    calls: Vec<PartialCall>,
+    finish_reason: Option<String>,
+    refused: bool,
+    tokens: Tokens,
+}
+
+#[derive(Default)]
+struct PartialCall {
+    index: Option<u64>,
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+impl PartialCall {
+    fn add(&mut self, delta: &Value) {
+        let take = |place: &mut String, value: &Value| place.push_str(value.as_str().unwrap_or_default());
+        // id and name come whole, and some servers repeat them in every piece
+        if self.id.is_empty() {
+            take(&mut self.id, &delta["id"]);
+        }
+        if self.name.is_empty() {
+            take(&mut self.name, &delta["function"]["name"]);
+        }
+        match &delta["function"]["arguments"] {
+            object @ Value::Object(_) => self.arguments = object.to_string(),
+            text => take(&mut self.arguments, text),
+        }
+    }
+
+    fn whole(self) -> ToolCall {
+        ToolCall { id: self.id, name: self.name, arguments: arguments(&self.arguments) }
+    }
+}
+
+impl Gathered {
+    fn add(&mut self, chunk: &Value, on_delta: Option<OnDelta<'_>>) {
+        if chunk["usage"].is_object() {
+            self.tokens = tokens(&chunk["usage"]);
+        }
+        let Some(choice) = chunk["choices"].get(0) else { return };
+        if let Some(text) = choice["delta"]["content"].as_str().filter(|text| !text.is_empty()) {
+            self.text.push_str(text);
+            if let Some(on_delta) = on_delta {
+                on_delta(text);
+            }
+        }
+        self.refused |= choice["delta"]["refusal"].is_string();
+        for delta in choice["delta"]["tool_calls"].as_array().into_iter().flatten() {
+            self.call(delta).add(delta);
+        }
+        if let Some(reason) = choice["finish_reason"].as_str() {
+            self.finish_reason = Some(reason.to_owned());
+        }
+    }
+
+    /// The call that a piece belongs to: by its index, or, from servers that send none, a new one with each new id.
+    fn call(&mut self, delta: &Value) -> &mut PartialCall {
+        let index = delta["index"].as_u64();
+        let id = delta["id"].as_str().unwrap_or_default();
+        let known = match index {
+            Some(_) => self.calls.iter().position(|call| call.index == index),
+            None if id.is_empty() => self.calls.len().checked_sub(1),
+            None => self.calls.iter().position(|call| call.id == id),
+        };
+        let place = known.unwrap_or_else(|| {
+            self.calls.push(PartialCall { index, ..PartialCall::default() });
+            self.calls.len() - 1
+        });
+        &mut self.calls[place]
+    }
+
+    fn answer(self) -> ModelAnswer {
+        let tool_calls: Vec<ToolCall> = self.calls.into_iter().map(PartialCall::whole).collect();
+        let stop = match self.finish_reason.as_deref() {
+            Some("content_filter") => StopReason::Refused,
+            _ if self.refused => StopReason::Refused,
+            Some("length") => StopReason::Length,
+            // some servers say `stop` though there are calls
+            _ if !tool_calls.is_empty() => StopReason::ToolCalls,
+            _ => StopReason::Done,
+        };
+        let text = Some(self.text).filter(|text| !text.is_empty());
+        ModelAnswer { text, tool_calls, stop, tokens: self.tokens }
+    }
+}
+
+fn tokens(usage: &Value) -> Tokens {
+    let count = |name: &str| usage[name].as_i64().unwrap_or_default().max(0);
+    Tokens { input: count("prompt_tokens"), output: count("completion_tokens") }
+}
+
+/// The arguments as JSON; what is none stays text, which no tool's schema accepts, and the model is told so.
+fn arguments(text: &str) -> Value {
+    match text.trim() {
+        "" => json!({}),
+        trimmed => serde_json::from_str(trimmed).unwrap_or_else(|_| Value::String(text.to_owned())),
+    }
+}

@@ -1,0 +1,255 @@
+//! Tools: functions that a model may call, and the host through which they touch the tenant's own things.
+//!
+//! Owns the port and the list of tools. Decides nothing about consent or repetition (that is the agent's), keeps
+//! nothing: what a call did is in the transcript and, where it matters, behind its idempotency key.
+
+pub mod builtin;
+pub mod registry;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono_tz::Tz;
+use futures::future::BoxFuture;
+use serde::Serialize;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::approval::matrix::{Category, Consequence};
+use crate::clock::Clock;
+use crate::id::Tenant;
+use crate::invalid::Faults;
+
+pub use crate::tool::registry::Registry;
+
+/// Where a tool is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolStatus {
+    Active,
+    /// Still works; its use is warned of.
+    Deprecated,
+    /// Is offered to no model, and refused when called by name.
+    Removed,
+}
+
+/// What is known of a tool before it is called.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Definition {
+    pub name: String,
+    /// What it does and when to use it, for the model.
+    pub description: String,
+    /// JSON Schema of the arguments, an object.
+    pub parameters: Value,
+    pub category: Category,
+    pub consequence: Consequence,
+    pub requires_confirmation: bool,
+    /// Time limit of one call; `None`: the loop's.
+    #[serde(skip)]
+    pub timeout: Option<Duration>,
+    pub version: String,
+    pub status: ToolStatus,
+    /// Whether a call may be repeated with the same idempotency key, and has its effect once.
+    pub idempotent: bool,
+}
+
+/// What a call is told besides its arguments. Comes from the engine, never from the model.
+#[derive(Clone)]
+pub struct ToolContext {
+    pub tenant: Tenant,
+    pub run_id: Uuid,
+    pub turn: i64,
+    /// The model's id of the call.
+    pub call_id: String,
+    /// Hex SHA-256 of run, turn and call: the same when the call is repeated, never another call's.
+    pub idempotency_key: String,
+    /// The agents through which the call came, outermost first.
+    pub delegation_chain: Vec<String>,
+    /// The recipient's time zone.
+    pub timezone: Tz,
+    /// How long this call may take.
+    pub time_limit: Duration,
+    pub host: Arc<dyn Host>,
+    pub clock: Clock,
+}
+
+/// What a call answers the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolOutput {
+    pub text: String,
+}
+
+/// The kinds of failure that a model is told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Failure {
+    Timeout,
+    RateLimit,
+    ResourceError,
+    TransientError,
+    PermissionDenied,
+    InvalidParameters,
+    NotFound,
+    ValidationError,
+    ExecutionError,
+    InternalError,
+    DependencyError,
+}
+
+/// How a call failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ToolError {
+    /// The model is told and goes on.
+    #[error("{}: {message}", kind.as_str())]
+    Tell {
+        kind: Failure,
+        /// Stable, for programs; more exact than the kind.
+        code: String,
+        /// One sentence. Never a secret.
+        message: String,
+    },
+    /// The run can't go on: it fails with this code.
+    #[error("{code}: {message}")]
+    Abort { code: String, message: String },
+}
+
+/// One tool. The context says how long a call may take; it is dropped when it takes longer.
+pub trait Tool: Send + Sync {
+    fn definition(&self) -> &Definition;
+
+    /// Executes a call whose arguments have passed the schema.
+    fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;
+}
+
+/// Which tasks `list_tasks` is to show.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TaskFilter {
+    /// A word of `TaskStatus`.
+    pub status: Option<String>,
+    /// Part of the name.
+    pub q: Option<String>,
+    pub limit: u32,
+}
+
+/// A message to the tenant's own recipient.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    pub run_id: Uuid,
+    /// `None`: the recipient's own order.
+    pub channel: Option<String>,
+    pub subject: String,
+    pub text: String,
+    /// `call:<run>:<turn>:<call>`; a second notice with the same key is the first.
+    pub dedupe_key: String,
+}
+
+/// Why the host did not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HostError {
+    /// Not there, or another tenant's.
+    #[error("not found")]
+    NotFound,
+    #[error("{0}")]
+    Invalid(Faults),
+    /// It can't be done as things stand; the sentence says why.
+    #[error("{0}")]
+    Conflict(String),
+    /// The store is away; later may do.
+    #[error("the store is unavailable")]
+    Unavailable,
+}
+
+/// What tools may do inside Reveille. The tenant comes from the context of the call, never from the model.
+pub trait Host: Send + Sync {
+    /// Creates a task from the JSON form of the API; the same key answers the same task. Answers the task.
+    fn create_task<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        draft: Value,
+        idempotency_key: &'a str,
+    ) -> BoxFuture<'a, Result<Value, HostError>>;
+
+    /// Answers `{"items": [...]}`, newest first.
+    fn list_tasks<'a>(&'a self, tenant: &'a Tenant, filter: TaskFilter) -> BoxFuture<'a, Result<Value, HostError>>;
+
+    /// Pauses a task; one that is paused already stays so. Answers the task.
+    fn pause_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>>;
+
+    /// Deletes a task. Answers `{"deleted": id}`.
+    fn delete_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>>;
+
+    /// Puts a message into the outbox. Answers `{"delivery_id": id}`.
+    fn notify<'a>(&'a self, tenant: &'a Tenant, notice: Notice) -> BoxFuture<'a, Result<Value, HostError>>;
+}
+
+impl Failure {
+    /// The word, as told to the model.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Failure::Timeout => "timeout",
+            Failure::RateLimit => "rate_limit",
+            Failure::ResourceError => "resource_error",
+            Failure::TransientError => "transient_error",
+            Failure::PermissionDenied => "permission_denied",
+            Failure::InvalidParameters => "invalid_parameters",
+            Failure::NotFound => "not_found",
+            Failure::ValidationError => "validation_error",
+            Failure::ExecutionError => "execution_error",
+            Failure::InternalError => "internal_error",
+            Failure::DependencyError => "dependency_error",
+        }
+    }
+}
+
+impl ToolContext {
+    /// The key of a call: whoever repeats it repeats this, too. Source: `promises.md` P5.
+    pub fn key_of(run_id: Uuid, turn: i64, call_id: &str) -> String {
+        let identity = format!("{run_id}|{turn}|{call_id}");
+        hex::encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, identity.as_bytes()))
+    }
+}
+
+impl ToolOutput {
+    /// Readable JSON: a model reads it better with its line breaks, and it is cut at one.
+    pub fn json(value: &Value) -> ToolOutput {
+        ToolOutput { text: format!("{value:#}") }
+    }
+}
+
+impl ToolError {
+    pub fn tell(kind: Failure, code: impl Into<String>, message: impl Into<String>) -> ToolError {
+        ToolError::Tell { kind, code: code.into(), message: message.into() }
+    }
+
+    /// The arguments will not do, and why.
+    pub fn arguments(message: impl Into<String>) -> ToolError {
+        ToolError::tell(Failure::InvalidParameters, "invalid_parameters", message)
+    }
+}
+
+impl From<HostError> for ToolError {
+    fn from(error: HostError) -> ToolError {
+        let message = error.to_string();
+        match error {
+            HostError::NotFound => ToolError::tell(Failure::NotFound, "not_found", message),
+            HostError::Invalid(_) => ToolError::tell(Failure::ValidationError, "invalid", message),
+            HostError::Conflict(_) => ToolError::tell(Failure::ExecutionError, "conflict", message),
+            HostError::Unavailable => ToolError::tell(Failure::ResourceError, "store_unavailable", message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_of_a_call_is_its_own() {
+        let run = Uuid::from_u128(7);
+        let key = ToolContext::key_of(run, 1, "call_1");
+        assert_eq!(key.len(), 64);
+        assert_eq!(key, ToolContext::key_of(run, 1, "call_1"));
+        let others = [(Uuid::from_u128(8), 1, "call_1"), (run, 2, "call_1"), (run, 1, "call_2")];
+        assert!(others.iter().all(|(run, turn, call)| ToolContext::key_of(*run, *turn, call) != key));
+    }
+}

@@ -1,0 +1,56 @@
+//! The tools that are always there.
+
+mod http_request;
+mod notify;
+mod tasks;
+mod time;
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::approval::matrix::{Category, Consequence};
+use crate::egress::Egress;
+use crate::tool::{Definition, Tool, ToolError, ToolStatus};
+
+/// All of them.
+pub fn all(egress: &Egress) -> Vec<Arc<dyn Tool>> {
+    vec![
+        Arc::new(time::CurrentTime::new()),
+        Arc::new(http_request::HttpRequest::new(egress.clone())),
+        Arc::new(notify::SendNotification::new()),
+        Arc::new(tasks::CreateTask::new()),
+        Arc::new(tasks::ListTasks::new()),
+        Arc::new(tasks::PauseTask::new()),
+        Arc::new(tasks::DeleteTask::new()),
+    ]
+}
+
+/// What all of them have in common: active, of this release, and safe to repeat (they read, or the host knows the
+/// idempotency key, or doing it twice is doing it once).
+fn definition(
+    name: &str,
+    description: &str,
+    parameters: Value,
+    category: Category,
+    consequence: Consequence,
+) -> Definition {
+    Definition {
+        name: name.into(),
+        description: description.into(),
+        parameters,
+        category,
+        consequence,
+        requires_confirmation: false,
+        timeout: None,
+        version: "1.0.0".into(),
+        status: ToolStatus::Active,
+        idempotent: true,
+    }
+}
+
+/// Arguments that have passed the schema, as the tool's own type.
+fn read<T: DeserializeOwned>(arguments: Value) -> Result<T, ToolError> {
+    serde_json::from_value(arguments).map_err(|error| ToolError::arguments(error.to_string()))
+}
