@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod binary;
+pub mod gate;
 pub mod model;
 pub mod postgres;
 pub mod servers;
