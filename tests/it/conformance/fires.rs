@@ -239,7 +239,7 @@ async fn max_runs_completes_the_task(world: &World) {
 }
 
 async fn a_trigger_that_can_not_be_read_disables_its_task_and_harms_no_other(world: &World) {
-    let broken = world.task(json!({"cron": "0 9 * * *", "timezone": "Europe/Berlin"})).await;
+    let broken = world.task(json!({"cron": "30 9 * * *", "timezone": "Europe/Berlin"})).await;
     let sound = world.task(json!({"interval": "1m"})).await;
     let spec = "replace(cast(spec as text), 'Europe/Berlin', 'Europe/Atlantis')";
     let spec = if world.is_postgres() { format!("({spec})::jsonb") } else { spec.into() };
