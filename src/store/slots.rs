@@ -57,6 +57,18 @@ macro_rules! unpark {
 }
 pub(super) use unpark;
 
+/// Takes the slot from a run that has ended.
+macro_rules! free_slot {
+    ($conn:ident, $task_id:expr, $run_id:expr) => {{
+        sqlx::query("delete from slots where task_id = $1 and run_id = $2")
+            .bind($task_id)
+            .bind($run_id)
+            .execute(&mut *$conn)
+            .await?;
+    }};
+}
+pub(super) use free_slot;
+
 /// Ends a run that has not been started, with its reason.
 macro_rules! close_unstarted {
     ($conn:ident, $run_id:expr, $state:expr, $reason:expr, $blocked_by:expr, $now:expr) => {{
@@ -100,7 +112,7 @@ macro_rules! resolve_blocked {
         .fetch_optional(&mut *$conn)
         .await?;
         if let Some(row) = row {
-            let holder: Option<uuid::Uuid> = sqlx::query_scalar($db.text($crate::store::slots::LOCK_SLOT))
+            let mut holder: Option<uuid::Uuid> = sqlx::query_scalar($db.text($crate::store::slots::LOCK_SLOT))
                 .bind(row.task_id)
                 .fetch_optional(&mut *$conn)
                 .await?;
@@ -109,6 +121,21 @@ macro_rules! resolve_blocked {
                     .bind(row.task_id)
                     .fetch_all(&mut *$conn)
                     .await?;
+            if let (None, Some(previous), "cancel_previous") = (&row.cancel_reason, holder, row.overlap.as_str()) {
+                // a holder that waits for its next attempt has no worker that could end it
+                let waits = sqlx::query("delete from queue where run_id = $1 and state <> 'started'")
+                    .bind(previous)
+                    .execute(&mut *$conn)
+                    .await?;
+                if waits.rows_affected() > 0 {
+                    close_unstarted!($conn, previous, RunState::Cancelled, Some(REASON_SUPERSEDED), Some(id), $now);
+                    $crate::store::slots::free_slot!($conn, row.task_id, previous);
+                    holder = None;
+                }
+                for older in &waiting {
+                    close_unstarted!($conn, *older, RunState::Cancelled, Some(REASON_SUPERSEDED), Some(id), $now);
+                }
+            }
             let fate = match (&row.cancel_reason, holder, row.overlap.as_str()) {
                 (Some(_), ..) => Blocked::Cancelled,
                 (None, None, _) => Blocked::Again,
@@ -119,6 +146,10 @@ macro_rules! resolve_blocked {
             match fate {
                 Blocked::Cancelled => {
                     close_unstarted!($conn, id, RunState::Cancelled, row.cancel_reason.as_deref(), None, $now);
+                    if holder == Some(id) {
+                        $crate::store::slots::free_slot!($conn, row.task_id, id);
+                        $crate::store::slots::hand_over!($conn, row.task_id, $now);
+                    }
                 }
                 Blocked::Skipped => {
                     close_unstarted!($conn, id, RunState::Skipped, Some("overlap"), holder, $now);
@@ -139,9 +170,6 @@ macro_rules! resolve_blocked {
                             .bind(REASON_SUPERSEDED)
                             .execute(&mut *$conn)
                             .await?;
-                        for older in waiting {
-                            close_unstarted!($conn, older, RunState::Cancelled, Some(REASON_SUPERSEDED), Some(id), $now);
-                        }
                     }
                     sqlx::query("delete from queue where run_id = $1").bind(id).execute(&mut *$conn).await?;
                     sqlx::query(
