@@ -78,7 +78,7 @@ impl Store {
     ) -> Result<Store, OpenError> {
         let url = settings.url.expose().replace("{data_dir}", &data_dir.to_string_lossy());
         let db = match url.split_once(':').map(|(scheme, _)| scheme) {
-            Some("sqlite") => open_sqlite(&url, settings).await?,
+            Some("sqlite") => open_sqlite(&url, settings, clock.now()).await?,
             Some("postgres" | "postgresql") => open_postgres(&url, settings, waiting).await?,
             _ => return Err(OpenError::Url("it must begin with `sqlite://` or `postgres://`".into())),
         };
@@ -94,10 +94,14 @@ impl Store {
 
     /// Asks the database for its time and pushes the measurement into the clock. SQLite's clock is the machine's.
     pub async fn measure_clock(&self) -> Result<Measurement, StoreError> {
-        let before = self.clock.elapsed();
-        let database_now: DateTime<Utc> = match &self.db {
-            Db::Postgres(pool) => sqlx::query_scalar("select clock_timestamp()").fetch_one(pool).await?,
-            Db::Sqlite { .. } => clock::machine_now(),
+        let (before, database_now): (Duration, DateTime<Utc>) = match &self.db {
+            Db::Postgres(pool) => {
+                // the wait for a connection is no part of the question
+                let mut connection = pool.acquire().await?;
+                let before = self.clock.elapsed();
+                (before, sqlx::query_scalar("select clock_timestamp()").fetch_one(&mut *connection).await?)
+            }
+            Db::Sqlite { .. } => (self.clock.elapsed(), clock::machine_now()),
         };
         let round_trip = self.clock.elapsed().saturating_sub(before);
         let measurement = Measurement { database_now, at: before + round_trip / 2, uncertainty: round_trip / 2 };
@@ -152,7 +156,7 @@ impl Store {
     }
 }
 
-async fn open_sqlite(url: &str, settings: &Settings) -> Result<Db, OpenError> {
+async fn open_sqlite(url: &str, settings: &Settings, now: DateTime<Utc>) -> Result<Db, OpenError> {
     let base = SqliteConnectOptions::from_str(url).map_err(|error| OpenError::Url(error.to_string()))?;
     let file = base.get_filename().to_owned();
     if let Some(folder) = file.parent() {
@@ -177,7 +181,7 @@ async fn open_sqlite(url: &str, settings: &Settings) -> Result<Db, OpenError> {
     let version: String = sqlx::query_scalar("select sqlite_version()").fetch_one(&writer).await.map_err(unusable)?;
     check_sqlite_version(&version)?;
     sqlx::migrate!("migrations/sqlite").run(&writer).await.map_err(|error| OpenError::Migration(error.to_string()))?;
-    Store::expire_dead_leases(&writer, clock::machine_now()).await.map_err(unusable)?;
+    Store::expire_dead_leases(&writer, now).await.map_err(unusable)?;
     let readers = SqlitePoolOptions::new()
         .max_connections(settings.max_connections.clamp(1, 8))
         .connect_with(options.read_only(true).create_if_missing(false))
