@@ -3,6 +3,7 @@
 //! Client commands speak HTTP to a running service and know nothing of its insides; `serve`, `demo`, `migrate` and
 //! `check` work on this machine. Exit codes: 0 done, 1 refused or failed, 2 wrong usage (clap's own).
 
+mod check;
 mod client;
 mod completions;
 mod delivery;
@@ -75,6 +76,8 @@ enum Command {
     Token(token::Command),
     /// Bring the tables of the database up to date
     Migrate(migrate::Args),
+    /// Look at the configuration and what it names, and say what is wrong
+    Check(check::Args),
     /// Print the versions of Reveille and of what is compiled in
     Version(version::Args),
     /// Print a completion script for a shell
@@ -103,6 +106,7 @@ async fn act(command: Command, environment: &Environment, screen: &mut Screen) -
         Command::Notify(command) => notify::run(command, environment, screen).await,
         Command::Token(command) => token::run(command, environment, screen).await,
         Command::Migrate(args) => migrate::run(args, environment, screen).await,
+        Command::Check(args) => check::run(args, environment, screen).await,
         Command::Version(args) => version::run(args, screen).await,
         Command::Completions(args) => completions::run(args, screen),
     }

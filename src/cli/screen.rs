@@ -108,6 +108,7 @@ impl Screen {
         let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
         for (name, value) in facts.iter().filter(|(_, value)| !value.is_empty()) {
             let name = self.tone(Tone::Faint, format!("{name:<width$}"));
+            let value = value.replace('\n', &format!("\n{:width$}  ", ""));
             self.line(format!("{name}  {value}"))?;
         }
         Ok(())
