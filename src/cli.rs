@@ -7,6 +7,7 @@ mod check;
 mod client;
 mod completions;
 mod delivery;
+mod demo;
 mod draft;
 mod failure;
 mod migrate;
@@ -53,6 +54,8 @@ pub struct Cli {
 enum Command {
     /// Run the service
     Serve(serve::Args),
+    /// See the whole story on one screen, offline
+    Demo(demo::Args),
     /// Create, list, change and run tasks
     #[command(subcommand)]
     Task(task::Command),
@@ -98,6 +101,7 @@ pub async fn run(cli: Cli, environment: &Environment) -> anyhow::Result<()> {
 async fn act(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     match command {
         Command::Serve(args) => serve::run(args, environment, screen).await,
+        Command::Demo(args) => demo::run(args, screen).await,
         Command::Task(command) => task::run(command, environment, screen).await,
         Command::Schedule(command) => schedule::run(command, screen),
         Command::Run(command) => run::run(command, environment, screen).await,

@@ -45,6 +45,11 @@ impl Screen {
         Screen { out: Box::new(out), coloured: false, width: None }
     }
 
+    /// Columns of the terminal; `None` in a pipe.
+    pub fn width(&self) -> Option<u16> {
+        self.width
+    }
+
     pub fn line(&mut self, text: impl AsRef<str>) -> io::Result<()> {
         writeln!(self.out, "{}", text.as_ref())
     }
