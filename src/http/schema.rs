@@ -168,15 +168,20 @@ pub struct Task {
     /// Absent: the recipient's own order. Null: the result is told to nobody.
     #[schema(required = false)]
     pub output: Option<Output>,
+    #[schema(required)]
     pub max_runs: Option<u64>,
     pub timeout_seconds: u64,
     pub retry: Retry,
+    #[schema(required)]
     pub pause_after_failures: Option<u32>,
     pub metadata: Map<String, Value>,
     pub status: TaskStatus,
     /// Why it is paused, disabled or completed.
+    #[schema(required)]
     pub status_reason: Option<String>,
+    #[schema(required)]
     pub next_fire_at: Option<DateTime<Utc>>,
+    #[schema(required)]
     pub last_run: Option<LastRun>,
     /// Runs that were made, skipped ones not counted.
     pub run_count: i64,
@@ -231,6 +236,7 @@ pub struct PreviewRequest {
 pub struct Run {
     pub id: Uuid,
     /// `null` for a chat run.
+    #[schema(required)]
     pub task_id: Option<Uuid>,
     pub tenant_id: String,
     /// Unique within the task.
@@ -241,20 +247,29 @@ pub struct Run {
     pub scheduled_for: DateTime<Utc>,
     pub state: RunState,
     /// Why it was skipped, cancelled or expired.
+    #[schema(required)]
     pub reason: Option<String>,
     /// The run that was in the way, where `reason` is `overlap`.
+    #[schema(required)]
     pub blocked_by: Option<Uuid>,
     pub attempt: i32,
     /// The fires that it stands for, besides its own.
+    #[schema(required)]
     pub missed: Option<Missed>,
+    #[schema(required)]
     pub retry_of: Option<Uuid>,
     pub event_ids: Vec<String>,
+    #[schema(required)]
     pub input: Option<Value>,
     pub created_at: DateTime<Utc>,
+    #[schema(required)]
     pub started_at: Option<DateTime<Utc>>,
+    #[schema(required)]
     pub finished_at: Option<DateTime<Utc>>,
     /// The answer.
+    #[schema(required)]
     pub output: Option<String>,
+    #[schema(required)]
     pub error: Option<RunFault>,
     pub usage: Usage,
     pub approvals: Vec<Value>,
@@ -283,6 +298,9 @@ pub struct Entry {
     /// What was said: by system, user or assistant.
     #[schema(required = false)]
     pub text: Option<String>,
+    /// Where a user's message came from, when no person wrote it.
+    #[schema(required = false)]
+    pub metadata: Option<Map<String, Value>>,
     /// What the assistant asked for.
     #[schema(required = false)]
     pub tool_calls: Option<Vec<Call>>,
