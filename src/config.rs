@@ -79,7 +79,9 @@ impl Config {
     /// What can be judged without building anything; the rest is judged by those who build it.
     fn check(&self) -> Result<(), Faults> {
         let mut faults = Faults::new();
+        self.server.check(&mut faults);
         self.llm.check(&mut faults);
+        self.react.check(&mut faults);
         self.telemetry.check(&mut faults);
         faults.or(())
     }

@@ -9,6 +9,7 @@
 mod db;
 mod connect;
 mod deliveries;
+mod examine;
 mod fires;
 mod hot;
 mod idempotency;
@@ -29,6 +30,7 @@ use crate::store::wake::Hints;
 
 pub use connect::{OpenError, ServerFacts, Settings};
 pub use deliveries::DeliveryFilter;
+pub use examine::{Examined, SqliteFile, examine, sqlite_version};
 pub use fires::{FireDue, Fired};
 pub use idempotency::{Answer, Idempotency};
 pub use lease::{Again, Beat, Blocked, CLAIM_MARGIN, Claim, Finish, Lease, StartedRun, Starts};

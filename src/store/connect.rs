@@ -187,7 +187,7 @@ async fn open_sqlite(url: &str, settings: &Settings) -> Result<Db, OpenError> {
 }
 
 /// Takes the operating system's lock beside the database; it goes with the process, however that ends.
-fn lock_file(database: &Path) -> Result<Arc<File>, OpenError> {
+pub(super) fn lock_file(database: &Path) -> Result<Arc<File>, OpenError> {
     let mut name = database.as_os_str().to_owned();
     name.push(".lock");
     let path = PathBuf::from(name);
@@ -199,7 +199,7 @@ fn lock_file(database: &Path) -> Result<Arc<File>, OpenError> {
     }
 }
 
-fn check_sqlite_version(version: &str) -> Result<(), OpenError> {
+pub(super) fn check_sqlite_version(version: &str) -> Result<(), OpenError> {
     let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0_u32));
     let found = (parts.next().unwrap_or(0), parts.next().unwrap_or(0), parts.next().unwrap_or(0));
     if found < OLDEST_SQLITE {
@@ -265,7 +265,7 @@ fn comes_up_later(error: &sqlx::Error) -> bool {
 }
 
 /// The settings that the promises rest on.
-async fn check_postgres(connection: &mut PgConnection) -> Result<(), OpenError> {
+pub(super) async fn check_postgres(connection: &mut PgConnection) -> Result<(), OpenError> {
     let (number, version, commit, fsync): (i32, String, String, String) = sqlx::query_as(
         "select current_setting('server_version_num')::int, current_setting('server_version'),
                 current_setting('synchronous_commit'), current_setting('fsync')",

@@ -2,7 +2,9 @@
 
 mod api;
 mod egress;
+mod notifications;
 mod scheduling;
+mod spine;
 #[allow(dead_code)] // the areas take from it what they need
 mod support;
 mod tidy;
