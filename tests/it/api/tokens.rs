@@ -82,13 +82,16 @@ async fn a_tenant_sees_and_revokes_its_own_tokens_only() {
     api.ask("GET", "/v1/tokens", Some(&ann), None).await.expect(401);
 }
 
-#[tokio::test]
-async fn a_blank_admin_token_lets_nobody_in() {
-    use reveille::secret::Secret;
-    for blank in ["", "   ", "short"] {
-        let settings = reveille::http::Settings { admin_token: Some(Secret::new(blank)), ..Default::default() };
-        assert!(settings.admin_token_fault().is_some(), "{blank:?}");
+#[test]
+fn a_blank_or_short_admin_token_is_a_fault() {
+    use reveille::{http::Settings, invalid::Faults, secret::Secret};
+    let faults = |token: &str| {
+        let mut faults = Faults::new();
+        Settings { admin_token: Some(Secret::new(token)), ..Settings::default() }.check(&mut faults);
+        faults.0.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>()
+    };
+    for blank in ["", "   ", "nineteen characters"] {
+        assert_eq!(faults(blank), ["/server/admin_token"], "{blank:?}");
     }
-    let settings = reveille::http::Settings { admin_token: Some(Secret::new("x".repeat(20))), ..Default::default() };
-    assert_eq!(settings.admin_token_fault(), None);
+    assert_eq!(faults("just twenty letters."), [] as [String; 0]);
 }
