@@ -1,5 +1,6 @@
 //! The integration tests, one binary: this list is their table of contents. `scripts/test.sh` starts what they need.
 
+mod agent;
 #[allow(dead_code)] // the areas take from it what they need
 mod support;
 mod tidy;
