@@ -1,6 +1,8 @@
 //! A task: a stored intent. What a person wrote (`Draft`), and what has become of it (`Task`).
 
 pub mod change;
+mod draft;
+mod view;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -10,6 +12,9 @@ use uuid::Uuid;
 use crate::id::Tenant;
 use crate::invalid::InvalidSpec;
 use crate::trigger::{Next, Trigger};
+
+pub use draft::{ActionCheck, DEFAULT_EXECUTOR, DEFAULT_TIMEOUT, Known};
+pub use view::{LastRun, TaskView};
 
 /// Longest name of a task, in characters.
 pub const NAME_LENGTH: usize = 200;
@@ -32,6 +37,9 @@ pub enum TaskStatus {
 }
 
 impl TaskStatus {
+    pub const ALL: [TaskStatus; 4] =
+        [TaskStatus::Active, TaskStatus::Paused, TaskStatus::Disabled, TaskStatus::Completed];
+
     pub fn as_str(self) -> &'static str {
         match self {
             TaskStatus::Active => "active",
@@ -42,8 +50,7 @@ impl TaskStatus {
     }
 
     pub fn parse(word: &str) -> Option<TaskStatus> {
-        use TaskStatus::*;
-        [Active, Paused, Disabled, Completed].into_iter().find(|status| status.as_str() == word)
+        TaskStatus::ALL.into_iter().find(|status| status.as_str() == word)
     }
 }
 
@@ -154,13 +161,6 @@ pub struct Draft {
     pub tenant: Tenant,
     pub name: String,
     pub spec: Spec,
-}
-
-/// What names a draft may use; filled from the registries.
-#[derive(Debug, Clone, Default)]
-pub struct Known {
-    pub executors: Vec<&'static str>,
-    pub channels: Vec<&'static str>,
 }
 
 /// A stored task.

@@ -1,10 +1,41 @@
 //! When a task fires. The only place that tells trigger kinds apart.
+//!
+//! Pure: data and arithmetic, no await, no clock, no storage. The present is an argument. What is decided here
+//! (a [`Plan`]) is written by the store in one transaction; nothing in here survives by itself.
+//!
+//! Reading order: [`schedule`] is what an owner wrote, [`form`] reads it from JSON with all its faults, [`timetable`]
+//! is its compiled form over [`cron`], [`interval`], [`once`] and [`rrule`]; [`zone`] turns wall time into instants;
+//! [`catch_up`] decides what is recorded for a task that is due.
+
+pub mod catch_up;
+pub mod cron;
+pub mod exclusion;
+pub mod form;
+pub mod interval;
+pub mod jitter;
+pub mod once;
+pub mod policy;
+pub mod rrule;
+pub mod schedule;
+pub mod timetable;
+pub mod zone;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use uuid::Uuid;
 
+use crate::invalid::{Faults, InvalidSpec, did_you_mean};
 use crate::run::Missed;
+
+pub use catch_up::{Due, Next, Plan, PlannedFire, Skip};
+pub use policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
+pub use schedule::{Schedule, When};
+pub use timetable::Timetable;
+pub use zone::zone_database_version;
+
+/// The kinds there are, as written in `type`.
+pub const KINDS: &[&str] = &["schedule"];
 
 /// What makes a task fire.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -13,88 +44,126 @@ pub enum Trigger {
     Schedule(Schedule),
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Schedule {}
-
-/// What the `due` row and its task say of a schedule that has come due.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Due {
-    pub task_id: Uuid,
-    /// Where intervals are counted from.
-    pub anchor: DateTime<Utc>,
-    /// Nothing before this is caught up: creation, last edit, last resume.
-    pub active_since: DateTime<Utc>,
-    /// The first nominal instant that has not been considered yet (`due.nominal_at`).
-    pub nominal: DateTime<Utc>,
-    /// Automatic fires so far, and how many there may be.
-    pub fired: u64,
-    pub max_runs: Option<u64>,
-}
-
-/// What is to be recorded for a due task, decided purely.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Plan {
-    /// Oldest first.
-    pub fires: Vec<PlannedFire>,
-    pub skips: Vec<Skip>,
-    /// The next instant to consider; `None`: the schedule has ended and the task is completed.
-    pub next: Option<Next>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct PlannedFire {
-    pub nominal: DateTime<Utc>,
-    /// Nominal plus jitter.
-    pub run_at: DateTime<Utc>,
-    /// Earlier instants that this run stands for, too.
-    pub missed: Option<Missed>,
-}
-
-/// Instants that do not run, and why: `missed_window`, `catch_up_skip`, `excluded`, `max_runs`, …
-#[derive(Debug, Clone, PartialEq)]
-pub struct Skip {
-    pub missed: Missed,
-    pub reason: &'static str,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Next {
-    pub nominal: DateTime<Utc>,
-    pub run_at: DateTime<Utc>,
-}
-
-use crate::invalid::InvalidSpec;
-pub fn zone_database_version() -> &'static str {
-    chrono_tz::IANA_TZDB_VERSION
-}
 impl Trigger {
+    /// Reads and checks a trigger that stands at `pointer` in a request received at `now`. All that is wrong is added
+    /// to `faults`; `None` exactly when something was.
+    pub fn parse(value: &Value, pointer: &str, now: DateTime<Utc>, faults: &mut Faults) -> Option<Trigger> {
+        let Some(fields) = value.as_object() else {
+            faults.add(pointer, "a trigger is an object, such as {\"type\": \"schedule\", \"cron\": \"0 8 * * *\"}");
+            return None;
+        };
+        match fields.get("type").map(Value::as_str) {
+            Some(Some("schedule")) => form::read(fields, pointer, now, faults).map(Trigger::Schedule),
+            Some(Some(other)) => {
+                let hint = did_you_mean(other, KINDS.iter().copied());
+                faults.add(
+                    format!("{pointer}/type"),
+                    format!("unknown trigger type `{other}`; supported: {}{hint}", known()),
+                );
+                None
+            }
+            Some(None) => {
+                faults.add(format!("{pointer}/type"), format!("must be a text, one of {}", known()));
+                None
+            }
+            None => {
+                faults.add(format!("{pointer}/type"), format!("is missing; supported: {}", known()));
+                None
+            }
+        }
+    }
+
+    /// The word in `type`, which is also the `trigger_type` of its runs.
     pub fn kind(&self) -> &'static str {
-        "schedule"
+        match self {
+            Trigger::Schedule(_) => "schedule",
+        }
     }
-    pub fn anchor(&self, _created_at: DateTime<Utc>) -> Result<DateTime<Utc>, InvalidSpec> {
-        todo!()
+
+    /// Where this trigger's instants are counted from, for a task made at `created_at`.
+    pub fn anchor(&self, created_at: DateTime<Utc>) -> Result<DateTime<Utc>, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => schedule.anchor(created_at),
+        }
     }
-    pub fn first(&self, _id: Uuid, _anchor: DateTime<Utc>, _now: DateTime<Utc>) -> Result<Option<Next>, InvalidSpec> {
-        todo!()
+
+    /// What a new, edited or resumed task waits for; `None`: no instant.
+    pub fn first(&self, task_id: Uuid, anchor: DateTime<Utc>, now: DateTime<Utc>) -> Result<Option<Next>, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => schedule.first(task_id, anchor, now),
+        }
     }
-    pub fn plan(&self, _due: &Due, _now: DateTime<Utc>, _until: DateTime<Utc>) -> Result<Plan, InvalidSpec> {
-        todo!()
+
+    /// What is to be recorded of all instants that are due by `until`, seen at `now`.
+    pub fn plan(&self, due: &Due, now: DateTime<Utc>, until: DateTime<Utc>) -> Result<Plan, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => schedule.plan(due, now, until),
+        }
     }
-    pub fn catches_up_on_resume(&self) -> bool {
-        todo!()
-    }
-    pub fn others_wait(&self) -> bool {
-        todo!()
-    }
+
+    /// The instants from `from` on and before `now`, as one range; `None` where there is none.
     pub fn instants_before(
         &self,
-        _from: DateTime<Utc>,
-        _anchor: DateTime<Utc>,
-        _now: DateTime<Utc>,
+        from: DateTime<Utc>,
+        anchor: DateTime<Utc>,
+        now: DateTime<Utc>,
     ) -> Result<Option<Missed>, InvalidSpec> {
-        todo!()
+        match self {
+            Trigger::Schedule(schedule) => {
+                let timetable = schedule.compile(anchor)?;
+                let to = timetable.last_before(now, from);
+                Ok(to.map(|to| Missed { from, to, count: timetable.count(from, to) }))
+            }
+        }
     }
+
+    /// The next `count` instants strictly after `from` that would fire, jitter aside.
+    pub fn preview(
+        &self,
+        from: DateTime<Utc>,
+        anchor: DateTime<Utc>,
+        count: usize,
+    ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => schedule.preview(from, anchor, count),
+        }
+    }
+
+    /// For a backfill: the first `limit` instants from `from` (inclusive) to `to` (exclusive), exclusions applied.
+    pub fn between(
+        &self,
+        from: DateTime<Utc>,
+        to: DateTime<Utc>,
+        anchor: DateTime<Utc>,
+        limit: usize,
+    ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => schedule.between(from, to, anchor, limit),
+        }
+    }
+
+    /// Whether what fell due while the task was paused is caught up when it is resumed.
+    pub fn catches_up_on_resume(&self) -> bool {
+        match self {
+            Trigger::Schedule(schedule) => schedule.on_resume == OnResume::CatchUp,
+        }
+    }
+
+    /// Whether runs of the task may wait for the one before them.
+    pub fn others_wait(&self) -> bool {
+        match self {
+            Trigger::Schedule(schedule) => !matches!(schedule.overlap, Overlap::Skip | Overlap::Allow),
+        }
+    }
+
+    /// Whether a task without a next instant has come to its end.
     pub fn ends_without_instant(&self) -> bool {
-        true
+        match self {
+            Trigger::Schedule(_) => true,
+        }
     }
+}
+
+fn known() -> String {
+    KINDS.iter().map(|kind| format!("`{kind}`")).collect::<Vec<_>>().join(", ")
 }

@@ -96,3 +96,75 @@ impl std::fmt::Debug for Vault {
         f.debug_struct("Vault").field("keys", &self.keyring.ids()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A directory that goes with the test.
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new() -> Dir {
+            Dir(std::env::temp_dir().join(format!("reveille-vault-{:016x}", fastrand::u64(..))))
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    const PLACE: Context<'_> = Context { tenant: "ann", service: "s", account: "a", field: "f" };
+
+    #[test]
+    fn the_key_file_is_made_once_for_its_owner_only_and_said_once() {
+        let dir = Dir::new();
+        let open = || Vault::open(&Settings::default(), WithoutKeys::KeyFile(&dir.0)).unwrap();
+        let (first, made) = open();
+        let path = dir.0.join(KEY_FILE);
+        assert_eq!(made.as_deref(), Some(path.as_path()));
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(&dir.0).unwrap().count(), 1, "no draft is left");
+
+        let sealed = first.seal(&PLACE, &Secret::new("canary")).unwrap();
+        let (second, made) = open();
+        assert_eq!(made, None);
+        assert_eq!(second.unseal(&PLACE, &sealed).unwrap().expose(), "canary");
+    }
+
+    #[test]
+    fn a_key_file_that_others_may_read_is_refused() {
+        let dir = Dir::new();
+        Vault::open(&Settings::default(), WithoutKeys::KeyFile(&dir.0)).unwrap();
+        let path = dir.0.join(KEY_FILE);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let refused = Vault::open(&Settings::default(), WithoutKeys::KeyFile(&dir.0)).unwrap_err().to_string();
+        assert!(refused.contains("others may read it (mode 644); hint: chmod 600"), "{refused}");
+    }
+
+    #[test]
+    fn a_damaged_key_file_is_refused_not_replaced() {
+        let dir = Dir::new();
+        Vault::open(&Settings::default(), WithoutKeys::KeyFile(&dir.0)).unwrap();
+        std::fs::write(dir.0.join(KEY_FILE), "").unwrap();
+        let refused = Vault::open(&Settings::default(), WithoutKeys::KeyFile(&dir.0)).unwrap_err().to_string();
+        assert!(refused.ends_with("is not `id:base64`"), "{refused}");
+    }
+
+    #[test]
+    fn where_keys_have_to_be_shared_a_missing_one_refuses_to_start() {
+        let refused = Vault::open(&Settings::default(), WithoutKeys::Refuse).unwrap_err().to_string();
+        assert!(refused.contains("set vault.master_keys"), "{refused}");
+    }
+
+    #[test]
+    fn the_vault_shows_its_key_ids_and_nothing_more() {
+        let settings = Settings { master_keys: vec![Secret::new("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")] };
+        let (vault, made) = Vault::open(&settings, WithoutKeys::Refuse).unwrap();
+        assert_eq!((made, format!("{vault:?}")), (None, r#"Vault { keys: ["k"] }"#.into()));
+    }
+}

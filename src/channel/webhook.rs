@@ -174,3 +174,74 @@ fn retry_after(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
         Err(_) => (DateTime::parse_from_rfc2822(value).ok()?.to_utc() - now).to_std().ok(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The vector of the Standard Webhooks specification and its libraries.
+    #[test]
+    fn the_signature_is_the_one_of_the_specification() {
+        let keys = signing_keys(&Secret::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")).unwrap();
+        let body = br#"{"test": 2432232314}"#;
+        assert_eq!(
+            sign(&keys, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, body),
+            "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+        );
+    }
+
+    #[test]
+    fn each_secret_signs_while_they_are_rotated() {
+        let secrets = Secret::new("whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
+        let keys = signing_keys(&secrets).unwrap();
+        let both = sign(&keys, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#);
+        let (new, old) = both.split_once(' ').unwrap();
+        assert_eq!(old, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+        assert!(new.starts_with("v1,") && new != old, "{new}");
+    }
+
+    #[test]
+    fn every_status_has_its_meaning() {
+        let meaning = |code: u16| match judge_status(StatusCode::from_u16(code).unwrap(), None) {
+            Ok(receipt) => format!("{:?}", receipt.confirmed),
+            Err(error) => format!("{error:?}").split(' ').next().unwrap().to_owned(),
+        };
+        for code in 200..600 {
+            let expected = match code {
+                200..=299 => "Delivered",
+                408 | 425 | 429 | 500..=599 => "Transient",
+                _ => "Rejected",
+            };
+            assert_eq!(meaning(code), expected, "{code}");
+        }
+    }
+
+    #[test]
+    fn retry_after_is_read_as_seconds_or_as_a_date() {
+        let now: DateTime<Utc> = "2026-12-24T07:00:00Z".parse().unwrap();
+        let read = |value: &str| {
+            let headers = HeaderMap::from_iter([(header::RETRY_AFTER, HeaderValue::from_str(value).unwrap())]);
+            retry_after(&headers, now).map(|wait| wait.as_secs())
+        };
+        assert_eq!(read("120"), Some(120));
+        assert_eq!(read("Thu, 24 Dec 2026 07:01:30 GMT"), Some(90));
+        for nothing in ["", "-5", "soon", "1.5", "Thu, 24 Dec 2026 06:59:00 GMT"] {
+            assert_eq!(read(nothing), None, "{nothing}");
+        }
+    }
+
+    #[test]
+    fn what_can_never_work_is_rejected_and_what_may_work_later_is_not() {
+        let now = DateTime::UNIX_EPOCH;
+        let rejected = |error| matches!(judge(Err(error), now), Err(ChannelError::Rejected { .. }));
+        let transient =
+            |error| matches!(judge(Err(error), now), Err(ChannelError::Transient { retry_after: None, .. }));
+        assert!(rejected(EgressError::Denied { why: "private".into() }));
+        assert!(rejected(EgressError::Invalid { why: "no host".into() }));
+        assert!(transient(EgressError::Timeout { after: Duration::from_secs(1) }));
+        assert!(transient(EgressError::Connect { why: "refused".into() }));
+        assert!(transient(EgressError::Broken { why: "reset".into() }));
+        let large = EgressError::TooLarge { status: StatusCode::OK, limit: 1 };
+        assert_eq!(judge(Err(large), now).unwrap().confirmed, Confirmed::Delivered);
+    }
+}

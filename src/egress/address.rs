@@ -131,3 +131,105 @@ fn prefix_v4(ip: Ipv4Addr, length: u8) -> Ipv4Addr {
 fn prefix_v6(ip: Ipv6Addr, length: u8) -> Ipv6Addr {
     Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << (128 - length)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn both_ends_of_every_range_are_inside_and_their_neighbours_outside() {
+        let ranges = [
+            ("0.0.0.0", "0.255.255.255"),
+            ("10.0.0.0", "10.255.255.255"),
+            ("100.64.0.0", "100.127.255.255"),
+            ("127.0.0.0", "127.255.255.255"),
+            ("169.254.0.0", "169.254.255.255"),
+            ("172.16.0.0", "172.31.255.255"),
+            ("192.0.0.0", "192.0.0.255"),
+            ("192.0.2.0", "192.0.2.255"),
+            ("192.31.196.0", "192.31.196.255"),
+            ("192.52.193.0", "192.52.193.255"),
+            ("192.88.99.0", "192.88.99.255"),
+            ("192.168.0.0", "192.168.255.255"),
+            ("192.175.48.0", "192.175.48.255"),
+            ("198.18.0.0", "198.19.255.255"),
+            ("198.51.100.0", "198.51.100.255"),
+            ("203.0.113.0", "203.0.113.255"),
+            ("224.0.0.0", "255.255.255.255"),
+        ];
+        for (first, last) in ranges {
+            let bits = |text: &str| text.parse::<Ipv4Addr>().unwrap().to_bits();
+            let public = |bits: u32| not_public(Ipv4Addr::from_bits(bits).into()).is_none();
+            assert!(!public(bits(first)) && !public(bits(last)), "{first} to {last}");
+            assert!(bits(first) == 0 || public(bits(first) - 1), "before {first}");
+            assert!(bits(last) == u32::MAX || public(bits(last) + 1), "after {last}");
+        }
+    }
+
+    #[test]
+    fn ipv6_is_public_within_global_unicast_only() {
+        for public in ["2606:4700:4700::1111", "2a00:1450:4001:81b::200e", "2001:200::1", "3ffe::1"] {
+            assert_eq!(not_public(ip(public)), None, "{public}");
+        }
+        for not in [
+            "::",
+            "::1",
+            "fc00::1",
+            "fdff::1",
+            "fe80::1",
+            "febf::1",
+            "fec0::1",
+            "ff02::1",
+            "100::1",
+            "2001::1",
+            "2001:db8::1",
+            "2001:10::1",
+            "2001:20::1",
+            "2002:0808:0808::1",
+            "3fff::1",
+            "5f00::1",
+            "4000::1",
+            "1fff::1",
+            "64:ff9b:1::808:808",
+            "2606:4700::5efe:127.0.0.1",
+            "2606:4700::200:5efe:10.0.0.1",
+        ] {
+            assert!(not_public(ip(not)).is_some(), "{not}");
+        }
+    }
+
+    #[test]
+    fn ipv4_inside_ipv6_is_judged_as_ipv4() {
+        assert_eq!(not_public(ip("::ffff:8.8.8.8")), None);
+        assert_eq!(not_public(ip("64:ff9b::8.8.8.8")), None);
+        for inside in ["::ffff:127.0.0.1", "64:ff9b::10.0.0.1", "::127.0.0.1", "2002:7f00:1::", "::ffff:0:127.0.0.1"] {
+            assert!(not_public(ip(inside)).is_some(), "{inside}");
+        }
+    }
+
+    #[test]
+    fn metadata_is_known_in_every_wrapping() {
+        for wrapped in [
+            "169.254.169.254",
+            "168.63.129.16",
+            "fd00:ec2::254",
+            "::ffff:169.254.169.254",
+            "64:ff9b::a9fe:a9fe",
+            "64:ff9b:1::a9fe:a9fe",
+            "2002:a9fe:a9fe::1",
+            "::169.254.169.254",
+            "2606:4700::5efe:a9fe:a9fe",
+            // Teredo: the client's address is written inverted
+            "2001:0:808:808::5601:5601",
+        ] {
+            assert!(is_metadata(ip(wrapped)), "{wrapped}");
+        }
+        for other in ["169.254.169.253", "8.8.8.8", "fd00:ec2::253", "2606:4700::a9fe:a9fe"] {
+            assert!(!is_metadata(ip(other)), "{other}");
+        }
+    }
+}

@@ -308,3 +308,123 @@ pub mod dedupe {
         format!("notice:{kind}:{id}:{n}")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVENTS: [DeliveryEvent; 6] = [
+        DeliveryEvent::Accept,
+        DeliveryEvent::Confirm,
+        DeliveryEvent::Postpone,
+        DeliveryEvent::Reject,
+        DeliveryEvent::Lose,
+        DeliveryEvent::Again,
+    ];
+
+    #[test]
+    fn the_table_of_transitions_is_the_one_that_is_written_down() {
+        let mut table = String::new();
+        for state in DeliveryState::ALL {
+            for event in EVENTS {
+                if let Ok(next) = state.on(event) {
+                    table.push_str(&format!("{} {event:?} {}\n", state.as_str(), next.as_str()));
+                }
+            }
+        }
+        insta::assert_snapshot!(table, @r"
+        pending Accept sent
+        pending Confirm delivered
+        pending Postpone pending
+        pending Reject failed
+        pending Lose unknown
+        sent Confirm delivered
+        sent Reject failed
+        sent Lose unknown
+        failed Again pending
+        unknown Again pending
+        ");
+    }
+
+    #[test]
+    fn every_word_reads_back() {
+        for state in DeliveryState::ALL {
+            assert_eq!(DeliveryState::parse(state.as_str()), Some(state));
+        }
+        for kind in Kind::ALL {
+            assert_eq!(Kind::parse(kind.as_str()), Some(kind));
+        }
+    }
+
+    #[test]
+    fn waits_follow_the_table_and_end() {
+        let seconds = |attempts| retry_after(attempts, None, 0.5).map(|wait| wait.as_secs());
+        let waits: Vec<Option<u64>> = (0..=8).map(seconds).collect();
+        let table = [Some(5), Some(5), Some(300), Some(1800), Some(7200), Some(18_000), Some(36_000), None, None];
+        assert_eq!(waits, table);
+    }
+
+    #[test]
+    fn jitter_stays_within_a_fifth() {
+        assert_eq!(retry_after(2, None, 0.0), Some(Duration::from_secs(240)));
+        assert_eq!(retry_after(2, None, 1.0), Some(Duration::from_secs(360)));
+    }
+
+    #[test]
+    fn what_the_other_side_asks_for_is_waited_for_up_to_a_day() {
+        let hinted = |hint| retry_after(1, Some(Duration::from_secs(hint)), 0.5).unwrap().as_secs();
+        assert_eq!((hinted(1), hinted(90), hinted(1_000_000)), (5, 90, 86_400));
+        assert_eq!(retry_after(7, Some(Duration::from_secs(90)), 0.5), None);
+    }
+
+    #[test]
+    fn a_delivery_falls_back_with_the_same_key_until_no_channel_is_left() {
+        let run = Uuid::from_u128(7);
+        let new = NewDelivery::of_run("ann", run, Kind::Result, vec!["sms".into(), "email".into()]).unwrap();
+        let stored = Delivery {
+            id: Uuid::from_u128(1),
+            tenant_id: new.tenant_id.clone(),
+            recipient: new.recipient.clone(),
+            channel: new.channel.clone(),
+            fallback: new.fallback.clone(),
+            dedupe_key: new.dedupe_key.clone(),
+            run_id: new.run_id,
+            kind: new.kind,
+            subject: None,
+            text: None,
+            state: DeliveryState::Pending,
+            attempts: 1,
+            next_at: None,
+            last_error: None,
+            provider_id: None,
+            created_at: DateTime::UNIX_EPOCH,
+            sent_at: None,
+            delivered_at: None,
+        };
+        let next = stored.fall_back().unwrap();
+        assert_eq!(next, NewDelivery { channel: "email".into(), fallback: vec![], ..new });
+        assert_eq!(Delivery { fallback: next.fallback, ..stored }.fall_back(), None);
+        assert_eq!(NewDelivery::of_run("ann", run, Kind::Result, vec![]), None);
+    }
+
+    #[test]
+    fn keys_have_the_forms_of_the_data_page() {
+        let id = Uuid::from_u128(0x42);
+        assert_eq!(
+            [dedupe::run_result(id), dedupe::call(id, 3, "call_9"), dedupe::notice("paused", id, 2)],
+            [
+                "run:00000000-0000-0000-0000-000000000042:result",
+                "call:00000000-0000-0000-0000-000000000042:3:call_9",
+                "notice:paused:00000000-0000-0000-0000-000000000042:2",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_output_says_who_is_told() {
+        let named = Output::Channels(vec!["sms".into(), "email".into()]);
+        assert_eq!(channels(&named, None), ["sms", "email"]);
+        assert_eq!(channels(&Output::Nobody, None), [""; 0]);
+        assert_eq!(channels(&Output::RecipientOrder, None), [""; 0]);
+    }
+}

@@ -123,3 +123,161 @@ fn one_line(text: &str) -> String {
         _ => line,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use chrono::{DateTime, Utc};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::notification::DeliveryState;
+    use crate::run::Usage;
+    use crate::run::outcome::RunFault;
+
+    fn at(text: &str) -> DateTime<Utc> {
+        text.parse().unwrap()
+    }
+
+    fn run(state: RunState, output: Option<&str>, error: Option<RunFault>) -> Run {
+        Run {
+            id: Uuid::from_u128(0x42),
+            task_id: Some(Uuid::from_u128(7)),
+            tenant_id: "ann".into(),
+            fire_key: "s:2026-12-24T07:00:00.000Z".into(),
+            trigger_type: "schedule".into(),
+            scheduled_for: at("2026-12-24T07:00:00Z"),
+            state,
+            reason: None,
+            attempt: 1,
+            crashes: 0,
+            missed: None,
+            retry_of: None,
+            blocked_by: None,
+            event_ids: vec![],
+            input: None,
+            created_at: at("2026-12-24T07:00:00Z"),
+            started_at: Some(at("2026-12-24T07:00:00Z")),
+            finished_at: Some(at("2026-12-24T07:00:09Z")),
+            output: output.map(str::to_owned),
+            error,
+            usage: Usage::default(),
+        }
+    }
+
+    fn delivery(kind: Kind) -> Delivery {
+        Delivery {
+            id: Uuid::from_u128(1),
+            tenant_id: "ann".into(),
+            recipient: "ann".into(),
+            channel: "email".into(),
+            fallback: vec![],
+            dedupe_key: "k".into(),
+            run_id: Some(Uuid::from_u128(0x42)),
+            kind,
+            subject: None,
+            text: Some("Milk is out.\nBuy some.".into()),
+            state: DeliveryState::Pending,
+            attempts: 1,
+            next_at: None,
+            last_error: None,
+            provider_id: None,
+            created_at: at("2026-12-24T07:00:09Z"),
+            sent_at: None,
+            delivered_at: None,
+        }
+    }
+
+    fn words(kind: Kind, run: Option<&Run>, task_name: Option<&str>) -> Words {
+        Words::of(&delivery(kind), References { run, task_name }, Tz::Europe__Berlin, 1000).unwrap()
+    }
+
+    #[test]
+    fn a_result_is_the_answer_under_the_name_of_its_task() {
+        let run = run(RunState::Succeeded, Some(" Two mails, none urgent.\n"), None);
+        let words = words(Kind::Result, Some(&run), Some("Morning mail"));
+        assert_eq!((words.subject.as_str(), words.text.as_str()), ("Morning mail", "Two mails, none urgent."));
+        assert_eq!(words.event, "run.finished");
+        let mut expected = serde_json::to_value(&run).unwrap();
+        expected["task_name"] = json!("Morning mail");
+        assert_eq!(words.data, expected);
+    }
+
+    #[test]
+    fn a_failure_says_what_when_and_why_in_the_recipients_time() {
+        let mut run = run(RunState::Failed, None, Some(RunFault::new("llm_auth", "the model refused the key")));
+        run.attempt = 3;
+        let words = words(Kind::Failure, Some(&run), Some("Morning mail"));
+        assert_eq!(words.subject, "Morning mail failed");
+        assert_eq!(
+            words.text,
+            "\"Morning mail\", due 2026-12-24 08:00 CET, failed: the model refused the key (llm_auth). It was tried 3 times.\n\n\
+             Run 00000000-0000-0000-0000-000000000042"
+        );
+        assert_eq!(words.data["error"], json!({ "code": "llm_auth", "message": "the model refused the key" }));
+    }
+
+    #[test]
+    fn an_expired_run_tells_its_reason() {
+        let mut run = run(RunState::Expired, None, None);
+        run.reason = Some("nobody answered in time".into());
+        let words = words(Kind::Failure, Some(&run), None);
+        assert_eq!(words.subject, "a task expired");
+        assert!(
+            words.text.starts_with("\"a task\", due 2026-12-24 08:00 CET, expired: nobody answered in time.\n"),
+            "{}",
+            words.text
+        );
+    }
+
+    #[test]
+    fn a_message_is_said_as_it_stands() {
+        let told = words(Kind::Message, None, Some("Shopping"));
+        assert_eq!(
+            told,
+            Words {
+                subject: "Message from Shopping".into(),
+                text: "Milk is out.\nBuy some.".into(),
+                event: "message",
+                data: json!({
+                    "tenant_id": "ann", "run_id": "00000000-0000-0000-0000-000000000042",
+                    "subject": "Message from Shopping", "text": "Milk is out.\nBuy some.",
+                }),
+            }
+        );
+        assert_eq!(words(Kind::Notice, None, None).event, "notice");
+    }
+
+    #[test]
+    fn an_empty_answer_is_said_to_be_empty() {
+        let run = run(RunState::Succeeded, Some("  "), None);
+        assert_eq!(words(Kind::Result, Some(&run), None).text, "Done, without an answer.");
+    }
+
+    #[test]
+    fn a_result_whose_run_is_gone_can_t_be_told() {
+        let gone = Words::of(&delivery(Kind::Result), References::default(), Tz::UTC, 1000);
+        assert_eq!(gone, Err("the run that it tells of is no longer there".into()));
+    }
+
+    #[test]
+    fn a_long_text_is_cut_at_a_line_with_a_note_and_stays_within_the_limit() {
+        assert_eq!(cut("short", 5, None), "short");
+        let text = "0123456789\n".repeat(30);
+        let cut_text = cut(&text, 200, Some("the whole is in run 42"));
+        assert!(cut_text.chars().count() <= 200, "{}", cut_text.chars().count());
+        assert!(
+            cut_text.ends_with("0123456789\n\n[cut: 330 characters, 200 at most; the whole is in run 42]"),
+            "{cut_text}"
+        );
+        let wide = cut(&"é".repeat(500), 100, None);
+        assert_eq!(wide.chars().count(), 100);
+        assert!(wide.ends_with("[cut: 500 characters, 100 at most]"), "{wide}");
+        assert_eq!(cut("0123456789", 4, None).chars().count(), 4);
+    }
+
+    #[test]
+    fn a_subject_is_one_line_without_control_characters() {
+        assert_eq!(one_line("a\r\nBcc: b@c\u{7}  d"), "a Bcc: b@c d");
+        assert_eq!(one_line(&"x".repeat(300)).chars().count(), 200);
+    }
+}

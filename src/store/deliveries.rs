@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::id::Scope;
 use crate::notification::{Claim, Delivery, DeliveryEvent, DeliveryState, Kind, Mark, NewDelivery};
 use crate::store::hot::Hot;
-use crate::store::{NEXT_TOKEN, Split, Store, StoreError};
+use crate::store::{NEXT_TOKEN, Split, Store, StoreError, Topic};
 
 /// Which deliveries to list. Newest first, after the delivery `before`.
 #[derive(Debug, Clone, Default)]
@@ -99,6 +99,7 @@ impl Store {
     pub async fn post_delivery(&self, delivery: &NewDelivery) -> Result<(), StoreError> {
         let now = self.clock.now();
         on_write!(self.db, |conn| conn.post(&[delivery], now).await?);
+        self.hint(Topic::Outbox);
         Ok(())
     }
 
@@ -177,6 +178,9 @@ impl Store {
                 conn.post(&[&**next], now).await?;
             }
         });
+        if matches!(mark, Mark::Failed { fall_back: Some(_), .. }) {
+            self.hint(Topic::Outbox);
+        }
         Ok(state)
     }
 
@@ -236,6 +240,7 @@ impl Store {
         if changed == 0 {
             return Err(StoreError::Conflict("the delivery has changed meanwhile".into()));
         }
+        self.hint(Topic::Outbox);
         self.get_delivery(scope, id).await
     }
 

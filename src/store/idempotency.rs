@@ -40,8 +40,8 @@ pub(super) struct Remembered {
 }
 
 impl Remembered {
-    pub(super) fn answer<T>(self, asked: &Idempotency) -> Answer<T> {
-        if self.request_digest != asked.digest {
+    pub(super) fn answer<T>(self, digest: &[u8]) -> Answer<T> {
+        if self.request_digest != digest {
             return Answer::Mismatch;
         }
         Answer::Replayed { status: self.status as u16, body: self.body.0 }
@@ -71,7 +71,7 @@ macro_rules! once {
                         .bind(&asked.key)
                         .fetch_one(&mut *$conn)
                         .await?;
-                return Ok(remembered.answer(asked));
+                return Ok(remembered.answer(&asked.digest));
             }
         }
     };
@@ -95,6 +95,29 @@ pub(super) fn expiry(now: DateTime<Utc>) -> DateTime<Utc> {
 }
 
 impl Store {
+    /// What a request with this key was answered before `now`, if it was. For callers who must not judge a repetition
+    /// anew; the effect's own transaction asks again.
+    pub async fn recall_answer(
+        &self,
+        tenant: &str,
+        key: &str,
+        digest: &[u8],
+        now: DateTime<Utc>,
+    ) -> Result<Option<Answer<()>>, StoreError> {
+        let row: Option<Remembered> = on_read!(self.db, |conn| {
+            sqlx::query_as(
+                "select request_digest, status, body from idempotency
+                  where tenant_id = $1 and key = $2 and expires_at > $3",
+            )
+            .bind(tenant)
+            .bind(key)
+            .bind(now)
+            .fetch_optional(conn)
+            .await?
+        });
+        Ok(row.map(|row| row.answer(digest)))
+    }
+
     /// Forgets answers that have expired; returns how many.
     pub async fn forget_answers(&self, now: DateTime<Utc>) -> Result<u64, StoreError> {
         Ok(on_write!(self.db, |conn| {

@@ -12,7 +12,7 @@ use crate::run::outcome::RunFault;
 use crate::run::{Run, RunState, Usage};
 use crate::store::hot::{Going, Hot};
 use crate::store::slots::{hand_over, resolve_blocked};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, Topic};
 use crate::task::Task;
 
 /// What is claimed ahead and not started is given up this long after its instant.
@@ -134,6 +134,10 @@ impl Store {
             }
             (going, blocked)
         });
+        if !blocked.is_empty() {
+            self.hint(Topic::Cancels);
+            self.hint(Topic::Queue);
+        }
         let started = self.read_started(going, lease_until).await?;
         Ok(Starts { started, blocked })
     }
@@ -189,6 +193,12 @@ impl Store {
             }
             taken
         });
+        if ends.iter().any(|end| end.others_wait || end.again.is_some()) {
+            self.hint(Topic::Queue);
+        }
+        if ends.iter().any(|end| !end.deliveries.is_empty()) {
+            self.hint(Topic::Outbox);
+        }
         Ok(ends.iter().map(|end| end.lease.run_id).filter(|id| !taken.contains(id)).collect())
     }
 

@@ -14,7 +14,7 @@ use crate::run::{Missed, Run, RunEvent, RunState, Usage};
 use crate::store::db::Db;
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::slots::hand_over;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, Topic};
 use crate::task::Task;
 
 /// Which runs to list. Newest first, after the run `before`.
@@ -307,16 +307,16 @@ impl Store {
     }
 
     /// Records a run of the task now, whatever its status and limits; overlap is resolved when it starts.
-    /// `run_id` comes from the caller, who answers with it.
+    /// `run_id` and `now` come from the caller, who answers with them.
     pub async fn run_now(
         &self,
         scope: &Scope,
         task_id: Uuid,
         run_id: Uuid,
         input: Option<Value>,
+        now: DateTime<Utc>,
         idempotency: Option<&Idempotency>,
     ) -> Result<Answer<()>, StoreError> {
-        let now = self.clock.now();
         let task = self.get_task(scope, task_id).await?;
         on_write!(self.db, scope, |conn| {
             once!(conn, idempotency, now);
@@ -325,6 +325,7 @@ impl Store {
             insert_run!(conn, run);
             enqueue!(conn, run, task.epoch, now, 1_i32);
         });
+        self.hint(Topic::Queue);
         Ok(Answer::Done(()))
     }
 
@@ -349,18 +350,20 @@ impl Store {
                 enqueue!(conn, run, task.epoch, now, -1_i32);
             }
         });
+        self.hint(Topic::Queue);
         Ok(Answer::Done(()))
     }
 
-    /// Records a new run for a final one. The old one stays as it is.
+    /// Records a new run for a final one. The old one stays as it is. `run_id` and `now` come from the caller, who answers
+    /// with them.
     pub async fn retry_run(
         &self,
         scope: &Scope,
         id: Uuid,
         run_id: Uuid,
+        now: DateTime<Utc>,
         idempotency: Option<&Idempotency>,
     ) -> Result<Answer<()>, StoreError> {
-        let now = self.clock.now();
         let old = self.get_run(scope, id).await?;
         if !old.state.is_final() {
             return Err(StoreError::Conflict(format!("the run is {}, so it can't be retried yet", old.state.as_str())));
@@ -384,6 +387,7 @@ impl Store {
             insert_run!(conn, run);
             enqueue!(conn, run, task.epoch, now, 1_i32);
         });
+        self.hint(Topic::Queue);
         Ok(Answer::Done(()))
     }
 
@@ -391,7 +395,7 @@ impl Store {
     pub async fn cancel_run(&self, scope: &Scope, id: Uuid, reason: &str) -> Result<Cancelled, StoreError> {
         let now = self.clock.now();
         self.get_run(scope, id).await?;
-        Ok(on_write!(self.db, scope, |conn| {
+        let done = on_write!(self.db, scope, |conn| {
             let asked = sqlx::query("update queue set cancel_reason = $2 where run_id = $1 and state = 'started'")
                 .bind(id)
                 .bind(reason)
@@ -433,7 +437,10 @@ impl Store {
                 }
                 Cancelled::Now
             }
-        }))
+        });
+        self.hint(Topic::Cancels);
+        self.hint(Topic::Queue);
+        Ok(done)
     }
 
     /// How many runs wait, are claimed, and run now; and how many are parked.

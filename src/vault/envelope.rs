@@ -68,3 +68,94 @@ fn bound(layer: &str, key_id: &str, context: &Context) -> Vec<u8> {
     }
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::secret::Secret;
+
+    const OLD: &str = "old:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+    const NEW: &str = "new:HxAREhMUFRYXGBkaGxwdHh8AAQIDBAUGBwgJCgsMDQ4=";
+    const PLACE: Context<'_> = Context { tenant: "ann", service: "google", account: "primary", field: "document" };
+
+    fn ring(keys: &[&str]) -> Keyring {
+        Keyring::read(&keys.iter().map(|key| Secret::new(*key)).collect::<Vec<_>>()).unwrap()
+    }
+
+    #[test]
+    fn what_is_sealed_opens_in_its_place_and_is_never_the_same_twice() {
+        let ring = ring(&[OLD]);
+        let sealed: Vec<String> = (0..2).map(|_| seal(ring.first(), &PLACE, b"canary").unwrap()).collect();
+        assert_ne!(sealed[0], sealed[1]);
+        for sealed in sealed {
+            assert!(sealed.starts_with("v1:old:") && !sealed.contains("canary"));
+            assert_eq!(open(&ring, &PLACE, &sealed).unwrap().as_slice(), b"canary");
+        }
+    }
+
+    #[test]
+    fn each_flipped_bit_fails() {
+        let ring = ring(&[OLD, NEW]);
+        let sealed = seal(ring.first(), &PLACE, b"canary").unwrap();
+        for index in 0..sealed.len() * 8 {
+            let mut bytes = sealed.clone().into_bytes();
+            bytes[index / 8] ^= 1 << (index % 8);
+            let Ok(changed) = String::from_utf8(bytes) else { continue };
+            assert!(open(&ring, &PLACE, &changed).is_err(), "bit {index} of {sealed} as {changed}");
+        }
+    }
+
+    #[test]
+    fn moved_to_any_other_place_it_fails() {
+        let ring = ring(&[OLD]);
+        let sealed = seal(ring.first(), &PLACE, b"canary").unwrap();
+        let moved = [
+            Context { tenant: "bob", ..PLACE },
+            Context { service: "gmail", ..PLACE },
+            Context { account: "work", ..PLACE },
+            Context { field: "secret", ..PLACE },
+            // the same letters, divided otherwise
+            Context { tenant: "anng", service: "oogle", ..PLACE },
+        ];
+        for place in moved {
+            assert_eq!(open(&ring, &place, &sealed).err(), Some(VaultError::Refused), "{place:?}");
+        }
+    }
+
+    #[test]
+    fn the_layers_of_two_secrets_can_t_be_mixed() {
+        let ring = ring(&[OLD]);
+        let other = Context { field: "other", ..PLACE };
+        let (one, two) = (seal(ring.first(), &PLACE, b"1").unwrap(), seal(ring.first(), &other, b"2").unwrap());
+        let parts = |sealed: &str| sealed.split(':').map(str::to_owned).collect::<Vec<_>>();
+        let (one, two) = (parts(&one), parts(&two));
+        for mixed in [[&one[2], &two[3]], [&two[2], &one[3]], [&one[3], &one[2]]] {
+            let mixed = format!("v1:old:{}:{}", mixed[0], mixed[1]);
+            assert_eq!(open(&ring, &PLACE, &mixed).err(), Some(VaultError::Refused));
+        }
+    }
+
+    #[test]
+    fn an_old_key_decrypts_while_the_first_encrypts() {
+        let sealed = seal(ring(&[OLD]).first(), &PLACE, b"canary").unwrap();
+        let rotated = ring(&[NEW, OLD]);
+        assert_eq!(open(&rotated, &PLACE, &sealed).unwrap().as_slice(), b"canary");
+        assert!(seal(rotated.first(), &PLACE, b"x").unwrap().starts_with("v1:new:"));
+        assert_eq!(open(&ring(&[NEW]), &PLACE, &sealed).err(), Some(VaultError::UnknownKey("old".into())));
+    }
+
+    #[test]
+    fn another_key_under_the_same_id_fails() {
+        let sealed = seal(ring(&[OLD]).first(), &PLACE, b"canary").unwrap();
+        let impostor = ring(&[&NEW.replace("new:", "old:")]);
+        assert_eq!(open(&impostor, &PLACE, &sealed).err(), Some(VaultError::Refused));
+    }
+
+    #[test]
+    fn what_was_never_sealed_fails() {
+        let ring = ring(&[OLD]);
+        for text in ["", "canary", "v1", "v1:old", "v1:old::", "v2:old:AA:AA", "v1:old:AA:AA:AA"] {
+            assert_eq!(open(&ring, &PLACE, text).err(), Some(VaultError::Refused), "{text:?}");
+        }
+    }
+}

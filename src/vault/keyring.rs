@@ -120,3 +120,38 @@ fn write_key(path: &Path) -> std::io::Result<()> {
 fn unusable(path: &Path, why: &str) -> VaultError {
     VaultError::Keys(format!("the key file {} can't be used: {why}", path.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
+    fn refused(keys: &[&str]) -> String {
+        let keys: Vec<Secret> = keys.iter().map(|key| Secret::new(*key)).collect();
+        Keyring::read(&keys).err().expect("a refusal").to_string()
+    }
+
+    #[test]
+    fn keys_are_read_in_order_and_found_by_id() {
+        let keys = [Secret::new(format!("new-2:{KEY}")), Secret::new(format!("old_1:{KEY}"))];
+        let ring = Keyring::read(&keys).unwrap();
+        assert_eq!((ring.first().id.as_str(), ring.ids()), ("new-2", vec!["new-2", "old_1"]));
+        assert!(ring.get("old_1").is_some() && ring.get("other").is_none());
+    }
+
+    #[test]
+    fn a_bad_key_is_refused_by_its_place_and_never_repeated() {
+        assert_eq!(refused(&["canary"]), "vault.master_keys[0] is not `id:base64`");
+        assert_eq!(refused(&[&format!("a:{KEY}"), "b:canary!"]), "vault.master_keys[1] is not base64 after the colon");
+        assert_eq!(refused(&["a:"]), "vault.master_keys[0] has 0 bytes after the colon instead of 32");
+        assert_eq!(refused(&["a:Y2FuYXJ5"]), "vault.master_keys[0] has 6 bytes after the colon instead of 32");
+        assert_eq!(
+            refused(&[&format!("a:{KEY}"), &format!("a:{KEY}")]),
+            "vault.master_keys[1] has the id `a`, which another key has"
+        );
+        for id in ["", "A", "a b", "a.b", &"a".repeat(33)] {
+            assert!(refused(&[&format!("{id}:{KEY}")]).contains("needs an id"), "{id:?}");
+        }
+    }
+}

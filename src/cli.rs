@@ -1,0 +1,109 @@
+//! The command line: what can be typed, and which part acts on it.
+//!
+//! Client commands speak HTTP to a running service and know nothing of its insides; `serve`, `demo`, `migrate` and
+//! `check` work on this machine. Exit codes: 0 done, 1 refused or failed, 2 wrong usage (clap's own).
+
+mod client;
+mod completions;
+mod delivery;
+mod draft;
+mod failure;
+mod migrate;
+mod notify;
+mod recipient;
+mod run;
+mod schedule;
+mod screen;
+mod serve;
+mod setup;
+mod task;
+mod token;
+mod transcript;
+mod version;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::Environment;
+use client::Client;
+pub use failure::report;
+use screen::Screen;
+
+/// Wakes AI agents: on time, once, and with a person's consent.
+#[derive(Debug, Parser)]
+#[command(
+    name = "reveille",
+    version,
+    disable_help_subcommand = true,
+    max_term_width = 100,
+    after_help = "\
+First steps:
+  reveille demo                         the whole story on one screen, offline, in under a minute
+  reveille serve                        runs the service; no configuration needed
+  reveille schedule preview '@daily'    when a schedule would fire
+
+Client commands talk to the service at REVEILLE_URL (http://127.0.0.1:7700) with the token in REVEILLE_TOKEN."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the service
+    Serve(serve::Args),
+    /// Create, list, change and run tasks
+    #[command(subcommand)]
+    Task(task::Command),
+    /// See when a schedule fires; needs no service
+    #[command(subcommand)]
+    Schedule(schedule::Command),
+    /// List, show, watch, cancel and retry runs
+    #[command(subcommand)]
+    Run(run::Command),
+    /// List deliveries, and send one again
+    #[command(subcommand)]
+    Delivery(delivery::Command),
+    /// Set and show where a tenant is reached
+    #[command(subcommand)]
+    Recipient(recipient::Command),
+    /// Try out notifications
+    #[command(subcommand)]
+    Notify(notify::Command),
+    /// Create, list and revoke API tokens
+    #[command(subcommand)]
+    Token(token::Command),
+    /// Bring the tables of the database up to date
+    Migrate(migrate::Args),
+    /// Print the versions of Reveille and of what is compiled in
+    Version(version::Args),
+    /// Print a completion script for a shell
+    Completions(completions::Args),
+}
+
+/// Does what was asked.
+///
+/// # Errors
+/// What [`report`] shows to a person; the process then exits with 1.
+pub async fn run(cli: Cli, environment: &Environment) -> anyhow::Result<()> {
+    let mut screen = Screen::of_process(environment);
+    let done = act(cli.command, environment, &mut screen).await;
+    // what was printed is shown even when the command failed after it
+    done.and(screen.flush().map_err(anyhow::Error::from))
+}
+
+async fn act(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    match command {
+        Command::Serve(args) => serve::run(args, environment, screen).await,
+        Command::Task(command) => task::run(command, environment, screen).await,
+        Command::Schedule(command) => schedule::run(command, screen),
+        Command::Run(command) => run::run(command, environment, screen).await,
+        Command::Delivery(command) => delivery::run(command, environment, screen).await,
+        Command::Recipient(command) => recipient::run(command, environment, screen).await,
+        Command::Notify(command) => notify::run(command, environment, screen).await,
+        Command::Token(command) => token::run(command, environment, screen).await,
+        Command::Migrate(args) => migrate::run(args, environment, screen).await,
+        Command::Version(args) => version::run(args, screen).await,
+        Command::Completions(args) => completions::run(args, screen),
+    }
+}

@@ -1,0 +1,242 @@
+//! The service as the client commands see it: HTTP with a token, answers as JSON, refusals as a person reads them.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use serde::Deserialize;
+use serde_json::Value;
+use sse_stream::{Sse, SseStream};
+use url::Url;
+
+use super::failure::Failure;
+use crate::config::Environment;
+use crate::egress;
+use crate::invalid::InvalidSpec;
+use crate::secret::Secret;
+
+/// Where a service is without being told.
+const USUAL_URL: &str = "http://127.0.0.1:7700";
+/// The service gives itself 30 s for a request.
+const TIMEOUT: Duration = Duration::from_secs(40);
+/// A stream lasts as long as its run may.
+const STREAM_TIMEOUT: Duration = Duration::from_secs(86_400);
+/// Items asked for at once when a list is read to its end.
+const PAGE: usize = 200;
+
+/// What every client command takes.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Service")]
+pub struct ServiceArgs {
+    /// Address of the service [default: REVEILLE_URL, else http://127.0.0.1:7700]
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    /// Print the service's answer as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A service that can be asked.
+pub struct Client {
+    base: Url,
+    token: Option<Secret>,
+    http: reqwest::Client,
+}
+
+impl Client {
+    /// From the flag, `REVEILLE_URL` and `REVEILLE_TOKEN`; nothing is sent yet.
+    pub fn new(args: &ServiceArgs, environment: &Environment) -> anyhow::Result<Client> {
+        let written = args.url.as_deref().or(environment.get("REVEILLE_URL")).unwrap_or(USUAL_URL);
+        let base = Url::parse(written)
+            .ok()
+            .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+            .ok_or_else(|| {
+                Failure::new(format!("`{written}` is not an address")).hint(format!("such as {USUAL_URL}"))
+            })?;
+        let token = environment.get("REVEILLE_TOKEN").map(Secret::new);
+        Ok(Client { base, token, http: egress::operator_client(STREAM_TIMEOUT) })
+    }
+
+    pub async fn get(&self, path: &[&str], query: &[(&str, String)]) -> anyhow::Result<Value> {
+        self.json(self.request(Method::GET, path).query(query)).await
+    }
+
+    pub async fn post(&self, path: &[&str], body: &Value) -> anyhow::Result<Value> {
+        self.json(self.request(Method::POST, path).json(body)).await
+    }
+
+    pub async fn put(&self, path: &[&str], body: &Value) -> anyhow::Result<Value> {
+        self.json(self.request(Method::PUT, path).json(body)).await
+    }
+
+    pub async fn patch(&self, path: &[&str], body: &Value) -> anyhow::Result<Value> {
+        self.json(self.request(Method::PATCH, path).json(body)).await
+    }
+
+    pub async fn delete(&self, path: &[&str]) -> anyhow::Result<Value> {
+        self.json(self.request(Method::DELETE, path)).await
+    }
+
+    /// Up to `limit` items of a list, page by page.
+    pub async fn list(&self, path: &[&str], query: &[(&str, String)], limit: usize) -> anyhow::Result<Vec<Value>> {
+        let mut items = Vec::new();
+        let mut cursor: Option<String> = None;
+        while items.len() < limit {
+            let mut query = query.to_vec();
+            query.push(("limit", (limit - items.len()).min(PAGE).to_string()));
+            query.extend(cursor.take().map(|cursor| ("cursor", cursor)));
+            let page: Page = serde_json::from_value(self.get(path, &query).await?).context("read the list")?;
+            let empty = page.items.is_empty();
+            items.extend(page.items);
+            match page.next_cursor {
+                Some(next) if !empty => cursor = Some(next),
+                _ => break,
+            }
+        }
+        Ok(items)
+    }
+
+    /// The events of an SSE stream, as they come.
+    pub async fn stream(&self, path: &[&str]) -> anyhow::Result<BoxStream<'static, anyhow::Result<Sse>>> {
+        let request = self.request(Method::GET, path).header("accept", "text/event-stream").timeout(STREAM_TIMEOUT);
+        let response = self.answer(request).await?;
+        let bytes = response.bytes_stream().map_err(std::io::Error::other);
+        Ok(SseStream::from_bytes_stream(bytes).map(|event| event.context("the stream broke off")).boxed())
+    }
+
+    fn request(&self, method: Method, path: &[&str]) -> RequestBuilder {
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
+        let request = self.http.request(method, url).timeout(TIMEOUT);
+        match &self.token {
+            Some(token) => request.bearer_auth(token.expose()),
+            None => request,
+        }
+    }
+
+    async fn json(&self, request: RequestBuilder) -> anyhow::Result<Value> {
+        let response = self.answer(request).await?;
+        if response.status() == StatusCode::NO_CONTENT {
+            return Ok(Value::Null);
+        }
+        let body = response.bytes().await.context("read the answer")?;
+        serde_json::from_slice(&body).with_context(|| format!("{} did not answer in JSON", self.base))
+    }
+
+    async fn answer(&self, request: RequestBuilder) -> anyhow::Result<Response> {
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        let body = response.bytes().await.unwrap_or_default();
+        Err(refusal(status, &body, self.token.is_some()).into())
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> Failure {
+        let cause = std::iter::successors(std::error::Error::source(error), |cause| cause.source()).last();
+        let why = cause.map(|cause| cause.to_string()).unwrap_or_else(|| error.to_string());
+        Failure::new(format!("can't reach {}: {}", self.base, why))
+            .hint("start the service with `reveille serve`, or set REVEILLE_URL to where it is")
+    }
+}
+
+#[derive(Deserialize)]
+struct Page {
+    items: Vec<Value>,
+    next_cursor: Option<String>,
+}
+
+/// RFC 9457, as much of it as is shown.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Problem {
+    title: String,
+    detail: String,
+    errors: Vec<InvalidSpec>,
+}
+
+/// A problem of the service as a person reads it: each fault with its place in the task, not as a pointer.
+fn refusal(status: StatusCode, body: &Bytes, with_token: bool) -> Failure {
+    let problem: Problem = serde_json::from_slice(body).unwrap_or_default();
+    let message = match (problem.detail.as_str(), problem.title.as_str()) {
+        _ if !problem.errors.is_empty() => problem.title.clone(),
+        ("", "") => format!("the service answered {status}"),
+        ("", title) => title.to_owned(),
+        (detail, _) => detail.to_owned(),
+    };
+    let mut failure = Failure::new(in_our_manner(&message));
+    for fault in &problem.errors {
+        let place = fault.pointer.trim_start_matches('/').replace('/', ".").replace("~1", "/").replace("~0", "~");
+        failure = failure.detail(if place.is_empty() {
+            fault.message.clone()
+        } else {
+            format!("{place}: {}", fault.message)
+        });
+    }
+    match status {
+        StatusCode::UNAUTHORIZED if with_token => failure.hint("is REVEILLE_TOKEN the right one, and not revoked?"),
+        StatusCode::UNAUTHORIZED => {
+            failure.hint("set REVEILLE_TOKEN; `reveille serve` prints an admin token the first time")
+        }
+        StatusCode::FORBIDDEN => failure.hint("`reveille token create --scope …` makes a token that may"),
+        _ => failure,
+    }
+}
+
+/// Lower case at the start, no full stop at the end.
+fn in_our_manner(message: &str) -> String {
+    let mut chars = message.trim_end_matches('.').chars();
+    match chars.next() {
+        Some(first) => first.to_lowercase().chain(chars).collect(),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_of_a_request_are_shown_with_their_places() {
+        let body = Bytes::from_static(
+            br#"{"type":"urn:reveille:problem:invalid","title":"The request is not valid","status":422,"detail":"2 faults; see errors",
+            "errors":[{"pointer":"/trigger/timezone","message":"unknown time zone `Europe/Berln`; did you mean `Europe/Berlin`?"},
+                      {"pointer":"","message":"must be an object"}]}"#,
+        );
+        assert_eq!(
+            refusal(StatusCode::UNPROCESSABLE_ENTITY, &body, true).to_string(),
+            "the request is not valid\n  trigger.timezone: unknown time zone `Europe/Berln`; did you mean `Europe/Berlin`?\n  must be an object"
+        );
+    }
+
+    #[test]
+    fn a_refused_token_and_a_missing_one_have_different_hints() {
+        let body = Bytes::from_static(br#"{"title":"A valid token is needed","detail":"there is no token"}"#);
+        let shown = |with_token| refusal(StatusCode::UNAUTHORIZED, &body, with_token).to_string();
+        assert_eq!(shown(true), "there is no token\nhint: is REVEILLE_TOKEN the right one, and not revoked?");
+        assert_eq!(
+            shown(false),
+            "there is no token\nhint: set REVEILLE_TOKEN; `reveille serve` prints an admin token the first time"
+        );
+    }
+
+    #[test]
+    fn an_answer_that_is_no_problem_is_told_by_its_status() {
+        let shown = refusal(StatusCode::BAD_GATEWAY, &Bytes::from_static(b"<html>"), true).to_string();
+        assert_eq!(shown, "the service answered 502 Bad Gateway");
+    }
+
+    #[test]
+    fn what_goes_into_a_path_can_not_leave_its_segment() {
+        let args = ServiceArgs { url: Some("http://x.test/base/".into()), json: false };
+        let client = Client::new(&args, &Environment::default()).unwrap();
+        let request = client.request(Method::GET, &["v1", "recipients", "a/../b?c"]).build().unwrap();
+        assert_eq!(request.url().as_str(), "http://x.test/base/v1/recipients/a%2F..%2Fb%3Fc");
+    }
+}

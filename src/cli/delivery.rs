@@ -1,0 +1,99 @@
+//! `reveille delivery`: what was sent to whom, through which channel, and what came of it.
+
+use serde_json::{Value, json};
+
+use super::client::ServiceArgs;
+use super::screen::{Screen, Tone, cut, text_of, time_of};
+use crate::cli::Client;
+use crate::config::Environment;
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// List deliveries, newest first
+    List(ListArgs),
+    /// Send one again
+    Retry(OneArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ListArgs {
+    /// Only this tenant's
+    #[arg(long, value_name = "ID")]
+    tenant: Option<String>,
+    /// Only this run's
+    #[arg(long, value_name = "ID")]
+    run: Option<String>,
+    /// Only those in this state: pending, sent, delivered, failed, unknown
+    #[arg(long)]
+    state: Option<String>,
+    /// How many at most
+    #[arg(long, default_value_t = 50, value_name = "N")]
+    limit: usize,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct OneArgs {
+    /// Id of the delivery
+    #[arg(value_name = "DELIVERY")]
+    id: String,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+pub async fn run(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    match command {
+        Command::List(args) => list(args, environment, screen).await,
+        Command::Retry(args) => {
+            let client = Client::new(&args.service, environment)?;
+            let delivery = client.post(&["v1", "deliveries", &args.id, "retry"], &json!({})).await?;
+            print_delivery(&delivery, args.service.json, screen)
+        }
+    }
+}
+
+async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let filters = [("tenant_id", args.tenant), ("run_id", args.run), ("state", args.state)];
+    let filters: Vec<_> = filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    let deliveries = Client::new(&args.service, environment)?.list(&["v1", "deliveries"], &filters, args.limit).await?;
+    if args.service.json {
+        return Ok(screen.json(&json!({ "items": deliveries }))?);
+    }
+    let row = |delivery: &Value| {
+        vec![
+            text_of(&delivery["id"]),
+            text_of(&delivery["tenant_id"]),
+            text_of(&delivery["channel"]),
+            text_of(&delivery["kind"]),
+            text_of(&delivery["state"]),
+            text_of(&delivery["attempts"]),
+            time_of(&delivery["created_at"]),
+            cut(&text_of(&delivery["last_error"]), 60),
+        ]
+    };
+    let heading = ["id", "tenant", "channel", "kind", "state", "attempts", "created", "last error"];
+    Ok(screen.table(&heading, deliveries.iter().map(row).collect())?)
+}
+
+pub fn print_delivery(delivery: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Result<()> {
+    if as_json {
+        return Ok(screen.json(delivery)?);
+    }
+    let state = text_of(&delivery["state"]);
+    let tone = match state.as_str() {
+        "delivered" => Tone::Good,
+        "failed" => Tone::Bad,
+        _ => Tone::Notable,
+    };
+    screen.facts(&[
+        ("id", text_of(&delivery["id"])),
+        ("tenant", text_of(&delivery["tenant_id"])),
+        ("channel", text_of(&delivery["channel"])),
+        ("state", screen.tone(tone, &state)),
+        ("attempts", text_of(&delivery["attempts"])),
+        ("delivered", time_of(&delivery["delivered_at"])),
+        ("last error", text_of(&delivery["last_error"])),
+    ])?;
+    Ok(())
+}

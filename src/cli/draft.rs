@@ -1,0 +1,285 @@
+//! A task as it is typed: flags and files become the JSON that the service checks. No rule about tasks lives here.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::{Map, Value, json};
+
+use super::failure::Failure;
+
+/// When a task fires.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "When")]
+pub struct TriggerArgs {
+    /// Cron expression: five fields, or six with seconds first; `@daily`, `L`, `W`, `#`
+    #[arg(long, value_name = "EXPR", group = "when")]
+    cron: Option<String>,
+    /// Every so often, without drift: `5m`, `1h30m`, `PT15M`
+    #[arg(long, value_name = "LENGTH", group = "when")]
+    interval: Option<String>,
+    /// Once: `2026-12-24T15:00:00` in the time zone, or with `Z` or an offset
+    #[arg(long, value_name = "TIME", group = "when")]
+    at: Option<String>,
+    /// RFC 5545 recurrence rule, for what cron can't say
+    #[arg(long, value_name = "RULE", group = "when")]
+    rrule: Option<String>,
+    /// IANA time zone [default: UTC]
+    #[arg(long, value_name = "ZONE")]
+    timezone: Option<String>,
+    /// No fire before this
+    #[arg(long, value_name = "TIME")]
+    start_at: Option<String>,
+    /// No fire from this on
+    #[arg(long, value_name = "TIME")]
+    end_at: Option<String>,
+    /// Spread fires over this long, the same for a task each time
+    #[arg(long, value_name = "LENGTH")]
+    jitter: Option<String>,
+    /// A date or cron expression that is left out; may be given again
+    #[arg(long, value_name = "DATE|EXPR")]
+    exclude: Vec<String>,
+    /// What is made of missed fires: latest, all, skip
+    #[arg(long, value_name = "RULE")]
+    catch_up: Option<String>,
+    /// How late a fire may still start
+    #[arg(long, value_name = "LENGTH")]
+    catch_up_window: Option<String>,
+    /// When a run is still going: skip, queue_one, queue_all, allow, cancel_previous
+    #[arg(long, value_name = "RULE")]
+    overlap: Option<String>,
+}
+
+/// What a task does, and how.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "What")]
+pub struct SpecArgs {
+    /// Name of the task
+    #[arg(long)]
+    name: Option<String>,
+    /// What the agent is told, in plain words
+    #[arg(long, value_name = "TEXT")]
+    instruction: Option<String>,
+    /// How runs are executed [default: orchestrator]
+    #[arg(long, value_name = "NAME")]
+    executor: Option<String>,
+    /// Settings of the executor, a JSON object
+    #[arg(long, value_name = "JSON", value_parser = json_object)]
+    config: Option<Map<String, Value>>,
+    /// Channel for the result; again for the next one if that fails [default: the recipient's order]
+    #[arg(long, value_name = "NAME", conflicts_with = "no_output")]
+    channel: Vec<String>,
+    /// Tell the result to nobody
+    #[arg(long)]
+    no_output: bool,
+    /// Stop after so many fires
+    #[arg(long, value_name = "N")]
+    max_runs: Option<u64>,
+    /// Longest running time of a run, such as `10m`
+    #[arg(long, value_name = "LENGTH", value_parser = humantime::parse_duration)]
+    timeout: Option<Duration>,
+    /// Attempts at a run in all
+    #[arg(long, value_name = "N")]
+    max_attempts: Option<u32>,
+    /// First wait between attempts, doubled each time
+    #[arg(long, value_name = "LENGTH", value_parser = humantime::parse_duration)]
+    backoff: Option<Duration>,
+    /// Pause the task after so many failed runs in a row
+    #[arg(long, value_name = "N")]
+    pause_after_failures: Option<u32>,
+    /// Something of your own to keep with the task; may be given again
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    metadata: Vec<(String, String)>,
+}
+
+impl TriggerArgs {
+    /// Writes what was typed into a trigger; a new kind of schedule takes the old one's place.
+    pub fn write_into(&self, trigger: &mut Map<String, Value>) {
+        let kinds = [("cron", &self.cron), ("interval", &self.interval), ("at", &self.at), ("rrule", &self.rrule)];
+        if let Some((kind, Some(text))) = kinds.iter().find(|(_, text)| text.is_some()) {
+            kinds.iter().for_each(|(kind, _)| drop(trigger.remove(*kind)));
+            trigger.insert((*kind).to_owned(), json!(text));
+        }
+        for (key, text) in [
+            ("timezone", &self.timezone),
+            ("start_at", &self.start_at),
+            ("end_at", &self.end_at),
+            ("jitter", &self.jitter),
+            ("catch_up", &self.catch_up),
+            ("catch_up_window", &self.catch_up_window),
+            ("overlap", &self.overlap),
+        ] {
+            set(trigger, key, text.as_ref());
+        }
+        set(trigger, "exclude", Some(&self.exclude).filter(|dates| !dates.is_empty()));
+    }
+}
+
+impl SpecArgs {
+    /// Writes what was typed into a task.
+    pub fn write_into(&self, task: &mut Map<String, Value>) {
+        set(task, "name", self.name.as_ref());
+        set(task, "executor", self.executor.as_ref());
+        set(task, "max_runs", self.max_runs);
+        set(task, "timeout_seconds", self.timeout.map(|length| length.as_secs()));
+        set(task, "pause_after_failures", self.pause_after_failures);
+        if self.instruction.is_some() || self.config.is_some() {
+            let action = object_in(task, "action");
+            set(action, "instruction", self.instruction.as_ref());
+            set(action, "config", self.config.as_ref());
+        }
+        if self.max_attempts.is_some() || self.backoff.is_some() {
+            let retry = object_in(task, "retry");
+            set(retry, "max_attempts", self.max_attempts);
+            set(retry, "backoff_seconds", self.backoff.map(|length| length.as_secs()));
+        }
+        if !self.metadata.is_empty() {
+            object_in(task, "metadata").extend(self.metadata.iter().map(|(key, value)| (key.clone(), json!(value))));
+        }
+        match self.channel.as_slice() {
+            [] if self.no_output => drop(task.insert("output".into(), Value::Null)),
+            [] => {}
+            [one] => drop(task.insert("output".into(), json!({ "channel": one }))),
+            many => drop(task.insert("output".into(), json!({ "channel": many }))),
+        }
+    }
+}
+
+/// A task written in a file: JSON, or YAML where the name ends so; `-` is JSON or YAML from standard input.
+pub fn read_file(path: &Path) -> anyhow::Result<Map<String, Value>> {
+    let shown = path.display();
+    let mut text = String::new();
+    if path == Path::new("-") {
+        std::io::stdin().read_to_string(&mut text).context("read standard input")?;
+    } else {
+        text = std::fs::read_to_string(path).with_context(|| format!("read {shown}"))?;
+    }
+    let is_json = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
+    let value: Value = if is_json {
+        serde_json::from_str(&text).map_err(|error| Failure::new(format!("{shown} is not JSON: {error}")))?
+    } else {
+        // YAML 1.2: `no` and `on` are texts, not booleans
+        let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
+        serde_saphyr::from_str_with_options(&text, options)
+            .map_err(|error| Failure::new(format!("{shown} is not YAML: {error}")))?
+    };
+    match value {
+        Value::Object(task) => Ok(task),
+        _ => Err(Failure::new(format!("{shown} does not hold a task"))
+            .hint("an object with `trigger` and `action`")
+            .into()),
+    }
+}
+
+/// A file of [`read_file`], as a flag.
+pub type TaskFile = PathBuf;
+
+fn set(object: &mut Map<String, Value>, key: &str, value: Option<impl serde::Serialize>) {
+    if let Some(value) = value {
+        object.insert(key.to_owned(), json!(value));
+    }
+}
+
+fn object_in<'a>(object: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, Value> {
+    let slot = object.entry(key.to_owned()).or_insert(Value::Null);
+    if !slot.is_object() {
+        *slot = json!({});
+    }
+    slot.as_object_mut().expect("made an object above")
+}
+
+/// A JSON object on the command line.
+pub fn json_object(text: &str) -> Result<Map<String, Value>, String> {
+    serde_json::from_str(text).map_err(|error| format!("not a JSON object: {error}"))
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write it as KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Typed {
+        #[command(flatten)]
+        trigger: TriggerArgs,
+        #[command(flatten)]
+        spec: SpecArgs,
+    }
+
+    fn written(base: Value, typed: &[&str]) -> Value {
+        let typed = Typed::parse_from([&["task"], typed].concat());
+        let mut task = base.as_object().unwrap().clone();
+        typed.trigger.write_into(object_in(&mut task, "trigger"));
+        typed.spec.write_into(&mut task);
+        Value::Object(task)
+    }
+
+    #[test]
+    fn flags_become_the_json_of_a_task() {
+        let typed = [
+            "--cron=0 8 * * *",
+            "--timezone=Asia/Shanghai",
+            "--jitter=30s",
+            "--exclude=2026-12-25",
+            "--name=Morning mail",
+            "--instruction=Summarize my mail",
+            "--channel=sms",
+            "--channel=email",
+            "--timeout=10m",
+            "--max-attempts=2",
+            "--metadata=team=a=b",
+        ];
+        assert_eq!(
+            written(json!({}), &typed),
+            json!({
+                "trigger": { "cron": "0 8 * * *", "timezone": "Asia/Shanghai", "jitter": "30s", "exclude": ["2026-12-25"] },
+                "name": "Morning mail",
+                "action": { "instruction": "Summarize my mail" },
+                "output": { "channel": ["sms", "email"] },
+                "timeout_seconds": 600,
+                "retry": { "max_attempts": 2 },
+                "metadata": { "team": "a=b" }
+            })
+        );
+    }
+
+    #[test]
+    fn an_edit_keeps_what_was_not_typed_and_a_new_kind_replaces_the_old() {
+        let stored = json!({
+            "trigger": { "type": "schedule", "cron": "0 8 * * *", "timezone": "Asia/Shanghai" },
+            "action": { "instruction": "old", "config": { "max_turns": 3 } },
+        });
+        assert_eq!(
+            written(stored, &["--interval=5m", "--instruction=new", "--no-output"]),
+            json!({
+                "trigger": { "type": "schedule", "interval": "5m", "timezone": "Asia/Shanghai" },
+                "action": { "instruction": "new", "config": { "max_turns": 3 } },
+                "output": null,
+            })
+        );
+    }
+
+    #[test]
+    fn a_task_reads_the_same_from_json_and_yaml() {
+        let dir = std::env::temp_dir().join(format!("reveille-draft-{:016x}", fastrand::u64(..)));
+        std::fs::create_dir(&dir).unwrap();
+        let (json_file, yaml_file) = (dir.join("task.json"), dir.join("task.yaml"));
+        let text = r#"{"name": "n", "trigger": {"cron": "0 8 * * *"}, "max_runs": 3, "metadata": {"country": "no", "on": true}}"#;
+        std::fs::write(&json_file, text).unwrap();
+        let yaml = "name: n\ntrigger:\n  cron: 0 8 * * *\nmax_runs: 3\nmetadata:\n  country: no\n  'on': true\n";
+        std::fs::write(&yaml_file, yaml).unwrap();
+        let read = [&json_file, &yaml_file].map(|file| read_file(file).unwrap());
+        std::fs::write(&yaml_file, "- a\n").unwrap();
+        let refused = read_file(&yaml_file).unwrap_err().to_string();
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(read[0], read[1]);
+        assert!(refused.contains("does not hold a task"), "{refused}");
+    }
+}

@@ -1,0 +1,86 @@
+//! How a failure reads: what was wrong, each fault with its place, and a hint at what to do.
+
+use std::fmt;
+use std::io::ErrorKind;
+use std::process::ExitCode;
+
+/// A refusal or failure with what helps to get past it.
+#[derive(Debug, Default)]
+pub struct Failure {
+    /// Lower case, no full stop, names the thing.
+    message: String,
+    details: Vec<String>,
+    hint: Option<String>,
+}
+
+impl Failure {
+    pub fn new(message: impl Into<String>) -> Failure {
+        Failure { message: message.into(), ..Failure::default() }
+    }
+
+    /// A line below the message, such as one fault of several.
+    pub fn detail(mut self, line: impl Into<String>) -> Failure {
+        self.details.push(line.into());
+        self
+    }
+
+    /// What to do about it.
+    pub fn hint(mut self, hint: impl Into<String>) -> Failure {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        for detail in &self.details {
+            write!(f, "\n  {detail}")?;
+        }
+        match &self.hint {
+            Some(hint) => write!(f, "\nhint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Prints a failure to standard error; the exit code that goes with it.
+pub fn report(error: &anyhow::Error) -> ExitCode {
+    if is_broken_pipe(error) {
+        return ExitCode::SUCCESS; // `reveille run list | head` has seen enough
+    }
+    eprintln!("error: {error:#}");
+    ExitCode::FAILURE
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let broken = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+    };
+    error.chain().any(broken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_reads_from_the_message_over_its_faults_to_the_hint() {
+        let failure = Failure::new("the request is not valid")
+            .detail("trigger.timezone: unknown time zone `Europe/Berln`")
+            .hint("see `reveille task create --help`");
+        assert_eq!(
+            failure.to_string(),
+            "the request is not valid\n  trigger.timezone: unknown time zone `Europe/Berln`\nhint: see `reveille task create --help`"
+        );
+    }
+
+    #[test]
+    fn a_reader_that_went_away_is_no_failure() {
+        let error = anyhow::Error::from(std::io::Error::from(ErrorKind::BrokenPipe)).context("print the runs");
+        assert!(is_broken_pipe(&error));
+        assert!(!is_broken_pipe(&anyhow::anyhow!("another")));
+    }
+}

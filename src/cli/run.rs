@@ -1,0 +1,217 @@
+//! `reveille run`: what became of each fire, live or afterwards.
+
+use futures::StreamExt;
+use serde_json::{Value, json};
+
+use super::client::ServiceArgs;
+use super::failure::Failure;
+use super::screen::{Screen, Tone, cut, text_of, time_of};
+use super::transcript::{self, Live};
+use crate::cli::Client;
+use crate::config::Environment;
+use crate::run::RunState;
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// List runs, newest first
+    List(ListArgs),
+    /// Show a run and its transcript
+    Show(OneArgs),
+    /// Follow a run until it ends; exits with 1 if it does not succeed
+    Watch(OneArgs),
+    /// Cancel a run that has not ended
+    Cancel(OneArgs),
+    /// Make a new run of one that has ended
+    Retry(OneArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ListArgs {
+    /// Only this tenant's
+    #[arg(long, value_name = "ID")]
+    tenant: Option<String>,
+    /// Only this task's
+    #[arg(long, value_name = "ID")]
+    task: Option<String>,
+    /// Only those in this state: queued, running, succeeded, failed, skipped, …
+    #[arg(long)]
+    state: Option<String>,
+    /// Only those scheduled from this time on, RFC 3339
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// Only those scheduled before this time, RFC 3339
+    #[arg(long, value_name = "TIME")]
+    until: Option<String>,
+    /// How many at most
+    #[arg(long, default_value_t = 50, value_name = "N")]
+    limit: usize,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct OneArgs {
+    /// Id of the run
+    #[arg(value_name = "RUN")]
+    id: String,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+pub async fn run(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    match command {
+        Command::List(args) => list(args, environment, screen).await,
+        Command::Show(args) => show(args, environment, screen).await,
+        Command::Watch(args) => {
+            follow(&Client::new(&args.service, environment)?, &args.id, args.service.json, screen).await
+        }
+        Command::Cancel(args) => act(args, "cancel", environment, screen).await,
+        Command::Retry(args) => act(args, "retry", environment, screen).await,
+    }
+}
+
+async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let filters = [
+        ("tenant_id", args.tenant),
+        ("task_id", args.task),
+        ("state", args.state),
+        ("since", args.since),
+        ("until", args.until),
+    ];
+    let filters: Vec<_> = filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    let runs = Client::new(&args.service, environment)?.list(&["v1", "runs"], &filters, args.limit).await?;
+    if args.service.json {
+        return Ok(screen.json(&json!({ "items": runs }))?);
+    }
+    let row = |run: &Value| {
+        vec![
+            text_of(&run["id"]),
+            text_of(&run["tenant_id"]),
+            time_of(&run["scheduled_for"]),
+            text_of(&run["state"]),
+            text_of(&run["attempt"]),
+            cut(&said_of(run), 60),
+        ]
+    };
+    let heading = ["id", "tenant", "scheduled for", "state", "attempt", "outcome"];
+    Ok(screen.table(&heading, runs.iter().map(row).collect())?)
+}
+
+async fn show(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let client = Client::new(&args.service, environment)?;
+    let run = client.get(&["v1", "runs", &args.id], &[]).await?;
+    let entries = client.list(&["v1", "runs", &args.id, "transcript"], &[], usize::MAX).await?;
+    if args.service.json {
+        return Ok(screen.json(&json!({ "run": run, "transcript": entries }))?);
+    }
+    print_run(&run, false, screen)?;
+    transcript::print(&entries, screen)?;
+    Ok(())
+}
+
+async fn act(args: OneArgs, verb: &str, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let client = Client::new(&args.service, environment)?;
+    let run = client.post(&["v1", "runs", &args.id, verb], &json!({})).await?;
+    print_run(&run, args.service.json, screen)
+}
+
+/// Prints a run's stream until it ends, then what became of it.
+///
+/// # Errors
+/// The run did not succeed, or the stream broke off.
+pub async fn follow(client: &Client, id: &str, as_json: bool, screen: &mut Screen) -> anyhow::Result<()> {
+    let mut events = client.stream(&["v1", "runs", id, "stream"]).await?;
+    let mut live = Live::default();
+    while let Some(event) = events.next().await {
+        let event = event?;
+        let (Some(name), Some(data)) = (event.event, event.data) else { continue };
+        let data: Value = serde_json::from_str(&data)?;
+        match as_json {
+            true => screen.json_line(&json!({ "event": name, "data": data }))?,
+            false => live.print(&name, &data, screen)?,
+        }
+        screen.flush()?;
+        if name == "execution_end" {
+            break;
+        }
+    }
+    let run = client.get(&["v1", "runs", id], &[]).await?;
+    if !as_json {
+        screen.line("")?;
+        print_run(&run, false, screen)?;
+    }
+    match run["state"].as_str().and_then(RunState::parse) {
+        Some(RunState::Succeeded | RunState::Skipped) => Ok(()),
+        _ => Err(Failure::new(format!("the run is {}", text_of(&run["state"]))).into()),
+    }
+}
+
+pub fn print_run(run: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Result<()> {
+    if as_json {
+        return Ok(screen.json(run)?);
+    }
+    let state = text_of(&run["state"]);
+    let missed = match &run["missed"] {
+        Value::Null => String::new(),
+        missed => format!(
+            "{} from {} to {}",
+            missed["count"].as_u64().map_or("many".into(), |count| count.to_string()),
+            time_of(&missed["from"]),
+            time_of(&missed["to"])
+        ),
+    };
+    screen.facts(&[
+        ("id", text_of(&run["id"])),
+        ("task", text_of(&run["task_id"])),
+        ("tenant", text_of(&run["tenant_id"])),
+        ("state", screen.tone(tone_of(&state), &state)),
+        ("reason", text_of(&run["reason"])),
+        ("scheduled", time_of(&run["scheduled_for"])),
+        ("started", time_of(&run["started_at"])),
+        ("finished", time_of(&run["finished_at"])),
+        ("attempt", text_of(&run["attempt"])),
+        ("missed", missed),
+        ("retry of", text_of(&run["retry_of"])),
+        ("usage", usage_of(&run["usage"])),
+        ("error", error_of(run)),
+        ("output", text_of(&run["output"])),
+    ])?;
+    Ok(())
+}
+
+fn said_of(run: &Value) -> String {
+    [text_of(&run["output"]), error_of(run), text_of(&run["reason"])]
+        .into_iter()
+        .find(|text| !text.is_empty())
+        .unwrap_or_default()
+}
+
+fn error_of(run: &Value) -> String {
+    match &run["error"] {
+        Value::Object(error) => format!("{}: {}", text_of(&error["code"]), text_of(&error["message"])),
+        other => text_of(other),
+    }
+}
+
+fn usage_of(usage: &Value) -> String {
+    if usage["turns"].as_i64().unwrap_or_default() == 0 {
+        return String::new();
+    }
+    format!(
+        "{} turns, {} tool calls, {} + {} tokens, ${:.4}",
+        usage["turns"],
+        usage["tool_calls"],
+        usage["input_tokens"],
+        usage["output_tokens"],
+        usage["cost_usd"].as_f64().unwrap_or_default()
+    )
+}
+
+fn tone_of(state: &str) -> Tone {
+    match RunState::parse(state) {
+        Some(RunState::Succeeded) => Tone::Good,
+        Some(RunState::Failed | RunState::Expired) => Tone::Bad,
+        Some(RunState::Queued | RunState::Running) => Tone::Plain,
+        _ => Tone::Notable,
+    }
+}

@@ -1,0 +1,293 @@
+//! `reveille task`: create, read, change, run and delete tasks over HTTP.
+
+use serde_json::{Map, Value, json};
+
+use super::client::ServiceArgs;
+use super::draft::{self, SpecArgs, TaskFile, TriggerArgs};
+use super::run::{follow, print_run};
+use super::screen::{Screen, Tone, text_of, time_of};
+use crate::cli::Client;
+use crate::config::Environment;
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Create a task from flags or a file
+    Create(CreateArgs),
+    /// List tasks
+    List(ListArgs),
+    /// Show a task whole
+    Show(OneArgs),
+    /// Change what is typed, keep the rest
+    Update(UpdateArgs),
+    /// Stop firing until resumed
+    Pause(OneArgs),
+    /// Fire again, from now on
+    Resume(OneArgs),
+    /// Run a task now, whatever its schedule says
+    Run(RunArgs),
+    /// Run a task for each instant of a past range
+    Backfill(BackfillArgs),
+    /// Delete a task
+    Delete(OneArgs),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("source").required(true).args(["file", "cron", "interval", "at", "rrule"])))]
+pub struct CreateArgs {
+    /// The task in JSON or YAML; `-` is standard input
+    #[arg(long, value_name = "FILE")]
+    file: Option<TaskFile>,
+    /// Whose task it is; needed with an admin token
+    #[arg(long, value_name = "ID")]
+    tenant: Option<String>,
+    #[command(flatten)]
+    trigger: TriggerArgs,
+    #[command(flatten)]
+    spec: SpecArgs,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ListArgs {
+    /// Only this tenant's
+    #[arg(long, value_name = "ID")]
+    tenant: Option<String>,
+    /// Only these: active, paused, disabled, completed
+    #[arg(long)]
+    status: Option<String>,
+    /// Only those of this kind of trigger: schedule
+    #[arg(long, value_name = "KIND")]
+    trigger_type: Option<String>,
+    /// Only those whose name holds this
+    #[arg(short, long, value_name = "TEXT")]
+    query: Option<String>,
+    /// How many at most
+    #[arg(long, default_value_t = 50, value_name = "N")]
+    limit: usize,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct OneArgs {
+    /// Id of the task
+    #[arg(value_name = "TASK")]
+    id: String,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct UpdateArgs {
+    /// Id of the task
+    #[arg(value_name = "TASK")]
+    id: String,
+    #[command(flatten)]
+    trigger: TriggerArgs,
+    #[command(flatten)]
+    spec: SpecArgs,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct RunArgs {
+    /// Id of the task
+    #[arg(value_name = "TASK")]
+    id: String,
+    /// Something for this run alone, as JSON
+    #[arg(long, value_name = "JSON", value_parser = json_value)]
+    input: Option<Value>,
+    /// Follow the run until it ends
+    #[arg(long)]
+    watch: bool,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct BackfillArgs {
+    /// Id of the task
+    #[arg(value_name = "TASK")]
+    id: String,
+    /// First instant, RFC 3339, inclusive
+    #[arg(long, value_name = "TIME")]
+    from: String,
+    /// Last instant, RFC 3339, exclusive
+    #[arg(long, value_name = "TIME")]
+    to: String,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+pub async fn run(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    match command {
+        Command::Create(args) => create(args, environment, screen).await,
+        Command::List(args) => list(args, environment, screen).await,
+        Command::Show(args) => show(args, environment, screen).await,
+        Command::Update(args) => update(args, environment, screen).await,
+        Command::Pause(args) => set_status(args, "pause", environment, screen).await,
+        Command::Resume(args) => set_status(args, "resume", environment, screen).await,
+        Command::Run(args) => run_now(args, environment, screen).await,
+        Command::Backfill(args) => backfill(args, environment, screen).await,
+        Command::Delete(args) => delete(args, environment, screen).await,
+    }
+}
+
+async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let mut task = match &args.file {
+        Some(file) => draft::read_file(file)?,
+        None => Map::from_iter([("trigger".to_owned(), json!({ "type": "schedule" }))]),
+    };
+    if let Some(tenant) = &args.tenant {
+        task.insert("tenant_id".into(), json!(tenant));
+    }
+    if let Some(trigger) = task.get_mut("trigger").and_then(Value::as_object_mut) {
+        args.trigger.write_into(trigger);
+    }
+    args.spec.write_into(&mut task);
+    let created = Client::new(&args.service, environment)?.post(&["v1", "tasks"], &Value::Object(task)).await?;
+    print_task(&created, args.service.json, screen)
+}
+
+async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let filters =
+        [("tenant_id", args.tenant), ("status", args.status), ("trigger_type", args.trigger_type), ("q", args.query)];
+    let filters: Vec<_> = filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    let tasks = Client::new(&args.service, environment)?.list(&["v1", "tasks"], &filters, args.limit).await?;
+    if args.service.json {
+        return Ok(screen.json(&json!({ "items": tasks }))?);
+    }
+    let row = |task: &Value| {
+        vec![
+            text_of(&task["id"]),
+            text_of(&task["tenant_id"]),
+            text_of(&task["name"]),
+            trigger_of(&task["trigger"]),
+            text_of(&task["status"]),
+            time_of(&task["next_fire_at"]),
+            text_of(&task["last_run"]["state"]),
+        ]
+    };
+    let heading = ["id", "tenant", "name", "trigger", "status", "next fire", "last run"];
+    Ok(screen.table(&heading, tasks.iter().map(row).collect())?)
+}
+
+async fn show(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let task = Client::new(&args.service, environment)?.get(&["v1", "tasks", &args.id], &[]).await?;
+    print_task(&task, args.service.json, screen)
+}
+
+/// Sends only what was typed, on top of what is stored: a nested object is replaced whole by the service. The version
+/// that was read goes with it, so that a change in between is refused and not undone.
+async fn update(args: UpdateArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let client = Client::new(&args.service, environment)?;
+    let stored = client.get(&["v1", "tasks", &args.id], &[]).await?;
+    let mut task = stored.as_object().cloned().unwrap_or_default();
+    if let Some(trigger) = task.get_mut("trigger").and_then(Value::as_object_mut) {
+        args.trigger.write_into(trigger);
+    }
+    args.spec.write_into(&mut task);
+    let mut changes: Map<String, Value> =
+        task.into_iter().filter(|(key, value)| stored.get(key) != Some(value)).collect();
+    if !changes.is_empty() {
+        changes.insert("version".into(), stored["version"].clone());
+    }
+    let updated = match changes.is_empty() {
+        true => stored,
+        false => client.patch(&["v1", "tasks", &args.id], &Value::Object(changes)).await?,
+    };
+    print_task(&updated, args.service.json, screen)
+}
+
+async fn set_status(args: OneArgs, verb: &str, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let client = Client::new(&args.service, environment)?;
+    let task = client.post(&["v1", "tasks", &args.id, verb], &json!({})).await?;
+    print_task(&task, args.service.json, screen)
+}
+
+async fn run_now(args: RunArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let client = Client::new(&args.service, environment)?;
+    let body = args.input.map(|input| json!({ "input": input })).unwrap_or_else(|| json!({}));
+    let made = client.post(&["v1", "tasks", &args.id, "run"], &body).await?;
+    match made["id"].as_str() {
+        Some(id) if args.watch => follow(&client, id, args.service.json, screen).await,
+        _ => print_run(&made, args.service.json, screen),
+    }
+}
+
+async fn backfill(args: BackfillArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let client = Client::new(&args.service, environment)?;
+    let range = json!({ "from": args.from, "to": args.to });
+    let made = client.post(&["v1", "tasks", &args.id, "backfill"], &range).await?;
+    if args.service.json {
+        return Ok(screen.json(&made)?);
+    }
+    let fires = made["fires"].as_array().map(Vec::as_slice).unwrap_or_default();
+    screen.facts(&[
+        ("backfill", text_of(&made["id"])),
+        ("runs", fires.len().to_string()),
+        ("first", fires.first().map(time_of).unwrap_or_default()),
+        ("last", fires.last().map(time_of).unwrap_or_default()),
+    ])?;
+    Ok(())
+}
+
+async fn delete(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    Client::new(&args.service, environment)?.delete(&["v1", "tasks", &args.id]).await?;
+    if args.service.json {
+        return Ok(screen.json(&json!({ "id": args.id, "deleted": true }))?);
+    }
+    Ok(screen.line(format!("deleted {}", args.id))?)
+}
+
+fn print_task(task: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Result<()> {
+    if as_json {
+        return Ok(screen.json(task)?);
+    }
+    let status = match (text_of(&task["status"]), text_of(&task["status_reason"])) {
+        (status, reason) if reason.is_empty() => status,
+        (status, reason) => format!("{status} ({reason})"),
+    };
+    let tone = if task["status"] == "active" { Tone::Good } else { Tone::Notable };
+    screen.facts(&[
+        ("id", text_of(&task["id"])),
+        ("tenant", text_of(&task["tenant_id"])),
+        ("name", text_of(&task["name"])),
+        ("status", screen.tone(tone, status)),
+        ("trigger", trigger_of(&task["trigger"])),
+        ("next fire", time_of(&task["next_fire_at"])),
+        ("runs", text_of(&task["run_count"])),
+        ("last run", last_run_of(&task["last_run"])),
+        ("executor", text_of(&task["executor"])),
+        ("instruction", text_of(&task["action"]["instruction"])),
+        ("output", output_of(task)),
+    ])?;
+    Ok(())
+}
+
+/// `cron 0 8 * * * Asia/Shanghai`
+fn trigger_of(trigger: &Value) -> String {
+    let kinds = ["cron", "interval", "at", "rrule"];
+    let when = kinds.iter().find_map(|kind| Some(format!("{kind} {}", trigger[kind].as_str()?)));
+    let zone = trigger["timezone"].as_str().filter(|zone| *zone != "UTC").unwrap_or_default();
+    format!("{} {zone}", when.unwrap_or_else(|| text_of(&trigger["type"]))).trim_end().to_owned()
+}
+
+fn last_run_of(run: &Value) -> String {
+    format!("{} {}", text_of(&run["state"]), text_of(&run["id"])).trim().to_owned()
+}
+
+fn output_of(task: &Value) -> String {
+    match (task.get("output"), task["output"]["channel"].as_array()) {
+        (None, _) => "the recipient's order".into(),
+        (Some(Value::Null), _) => "nobody".into(),
+        (_, Some(channels)) => channels.iter().map(text_of).collect::<Vec<_>>().join(", then "),
+        _ => text_of(&task["output"]["channel"]),
+    }
+}
+
+fn json_value(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))
+}

@@ -1,0 +1,105 @@
+//! A run's conversation for people: who said what, which tools were called, what they gave.
+
+use std::io;
+
+use serde_json::Value;
+
+use super::screen::{Screen, Tone, cut, text_of};
+
+/// Longest tool arguments and results, in characters; `--json` has them whole.
+const LONGEST: usize = 300;
+
+/// Prints stored entries, oldest first.
+pub fn print(entries: &[Value], screen: &mut Screen) -> io::Result<()> {
+    for entry in entries {
+        let speaker = text_of(&entry["role"]);
+        match speaker.as_str() {
+            "tool" => print_result(&entry["name"], &entry["content"], entry["is_error"] == true, screen)?,
+            _ => {
+                print_said(&speaker, &text_of(&entry["text"]), screen)?;
+                for call in entry["tool_calls"].as_array().into_iter().flatten() {
+                    print_call(&call["name"], &call["arguments"], screen)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A stream as it comes; knows whether a line is open.
+#[derive(Debug, Default)]
+pub struct Live {
+    /// Text of the present turn has been printed and its line not ended.
+    open: bool,
+}
+
+impl Live {
+    /// Prints one event of a run's stream.
+    pub fn print(&mut self, name: &str, data: &Value, screen: &mut Screen) -> io::Result<()> {
+        match name {
+            "message_chunk" => {
+                if !self.open {
+                    screen.line("")?;
+                }
+                self.open = true;
+                return screen.piece(&text_of(&data["text"]).replace(|c: char| c.is_control() && c != '\n', " "));
+            }
+            "message_end" if self.open => return self.close(screen),
+            _ => self.close(screen)?,
+        }
+        match name {
+            "message_end" => print_said("assistant", &text_of(&data["text"]), screen),
+            "tool_call_start" => print_call(&data["tool"], &data["args"], screen),
+            "tool_result" => print_result(&data["tool"], &data["result"], data["error"] == true, screen),
+            "state_change" => screen.line(screen.tone(Tone::Faint, state_line(data))),
+            "tool_warning" => {
+                let line = format!("! {}: {}", text_of(&data["tool"]), text_of(&data["message"]));
+                screen.line(screen.tone(Tone::Notable, line))
+            }
+            "error" => {
+                let line = format!("✗ {}: {}", text_of(&data["code"]), text_of(&data["message"]));
+                screen.line(screen.tone(Tone::Bad, line))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn close(&mut self, screen: &mut Screen) -> io::Result<()> {
+        match std::mem::take(&mut self.open) {
+            true => screen.line(""),
+            false => Ok(()),
+        }
+    }
+}
+
+fn print_said(speaker: &str, text: &str, screen: &mut Screen) -> io::Result<()> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    screen.line("")?;
+    screen.line(screen.tone(Tone::Strong, speaker))?;
+    text.lines().try_for_each(|line| screen.line(format!("  {}", visible(line))))
+}
+
+fn print_call(tool: &Value, arguments: &Value, screen: &mut Screen) -> io::Result<()> {
+    let arguments = if arguments.is_null() { String::new() } else { arguments.to_string() };
+    screen.line(format!("→ {} {}", screen.tone(Tone::Strong, text_of(tool)), cut(&visible(&arguments), LONGEST)))
+}
+
+fn print_result(tool: &Value, result: &Value, failed: bool, screen: &mut Screen) -> io::Result<()> {
+    let tone = if failed { Tone::Bad } else { Tone::Faint };
+    let line = format!("← {} {}", text_of(tool), cut(&visible(&text_of(result)), LONGEST));
+    screen.line(screen.tone(tone, line))
+}
+
+fn state_line(data: &Value) -> String {
+    match text_of(&data["reason"]) {
+        reason if reason.is_empty() => format!("· {}", text_of(&data["state"])),
+        reason => format!("· {} ({reason})", text_of(&data["state"])),
+    }
+}
+
+/// Models and tools write to our terminal: control characters are shown as spaces.
+fn visible(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}

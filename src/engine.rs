@@ -1,0 +1,209 @@
+//! The engine: services that turn instants into runs, and runs into ends. They meet everything else in the store.
+//!
+//! Every instance runs all of them; row locks, unique keys and lease tokens do what an election would. Reading order:
+//! [`service`] is the loop, [`scheduler`] fires, [`worker`] starts, [`execution`] is one run from start to end,
+//! [`finisher`] writes ends in batches, [`heartbeat`] keeps leases, [`rescuer`] picks up what dead workers left,
+//! [`notifier`] sends, [`housekeeping`] forgets.
+
+pub mod active;
+pub mod attempt;
+pub mod ending;
+pub mod execution;
+pub mod finisher;
+pub mod heartbeat;
+pub mod held;
+pub mod housekeeping;
+pub mod notifier;
+pub mod rescuer;
+pub mod scheduler;
+pub mod service;
+pub mod worker;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::channel::Channels;
+use crate::engine::active::Active;
+use crate::engine::execution::Executions;
+use crate::engine::finisher::Finisher;
+use crate::engine::heartbeat::Heartbeat;
+use crate::engine::held::Held;
+use crate::engine::housekeeping::Housekeeping;
+use crate::engine::notifier::Notifier;
+use crate::engine::rescuer::Rescuer;
+use crate::engine::scheduler::Scheduler;
+use crate::engine::worker::Worker;
+use crate::executor::Registry;
+use crate::executor::host::StoreHost;
+use crate::executor::hub::Hub;
+use crate::id::new_id;
+use crate::metrics::Metrics;
+use crate::store::Store;
+
+/// `[engine]`
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Runs that this instance executes at the same time.
+    pub max_concurrent_runs: usize,
+    /// A run whose worker is not heard of for this long is taken from it. Heartbeats come three times as often.
+    pub lease_seconds: f64,
+    /// Runs that are leased ahead of their instant, beyond those that could start at once.
+    pub prefetch: usize,
+    /// How long runs may go on after the service was asked to stop; then they are handed back.
+    pub shutdown_grace_seconds: f64,
+    /// Finished runs, their transcripts and deliveries are forgotten after this many days.
+    pub retention_days: u32,
+    /// When housekeeping is done: cron with seconds, in UTC.
+    pub housekeeping: String,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            max_concurrent_runs: 64,
+            lease_seconds: 45.0,
+            prefetch: 256,
+            shutdown_grace_seconds: 20.0,
+            retention_days: 90,
+            housekeeping: "0 17 * * * *".into(),
+        }
+    }
+}
+
+impl Settings {
+    pub fn lease(&self) -> Duration {
+        Duration::from_secs_f64(self.lease_seconds.clamp(0.3, 3600.0))
+    }
+
+    pub fn shutdown_grace(&self) -> Duration {
+        Duration::from_secs_f64(self.shutdown_grace_seconds.clamp(0.0, 3600.0))
+    }
+}
+
+/// What the engine is built from.
+pub struct Parts {
+    pub store: Store,
+    pub executors: Registry,
+    pub channels: Channels,
+    pub host: Arc<StoreHost>,
+    pub hub: Hub,
+    pub metrics: Metrics,
+    pub settings: Settings,
+}
+
+/// All services of one instance, built and not yet running: `start` loops them, tests tick them by hand.
+pub struct Engine {
+    pub scheduler: Arc<Scheduler>,
+    pub worker: Arc<Worker>,
+    pub heartbeat: Arc<Heartbeat>,
+    pub rescuer: Arc<Rescuer>,
+    pub notifier: Arc<Notifier>,
+    pub housekeeping: Housekeeping,
+    finisher: Finisher,
+    active: Active,
+    store: Store,
+    metrics: Metrics,
+    worker_id: Uuid,
+    grace: Duration,
+}
+
+impl Engine {
+    pub fn new(parts: Parts) -> Engine {
+        let Parts { store, executors, channels, host, hub, metrics, settings } = parts;
+        let worker_id = new_id(store.clock().now());
+        let active = Active::default();
+        let held = Held::new(settings.max_concurrent_runs, settings.prefetch, active.clone());
+        let finisher = Finisher::new(store.clone());
+        let executions = Executions::new(
+            store.clone(),
+            executors.clone(),
+            channels.clone(),
+            host,
+            hub,
+            finisher.clone(),
+            active.clone(),
+            settings.lease(),
+        );
+        Engine {
+            scheduler: Arc::new(Scheduler::new(store.clone(), Arc::clone(&held), worker_id, &metrics)),
+            worker: Arc::new(Worker::new(
+                store.clone(),
+                held,
+                executions,
+                active.clone(),
+                worker_id,
+                settings.lease(),
+                &metrics,
+            )),
+            heartbeat: Arc::new(Heartbeat::new(store.clone(), active.clone(), settings.lease())),
+            rescuer: Arc::new(Rescuer::new(store.clone(), settings.lease())),
+            notifier: Arc::new(Notifier::new(store.clone(), channels)),
+            housekeeping: Housekeeping::new(store.clone(), &settings),
+            finisher,
+            active,
+            store,
+            metrics,
+            worker_id,
+            grace: settings.shutdown_grace(),
+        }
+    }
+
+    /// Loops every service until `Running::stop`.
+    pub async fn start(self) -> anyhow::Result<Running> {
+        let stop_claiming = CancellationToken::new();
+        let stop_all = CancellationToken::new();
+        let finisher = self.finisher.run(stop_all.clone());
+        let looped = service::Looped { store: self.store.clone(), metrics: self.metrics.clone() };
+        let claiming = vec![
+            looped.spawn(Arc::clone(&self.scheduler), stop_claiming.clone()),
+            looped.spawn(Arc::clone(&self.worker), stop_claiming.clone()),
+            looped.spawn(Arc::clone(&self.rescuer), stop_claiming.clone()),
+        ];
+        let keeping = vec![
+            looped.spawn(Arc::clone(&self.heartbeat), stop_all.clone()),
+            looped.spawn(Arc::clone(&self.notifier), stop_all.clone()),
+            finisher,
+        ];
+        let housekeeping = self.housekeeping.start().await?;
+        Ok(Running { engine: self, stop_claiming, stop_all, claiming, keeping, housekeeping })
+    }
+}
+
+/// A running engine.
+pub struct Running {
+    engine: Engine,
+    stop_claiming: CancellationToken,
+    stop_all: CancellationToken,
+    claiming: Vec<JoinHandle<()>>,
+    keeping: Vec<JoinHandle<()>>,
+    housekeeping: housekeeping::Jobs,
+}
+
+impl Running {
+    /// Stops claiming, gives runs their grace, hands back the rest, and returns once nothing is executed here.
+    pub async fn stop(self) {
+        let Running { engine, stop_claiming, stop_all, claiming, keeping, housekeeping } = self;
+        stop_claiming.cancel();
+        futures::future::join_all(claiming).await;
+        if let Err(error) = engine.store.release_claims(engine.worker_id).await {
+            tracing::warn!(%error, "claims could not be given back; they run out by themselves");
+        }
+        if !engine.active.drained_within(engine.grace, engine.store.clock()).await {
+            engine.active.hand_back_all();
+            engine.active.drained_within(execution::HAND_BACK_LIMIT * 2, engine.store.clock()).await;
+        }
+        housekeeping.stop().await;
+        stop_all.cancel();
+        futures::future::join_all(keeping).await;
+    }
+}
+
+/// Tells a service that something it waits for may be there; kept until it listens.
+pub(crate) type Bell = Arc<Notify>;

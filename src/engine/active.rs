@@ -1,0 +1,127 @@
+//! Runs that this instance executes now: their leases, until when those are valid, and how to ask for their end.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use crate::agent::Stop;
+use crate::clock::{Clock, signed};
+use crate::engine::Bell;
+use crate::store::Lease;
+
+/// Cheap to clone; all clones are one list.
+#[derive(Clone, Default)]
+pub struct Active(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    runs: Mutex<HashMap<Uuid, Entry>>,
+    /// Rings when a run has ended.
+    ended: Bell,
+}
+
+struct Entry {
+    lease: Lease,
+    stop: Stop,
+    /// Moved on by heartbeats; set to the past when the lease is lost.
+    valid_until: watch::Sender<DateTime<Utc>>,
+}
+
+/// One run's place in the list; dropping it gives the place up.
+pub struct Place {
+    active: Active,
+    lease: Lease,
+    pub stop: Stop,
+    pub valid_until: watch::Receiver<DateTime<Utc>>,
+}
+
+impl Active {
+    pub fn add(&self, lease: Lease, valid_until: DateTime<Utc>) -> Place {
+        let stop = Stop::new();
+        let (sender, receiver) = watch::channel(valid_until);
+        let entry = Entry { lease, stop: stop.clone(), valid_until: sender };
+        self.0.runs.lock().expect("active lock").insert(lease.run_id, entry);
+        Place { active: self.clone(), lease, stop, valid_until: receiver }
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.runs.lock().expect("active lock").len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Every lease, in the order in which batches lock them.
+    pub fn leases(&self) -> Vec<Lease> {
+        let mut leases: Vec<Lease> =
+            self.0.runs.lock().expect("active lock").values().map(|entry| entry.lease).collect();
+        leases.sort_by_key(|lease| lease.run_id);
+        leases
+    }
+
+    /// The lease was renewed.
+    pub fn renewed(&self, lease: Lease, until: DateTime<Utc>) {
+        self.with(lease, |entry| entry.valid_until.send_modify(|valid| *valid = until.max(*valid)));
+    }
+
+    /// The lease is someone else's now: whatever is done for this run must end at once.
+    pub fn lost(&self, lease: Lease) {
+        self.with(lease, |entry| entry.valid_until.send_modify(|valid| *valid = DateTime::UNIX_EPOCH));
+    }
+
+    /// Asks a run to end, if it is executed here.
+    pub fn cancel(&self, run_id: Uuid, reason: &str) {
+        if let Some(entry) = self.0.runs.lock().expect("active lock").get(&run_id) {
+            entry.stop.cancel(reason);
+        }
+    }
+
+    /// Asks every run for a checkpoint and itself back.
+    pub fn hand_back_all(&self) {
+        for entry in self.0.runs.lock().expect("active lock").values() {
+            entry.stop.hand_back();
+        }
+    }
+
+    /// Rings when a run has ended.
+    pub fn ended(&self) -> Bell {
+        Arc::clone(&self.0.ended)
+    }
+
+    /// Waits until nothing is executed; false when it still is after `limit`.
+    pub async fn drained_within(&self, limit: Duration, clock: &Clock) -> bool {
+        let deadline = clock.now() + signed(limit);
+        while !self.is_empty() {
+            tokio::select! {
+                () = self.0.ended.notified() => {}
+                () = clock.sleep_until(deadline) => return self.is_empty(),
+            }
+        }
+        true
+    }
+
+    fn with(&self, lease: Lease, act: impl FnOnce(&Entry)) {
+        if let Some(entry) = self.0.runs.lock().expect("active lock").get(&lease.run_id)
+            && entry.lease == lease
+        {
+            act(entry);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut runs = self.active.0.runs.lock().expect("active lock");
+        // a later execution of the same run may have the place by now
+        if runs.get(&self.lease.run_id).is_some_and(|entry| entry.lease == self.lease) {
+            runs.remove(&self.lease.run_id);
+        }
+        drop(runs);
+        self.active.0.ended.notify_one();
+    }
+}

@@ -1,0 +1,274 @@
+//! One attempt at one delivery: what is to be recorded of it.
+//!
+//! It decides and sends; the claim before it and the mark after it are the store's. A process that dies in between
+//! leaves a claim whose lease runs out: where the other side drops repeats it is sent again, else it is `unknown`.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use crate::channel::{ATTEMPT_LIMIT, Channel, ChannelError, Channels, Confirmed, Message, Receipt};
+use crate::clock::Clock;
+use crate::notification::delivery::retry_at;
+use crate::notification::wording::{References, Words};
+use crate::notification::{Claim, Delivery, Mark, Recipient};
+
+/// How long a claim holds: an attempt and its recording, with room.
+pub const LEASE: Duration = ATTEMPT_LIMIT.saturating_mul(2);
+
+/// What an attempt needs besides its claim, read just before it.
+#[derive(Debug, Clone, Copy)]
+pub struct Occasion<'a> {
+    /// `None` where the tenant has none.
+    pub recipient: Option<&'a Recipient>,
+    pub about: References<'a>,
+    /// For jitter, in 0..1.
+    pub random: f64,
+}
+
+/// Attempts a delivery and says what is to be recorded.
+pub async fn attempt(claim: &Claim, occasion: Occasion<'_>, channels: &Channels, clock: &Clock) -> Mark {
+    let delivery = &claim.delivery;
+    let answer = match channels.get(&delivery.channel) {
+        None => Err(not_configured(&delivery.channel)),
+        Some(channel) if claim.interrupted && !channel.capabilities().deduplicates => Err(interrupted()),
+        Some(channel) => send(delivery, occasion, channel, clock.now()).await,
+    };
+    judge(delivery, answer, clock.now(), occasion.random)
+}
+
+async fn send(
+    delivery: &Delivery,
+    occasion: Occasion<'_>,
+    channel: &dyn Channel,
+    now: DateTime<Utc>,
+) -> Result<Receipt, ChannelError> {
+    let Some(recipient) = occasion.recipient else {
+        return Err(ChannelError::Rejected { why: "the tenant has no recipient".into() });
+    };
+    let capabilities = channel.capabilities();
+    let words = Words::of(delivery, occasion.about, recipient.timezone, capabilities.max_response_length)
+        .map_err(|why| ChannelError::Rejected { why })?;
+    let message = Message {
+        id: delivery.id,
+        tenant_id: &delivery.tenant_id,
+        created_at: delivery.created_at,
+        now,
+        recipient,
+        words: &words,
+    };
+    let sent = tokio::time::timeout(ATTEMPT_LIMIT, channel.deliver(&message)).await;
+    sent.unwrap_or_else(|_| Err(too_late(capabilities.deduplicates)))
+}
+
+/// What an answer means for the delivery. What is refused for good, or can't be sent as things are configured, goes on
+/// to the next channel at once; without one, the operator may mend the configuration before the attempts are used up.
+fn judge(delivery: &Delivery, answer: Result<Receipt, ChannelError>, now: DateTime<Utc>, random: f64) -> Mark {
+    let later = |hint: Option<Duration>| retry_at(now, delivery.attempts, hint, random);
+    let failed = |error: String| Mark::Failed { error, fall_back: delivery.fall_back().map(Box::new) };
+    match answer {
+        Ok(Receipt { provider_id, confirmed: Confirmed::Delivered }) => Mark::Delivered { provider_id },
+        Ok(Receipt { provider_id, confirmed: Confirmed::Sent }) => Mark::Sent { provider_id },
+        Err(ChannelError::Transient { why, retry_after }) => match later(retry_after) {
+            Some(at) => Mark::Retry { at, error: why },
+            None => failed(format!("given up after {} attempts: {why}", delivery.attempts)),
+        },
+        Err(ChannelError::Misconfigured { why }) => match later(None) {
+            Some(at) if delivery.fallback.is_empty() => Mark::Retry { at, error: why },
+            _ => failed(why),
+        },
+        Err(ChannelError::Rejected { why }) => failed(why),
+        Err(ChannelError::Unknown { why }) => Mark::Unknown { error: why },
+    }
+}
+
+fn not_configured(channel: &str) -> ChannelError {
+    ChannelError::Misconfigured { why: format!("the channel `{channel}` is not configured") }
+}
+
+fn interrupted() -> ChannelError {
+    ChannelError::Unknown { why: "the process that was sending it died; it may have been sent or not".into() }
+}
+
+fn too_late(deduplicates: bool) -> ChannelError {
+    let why = format!("no end within {} s", ATTEMPT_LIMIT.as_secs());
+    match deduplicates {
+        true => ChannelError::Transient { why, retry_after: None },
+        false => ChannelError::Unknown { why },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use chrono_tz::Tz;
+    use futures::future::BoxFuture;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::channel::Capabilities;
+    use crate::notification::{Addresses, DeliveryState, Kind};
+
+    /// Answers what it was told to, and keeps what it was given.
+    struct Scripted {
+        deduplicates: bool,
+        answer: Result<Receipt, ChannelError>,
+        given: Arc<Mutex<Vec<(Uuid, String, String)>>>,
+    }
+
+    impl Channel for Scripted {
+        fn name(&self) -> &'static str {
+            "email"
+        }
+
+        fn capabilities(&self) -> Capabilities {
+            Capabilities { supported_formats: &["plain"], max_response_length: 60, deduplicates: self.deduplicates }
+        }
+
+        fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
+            let words = message.words.clone();
+            self.given.lock().unwrap().push((message.id, words.subject, words.text));
+            Box::pin(async { self.answer.clone() })
+        }
+    }
+
+    fn now() -> DateTime<Utc> {
+        "2026-12-24T07:00:00Z".parse().unwrap()
+    }
+
+    fn claim(attempts: i32, fallback: &[&str]) -> Claim {
+        let delivery = Delivery {
+            id: Uuid::from_u128(1),
+            tenant_id: "ann".into(),
+            recipient: "ann".into(),
+            channel: "email".into(),
+            fallback: fallback.iter().map(|name| (*name).to_owned()).collect(),
+            dedupe_key: "run:1:result".into(),
+            run_id: None,
+            kind: Kind::Message,
+            subject: Some("Hello".into()),
+            text: Some("x".repeat(100)),
+            state: DeliveryState::Pending,
+            attempts,
+            next_at: Some(now()),
+            last_error: None,
+            provider_id: None,
+            created_at: now(),
+            sent_at: None,
+            delivered_at: None,
+        };
+        Claim { delivery, lease_token: 3, interrupted: false }
+    }
+
+    fn recipient() -> Recipient {
+        Recipient { timezone: Tz::UTC, locale: "en".into(), addresses: Addresses::default(), fallback: vec![] }
+    }
+
+    struct Attempted {
+        mark: Mark,
+        given: Vec<(Uuid, String, String)>,
+    }
+
+    async fn attempted(claim: &Claim, deduplicates: bool, answer: Result<Receipt, ChannelError>) -> Attempted {
+        let given = Arc::default();
+        let channel = Scripted { deduplicates, answer, given: Arc::clone(&given) };
+        let occasion = Occasion { recipient: Some(&recipient()), about: References::default(), random: 0.5 };
+        let mark = attempt(claim, occasion, &Channels::of(vec![Box::new(channel)]), &Clock::manual(now())).await;
+        Attempted { mark, given: given.lock().unwrap().clone() }
+    }
+
+    fn delivered() -> Result<Receipt, ChannelError> {
+        Ok(Receipt { provider_id: Some("queued as 7".into()), confirmed: Confirmed::Delivered })
+    }
+
+    fn transient(retry_after: Option<Duration>) -> Result<Receipt, ChannelError> {
+        Err(ChannelError::Transient { why: "busy".into(), retry_after })
+    }
+
+    fn after(seconds: i64) -> DateTime<Utc> {
+        now() + chrono::TimeDelta::seconds(seconds)
+    }
+
+    #[tokio::test]
+    async fn a_message_is_sent_within_the_channels_limit_under_the_deliverys_id() {
+        let done = attempted(&claim(1, &[]), false, delivered()).await;
+        assert_eq!(done.mark, Mark::Delivered { provider_id: Some("queued as 7".into()) });
+        let [(id, subject, text)] = done.given.as_slice() else { panic!("sent {} times", done.given.len()) };
+        assert_eq!((*id, subject.as_str(), text.chars().count()), (Uuid::from_u128(1), "Hello", 60));
+    }
+
+    #[tokio::test]
+    async fn what_was_taken_on_is_sent_not_delivered() {
+        let sent = Ok(Receipt { provider_id: None, confirmed: Confirmed::Sent });
+        assert_eq!(attempted(&claim(1, &[]), false, sent).await.mark, Mark::Sent { provider_id: None });
+    }
+
+    #[tokio::test]
+    async fn what_may_work_later_is_tried_later_by_the_table_and_by_the_other_sides_wish() {
+        let retry = |seconds| Mark::Retry { at: after(seconds), error: "busy".into() };
+        assert_eq!(attempted(&claim(1, &["webhook"]), true, transient(None)).await.mark, retry(5));
+        assert_eq!(attempted(&claim(6, &[]), true, transient(None)).await.mark, retry(36_000));
+        let wished = transient(Some(Duration::from_secs(77)));
+        assert_eq!(attempted(&claim(1, &[]), true, wished).await.mark, retry(77));
+    }
+
+    #[tokio::test]
+    async fn after_the_last_attempt_the_next_channel_takes_over() {
+        let claim = claim(7, &["webhook"]);
+        let fall_back = claim.delivery.fall_back().map(Box::new);
+        let error = "given up after 7 attempts: busy".into();
+        assert_eq!(attempted(&claim, true, transient(None)).await.mark, Mark::Failed { error, fall_back });
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_falls_back_at_once() {
+        let claim = claim(1, &["webhook"]);
+        let fall_back = claim.delivery.fall_back().map(Box::new);
+        assert_eq!(fall_back.as_ref().unwrap().channel, "webhook");
+        let refused = Err(ChannelError::Rejected { why: "no such user".into() });
+        let error = "no such user".into();
+        assert_eq!(attempted(&claim, false, refused).await.mark, Mark::Failed { error, fall_back });
+    }
+
+    #[tokio::test]
+    async fn a_wrong_configuration_falls_back_or_else_waits_to_be_mended() {
+        let wrong = || Err(ChannelError::Misconfigured { why: "bad password".into() });
+        let alone = attempted(&claim(1, &[]), false, wrong()).await.mark;
+        assert_eq!(alone, Mark::Retry { at: after(5), error: "bad password".into() });
+        let with_another = attempted(&claim(1, &["webhook"]), false, wrong()).await.mark;
+        assert!(matches!(with_another, Mark::Failed { fall_back: Some(_), .. }), "{with_another:?}");
+    }
+
+    #[tokio::test]
+    async fn an_unknown_outcome_is_never_repeated_and_never_falls_back() {
+        let unknown = Err(ChannelError::Unknown { why: "no answer".into() });
+        let mark = attempted(&claim(1, &["webhook"]), false, unknown).await.mark;
+        assert_eq!(mark, Mark::Unknown { error: "no answer".into() });
+    }
+
+    #[tokio::test]
+    async fn after_a_crash_only_a_side_that_drops_repeats_is_sent_to_again() {
+        let interrupted = Claim { interrupted: true, ..claim(2, &[]) };
+        let again = attempted(&interrupted, true, delivered()).await;
+        assert_eq!((again.given.len(), matches!(again.mark, Mark::Delivered { .. })), (1, true));
+        let doubtful = attempted(&interrupted, false, delivered()).await;
+        assert_eq!((doubtful.given.len(), matches!(doubtful.mark, Mark::Unknown { .. })), (0, true));
+    }
+
+    #[tokio::test]
+    async fn without_a_recipient_or_a_channel_the_reason_is_said() {
+        let occasion = Occasion { recipient: None, about: References::default(), random: 0.5 };
+        let clock = Clock::manual(now());
+        let none = Channels::of(vec![]);
+        assert_eq!(
+            attempt(&claim(1, &[]), occasion, &none, &clock).await,
+            Mark::Retry { at: after(5), error: "the channel `email` is not configured".into() }
+        );
+        let scripted = Scripted { deduplicates: true, answer: delivered(), given: Arc::default() };
+        assert_eq!(
+            attempt(&claim(1, &[]), occasion, &Channels::of(vec![Box::new(scripted)]), &clock).await,
+            Mark::Failed { error: "the tenant has no recipient".into(), fall_back: None }
+        );
+    }
+}

@@ -1,0 +1,236 @@
+//! One run from its start to its recorded end.
+//!
+//! It ends when its executor does, when its time is over, when someone asks for it, or the moment its lease may be
+//! someone else's: then nothing more is done or written here.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use futures::FutureExt;
+use serde_json::json;
+use tokio::sync::watch;
+
+use crate::agent::{ChannelLimits, Stop};
+use crate::channel::Channels;
+use crate::clock::{self, Clock};
+use crate::engine::active::{Active, Place};
+use crate::engine::ending::Ending;
+use crate::engine::finisher::Finisher;
+use crate::executor::host::{LeasedTranscript, StoreHost};
+use crate::executor::hub::Hub;
+use crate::executor::{Cause, Job, Registry};
+use crate::id::Scope;
+use crate::notification::Recipient;
+use crate::notification::delivery::channels as order_of;
+use crate::run::RunState;
+use crate::run::outcome::{Outcome, RunError};
+use crate::run::stream::StreamEvent;
+use crate::store::{Finish, StartedRun, Store, StoreError};
+use crate::task::Output;
+
+/// How long an executor may take to hand its run back once it was asked to.
+pub const HAND_BACK_LIMIT: Duration = Duration::from_secs(2);
+/// The wait between two questions to a store that is away.
+const ASK_AGAIN: Duration = Duration::from_millis(250);
+
+/// What every execution needs. Cheap to clone.
+#[derive(Clone)]
+pub struct Executions(Arc<Shared>);
+
+struct Shared {
+    store: Store,
+    executors: Registry,
+    channels: Channels,
+    host: Arc<StoreHost>,
+    hub: Hub,
+    finisher: Finisher,
+    active: Active,
+    lease: Duration,
+}
+
+impl Executions {
+    #[allow(clippy::too_many_arguments)] // a list of parts, named where it is called
+    pub fn new(
+        store: Store,
+        executors: Registry,
+        channels: Channels,
+        host: Arc<StoreHost>,
+        hub: Hub,
+        finisher: Finisher,
+        active: Active,
+        lease: Duration,
+    ) -> Executions {
+        Executions(Arc::new(Shared { store, executors, channels, host, hub, finisher, active, lease }))
+    }
+
+    /// Executes a started run in a task of its own.
+    pub fn spawn(&self, started: StartedRun) {
+        let shared = Arc::clone(&self.0);
+        // the place is taken before the task runs: who counts free places must see it
+        let place = shared.active.add(started.lease, started.lease_until);
+        tokio::spawn(async move { shared.execute(started, place).await });
+    }
+}
+
+impl Shared {
+    async fn execute(&self, started: StartedRun, place: Place) {
+        let valid_until = place.valid_until.clone();
+        tokio::select! {
+            () = self.run_to_record(&started, &place) => {}
+            () = lease_gone(valid_until, self.store.clock().clone()) => {
+                tracing::warn!(run_id = %started.run.id, "the lease is lost, the run goes on elsewhere");
+            }
+        }
+    }
+
+    /// Everything that may only happen while the lease stands.
+    async fn run_to_record(&self, started: &StartedRun, place: &Place) {
+        let run_id = started.run.id;
+        self.tell_state(run_id, RunState::Running, None);
+        let clock = self.store.clock();
+        let began = clock.elapsed();
+        let recipient = self.recipient(&started.run.tenant_id).await;
+        let transcript = Arc::new(LeasedTranscript::new(self.store.clone(), started.lease, self.lease));
+        let job = self.job(started, recipient.as_ref(), Arc::clone(&transcript), place.stop.clone());
+        let result = self.run_to_end(started, job).await;
+        let recipient = self.recipient(&started.run.tenant_id).await.or(recipient);
+        let ending = Ending {
+            lease: started.lease,
+            run: &started.run,
+            task: started.task.as_ref(),
+            recipient: recipient.as_ref(),
+            usage: transcript.usage(),
+            ran: clock.elapsed().saturating_sub(began),
+            now: clock.now(),
+            random: fastrand::f64(),
+        };
+        match ending.finish(result) {
+            Ok(Some(finish)) => self.record(finish, started).await,
+            Ok(None) => tracing::warn!(%run_id, "the run was taken over while it was executed"),
+            Err(illegal) => tracing::error!(%run_id, %illegal, "an execution ended in no way that a run can"),
+        }
+    }
+
+    /// Executes, no longer than the run's time, and no longer than its end is asked for.
+    async fn run_to_end(&self, started: &StartedRun, job: Job) -> Result<Outcome, RunError> {
+        let name = started.task.as_ref().map_or("orchestrator", |task| task.spec.executor.as_str());
+        let Some(executor) = self.executors.find(name) else {
+            return Err(RunError::fail("executor_unknown", format!("there is no executor `{name}` in this service")));
+        };
+        let (clock, stop) = (job.clock.clone(), job.stop.clone());
+        let work = AssertUnwindSafe(executor.execute(job)).catch_unwind();
+        tokio::select! {
+            ended = work => ended.unwrap_or_else(|_| Err(RunError::fail("panicked", "the executor panicked"))),
+            () = clock.sleep_until(started.deadline_at) => Err(too_long(started)),
+            asked = asked_in_vain(&stop) => Err(asked),
+        }
+    }
+
+    async fn record(&self, finish: Finish, started: &StartedRun) {
+        let run_id = started.run.id;
+        let (state, reason, usage) = (finish.state, finish.reason.clone(), finish.usage);
+        let error = finish.error.clone();
+        if let Some(fault) = &error {
+            tracing::warn!(%run_id, code = fault.code, message = fault.message, state = state.as_str(), "a run failed");
+        }
+        if !self.finisher.finish(finish).await {
+            tracing::warn!(%run_id, "the run was taken over before its end could be recorded");
+            return;
+        }
+        if let Some(fault) = error {
+            self.hub.publish(run_id, StreamEvent::Error { code: fault.code, message: fault.message });
+        }
+        self.tell_state(run_id, state, reason);
+        if state.is_final() {
+            self.hub.publish(run_id, StreamEvent::ExecutionEnd { conversation_id: None, usage: json!(usage) });
+        }
+        if state == RunState::Failed {
+            self.pause_if_failing(started).await;
+        }
+    }
+
+    async fn pause_if_failing(&self, started: &StartedRun) {
+        let Some(task) = &started.task else { return };
+        let Some(limit) = task.spec.pause_after_failures else { return };
+        match self.store.pause_if_failing(task.id, limit).await {
+            Ok(true) => tracing::warn!(task_id = %task.id, failures = limit, "a task keeps failing, it is paused"),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(task_id = %task.id, %error, "failures could not be counted"),
+        }
+    }
+
+    fn job(
+        &self,
+        started: &StartedRun,
+        recipient: Option<&Recipient>,
+        transcript: Arc<LeasedTranscript>,
+        stop: Stop,
+    ) -> Job {
+        let output = started.task.as_ref().map_or(Output::Nobody, |task| task.spec.output.clone());
+        let first = order_of(&output, recipient).into_iter().next();
+        let channel = first.and_then(|name| self.channels.get(&name)).map(|channel| ChannelLimits {
+            name: channel.name().to_owned(),
+            supported_formats: channel.capabilities().supported_formats.iter().map(|f| (*f).to_owned()).collect(),
+            max_response_length: Some(channel.capabilities().max_response_length),
+        });
+        Job {
+            run: started.run.clone(),
+            task: started.task.clone(),
+            cause: Cause::Schedule,
+            timezone: recipient.map_or(chrono_tz::Tz::UTC, |recipient| recipient.timezone),
+            channel,
+            store: transcript,
+            host: Arc::clone(&self.host) as Arc<dyn crate::tool::Host>,
+            stop,
+            sink: self.hub.sink(started.run.id),
+            clock: self.store.clock().clone(),
+        }
+    }
+
+    /// The tenant's recipient; a store that is away is asked until the lease ends.
+    async fn recipient(&self, tenant: &str) -> Option<Recipient> {
+        loop {
+            match self.store.get_recipient(&Scope::Every, tenant).await {
+                Ok(stored) => return Some(stored.recipient),
+                Err(StoreError::Unavailable(_)) => clock::pause(ASK_AGAIN).await,
+                Err(StoreError::NotFound) => return None,
+                Err(error) => {
+                    tracing::error!(tenant_id = tenant, %error, "a recipient can't be read");
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn tell_state(&self, run_id: uuid::Uuid, state: RunState, reason: Option<String>) {
+        self.hub.publish(run_id, StreamEvent::StateChange { state: state.as_str().to_owned(), reason });
+    }
+}
+
+/// Returns when the lease was not renewed in time, or was taken.
+async fn lease_gone(mut valid_until: watch::Receiver<DateTime<Utc>>, clock: Clock) {
+    loop {
+        let until = *valid_until.borrow_and_update();
+        if clock.now() >= until {
+            return;
+        }
+        tokio::select! {
+            () = clock.sleep_until(until) => {}
+            changed = valid_until.changed() => if changed.is_err() { clock.sleep_until(until).await },
+        }
+    }
+}
+
+/// Returns when an end was asked for and the executor did not come to it by itself.
+async fn asked_in_vain(stop: &Stop) -> RunError {
+    stop.asked().await;
+    clock::pause(HAND_BACK_LIMIT).await;
+    stop.check().err().unwrap_or(RunError::HandBack)
+}
+
+fn too_long(started: &StartedRun) -> RunError {
+    let limit = started.task.as_ref().map_or(600, |task| task.spec.timeout_seconds);
+    RunError::fail("timeout", format!("the run took longer than its limit of {limit} s"))
+}

@@ -1,0 +1,70 @@
+//! Housekeeping: a handful of in-process jobs on cron times in UTC. Tasks of tenants never come here.
+
+use chrono::TimeDelta;
+use tokio_cron_scheduler::{Job, JobScheduler};
+
+use crate::engine::Settings;
+use crate::store::{Store, StoreError};
+
+/// Runs forgotten in one transaction.
+const BATCH: i64 = 200;
+
+pub struct Housekeeping {
+    store: Store,
+    cron: String,
+    retention: TimeDelta,
+}
+
+/// The jobs while they are running.
+pub struct Jobs(JobScheduler);
+
+impl Housekeeping {
+    pub fn new(store: Store, settings: &Settings) -> Housekeeping {
+        Housekeeping {
+            store,
+            cron: settings.housekeeping.clone(),
+            retention: TimeDelta::days(settings.retention_days.max(1).into()),
+        }
+    }
+
+    /// Forgets what is older than it is kept; answers how many runs.
+    pub async fn clean(store: &Store, retention: TimeDelta) -> Result<usize, StoreError> {
+        let now = store.clock().now();
+        let mut forgotten = 0;
+        loop {
+            let batch = store.forget_runs(now - retention, BATCH).await?;
+            forgotten += batch;
+            if (batch as i64) < BATCH {
+                break;
+            }
+        }
+        store.forget_answers(now).await?;
+        Ok(forgotten)
+    }
+
+    pub(super) async fn start(&self) -> anyhow::Result<Jobs> {
+        let scheduler = JobScheduler::new().await?;
+        let (store, retention) = (self.store.clone(), self.retention);
+        let clean = Job::new_async(self.cron.as_str(), move |_, _| {
+            let store = store.clone();
+            Box::pin(async move {
+                match Housekeeping::clean(&store, retention).await {
+                    Ok(0) => {}
+                    Ok(runs) => tracing::info!(runs, "old runs are forgotten"),
+                    Err(error) => tracing::warn!(%error, "housekeeping failed, it is done again at its next time"),
+                }
+            })
+        })?;
+        scheduler.add(clean).await?;
+        scheduler.start().await?;
+        Ok(Jobs(scheduler))
+    }
+}
+
+impl Jobs {
+    pub(super) async fn stop(mut self) {
+        if let Err(error) = self.0.shutdown().await {
+            tracing::warn!(%error, "housekeeping could not be stopped");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The rescuer: runs whose worker died or hangs go on elsewhere or are closed with their reason; claims that were never
+//! started become ready; waits that a lost hand-over would prolong are ended.
+
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use futures::future::BoxFuture;
+
+use crate::clock::signed;
+use crate::engine::ending::Ending;
+use crate::engine::service::{Next, Service, TickError};
+use crate::id::Scope;
+use crate::run::RunState;
+use crate::run::outcome::RunError;
+use crate::store::{Store, StoreError, Stranded};
+
+/// Rows handled in one tick.
+const PAGE: i64 = 100;
+/// A worker that is alive ends its run at its time limit by itself; this is how long it is given for it.
+const GRACE: TimeDelta = TimeDelta::seconds(10);
+
+pub struct Rescuer {
+    store: Store,
+    lease: Duration,
+}
+
+impl Rescuer {
+    pub fn new(store: Store, lease: Duration) -> Rescuer {
+        Rescuer { store, lease }
+    }
+
+    async fn rescue(&self, stranded: Stranded) -> Result<(), StoreError> {
+        let recipient = match self.store.get_recipient(&Scope::Every, &stranded.run.tenant_id).await {
+            Ok(stored) => Some(stored.recipient),
+            Err(StoreError::NotFound) => None,
+            Err(error) => return Err(error),
+        };
+        let ending = Ending {
+            lease: stranded.lease,
+            run: &stranded.run,
+            task: stranded.task.as_ref(),
+            recipient: recipient.as_ref(),
+            usage: self.store.usage_of(stranded.run.id).await?,
+            ran: stranded.ran,
+            now: self.store.clock().now(),
+            random: fastrand::f64(),
+        };
+        let ended = match (&stranded.cancel_reason, stranded.crashed) {
+            (Some(reason), _) => ending.finish(Err(RunError::Cancelled { reason: reason.clone() })),
+            (None, true) => ending.crashed().map(Some),
+            (None, false) => ending.finish(Err(RunError::fail("timeout", "the run did not end at its time limit"))),
+        };
+        let Ok(Some(finish)) = ended else { return Ok(()) };
+        tracing::warn!(
+            run_id = %stranded.run.id, crashes = stranded.run.crashes + i32::from(stranded.crashed),
+            state = finish.state.as_str(), "a run was left by its worker"
+        );
+        if stranded.crashed {
+            self.store.count_crash(stranded.lease).await?;
+        }
+        let failed = finish.state == RunState::Failed;
+        self.store.finish_runs(&[finish]).await?;
+        if let (true, Some(task)) = (failed, &stranded.task)
+            && let Some(limit) = task.spec.pause_after_failures
+        {
+            self.store.pause_if_failing(task.id, limit).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Service for Rescuer {
+    const NAME: &'static str = "rescuer";
+    const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+    async fn tick(&self) -> Result<Next, TickError> {
+        if !self.store.clock().trusted() {
+            return Err(TickError::ClockUnknown);
+        }
+        let now = self.store.clock().now();
+        self.store.reclaim(now).await?;
+        self.store.wake_parked(now, PAGE).await?;
+        self.store.free_lost_slots(now, PAGE).await?;
+        let mut after = None;
+        loop {
+            let lease_until = now + signed(self.lease);
+            let page = self.store.take_stranded(now, GRACE, after, lease_until, PAGE).await?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.run.id);
+            for stranded in page {
+                // one that can't be rescued must not keep the others waiting; its new lease runs out, too
+                if let Err(error) = self.rescue(stranded).await {
+                    tracing::warn!(%error, "a run could not be rescued, it is tried again");
+                }
+            }
+        }
+        Ok(Next::OnWake)
+    }
+
+    fn hint(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}

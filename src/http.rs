@@ -1,0 +1,209 @@
+//! The HTTP face: routes, who may take them, and what they answer.
+//!
+//! Handlers read, ask the store, and tell; they decide nothing that the CLI or a tool would have to decide again. What
+//! a handler has answered is stored; what it has not may be, and an `Idempotency-Key` makes asking again safe.
+//!
+//! Reading order: [`server`] accepts connections, [`guard`] wraps each request, [`auth`] says who calls, [`body`],
+//! [`query`] and [`page`] read what is asked, [`error`] says what is wrong; then a file per resource.
+
+pub mod auth;
+pub mod body;
+pub mod deliveries;
+pub mod error;
+pub mod guard;
+pub mod health;
+pub mod openapi;
+pub mod page;
+pub mod path;
+pub mod query;
+pub mod recipients;
+pub mod registry;
+pub mod runs;
+pub mod schedules;
+pub mod schema;
+pub mod seats;
+pub mod server;
+pub mod socket;
+pub mod stats;
+pub mod stream;
+pub mod tasks;
+pub mod tokens;
+pub mod wrong_tokens;
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use utoipa_swagger_ui::{Config, SwaggerUi};
+
+use crate::clock::Clock;
+use crate::executor::Registry;
+use crate::executor::hub::Hub;
+use crate::http::server::Limits;
+use crate::http::wrong_tokens::WrongTokens;
+use crate::invalid::Faults;
+use crate::metrics::Metrics;
+use crate::secret::Secret;
+use crate::store::Store;
+use crate::task::Known;
+use crate::token::TokenHash;
+use crate::tool::Definition;
+use crate::vault::Vault;
+
+/// The least that an admin token of the operator's own making must have, in characters.
+const ADMIN_TOKEN_LENGTH: usize = 20;
+
+/// `[server]`
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Address and port; port 0 takes a free one.
+    pub listen: String,
+    /// Where people reach the service, for links in messages; absent: the address it listens on.
+    pub public_url: Option<String>,
+    /// Where files are kept that no database holds.
+    pub data_dir: String,
+    /// A token that may do everything; absent: one is made at the first start, and shown once.
+    pub admin_token: Option<Secret>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { listen: "127.0.0.1:7700".into(), public_url: None, data_dir: "./data".into(), admin_token: None }
+    }
+}
+
+impl Settings {
+    /// Adds what is wrong; pointers begin with `/server`.
+    pub fn check(&self, faults: &mut Faults) {
+        if self.listen.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
+            faults.add("/server/listen", "must be an address and a port, such as `127.0.0.1:7700` or `[::]:7700`");
+        }
+        let is_web = |url: &url::Url| matches!(url.scheme(), "http" | "https") && url.has_host();
+        if self.public_url.as_deref().is_some_and(|url| url::Url::parse(url).ok().filter(is_web).is_none()) {
+            faults.add("/server/public_url", "must be an address such as `https://reveille.example.org`");
+        }
+        if let Some(why) = self.admin_token_fault() {
+            faults.add("/server/admin_token", why);
+        }
+    }
+
+    /// What is wrong with the admin token, if something is: a blank or short one would let anybody in.
+    fn admin_token_fault(&self) -> Option<String> {
+        let length = self.admin_token.as_ref()?.expose().trim().chars().count();
+        (length < ADMIN_TOKEN_LENGTH)
+            .then(|| format!("must have at least {ADMIN_TOKEN_LENGTH} characters, has {length}"))
+    }
+}
+
+/// What the HTTP face is built from.
+pub struct Parts {
+    pub store: Store,
+    pub clock: Clock,
+    pub executors: Registry,
+    pub tools: Vec<Definition>,
+    /// What a task may name.
+    pub known: Known,
+    /// Seals what is secret in recipients.
+    pub vault: Vault,
+    /// Who watches which run.
+    pub hub: Hub,
+    pub metrics: Metrics,
+    pub settings: Settings,
+    pub limits: Limits,
+    /// Cancelled when the service is being stopped: streams end, and `/readyz` says so.
+    pub stop: CancellationToken,
+}
+
+/// What handlers share. Cheap to clone.
+#[derive(Clone)]
+pub struct State(Arc<Shared>);
+
+/// The parts, and what is derived from them once.
+pub struct Shared {
+    parts: Parts,
+    /// The hash of the configured admin token.
+    pub admin_token: Option<TokenHash>,
+    pub wrong_tokens: WrongTokens,
+}
+
+impl State {
+    pub fn new(parts: Parts) -> State {
+        // a blank token must never let anybody in, whatever the caller has checked
+        let usable = parts.settings.admin_token_fault().is_none();
+        let admin_token = parts.settings.admin_token.as_ref().filter(|_| usable);
+        let admin_token = admin_token.map(|token| TokenHash::of(token.expose().trim()));
+        let wrong_tokens = WrongTokens::new(parts.limits.wrong_tokens);
+        State(Arc::new(Shared { parts, admin_token, wrong_tokens }))
+    }
+}
+
+impl Deref for State {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl Deref for Shared {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.parts
+    }
+}
+
+/// Every route under the guard.
+pub fn router(state: State) -> Router {
+    let (routes, document) = operations().split_for_parts();
+    let document = openapi::complete(document);
+    let reference =
+        SwaggerUi::new("/docs").url("/openapi.json", document).config(Config::default().validator_url("none"));
+    routes
+        .merge(reference)
+        .fallback(error::no_route)
+        .method_not_allowed_fallback(error::method_not_allowed)
+        .layer(from_fn_with_state(state.clone(), guard::watch))
+        .with_state(state)
+}
+
+/// The OpenAPI document that `/openapi.json` answers.
+pub fn document() -> utoipa::openapi::OpenApi {
+    openapi::complete(operations().split_for_parts().1)
+}
+
+/// Every operation there is: the table of contents.
+fn operations() -> OpenApiRouter<State> {
+    OpenApiRouter::with_openapi(openapi::Document::openapi())
+        .routes(routes!(tasks::create_task, tasks::list_tasks))
+        .routes(routes!(tasks::get_task, tasks::update_task, tasks::delete_task))
+        .routes(routes!(tasks::pause_task))
+        .routes(routes!(tasks::resume_task))
+        .routes(routes!(tasks::run_task))
+        .routes(routes!(tasks::backfill_task))
+        .routes(routes!(schedules::preview_schedule))
+        .routes(routes!(runs::list_runs))
+        .routes(routes!(runs::get_run))
+        .routes(routes!(runs::get_transcript))
+        .routes(routes!(stream::stream_run))
+        .routes(routes!(runs::cancel_run))
+        .routes(routes!(runs::retry_run))
+        .routes(routes!(deliveries::list_deliveries))
+        .routes(routes!(deliveries::retry_delivery))
+        .routes(routes!(recipients::get_recipient, recipients::put_recipient))
+        .routes(routes!(tokens::create_token, tokens::list_tokens))
+        .routes(routes!(tokens::revoke_token))
+        .routes(routes!(stats::get_stats))
+        .routes(routes!(registry::list_tools))
+        .routes(routes!(registry::list_executors))
+        .routes(routes!(health::get_health))
+        .routes(routes!(health::get_readiness))
+        .routes(routes!(health::get_metrics))
+}

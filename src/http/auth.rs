@@ -1,0 +1,139 @@
+//! Who calls: from the bearer token to the caller's tenant and permissions.
+//!
+//! A token is looked up by its hash on every request, so that revoking one works at once. What lies outside a
+//! caller's tenant is not found; that it exists is never said.
+
+use axum::extract::FromRequestParts;
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+use chrono::{DateTime, Utc};
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::http::State;
+use crate::http::error::ApiError;
+use crate::http::server::Peer;
+use crate::id::{Scope, Tenant};
+use crate::invalid::Faults;
+use crate::token::{Permission, TokenHash, TokenText};
+
+/// Who makes a request, and what they may do.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// What they see: every tenant's things, or one's.
+    pub scope: Scope,
+    /// What they may do with it.
+    pub permissions: Vec<Permission>,
+    /// Their token; `None` is the configured admin token.
+    pub token_id: Option<Uuid>,
+    /// When their token ends.
+    pub expires_at: Option<DateTime<Utc>>,
+}
+
+impl FromRequestParts<State> for Caller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &State) -> Result<Caller, ApiError> {
+        let text = bearer(parts)?;
+        let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
+        let (hash, now) = (TokenHash::of(&text), state.clock.elapsed());
+        if let Some(retry_after) = peer.and_then(|peer| state.wrong_tokens.wait(peer, &hash, now)) {
+            let detail = "too many wrong tokens came from this address";
+            return Err(ApiError::TooManyRequests { detail, retry_after });
+        }
+        let caller = known(state, &text, &hash).await;
+        match (&caller, peer) {
+            (Ok(_), _) => state.wrong_tokens.right(&hash),
+            (Err(ApiError::Unauthorized(_)), Some(peer)) => state.wrong_tokens.wrong(peer, now),
+            _ => {}
+        }
+        caller
+    }
+}
+
+impl Caller {
+    /// Whether the caller may do this.
+    pub fn may(&self, permission: Permission) -> Result<(), ApiError> {
+        match self.holds(permission) {
+            true => Ok(()),
+            false => Err(ApiError::Forbidden { permission: permission.as_str() }),
+        }
+    }
+
+    pub fn holds(&self, permission: Permission) -> bool {
+        self.permissions.iter().any(|held| held.covers(permission))
+    }
+
+    /// For whom a body makes something: an admin names the tenant, a tenant need not and can name no other.
+    pub fn acts_for(&self, body: &Value) -> Result<Tenant, Faults> {
+        let fault = |message: &str| Err(Faults::one("/tenant_id", message));
+        let named = match body.get("tenant_id") {
+            None | Some(Value::Null) => None,
+            Some(Value::String(named)) => Some(named.as_str()),
+            Some(_) => return fault("must be a text"),
+        };
+        match (&self.scope, named) {
+            (Scope::Only(own), None) => Ok(own.clone()),
+            (Scope::Only(own), Some(named)) if own.as_str() == named => Ok(own.clone()),
+            (Scope::Only(_), Some(_)) => fault("this token acts for its own tenant only; leave `tenant_id` out"),
+            (Scope::Every, Some(named)) => Tenant::new(named).map_err(|why| Faults::one("/tenant_id", why)),
+            (Scope::Every, None) => fault("is missing: an admin token names the tenant"),
+        }
+    }
+
+    /// What the caller sees of the tenant that an address names. Another's is not found.
+    pub fn sees(&self, named: &str) -> Result<Tenant, ApiError> {
+        match &self.scope {
+            Scope::Only(own) if own.as_str() != named => Err(ApiError::NotFound("tenant")),
+            _ => Tenant::new(named).map_err(|_| ApiError::NotFound("tenant")),
+        }
+    }
+
+    /// The caller's view, narrowed to the tenant that a query names.
+    pub fn narrowed(&self, named: Option<&str>) -> Result<Scope, ApiError> {
+        match named {
+            None => Ok(self.scope.clone()),
+            Some(named) => self.sees(named).map(Scope::Only),
+        }
+    }
+}
+
+fn bearer(parts: &Parts) -> Result<String, ApiError> {
+    let mut sent = parts.headers.get_all(AUTHORIZATION).iter();
+    let (Some(header), None) = (sent.next(), sent.next()) else {
+        return Err(ApiError::Unauthorized("send `Authorization: Bearer <token>`, once"));
+    };
+    let token = header.to_str().ok().and_then(|header| header.split_once(' '));
+    match token {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") && !token.trim().is_empty() => {
+            Ok(token.trim().to_owned())
+        }
+        _ => Err(ApiError::Unauthorized("the Authorization header must read `Bearer <token>`")),
+    }
+}
+
+/// Whom a token stands for, if it is valid now.
+async fn known(state: &State, text: &str, hash: &TokenHash) -> Result<Caller, ApiError> {
+    if state.admin_token.as_ref() == Some(hash) {
+        let permissions = vec![Permission::All];
+        return Ok(Caller { scope: Scope::Every, permissions, token_id: None, expires_at: None });
+    }
+    // a text that can't be a token costs no look-up
+    if TokenText::parse(text).is_err() {
+        return Err(ApiError::Unauthorized("the token is not valid: it is mistyped, or not one of this service"));
+    }
+    let token = state.store.find_token(hash.as_bytes()).await?;
+    let token = token.ok_or(ApiError::Unauthorized("the token is not valid"))?;
+    if token.revoked_at.is_some() {
+        return Err(ApiError::Unauthorized("the token was revoked"));
+    }
+    if token.expires_at.is_some_and(|end| end <= state.clock.now()) {
+        return Err(ApiError::Unauthorized("the token has expired"));
+    }
+    let scope = match token.tenant_id {
+        None => Scope::Every,
+        Some(tenant) => Scope::Only(Tenant::new(tenant).map_err(|why| ApiError::Internal { log: why })?),
+    };
+    let permissions = token.scopes.iter().filter_map(|word| Permission::parse(word)).collect();
+    Ok(Caller { scope, permissions, token_id: Some(token.id), expires_at: token.expires_at })
+}

@@ -1,0 +1,73 @@
+//! Deliveries over HTTP: what was sent to whom, how it went, and once more.
+
+use axum::Json;
+use axum::extract::State as Held;
+use axum::http::StatusCode;
+
+use crate::http::State;
+use crate::http::auth::Caller;
+use crate::http::body::{Body, only};
+use crate::http::error::{ApiError, Problem};
+use crate::http::page::{Items, Page};
+use crate::http::path::Id;
+use crate::http::query::Query;
+use crate::notification::{Delivery, DeliveryState};
+use crate::store::{DeliveryFilter, StoreError};
+use crate::token::Permission;
+
+/// List deliveries
+#[utoipa::path(get, path = "/v1/deliveries", tag = "notifications", security(("bearer" = ["deliveries:read"])),
+    params(
+        ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
+        ("run_id" = Option<Uuid>, Query), ("state" = Option<DeliveryState>, Query),
+        ("channel" = Option<String>, Query, example = "email"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
+    responses((status = 200, body = inline(Items<Delivery>))))]
+pub async fn list_deliveries(
+    Held(state): Held<State>,
+    caller: Caller,
+    mut query: Query,
+) -> Result<Json<Items<Delivery>>, ApiError> {
+    caller.may(Permission::DeliveriesRead)?;
+    let tenant = query.text("tenant_id");
+    let page = Page::of(&mut query);
+    let filter = DeliveryFilter {
+        tenant: None,
+        run_id: query.id("run_id"),
+        state: query.word("state", &DeliveryState::ALL.map(|state| (state.as_str(), state))),
+        channel: query.text("channel"),
+        before: page.before,
+        limit: page.fetch(),
+    };
+    query.done()?;
+    let scope = caller.narrowed(tenant.as_deref())?;
+    Ok(Json(page.items(state.store.list_deliveries(&scope, &filter).await?, |delivery| delivery.id)))
+}
+
+/// Send a delivery again
+///
+/// One that failed, or whose outcome is unknown, gets all its attempts anew. One that is pending is left as it is.
+#[utoipa::path(post, path = "/v1/deliveries/{id}/retry", tag = "notifications",
+    security(("bearer" = ["deliveries:write"])), params(("id" = Uuid, Path)),
+    responses((status = 202, body = Delivery), (status = 409, body = Problem,
+        content_type = "application/problem+json", description = "It was delivered, or is on its way")))]
+pub async fn retry_delivery(
+    Held(state): Held<State>,
+    caller: Caller,
+    id: Id,
+    body: Body,
+) -> Result<(StatusCode, Json<Delivery>), ApiError> {
+    caller.may(Permission::DeliveriesWrite)?;
+    let id = id.of("delivery")?;
+    only(&body.json_or_nothing()?, &[])?;
+    let delivery = state.store.get_delivery(&caller.scope, id).await.map_err(missing)?;
+    if delivery.state == DeliveryState::Pending {
+        return Ok((StatusCode::ACCEPTED, Json(delivery)));
+    }
+    let delivery = state.store.retry_delivery(&caller.scope, id).await.map_err(missing)?;
+    Ok((StatusCode::ACCEPTED, Json(delivery)))
+}
+
+fn missing(error: StoreError) -> ApiError {
+    ApiError::of_store(error, "delivery")
+}

@@ -1,0 +1,262 @@
+//! The one envelope of errors: RFC 9457 `application/problem+json` with a stable `type`.
+//!
+//! Whatever goes wrong inside the router comes out in this form, axum's own rejections and fallbacks included. A
+//! problem says what the caller can do; what went wrong inside is logged here, once, and never told.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+
+use crate::invalid::{Faults, InvalidSpec};
+use crate::store::StoreError;
+
+/// The media type of RFC 9457.
+pub const PROBLEM_JSON: &str = "application/problem+json";
+
+/// An error as it is sent: RFC 9457.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(example = json!({
+    "type": "urn:reveille:problem:invalid", "title": "The request is not valid", "status": 422,
+    "detail": "1 fault; see errors",
+    "errors": [{"pointer": "/trigger/timezone", "message": "unknown time zone `Europe/Berln`; did you mean `Europe/Berlin`?"}]
+}))]
+pub struct Problem {
+    /// Stable, for programs: `urn:reveille:problem:` and a word.
+    #[serde(rename = "type")]
+    pub kind: Cow<'static, str>,
+    /// The same for every problem of this type.
+    pub title: Cow<'static, str>,
+    /// The HTTP status, repeated.
+    pub status: u16,
+    /// What happened this time.
+    pub detail: String,
+    /// For invalid input: each fault with its place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<InvalidSpec>,
+}
+
+/// Why a request was not done, by what its sender can do about it.
+#[derive(Debug)]
+pub enum ApiError {
+    /// Send a valid token.
+    Unauthorized(&'static str),
+    /// Use a token with this permission.
+    Forbidden { permission: &'static str },
+    /// Nothing of this kind is there for this caller.
+    NotFound(&'static str),
+    /// There is no such address at all.
+    NoRoute { path: String },
+    /// The address takes other methods.
+    MethodNotAllowed { method: Method },
+    /// What is stored stands in the way; read it and decide again.
+    Conflict(String),
+    /// Correct what is named.
+    Invalid(Faults),
+    /// Correct a name or value in the query.
+    Query(Faults),
+    /// Send what can be read: malformed JSON, a broken header.
+    Malformed(String),
+    /// Send JSON.
+    UnsupportedMediaType(String),
+    /// Send less.
+    TooLarge { limit: usize },
+    /// Send faster.
+    BodyTimeout { limit: Duration },
+    /// Wait, then try again.
+    TooManyRequests { detail: &'static str, retry_after: Duration },
+    /// Not now: a dependency is away, or this took too long.
+    Unavailable { detail: &'static str, retry_after: Duration },
+    /// A fault of ours. `log` is written to the log and not told.
+    Internal { log: String },
+}
+
+/// The fixed part of a problem: status, `type` and title.
+struct Kind(StatusCode, &'static str, &'static str);
+
+impl ApiError {
+    /// A single fault in the request's body.
+    pub fn invalid(pointer: impl Into<String>, message: impl Into<String>) -> ApiError {
+        ApiError::Invalid(Faults::one(pointer, message))
+    }
+
+    /// What the store said, where `NotFound` means that there is no such `what`.
+    pub fn of_store(error: StoreError, what: &'static str) -> ApiError {
+        match error {
+            StoreError::NotFound => ApiError::NotFound(what),
+            StoreError::Conflict(why) => ApiError::Conflict(why),
+            StoreError::Unavailable(cause) => {
+                tracing::warn!(cause, "the database is away");
+                ApiError::Unavailable { detail: "the database is away", retry_after: Duration::from_secs(1) }
+            }
+            StoreError::LeaseLost | StoreError::Corrupt(_) => ApiError::Internal { log: error.to_string() },
+        }
+    }
+
+    /// Logs what is ours to know and makes what is the caller's to see.
+    pub fn into_problem(self) -> Problem {
+        let Kind(status, kind, title) = self.kind();
+        let (detail, errors) = self.told();
+        Problem { kind: kind.into(), title: title.into(), status: status.as_u16(), detail, errors }
+    }
+
+    fn kind(&self) -> Kind {
+        use StatusCode as S;
+        match self {
+            ApiError::Unauthorized(_) => {
+                Kind(S::UNAUTHORIZED, "urn:reveille:problem:unauthorized", "A valid token is needed")
+            }
+            ApiError::Forbidden { .. } => {
+                Kind(S::FORBIDDEN, "urn:reveille:problem:forbidden", "The token does not permit this")
+            }
+            ApiError::NotFound(_) | ApiError::NoRoute { .. } => {
+                Kind(S::NOT_FOUND, "urn:reveille:problem:not-found", "Nothing is here")
+            }
+            ApiError::MethodNotAllowed { .. } => Kind(
+                S::METHOD_NOT_ALLOWED,
+                "urn:reveille:problem:method-not-allowed",
+                "This address takes other methods",
+            ),
+            ApiError::Conflict(_) => {
+                Kind(S::CONFLICT, "urn:reveille:problem:conflict", "The present state stands in the way")
+            }
+            ApiError::Invalid(_) => {
+                Kind(S::UNPROCESSABLE_ENTITY, "urn:reveille:problem:invalid", "The request is not valid")
+            }
+            ApiError::Query(_) => Kind(S::BAD_REQUEST, "urn:reveille:problem:invalid-query", "The query is not valid"),
+            ApiError::Malformed(_) => {
+                Kind(S::BAD_REQUEST, "urn:reveille:problem:malformed", "The request can not be read")
+            }
+            ApiError::UnsupportedMediaType(_) => {
+                Kind(S::UNSUPPORTED_MEDIA_TYPE, "urn:reveille:problem:unsupported-media-type", "The body must be JSON")
+            }
+            ApiError::TooLarge { .. } => {
+                Kind(S::PAYLOAD_TOO_LARGE, "urn:reveille:problem:too-large", "The request is too large")
+            }
+            ApiError::BodyTimeout { .. } => {
+                Kind(S::REQUEST_TIMEOUT, "urn:reveille:problem:request-timeout", "The request came too slowly")
+            }
+            ApiError::TooManyRequests { .. } => {
+                Kind(S::TOO_MANY_REQUESTS, "urn:reveille:problem:too-many-requests", "Too many requests")
+            }
+            ApiError::Unavailable { .. } => {
+                Kind(S::SERVICE_UNAVAILABLE, "urn:reveille:problem:unavailable", "The service can't do this now")
+            }
+            ApiError::Internal { .. } => {
+                Kind(S::INTERNAL_SERVER_ERROR, "urn:reveille:problem:internal", "The service failed")
+            }
+        }
+    }
+
+    fn told(self) -> (String, Vec<InvalidSpec>) {
+        let counted = |faults: Faults| match faults.0.len() {
+            1 => ("1 fault; see errors".to_owned(), faults.0),
+            n => (format!("{n} faults; see errors"), faults.0),
+        };
+        let detail = match self {
+            ApiError::Invalid(faults) | ApiError::Query(faults) => return counted(faults),
+            ApiError::Unauthorized(detail) => detail.to_owned(),
+            ApiError::Forbidden { permission } => format!("this needs a token with `{permission}`"),
+            ApiError::NotFound(what) => format!("there is no such {what}"),
+            ApiError::NoRoute { path } => format!("there is no address {path}; see /openapi.json"),
+            ApiError::MethodNotAllowed { method } => format!("{method} is not allowed here; see the Allow header"),
+            ApiError::Conflict(detail) | ApiError::Malformed(detail) | ApiError::UnsupportedMediaType(detail) => detail,
+            ApiError::TooLarge { limit } => format!("at most {limit} bytes are taken here"),
+            ApiError::BodyTimeout { limit } => format!("the body must arrive within {} seconds", limit.as_secs()),
+            ApiError::TooManyRequests { detail, .. } | ApiError::Unavailable { detail, .. } => detail.to_owned(),
+            ApiError::Internal { log } => {
+                tracing::error!(cause = log, "request failed");
+                "the fault is ours, and it is in the log".to_owned()
+            }
+        };
+        (detail, Vec::new())
+    }
+
+    fn headers(&self) -> Option<(HeaderName, HeaderValue)> {
+        match self {
+            ApiError::Unauthorized(_) => {
+                Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"reveille\", error=\"invalid_token\"")))
+            }
+            ApiError::TooManyRequests { retry_after, .. } | ApiError::Unavailable { retry_after, .. } => {
+                Some((RETRY_AFTER, retry_after.as_secs().max(1).into()))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let extra = self.headers();
+        let mut response = self.into_problem().into_response();
+        response.headers_mut().extend(extra.map(|(name, value)| (Some(name), value)));
+        response
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_vec(&self).expect("a problem is plain text and numbers");
+        let headers = [(CONTENT_TYPE, PROBLEM_JSON), (CACHE_CONTROL, "no-store")];
+        (status, headers, Body::from(body)).into_response()
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> ApiError {
+        ApiError::of_store(error, "thing")
+    }
+}
+
+impl From<Faults> for ApiError {
+    fn from(faults: Faults) -> ApiError {
+        ApiError::Invalid(faults)
+    }
+}
+
+/// For addresses that no route has.
+pub async fn no_route(uri: Uri) -> ApiError {
+    ApiError::NoRoute { path: uri.path().to_owned() }
+}
+
+/// For methods that an address does not take.
+pub async fn method_not_allowed(method: Method) -> ApiError {
+    ApiError::MethodNotAllowed { method }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_told_with_their_places() {
+        let problem = ApiError::invalid("/name", "must not be empty").into_problem();
+        assert_eq!(
+            serde_json::to_value(problem).unwrap(),
+            serde_json::json!({
+                "type": "urn:reveille:problem:invalid", "title": "The request is not valid", "status": 422,
+                "detail": "1 fault; see errors", "errors": [{"pointer": "/name", "message": "must not be empty"}]
+            })
+        );
+    }
+
+    #[test]
+    fn what_went_wrong_inside_is_not_told() {
+        let problem = ApiError::Internal { log: "password=hunter2".into() }.into_problem();
+        assert!(!serde_json::to_string(&problem).unwrap().contains("hunter2"));
+    }
+
+    #[test]
+    fn overload_says_when_to_come_again() {
+        let error = ApiError::Unavailable { detail: "busy", retry_after: Duration::from_millis(200) };
+        let response = error.into_response();
+        assert_eq!(response.status(), 503);
+        assert_eq!(response.headers()[RETRY_AFTER], "1");
+        assert_eq!(response.headers()[CONTENT_TYPE], PROBLEM_JSON);
+    }
+}

@@ -1,0 +1,77 @@
+//! The reference: an OpenAPI document that is made from the handlers, so that it can't say what they don't do.
+//!
+//! What every operation under `/v1` shares is added here, once: the bearer token, and the problems that any of them
+//! may answer.
+
+use utoipa::OpenApi;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::{Components, ContentBuilder, Ref, RefOr, Response, ResponseBuilder};
+
+use crate::http::error::{PROBLEM_JSON, Problem};
+
+/// The name of the security scheme.
+pub const BEARER: &str = "bearer";
+
+/// Problems that any operation behind a token may answer, and how they are described.
+const COMMON: [(&str, &str); 5] = [
+    ("400", "The request, its query or its body can't be read"),
+    ("401", "A valid token is needed"),
+    ("403", "The token does not permit this"),
+    ("429", "Too many requests; see Retry-After"),
+    ("503", "Not now; see Retry-After"),
+];
+
+/// The document without its paths.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Reveille",
+        description = "Wakes AI agents: tasks fire on time and once, runs are durable, and a person hears what came of \
+                       them.\n\nErrors are RFC 9457 problems. Lists are newest first and paged by an opaque cursor. \
+                       Times are RFC 3339 in UTC. A POST with an `Idempotency-Key` takes effect once in 24 hours.",
+        license(name = "Apache-2.0 OR MIT")
+    ),
+    tags(
+        (name = "tasks", description = "Stored intents: when, what, and whom to tell"),
+        (name = "runs", description = "What became of each fire"),
+        (name = "notifications", description = "Where tenants are reached, and what was sent"),
+        (name = "operations", description = "Tokens, figures, probes, what is registered"),
+    ),
+    components(schemas(Problem))
+)]
+pub struct Document;
+
+/// Adds what all operations share.
+pub fn complete(mut document: utoipa::openapi::OpenApi) -> utoipa::openapi::OpenApi {
+    let components = document.components.get_or_insert_with(Components::new);
+    let scheme = SecurityScheme::Http(Http::builder().scheme(HttpAuthScheme::Bearer).bearer_format("rv_…").build());
+    components.security_schemes.insert(BEARER.into(), scheme.into());
+    for (path, item) in &mut document.paths.paths {
+        let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
+        for operation in operations.into_iter().flatten().filter(|_| path.starts_with("/v1/")) {
+            share(path, operation);
+        }
+    }
+    document
+}
+
+fn share(path: &str, operation: &mut Operation) {
+    let responses = &mut operation.responses.responses;
+    for (status, description) in COMMON {
+        responses.entry(status.into()).or_insert_with(|| problem(description));
+    }
+    if path.contains('{') {
+        responses.entry("404".into()).or_insert_with(|| problem("There is none, or not for this token"));
+    }
+    if operation.request_body.is_some() {
+        responses.entry("413".into()).or_insert_with(|| problem("The body is larger than 1 MiB"));
+        responses.entry("415".into()).or_insert_with(|| problem("The body is not JSON"));
+        responses.entry("422".into()).or_insert_with(|| problem("The body is not valid; each fault has its place"));
+    }
+}
+
+fn problem(description: &str) -> RefOr<Response> {
+    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+    ResponseBuilder::new().description(description).content(PROBLEM_JSON, content).build().into()
+}

@@ -1,0 +1,147 @@
+//! Pages of a list: `limit` and an opaque `cursor` in, `items` and `next_cursor` out.
+//!
+//! Lists are newest first, by id. The cursor names the last item seen, so that what is added or removed meanwhile
+//! neither doubles nor hides another item.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::http::query::Query;
+
+/// Items on a page where no `limit` is given.
+pub const LIMIT: usize = 50;
+/// The largest `limit`.
+pub const MOST: usize = 200;
+
+/// Which part of a list is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Page {
+    /// Items that are answered at most.
+    pub limit: usize,
+    /// The last item that was seen.
+    pub before: Option<Uuid>,
+}
+
+/// One page of a list, as it is answered.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct Items<T> {
+    pub items: Vec<T>,
+    /// For the next page; `null` on the last.
+    pub next_cursor: Option<String>,
+}
+
+/// Which part of a list is asked for that grows at its end, and is read from its beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Onward {
+    limit: usize,
+    /// The number of the first item.
+    pub from: i64,
+}
+
+impl Page {
+    /// Reads `limit` and `cursor`.
+    pub fn of(query: &mut Query) -> Page {
+        let before = query.read("cursor", decode, CURSOR).map(Uuid::from_u128);
+        Page { limit: limit(query), before }
+    }
+
+    /// What the store is asked for: one more than is answered, to know whether there is more.
+    pub fn fetch(&self) -> i64 {
+        self.limit as i64 + 1
+    }
+
+    /// The page out of what the store answered to [`Page::fetch`].
+    pub fn items<T>(&self, mut found: Vec<T>, id: impl Fn(&T) -> Uuid) -> Items<T> {
+        let more = found.len() > self.limit;
+        found.truncate(self.limit);
+        let next_cursor = found.last().filter(|_| more).map(|last| encode(id(last).as_u128()));
+        Items { items: found, next_cursor }
+    }
+}
+
+impl<T> Items<T> {
+    /// The same page of other things.
+    pub fn map<U>(self, turn: impl FnMut(T) -> U) -> Items<U> {
+        Items { items: self.items.into_iter().map(turn).collect(), next_cursor: self.next_cursor }
+    }
+
+    /// A list that is always answered whole.
+    pub fn whole(items: Vec<T>) -> Items<T> {
+        Items { items, next_cursor: None }
+    }
+}
+
+impl Onward {
+    /// Reads `limit` and `cursor`.
+    pub fn of(query: &mut Query) -> Onward {
+        let from = query.read("cursor", |cursor| i64::try_from(decode(cursor)?).ok(), CURSOR);
+        Onward { limit: limit(query), from: from.unwrap_or(0) }
+    }
+
+    /// What the store is asked for: one more than is answered.
+    pub fn fetch(&self) -> i64 {
+        self.limit as i64 + 1
+    }
+
+    /// The page out of what the store answered to [`Onward::fetch`].
+    pub fn items<T>(&self, mut found: Vec<T>, number: impl Fn(&T) -> i64) -> Items<T> {
+        let next = found.get(self.limit).map(number);
+        found.truncate(self.limit);
+        Items { items: found, next_cursor: next.and_then(|next| u128::try_from(next).ok()).map(encode) }
+    }
+}
+
+const CURSOR: &str = "the next_cursor of an earlier answer";
+
+fn limit(query: &mut Query) -> usize {
+    let limit = |text: &str| text.parse().ok().filter(|n| (1..=MOST).contains(n));
+    query.read("limit", limit, "from 1 to 200").unwrap_or(LIMIT)
+}
+
+/// Opaque, so that nobody builds on what is in it.
+fn encode(place: u128) -> String {
+    URL_SAFE_NO_PAD.encode(place.to_be_bytes())
+}
+
+fn decode(cursor: &str) -> Option<u128> {
+    let bytes = URL_SAFE_NO_PAD.decode(cursor).ok()?;
+    Some(u128::from_be_bytes(bytes.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_leads_to_what_follows_and_the_last_page_has_none() {
+        let ids: Vec<Uuid> = (0..3).map(Uuid::from_u128).collect();
+        let page = Page::of(&mut Query::parse("limit=2"));
+        assert_eq!((page.limit, page.fetch(), page.before), (2, 3, None));
+        let first = page.items(ids.clone(), |id| *id);
+        assert_eq!(first.items, ids[..2]);
+        let next = Page::of(&mut Query::parse(&format!("limit=2&cursor={}", first.next_cursor.unwrap())));
+        assert_eq!(next.before, Some(ids[1]));
+        assert_eq!(next.items(vec![ids[2]], |id| *id), Items { items: vec![ids[2]], next_cursor: None });
+    }
+
+    #[test]
+    fn a_list_that_grows_is_read_onward() {
+        let page = Onward::of(&mut Query::parse("limit=2"));
+        let first = page.items(vec![0, 1, 2], |seq| *seq);
+        assert_eq!(first.items, [0, 1]);
+        let next = Onward::of(&mut Query::parse(&format!("cursor={}", first.next_cursor.unwrap())));
+        assert_eq!(next.from, 2);
+        assert_eq!(next.items(vec![2], |seq| *seq), Items { items: vec![2], next_cursor: None });
+    }
+
+    #[test]
+    fn a_limit_out_of_range_and_a_made_up_cursor_are_faults() {
+        for query in ["limit=0", "limit=201", "limit=x", "cursor=abc", "cursor=%00"] {
+            let mut query = Query::parse(query);
+            Page::of(&mut query);
+            assert!(query.done().is_err());
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Runs over HTTP: list, read, transcript, cancel, retry.
+
+use axum::Json;
+use axum::extract::State as Held;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::http::State;
+use crate::http::auth::Caller;
+use crate::http::body::{Body, answered, only};
+use crate::http::error::{ApiError, Problem};
+use crate::http::page::{Items, Onward, Page};
+use crate::http::path::Id;
+use crate::http::query::Query;
+use crate::http::schema;
+use crate::id;
+use crate::run::transcript::Entry;
+use crate::run::{Run, RunState, Usage};
+use crate::store::{RunFilter, StoreError};
+use crate::task::Task;
+use crate::token::Permission;
+
+/// Why a run is cancelled by its owner.
+const CANCELLED: &str = "cancelled by its owner";
+
+/// A run as it is answered.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RunView {
+    #[serde(flatten)]
+    pub run: Run,
+    /// The approvals that it asked for.
+    pub approvals: Vec<Value>,
+}
+
+impl RunView {
+    pub fn of(run: Run) -> RunView {
+        RunView { run, approvals: Vec::new() }
+    }
+
+    /// A run that is about to be recorded, as it will be read.
+    pub fn queued(
+        task: &Task,
+        id: Uuid,
+        fire_key: String,
+        scheduled_for: DateTime<Utc>,
+        now: DateTime<Utc>,
+        input: Option<Value>,
+    ) -> RunView {
+        RunView::of(Run {
+            id,
+            task_id: Some(task.id),
+            tenant_id: task.tenant_id.clone(),
+            fire_key,
+            trigger_type: task.spec.trigger.kind().to_owned(),
+            scheduled_for,
+            state: RunState::Queued,
+            reason: None,
+            blocked_by: None,
+            attempt: 0,
+            crashes: 0,
+            missed: None,
+            retry_of: None,
+            event_ids: Vec::new(),
+            input,
+            created_at: now,
+            started_at: None,
+            finished_at: None,
+            output: None,
+            error: None,
+            usage: Usage::default(),
+        })
+    }
+}
+
+/// List runs
+#[utoipa::path(get, path = "/v1/runs", tag = "runs", security(("bearer" = ["runs:read"])),
+    params(
+        ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
+        ("task_id" = Option<Uuid>, Query), ("state" = Option<RunState>, Query),
+        ("since" = Option<DateTime<Utc>>, Query, description = "Recorded at or after"),
+        ("until" = Option<DateTime<Utc>>, Query, description = "Recorded before"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
+    responses((status = 200, body = inline(Items<schema::Run>))))]
+pub async fn list_runs(
+    Held(state): Held<State>,
+    caller: Caller,
+    mut query: Query,
+) -> Result<Json<Items<RunView>>, ApiError> {
+    caller.may(Permission::RunsRead)?;
+    let tenant = query.text("tenant_id");
+    let page = Page::of(&mut query);
+    let filter = RunFilter {
+        tenant: None,
+        task_id: query.id("task_id"),
+        state: query.word("state", &RunState::ALL.map(|state| (state.as_str(), state))),
+        since: query.instant("since"),
+        until: query.instant("until"),
+        before: page.before,
+        limit: page.fetch(),
+    };
+    query.done()?;
+    let scope = caller.narrowed(tenant.as_deref())?;
+    let runs = state.store.list_runs(&scope, &filter).await?;
+    Ok(Json(page.items(runs, |run| run.id).map(RunView::of)))
+}
+
+/// Read a run
+#[utoipa::path(get, path = "/v1/runs/{id}", tag = "runs", security(("bearer" = ["runs:read"])),
+    params(("id" = Uuid, Path)), responses((status = 200, body = schema::Run)))]
+pub async fn get_run(
+    Held(state): Held<State>,
+    caller: Caller,
+    id: Id,
+    query: Query,
+) -> Result<Json<RunView>, ApiError> {
+    caller.may(Permission::RunsRead)?;
+    query.done()?;
+    let run = state.store.get_run(&caller.scope, id.of("run")?).await.map_err(missing)?;
+    Ok(Json(RunView::of(run)))
+}
+
+/// Read the transcript of a run
+///
+/// The messages between orchestrator, model and tools, in order.
+#[utoipa::path(get, path = "/v1/runs/{id}/transcript", tag = "runs", security(("bearer" = ["runs:read"])),
+    params(("id" = Uuid, Path),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
+    responses((status = 200, body = inline(Items<schema::Entry>))))]
+pub async fn get_transcript(
+    Held(state): Held<State>,
+    caller: Caller,
+    id: Id,
+    mut query: Query,
+) -> Result<Json<Items<Entry>>, ApiError> {
+    caller.may(Permission::RunsRead)?;
+    let page = Onward::of(&mut query);
+    query.done()?;
+    let run = state.store.get_run(&caller.scope, id.of("run")?).await.map_err(missing)?;
+    Ok(Json(page.items(state.store.transcript(run.id, page.from, page.fetch()).await?, |entry| entry.seq)))
+}
+
+/// Cancel a run
+///
+/// A run that has not been started is cancelled at once; a running one is asked to end, and ends soon. To cancel a
+/// cancelled run changes nothing.
+#[utoipa::path(post, path = "/v1/runs/{id}/cancel", tag = "runs", security(("bearer" = ["runs:write"])),
+    params(("id" = Uuid, Path)),
+    responses((status = 200, body = schema::Run, description = "It is cancelled"),
+        (status = 202, body = schema::Run, description = "Its worker has been asked to end it"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "It is final already")))]
+pub async fn cancel_run(
+    Held(state): Held<State>,
+    caller: Caller,
+    id: Id,
+    body: Body,
+) -> Result<(StatusCode, Json<RunView>), ApiError> {
+    caller.may(Permission::RunsWrite)?;
+    let id = id.of("run")?;
+    only(&body.json_or_nothing()?, &[])?;
+    let before = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
+    if before.state == RunState::Cancelled {
+        return Ok((StatusCode::OK, Json(RunView::of(before))));
+    }
+    state.store.cancel_run(&caller.scope, id, CANCELLED).await.map_err(missing)?;
+    let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
+    let status = if run.state == RunState::Cancelled { StatusCode::OK } else { StatusCode::ACCEPTED };
+    Ok((status, Json(RunView::of(run))))
+}
+
+/// Run a run again
+///
+/// Makes a new run, `retry_of` the final one, which stays as it is.
+#[utoipa::path(post, path = "/v1/runs/{id}/retry", tag = "runs", security(("bearer" = ["runs:write"])),
+    params(("id" = Uuid, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
+    responses((status = 201, body = schema::Run),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "It is not final yet")))]
+pub async fn retry_run(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
+    caller.may(Permission::RunsWrite)?;
+    let id = id.of("run")?;
+    if let Some(replay) = body.replay(&state, &caller).await? {
+        return Ok(replay);
+    }
+    only(&body.json_or_nothing()?, &[])?;
+    let now = state.clock.now();
+    let old = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
+    let task = match old.task_id {
+        Some(task) => state.store.get_task(&caller.scope, task).await,
+        None => return Err(ApiError::Conflict("the run has no task, so it can't be run again".into())),
+    };
+    let task = task.map_err(|error| match error {
+        StoreError::NotFound => ApiError::Conflict("the task of the run was deleted".into()),
+        other => other.into(),
+    })?;
+    let run_id = id::new_id(now);
+    let key = format!("t:{id}:{run_id}");
+    let mut view = RunView::queued(&task, run_id, key, old.scheduled_for, now, old.input);
+    view.run.missed = old.missed;
+    view.run.retry_of = Some(id);
+    let once = body.once(&caller, StatusCode::CREATED, &view)?;
+    let answer = state.store.retry_run(&caller.scope, id, run_id, now, once.as_ref()).await.map_err(missing)?;
+    let place = [(header::LOCATION, format!("/v1/runs/{}", view.run.id))];
+    answered(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
+}
+
+pub(super) fn missing(error: StoreError) -> ApiError {
+    ApiError::of_store(error, "run")
+}

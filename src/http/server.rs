@@ -1,0 +1,221 @@
+//! The accept loop: who may connect, for how long, and how the server stops.
+//!
+//! `axum::serve` has no time limit for headers, so connections are served by hyper directly, HTTP/1.1 only (a proxy
+//! that speaks HTTP/2 outside speaks 1.1 to us). Nothing in here knows a route. Nothing survives: a connection that is
+//! cut is the client's to repeat, and `Idempotency-Key` makes that safe.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt;
+
+use crate::clock;
+use crate::http::error::{PROBLEM_JSON, Problem};
+use crate::http::seats::{NoSeat, Seats};
+use crate::http::socket::Socket;
+use crate::metrics::Metrics;
+
+/// How much a client may ask of the server. The defaults are those of `promises.md`; tests use smaller ones.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Until a request's header is complete, from the connection or the answer before it.
+    pub header_time: Duration,
+    /// Headers of one request.
+    pub header_count: usize,
+    /// Their size in bytes, request line included.
+    pub header_bytes: usize,
+    /// Until a request's body is complete, from when it is asked for.
+    pub body_time: Duration,
+    /// Its size in bytes.
+    pub body_bytes: usize,
+    /// Until an answer begins.
+    pub request_time: Duration,
+    /// How long a client may take no byte of an answer.
+    pub write_stall: Duration,
+    /// Connections in all.
+    pub connections: usize,
+    /// Connections of one address.
+    pub connections_per_address: usize,
+    /// Wrong tokens of one address within a minute.
+    pub wrong_tokens: u32,
+    /// Between comments on a stream that has nothing to say.
+    pub keep_alive: Duration,
+    /// How long open connections may take to end when the server stops.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            header_time: Duration::from_secs(10),
+            header_count: 100,
+            header_bytes: 64 * 1024,
+            body_time: Duration::from_secs(15),
+            body_bytes: 1024 * 1024,
+            request_time: Duration::from_secs(30),
+            write_stall: Duration::from_secs(30),
+            connections: 1024,
+            connections_per_address: 64,
+            wrong_tokens: 20,
+            keep_alive: Duration::from_secs(15),
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Connections that are being told that there is no room; more are dropped without a word.
+const REFUSALS: usize = 32;
+/// Until one of them must be gone.
+const REFUSAL_TIME: Duration = Duration::from_secs(2);
+/// After an error that a wait may cure, as with too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The address of the other side of the connection, as every request carries it.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer(pub IpAddr);
+
+/// Serves `app` until `stop`, then lets what is open end for at most [`Limits::drain`].
+///
+/// Streams must end on `stop` by themselves. Returns when every connection is gone or cut.
+pub async fn serve(listener: TcpListener, app: Router, limits: Limits, metrics: Metrics, stop: CancellationToken) {
+    let cut = CancellationToken::new();
+    let server = Arc::new(Server {
+        app,
+        limits,
+        metrics,
+        seats: Seats::new(limits.connections, limits.connections_per_address),
+        refusals: Semaphore::new(REFUSALS),
+        stop: stop.clone(),
+        cut: cut.clone(),
+    });
+    let open = TaskTracker::new();
+    while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
+        match accepted {
+            Ok((stream, peer)) => server.clone().admit(stream, peer, &open),
+            Err(error) => accept_failed(error).await,
+        }
+    }
+    drop(listener);
+    open.close();
+    if timeout(limits.drain, open.wait()).await.is_err() {
+        tracing::warn!(connections = open.len(), "open connections were cut");
+        cut.cancel();
+        open.wait().await;
+    }
+}
+
+/// An error of one connection is nothing; an error of the machine is waited out.
+async fn accept_failed(error: std::io::Error) {
+    use std::io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    if !matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) {
+        tracing::error!(%error, "can't accept connections");
+        clock::pause(ACCEPT_PAUSE).await;
+    }
+}
+
+struct Server {
+    app: Router,
+    limits: Limits,
+    metrics: Metrics,
+    seats: Seats,
+    refusals: Semaphore,
+    /// Accept no more, finish what is open.
+    stop: CancellationToken,
+    /// Finish nothing.
+    cut: CancellationToken,
+}
+
+impl Server {
+    /// Serves a connection if there is room, else says so.
+    fn admit(self: Arc<Server>, stream: TcpStream, peer: SocketAddr, open: &TaskTracker) {
+        match self.seats.take(peer.ip()) {
+            Ok(seat) => {
+                open.spawn(async move {
+                    let _seat = seat;
+                    let _counted = self.metrics.connection();
+                    let _ = self.cut.run_until_cancelled(self.converse(stream, peer.ip())).await;
+                });
+            }
+            Err(why) => {
+                self.metrics.connection_refused();
+                open.spawn(async move {
+                    if let Ok(_few) = self.refusals.try_acquire() {
+                        let _ = timeout(REFUSAL_TIME, refuse(stream, why)).await;
+                    }
+                });
+            }
+        }
+    }
+
+    /// Serves the requests of one connection, one after the other.
+    async fn converse(&self, stream: TcpStream, peer: IpAddr) {
+        let _ = stream.set_nodelay(true);
+        let service = service_fn(|mut request: Request<Incoming>| {
+            request.extensions_mut().insert(Peer(peer));
+            self.app.clone().oneshot(request)
+        });
+        let socket = TokioIo::new(Socket::new(stream, self.limits.write_stall));
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.limits.header_time)
+            .max_headers(self.limits.header_count)
+            .max_header_size(self.limits.header_bytes)
+            .serve_connection(socket, service);
+        let mut connection = std::pin::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = self.stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, %peer, "connection ended early");
+        }
+    }
+}
+
+/// Tells a client that there is no room, without having read a byte of what it wants.
+async fn refuse(mut stream: TcpStream, why: NoSeat) -> std::io::Result<()> {
+    let (status, line, kind, detail) = match why {
+        NoSeat::Full => (503, "503 Service Unavailable", "unavailable", "all connections are taken"),
+        NoSeat::AddressFull => {
+            (429, "429 Too Many Requests", "too-many-requests", "this address has too many connections")
+        }
+    };
+    let title = match why {
+        NoSeat::Full => "The service can't do this now",
+        NoSeat::AddressFull => "Too many requests",
+    };
+    let problem = Problem {
+        kind: format!("urn:reveille:problem:{kind}").into(),
+        title: title.into(),
+        status,
+        detail: detail.into(),
+        errors: Vec::new(),
+    };
+    let body = serde_json::to_string(&problem).expect("a problem is plain text and numbers");
+    let head = format!(
+        "HTTP/1.1 {line}\r\ncontent-type: {PROBLEM_JSON}\r\ncontent-length: {}\r\nretry-after: 1\r\nconnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(format!("{head}{body}").as_bytes()).await?;
+    stream.shutdown().await?;
+    // what the client has sent must be read, or the reset that follows may swallow the answer
+    let mut rest = [0; 1024];
+    while stream.read(&mut rest).await? > 0 {}
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! How much there is, and how much waits: figures for operators, and for a tenant of its own things.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::State as Held;
+use serde::Serialize;
+
+use crate::http::State;
+use crate::http::auth::Caller;
+use crate::http::error::ApiError;
+use crate::http::query::Query;
+use crate::token::Permission;
+
+/// The figures. A word that is missing counts zero.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct Stats {
+    /// Tasks by status.
+    #[schema(example = json!({"active": 12, "paused": 1}))]
+    pub tasks: BTreeMap<String, i64>,
+    /// Runs that are not final: `ready`, `claimed` and `started` in the queue, `parked` while they wait.
+    #[schema(example = json!({"ready": 0, "started": 2, "parked": 1}))]
+    pub runs: BTreeMap<String, i64>,
+    /// Deliveries that are still to be sent.
+    pub pending_deliveries: i64,
+}
+
+/// Read figures
+#[utoipa::path(get, path = "/v1/stats", tag = "operations", security(("bearer" = ["stats:read"])),
+    params(("tenant_id" = Option<String>, Query, description = "This tenant's only")),
+    responses((status = 200, body = Stats)))]
+pub async fn get_stats(Held(state): Held<State>, caller: Caller, mut query: Query) -> Result<Json<Stats>, ApiError> {
+    caller.may(Permission::StatsRead)?;
+    let tenant = query.text("tenant_id");
+    query.done()?;
+    let scope = caller.narrowed(tenant.as_deref())?;
+    Ok(Json(Stats {
+        tasks: state.store.count_tasks(&scope).await?.into_iter().collect(),
+        runs: state.store.count_runs(&scope).await?.into_iter().collect(),
+        pending_deliveries: state.store.count_deliveries(&scope).await?,
+    }))
+}

@@ -1,0 +1,291 @@
+//! The live stream of one run: what is in its transcript first, then what happens, until it has ended.
+//!
+//! The transcript is the truth: committed entries carry its `seq` as event id, and a client that comes back with
+//! `Last-Event-ID` misses none. Live events of a run that this instance executes carry no id and are told as they
+//! come; what they led to is not told again when it is committed. A run that another instance executes is followed by
+//! its transcript alone.
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::extract::State as Held;
+use axum::http::HeaderMap;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures::Stream;
+use futures::stream::unfold;
+use uuid::Uuid;
+
+use crate::clock;
+use crate::executor::hub::{Heard, Subscription};
+use crate::http::State;
+use crate::http::auth::Caller;
+use crate::http::error::ApiError;
+use crate::http::path::Id;
+use crate::http::query::Query;
+use crate::http::runs::missing;
+use crate::id::Scope;
+use crate::run::Run;
+use crate::run::stream::StreamEvent;
+use crate::run::transcript::{Entry, Message};
+use crate::store::StoreError;
+use crate::token::Permission;
+
+/// How often the transcript is looked at while nothing is heard.
+const LOOK: Duration = Duration::from_millis(500);
+/// How soon it is looked at after the executor has said that it is done: its last write is on the way.
+const LOOK_SOON: Duration = Duration::from_millis(50);
+
+/// Entries that are read at once.
+const ENTRIES: i64 = 100;
+
+/// Follow a run
+///
+/// Server-sent events: `session`, `message_start`, `message_chunk`, `message_end`, `tool_call_start`, `tool_result`,
+/// `state_change`, `tool_warning`, `error`, and `execution_end` last. What was committed before comes first; with
+/// `Last-Event-ID`, what came after it.
+#[utoipa::path(get, path = "/v1/runs/{id}/stream", tag = "runs", security(("bearer" = ["runs:read"])),
+    params(("id" = Uuid, Path),
+        ("Last-Event-ID" = Option<i64>, Header, description = "The last id that was seen")),
+    responses((status = 200, body = String, content_type = "text/event-stream")))]
+pub async fn stream_run(
+    Held(state): Held<State>,
+    caller: Caller,
+    id: Id,
+    query: Query,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    caller.may(Permission::RunsRead)?;
+    query.done()?;
+    let id = id.of("run")?;
+    let seen = last_event_id(&headers)?;
+    // listen first, read after: what happens in between is heard, and told once
+    let live = state.hub.subscribe(id);
+    let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
+    let keep_alive = KeepAlive::new().interval(state.limits.keep_alive);
+    let follower = Follower::new(state, caller.scope, run, live, seen);
+    Ok(Sse::new(follower.events()).keep_alive(keep_alive).into_response())
+}
+
+fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
+    let Some(id) = headers.get("last-event-id").filter(|id| !id.is_empty()) else { return Ok(None) };
+    let seq = id.to_str().ok().and_then(|id| id.parse().ok()).filter(|seq| *seq >= 0);
+    seq.map(Some).ok_or_else(|| ApiError::Malformed("Last-Event-ID must be an id of this stream".into()))
+}
+
+/// One client that follows one run.
+struct Follower {
+    state: State,
+    scope: Scope,
+    id: Uuid,
+    live: Subscription,
+    told: Told,
+    /// The next entry of the transcript.
+    next_seq: i64,
+    /// What is to be told before anything else, in order.
+    outbox: std::collections::VecDeque<Event>,
+    last_state: String,
+    look: Duration,
+    ended: bool,
+}
+
+/// What was told live, so that the transcript does not repeat it.
+#[derive(Debug, Default)]
+struct Told {
+    begun: HashSet<i64>,
+    messages: HashSet<i64>,
+    calls: HashSet<String>,
+    results: HashSet<String>,
+}
+
+impl Told {
+    /// Whether this is new; remembers it.
+    fn is_news(&mut self, event: &StreamEvent) -> bool {
+        match event {
+            StreamEvent::MessageStart { turn } => {
+                self.begun.insert(*turn);
+                !self.messages.contains(turn)
+            }
+            StreamEvent::MessageChunk { turn, .. } => !self.messages.contains(turn),
+            StreamEvent::MessageEnd { turn, .. } => self.messages.insert(*turn),
+            StreamEvent::ToolCallStart { id, .. } => self.calls.insert(id.clone()),
+            StreamEvent::ToolResult { id, .. } => self.results.insert(id.clone()),
+            _ => true,
+        }
+    }
+}
+
+impl Follower {
+    fn new(state: State, scope: Scope, run: Run, live: Subscription, seen: Option<i64>) -> Follower {
+        let session = StreamEvent::Session { run_id: run.id.to_string() };
+        Follower {
+            state,
+            scope,
+            id: run.id,
+            live,
+            told: Told::default(),
+            next_seq: seen.map_or(0, |seq| seq + 1),
+            outbox: [event(&session, None)].into(),
+            last_state: String::new(),
+            look: Duration::ZERO,
+            ended: false,
+        }
+    }
+
+    fn events(self) -> impl Stream<Item = Result<Event, Infallible>> {
+        unfold(self, |mut follower| async move { Some((Ok(follower.next().await?), follower)) })
+    }
+
+    /// The next event; `None` when the run has ended, or the service is being stopped.
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.outbox.pop_front() {
+                return Some(event);
+            }
+            if self.ended {
+                return None;
+            }
+            if self.look.is_zero() {
+                self.look_again().await;
+                continue;
+            }
+            let stop = self.state.stop.clone();
+            tokio::select! {
+                () = stop.cancelled() => return None,
+                heard = self.live.next() => self.hear(heard),
+                () = clock::pause(self.look) => self.look_again().await,
+            }
+        }
+    }
+
+    fn hear(&mut self, heard: Heard) {
+        match heard {
+            // the transcript says how it ended, and in which state
+            Heard::Event(StreamEvent::ExecutionEnd { .. }) => self.look = LOOK_SOON,
+            Heard::Event(StreamEvent::Session { .. } | StreamEvent::StateChange { .. }) => self.look = LOOK_SOON,
+            Heard::Event(heard) if self.told.is_news(&heard) => self.outbox.push_back(event(&heard, None)),
+            Heard::Event(_) => {}
+            // what is gone is in the transcript, or will be
+            Heard::Missed(_) => self.look = LOOK_SOON,
+        }
+    }
+
+    /// Reads what was committed. A database that is away is asked again.
+    async fn look_again(&mut self) {
+        self.look = LOOK;
+        match self.read().await {
+            Ok(()) => {}
+            Err(StoreError::NotFound) => self.ended = true,
+            Err(error) => tracing::warn!(run_id = %self.id, %error, "can't read a run that is followed"),
+        }
+    }
+
+    async fn read(&mut self) -> Result<(), StoreError> {
+        // the state first: a final run has no later entry
+        let run = self.state.store.get_run(&self.scope, self.id).await?;
+        let entries = self.state.store.transcript(self.id, self.next_seq, ENTRIES).await?;
+        for entry in &entries {
+            self.tell(entry);
+        }
+        if entries.len() as i64 == ENTRIES {
+            // more are there: they come before what is said of the run
+            self.look = Duration::ZERO;
+            return Ok(());
+        }
+        let state = run.state.as_str();
+        if self.last_state != state {
+            self.last_state = state.to_owned();
+            let change = StreamEvent::StateChange { state: state.to_owned(), reason: run.reason.clone() };
+            self.outbox.push_back(event(&change, None));
+        }
+        if run.state.is_final() {
+            self.end(&run);
+        }
+        Ok(())
+    }
+
+    /// The events of an entry that were not told live; its id comes with the last of them, or alone.
+    fn tell(&mut self, entry: &Entry) {
+        let mut news: Vec<StreamEvent> = events_of(entry);
+        // live, a message may begin again after a failed call of the model; committed, it begins once
+        let begun = self.told.begun.contains(&entry.turn);
+        news.retain(|event| !(begun && matches!(event, StreamEvent::MessageStart { .. })) && self.told.is_news(event));
+        let id = Some(entry.seq);
+        match news.split_last() {
+            Some((last, before)) => {
+                self.outbox.extend(before.iter().map(|news| event(news, None)));
+                self.outbox.push_back(event(last, id));
+            }
+            // an id without data moves the client's Last-Event-ID on and tells nothing
+            None => self.outbox.push_back(Event::default().id(entry.seq.to_string())),
+        }
+        self.next_seq = entry.seq + 1;
+    }
+
+    fn end(&mut self, run: &Run) {
+        if let Some(fault) = &run.error {
+            let error = StreamEvent::Error { code: fault.code.clone(), message: fault.message.clone() };
+            self.outbox.push_back(event(&error, None));
+        }
+        let usage = serde_json::to_value(run.usage).unwrap_or_default();
+        self.outbox.push_back(event(&StreamEvent::ExecutionEnd { conversation_id: None, usage }, None));
+        self.ended = true;
+    }
+}
+
+/// What an entry of the transcript would have been told as, live.
+fn events_of(entry: &Entry) -> Vec<StreamEvent> {
+    match &entry.message {
+        Message::System { .. } | Message::User { .. } => Vec::new(),
+        Message::Assistant { text, tool_calls } => {
+            let end = StreamEvent::MessageEnd { turn: entry.turn, text: text.clone().unwrap_or_default() };
+            let calls = tool_calls.iter().map(|call| StreamEvent::ToolCallStart {
+                tool: call.name.clone(),
+                args: call.arguments.clone(),
+                id: call.id.clone(),
+            });
+            [StreamEvent::MessageStart { turn: entry.turn }, end].into_iter().chain(calls).collect()
+        }
+        Message::Tool { call_id, name, content, is_error } => vec![StreamEvent::ToolResult {
+            tool: name.clone(),
+            id: call_id.clone(),
+            result: content.clone(),
+            error: *is_error,
+        }],
+    }
+}
+
+fn event(told: &StreamEvent, id: Option<i64>) -> Event {
+    let data = serde_json::to_string(told).expect("a stream event is JSON");
+    let event = Event::default().event(told.name()).data(data);
+    match id {
+        Some(id) => event.id(id.to_string()),
+        None => event,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_told_live_is_not_told_again() {
+        let mut told = Told::default();
+        let end = StreamEvent::MessageEnd { turn: 1, text: "hello".into() };
+        let chunk = StreamEvent::MessageChunk { turn: 1, text: "he".into() };
+        assert!(told.is_news(&chunk) && told.is_news(&end));
+        assert!(!told.is_news(&chunk), "a late chunk of a message that has ended is no news");
+        assert!(!told.is_news(&end));
+        assert!(told.is_news(&StreamEvent::MessageStart { turn: 2 }));
+    }
+
+    #[test]
+    fn only_an_id_of_the_stream_is_gone_on_from() {
+        let of =
+            |id: &str| last_event_id(&HeaderMap::from_iter([("last-event-id".parse().unwrap(), id.parse().unwrap())]));
+        assert_eq!(of("7").unwrap(), Some(7));
+        assert_eq!(of("").unwrap(), None);
+        assert!(of("x").is_err() && of("-1").is_err());
+    }
+}

@@ -1,0 +1,308 @@
+//! Tasks over HTTP: create, read, change, pause, run, backfill, delete.
+
+use axum::Json;
+use axum::extract::State as Held;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::http::State;
+use crate::http::auth::Caller;
+use crate::http::body::{Body, answered, only};
+use crate::http::error::ApiError;
+use crate::http::page::{Items, Page};
+use crate::http::path::Id;
+use crate::http::query::Query;
+use crate::http::runs::RunView;
+use crate::http::schema;
+use crate::id;
+use crate::invalid::Faults;
+use crate::store::{StoreError, TaskFilter};
+use crate::task::change::TaskChange;
+use crate::task::{Draft, LastRun, Task, TaskStatus, TaskView};
+use crate::token::Permission;
+use crate::trigger;
+
+/// How often an edit without a version is tried against edits of others.
+const EDITS: usize = 5;
+/// Instants that one backfill may run.
+const BACKFILL: usize = 1_000;
+/// Longest reason of a pause, in characters.
+const REASON_LENGTH: usize = 500;
+
+/// What a backfill recorded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct Backfill {
+    /// Its runs have fire keys that begin with `b:` and this id.
+    pub id: Uuid,
+    pub task_id: Uuid,
+    /// The instants that are run, oldest first.
+    pub fires: Vec<DateTime<Utc>>,
+}
+
+/// Create a task
+#[utoipa::path(post, path = "/v1/tasks", tag = "tasks", security(("bearer" = ["tasks:write"])),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
+    request_body = schema::NewTask, responses((status = 201, body = schema::Task)))]
+pub async fn create_task(Held(state): Held<State>, caller: Caller, body: Body) -> Result<Response, ApiError> {
+    caller.may(Permission::TasksWrite)?;
+    if let Some(replay) = body.replay(&state, &caller).await? {
+        return Ok(replay);
+    }
+    let value = body.json()?;
+    let now = state.clock.now();
+    let draft = Draft::parse(caller.acts_for(&value), &value, &state.known, now)?;
+    let (task, next) = Task::new(id::new_id(now), draft, now).map_err(|fault| Faults(vec![fault]))?;
+    let view = task.view(None);
+    let once = body.once(&caller, StatusCode::CREATED, &view)?;
+    let answer = state.store.create_task(&task, next.map(|next| next.nominal), once.as_ref()).await?;
+    let place = [(header::LOCATION, format!("/v1/tasks/{}", task.id))];
+    answered(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
+}
+
+/// List tasks
+#[utoipa::path(get, path = "/v1/tasks", tag = "tasks", security(("bearer" = ["tasks:read"])),
+    params(
+        ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
+        ("status" = Option<TaskStatus>, Query), ("trigger_type" = Option<String>, Query, example = "schedule"),
+        ("q" = Option<String>, Query, description = "Part of the name, in any case"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
+    responses((status = 200, body = inline(Items<schema::Task>))))]
+pub async fn list_tasks(
+    Held(state): Held<State>,
+    caller: Caller,
+    mut query: Query,
+) -> Result<Json<Items<TaskView>>, ApiError> {
+    caller.may(Permission::TasksRead)?;
+    let tenant = query.text("tenant_id");
+    let words = TaskStatus::ALL.map(|status| (status.as_str(), status));
+    let kinds: Vec<_> = trigger::KINDS.iter().map(|kind| (*kind, *kind)).collect();
+    let page = Page::of(&mut query);
+    let filter = TaskFilter {
+        tenant: None,
+        status: query.word("status", &words),
+        trigger_type: query.word("trigger_type", &kinds).map(str::to_owned),
+        q: query.text("q"),
+        before: page.before,
+        limit: page.fetch(),
+    };
+    query.done()?;
+    let scope = caller.narrowed(tenant.as_deref())?;
+    let tasks = page.items(state.store.list_tasks(&scope, &filter).await?, |task| task.id);
+    let ids: Vec<Uuid> = tasks.items.iter().map(|task| task.id).collect();
+    let runs = state.store.last_runs(&ids).await?;
+    Ok(Json(tasks.map(|task| {
+        let last = runs.iter().find(|run| run.task_id == Some(task.id));
+        task.view(last.map(LastRun::of))
+    })))
+}
+
+/// Read a task
+#[utoipa::path(get, path = "/v1/tasks/{id}", tag = "tasks", security(("bearer" = ["tasks:read"])),
+    params(("id" = Uuid, Path)), responses((status = 200, body = schema::Task)))]
+pub async fn get_task(
+    Held(state): Held<State>,
+    caller: Caller,
+    id: Id,
+    query: Query,
+) -> Result<Json<TaskView>, ApiError> {
+    caller.may(Permission::TasksRead)?;
+    query.done()?;
+    let task = state.store.get_task(&caller.scope, id.of("task")?).await.map_err(missing)?;
+    shown(&state, &task).await
+}
+
+/// Change a task
+///
+/// A field that is present replaces the whole field; null stands for its default. With a `version`, nothing is changed
+/// if the task has another by now.
+#[utoipa::path(patch, path = "/v1/tasks/{id}", tag = "tasks", security(("bearer" = ["tasks:write"])),
+    params(("id" = Uuid, Path)), request_body = schema::TaskPatch,
+    responses((status = 200, body = schema::Task), (status = 409, body = crate::http::error::Problem,
+        content_type = "application/problem+json", description = "The task has another version")))]
+pub async fn update_task(
+    Held(state): Held<State>,
+    caller: Caller,
+    id: Id,
+    body: Body,
+) -> Result<Json<TaskView>, ApiError> {
+    caller.may(Permission::TasksWrite)?;
+    let (id, patch) = (id.of("task")?, body.json()?);
+    let version = version(&patch)?;
+    for _ in 0..EDITS {
+        let task = state.store.get_task(&caller.scope, id).await.map_err(missing)?;
+        if version.is_some_and(|version| version != task.version) {
+            return Err(ApiError::Conflict(format!("the task has version {} by now", task.version)));
+        }
+        if patch.get("tenant_id").is_some_and(|named| named.as_str() != Some(&task.tenant_id)) {
+            return Err(ApiError::invalid("/tenant_id", "can't be changed: a task stays with its tenant"));
+        }
+        let Draft { name, spec, .. } = Draft::patch(&task, &patch, &state.known, state.clock.now())?;
+        let edit = TaskChange::Edit { version: task.version, name, spec: Box::new(spec) };
+        match state.store.change_task(&caller.scope, id, &edit).await {
+            // somebody else was faster; without a version the last one wins
+            Err(StoreError::Conflict(_)) if version.is_none() => continue,
+            changed => return committed(&state, changed).await,
+        }
+    }
+    Err(ApiError::Conflict("the task is being changed by others all the time; try again".into()))
+}
+
+/// Delete a task
+///
+/// Its runs stay as a record; those that have not been started are taken back.
+#[utoipa::path(delete, path = "/v1/tasks/{id}", tag = "tasks", security(("bearer" = ["tasks:write"])),
+    params(("id" = Uuid, Path)), responses((status = 204)))]
+pub async fn delete_task(Held(state): Held<State>, caller: Caller, id: Id) -> Result<StatusCode, ApiError> {
+    caller.may(Permission::TasksWrite)?;
+    state.store.delete_task(&caller.scope, id.of("task")?).await.map_err(missing)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Pause a task
+///
+/// Nothing fires until it is resumed. A task that is paused stays so.
+#[utoipa::path(post, path = "/v1/tasks/{id}/pause", tag = "tasks", security(("bearer" = ["tasks:write"])),
+    params(("id" = Uuid, Path)), request_body = Option<schema::Pause>,
+    responses((status = 200, body = schema::Task)))]
+pub async fn pause_task(
+    Held(state): Held<State>,
+    caller: Caller,
+    id: Id,
+    body: Body,
+) -> Result<Json<TaskView>, ApiError> {
+    caller.may(Permission::TasksWrite)?;
+    let id = id.of("task")?;
+    let value = body.json_or_nothing()?;
+    only(&value, &["reason"])?;
+    let reason = match value.get("reason") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(reason)) if reason.chars().count() <= REASON_LENGTH => Some(reason.clone()),
+        Some(_) => {
+            let message = format!("must be a text of at most {REASON_LENGTH} characters");
+            return Err(ApiError::invalid("/reason", message));
+        }
+    };
+    let changed = state.store.change_task(&caller.scope, id, &TaskChange::Pause { reason }).await;
+    committed(&state, changed).await
+}
+
+/// Resume a task
+///
+/// What it missed while it was paused is not caught up, unless its trigger says so.
+#[utoipa::path(post, path = "/v1/tasks/{id}/resume", tag = "tasks", security(("bearer" = ["tasks:write"])),
+    params(("id" = Uuid, Path)), responses((status = 200, body = schema::Task)))]
+pub async fn resume_task(
+    Held(state): Held<State>,
+    caller: Caller,
+    id: Id,
+    body: Body,
+) -> Result<Json<TaskView>, ApiError> {
+    caller.may(Permission::TasksWrite)?;
+    let id = id.of("task")?;
+    only(&body.json_or_nothing()?, &[])?;
+    let changed = state.store.change_task(&caller.scope, id, &TaskChange::Resume).await;
+    committed(&state, changed).await
+}
+
+/// Run a task now
+///
+/// Whatever its status and limits. `input` is told to the executor.
+#[utoipa::path(post, path = "/v1/tasks/{id}/run", tag = "tasks", security(("bearer" = ["tasks:write"])),
+    params(("id" = Uuid, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
+    request_body = Option<schema::RunNow>, responses((status = 201, body = schema::Run)))]
+pub async fn run_task(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
+    caller.may(Permission::TasksWrite)?;
+    let id = id.of("task")?;
+    if let Some(replay) = body.replay(&state, &caller).await? {
+        return Ok(replay);
+    }
+    let value = body.json_or_nothing()?;
+    only(&value, &["input"])?;
+    let input = value.get("input").filter(|input| !input.is_null()).cloned();
+    let task = state.store.get_task(&caller.scope, id).await.map_err(missing)?;
+    let now = state.clock.now();
+    let run_id = id::new_id(now);
+    let view = RunView::queued(&task, run_id, format!("m:{run_id}"), now, now, input.clone());
+    let once = body.once(&caller, StatusCode::CREATED, &view)?;
+    let answer = state.store.run_now(&caller.scope, id, run_id, input, now, once.as_ref()).await.map_err(missing)?;
+    let place = [(header::LOCATION, format!("/v1/runs/{}", view.run.id))];
+    answered(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
+}
+
+/// Run past instants of a task
+///
+/// One run for each instant of its schedule from `from` up to, not including, `to`; at most 1,000.
+#[utoipa::path(post, path = "/v1/tasks/{id}/backfill", tag = "tasks", security(("bearer" = ["tasks:write"])),
+    params(("id" = Uuid, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
+    request_body = schema::BackfillRange, responses((status = 202, body = Backfill)))]
+pub async fn backfill_task(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
+    caller.may(Permission::TasksWrite)?;
+    let task_id = id.of("task")?;
+    if let Some(replay) = body.replay(&state, &caller).await? {
+        return Ok(replay);
+    }
+    let now = state.clock.now();
+    let (from, to) = range(&body.json()?, now)?;
+    let task = state.store.get_task(&caller.scope, task_id).await.map_err(missing)?;
+    let fires =
+        task.spec.trigger.between(from, to, task.anchor_at, BACKFILL + 1).map_err(|fault| Faults(vec![fault]))?;
+    if fires.len() > BACKFILL {
+        return Err(ApiError::invalid("/to", format!("there are more than {BACKFILL} instants; take a shorter range")));
+    }
+    let backfill = Backfill { id: id::new_id(now), task_id, fires };
+    let once = body.once(&caller, StatusCode::ACCEPTED, &backfill)?;
+    let answer = state.store.backfill(&caller.scope, task_id, backfill.id, &backfill.fires, once.as_ref()).await;
+    answered(answer.map_err(missing)?, |()| (StatusCode::ACCEPTED, Json(backfill)).into_response())
+}
+
+/// The task as it is shown, with its newest run.
+async fn shown(state: &State, task: &Task) -> Result<Json<TaskView>, ApiError> {
+    let runs = state.store.last_runs(&[task.id]).await?;
+    Ok(Json(task.view(runs.first().map(LastRun::of))))
+}
+
+/// What a change made, told to the services and to the caller.
+async fn committed(state: &State, changed: Result<Task, StoreError>) -> Result<Json<TaskView>, ApiError> {
+    let task = changed.map_err(missing)?;
+    shown(state, &task).await
+}
+
+fn missing(error: StoreError) -> ApiError {
+    ApiError::of_store(error, "task")
+}
+
+fn version(patch: &Value) -> Result<Option<i64>, ApiError> {
+    match patch.get("version") {
+        None | Some(Value::Null) => Ok(None),
+        Some(version) => match version.as_i64() {
+            Some(version) => Ok(Some(version)),
+            None => Err(ApiError::invalid("/version", "must be the whole number that the task was answered with")),
+        },
+    }
+}
+
+fn range(value: &Value, now: DateTime<Utc>) -> Result<(DateTime<Utc>, DateTime<Utc>), ApiError> {
+    only(value, &["from", "to"])?;
+    let mut faults = Faults::new();
+    let mut instant = |name: &str| match value.get(name) {
+        None => {
+            faults.add(format!("/{name}"), "is missing");
+            None
+        }
+        Some(value) => faults.read::<DateTime<Utc>>(value, &format!("/{name}")),
+    };
+    let (from, to) = (instant("from"), instant("to"));
+    match (from, to) {
+        (Some(from), Some(to)) if from >= to => faults.add("/from", "must be before `to`"),
+        (_, Some(to)) if to > now => faults.add("/to", "must not be in the future"),
+        (Some(from), Some(to)) => return Ok((from, to)),
+        _ => {}
+    }
+    Err(faults.into())
+}

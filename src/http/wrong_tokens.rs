@@ -1,0 +1,99 @@
+//! Addresses that send wrong tokens, and tokens that were right: guessing costs the guesser, and nobody else.
+//!
+//! An address that has sent too many wrong tokens within a minute is refused without asking the database, unless its
+//! token has been right before. In memory only, per instance, and bounded.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::http::seats::origin;
+use crate::token::TokenHash;
+
+/// How long wrong tokens are remembered, from the first of a row.
+const WINDOW: Duration = Duration::from_secs(60);
+/// Addresses and tokens that are remembered at most.
+const REMEMBERED: usize = 10_000;
+
+/// The memory.
+#[derive(Debug)]
+pub struct WrongTokens {
+    limit: u32,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    wrong: HashMap<IpAddr, Wrong>,
+    right: HashSet<[u8; 32]>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Wrong {
+    since: Duration,
+    count: u32,
+}
+
+impl WrongTokens {
+    /// Remembers nothing yet; `limit` wrong tokens a minute are borne.
+    pub fn new(limit: u32) -> WrongTokens {
+        WrongTokens { limit, seen: Mutex::default() }
+    }
+
+    /// How long the sender has to wait at `now` (a clock's `elapsed`) before this token is looked at; `None`: not.
+    pub fn wait(&self, address: IpAddr, token: &TokenHash, now: Duration) -> Option<Duration> {
+        let seen = self.seen.lock().expect("token lock");
+        let wrong = seen.wrong.get(&origin(address)).filter(|wrong| wrong.count >= self.limit)?;
+        let left = (wrong.since + WINDOW).checked_sub(now).filter(|left| !left.is_zero())?;
+        (!seen.right.contains(token.as_bytes())).then_some(left)
+    }
+
+    /// A token of this address was wrong.
+    pub fn wrong(&self, address: IpAddr, now: Duration) {
+        let mut seen = self.seen.lock().expect("token lock");
+        if seen.wrong.len() >= REMEMBERED {
+            seen.wrong.retain(|_, wrong| now.saturating_sub(wrong.since) < WINDOW);
+        }
+        if seen.wrong.len() >= REMEMBERED {
+            seen.wrong.clear();
+        }
+        let wrong = seen.wrong.entry(origin(address)).or_insert(Wrong { since: now, count: 0 });
+        if now.saturating_sub(wrong.since) >= WINDOW {
+            *wrong = Wrong { since: now, count: 0 };
+        }
+        wrong.count = wrong.count.saturating_add(1);
+    }
+
+    /// A token was right.
+    pub fn right(&self, token: &TokenHash) {
+        let mut seen = self.seen.lock().expect("token lock");
+        if seen.right.len() >= REMEMBERED {
+            seen.right.clear();
+        }
+        seen.right.insert(*token.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guesser_waits_for_the_rest_of_the_minute_and_a_known_token_does_not() {
+        let memory = WrongTokens::new(2);
+        let (guesser, other) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+        let (guess, known) = (TokenHash::of("guess"), TokenHash::of("known"));
+        let at = Duration::from_secs;
+        memory.right(&known);
+        memory.wrong(guesser, at(0));
+        assert_eq!(memory.wait(guesser, &guess, at(1)), None);
+        memory.wrong(guesser, at(1));
+        assert_eq!(memory.wait(guesser, &guess, at(2)), Some(at(58)));
+        assert_eq!(memory.wait(guesser, &known, at(2)), None);
+        assert_eq!(memory.wait(other, &guess, at(2)), None);
+        assert_eq!(memory.wait(guesser, &guess, at(60)), None);
+        memory.wrong(guesser, at(60));
+        assert_eq!(memory.wait(guesser, &guess, at(61)), None, "a new minute begins a new count");
+    }
+}

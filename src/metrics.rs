@@ -1,0 +1,221 @@
+//! What the service counts and times, and how its services are doing.
+//!
+//! Handles are held here and shared; nothing is registered globally, and nothing survives a restart: Prometheus keeps
+//! the history. The health of the services (who ticked when) lives here because engine and http never import each
+//! other, and `/readyz` must know it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Metric, Registry};
+
+/// Seconds; a request ends after 30 at the latest.
+const DURATION_BUCKETS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Request {
+    method: &'static str,
+    /// The route's pattern, never the path: a path would make a series per id.
+    route: String,
+    status: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Route {
+    method: &'static str,
+    route: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Tick {
+    service: &'static str,
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Named {
+    service: &'static str,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Pulse {
+    within: Duration,
+    last_success: Option<DateTime<Utc>>,
+}
+
+/// A service that has not done its work lately.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Late {
+    pub service: &'static str,
+    /// `None`: not since the start.
+    pub last_success: Option<DateTime<Utc>>,
+}
+
+/// All metrics of one instance. Cheap to clone; all clones count together.
+#[derive(Debug, Clone)]
+pub struct Metrics(Arc<Handles>);
+
+#[derive(Debug)]
+struct Handles {
+    registry: Mutex<Registry>,
+    requests: Family<Request, Counter>,
+    request_seconds: Family<Route, Histogram, fn() -> Histogram>,
+    connections: Gauge,
+    refused: Counter,
+    ticks: Family<Tick, Counter>,
+    last_success: Family<Named, Gauge>,
+    pulses: Mutex<BTreeMap<&'static str, Pulse>>,
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        Metrics::new()
+    }
+}
+
+impl Metrics {
+    /// The metrics of this instance, all at zero.
+    pub fn new() -> Metrics {
+        let handles = Handles {
+            registry: Mutex::new(Registry::with_prefix("reveille")),
+            requests: Family::default(),
+            request_seconds: Family::new_with_constructor(|| Histogram::new(DURATION_BUCKETS)),
+            connections: Gauge::default(),
+            refused: Counter::default(),
+            ticks: Family::default(),
+            last_success: Family::default(),
+            pulses: Mutex::default(),
+        };
+        let metrics = Metrics(Arc::new(handles));
+        let h = &metrics.0;
+        metrics.register("http_requests", "HTTP requests answered", h.requests.clone());
+        metrics.register("http_request_seconds", "Time until the answer began", h.request_seconds.clone());
+        metrics.register("http_connections", "Open HTTP connections", h.connections.clone());
+        metrics.register("http_connections_refused", "Connections turned away at a limit", h.refused.clone());
+        metrics.register("service_ticks", "Ticks of the services, by how they ended", h.ticks.clone());
+        metrics.register("service_last_success_seconds", "Unix time of the last good tick", h.last_success.clone());
+        metrics
+    }
+
+    /// Adds a metric whose owner keeps the other handle. Names carry no prefix; counters get `_total` when printed.
+    pub fn register(&self, name: &str, help: &str, metric: impl Metric) {
+        self.0.registry.lock().expect("registry lock").register(name, help, metric);
+    }
+
+    /// A request was answered, by a route's pattern (`/v1/tasks/{id}`), or an empty one where none matched.
+    pub fn answered(&self, method: &'static str, route: &str, status: u16, took: Duration) {
+        let route = route.to_owned();
+        self.0.requests.get_or_create(&Request { method, route: route.clone(), status }).inc();
+        self.0.request_seconds.get_or_create(&Route { method, route }).observe(took.as_secs_f64());
+    }
+
+    /// Counts an open connection until the answer is dropped.
+    pub fn connection(&self) -> OpenConnection {
+        self.0.connections.inc();
+        OpenConnection(self.0.connections.clone())
+    }
+
+    /// A connection was turned away at a limit.
+    pub fn connection_refused(&self) {
+        self.0.refused.inc();
+    }
+
+    /// Says that `service` runs here, and that it is well as long as a tick succeeds at least this often.
+    pub fn expect_ticks(&self, service: &'static str, within: Duration) {
+        self.0.pulses.lock().expect("pulse lock").insert(service, Pulse { within, last_success: None });
+    }
+
+    /// A tick of `service` has ended at `at`.
+    pub fn ticked(&self, service: &'static str, ok: bool, at: DateTime<Utc>) {
+        let result = if ok { "ok" } else { "error" };
+        self.0.ticks.get_or_create(&Tick { service, result }).inc();
+        if ok {
+            self.0.last_success.get_or_create(&Named { service }).set(at.timestamp());
+            if let Some(pulse) = self.0.pulses.lock().expect("pulse lock").get_mut(service) {
+                pulse.last_success = Some(at);
+            }
+        }
+    }
+
+    /// Says that `service` has ended as it should: nobody waits for its ticks.
+    pub fn forget_ticks(&self, service: &'static str) {
+        self.0.pulses.lock().expect("pulse lock").remove(service);
+    }
+
+    /// The expected services that have no good tick recent enough at `now`, by name.
+    pub fn late_services(&self, now: DateTime<Utc>) -> Vec<Late> {
+        let late = |pulse: &Pulse| match pulse.last_success {
+            None => true,
+            // a clock that was stepped back makes no service late
+            Some(at) => (now - at).to_std().is_ok_and(|since| since > pulse.within),
+        };
+        let pulses = self.0.pulses.lock().expect("pulse lock");
+        let named = pulses.iter().filter(|(_, pulse)| late(pulse));
+        named.map(|(service, pulse)| Late { service, last_success: pulse.last_success }).collect()
+    }
+
+    /// Everything in the OpenMetrics text format.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        text::encode(&mut text, &self.0.registry.lock().expect("registry lock")).expect("a String takes all text");
+        text
+    }
+}
+
+/// An open connection, as counted by [`Metrics::connection`].
+#[derive(Debug)]
+pub struct OpenConnection(Gauge);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp(seconds, 0).unwrap()
+    }
+
+    #[test]
+    fn a_service_is_late_until_its_first_good_tick_and_when_the_last_is_too_old() {
+        let metrics = Metrics::new();
+        metrics.expect_ticks("scheduler", Duration::from_secs(10));
+        assert_eq!(metrics.late_services(at(0)), [Late { service: "scheduler", last_success: None }]);
+        metrics.ticked("scheduler", false, at(1));
+        assert_eq!(metrics.late_services(at(1)), [Late { service: "scheduler", last_success: None }]);
+        metrics.ticked("scheduler", true, at(2));
+        assert_eq!(metrics.late_services(at(12)), []);
+        assert_eq!(metrics.late_services(at(13)), [Late { service: "scheduler", last_success: Some(at(2)) }]);
+    }
+
+    #[test]
+    fn what_was_counted_is_printed_with_its_labels() {
+        let metrics = Metrics::new();
+        metrics.answered("GET", "/v1/tasks/{id}", 404, Duration::from_millis(3));
+        metrics.ticked("worker", true, at(7));
+        let open = metrics.connection();
+        let text = metrics.text();
+        for line in [
+            r#"reveille_http_requests_total{method="GET",route="/v1/tasks/{id}",status="404"} 1"#,
+            r#"reveille_http_request_seconds_bucket{le="0.005",method="GET",route="/v1/tasks/{id}"} 1"#,
+            r#"reveille_service_ticks_total{service="worker",result="ok"} 1"#,
+            r#"reveille_service_last_success_seconds{service="worker"} 7"#,
+            "reveille_http_connections 1",
+        ] {
+            assert!(text.lines().any(|l| l == line), "no `{line}` in:\n{text}");
+        }
+        drop(open);
+        assert!(metrics.text().contains("reveille_http_connections 0"));
+    }
+}

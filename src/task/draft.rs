@@ -1,0 +1,316 @@
+//! Reading a task from the JSON that its owner wrote, whole or as a patch, with all that is wrong in one answer.
+//!
+//! Pure: the present and what names exist are arguments. Whose task it is, the caller says: `tenant_id` is passed over
+//! in here.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use serde_json::{Map, Value};
+
+use crate::id::Tenant;
+use crate::invalid::{Faults, did_you_mean, escape};
+use crate::task::{Action, Draft, INSTRUCTION_LENGTH, NAME_LENGTH, Output, Retry, Spec, TIMEOUT_RANGE, Task};
+use crate::trigger::Trigger;
+
+/// The executor of a task that names none.
+pub const DEFAULT_EXECUTOR: &str = "orchestrator";
+/// Running time of a run where none is given, in seconds.
+pub const DEFAULT_TIMEOUT: u64 = 600;
+/// Attempts that may be asked for.
+const ATTEMPTS: std::ops::RangeInclusive<u64> = 1..=20;
+/// First waits that may be asked for, in seconds.
+const BACKOFF: std::ops::RangeInclusive<u64> = 0..=3_600;
+/// Failures after which a task may be paused.
+const FAILURES: std::ops::RangeInclusive<u64> = 1..=1_000;
+/// Runs that a task may be limited to.
+const RUNS: std::ops::RangeInclusive<u64> = 1..=1_000_000_000;
+/// Largest metadata, in bytes of JSON.
+const METADATA_BYTES: usize = 16 * 1024;
+
+/// What the owner decides.
+const FIELDS: [&str; 11] = [
+    "tenant_id",
+    "name",
+    "trigger",
+    "executor",
+    "action",
+    "output",
+    "max_runs",
+    "timeout_seconds",
+    "retry",
+    "pause_after_failures",
+    "metadata",
+];
+/// What a task is answered with besides, and nobody sets.
+const READ_ONLY: [&str; 8] =
+    ["id", "status", "status_reason", "next_fire_at", "last_run", "run_count", "created_at", "updated_at"];
+
+/// Adds what is wrong with an executor's name, or with an action that is meant for it.
+pub type ActionCheck = Arc<dyn Fn(&str, &Action, &mut Faults) + Send + Sync>;
+
+/// What a draft may name; filled from the registries.
+#[derive(Clone)]
+pub struct Known {
+    /// The channels that are configured.
+    pub channels: Vec<String>,
+    /// The executors, and what each asks of its action.
+    pub check: ActionCheck,
+}
+
+impl Draft {
+    /// Reads a new task of `tenant`; what is wrong about the tenant is told with the rest. What is absent, or null, has
+    /// its default.
+    pub fn parse(
+        tenant: Result<Tenant, Faults>,
+        value: &Value,
+        known: &Known,
+        now: DateTime<Utc>,
+    ) -> Result<Draft, Faults> {
+        let read = Reader::new(value, known, now, &[]).and_then(|reader| reader.task(None));
+        match (tenant, read) {
+            (Ok(tenant), Ok((name, spec))) => Ok(Draft { tenant, name, spec }),
+            (Err(mut faults), Err(more)) => {
+                faults.0.extend(more.0);
+                Err(faults)
+            }
+            (Err(faults), Ok(_)) | (Ok(_), Err(faults)) => Err(faults),
+        }
+    }
+
+    /// Reads what is to change in a task. A field that is present replaces the whole field, null its default; what is
+    /// absent is kept. `version`, which the patch may carry, is the caller's to compare.
+    pub fn patch(task: &Task, value: &Value, known: &Known, now: DateTime<Utc>) -> Result<Draft, Faults> {
+        let tenant = Tenant::new(&task.tenant_id).map_err(|why| Faults::one("/tenant_id", why))?;
+        let reader = Reader::new(value, known, now, &["version"])?;
+        let (name, spec) = reader.task(Some(task))?;
+        Ok(Draft { tenant, name, spec })
+    }
+}
+
+/// Reads field by field and collects the faults. A reading of one field is `None` exactly when a fault was added.
+struct Reader<'a> {
+    fields: &'a Map<String, Value>,
+    known: &'a Known,
+    now: DateTime<Utc>,
+    faults: Faults,
+}
+
+impl<'a> Reader<'a> {
+    fn new(value: &'a Value, known: &'a Known, now: DateTime<Utc>, more: &[&str]) -> Result<Reader<'a>, Faults> {
+        let Some(fields) = value.as_object() else {
+            return Err(Faults::one("", "a task is a JSON object"));
+        };
+        let mut faults = Faults::new();
+        for field in fields.keys().map(String::as_str).filter(|f| !FIELDS.contains(f) && !more.contains(f)) {
+            let message = match field {
+                "status" => "can't be set; pause and resume have addresses of their own".to_owned(),
+                read_only if READ_ONLY.contains(&read_only) => "can't be set".to_owned(),
+                unknown => format!("unknown field{}", did_you_mean(unknown, FIELDS)),
+            };
+            faults.add(format!("/{}", escape(field)), message);
+        }
+        Ok(Reader { fields, known, now, faults })
+    }
+
+    /// The whole task, field by field; `before` is what it was, if it was.
+    fn task(mut self, before: Option<&Task>) -> Result<(String, Spec), Faults> {
+        let was = before.map(|task| &task.spec);
+        let name = self.field("name", Reader::name, before.map(|task| &task.name), None);
+        let trigger = self.field("trigger", Reader::trigger, was.map(|s| &s.trigger), None);
+        let executor = self.field("executor", Reader::text, was.map(|s| &s.executor), Some(DEFAULT_EXECUTOR.into()));
+        let action = self.field("action", Reader::action, was.map(|s| &s.action), Some(Action::default()));
+        self.check(before.is_none(), executor.as_deref(), action.as_ref());
+        let output = self.output(was.map(|s| &s.output));
+        let max_runs = self.field("max_runs", Reader::max_runs, was.map(|s| &s.max_runs), Some(None));
+        let timeout =
+            self.field("timeout_seconds", Reader::timeout, was.map(|s| &s.timeout_seconds), Some(DEFAULT_TIMEOUT));
+        let retry = self.field("retry", Reader::retry, was.map(|s| &s.retry), Some(Retry::default()));
+        let failures =
+            self.field("pause_after_failures", Reader::failures, was.map(|s| &s.pause_after_failures), Some(None));
+        let metadata = self.field("metadata", Reader::metadata, was.map(|s| &s.metadata), Some(Map::new()));
+        let spec = || {
+            Some(Spec {
+                trigger: trigger?,
+                executor: executor?,
+                action: action?,
+                output: output?,
+                max_runs: max_runs?,
+                timeout_seconds: timeout?,
+                retry: retry?,
+                pause_after_failures: failures?,
+                metadata: metadata?,
+            })
+        };
+        match name.zip(spec()) {
+            Some(read) if self.faults.is_empty() => Ok(read),
+            _ => Err(self.faults),
+        }
+    }
+
+    /// A field that is there, or what it was, or its default. Null is the default; without one the field must be there.
+    fn field<T: Clone>(
+        &mut self,
+        field: &str,
+        read: impl Fn(&mut Self, &str, &Value) -> Option<T>,
+        was: Option<&T>,
+        default: Option<T>,
+    ) -> Option<T> {
+        let at = format!("/{field}");
+        match (self.fields.get(field), default) {
+            (Some(Value::Null), Some(default)) => Some(default),
+            (Some(value), _) => read(self, &at, value),
+            (None, default) => was.cloned().or(default).or_else(|| {
+                self.faults.add(at, "is missing");
+                None
+            }),
+        }
+    }
+
+    fn text(&mut self, at: &str, value: &Value) -> Option<String> {
+        if value.as_str().is_none() {
+            self.faults.add(at, "must be a text");
+        }
+        value.as_str().map(str::to_owned)
+    }
+
+    fn number(&mut self, at: &str, value: &Value, range: std::ops::RangeInclusive<u64>) -> Option<u64> {
+        let number = value.as_u64().filter(|n| range.contains(n));
+        if number.is_none() {
+            self.faults.add(at, format!("must be a whole number from {} to {}", range.start(), range.end()));
+        }
+        number
+    }
+
+    fn name(&mut self, at: &str, value: &Value) -> Option<String> {
+        let name = self.text(at, value)?;
+        let count = name.chars().count();
+        if name.trim().is_empty() || count > NAME_LENGTH {
+            self.faults.add(at, format!("must have 1 to {NAME_LENGTH} characters, has {count}"));
+            return None;
+        }
+        if name.chars().any(char::is_control) {
+            self.faults.add(at, "must not contain control characters");
+            return None;
+        }
+        Some(name)
+    }
+
+    fn trigger(&mut self, at: &str, value: &Value) -> Option<Trigger> {
+        Trigger::parse(value, at, self.now, &mut self.faults)
+    }
+
+    fn action(&mut self, at: &str, value: &Value) -> Option<Action> {
+        let action: Action = self.faults.read(value, at)?;
+        let count = action.instruction.chars().count();
+        if count > INSTRUCTION_LENGTH {
+            let message = format!("must have at most {INSTRUCTION_LENGTH} characters, has {count}");
+            self.faults.add(format!("{at}/instruction"), message);
+            return None;
+        }
+        Some(action)
+    }
+
+    /// What the executor says of an action, where both could be read and one of them is new.
+    fn check(&mut self, new: bool, executor: Option<&str>, action: Option<&Action>) {
+        let touched = new || self.fields.contains_key("executor") || self.fields.contains_key("action");
+        if let (true, Some(executor), Some(action)) = (touched, executor, action) {
+            (self.known.check)(executor, action, &mut self.faults);
+        }
+    }
+
+    /// Null is told to nobody; an object without a channel, to the recipient's own order.
+    fn output(&mut self, was: Option<&Output>) -> Option<Output> {
+        let Some(value) = self.fields.get("output") else { return Some(was.cloned().unwrap_or_default()) };
+        let Some(fields) = value.as_object() else {
+            if value.is_null() {
+                return Some(Output::Nobody);
+            }
+            self.faults.add("/output", "must be null or an object, such as {\"channel\": \"email\"}");
+            return None;
+        };
+        let before = self.faults.0.len();
+        for field in fields.keys().filter(|field| *field != "channel") {
+            let message = format!("unknown field{}", did_you_mean(field, ["channel"]));
+            self.faults.add(format!("/output/{}", escape(field)), message);
+        }
+        let channels = match fields.get("channel") {
+            None => return (self.faults.0.len() == before).then_some(Output::RecipientOrder),
+            Some(Value::Array(names)) => {
+                names.iter().enumerate().map(|(i, name)| (format!("/output/channel/{i}"), name)).collect()
+            }
+            Some(name) => vec![("/output/channel".to_owned(), name)],
+        };
+        let names = self.channels(channels);
+        (self.faults.0.len() == before).then_some(Output::Channels(names))
+    }
+
+    fn channels(&mut self, written: Vec<(String, &Value)>) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        if written.is_empty() {
+            self.faults.add("/output/channel", "must name at least one channel");
+        }
+        for (at, value) in written {
+            let Some(name) = self.text(&at, value) else { continue };
+            let known = || self.known.channels.iter().map(String::as_str);
+            if !known().any(|channel| channel == name) {
+                let list = known().collect::<Vec<_>>().join(", ");
+                let list =
+                    if list.is_empty() { "none is configured".to_owned() } else { format!("configured: {list}") };
+                let message = format!("unknown channel `{name}` ({list}){}", did_you_mean(&name, known()));
+                self.faults.add(at, message);
+            } else if names.contains(&name) {
+                self.faults.add(at, format!("`{name}` is named twice"));
+            } else {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    fn max_runs(&mut self, at: &str, value: &Value) -> Option<Option<u64>> {
+        self.number(at, value, RUNS).map(Some)
+    }
+
+    fn timeout(&mut self, at: &str, value: &Value) -> Option<u64> {
+        self.number(at, value, TIMEOUT_RANGE)
+    }
+
+    fn failures(&mut self, at: &str, value: &Value) -> Option<Option<u32>> {
+        self.number(at, value, FAILURES).map(|n| u32::try_from(n).ok())
+    }
+
+    fn retry(&mut self, at: &str, value: &Value) -> Option<Retry> {
+        let Some(fields) = value.as_object() else {
+            self.faults.add(at, "must be an object, such as {\"max_attempts\": 3, \"backoff_seconds\": 10}");
+            return None;
+        };
+        let mut retry = Retry::default();
+        let before = self.faults.0.len();
+        for (field, value) in fields {
+            let place = format!("{at}/{}", escape(field));
+            match field.as_str() {
+                "max_attempts" => retry.max_attempts = self.number(&place, value, ATTEMPTS).unwrap_or(1) as u32,
+                "backoff_seconds" => retry.backoff_seconds = self.number(&place, value, BACKOFF).unwrap_or(0),
+                unknown => {
+                    let near = did_you_mean(unknown, ["max_attempts", "backoff_seconds"]);
+                    self.faults.add(place, format!("unknown field{near}"));
+                }
+            }
+        }
+        (self.faults.0.len() == before).then_some(retry)
+    }
+
+    fn metadata(&mut self, at: &str, value: &Value) -> Option<Map<String, Value>> {
+        let Some(metadata) = value.as_object() else {
+            self.faults.add(at, "must be an object");
+            return None;
+        };
+        let bytes = value.to_string().len();
+        if bytes > METADATA_BYTES {
+            self.faults.add(at, format!("must be at most {METADATA_BYTES} bytes of JSON, is {bytes}"));
+            return None;
+        }
+        Some(metadata.clone())
+    }
+}

@@ -1,0 +1,388 @@
+//! Reading a schedule from JSON: every fault in one answer, each with its place and what would be right.
+//!
+//! The only way in for what people write. What it lets through compiles, and has at least one instant to come.
+
+use chrono::{DateTime, Utc};
+use serde_json::{Map, Value};
+
+use crate::invalid::{Faults, did_you_mean, escape};
+use crate::trigger::policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
+use crate::trigger::schedule::{Schedule, When};
+use crate::trigger::timetable::Timetable;
+use crate::trigger::zone::is_local;
+
+const WHEN: [&str; 4] = ["cron", "interval", "at", "rrule"];
+const FIELDS: &[&str] = &[
+    "type",
+    "cron",
+    "interval",
+    "at",
+    "rrule",
+    "timezone",
+    "start_at",
+    "end_at",
+    "jitter",
+    "exclude",
+    "catch_up",
+    "catch_up_window",
+    "overlap",
+    "dst_gap",
+    "dst_fold",
+    "on_resume",
+    "waiting_counts",
+];
+
+/// Reads the fields of a schedule that stands at `pointer`, as received at `now`. `None` exactly when a fault was added.
+pub fn read(fields: &Map<String, Value>, pointer: &str, now: DateTime<Utc>, faults: &mut Faults) -> Option<Schedule> {
+    let known = faults.0.len();
+    let mut form = Form { fields, pointer, faults };
+    form.refuse_unknown();
+    let when = form.when();
+    let mut schedule = Schedule::new(when.clone().unwrap_or_else(|| When::Cron("@daily".into())));
+    schedule.timezone = form.text("timezone");
+    schedule.start_at = form.text("start_at");
+    schedule.end_at = form.text("end_at");
+    schedule.jitter = form.text("jitter");
+    schedule.exclude = form.texts("exclude");
+    schedule.catch_up_window = form.text("catch_up_window");
+    schedule.catch_up = form.word("catch_up", CatchUp::parse, CatchUp::WORDS);
+    schedule.overlap = form.word("overlap", Overlap::parse, Overlap::WORDS);
+    schedule.dst_gap = form.word("dst_gap", DstGap::parse, DstGap::WORDS);
+    schedule.dst_fold = form.word("dst_fold", DstFold::parse, DstFold::WORDS);
+    schedule.on_resume = form.word("on_resume", OnResume::parse, OnResume::WORDS);
+    schedule.waiting_counts = form.flag("waiting_counts");
+    if schedule.timezone.is_none() && needs_zone(&schedule) {
+        schedule.timezone = Some("UTC".into());
+    }
+    let timetable = Timetable::compile(&schedule, now, pointer, faults);
+    if faults.0.len() == known
+        && let Some(timetable) = timetable
+    {
+        refuse_past(&schedule, &timetable, pointer, now, faults);
+    }
+    (faults.0.len() == known).then_some(schedule)
+}
+
+/// Whether wall time plays a part, so that a reader would ask of which zone.
+fn needs_zone(schedule: &Schedule) -> bool {
+    match &schedule.when {
+        When::Cron(_) | When::Rrule(_) => true,
+        When::At(text) => is_local(text),
+        When::Interval(_) => !schedule.exclude.is_empty(),
+    }
+}
+
+/// A schedule must have something to come.
+fn refuse_past(schedule: &Schedule, timetable: &Timetable, pointer: &str, now: DateTime<Utc>, faults: &mut Faults) {
+    if timetable.first(uuid::Uuid::nil(), now).is_some() {
+        return;
+    }
+    let field = schedule.when.field();
+    if let Some(end) = timetable.end()
+        && schedule.end_at.is_some()
+        && end <= now
+    {
+        faults.add(
+            format!("{pointer}/end_at"),
+            format!("is in the past: it is {} now", now.to_rfc3339_opts(chrono::SecondsFormat::Secs, true)),
+        );
+        return;
+    }
+    let message = match &schedule.when {
+        When::At(_) if schedule.start_at.is_none() && schedule.end_at.is_none() => {
+            format!("is in the past: it is {} now", now.to_rfc3339_opts(chrono::SecondsFormat::Secs, true))
+        }
+        _ if schedule.start_at.is_some() || schedule.end_at.is_some() => {
+            "never fires: nothing lies between now or `start_at`, and `end_at`".into()
+        }
+        _ => "never fires: there is no such date within 40 years".into(),
+    };
+    faults.add(format!("{pointer}/{field}"), message);
+}
+
+/// The fields at one place, and where their faults go.
+struct Form<'a> {
+    fields: &'a Map<String, Value>,
+    pointer: &'a str,
+    faults: &'a mut Faults,
+}
+
+impl Form<'_> {
+    fn fault(&mut self, field: &str, message: impl Into<String>) {
+        self.faults.add(format!("{}/{field}", self.pointer), message);
+    }
+
+    fn refuse_unknown(&mut self) {
+        for name in self.fields.keys().filter(|name| !FIELDS.contains(&name.as_str())) {
+            let message = match name.as_str() {
+                "max_runs" => "`max_runs` is a field of the task, beside `trigger`".to_owned(),
+                _ => format!("unknown field `{name}`{}", did_you_mean(name, FIELDS.iter().copied())),
+            };
+            self.fault(&escape(name), message);
+        }
+    }
+
+    /// The one of the four that is given.
+    fn when(&mut self) -> Option<When> {
+        let given: Vec<&str> = WHEN.into_iter().filter(|name| self.given(name).is_some()).collect();
+        match given.as_slice() {
+            [] => {
+                self.faults.add(self.pointer, "a schedule needs one of `cron`, `interval`, `at`, `rrule`");
+                None
+            }
+            [name] => {
+                let text = self.text(name)?;
+                Some(match *name {
+                    "cron" => When::Cron(text),
+                    "interval" => When::Interval(text),
+                    "at" => When::At(text),
+                    _ => When::Rrule(text),
+                })
+            }
+            [first, others @ ..] => {
+                for name in others {
+                    self.fault(
+                        name,
+                        format!(
+                            "can't stand beside `{first}`; a schedule has one of `cron`, `interval`, `at`, `rrule`"
+                        ),
+                    );
+                }
+                None
+            }
+        }
+    }
+
+    /// A field that is there and not null.
+    fn given(&self, name: &str) -> Option<&Value> {
+        self.fields.get(name).filter(|value| !value.is_null())
+    }
+
+    fn text(&mut self, name: &str) -> Option<String> {
+        match self.given(name)? {
+            Value::String(text) => Some(text.trim().to_owned()),
+            Value::Number(number) if matches!(name, "interval" | "jitter" | "catch_up_window") => {
+                let message = format!("must be a text with a unit, such as \"{number}s\"");
+                self.fault(name, message);
+                None
+            }
+            other => {
+                let message = format!("must be a text, not {}", kind(other));
+                self.fault(name, message);
+                None
+            }
+        }
+    }
+
+    fn texts(&mut self, name: &str) -> Vec<String> {
+        let items = match self.given(name) {
+            None => return Vec::new(),
+            Some(Value::Array(items)) => items.clone(),
+            Some(other) => {
+                let message = format!("must be a list of texts, not {}", kind(other));
+                self.fault(name, message);
+                return Vec::new();
+            }
+        };
+        let mut texts = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            match item {
+                Value::String(text) => texts.push(text.trim().to_owned()),
+                other => self.fault(&format!("{name}/{index}"), format!("must be a text, not {}", kind(other))),
+            }
+        }
+        texts
+    }
+
+    fn word<T: Default>(&mut self, name: &str, parse: fn(&str) -> Option<T>, words: &[&str]) -> T {
+        let Some(text) = self.text(name) else { return T::default() };
+        parse(&text).unwrap_or_else(|| {
+            let all = words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ");
+            let hint = did_you_mean(&text, words.iter().copied());
+            self.fault(name, format!("`{text}` is not one of {all}{hint}"));
+            T::default()
+        })
+    }
+
+    fn flag(&mut self, name: &str) -> bool {
+        match self.given(name) {
+            None => false,
+            Some(Value::Bool(flag)) => *flag,
+            Some(other) => {
+                let message = format!("must be true or false, not {}", kind(other));
+                self.fault(name, message);
+                false
+            }
+        }
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::trigger::Trigger;
+
+    fn now() -> DateTime<Utc> {
+        "2026-11-20T12:00:00Z".parse().unwrap()
+    }
+
+    fn faults(trigger: Value) -> Vec<(String, String)> {
+        let mut faults = Faults::new();
+        let read = Trigger::parse(&trigger, "/trigger", now(), &mut faults);
+        assert_eq!(read.is_none(), !faults.is_empty(), "a trigger or a fault, never both: {trigger}");
+        faults.0.into_iter().map(|fault| (fault.pointer, fault.message)).collect()
+    }
+
+    fn fault(trigger: Value) -> (String, String) {
+        let mut all = faults(trigger.clone());
+        assert_eq!(all.len(), 1, "{trigger}: {all:?}");
+        all.remove(0)
+    }
+
+    fn stored(trigger: Value) -> Value {
+        let mut faults = Faults::new();
+        let read = Trigger::parse(&trigger, "/trigger", now(), &mut faults).expect("a valid trigger");
+        let stored = serde_json::to_value(&read).unwrap();
+        assert_eq!(serde_json::from_value::<Trigger>(stored.clone()).unwrap(), read, "what is stored reads back");
+        stored
+    }
+
+    #[test]
+    fn what_was_written_is_given_back_with_the_defaults_that_matter() {
+        assert_eq!(
+            stored(json!({"type": "schedule", "cron": " 0 8 * * * "})),
+            json!({"type": "schedule", "cron": "0 8 * * *", "timezone": "UTC", "catch_up": "latest", "overlap": "skip"})
+        );
+        assert_eq!(
+            stored(json!({"type": "schedule", "interval": "5m", "timezone": null})),
+            json!({"type": "schedule", "interval": "5m", "catch_up": "latest", "overlap": "skip"})
+        );
+        let whole = json!({
+            "type": "schedule", "rrule": "FREQ=MONTHLY;BYDAY=-1FR", "timezone": "Europe/Berlin",
+            "start_at": "2027-01-01T09:00:00", "end_at": "2028-01-01T00:00:00Z", "jitter": "30s",
+            "exclude": ["2027-12-31", "* * * 8 *"], "catch_up": "all", "catch_up_window": "P1D",
+            "overlap": "queue_one", "dst_gap": "skip", "dst_fold": "both", "on_resume": "catch_up",
+            "waiting_counts": true
+        });
+        assert_eq!(stored(whole.clone()), whole);
+    }
+
+    #[test]
+    fn all_faults_come_in_one_answer_each_with_its_place() {
+        let trigger = json!({
+            "type": "schedule", "cron": "0 25 * * *", "timezone": "Europe/Berln", "start_at": "soon",
+            "jitter": "1mo", "exclude": ["2026-02-30", 7], "catch_up": "lates", "overlap": 1, "dst_gap": "jump",
+            "waiting_counts": "yes", "catch_up_window": 3600, "over_lap": "skip", "max_runs": 3
+        });
+        let mut places: Vec<String> = faults(trigger).into_iter().map(|(pointer, _)| pointer).collect();
+        places.sort();
+        let expected = [
+            "/trigger/catch_up",
+            "/trigger/catch_up_window",
+            "/trigger/cron",
+            "/trigger/dst_gap",
+            "/trigger/exclude/0",
+            "/trigger/exclude/1",
+            "/trigger/jitter",
+            "/trigger/max_runs",
+            "/trigger/over_lap",
+            "/trigger/overlap",
+            "/trigger/start_at",
+            "/trigger/timezone",
+            "/trigger/waiting_counts",
+        ];
+        assert_eq!(places, expected);
+    }
+
+    #[test]
+    fn each_fault_says_what_would_be_right() {
+        let place = |field: &str, why: &str| (format!("/trigger{field}"), why.to_owned());
+        for (trigger, expected) in [
+            (json!({"type": "schedule"}), place("", "a schedule needs one of `cron`, `interval`, `at`, `rrule`")),
+            (
+                json!({"type": "schedul", "cron": "@daily"}),
+                place("/type", "unknown trigger type `schedul`; supported: `schedule`; did you mean `schedule`?"),
+            ),
+            (json!({"cron": "@daily"}), place("/type", "is missing; supported: `schedule`")),
+            (json!({"type": 5}), place("/type", "must be a text, one of `schedule`")),
+            (
+                json!({"type": "schedule", "cron": "@daily", "interval": "5m"}),
+                place(
+                    "/interval",
+                    "can't stand beside `cron`; a schedule has one of `cron`, `interval`, `at`, `rrule`",
+                ),
+            ),
+            (
+                json!({"type": "schedule", "cron": "@daily", "timezone": "Europe/Berln"}),
+                place("/timezone", "unknown time zone `Europe/Berln`; did you mean `Europe/Berlin`?"),
+            ),
+            (
+                json!({"type": "schedule", "cron": "@daily", "timezon": "UTC"}),
+                place("/timezon", "unknown field `timezon`; did you mean `timezone`?"),
+            ),
+            (
+                json!({"type": "schedule", "interval": 300}),
+                place("/interval", "must be a text with a unit, such as \"300s\""),
+            ),
+            (json!({"type": "schedule", "cron": 5}), place("/cron", "must be a text, not a number")),
+            (
+                json!({"type": "schedule", "cron": "0 0 30 2 *"}),
+                place("/cron", "never fires: there is no such date within 40 years"),
+            ),
+            (
+                json!({"type": "schedule", "at": "2026-11-20T11:59:59Z"}),
+                place("/at", "is in the past: it is 2026-11-20T12:00:00Z now"),
+            ),
+            (
+                json!({"type": "schedule", "interval": "1h", "end_at": "2026-11-20T11:00:00Z"}),
+                place("/end_at", "is in the past: it is 2026-11-20T12:00:00Z now"),
+            ),
+            (
+                json!({"type": "schedule", "interval": "1h", "end_at": "2026-11-20T12:30:00Z"}),
+                place("/interval", "never fires: nothing lies between now or `start_at`, and `end_at`"),
+            ),
+            (
+                json!({"type": "schedule", "interval": "1h", "jitter": "25h"}),
+                place("/jitter", "is longer than 24 hours"),
+            ),
+            (
+                json!({"type": "schedule", "cron": "@daily", "overlap": "queue"}),
+                place("/overlap", "`queue` is not one of `skip`, `queue_one`, `queue_all`, `allow`, `cancel_previous`"),
+            ),
+            (
+                json!({"type": "schedule", "at": "2027-03-28T02:30:00", "timezone": "Europe/Berlin", "dst_gap": "skip"}),
+                place("/at", "`2027-03-28T02:30:00` does not exist in Europe/Berlin: the clock is put forward past it"),
+            ),
+        ] {
+            assert_eq!(fault(trigger.clone()), expected, "{trigger}");
+        }
+        assert_eq!(fault(json!("@daily")).0, "/trigger");
+    }
+
+    #[test]
+    fn an_instant_of_this_very_moment_is_not_past() {
+        stored(json!({"type": "schedule", "at": "2026-11-20T12:00:00Z"}));
+        stored(json!({"type": "schedule", "at": "2026-11-20T13:00:00", "timezone": "Europe/Berlin"}));
+    }
+
+    #[test]
+    fn a_stored_trigger_that_can_t_be_read_any_more_is_a_fault_only_when_it_is_asked() {
+        let stored = json!({"type": "schedule", "cron": "gone", "timezone": "Mars/Olympus"});
+        let Trigger::Schedule(schedule) = serde_json::from_value(stored).unwrap();
+        let fault = schedule.next_after(now(), now()).unwrap_err();
+        assert_eq!(fault.pointer, "/trigger/timezone");
+    }
+}

@@ -1,0 +1,176 @@
+//! A schedule as its owner wrote it: one of cron, interval, at or rrule, and the rules around it.
+//!
+//! It holds words, not compiled patterns: what is stored can always be read back, even if a later release or zone
+//! database no longer understands it; that shows as an [`InvalidSpec`] when it is compiled. Every question is answered
+//! by a [`Timetable`], which is compiled once for a task's anchor. Nothing here knows the present time.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::invalid::{Faults, InvalidSpec};
+use crate::trigger::catch_up::{Due, Next, Plan};
+use crate::trigger::policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
+use crate::trigger::timetable::Timetable;
+
+/// Where a schedule stands in a task; faults that are found after its creation point there.
+const PLACE: &str = "/trigger";
+
+/// What is written in exactly one of four fields.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum When {
+    /// Five fields, six with seconds first, or `@daily` and its kin.
+    Cron(String),
+    /// ISO 8601 or `5m`; counted from the task's anchor.
+    Interval(String),
+    /// One instant: RFC 3339, or local time in `timezone`.
+    At(String),
+    /// An RFC 5545 recurrence rule, daily or coarser.
+    Rrule(String),
+}
+
+impl When {
+    /// The name of the field it stands in.
+    pub fn field(&self) -> &'static str {
+        match self {
+            When::Cron(_) => "cron",
+            When::Interval(_) => "interval",
+            When::At(_) => "at",
+            When::Rrule(_) => "rrule",
+        }
+    }
+
+    pub fn text(&self) -> &str {
+        match self {
+            When::Cron(text) | When::Interval(text) | When::At(text) | When::Rrule(text) => text,
+        }
+    }
+}
+
+/// When a task fires by the clock. Made by `Trigger::parse` alone; its JSON is the one of the API.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Schedule {
+    #[serde(flatten)]
+    pub when: When,
+    /// IANA name; UTC when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timezone: Option<String>,
+    /// Nothing fires before it; intervals and rrules are counted from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_at: Option<String>,
+    /// Nothing fires after it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_at: Option<String>,
+    /// Fires are spread over this length, by the task's id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter: Option<String>,
+    /// Dates (the whole local day) or cron expressions at which nothing fires.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<String>,
+    #[serde(default)]
+    pub catch_up: CatchUp,
+    /// How late a fire may still start; one hour when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub catch_up_window: Option<String>,
+    #[serde(default)]
+    pub overlap: Overlap,
+    #[serde(default, skip_serializing_if = "DstGap::is_default")]
+    pub dst_gap: DstGap,
+    #[serde(default, skip_serializing_if = "DstFold::is_default")]
+    pub dst_fold: DstFold,
+    #[serde(default, skip_serializing_if = "OnResume::is_default")]
+    pub on_resume: OnResume,
+    /// Whether a run that waits for a person counts as running for `overlap`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waiting_counts: bool,
+}
+
+impl Schedule {
+    /// A schedule with the default rules.
+    pub fn new(when: When) -> Schedule {
+        Schedule {
+            when,
+            timezone: None,
+            start_at: None,
+            end_at: None,
+            jitter: None,
+            exclude: Vec::new(),
+            catch_up: CatchUp::default(),
+            catch_up_window: None,
+            overlap: Overlap::default(),
+            dst_gap: DstGap::default(),
+            dst_fold: DstFold::default(),
+            on_resume: OnResume::default(),
+            waiting_counts: false,
+        }
+    }
+
+    /// The form that answers questions, for a task whose intervals count from `anchor`.
+    /// A few microseconds; do it once for many questions.
+    pub fn compile(&self, anchor: DateTime<Utc>) -> Result<Timetable, InvalidSpec> {
+        let mut faults = Faults::new();
+        match Timetable::compile(self, anchor, PLACE, &mut faults) {
+            Some(timetable) => Ok(timetable),
+            None => Err(faults.0.into_iter().next().unwrap_or_else(|| InvalidSpec {
+                pointer: PLACE.into(),
+                message: "the schedule can't be read".into(),
+            })),
+        }
+    }
+
+    /// Where intervals and rrules of this schedule are counted from: `start_at`, else the task's creation.
+    pub fn anchor(&self, created_at: DateTime<Utc>) -> Result<DateTime<Utc>, InvalidSpec> {
+        Ok(self.compile(created_at)?.anchor())
+    }
+
+    /// The first nominal instant strictly after `after`, exclusions not applied. `None`: there is none.
+    pub fn next_after(
+        &self,
+        after: DateTime<Utc>,
+        anchor: DateTime<Utc>,
+    ) -> Result<Option<DateTime<Utc>>, InvalidSpec> {
+        Ok(self.compile(anchor)?.next_after(after))
+    }
+
+    /// What a new, edited or resumed task waits for: strictly after `now`, but for `at` the instant itself, too.
+    pub fn first(&self, task_id: Uuid, anchor: DateTime<Utc>, now: DateTime<Utc>) -> Result<Option<Next>, InvalidSpec> {
+        Ok(self.compile(anchor)?.first(task_id, now))
+    }
+
+    /// What is to be recorded of all instants that are due by `until`, seen at `now`.
+    pub fn plan(&self, due: &Due, now: DateTime<Utc>, until: DateTime<Utc>) -> Result<Plan, InvalidSpec> {
+        Ok(self.compile(due.anchor)?.plan(due, now, until))
+    }
+
+    /// The next `count` instants strictly after `from` that would fire, jitter aside.
+    pub fn preview(
+        &self,
+        from: DateTime<Utc>,
+        anchor: DateTime<Utc>,
+        count: usize,
+    ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
+        Ok(self.compile(anchor)?.preview(from, count))
+    }
+
+    /// For a backfill: the first `limit` instants from `from` (inclusive) to `to` (exclusive), exclusions applied.
+    pub fn between(
+        &self,
+        from: DateTime<Utc>,
+        to: DateTime<Utc>,
+        anchor: DateTime<Utc>,
+        limit: usize,
+    ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
+        Ok(self.compile(anchor)?.between(from, to, limit))
+    }
+
+    /// Nominal plus jitter, where the next nominal instant is `gap_to_next` away.
+    pub fn run_at(
+        &self,
+        task_id: Uuid,
+        nominal: DateTime<Utc>,
+        gap_to_next: Option<TimeDelta>,
+    ) -> Result<DateTime<Utc>, InvalidSpec> {
+        Ok(self.compile(nominal)?.run_at(task_id, nominal, gap_to_next))
+    }
+}

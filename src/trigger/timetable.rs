@@ -1,0 +1,376 @@
+//! A schedule compiled for one task: its instants, one after another.
+//!
+//! Compiled once and asked many times; an answer costs about a microsecond and never depends on how long ago the last
+//! instant was. Instants are *nominal*: jitter and exclusions are applied by who fires, not here in `next_after`.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use chrono_tz::Tz;
+use uuid::Uuid;
+
+use crate::clock::cut;
+use crate::invalid::Faults;
+use crate::trigger::catch_up::Next;
+use crate::trigger::cron::Cron;
+use crate::trigger::exclusion::{Exclusion, MOST};
+use crate::trigger::interval::{Interval, parse_length};
+use crate::trigger::jitter::{LONGEST_HOURS, spread};
+use crate::trigger::once::Once;
+use crate::trigger::policy::CatchUp;
+use crate::trigger::rrule::Rrule;
+use crate::trigger::rrule::parts::Until;
+use crate::trigger::schedule::{Schedule, When};
+use crate::trigger::zone::{LAST_YEAR, Wall, parse_instant, parse_zone};
+
+/// How late a fire may still start, where the schedule does not say.
+pub const CATCH_UP_WINDOW: TimeDelta = TimeDelta::hours(1);
+/// A search over excluded instants gives up after this many.
+const MOST_EXCLUDED: usize = 10_000;
+/// The least step of time that we tell apart.
+pub const TICK: TimeDelta = TimeDelta::milliseconds(1);
+
+/// All instants of a schedule, and the rules that `plan` needs.
+#[derive(Debug, Clone)]
+pub struct Timetable {
+    instants: Instants,
+    wall: Wall,
+    anchor: DateTime<Utc>,
+    start: Option<DateTime<Utc>>,
+    end: Option<DateTime<Utc>>,
+    exclusions: Vec<Exclusion>,
+    jitter: TimeDelta,
+    pub(super) catch_up: CatchUp,
+    pub(super) window: TimeDelta,
+}
+
+#[derive(Debug, Clone)]
+enum Instants {
+    Cron(Box<Cron>),
+    Interval(Interval),
+    Once(Once),
+    Rrule(Box<Rrule>),
+}
+
+impl Timetable {
+    /// Compiles a schedule that stands at `place`. Everything that is wrong is added to `faults`; `None` exactly when
+    /// something was.
+    pub fn compile(schedule: &Schedule, anchor: DateTime<Utc>, place: &str, faults: &mut Faults) -> Option<Timetable> {
+        let known = faults.0.len();
+        let mut fault = |field: &str, message: String| faults.add(format!("{place}/{field}"), message);
+        let zone = match schedule.timezone.as_deref().map_or(Ok(Tz::UTC), parse_zone) {
+            Ok(zone) => zone,
+            Err(why) => {
+                fault("timezone", why);
+                Tz::UTC
+            }
+        };
+        let wall = Wall { zone, gap: schedule.dst_gap, fold: schedule.dst_fold };
+        let mut instant = |field: &str, text: Option<&str>| match parse_instant(text?, &wall) {
+            Ok(instant) => Some(instant),
+            Err(why) => {
+                fault(field, why);
+                None
+            }
+        };
+        let start = instant("start_at", schedule.start_at.as_deref());
+        let end = instant("end_at", schedule.end_at.as_deref());
+        let anchor = start.unwrap_or(cut(anchor));
+        let instants = Instants::parse(&schedule.when, anchor, &wall);
+        let instants = instants.map_err(|why| fault(schedule.when.field(), why)).ok();
+        let (jitter, window) = lengths(schedule, &mut fault);
+        let exclusions = exclusions(schedule, &mut fault);
+        let mut timetable = Timetable {
+            instants: instants?,
+            wall,
+            anchor,
+            start,
+            end,
+            exclusions,
+            jitter,
+            catch_up: schedule.catch_up,
+            window,
+        };
+        timetable.end = [timetable.end, timetable.until()].into_iter().flatten().min();
+        (faults.0.len() == known).then_some(timetable)
+    }
+
+    /// Where intervals and rrules are counted from.
+    pub fn anchor(&self) -> DateTime<Utc> {
+        self.anchor
+    }
+
+    /// The last instant that may be: `end_at`, or the `UNTIL` of an rrule.
+    pub fn end(&self) -> Option<DateTime<Utc>> {
+        self.end
+    }
+
+    fn until(&self) -> Option<DateTime<Utc>> {
+        let Instants::Rrule(rule) = &self.instants else { return None };
+        match rule.until()? {
+            Until::Utc(instant) => Some(instant.and_utc()),
+            Until::Local(local) => Some(self.wall.last_instant(local)),
+        }
+    }
+
+    /// The first nominal instant strictly after `after`, from `start_at` to `end_at`, both inclusive; exclusions are not
+    /// applied. `None`: there is none, or none within 40 years.
+    pub fn next_after(&self, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        let after = self.start.map_or(after, |start| after.max(start - TICK));
+        if chrono::Datelike::year(&after) > LAST_YEAR {
+            return None;
+        }
+        let next = match &self.instants {
+            Instants::Cron(cron) => self.wall.next_after(cron.as_ref(), after),
+            Instants::Interval(interval) => interval.next_after(after),
+            Instants::Once(once) => once.next_after(after),
+            Instants::Rrule(rule) => self.wall.next_after(rule.as_ref(), after),
+        };
+        next.filter(|next| self.end.is_none_or(|end| *next <= end))
+    }
+
+    /// The last nominal instant before `edge`, not before `floor`. Found by halving, so its cost does not depend on how
+    /// many there are.
+    pub fn last_before(&self, edge: DateTime<Utc>, floor: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        let before_edge = |instant: Option<DateTime<Utc>>| instant.filter(|instant| *instant < edge);
+        let mut back = TimeDelta::seconds(1);
+        let mut low = loop {
+            let from = (edge - back).max(floor - TICK);
+            if before_edge(self.next_after(from)).is_some() {
+                break from;
+            }
+            if from < floor {
+                return None;
+            }
+            back = back * 2;
+        };
+        let mut high = edge;
+        let mut last = None;
+        while high - low > TICK {
+            let middle = cut(low + (high - low) / 2);
+            match before_edge(self.next_after(middle)) {
+                Some(instant) => (last, low) = (Some(instant), instant.max(middle)),
+                None => high = middle,
+            }
+        }
+        last.or_else(|| before_edge(self.next_after(low)))
+    }
+
+    /// How many instants there are from one to another of them, both counted; only where it can be computed.
+    pub fn count(&self, from: DateTime<Utc>, to: DateTime<Utc>) -> Option<u64> {
+        match &self.instants {
+            Instants::Interval(interval) => Some(interval.count(from, to)),
+            Instants::Once(_) => Some(1),
+            _ if from == to => Some(1),
+            _ => None,
+        }
+    }
+
+    /// Whether nothing fires at this instant.
+    pub fn excludes(&self, instant: DateTime<Utc>) -> bool {
+        let covers = |local| self.exclusions.iter().any(|exclusion| exclusion.covers(local));
+        !self.exclusions.is_empty() && covers(self.wall.shows(instant))
+    }
+
+    pub fn has_exclusions(&self) -> bool {
+        !self.exclusions.is_empty()
+    }
+
+    /// Nominal plus jitter, where the next nominal instant is `gap_to_next` away; always before that one.
+    pub fn run_at(&self, task_id: Uuid, nominal: DateTime<Utc>, gap_to_next: Option<TimeDelta>) -> DateTime<Utc> {
+        nominal + spread(task_id, nominal, gap_to_next.map_or(self.jitter, |gap| gap.min(self.jitter)))
+    }
+
+    /// A nominal instant with its time to run.
+    pub fn with_run_at(&self, task_id: Uuid, nominal: DateTime<Utc>) -> Next {
+        let gap = match self.jitter.is_zero() {
+            true => None,
+            false => self.next_after(nominal).map(|next| next - nominal),
+        };
+        Next { nominal, run_at: self.run_at(task_id, nominal, gap) }
+    }
+
+    /// What a new, edited or resumed task waits for: strictly after `now`, but for `at` the instant itself, too.
+    pub fn first(&self, task_id: Uuid, now: DateTime<Utc>) -> Option<Next> {
+        let after = match self.instants {
+            Instants::Once(_) => now - TICK,
+            _ => now,
+        };
+        self.next_after(after).map(|nominal| self.with_run_at(task_id, nominal))
+    }
+
+    /// The next `count` instants strictly after `from` that would fire, jitter aside. Fewer where the schedule ends, or
+    /// where 10,000 excluded ones lie between.
+    pub fn preview(&self, from: DateTime<Utc>, count: usize) -> Vec<DateTime<Utc>> {
+        self.firing_after(from).take(count).collect()
+    }
+
+    /// The first `limit` instants from `from` (inclusive) to `to` (exclusive), exclusions applied.
+    pub fn between(&self, from: DateTime<Utc>, to: DateTime<Utc>, limit: usize) -> Vec<DateTime<Utc>> {
+        self.firing_after(from - TICK).take_while(|instant| *instant < to).take(limit).collect()
+    }
+
+    fn firing_after(&self, from: DateTime<Utc>) -> impl Iterator<Item = DateTime<Utc>> {
+        let nominal = std::iter::successors(self.next_after(from), |last| self.next_after(*last));
+        let mut excluded = 0;
+        nominal
+            .take_while(move |instant| {
+                excluded = if self.excludes(*instant) { excluded + 1 } else { 0 };
+                excluded <= MOST_EXCLUDED
+            })
+            .filter(|instant| !self.excludes(*instant))
+    }
+}
+
+impl Instants {
+    fn parse(when: &When, anchor: DateTime<Utc>, wall: &Wall) -> Result<Instants, String> {
+        Ok(match when {
+            When::Cron(text) => Instants::Cron(Box::new(Cron::parse(text)?)),
+            When::Interval(text) => Instants::Interval(Interval::new(anchor, parse_length(text)?)),
+            When::At(text) => Instants::Once(Once::parse(text, wall)?),
+            When::Rrule(text) => Instants::Rrule(Box::new(Rrule::parse(text, wall.shows(anchor))?)),
+        })
+    }
+}
+
+fn lengths(schedule: &Schedule, fault: &mut impl FnMut(&str, String)) -> (TimeDelta, TimeDelta) {
+    let mut read = |field: &str, text: Option<&str>, default: TimeDelta, most: TimeDelta| match text.map(parse_length) {
+        None => default,
+        Some(Ok(length)) if length <= most => length,
+        Some(Ok(_)) => {
+            fault(field, format!("is longer than {} hours", most.num_hours()));
+            default
+        }
+        Some(Err(why)) => {
+            fault(field, why);
+            default
+        }
+    };
+    let jitter = read("jitter", schedule.jitter.as_deref(), TimeDelta::zero(), TimeDelta::hours(LONGEST_HOURS));
+    let window = read("catch_up_window", schedule.catch_up_window.as_deref(), CATCH_UP_WINDOW, TimeDelta::days(366));
+    (jitter, window)
+}
+
+fn exclusions(schedule: &Schedule, fault: &mut impl FnMut(&str, String)) -> Vec<Exclusion> {
+    if schedule.exclude.len() > MOST {
+        fault("exclude", format!("has {} entries; at most {MOST} are possible", schedule.exclude.len()));
+        return Vec::new();
+    }
+    let read = |(index, text): (usize, &String)| match Exclusion::parse(text) {
+        Ok(exclusion) => Some(exclusion),
+        Err(why) => {
+            fault(&format!("exclude/{index}"), why);
+            None
+        }
+    };
+    schedule.exclude.iter().enumerate().filter_map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> DateTime<Utc> {
+        text.parse().unwrap()
+    }
+
+    fn schedule(json: serde_json::Value) -> Schedule {
+        serde_json::from_value(json).unwrap()
+    }
+
+    fn texts(instants: Vec<DateTime<Utc>>) -> Vec<String> {
+        instants.into_iter().map(|i| i.to_rfc3339_opts(chrono::SecondsFormat::AutoSi, true)).collect()
+    }
+
+    #[test]
+    fn start_and_end_are_instants_that_may_fire() {
+        let hourly = schedule(serde_json::json!({
+            "cron": "0 * * * *", "start_at": "2026-01-01T10:00:00Z", "end_at": "2026-01-01T12:00:00Z"
+        }));
+        let fires = hourly.preview(at("2026-01-01T00:00:00Z"), at("2025-01-01T00:00:00Z"), 9).unwrap();
+        assert_eq!(texts(fires), ["2026-01-01T10:00:00Z", "2026-01-01T11:00:00Z", "2026-01-01T12:00:00Z"]);
+    }
+
+    #[test]
+    fn an_interval_with_a_start_fires_first_at_it() {
+        let every = schedule(serde_json::json!({"interval": "25m", "start_at": "2026-01-01T10:00:00Z"}));
+        let fires = every.preview(at("2026-01-01T00:00:00Z"), at("2026-01-01T00:00:00Z"), 2).unwrap();
+        assert_eq!(texts(fires), ["2026-01-01T10:00:00Z", "2026-01-01T10:25:00Z"]);
+        assert_eq!(every.anchor(at("2020-01-01T00:00:00Z")).unwrap(), at("2026-01-01T10:00:00Z"));
+    }
+
+    #[test]
+    fn a_preview_leaves_out_what_is_excluded_and_ends_where_all_is() {
+        let daily = schedule(serde_json::json!({
+            "cron": "0 8 * * *", "timezone": "Europe/Berlin", "exclude": ["2026-12-25", "* * * * SUN"]
+        }));
+        let fires = daily.preview(at("2026-12-24T00:00:00Z"), at("2026-01-01T00:00:00Z"), 3).unwrap();
+        assert_eq!(texts(fires), ["2026-12-24T07:00:00Z", "2026-12-26T07:00:00Z", "2026-12-28T07:00:00Z"]);
+        let never = schedule(serde_json::json!({"cron": "* * * * *", "exclude": ["* * * * *"]}));
+        assert_eq!(texts(never.preview(at("2026-12-24T00:00:00Z"), at("2026-01-01T00:00:00Z"), 3).unwrap()), [""; 0]);
+    }
+
+    #[test]
+    fn a_backfill_counts_its_beginning_and_not_its_end_and_may_lie_before_the_task() {
+        let hourly = schedule(serde_json::json!({"interval": "1h"}));
+        let created = at("2026-01-10T00:30:00Z");
+        let fires = hourly.between(at("2026-01-01T00:30:00Z"), at("2026-01-01T02:30:00Z"), created, 9).unwrap();
+        assert_eq!(texts(fires), ["2026-01-01T00:30:00Z", "2026-01-01T01:30:00Z"]);
+        let fires = hourly.between(at("2026-01-01T00:00:00Z"), at("2026-02-01T00:00:00Z"), created, 2).unwrap();
+        assert_eq!(texts(fires), ["2026-01-01T00:30:00Z", "2026-01-01T01:30:00Z"]);
+    }
+
+    #[test]
+    fn an_rrule_keeps_its_wall_time_over_clock_changes_and_ends_with_until_or_count() {
+        let rule = |rrule: &str| {
+            let weekly = schedule(serde_json::json!({
+                "rrule": rrule, "timezone": "Europe/Berlin", "start_at": "2026-10-19T09:00:00"
+            }));
+            texts(weekly.preview(at("2026-01-01T00:00:00Z"), at("2026-01-01T00:00:00Z"), 5).unwrap())
+        };
+        let three = ["2026-10-19T07:00:00Z", "2026-10-26T08:00:00Z", "2026-11-02T08:00:00Z"];
+        assert_eq!(rule("FREQ=WEEKLY;COUNT=3"), three);
+        assert_eq!(rule("FREQ=WEEKLY;UNTIL=20261102T080000Z"), three);
+        assert_eq!(rule("FREQ=WEEKLY;UNTIL=20261102T090000"), three);
+        assert_eq!(rule("FREQ=WEEKLY;UNTIL=20261102"), three);
+        assert_eq!(rule("FREQ=WEEKLY;UNTIL=20261102T075959Z"), three[..2]);
+    }
+
+    #[test]
+    fn the_last_instant_before_an_edge_is_found_however_far_it_is() {
+        let table = |when: serde_json::Value| schedule(when).compile(at("2020-01-01T00:00:00Z")).unwrap();
+        let edge = at("2026-11-20T23:00:00Z");
+        let floor = at("2020-01-01T00:00:00Z");
+        for (cron, expected) in [
+            ("* * 0 * * *", Some("2026-11-20T00:59:59Z")),
+            ("0 23 * * *", Some("2026-11-19T23:00:00Z")),
+            ("0 0 29 2 *", Some("2024-02-29T00:00:00Z")),
+            ("* * * * * *", Some("2026-11-20T22:59:59Z")),
+        ] {
+            let last = table(serde_json::json!({ "cron": cron })).last_before(edge, floor);
+            assert_eq!(last, expected.map(at), "{cron}");
+        }
+        let leap = table(serde_json::json!({"cron": "0 0 29 2 *"}));
+        assert_eq!(leap.last_before(edge, at("2024-02-29T00:00:01Z")), None);
+        assert_eq!(leap.last_before(edge, at("2024-02-29T00:00:00Z")), Some(at("2024-02-29T00:00:00Z")));
+    }
+
+    #[test]
+    fn a_one_shot_waits_for_its_instant_even_if_that_is_now() {
+        let once = schedule(serde_json::json!({"at": "2026-11-20T12:00:00Z"}));
+        let now = at("2026-11-20T12:00:00Z");
+        let expected = Next { nominal: now, run_at: now };
+        assert_eq!(once.first(Uuid::nil(), now, now), Ok(Some(expected)));
+        assert_eq!(once.first(Uuid::nil(), now, now + TICK), Ok(None));
+        let every = schedule(serde_json::json!({"interval": "1h"}));
+        assert_eq!(every.first(Uuid::nil(), now, now).unwrap().unwrap().nominal, at("2026-11-20T13:00:00Z"));
+    }
+
+    #[test]
+    fn jitter_never_reaches_the_next_instant() {
+        let every = schedule(serde_json::json!({"interval": "2s", "jitter": "1h"}));
+        let table = every.compile(at("2026-01-01T00:00:00Z")).unwrap();
+        for task in 0..200 {
+            let next = table.first(Uuid::from_u128(task), at("2026-01-01T00:00:00Z")).unwrap();
+            assert!(next.run_at >= next.nominal && next.run_at < next.nominal + TimeDelta::seconds(2), "{next:?}");
+        }
+    }
+}
