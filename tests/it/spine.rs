@@ -69,7 +69,11 @@ async fn fires_calls_a_tool_and_mails<F: WireFormat>() -> Vec<Value> {
     assert!(service.terminate().await.success());
     let due: DateTime<Utc> = run["scheduled_for"].as_str().unwrap().parse().unwrap();
     let due = due.with_timezone(&chrono_tz::Europe::Berlin).to_rfc3339_opts(chrono::SecondsFormat::Secs, false);
-    model.requests().iter().map(|body| steady(body, &[(run["id"].as_str().unwrap(), "<run>"), (&due, "<due>")])).collect()
+    model
+        .requests()
+        .iter()
+        .map(|body| steady(body, &[(run["id"].as_str().unwrap(), "<run>"), (&due, "<due>")]))
+        .collect()
 }
 
 /// The body with what differs from run to run replaced.
@@ -85,9 +89,11 @@ fn steady(body: &Value, replace: &[(&str, &str)]) -> Value {
             Value::String(lines.collect::<Vec<_>>().join("\n"))
         }
         Value::Array(items) => items.iter().map(|item| steady(item, replace)).collect(),
-        Value::Object(fields) => {
-            fields.iter().map(|(name, value)| (name.clone(), steady(value, replace))).collect::<serde_json::Map<_, _>>().into()
-        }
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| (name.clone(), steady(value, replace)))
+            .collect::<serde_json::Map<_, _>>()
+            .into(),
         other => other.clone(),
     }
 }
