@@ -60,7 +60,7 @@ pub trait AgentStore: Send + Sync {
     fn load(&self) -> BoxFuture<'_, Result<Vec<Entry>, AppendError>>;
 
     /// Appends entries in one transaction. Once it has returned they are durable; when it failed with
-    /// `Unavailable` they may be durable or not.
+    /// `Unavailable` they may be durable or not. The same entries (by `seq`) appended again change nothing.
     fn append(&self, entries: Vec<Entry>) -> BoxFuture<'_, Result<(), AppendError>>;
 }
 

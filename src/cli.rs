@@ -8,11 +8,14 @@ mod completions;
 mod delivery;
 mod draft;
 mod failure;
+mod migrate;
 mod notify;
 mod recipient;
 mod run;
 mod schedule;
 mod screen;
+mod serve;
+mod setup;
 mod task;
 mod token;
 mod transcript;
@@ -47,6 +50,8 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run the service
+    Serve(serve::Args),
     /// Create, list, change and run tasks
     #[command(subcommand)]
     Task(task::Command),
@@ -68,6 +73,8 @@ enum Command {
     /// Create, list and revoke API tokens
     #[command(subcommand)]
     Token(token::Command),
+    /// Bring the tables of the database up to date
+    Migrate(migrate::Args),
     /// Print the versions of Reveille and of what is compiled in
     Version(version::Args),
     /// Print a completion script for a shell
@@ -87,6 +94,7 @@ pub async fn run(cli: Cli, environment: &Environment) -> anyhow::Result<()> {
 
 async fn act(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     match command {
+        Command::Serve(args) => serve::run(args, environment, screen).await,
         Command::Task(command) => task::run(command, environment, screen).await,
         Command::Schedule(command) => schedule::run(command, screen),
         Command::Run(command) => run::run(command, environment, screen).await,
@@ -94,7 +102,8 @@ async fn act(command: Command, environment: &Environment, screen: &mut Screen) -
         Command::Recipient(command) => recipient::run(command, environment, screen).await,
         Command::Notify(command) => notify::run(command, environment, screen).await,
         Command::Token(command) => token::run(command, environment, screen).await,
-        Command::Version(args) => version::run(args, screen),
+        Command::Migrate(args) => migrate::run(args, environment, screen).await,
+        Command::Version(args) => version::run(args, screen).await,
         Command::Completions(args) => completions::run(args, screen),
     }
 }

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-use crate::telemetry;
+use crate::invalid::Faults;
+use crate::{agent, channel, egress, engine, http, llm, store, telemetry, vault};
 
 pub use environment::Environment;
 pub use fault::ConfigError;
@@ -27,7 +28,25 @@ pub const REFERENCE: &str = include_str!("../config/reveille.toml");
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
+    pub server: http::Settings,
+    pub database: store::Settings,
+    pub engine: engine::Settings,
+    pub llm: llm::Settings,
+    pub react: agent::Settings,
+    pub vault: vault::Settings,
+    pub channels: channel::Settings,
+    pub egress: egress::Settings,
     pub telemetry: telemetry::Settings,
+}
+
+/// A configuration, and where each of its values was written.
+#[derive(Debug)]
+pub struct Loaded {
+    pub config: Config,
+    /// What the file is called in messages.
+    name: String,
+    text: String,
+    environment: Environment,
 }
 
 impl Config {
@@ -35,8 +54,8 @@ impl Config {
     /// variables of `environment` over it.
     ///
     /// # Errors
-    /// The first fault, with its line and column or its variable, and what would be right.
-    pub fn load(file: Option<&Path>, environment: &Environment) -> Result<Config, ConfigError> {
+    /// What is wrong, with its line and column or its variable, and what would be right.
+    pub fn load(file: Option<&Path>, environment: &Environment) -> Result<Loaded, ConfigError> {
         match chosen_file(file, environment) {
             Some(path) => {
                 let text = std::fs::read_to_string(&path).map_err(|error| ConfigError::unreadable(&path, &error))?;
@@ -47,9 +66,32 @@ impl Config {
     }
 
     /// The configuration that `text`, called `name` in messages, and the variables of `environment` make together.
-    pub fn read(name: &str, text: &str, environment: &Environment) -> Result<Config, ConfigError> {
+    pub fn read(name: &str, text: &str, environment: &Environment) -> Result<Loaded, ConfigError> {
         let file: Table = text.parse().map_err(|error| ConfigError::syntax(name, text, &error))?;
-        environment.overlay(file).map_err(|fault| fault.placed(name, text))
+        let config = environment.overlay(file).map_err(|fault| fault.placed(name, text))?;
+        let mut loaded =
+            Loaded { config, name: name.to_owned(), text: text.to_owned(), environment: environment.clone() };
+        let resolved = loaded.config.llm.resolve_keys(|variable| environment.get(variable).map(str::to_owned));
+        resolved.and_then(|()| loaded.config.check()).map_err(|faults| loaded.explain(&faults))?;
+        Ok(loaded)
+    }
+
+    /// What can be judged without building anything; the rest is judged by those who build it.
+    fn check(&self) -> Result<(), Faults> {
+        let mut faults = Faults::new();
+        self.server.check(&mut faults);
+        self.llm.check(&mut faults);
+        self.react.check(&mut faults);
+        self.telemetry.check(&mut faults);
+        faults.or(())
+    }
+}
+
+impl Loaded {
+    /// Faults that an owner found in its settings (`/channels/email/url`), each with the place where it was written.
+    pub fn explain(&self, faults: &Faults) -> ConfigError {
+        let explained = faults.0.iter().map(|fault| self.environment.fault_at(&fault.pointer, &fault.message));
+        ConfigError::all(explained.map(|fault| fault.placed(&self.name, &self.text)))
     }
 }
 
@@ -65,7 +107,8 @@ mod tests {
     use super::*;
 
     fn read(text: &str, variables: &[(&str, &str)]) -> Result<Config, String> {
-        Config::read(USUAL_FILE, text, &Environment::of(variables)).map_err(|error| error.to_string())
+        let read = Config::read(USUAL_FILE, text, &Environment::of(variables));
+        read.map(|loaded| loaded.config).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -114,6 +157,43 @@ mod tests {
     fn a_file_that_is_named_must_be_there() {
         let error = Config::load(Some(Path::new("/nowhere/x.toml")), &Environment::of(&[])).unwrap_err();
         assert_eq!(error.to_string(), "/nowhere/x.toml: No such file or directory (os error 2)");
+    }
+
+    #[test]
+    fn every_fault_that_an_owner_finds_is_named_with_its_place() {
+        let file = "[llm]\ndefault = \"mian\"\n[llm.models.main]\nmodel = \"m\"\ntimeout_seconds = 0\n";
+        assert_eq!(
+            read(file, &[("REVEILLE_TELEMETRY__LOG_LEVEL", "reveille=loud")]).unwrap_err(),
+            "reveille.toml:2:11: `llm.default`: no model `mian` in [llm.models]; did you mean `main`?\n\
+             reveille.toml:5:19: `llm.models.main.timeout_seconds`: must be from 1 to 3600\n\
+             REVEILLE_TELEMETRY__LOG_LEVEL: `telemetry.log_level`: error parsing level filter: expected \
+             one of \"off\", \"error\", \"warn\", \"info\", \"debug\", \"trace\", or a number 0-5"
+        );
+    }
+
+    #[test]
+    fn a_key_comes_from_the_variable_that_is_named_for_it() {
+        let file = "[llm.models.main]\nmodel = \"m\"\napi_key_env = \"MY_KEY\"\n";
+        let config = read(file, &[("MY_KEY", "canary-7")]).unwrap();
+        assert_eq!(config.llm.models["main"].api_key.as_ref().unwrap().expose(), "canary-7");
+        assert!(!format!("{config:?}").contains("canary"), "a secret is not printed");
+        assert_eq!(
+            read(file, &[]).unwrap_err(),
+            "reveille.toml:3:15: `llm.models.main.api_key_env`: the environment variable `MY_KEY` is not set"
+        );
+    }
+
+    #[test]
+    fn no_secret_of_the_configuration_is_printed() {
+        let file = "[vault]\nmaster_keys = [\"canary-1\"]\n[channels.email]\nurl = \"smtp://u:canary-2@h\"\n\
+            [egress]\nproxy = \"http://u:canary-3@p\"\n[database]\nurl = \"postgres://u:canary-4@h/d\"\n";
+        let config = read(file, &[]).unwrap();
+        let printed = format!("{config:?} {}", serde_json::to_string(&config).unwrap());
+        assert!(!printed.contains("canary"), "{printed}");
+        assert_eq!(
+            read("[vault]\nmaster_keys = \"k1:canary\"\n", &[]).unwrap_err(),
+            "reveille.toml:2:15: `vault.master_keys`: invalid type: string, expected a sequence"
+        );
     }
 
     #[test]

@@ -133,7 +133,15 @@ impl Engine {
         );
         Engine {
             scheduler: Arc::new(Scheduler::new(store.clone(), Arc::clone(&held), worker_id, &metrics)),
-            worker: Arc::new(Worker::new(store.clone(), held, executions, active.clone(), worker_id, settings.lease())),
+            worker: Arc::new(Worker::new(
+                store.clone(),
+                held,
+                executions,
+                active.clone(),
+                worker_id,
+                settings.lease(),
+                &metrics,
+            )),
             heartbeat: Arc::new(Heartbeat::new(store.clone(), active.clone(), settings.lease())),
             rescuer: Arc::new(Rescuer::new(store.clone(), settings.lease())),
             notifier: Arc::new(Notifier::new(store.clone(), channels)),

@@ -3,6 +3,7 @@
 //! An executor owns nothing between calls: all that it needs comes with the job, all that must outlive it goes
 //! through the job's store.
 
+pub mod host;
 pub mod hub;
 pub mod orchestrator;
 

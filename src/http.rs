@@ -47,6 +47,7 @@ use crate::executor::Registry;
 use crate::executor::hub::Hub;
 use crate::http::server::Limits;
 use crate::http::wrong_tokens::WrongTokens;
+use crate::invalid::Faults;
 use crate::metrics::Metrics;
 use crate::secret::Secret;
 use crate::store::Store;
@@ -79,11 +80,25 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Adds what is wrong; pointers begin with `/server`.
+    pub fn check(&self, faults: &mut Faults) {
+        if self.listen.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
+            faults.add("/server/listen", "must be an address and a port, such as `127.0.0.1:7700` or `[::]:7700`");
+        }
+        let is_web = |url: &url::Url| matches!(url.scheme(), "http" | "https") && url.has_host();
+        if self.public_url.as_deref().is_some_and(|url| url::Url::parse(url).ok().filter(is_web).is_none()) {
+            faults.add("/server/public_url", "must be an address such as `https://reveille.example.org`");
+        }
+        if let Some(why) = self.admin_token_fault() {
+            faults.add("/server/admin_token", why);
+        }
+    }
+
     /// What is wrong with the admin token, if something is: a blank or short one would let anybody in.
-    pub fn admin_token_fault(&self) -> Option<String> {
+    fn admin_token_fault(&self) -> Option<String> {
         let length = self.admin_token.as_ref()?.expose().trim().chars().count();
         (length < ADMIN_TOKEN_LENGTH)
-            .then(|| format!("server.admin_token must have at least {ADMIN_TOKEN_LENGTH} characters, has {length}"))
+            .then(|| format!("must have at least {ADMIN_TOKEN_LENGTH} characters, has {length}"))
     }
 }
 
@@ -93,14 +108,12 @@ pub struct Parts {
     pub clock: Clock,
     pub executors: Registry,
     pub tools: Vec<Definition>,
-    /// Names of the configured channels.
-    pub channels: Vec<String>,
+    /// What a task may name.
+    pub known: Known,
     /// Seals what is secret in recipients.
     pub vault: Vault,
     /// Who watches which run.
     pub hub: Hub,
-    /// A hint to the services of this instance that something was committed which they may be waiting for.
-    pub wake: Arc<dyn Fn() + Send + Sync>,
     pub metrics: Metrics,
     pub settings: Settings,
     pub limits: Limits,
@@ -118,8 +131,6 @@ pub struct Shared {
     /// The hash of the configured admin token.
     pub admin_token: Option<TokenHash>,
     pub wrong_tokens: WrongTokens,
-    /// What a task may name.
-    pub known: Known,
 }
 
 impl State {
@@ -128,11 +139,8 @@ impl State {
         let usable = parts.settings.admin_token_fault().is_none();
         let admin_token = parts.settings.admin_token.as_ref().filter(|_| usable);
         let admin_token = admin_token.map(|token| TokenHash::of(token.expose().trim()));
-        let executors = parts.executors.clone();
-        let check = Arc::new(move |name: &str, action: &_, faults: &mut _| executors.validate(name, action, faults));
-        let known = Known { channels: parts.channels.clone(), check };
         let wrong_tokens = WrongTokens::new(parts.limits.wrong_tokens);
-        State(Arc::new(Shared { parts, admin_token, wrong_tokens, known }))
+        State(Arc::new(Shared { parts, admin_token, wrong_tokens }))
     }
 }
 

@@ -1,22 +1,21 @@
 //! Reveille wakes AI agents.
 pub mod agent;
+pub mod app;
 pub mod approval;
 pub mod channel;
 pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod egress;
-pub mod executor;
 pub mod engine;
-pub mod id;
-pub mod invalid;
-pub mod llm;
+pub mod executor;
 pub mod http;
 pub mod id;
 pub mod invalid;
 pub mod llm;
 pub mod metrics;
 pub mod notification;
+pub mod retry;
 pub mod run;
 pub mod secret;
 pub mod store;

@@ -144,6 +144,11 @@ impl Metrics {
         }
     }
 
+    /// Says that `service` has ended as it should: nobody waits for its ticks.
+    pub fn forget_ticks(&self, service: &'static str) {
+        self.0.pulses.lock().expect("pulse lock").remove(service);
+    }
+
     /// The expected services that have no good tick recent enough at `now`, by name.
     pub fn late_services(&self, now: DateTime<Utc>) -> Vec<Late> {
         let late = |pulse: &Pulse| match pulse.last_success {

@@ -9,6 +9,7 @@
 mod db;
 mod connect;
 mod deliveries;
+mod examine;
 mod fires;
 mod hot;
 mod idempotency;
@@ -29,6 +30,7 @@ use crate::store::wake::Hints;
 
 pub use connect::{OpenError, ServerFacts, Settings};
 pub use deliveries::DeliveryFilter;
+pub use examine::{Examined, SqliteFile, examine, sqlite_version};
 pub use fires::{FireDue, Fired};
 pub use idempotency::{Answer, Idempotency};
 pub use lease::{Again, Beat, Blocked, CLAIM_MARGIN, Claim, Finish, Lease, StartedRun, Starts};
@@ -76,9 +78,15 @@ impl From<sqlx::Error> for StoreError {
                 StoreError::Corrupt(error.to_string())
             }
             E::Database(database) if database.is_unique_violation() => StoreError::Conflict(database.to_string()),
+            E::Database(database) if is_our_fault(database.code().as_deref()) => StoreError::Corrupt(error.to_string()),
             _ => StoreError::Unavailable(error.to_string()),
         }
     }
+}
+
+/// SQLSTATE classes that asking again does not mend: data (22), constraints (23), syntax and names (42).
+fn is_our_fault(code: Option<&str>) -> bool {
+    code.is_some_and(|code| code.len() == 5 && ["22", "23", "42"].contains(&&code[..2]))
 }
 
 /// One statement whose text must differ; both take the same parameters and answer the same columns.

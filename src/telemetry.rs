@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 
+use crate::invalid::Faults;
+
 /// `[telemetry]`
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -46,25 +48,23 @@ impl Settings {
         }
     }
 
-    /// Whether the level can be read.
-    pub fn check(&self) -> Result<(), String> {
-        self.filter().map(|_| ()).map_err(|error| format!("`telemetry.log_level`: {error}"))
+    /// Adds what is wrong; pointers begin with `/telemetry`.
+    pub fn check(&self, faults: &mut Faults) {
+        if let Err(error) = self.filter() {
+            faults.add("/telemetry/log_level", error.to_string());
+        }
     }
 }
 
 /// Starts logging for the whole process; later calls change nothing.
-///
-/// # Errors
-/// A level that can't be read, in a sentence.
-pub fn start(settings: &Settings) -> Result<(), String> {
-    settings.check()?;
-    let filter = settings.filter().unwrap_or_default();
+/// A level that can't be read was refused with the configuration.
+pub fn start(settings: &Settings) {
+    let filter = settings.filter().unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let _ = match settings.as_json() {
         true => log.json().flatten_event(true).with_current_span(false).try_init(),
         false => log.with_ansi(std::io::stderr().is_terminal()).with_target(false).try_init(),
     };
-    Ok(())
 }
 
 #[cfg(test)]
@@ -73,8 +73,12 @@ mod tests {
 
     #[test]
     fn a_level_may_name_modules_and_a_wrong_one_is_refused() {
-        let with = |level: &str| Settings { log_level: level.into(), ..Settings::default() }.check();
-        assert_eq!(with("info,reveille::engine=debug"), Ok(()));
-        assert!(with("reveille=loud").unwrap_err().starts_with("`telemetry.log_level`: "));
+        let faults = |level: &str| {
+            let mut faults = Faults::new();
+            Settings { log_level: level.into(), ..Settings::default() }.check(&mut faults);
+            faults
+        };
+        assert_eq!(faults("info,reveille::engine=debug"), Faults::new());
+        assert_eq!(faults("reveille=loud").0[0].pointer, "/telemetry/log_level");
     }
 }

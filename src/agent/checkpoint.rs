@@ -5,13 +5,19 @@
 //! (settle them), results (ask), or an answer without calls (done: nothing is asked again).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::agent::result::{ToolRecord, args_summary};
 use crate::agent::{AgentStore, AppendError};
-use crate::clock::Clock;
+use crate::clock::{Clock, pause};
 use crate::run::Usage;
 use crate::run::outcome::RunError;
 use crate::run::transcript::{Entry, Message, ToolCall};
+
+/// The fault's code when the store was away: a matter of the infrastructure, not of the run.
+pub const STORE_UNAVAILABLE: &str = "store_unavailable";
+/// How long a store that is away is waited for, in milliseconds: together well within a lease.
+const STORE_WAITS: [u64; 6] = [100, 200, 400, 800, 1600, 3200];
 
 /// What is stored of a run, and the way to store more.
 pub struct Checkpoint {
@@ -56,7 +62,8 @@ impl Checkpoint {
         sum
     }
 
-    /// Appends, durably, all or nothing.
+    /// Appends, durably, all or nothing. A store that is away is waited for a while: an answer that was paid for is not
+    /// thrown away for a hiccup, and appending the same entries twice is appending them once.
     pub async fn append(&mut self, turn: i64, added: Vec<Added>) -> Result<(), RunError> {
         let first = self.entries.last().map_or(0, |entry| entry.seq + 1);
         let at = self.clock.now();
@@ -69,7 +76,13 @@ impl Checkpoint {
             duration_ms,
         };
         let entries: Vec<Entry> = (first..).zip(added).map(entry).collect();
-        self.store.append(entries.clone()).await.map_err(run_error)?;
+        let mut waits = STORE_WAITS.iter();
+        while let Err(error) = self.store.append(entries.clone()).await {
+            match (error, waits.next()) {
+                (AppendError::Unavailable, Some(wait)) => pause(Duration::from_millis(*wait)).await,
+                (error, _) => return Err(run_error(error)),
+            }
+        }
         self.entries.extend(entries);
         Ok(())
     }
@@ -152,5 +165,116 @@ fn run_error(error: AppendError) -> RunError {
     }
 }
 
-/// The fault's code when the store was away: a matter of the infrastructure, not of the run.
-pub const STORE_UNAVAILABLE: &str = "store_unavailable";
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use chrono::DateTime;
+    use futures::future::BoxFuture;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Memory {
+        entries: Mutex<Vec<Entry>>,
+        failures: Mutex<Vec<AppendError>>,
+    }
+
+    impl AgentStore for Memory {
+        fn load(&self) -> BoxFuture<'_, Result<Vec<Entry>, AppendError>> {
+            Box::pin(async { Ok(self.entries.lock().unwrap().clone()) })
+        }
+
+        fn append(&self, entries: Vec<Entry>) -> BoxFuture<'_, Result<(), AppendError>> {
+            Box::pin(async {
+                if let Some(error) = self.failures.lock().unwrap().pop() {
+                    return Err(error);
+                }
+                self.entries.lock().unwrap().extend(entries);
+                Ok(())
+            })
+        }
+    }
+
+    fn says(text: &str, calls: &[&str]) -> Added {
+        let call = |id: &&str| ToolCall { id: (*id).into(), name: "read".into(), arguments: json!({ "id": id }) };
+        let message = Message::Assistant { text: Some(text.into()), tool_calls: calls.iter().map(call).collect() };
+        let usage =
+            Usage { turns: 1, tool_calls: calls.len() as i64, input_tokens: 10, output_tokens: 2, cost_micros: 5 };
+        Added { message, usage, duration_ms: Some(7) }
+    }
+
+    fn result(id: &str) -> Added {
+        let message =
+            Message::Tool { call_id: id.into(), name: "read".into(), content: format!("of {id}"), is_error: id == "b" };
+        Added { message, usage: Usage::default(), duration_ms: Some(3) }
+    }
+
+    async fn empty(store: &Arc<Memory>) -> Checkpoint {
+        Checkpoint::load(store.clone(), Clock::manual(DateTime::UNIX_EPOCH)).await.unwrap()
+    }
+
+    fn ids(calls: &[ToolCall]) -> Vec<&str> {
+        calls.iter().map(|call| call.id.as_str()).collect()
+    }
+
+    #[tokio::test]
+    async fn each_end_of_a_transcript_says_how_to_go_on() {
+        let store = Arc::new(Memory::default());
+        let mut checkpoint = empty(&store).await;
+        checkpoint.append(0, vec![Added::plain(Message::system("s")), Added::plain(Message::user("u"))]).await.unwrap();
+        assert_eq!((checkpoint.turn(), checkpoint.open_calls(), checkpoint.answer()), (0, vec![], None));
+        checkpoint.append(1, vec![says("looking", &["a", "b", "c"])]).await.unwrap();
+        assert_eq!((ids(&checkpoint.open_calls()), checkpoint.answer()), (vec!["a", "b", "c"], None));
+        checkpoint.append(1, vec![result("b")]).await.unwrap();
+        assert_eq!((ids(&checkpoint.open_calls()), checkpoint.turn()), (vec!["a", "c"], 1));
+        checkpoint.append(1, vec![result("a"), result("c")]).await.unwrap();
+        assert_eq!((checkpoint.open_calls(), checkpoint.answer()), (vec![], None));
+        // the same ids in another turn are other calls
+        checkpoint.append(2, vec![says("again", &["a"])]).await.unwrap();
+        assert_eq!(ids(&checkpoint.open_calls()), ["a"]);
+        checkpoint.append(2, vec![result("a")]).await.unwrap();
+        checkpoint.append(3, vec![says("done", &[])]).await.unwrap();
+        assert_eq!((checkpoint.open_calls(), checkpoint.answer()), (vec![], Some("done")));
+
+        let again = empty(&store).await;
+        let seqs: Vec<i64> = again.entries.iter().map(|entry| entry.seq).collect();
+        assert_eq!(seqs, (0..9).collect::<Vec<_>>());
+        assert_eq!(
+            again.usage(),
+            Usage { turns: 3, tool_calls: 4, input_tokens: 30, output_tokens: 6, cost_micros: 15 }
+        );
+    }
+
+    #[tokio::test]
+    async fn results_stand_behind_their_calls_in_the_calls_order() {
+        let store = Arc::new(Memory::default());
+        let mut checkpoint = empty(&store).await;
+        checkpoint.append(0, vec![Added::plain(Message::user("u"))]).await.unwrap();
+        checkpoint.append(1, vec![says("looking", &["a", "b"])]).await.unwrap();
+        checkpoint.append(1, vec![result("b")]).await.unwrap();
+        checkpoint.append(1, vec![result("a")]).await.unwrap();
+        let expected =
+            vec![Message::user("u"), says("looking", &["a", "b"]).message, result("a").message, result("b").message];
+        assert_eq!(checkpoint.messages(), expected);
+        let records = checkpoint.records(|_, id| (id == "a").then_some(900));
+        let told: Vec<_> =
+            records.iter().map(|r| (&r.args_summary["id"], r.success, r.result_chars, r.duration_ms)).collect();
+        assert_eq!(told, [(&json!("a"), true, 900, 3), (&json!("b"), false, 4, 3)]);
+    }
+
+    #[tokio::test]
+    async fn a_hiccup_of_the_store_is_waited_for_and_a_lost_lease_is_not() {
+        let store = Arc::new(Memory::default());
+        store.failures.lock().unwrap().push(AppendError::Unavailable);
+        let mut checkpoint = empty(&store).await;
+        checkpoint.append(0, vec![Added::plain(Message::user("u"))]).await.unwrap();
+        assert_eq!(store.entries.lock().unwrap().len(), 1);
+        *store.failures.lock().unwrap() = vec![AppendError::Unavailable, AppendError::LeaseLost];
+        let lost = checkpoint.append(0, vec![Added::plain(Message::user("v"))]).await;
+        assert_eq!(lost, Err(RunError::LeaseLost));
+        assert_eq!(store.failures.lock().unwrap().len(), 1, "not tried again");
+        assert_eq!(checkpoint.messages(), [Message::user("u")]);
+    }
+}

@@ -5,7 +5,9 @@
 //! unknown and the message is not sent again. The Message-ID is made from the delivery's id, so a repeat asked for by
 //! a person is recognisable.
 
+use std::error::Error;
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use futures::future::BoxFuture;
@@ -13,7 +15,7 @@ use lettre::address::Envelope;
 use lettre::message::header::{HeaderName, HeaderValue};
 use lettre::message::{Mailbox, SinglePart};
 use lettre::transport::smtp::authentication::{Credentials, Mechanism};
-use lettre::transport::smtp::client::{AsyncSmtpConnection, TlsParameters};
+use lettre::transport::smtp::client::{AsyncSmtpConnection, Certificate, TlsParameters};
 use lettre::transport::smtp::commands::{Data, Mail, Rcpt};
 use lettre::transport::smtp::extension::{ClientId, Extension, MailParameter};
 use serde::{Deserialize, Serialize};
@@ -40,6 +42,8 @@ pub struct Settings {
     pub from: Option<String>,
     /// For `smtp://`; absent: `required` with a password, `never` on this machine, else `opportunistic`.
     pub starttls: Option<StartTls>,
+    /// A PEM file of certificates that are trusted besides the platform's: a mail server of one's own, a private CA.
+    pub ca_file: Option<PathBuf>,
     /// For each half of an attempt, until the server wants the message and until it has taken it: 1 to 25.
     pub timeout_seconds: u64,
 }
@@ -56,7 +60,7 @@ pub enum StartTls {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { url: None, from: None, starttls: None, timeout_seconds: 25 }
+        Settings { url: None, from: None, starttls: None, ca_file: None, timeout_seconds: 25 }
     }
 }
 
@@ -72,6 +76,8 @@ struct Server {
     port: u16,
     security: Security,
     credentials: Option<Credentials>,
+    /// Trusted besides the platform's.
+    certificates: Vec<Certificate>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,8 +100,13 @@ impl Email {
         if !TIMEOUT_RANGE.contains(&settings.timeout_seconds) {
             faults.add("/channels/email/timeout_seconds", "must be 1 to 25");
         }
+        let certificates = settings.ca_file.as_deref().map(read_certificates).transpose().unwrap_or_else(|why| {
+            faults.add("/channels/email/ca_file", why);
+            None
+        });
         match (server, from, faults.is_empty()) {
             (Ok(server), Ok(from), true) => {
+                let server = Server { certificates: certificates.unwrap_or_default(), ..server };
                 Ok(Some(Email { server, from, timeout: Duration::from_secs(settings.timeout_seconds) }))
             }
             _ => Err(faults),
@@ -189,19 +200,27 @@ impl Server {
             Host::Ipv6(ip) => ip.to_string(),
             host => host.to_string(),
         };
-        Ok(Server { host, port: url.port().unwrap_or(port), security, credentials })
+        Ok(Server { host, port: url.port().unwrap_or(port), security, credentials, certificates: vec![] })
+    }
+
+    fn tls(&self) -> Result<TlsParameters, lettre::transport::smtp::Error> {
+        let builder = TlsParameters::builder(self.host.clone());
+        self.certificates
+            .iter()
+            .cloned()
+            .fold(builder, |builder, trusted| builder.add_root_certificate(trusted))
+            .build()
     }
 
     async fn connect(&self) -> Result<AsyncSmtpConnection, lettre::transport::smtp::Error> {
         let hello = ClientId::default();
-        let tls = || TlsParameters::new(self.host.clone());
-        let wrapped = matches!(self.security, Security::Wrapped).then(tls).transpose()?;
+        let wrapped = matches!(self.security, Security::Wrapped).then(|| self.tls()).transpose()?;
         let there = (self.host.as_str(), self.port);
         let mut connection = AsyncSmtpConnection::connect_tokio1(there, None, &hello, wrapped, None).await?;
         match self.security {
-            Security::StartTls(StartTls::Required) => connection.starttls(tls()?, &hello).await?,
+            Security::StartTls(StartTls::Required) => connection.starttls(self.tls()?, &hello).await?,
             Security::StartTls(StartTls::Opportunistic) if connection.can_starttls() => {
-                connection.starttls(tls()?, &hello).await?;
+                connection.starttls(self.tls()?, &hello).await?;
             }
             _ => {}
         }
@@ -219,6 +238,17 @@ impl Server {
             }
             Err(error) => Err(judge_refused(&error)),
         }
+    }
+}
+
+/// Every certificate in a PEM file.
+fn read_certificates(path: &Path) -> Result<Vec<Certificate>, String> {
+    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{} can't be read: {error}", path.display()))?;
+    let blocks = text.split(BEGIN).skip(1).map(|block| Certificate::from_pem(format!("{BEGIN}{block}").as_bytes()));
+    match blocks.collect::<Result<Vec<_>, _>>() {
+        Ok(found) if !found.is_empty() => Ok(found),
+        _ => Err(format!("{} holds no certificates in PEM", path.display())),
     }
 }
 
@@ -243,13 +273,27 @@ fn judge_taken(
 
 /// What a refusal before or after the text means. Codes: RFC 5321, section 4.2; 530 and 538 ask for what is not set up.
 fn judge_refused(error: &lettre::transport::smtp::Error) -> ChannelError {
-    let why = format!("the mail server can't be used or refused: {}", said(error));
-    match error.status().map(|code| code.to_string()).as_deref() {
+    let code = error.status().map(|code| code.to_string());
+    let why = match code {
+        Some(_) => format!("the mail server refused: {}", said(error)),
+        None => format!("the mail server can't be used: {}", said(error)),
+    };
+    match code.as_deref() {
         Some("530" | "534" | "538") => ChannelError::Misconfigured { why },
         _ if error.is_permanent() => ChannelError::Rejected { why },
-        _ if error.is_tls() || error.is_client() => ChannelError::Misconfigured { why },
+        _ if error.is_tls() || error.is_client() || is_handshake(error) => ChannelError::Misconfigured { why },
         _ => ChannelError::Transient { why, retry_after: None },
     }
+}
+
+/// Whether TLS could not be agreed upon: lettre tells it as any other failure of the connection.
+fn is_handshake(error: &lettre::transport::smtp::Error) -> bool {
+    let io = causes(error).find_map(|cause| cause.downcast_ref::<std::io::Error>());
+    io.and_then(std::io::Error::get_ref).is_some_and(|inner| inner.is::<rustls::Error>())
+}
+
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&cause| cause.source())
 }
 
 fn transient(why: &str) -> ChannelError {
@@ -258,7 +302,11 @@ fn transient(why: &str) -> ChannelError {
 
 /// What the server or the network said, in one line.
 fn said(error: &lettre::transport::smtp::Error) -> String {
-    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ").chars().take(ANSWER_LENGTH).collect()
+    let text = match error.status() {
+        Some(_) => error.to_string(),
+        None => causes(error).last().map(ToString::to_string).unwrap_or_default(),
+    };
+    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(ANSWER_LENGTH).collect()
 }
 
 fn is_this_machine(host: &Host) -> bool {
@@ -330,6 +378,7 @@ mod tests {
         assert!(Email::new(&Settings::default()).unwrap().is_none(), "no url, no email");
         let settings = Settings {
             url: Some(Secret::new("http://ann:canary@mail.example.org")),
+            ca_file: Some("/nowhere/ca.pem".into()),
             timeout_seconds: 0,
             ..Settings::default()
         };
@@ -338,7 +387,8 @@ mod tests {
             faults.to_string(),
             "/channels/email/url: has the scheme `http`; expected smtp://user:password@host:587; \
              /channels/email/from: is needed: an address such as `Reveille <reveille@example.org>`; \
-             /channels/email/timeout_seconds: must be 1 to 25"
+             /channels/email/timeout_seconds: must be 1 to 25; \
+             /channels/email/ca_file: /nowhere/ca.pem can't be read: No such file or directory (os error 2)"
         );
     }
 }

@@ -224,9 +224,14 @@ async fn backfill(args: BackfillArgs, environment: &Environment, screen: &mut Sc
     if args.service.json {
         return Ok(screen.json(&made)?);
     }
-    let facts: Vec<(&str, String)> =
-        made.as_object().into_iter().flatten().map(|(name, value)| (name.as_str(), time_of(value))).collect();
-    Ok(screen.facts(&facts)?)
+    let fires = made["fires"].as_array().map(Vec::as_slice).unwrap_or_default();
+    screen.facts(&[
+        ("backfill", text_of(&made["id"])),
+        ("runs", fires.len().to_string()),
+        ("first", fires.first().map(time_of).unwrap_or_default()),
+        ("last", fires.last().map(time_of).unwrap_or_default()),
+    ])?;
+    Ok(())
 }
 
 async fn delete(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {

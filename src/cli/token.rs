@@ -28,9 +28,9 @@ pub struct CreateArgs {
     admin: bool,
     /// What it is for
     #[arg(long)]
-    name: Option<String>,
-    /// What it may do, such as `tasks:read`; may be given again [default: everything]
-    #[arg(long, value_name = "SCOPE")]
+    name: String,
+    /// What it may do, such as `tasks:read`; may be given again
+    #[arg(long, value_name = "SCOPE", default_value = "*")]
     scope: Vec<String>,
     /// When it ends, RFC 3339 [default: never]
     #[arg(long, value_name = "TIME")]
@@ -75,13 +75,10 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 }
 
 async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let kind = if args.admin { "admin" } else { "tenant" };
-    let mut body = Map::from_iter([("kind".to_owned(), json!(kind))]);
-    let texts = [("tenant_id", args.tenant), ("name", args.name), ("expires_at", args.expires_at)];
+    // who names nobody makes an admin token
+    let mut body = Map::from_iter([("name".to_owned(), json!(args.name)), ("scopes".to_owned(), json!(args.scope))]);
+    let texts = [("tenant_id", args.tenant), ("expires_at", args.expires_at)];
     body.extend(texts.into_iter().filter_map(|(key, value)| Some((key.to_owned(), json!(value?)))));
-    if !args.scope.is_empty() {
-        body.insert("scopes".into(), json!(args.scope));
-    }
     let made = Client::new(&args.service, environment)?.post(&["v1", "tokens"], &Value::Object(body)).await?;
     if args.service.json {
         return Ok(screen.json(&made)?);

@@ -61,15 +61,24 @@ impl Environment {
             let text = &self.0[name];
             let value = typed(text).filter(|_| !as_text.contains(name)).unwrap_or_else(|| Value::String(text.clone()));
             if !place(&mut table, &path, value) {
-                let message = "goes below a key that is not a table".to_owned();
-                return Err(Trouble::Variable(ConfigError::variable(name, message)));
+                return Err(Trouble::Variable(ConfigError::at(name, "goes below a key that is not a table")));
             }
         }
         Ok(serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| {
             let path: Vec<String> = keys::path_of(error.path());
-            let variable = self.keys().find(|(_, key)| agree(key, &path)).map(|(name, _)| name.to_owned());
-            Fault { message: error.into_inner().message().to_owned(), path, variable }
+            Fault { message: error.into_inner().message().to_owned(), variable: self.variable_of(&path), path }
         }))
+    }
+
+    /// A fault that is known by its RFC 6901 pointer.
+    pub(super) fn fault_at(&self, pointer: &str, message: &str) -> Fault {
+        let unescaped = |key: &str| key.replace("~1", "/").replace("~0", "~");
+        let path: Vec<String> = pointer.split('/').skip(1).map(unescaped).collect();
+        Fault { message: message.to_owned(), variable: self.variable_of(&path), path }
+    }
+
+    fn variable_of(&self, path: &[String]) -> Option<String> {
+        self.keys().find(|(_, key)| agree(key, path)).map(|(name, _)| name.to_owned())
     }
 
     /// The variables that name keys, with the keys' paths.
@@ -94,7 +103,7 @@ impl Environment {
             if let Some(key) = keys::all().iter().find(|key| key.replace('.', "_").eq_ignore_ascii_case(written)) {
                 let right = format!("{PREFIX}{}", key.replace('.', "__").to_uppercase());
                 let message = format!("not a key; did you mean `{right}`, with two underscores between the parts?");
-                return Err(Trouble::Variable(ConfigError::variable(name, message)));
+                return Err(Trouble::Variable(ConfigError::at(name, &message)));
             }
         }
         Ok(())
@@ -176,7 +185,7 @@ mod tests {
     #[test]
     fn digits_are_text_where_text_is_wanted() {
         let environment = Environment::of(&[("REVEILLE_TELEMETRY__LOG_LEVEL", "123")]);
-        let config = Config::read("x.toml", "", &environment).unwrap();
+        let config = Config::read("x.toml", "", &environment).unwrap().config;
         assert_eq!(config.telemetry.log_level, "123");
     }
 
@@ -195,7 +204,7 @@ mod tests {
     #[test]
     fn an_empty_variable_is_as_good_as_none() {
         let environment = Environment::of(&[("REVEILLE_TELEMETRY__LOG_LEVEL", "")]);
-        let config = Config::read("x.toml", "[telemetry]\nlog_level = \"debug\"", &environment).unwrap();
+        let config = Config::read("x.toml", "[telemetry]\nlog_level = \"debug\"", &environment).unwrap().config;
         assert_eq!(config.telemetry.log_level, "debug");
     }
 

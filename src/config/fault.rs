@@ -7,26 +7,27 @@ use toml::de::{DeTable, DeValue};
 
 use crate::invalid::did_you_mean;
 
-/// The configuration can't be used. Its message begins with `file:line:column` or the variable's name.
+/// The configuration can't be used. Each line of its message begins with `file:line:column` or the variable's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: {message}")]
-pub struct ConfigError {
-    place: String,
-    message: String,
-}
+#[error("{}", .0.join("\n"))]
+pub struct ConfigError(Vec<String>);
 
 impl ConfigError {
+    pub(super) fn at(place: &str, message: &str) -> ConfigError {
+        ConfigError(vec![format!("{place}: {message}")])
+    }
+
+    pub(super) fn all(errors: impl Iterator<Item = ConfigError>) -> ConfigError {
+        ConfigError(errors.flat_map(|error| error.0).collect())
+    }
+
     pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> ConfigError {
-        ConfigError { place: path.display().to_string(), message: error.to_string() }
+        ConfigError::at(&path.display().to_string(), &error.to_string())
     }
 
     pub(super) fn syntax(name: &str, text: &str, error: &toml::de::Error) -> ConfigError {
         let at = error.span().map(|span| span.start).unwrap_or_default();
-        ConfigError { place: position(name, text, at), message: error.message().to_owned() }
-    }
-
-    pub(super) fn variable(name: &str, message: String) -> ConfigError {
-        ConfigError { place: name.to_owned(), message }
+        ConfigError::at(&position(name, text, at), error.message())
     }
 }
 
@@ -49,17 +50,15 @@ impl Fault {
                 None => name.to_owned(),
             },
         };
-        ConfigError { place, message }
+        ConfigError::at(&place, &message)
     }
 
     /// Serde's sentence in our words.
     fn sentence(&self) -> String {
         let path = self.path.join(".");
         let Some(listed) = self.message.strip_prefix("unknown field ") else {
-            return match path.as_str() {
-                "" => self.message.clone(),
-                path => format!("`{path}`: {}", self.message),
-            };
+            let message = without_value(&self.message);
+            return if path.is_empty() { message } else { format!("`{path}`: {message}") };
         };
         let parent = &self.path[..self.path.len().saturating_sub(1)];
         let siblings: Vec<String> = expected_fields(listed)
@@ -71,6 +70,14 @@ impl Fault {
             "" => format!("unknown key `{path}`; known are `{}`", siblings.join("`, `")),
             meant => format!("unknown key `{path}`{meant}"),
         }
+    }
+}
+
+/// Serde quotes a text of the wrong type, and that may be a secret in the wrong place.
+fn without_value(message: &str) -> String {
+    match (message.split_once(" string \""), message.rsplit_once("\", expected ")) {
+        (Some((before, _)), Some((_, after))) => format!("{before} string, expected {after}"),
+        _ => message.to_owned(),
     }
 }
 

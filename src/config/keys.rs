@@ -20,20 +20,34 @@ pub fn all() -> BTreeSet<String> {
     found
 }
 
-/// The keys that a reference file shows, the commented-out ones (`# key = value`) included.
+/// The keys that a reference file shows, the commented-out ones included, with [`ANY`] for the names in it.
 pub fn shown_in(text: &str) -> BTreeSet<String> {
+    let known = all();
     let mut table = String::new();
     let mut shown = BTreeSet::new();
-    for line in text.lines().map(|line| line.trim_start_matches('#').trim()) {
-        if let Some(name) = line.strip_prefix('[').and_then(|line| line.split_once(']')) {
-            table = name.0.trim_matches(['[', ']']).to_owned();
-        } else if let Some((key, _)) = line.split_once(" = ")
-            && key.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
-        {
-            shown.insert(format!("{table}.{key}"));
+    for line in text.lines().map(|line| example(line).unwrap_or(line)) {
+        if let Some((name, _)) = line.strip_prefix('[').and_then(|line| line.split_once(']')) {
+            table = name.trim_matches(['[', ']']).to_owned();
+        } else if let Some((key, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) {
+            let path = format!("{table}.{key}");
+            shown.insert(known.iter().find(|key| stands_for(key, &path)).unwrap_or(&path).clone());
         }
     }
     shown
+}
+
+/// The key or table that a commented-out line shows: `# key = value`, `# [table]`.
+pub fn example(line: &str) -> Option<&str> {
+    let line = line.strip_prefix("# ")?;
+    let is_key = |key: &str| !key.is_empty() && key.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    let shows = line.starts_with('[') || line.split_once(" = ").is_some_and(|(key, _)| is_key(key));
+    shows.then_some(line)
+}
+
+fn stands_for(key: &str, path: &str) -> bool {
+    let (key, path) = (key.split('.'), path.split('.'));
+    key.clone().count() == path.clone().count()
+        && key.zip(path).all(|(known, written)| known == ANY || known == written)
 }
 
 /// The keys of a path that serde reports.

@@ -53,10 +53,9 @@ impl Ending<'_> {
                 },
                 None => self.failed(fault)?,
             },
-            Err(RunError::HandBack) => Finish {
-                again: Some(Again { run_at: self.now, uses_attempt: false }),
-                ..self.end(RunEvent::Requeue)?
-            },
+            Err(RunError::HandBack) => {
+                Finish { again: Some(Again { run_at: self.now, uses_attempt: false }), ..self.end(RunEvent::Requeue)? }
+            }
             Err(RunError::LeaseLost) => return Ok(None),
         }))
     }

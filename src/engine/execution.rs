@@ -24,9 +24,9 @@ use crate::executor::{Cause, Job, Registry};
 use crate::id::Scope;
 use crate::notification::Recipient;
 use crate::notification::delivery::channels as order_of;
+use crate::run::RunState;
 use crate::run::outcome::{Outcome, RunError};
 use crate::run::stream::StreamEvent;
-use crate::run::RunState;
 use crate::store::{Finish, StartedRun, Store, StoreError};
 use crate::task::Output;
 
@@ -234,4 +234,3 @@ fn too_long(started: &StartedRun) -> RunError {
     let limit = started.task.as_ref().map_or(600, |task| task.spec.timeout_seconds);
     RunError::fail("timeout", format!("the run took longer than its limit of {limit} s"))
 }
-

@@ -43,7 +43,7 @@ impl Housekeeping {
     }
 
     pub(super) async fn start(&self) -> anyhow::Result<Jobs> {
-        let mut scheduler = JobScheduler::new().await?;
+        let scheduler = JobScheduler::new().await?;
         let (store, retention) = (self.store.clone(), self.retention);
         let clean = Job::new_async(self.cron.as_str(), move |_, _| {
             let store = store.clone();

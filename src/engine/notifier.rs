@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
@@ -12,6 +13,7 @@ use crate::clock::{self, signed};
 use crate::engine::attempt::{LEASE, Occasion, attempt};
 use crate::engine::service::{Next, Service, TickError};
 use crate::id::Scope;
+use crate::notification::delivery::retry_at;
 use crate::notification::wording::References;
 use crate::notification::{Claim, Mark};
 use crate::store::{Store, StoreError, Topic};
@@ -47,8 +49,7 @@ async fn deliver(store: Store, channels: Channels, claim: Claim) {
     let id = claim.delivery.id;
     let mark = match read_and_attempt(&store, &channels, &claim).await {
         Ok(mark) => mark,
-        // nothing was sent: the claim runs out, and the next one tries again
-        Err(error) => return tracing::warn!(delivery_id = %id, %error, "a delivery could not be read"),
+        Err(error) => unread(&claim, &error, store.clock().now(), fastrand::f64()),
     };
     if let Mark::Failed { error, .. } | Mark::Unknown { error } | Mark::Retry { error, .. } = &mark {
         tracing::warn!(delivery_id = %id, channel = claim.delivery.channel, error, "a delivery did not get through");
@@ -60,6 +61,16 @@ async fn deliver(store: Store, channels: Channels, claim: Claim) {
             return;
         }
         clock::pause(ASK_AGAIN).await;
+    }
+}
+
+/// Nothing was sent, and that has to be recorded: a claim that merely runs out counts as interrupted, and would make
+/// the outcome unknown where repeats are not dropped.
+fn unread(claim: &Claim, error: &StoreError, now: DateTime<Utc>, random: f64) -> Mark {
+    let error = format!("what it tells of could not be read: {error}");
+    match retry_at(now, claim.delivery.attempts, None, random) {
+        Some(at) => Mark::Retry { at, error },
+        None => Mark::Failed { error, fall_back: claim.delivery.fall_back().map(Box::new) },
     }
 }
 
@@ -127,5 +138,49 @@ impl Service for Notifier {
             }
             let _ = outbox.changed().await;
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeDelta;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::notification::{Delivery, DeliveryState, Kind};
+
+    fn claim(attempts: i32) -> Claim {
+        let delivery = Delivery {
+            id: Uuid::from_u128(1),
+            tenant_id: "ann".into(),
+            recipient: "ann".into(),
+            channel: "email".into(),
+            fallback: vec!["webhook".into()],
+            dedupe_key: "run:1:result".into(),
+            run_id: None,
+            kind: Kind::Message,
+            subject: None,
+            text: None,
+            state: DeliveryState::Pending,
+            attempts,
+            next_at: None,
+            last_error: None,
+            provider_id: None,
+            created_at: DateTime::UNIX_EPOCH,
+            sent_at: None,
+            delivered_at: None,
+        };
+        Claim { delivery, lease_token: 3, interrupted: false }
+    }
+
+    #[test]
+    fn what_could_not_be_read_was_not_sent_and_is_tried_again_as_long_as_any() {
+        let now = DateTime::UNIX_EPOCH;
+        let away = StoreError::Unavailable("gone".into());
+        let error = "what it tells of could not be read: the database is not available: gone".to_owned();
+        let again = Mark::Retry { at: now + TimeDelta::seconds(5), error: error.clone() };
+        assert_eq!(unread(&claim(1), &away, now, 0.5), again);
+        let fall_back = claim(7).delivery.fall_back().map(Box::new);
+        assert_eq!(unread(&claim(7), &away, now, 0.5), Mark::Failed { error, fall_back });
     }
 }

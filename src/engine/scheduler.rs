@@ -39,7 +39,11 @@ impl Scheduler {
         };
         metrics.register("fires", "Fires that became runs", scheduler.fired.clone());
         metrics.register("fires_skipped", "Instants recorded as skipped when they fell due", scheduler.skipped.clone());
-        metrics.register("fire_conflicts", "Fires that had their record already; should stay 0", scheduler.conflicts.clone());
+        metrics.register(
+            "fire_conflicts",
+            "Fires that had their record already; should stay 0",
+            scheduler.conflicts.clone(),
+        );
         scheduler
     }
 }
@@ -53,13 +57,8 @@ impl Service for Scheduler {
         if !clock.trusted() {
             return Err(TickError::ClockUnknown);
         }
-        let ask = FireDue {
-            now: clock.now(),
-            horizon: HORIZON,
-            limit: BATCH,
-            worker: self.worker,
-            room: self.held.room(),
-        };
+        let ask =
+            FireDue { now: clock.now(), horizon: HORIZON, limit: BATCH, worker: self.worker, room: self.held.room() };
         let fired = self.store.fire_due(&ask).await?;
         self.fired.inc_by(fired.recorded as u64);
         self.skipped.inc_by(fired.skipped as u64);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use prometheus_client::metrics::counter::Counter;
 use uuid::Uuid;
 
 use crate::clock::signed;
@@ -13,6 +14,7 @@ use crate::engine::execution::Executions;
 use crate::engine::held::Held;
 use crate::engine::scheduler::HORIZON;
 use crate::engine::service::{Next, Service, TickError};
+use crate::metrics::Metrics;
 use crate::store::{Claim, Lease, Store, Topic};
 
 /// Runs claimed or started in one transaction.
@@ -25,6 +27,7 @@ pub struct Worker {
     active: Active,
     id: Uuid,
     lease: Duration,
+    started: Counter,
 }
 
 impl Worker {
@@ -35,8 +38,11 @@ impl Worker {
         active: Active,
         id: Uuid,
         lease: Duration,
+        metrics: &Metrics,
     ) -> Worker {
-        Worker { store, held, executions, active, id, lease }
+        let started = Counter::default();
+        metrics.register("run_starts", "Runs started by this instance", started.clone());
+        Worker { store, held, executions, active, id, lease, started }
     }
 
     /// Leases what is ready, as far as there is room; answers whether there may be more.
@@ -69,6 +75,7 @@ impl Worker {
                 return Err(error.into());
             }
         };
+        self.started.inc_by(starts.started.len() as u64);
         for started in starts.started {
             self.executions.spawn(started);
         }

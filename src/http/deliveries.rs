@@ -65,7 +65,6 @@ pub async fn retry_delivery(
         return Ok((StatusCode::ACCEPTED, Json(delivery)));
     }
     let delivery = state.store.retry_delivery(&caller.scope, id).await.map_err(missing)?;
-    (state.wake)();
     Ok((StatusCode::ACCEPTED, Json(delivery)))
 }
 

@@ -166,7 +166,6 @@ pub async fn cancel_run(
         return Ok((StatusCode::OK, Json(RunView::of(before))));
     }
     state.store.cancel_run(&caller.scope, id, CANCELLED).await.map_err(missing)?;
-    (state.wake)();
     let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     let status = if run.state == RunState::Cancelled { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, Json(RunView::of(run))))
@@ -204,7 +203,6 @@ pub async fn retry_run(Held(state): Held<State>, caller: Caller, id: Id, body: B
     view.run.retry_of = Some(id);
     let once = body.once(&caller, StatusCode::CREATED, &view)?;
     let answer = state.store.retry_run(&caller.scope, id, run_id, now, once.as_ref()).await.map_err(missing)?;
-    (state.wake)();
     let place = [(header::LOCATION, format!("/v1/runs/{}", view.run.id))];
     answered(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
 }

@@ -59,7 +59,6 @@ pub async fn create_task(Held(state): Held<State>, caller: Caller, body: Body) -
     let view = task.view(None);
     let once = body.once(&caller, StatusCode::CREATED, &view)?;
     let answer = state.store.create_task(&task, next.map(|next| next.nominal), once.as_ref()).await?;
-    (state.wake)();
     let place = [(header::LOCATION, format!("/v1/tasks/{}", task.id))];
     answered(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
 }
@@ -160,7 +159,6 @@ pub async fn update_task(
 pub async fn delete_task(Held(state): Held<State>, caller: Caller, id: Id) -> Result<StatusCode, ApiError> {
     caller.may(Permission::TasksWrite)?;
     state.store.delete_task(&caller.scope, id.of("task")?).await.map_err(missing)?;
-    (state.wake)();
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -232,7 +230,6 @@ pub async fn run_task(Held(state): Held<State>, caller: Caller, id: Id, body: Bo
     let view = RunView::queued(&task, run_id, format!("m:{run_id}"), now, now, input.clone());
     let once = body.once(&caller, StatusCode::CREATED, &view)?;
     let answer = state.store.run_now(&caller.scope, id, run_id, input, now, once.as_ref()).await.map_err(missing)?;
-    (state.wake)();
     let place = [(header::LOCATION, format!("/v1/runs/{}", view.run.id))];
     answered(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
 }
@@ -261,7 +258,6 @@ pub async fn backfill_task(Held(state): Held<State>, caller: Caller, id: Id, bod
     let backfill = Backfill { id: id::new_id(now), task_id, fires };
     let once = body.once(&caller, StatusCode::ACCEPTED, &backfill)?;
     let answer = state.store.backfill(&caller.scope, task_id, backfill.id, &backfill.fires, once.as_ref()).await;
-    (state.wake)();
     answered(answer.map_err(missing)?, |()| (StatusCode::ACCEPTED, Json(backfill)).into_response())
 }
 
@@ -274,7 +270,6 @@ async fn shown(state: &State, task: &Task) -> Result<Json<TaskView>, ApiError> {
 /// What a change made, told to the services and to the caller.
 async fn committed(state: &State, changed: Result<Task, StoreError>) -> Result<Json<TaskView>, ApiError> {
     let task = changed.map_err(missing)?;
-    (state.wake)();
     shown(state, &task).await
 }
 

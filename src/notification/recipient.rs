@@ -226,9 +226,9 @@ fn read_timezone(fields: &Map<String, Value>, faults: &mut Faults) -> Tz {
 fn read_locale(fields: &Map<String, Value>, faults: &mut Faults) -> String {
     let Some(locale) = text(fields, "locale", "", faults) else { return "en".into() };
     let parts: Vec<&str> = locale.split('-').collect();
-    let plain = |part: &&str| (2..=8).contains(&part.len()) && part.chars().all(|c| c.is_ascii_alphanumeric());
+    let plain = |part: &&str| (1..=8).contains(&part.len()) && part.chars().all(|c| c.is_ascii_alphanumeric());
     let language = (2..=3).contains(&parts[0].len()) && parts[0].chars().all(|c| c.is_ascii_alphabetic());
-    if !language || !parts.iter().all(|part| plain(&part)) {
+    if !language || !parts.iter().all(plain) {
         faults.add("/locale", format!("`{locale}` is not a language tag such as `en`, `de-AT`, `zh-Hans-CN`"));
     }
     locale.to_owned()
@@ -445,7 +445,7 @@ mod tests {
         let keys = |text: &str| signing_keys(&Secret::new(text)).map(|keys| keys.len());
         assert_eq!(keys(SECRET), Ok(1));
         assert_eq!(keys(&format!("{SECRET} {SECRET}")), Ok(2));
-        assert_eq!(keys(&vec![SECRET; 5].join(" ")), Err("at most 4 secrets at once".into()));
+        assert_eq!(keys(&[SECRET; 5].join(" ")), Err("at most 4 secrets at once".into()));
         for bad in [
             "",
             " ",

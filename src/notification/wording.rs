@@ -152,6 +152,7 @@ mod tests {
             crashes: 0,
             missed: None,
             retry_of: None,
+            blocked_by: None,
             event_ids: vec![],
             input: None,
             created_at: at("2026-12-24T07:00:00Z"),

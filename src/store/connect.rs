@@ -13,6 +13,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use sqlx::{ConnectOptions, Connection, PgConnection};
 
 use crate::clock::{self, Clock, Measurement};
+use crate::secret::SecretUrl;
 use crate::store::db::Db;
 use crate::store::wake::Hints;
 use crate::store::{Store, StoreError};
@@ -29,14 +30,14 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// `sqlite://PATH` or `postgres://…`; `{data_dir}` stands for the data directory.
-    pub url: String,
+    pub url: SecretUrl,
     /// Connections to Postgres; SQLite has one writer and this many readers at most.
     pub max_connections: u32,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { url: "sqlite://{data_dir}/reveille.db".into(), max_connections: 10 }
+        Settings { url: SecretUrl::new("sqlite://{data_dir}/reveille.db"), max_connections: 10 }
     }
 }
 
@@ -75,7 +76,7 @@ impl Store {
         clock: Clock,
         waiting: impl Fn(&str),
     ) -> Result<Store, OpenError> {
-        let url = settings.url.replace("{data_dir}", &data_dir.to_string_lossy());
+        let url = settings.url.expose().replace("{data_dir}", &data_dir.to_string_lossy());
         let db = match url.split_once(':').map(|(scheme, _)| scheme) {
             Some("sqlite") => open_sqlite(&url, settings).await?,
             Some("postgres" | "postgresql") => open_postgres(&url, settings, waiting).await?,
@@ -186,7 +187,7 @@ async fn open_sqlite(url: &str, settings: &Settings) -> Result<Db, OpenError> {
 }
 
 /// Takes the operating system's lock beside the database; it goes with the process, however that ends.
-fn lock_file(database: &Path) -> Result<Arc<File>, OpenError> {
+pub(super) fn lock_file(database: &Path) -> Result<Arc<File>, OpenError> {
     let mut name = database.as_os_str().to_owned();
     name.push(".lock");
     let path = PathBuf::from(name);
@@ -198,7 +199,7 @@ fn lock_file(database: &Path) -> Result<Arc<File>, OpenError> {
     }
 }
 
-fn check_sqlite_version(version: &str) -> Result<(), OpenError> {
+pub(super) fn check_sqlite_version(version: &str) -> Result<(), OpenError> {
     let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0_u32));
     let found = (parts.next().unwrap_or(0), parts.next().unwrap_or(0), parts.next().unwrap_or(0));
     if found < OLDEST_SQLITE {
@@ -264,7 +265,7 @@ fn comes_up_later(error: &sqlx::Error) -> bool {
 }
 
 /// The settings that the promises rest on.
-async fn check_postgres(connection: &mut PgConnection) -> Result<(), OpenError> {
+pub(super) async fn check_postgres(connection: &mut PgConnection) -> Result<(), OpenError> {
     let (number, version, commit, fsync): (i32, String, String, String) = sqlx::query_as(
         "select current_setting('server_version_num')::int, current_setting('server_version'),
                 current_setting('synchronous_commit'), current_setting('fsync')",

@@ -1,5 +1,7 @@
 //! What is left by workers that died, hang, or lost a hand-over: found by narrow indexes, a page at a time.
 
+use std::time::Duration;
+
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
@@ -18,8 +20,8 @@ pub struct Stranded {
     pub task: Option<Task>,
     /// The lease was not renewed; otherwise its time limit is over and its worker does not end it.
     pub crashed: bool,
-    /// What was left of its time when its lease ended, in milliseconds.
-    pub left_ms: i64,
+    /// How long the lost execution took, as far as its lease tells.
+    pub ran: Duration,
     /// Someone asked for its end.
     pub cancel_reason: Option<String>,
 }
@@ -31,6 +33,20 @@ struct StrandedRow {
     lease_until: DateTime<Utc>,
     deadline_at: DateTime<Utc>,
     cancel_reason: Option<String>,
+    ran_ms: i64,
+}
+
+/// The running time that a run without a task may take.
+const CHAT_LIMIT_SECONDS: u64 = 600;
+
+impl StrandedRow {
+    /// Its time limit, less what it had used before and what was left when its lease ended.
+    fn ran(&self, task: Option<&Task>) -> Duration {
+        let limit = task.map_or(CHAT_LIMIT_SECONDS, |task| task.spec.timeout_seconds);
+        let left = self.deadline_at - self.lease_until.min(self.deadline_at);
+        let ran_ms = (limit as i64 * 1000 - self.ran_ms - left.num_milliseconds()).max(0);
+        Duration::from_millis(ran_ms as u64)
+    }
 }
 
 impl Store {
@@ -60,9 +76,10 @@ impl Store {
     ) -> Result<Vec<Stranded>, StoreError> {
         let rows: Vec<StrandedRow> = on_read!(self.db, |conn| {
             sqlx::query_as(
-                "select run_id, lease_token, lease_until, deadline_at, cancel_reason from queue
-                  where state = 'started' and (lease_until < $1 or deadline_at < $2) and run_id > $3
-                  order by run_id limit $4",
+                "select q.run_id, q.lease_token, q.lease_until, q.deadline_at, q.cancel_reason, r.ran_ms
+                   from queue q join runs r on r.id = q.run_id
+                  where q.state = 'started' and (q.lease_until < $1 or q.deadline_at < $2) and q.run_id > $3
+                  order by q.run_id limit $4",
             )
             .bind(now)
             .bind(now - grace)
@@ -79,13 +96,12 @@ impl Store {
                     Some(id) => self.tasks_by_id(&[id]).await?.remove(&id),
                     None => None,
                 };
-                let left = row.deadline_at - row.lease_until.min(row.deadline_at);
                 stranded.push(Stranded {
                     lease,
                     run,
-                    task,
                     crashed: row.lease_until < now,
-                    left_ms: left.num_milliseconds(),
+                    ran: row.ran(task.as_ref()),
+                    task,
                     cancel_reason: row.cancel_reason,
                 });
             }

@@ -11,7 +11,10 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::Scope;
+use crate::notification::delivery::{channels, dedupe};
+use crate::notification::{Kind, NewDelivery, Recipient};
 use crate::store::db::Db;
+use crate::store::hot::Hot;
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::runs::{NewRun, insert_run};
 use crate::store::{Split, Store, StoreError, Topic};
@@ -209,7 +212,7 @@ impl Store {
     pub async fn change_task(&self, scope: &Scope, id: Uuid, change: &TaskChange) -> Result<Task, StoreError> {
         loop {
             let now = self.clock.now();
-            match self.try_change(scope, id, change, now).await? {
+            match self.try_change(scope, id, change, None, now).await? {
                 Some(task) => {
                     self.hint(Topic::Due);
                     return Ok(task);
@@ -225,6 +228,7 @@ impl Store {
         scope: &Scope,
         id: Uuid,
         change: &TaskChange,
+        notice: Option<&NewDelivery>,
         now: DateTime<Utc>,
     ) -> Result<Option<Task>, StoreError> {
         Ok(on_write!(self.db, scope, |conn| {
@@ -291,8 +295,47 @@ impl Store {
             .bind(now)
             .execute(&mut *conn)
             .await?;
+            if let Some(notice) = notice {
+                conn.post(&[notice], now).await?;
+            }
             Some(changed.task)
         }))
+    }
+
+    /// Pauses a task whose last `limit` runs since its last change all failed, and puts the notice to its owner into
+    /// the outbox in the same transaction. Cancelled and skipped runs do not count. Answers whether it did.
+    pub async fn pause_if_failing(&self, id: Uuid, limit: u32) -> Result<bool, StoreError> {
+        let task = self.get_task(&Scope::Every, id).await?;
+        let last: Vec<String> = on_read!(self.db, |conn| {
+            sqlx::query_scalar(
+                "select state from runs
+                  where task_id = $1 and state in ('succeeded', 'failed') and finished_at >= $2
+                  order by id desc limit $3",
+            )
+            .bind(id)
+            .bind(task.updated_at)
+            .bind(i64::from(limit))
+            .fetch_all(conn)
+            .await?
+        });
+        let failing = last.len() == limit as usize && last.iter().all(|state| state == "failed");
+        if task.status != TaskStatus::Active || !failing {
+            return Ok(false);
+        }
+        let recipient = match self.get_recipient(&Scope::Every, &task.tenant_id).await {
+            Ok(stored) => Some(stored.recipient),
+            Err(StoreError::NotFound) => None,
+            Err(error) => return Err(error),
+        };
+        let notice = paused_notice(&task, limit, recipient.as_ref());
+        let change = TaskChange::Pause { reason: Some(format!("{limit} failed runs in a row")) };
+        let now = self.clock.now();
+        while self.try_change(&Scope::Every, id, &change, notice.as_ref(), now).await?.is_none() {
+            self.fire_task(id, now).await?;
+        }
+        self.hint(Topic::Due);
+        self.hint(Topic::Outbox);
+        Ok(true)
     }
 
     /// Removes a task. Its finished runs stay, those that wait are cancelled, running ones are asked to end.
@@ -351,6 +394,26 @@ impl Store {
             .await?
         }))
     }
+}
+
+/// What the owner of a task that keeps failing is told; `None` where there is no way to.
+fn paused_notice(task: &Task, failures: u32, recipient: Option<&Recipient>) -> Option<NewDelivery> {
+    let order = channels(&task.spec.output, recipient);
+    let (first, rest) = order.split_first()?;
+    Some(NewDelivery {
+        tenant_id: task.tenant_id.clone(),
+        recipient: task.tenant_id.clone(),
+        channel: first.clone(),
+        fallback: rest.to_vec(),
+        dedupe_key: dedupe::notice("paused", task.id, task.version),
+        run_id: None,
+        kind: Kind::Notice,
+        subject: Some(format!("Paused: {}", task.name)),
+        text: Some(format!(
+            "The task \"{}\" failed {failures} times in a row and is paused now. It fires again once it is resumed.",
+            task.name
+        )),
+    })
 }
 
 /// Why runs of a task that was deleted ended.

@@ -88,6 +88,23 @@ impl Store {
         Ok(())
     }
 
+    /// What all entries of a run used together.
+    pub async fn usage_of(&self, run_id: Uuid) -> Result<Usage, StoreError> {
+        let sums: (i64, i64, i64, i64, i64) = on_read!(self.db, |conn| {
+            sqlx::query_as(
+                "select cast(coalesce(sum(turns), 0) as bigint), cast(coalesce(sum(tool_calls), 0) as bigint),
+                        cast(coalesce(sum(input_tokens), 0) as bigint), cast(coalesce(sum(output_tokens), 0) as bigint),
+                        cast(coalesce(sum(cost_micros), 0) as bigint)
+                   from turns where run_id = $1",
+            )
+            .bind(run_id)
+            .fetch_one(conn)
+            .await?
+        });
+        let (turns, tool_calls, input_tokens, output_tokens, cost_micros) = sums;
+        Ok(Usage { turns, tool_calls, input_tokens, output_tokens, cost_micros })
+    }
+
     /// The transcript from entry `from` on, at most `limit` entries, in order. Whose run it is, is the caller's to ask.
     pub async fn transcript(&self, run_id: Uuid, from: i64, limit: i64) -> Result<Vec<Entry>, StoreError> {
         let rows: Vec<TurnRow> = on_read!(self.db, |conn| {

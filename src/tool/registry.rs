@@ -140,7 +140,7 @@ mod tests {
         let send = registry.find("send").unwrap();
         assert_eq!(send.check(&json!({ "to": "ann", "items": [1, 2] })), Ok(()));
         let error = send.check(&json!({ "items": [1, "secret"], "too": 1 })).unwrap_err();
-        insta::assert_snapshot!(told(error), @r#"invalid_parameters: Additional properties are not allowed ('too' was unexpected); /items/1: the value is not of type "integer"; "to" is a required property"#);
+        insta::assert_snapshot!(told(error), @r#"invalid_parameters: /items/1: the value is not of type "integer"; Additional properties are not allowed ('too' was unexpected); "to" is a required property"#);
         let error = send.check(&json!("{broken")).unwrap_err();
         assert_eq!(told(error), "invalid_parameters: the arguments must be a JSON object");
     }

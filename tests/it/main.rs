@@ -1,7 +1,9 @@
 //! The integration tests, one binary: this list is their table of contents. `scripts/test.sh` starts what they need.
 
 mod egress;
+mod notifications;
+mod scheduling;
+mod spine;
 #[allow(dead_code)] // the areas take from it what they need
 mod support;
 mod tidy;
-mod scheduling;

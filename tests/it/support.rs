@@ -2,6 +2,9 @@
 //!
 //! Each part starts what it needs, waits until it answers, and removes it when dropped. Nothing outlives a test.
 
+pub mod api;
 pub mod binary;
+pub mod model;
 pub mod postgres;
 pub mod servers;
+pub mod smtp;

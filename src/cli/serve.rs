@@ -1,0 +1,95 @@
+//! `reveille serve`: runs the service until it is told to stop.
+//!
+//! Standard output gets what a person or a program has to know once (address, first admin token); the log goes to
+//! standard error. The first SIGTERM or SIGINT stops in order, the second at once.
+
+use anyhow::Context;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::screen::{Screen, Tone};
+use super::setup::{ConfigArgs, explained};
+use crate::app::{App, Extras};
+use crate::config::{Config, Environment};
+use crate::telemetry;
+
+/// What a process that did not end in order answers.
+const STOPPED_AT_ONCE: i32 = 1;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Address and port, over the configuration's; port 0 takes a free one
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+}
+
+pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let mut loaded = args.config.load(environment)?;
+    if let Some(listen) = args.listen {
+        loaded.config.server.listen = listen;
+    }
+    telemetry::start(&loaded.config.telemetry);
+    let mut stop = Stop::listen()?;
+    let waiting = |why: &str| tracing::warn!("{why}");
+    let started = App::start(&loaded.config, Extras::default(), waiting);
+    let app = tokio::select! {
+        started = started => started.map_err(|error| explained(error, &loaded))?,
+        () = stop.asked() => return Ok(()), // while it waits for its database
+    };
+    announce(&app, &loaded.config, screen)?;
+    stop.asked().await;
+    let grace = loaded.config.engine.shutdown_grace().as_secs();
+    tracing::info!("stopping: runs may go on for {grace} s; a second signal stops at once");
+    tokio::select! {
+        () = app.stop() => {}
+        () = stop.asked() => {
+            tracing::warn!("stopped at once; runs go on elsewhere, or at the next start, from their last checkpoint");
+            std::process::exit(STOPPED_AT_ONCE);
+        }
+    }
+    Ok(())
+}
+
+/// Says where the service is. The address comes last: who reads it can rely on all before it.
+fn announce(app: &App, config: &Config, screen: &mut Screen) -> std::io::Result<()> {
+    let made = app.made();
+    screen.line(screen.tone(Tone::Strong, format!("reveille {}", env!("CARGO_PKG_VERSION"))))?;
+    screen
+        .line(format!("database     {}", config.database.url.shown().replace("{data_dir}", &config.server.data_dir)))?;
+    if let Some(file) = &made.key_file {
+        screen.line(format!(
+            "key file     {}, made now: keep a copy, secrets can't be read without it",
+            file.display()
+        ))?;
+    }
+    if let Some(token) = &made.admin_token {
+        let token = screen.tone(Tone::Strong, token.expose());
+        screen.line(format!("admin token  {token}, shown this once"))?;
+    }
+    if config.llm.models.is_empty() {
+        screen.line("model        none yet: set [llm.models.main], or tasks for the orchestrator are refused")?;
+    }
+    screen.line(format!("listening on http://{}", app.address()))?;
+    screen.flush()
+}
+
+/// The signals that ask for an end.
+struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stop {
+    fn listen() -> anyhow::Result<Stop> {
+        let listen = |kind| signal(kind).context("listen for signals");
+        Ok(Stop { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

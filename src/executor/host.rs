@@ -1,0 +1,230 @@
+//! The store, as tools and agents see it: the tenant's own things through `Host`, one run's transcript through
+//! `AgentStore`, fenced by its lease.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::agent::{AgentStore, AppendError};
+use crate::clock::signed;
+use crate::id::{Scope, Tenant, new_id};
+use crate::invalid::Faults;
+use crate::notification::delivery::channels as order_of;
+use crate::notification::{Kind, NewDelivery};
+use crate::run::Usage;
+use crate::run::transcript::Entry;
+use crate::store::{Answer, Idempotency, Lease, Store, StoreError, TaskFilter};
+use crate::task::Known;
+use crate::task::change::TaskChange;
+use crate::task::{Draft, Output, Task, TaskStatus};
+use crate::tool::{self, Host, HostError, Notice};
+
+/// Entries of a transcript that are read at once.
+const PAGE: i64 = 500;
+/// What a tool that pauses a task gives as the reason.
+const REASON_PAUSED: &str = "paused_by_agent";
+
+/// What tools may do, done by the store.
+pub struct StoreHost {
+    store: Store,
+    known: Known,
+}
+
+impl StoreHost {
+    pub fn new(store: Store, known: Known) -> StoreHost {
+        StoreHost { store, known }
+    }
+
+    async fn create(&self, tenant: &Tenant, draft: Value, key: &str) -> Result<Value, HostError> {
+        let now = self.store.clock().now();
+        let draft_digest = digest(&SHA256, draft.to_string().as_bytes());
+        let draft = Draft::parse(Ok(tenant.clone()), &draft, &self.known, now).map_err(HostError::Invalid)?;
+        let (task, next) =
+            Task::new(new_id(now), draft, now).map_err(|fault| HostError::Invalid(Faults(vec![fault])))?;
+        let once = Idempotency {
+            tenant: tenant.as_str().to_owned(),
+            key: format!("tool:{key}"),
+            digest: draft_digest.as_ref().to_vec(),
+            status: 201,
+            body: brief(&task),
+        };
+        match self.store.create_task(&task, next.map(|n| n.nominal), Some(&once)).await.map_err(told)? {
+            Answer::Done(()) => Ok(once.body),
+            Answer::Replayed { body, .. } => Ok(body),
+            Answer::Mismatch => Err(HostError::Conflict("this call has created another task already".into())),
+        }
+    }
+
+    async fn list(&self, tenant: &Tenant, filter: tool::TaskFilter) -> Result<Value, HostError> {
+        let status = match &filter.status {
+            None => None,
+            Some(word) => Some(TaskStatus::parse(word).ok_or_else(|| {
+                HostError::Invalid(Faults::one("/status", "must be active, paused, disabled or completed"))
+            })?),
+        };
+        let filter = TaskFilter { status, q: filter.q, limit: filter.limit.into(), ..TaskFilter::default() };
+        let tasks = self.store.list_tasks(&Scope::Only(tenant.clone()), &filter).await.map_err(told)?;
+        Ok(json!({ "items": tasks.iter().map(brief).collect::<Vec<_>>() }))
+    }
+
+    async fn pause(&self, tenant: &Tenant, id: Uuid) -> Result<Value, HostError> {
+        let change = TaskChange::Pause { reason: Some(REASON_PAUSED.into()) };
+        let task = self.store.change_task(&Scope::Only(tenant.clone()), id, &change).await.map_err(told)?;
+        Ok(brief(&task))
+    }
+
+    async fn delete(&self, tenant: &Tenant, id: Uuid) -> Result<Value, HostError> {
+        self.store.delete_task(&Scope::Only(tenant.clone()), id).await.map_err(told)?;
+        Ok(json!({ "deleted": id }))
+    }
+
+    async fn post(&self, tenant: &Tenant, notice: Notice) -> Result<Value, HostError> {
+        let scope = Scope::Only(tenant.clone());
+        let recipient = match self.store.get_recipient(&scope, tenant.as_str()).await {
+            Ok(stored) => Some(stored.recipient),
+            Err(StoreError::NotFound) => None,
+            Err(error) => return Err(told(error)),
+        };
+        let output = notice.channel.map_or(Output::RecipientOrder, |name| Output::Channels(vec![name]));
+        let order = order_of(&output, recipient.as_ref());
+        let Some((first, rest)) = order.split_first() else {
+            return Err(HostError::Conflict("nobody can be told: the tenant has no recipient with an address".into()));
+        };
+        if let Some(unknown) = order.iter().find(|name| !self.known.channels.contains(name)) {
+            let known = self.known.channels.join(", ");
+            return Err(HostError::Conflict(format!("there is no channel `{unknown}` here; there are: {known}")));
+        }
+        let delivery = NewDelivery {
+            tenant_id: tenant.as_str().to_owned(),
+            recipient: tenant.as_str().to_owned(),
+            channel: first.clone(),
+            fallback: rest.to_vec(),
+            dedupe_key: notice.dedupe_key.clone(),
+            run_id: Some(notice.run_id),
+            kind: Kind::Message,
+            subject: Some(notice.subject),
+            text: Some(notice.text),
+        };
+        self.store.post_delivery(&delivery).await.map_err(told)?;
+        let stored = self.store.find_delivery(&scope, tenant.as_str(), &notice.dedupe_key).await.map_err(told)?;
+        Ok(json!({ "delivery_id": stored.id }))
+    }
+}
+
+/// A task in the few words that a model needs of it.
+fn brief(task: &Task) -> Value {
+    json!({
+        "id": task.id, "name": task.name, "status": task.status, "trigger": task.spec.trigger,
+        "instruction": task.spec.action.instruction, "next_fire_at": task.next_fire_at,
+    })
+}
+
+fn told(error: StoreError) -> HostError {
+    match error {
+        StoreError::NotFound => HostError::NotFound,
+        StoreError::Conflict(why) => HostError::Conflict(why),
+        StoreError::LeaseLost | StoreError::Unavailable(_) | StoreError::Corrupt(_) => {
+            tracing::warn!(%error, "a tool's call to the store failed");
+            HostError::Unavailable
+        }
+    }
+}
+
+impl Host for StoreHost {
+    fn create_task<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        draft: Value,
+        idempotency_key: &'a str,
+    ) -> BoxFuture<'a, Result<Value, HostError>> {
+        Box::pin(self.create(tenant, draft, idempotency_key))
+    }
+
+    fn list_tasks<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        filter: tool::TaskFilter,
+    ) -> BoxFuture<'a, Result<Value, HostError>> {
+        Box::pin(self.list(tenant, filter))
+    }
+
+    fn pause_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
+        Box::pin(self.pause(tenant, id))
+    }
+
+    fn delete_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
+        Box::pin(self.delete(tenant, id))
+    }
+
+    fn notify<'a>(&'a self, tenant: &'a Tenant, notice: Notice) -> BoxFuture<'a, Result<Value, HostError>> {
+        Box::pin(self.post(tenant, notice))
+    }
+}
+
+/// The transcript of a run that is executed here. Every append is fenced by the lease, and renews it.
+pub struct LeasedTranscript {
+    store: Store,
+    lease: Lease,
+    length: Duration,
+    usage: Mutex<Usage>,
+}
+
+impl LeasedTranscript {
+    /// `length` is how long an append renews the lease for.
+    pub fn new(store: Store, lease: Lease, length: Duration) -> LeasedTranscript {
+        LeasedTranscript { store, lease, length, usage: Mutex::default() }
+    }
+
+    /// What all entries that were read or written here used.
+    pub fn usage(&self) -> Usage {
+        *self.usage.lock().expect("usage lock")
+    }
+
+    fn count(&self, entries: &[Entry]) {
+        let mut usage = self.usage.lock().expect("usage lock");
+        entries.iter().for_each(|entry| *usage += entry.usage);
+    }
+}
+
+impl AgentStore for LeasedTranscript {
+    fn load(&self) -> BoxFuture<'_, Result<Vec<Entry>, AppendError>> {
+        Box::pin(async {
+            let mut entries: Vec<Entry> = Vec::new();
+            loop {
+                let from = entries.last().map_or(0, |last| last.seq + 1);
+                let page = self.store.transcript(self.lease.run_id, from, PAGE).await.map_err(refused)?;
+                let last_page = (page.len() as i64) < PAGE;
+                entries.extend(page);
+                if last_page {
+                    break;
+                }
+            }
+            *self.usage.lock().expect("usage lock") = Usage::default();
+            self.count(&entries);
+            Ok(entries)
+        })
+    }
+
+    fn append(&self, entries: Vec<Entry>) -> BoxFuture<'_, Result<(), AppendError>> {
+        Box::pin(async move {
+            let until = self.store.clock().now() + signed(self.length);
+            self.store.append(self.lease, until, &entries).await.map_err(refused)?;
+            self.count(&entries);
+            Ok(())
+        })
+    }
+}
+
+fn refused(error: StoreError) -> AppendError {
+    match error {
+        StoreError::LeaseLost => AppendError::LeaseLost,
+        other => {
+            tracing::warn!(error = %other, "a transcript could not be read or written");
+            AppendError::Unavailable
+        }
+    }
+}

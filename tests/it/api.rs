@@ -1,0 +1,14 @@
+//! The HTTP face: what it answers, to whom, and what it bears.
+
+mod deliveries;
+mod limits;
+mod matrix;
+mod problems;
+mod recipients;
+mod reference;
+mod repeats;
+mod runs;
+mod service;
+mod stream;
+mod tasks;
+mod tokens;

@@ -1,0 +1,273 @@
+//! The HTTP face over a store of its own, with a clock that stands still and an executor that runs nothing.
+//!
+//! Every answer is held against the reference: an answer that `/openapi.json` does not promise fails its test.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Request, StatusCode};
+use chrono::{DateTime, TimeDelta, Utc};
+use futures::future::BoxFuture;
+use reveille::clock::Clock;
+use reveille::executor::hub::Hub;
+use reveille::executor::{Executor, Job, Registry};
+use reveille::http::server::Limits;
+use reveille::http::{self, Parts, State};
+use reveille::id::{Scope, Tenant, new_id};
+use reveille::invalid::Faults;
+use reveille::metrics::Metrics;
+use reveille::run::outcome::{Outcome, RunError};
+use reveille::secret::Secret;
+use reveille::store::{self, Store, StoredToken};
+use reveille::task::Action;
+use reveille::token::{TokenKind, TokenText};
+use reveille::vault::{self, Vault, WithoutKeys};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use crate::support::binary::TempDir;
+
+/// The configured admin token.
+pub const ADMIN: &str = "an admin token of the tests";
+/// Where the clock stands at first: a Saturday.
+pub const START: &str = "2026-11-21T00:00:00Z";
+
+/// The service of one test.
+pub struct Api {
+    pub store: Store,
+    pub clock: Clock,
+    pub hub: Hub,
+    pub metrics: Metrics,
+    pub stop: CancellationToken,
+    pub app: Router,
+    pub dir: TempDir,
+    reference: Value,
+}
+
+/// What was answered.
+#[derive(Debug)]
+pub struct Reply {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    /// Null where there is no JSON.
+    pub body: Value,
+}
+
+impl Reply {
+    /// The body of an answer that must have this status.
+    #[track_caller]
+    pub fn expect(self, status: u16) -> Value {
+        assert_eq!(self.status.as_u16(), status, "{}", self.body);
+        self.body
+    }
+
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+}
+
+/// Asks for an instruction, and runs nothing.
+struct Idle;
+
+impl Executor for Idle {
+    fn name(&self) -> &'static str {
+        "orchestrator"
+    }
+
+    fn validate(&self, action: &Action, faults: &mut Faults) {
+        if action.instruction.trim().is_empty() {
+            faults.add("/action/instruction", "must say what is to be done");
+        }
+    }
+
+    fn execute(&self, _: Job) -> BoxFuture<'_, Result<Outcome, RunError>> {
+        Box::pin(async { unreachable!("no engine runs in the tests of the API") })
+    }
+}
+
+impl Api {
+    pub async fn new() -> Api {
+        Api::with(Limits::default()).await
+    }
+
+    pub async fn with(limits: Limits) -> Api {
+        let dir = TempDir::new();
+        let clock = Clock::manual(at(START));
+        let settings = store::Settings::default();
+        let store = Store::open(&settings, dir.path(), clock.clone(), |_| {}).await.expect("open a store");
+        let (vault, _) = Vault::open(&vault::Settings::default(), WithoutKeys::KeyFile(dir.path())).expect("a vault");
+        let (hub, metrics, stop) = (Hub::new(), Metrics::new(), CancellationToken::new());
+        let state = State::new(Parts {
+            store: store.clone(),
+            clock: clock.clone(),
+            executors: Registry::new(vec![Arc::new(Idle)]),
+            tools: Vec::new(),
+            channels: vec!["email".into(), "webhook".into()],
+            vault,
+            hub: hub.clone(),
+            wake: Arc::new(|| {}),
+            metrics: metrics.clone(),
+            settings: http::Settings { admin_token: Some(Secret::new(ADMIN)), ..http::Settings::default() },
+            limits,
+            stop: stop.clone(),
+        });
+        let reference = serde_json::to_value(http::document()).expect("the reference is JSON");
+        Api { store, clock, hub, metrics, stop, app: http::router(state), dir, reference }
+    }
+
+    /// A token of a tenant with these permissions.
+    pub async fn token(&self, tenant: &str, scopes: &[&str]) -> String {
+        self.token_until(tenant, scopes, None).await.1
+    }
+
+    /// The same with an end; answers its id, too.
+    pub async fn token_until(
+        &self,
+        tenant: &str,
+        scopes: &[&str],
+        expires_at: Option<DateTime<Utc>>,
+    ) -> (uuid::Uuid, String) {
+        let text = TokenText::new(TokenKind::Tenant);
+        let token = StoredToken {
+            id: new_id(self.clock.now()),
+            tenant_id: Some(tenant.into()),
+            name: "a test".into(),
+            hash: text.hash().as_bytes().to_vec(),
+            scopes: scopes.iter().map(|scope| scope.to_string()).collect(),
+            created_at: self.clock.now(),
+            expires_at,
+            revoked_at: None,
+        };
+        self.store.create_token(&token, None).await.expect("store a token");
+        (token.id, text.expose().to_owned())
+    }
+
+    /// Asks as the admin.
+    pub async fn admin(&self, method: &str, path: &str, body: Option<Value>) -> Reply {
+        self.ask(method, path, Some(ADMIN), body).await
+    }
+
+    /// Asks, with or without a token and a JSON body.
+    pub async fn ask(&self, method: &str, path: &str, token: Option<&str>, body: Option<Value>) -> Reply {
+        self.ask_with(method, path, token, body, &[]).await
+    }
+
+    /// Asks with more headers.
+    pub async fn ask_with(
+        &self,
+        method: &str,
+        path: &str,
+        token: Option<&str>,
+        body: Option<Value>,
+        headers: &[(&str, &str)],
+    ) -> Reply {
+        let mut request = Request::builder().method(method).uri(path);
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        if body.is_some() {
+            request = request.header("content-type", "application/json");
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let body = body.map_or(Body::empty(), |body| Body::from(body.to_string()));
+        let reply = self.send(request.body(body).expect("a request")).await;
+        self.hold_against_reference(method, path, &reply);
+        reply
+    }
+
+    /// Sends a request as it is.
+    pub async fn send(&self, request: Request<Body>) -> Reply {
+        let response = self.app.clone().oneshot(request).await.expect("an answer");
+        let (parts, body) = response.into_parts();
+        let bytes = axum::body::to_bytes(body, usize::MAX).await.expect("a whole answer");
+        let json = parts.headers.get("content-type").is_some_and(|kind| kind.to_str().unwrap().contains("json"));
+        let body = if json { serde_json::from_slice(&bytes).expect("JSON") } else { Value::Null };
+        Reply { status: parts.status, headers: parts.headers, body }
+    }
+
+    /// The answer is one that the operation promises, in the shape that it promises.
+    fn hold_against_reference(&self, method: &str, path: &str, reply: &Reply) {
+        let path = path.split('?').next().unwrap();
+        let Some(template) = self.template(path) else {
+            assert_eq!(reply.status, 404, "{path} is not in the reference");
+            return;
+        };
+        let operation = &self.reference["paths"][&template][method.to_lowercase()];
+        if operation.is_null() {
+            assert_eq!(reply.status, 405, "{method} {template} is not in the reference");
+            return;
+        }
+        let promised = &operation["responses"][reply.status.as_str()];
+        assert!(!promised.is_null(), "{method} {template} does not promise {}: {}", reply.status, reply.body);
+        let kind = reply.header("content-type").split(';').next().unwrap();
+        if reply.body.is_null() {
+            return;
+        }
+        let schema = &promised["content"][kind]["schema"];
+        assert!(!schema.is_null(), "{method} {template} {} does not promise {kind}", reply.status);
+        let mut root = schema.clone();
+        root["components"] = self.reference["components"].clone();
+        let faults: Vec<String> = jsonschema::validator_for(&root)
+            .expect("a schema")
+            .iter_errors(&reply.body)
+            .map(|fault| format!("{}: {fault}", fault.instance_path()))
+            .collect();
+        assert!(faults.is_empty(), "{method} {template} {}: {faults:?}\n{}", reply.status, reply.body);
+    }
+
+    /// The path of the reference that an address belongs to.
+    fn template(&self, path: &str) -> Option<String> {
+        let fits = |template: &&String| {
+            let (mut of, mut is) = (template.split('/'), path.split('/'));
+            of.by_ref().zip(is.by_ref()).all(|(of, is)| of == is || (of.starts_with('{') && !is.is_empty()))
+                && template.split('/').count() == path.split('/').count()
+        };
+        self.reference["paths"].as_object().unwrap().keys().find(fits).cloned()
+    }
+
+    /// Every operation of the reference: id, method, path.
+    pub fn operations(&self) -> Vec<(String, String, String)> {
+        let mut operations = Vec::new();
+        for (path, item) in self.reference["paths"].as_object().unwrap() {
+            for (method, operation) in item.as_object().unwrap() {
+                let id = operation["operationId"].as_str().expect("an operation id");
+                operations.push((id.to_owned(), method.to_uppercase(), path.clone()));
+            }
+        }
+        operations
+    }
+
+    pub fn advance(&self, seconds: i64) {
+        self.clock.advance(TimeDelta::seconds(seconds));
+    }
+}
+
+/// An instant.
+pub fn at(text: &str) -> DateTime<Utc> {
+    text.parse().expect("an RFC 3339 time")
+}
+
+/// A task that fires every day at eight, as it is posted.
+pub fn daily() -> Value {
+    json!({
+        "name": "Morning mail",
+        "trigger": { "type": "schedule", "cron": "0 8 * * *", "timezone": "Asia/Shanghai" },
+        "action": { "instruction": "Summarize my unread emails" },
+    })
+}
+
+/// The same, of a tenant.
+pub fn daily_of(tenant: &str) -> Value {
+    let mut task = daily();
+    task["tenant_id"] = json!(tenant);
+    task
+}
+
+/// A tenant's view.
+pub fn only(tenant: &str) -> Scope {
+    Scope::Only(Tenant::new(tenant).unwrap())
+}

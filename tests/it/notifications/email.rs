@@ -1,0 +1,266 @@
+//! Email: against a real mail server, and against one that says what a test wants it to say.
+
+use std::sync::{Arc, Mutex};
+
+use reveille::channel::email::{Email, Settings, StartTls};
+use reveille::channel::{Channel, ChannelError, Confirmed, Receipt};
+use reveille::notification::{Addresses, Recipient};
+use reveille::secret::Secret;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpListener;
+
+use super::{DELIVERY, deliver, recipient};
+use crate::support::smtp::MailServer;
+
+fn settings(url: impl Into<String>) -> Settings {
+    Settings {
+        url: Some(Secret::new(url)),
+        from: Some("Reveille <reveille@wake.example.org>".into()),
+        timeout_seconds: 5,
+        ..Settings::default()
+    }
+}
+
+fn email(url: impl Into<String>) -> Email {
+    Email::new(&settings(url)).unwrap().expect("a configured channel")
+}
+
+fn ann() -> Recipient {
+    to("ann@example.org")
+}
+
+fn to(address: &str) -> Recipient {
+    recipient(Addresses { email: Some(address.into()), ..Addresses::default() })
+}
+
+/// What an attempt came to, in a word, and the words for it.
+fn outcome(answer: Result<Receipt, ChannelError>) -> (&'static str, String) {
+    match answer {
+        Ok(receipt) => ("delivered", receipt.provider_id.unwrap_or_default()),
+        Err(ChannelError::Transient { why, .. }) => ("transient", why),
+        Err(ChannelError::Rejected { why }) => ("rejected", why),
+        Err(ChannelError::Misconfigured { why }) => ("misconfigured", why),
+        Err(ChannelError::Unknown { why }) => ("unknown", why),
+    }
+}
+
+/// An SMTP server that answers each command with `250 ok`, but for those for which a test has another answer.
+struct Scripted {
+    url: String,
+    heard: Arc<Mutex<Vec<String>>>,
+}
+
+/// `(what the client's line begins with, the answer)`; `""` is the greeting, `.` the end of the text. The answer `hang`
+/// says nothing for ever, `close` ends the connection.
+type Answers = &'static [(&'static str, &'static str)];
+
+async fn scripted(answers: Answers) -> Scripted {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("smtp://{}", listener.local_addr().unwrap());
+    let heard = Arc::<Mutex<Vec<String>>>::default();
+    let lines = Arc::clone(&heard);
+    tokio::spawn(async move {
+        let (socket, _) = listener.accept().await.unwrap();
+        let (read, mut write) = socket.into_split();
+        let mut commands = BufReader::new(read).lines();
+        let mut line = String::new();
+        loop {
+            let answer = answers.iter().find(|(begin, _)| match *begin {
+                "" => line.is_empty(),
+                begin => line.starts_with(begin),
+            });
+            let answer = match (answer, line.as_str()) {
+                (Some((_, answer)), _) => *answer,
+                (None, "") => "220 ready",
+                (None, "DATA") => "354 go on",
+                (None, _) => "250 ok",
+            };
+            match answer {
+                "hang" => std::future::pending::<()>().await,
+                "close" => return,
+                answer => write.write_all(format!("{answer}\r\n").as_bytes()).await.unwrap_or_default(),
+            }
+            let in_text = line == "DATA" && answer.starts_with('3');
+            loop {
+                let Ok(Some(next)) = commands.next_line().await else { return };
+                lines.lock().unwrap().push(next.clone());
+                if !in_text || next == "." {
+                    line = next;
+                    break;
+                }
+            }
+        }
+    });
+    Scripted { url, heard }
+}
+
+impl Scripted {
+    fn heard(&self, begin: &str) -> bool {
+        self.heard.lock().unwrap().iter().any(|line| line.starts_with(begin))
+    }
+}
+
+#[tokio::test]
+async fn a_real_mail_server_takes_the_message_as_it_was_meant() {
+    let server = MailServer::start().await;
+    let receipt = deliver(&email(format!("smtp://{}", server.address())), &ann()).await.unwrap();
+    assert_eq!(receipt.confirmed, Confirmed::Delivered);
+    let [mail] = server.messages().try_into().expect("one message");
+    assert_eq!(mail.text, "Grüße!\n.\n..dots stay\nEnd.");
+    let headers =
+        ["from", "to", "subject", "message-id", "date", "auto-submitted", "x-rcptto"].map(|name| mail.header(name));
+    assert_eq!(
+        headers,
+        [
+            "Reveille <reveille@wake.example.org>",
+            "ann@example.org",
+            "Morgenpost =?utf-8?b?4oCT?= 2 Mails",
+            "<0193f7a2-0000-7000-8000-000000000042@wake.example.org>",
+            "Thu, 24 Dec 2026 07:00:09 +0000",
+            "auto-generated",
+            "ann@example.org",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_repeat_has_the_same_message_id() {
+    let server = MailServer::start().await;
+    let email = email(format!("smtp://{}", server.address()));
+    for _ in 0..2 {
+        deliver(&email, &ann()).await.unwrap();
+    }
+    let ids: Vec<String> = server.messages().iter().map(|mail| mail.header("message-id").to_owned()).collect();
+    let id = format!("<{DELIVERY}@wake.example.org>");
+    assert_eq!(ids, [id.clone(), id]);
+}
+
+#[tokio::test]
+async fn an_address_beyond_ascii_goes_where_the_server_takes_it() {
+    let server = MailServer::start().await;
+    deliver(&email(format!("smtp://{}", server.address())), &to("jörg@example.org")).await.unwrap();
+    assert_eq!(server.messages().len(), 1);
+
+    let plain = scripted(&[]).await;
+    let refused = outcome(deliver(&email(&plain.url), &to("jörg@example.org")).await);
+    assert_eq!(refused, ("rejected", "the mail server takes ASCII addresses only".into()));
+    assert!(!plain.heard("MAIL"));
+}
+
+#[tokio::test]
+async fn an_encrypted_line_is_used_where_its_end_is_trusted() {
+    let wants_starttls = MailServer::start_with_starttls().await;
+    let speaks_tls = MailServer::start_with_tls().await;
+    for (server, scheme) in [(&wants_starttls, "smtp"), (&speaks_tls, "smtps")] {
+        let url = format!("{scheme}://localhost:{}", server.address().port());
+        let trusting = Settings {
+            starttls: Some(StartTls::Required),
+            ca_file: Some(server.certificate()),
+            ..settings(url.as_str())
+        };
+        let answer = outcome(deliver(&Email::new(&trusting).unwrap().unwrap(), &ann()).await);
+        assert_eq!((answer.0, server.messages().len()), ("delivered", 1), "{scheme}: {answer:?}");
+        // this server takes nothing in clear, and without its certificate nothing is sent to it
+        let untrusting = Email::new(&Settings { ca_file: None, ..trusting }).unwrap().unwrap();
+        assert_eq!(outcome(deliver(&untrusting, &ann()).await).0, "misconfigured", "{scheme}");
+        assert_eq!(server.messages().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn nothing_goes_over_an_encrypted_line_whose_end_is_not_who_it_says() {
+    let server = MailServer::start_with_starttls().await;
+    let url = format!("smtp://ann:canary@localhost:{}", server.address().port());
+    for starttls in [StartTls::Required, StartTls::Opportunistic] {
+        let email = Email::new(&Settings { starttls: Some(starttls), ..settings(url.as_str()) }).unwrap().unwrap();
+        let (word, why) = outcome(deliver(&email, &ann()).await);
+        assert!(
+            word == "misconfigured" && why.contains("invalid peer certificate") && !why.contains("canary"),
+            "{word}: {why}"
+        );
+    }
+    assert_eq!(server.messages(), []);
+}
+
+#[tokio::test]
+async fn a_line_that_must_be_encrypted_is_not_used_in_clear() {
+    let server = scripted(&[("EHLO", "250 no-extensions")]).await;
+    let url = server.url.replace("smtp://", "smtp://ann:canary@");
+    let required = Settings { starttls: Some(StartTls::Required), ..settings(url) };
+    let (word, why) = outcome(deliver(&Email::new(&required).unwrap().unwrap(), &ann()).await);
+    assert!(word == "misconfigured" && why.contains("STARTTLS is not supported"), "{word}: {why}");
+    assert!(!server.heard("AUTH") && !server.heard("MAIL"));
+}
+
+#[tokio::test]
+async fn what_is_delivered_is_what_the_server_said_it_took() {
+    let server = scripted(&[(".", "250 2.0.0 Ok: queued as 4F2A")]).await;
+    let answer = outcome(deliver(&email(&server.url), &ann()).await);
+    assert_eq!(answer, ("delivered", "2.0.0 Ok: queued as 4F2A".into()));
+    assert!(server.heard("QUIT"));
+}
+
+#[tokio::test]
+async fn every_answer_has_its_meaning_at_every_step() {
+    let cases: [(Answers, &str, &str); 14] = [
+        (&[("", "421 too busy")], "transient", "421"),
+        (&[("", "554 no service for you")], "rejected", "no service for you"),
+        (&[("", "close")], "transient", ""),
+        (&[("EHLO", "close")], "transient", ""),
+        (&[("MAIL", "530 5.7.0 authentication required")], "misconfigured", "authentication required"),
+        (&[("MAIL", "451 try again")], "transient", "try again"),
+        (&[("RCPT", "550 5.1.1 no such user")], "rejected", "no such user"),
+        (&[("RCPT", "450 4.2.0 greylisted")], "transient", "greylisted"),
+        (&[("RCPT", "close")], "transient", ""),
+        (&[("DATA", "452 disk full")], "transient", "disk full"),
+        (&[("DATA", "554 no valid recipients")], "rejected", "no valid recipients"),
+        (&[(".", "451 later")], "transient", "later"),
+        (&[(".", "552 message too large")], "rejected", "message too large"),
+        (&[(".", "close")], "unknown", "while the mail server had the message"),
+    ];
+    for (answers, word, said) in cases {
+        let server = scripted(answers).await;
+        let (found, why) = outcome(deliver(&email(&server.url), &ann()).await);
+        assert!(found == word && why.contains(said), "{answers:?}: {found}: {why}");
+    }
+}
+
+#[tokio::test]
+async fn silence_before_the_text_is_tried_again_and_silence_after_it_is_unknown() {
+    let cases: [(Answers, &str); 4] = [
+        (&[("", "hang")], "transient"),
+        (&[("RCPT", "hang")], "transient"),
+        (&[("DATA", "hang")], "transient"),
+        (&[(".", "hang")], "unknown"),
+    ];
+    for (answers, word) in cases {
+        let server = scripted(answers).await;
+        let quick = Settings { timeout_seconds: 1, ..settings(&server.url) };
+        let (found, why) = outcome(deliver(&Email::new(&quick).unwrap().unwrap(), &ann()).await);
+        assert_eq!(found, word, "{answers:?}: {why}");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_login_is_the_operators_to_mend_and_the_password_is_not_repeated() {
+    let server = scripted(&[("EHLO", "250 AUTH PLAIN"), ("AUTH", "535 5.7.8 bad credentials")]).await;
+    let url = server.url.replace("smtp://", "smtp://ann:canary@");
+    let (word, why) = outcome(deliver(&email(url), &ann()).await);
+    assert!(word == "misconfigured" && why.contains("bad credentials") && !why.contains("canary"), "{word}: {why}");
+    assert!(server.heard("AUTH PLAIN AGFubgBjYW5hcnk="));
+}
+
+#[tokio::test]
+async fn nobody_listening_is_tried_again() {
+    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    assert_eq!(outcome(deliver(&email(format!("smtp://{nobody}")), &ann()).await).0, "transient");
+    assert_eq!(outcome(deliver(&email("smtp://mail.invalid:2525"), &ann()).await).0, "transient");
+}
+
+#[tokio::test]
+async fn a_recipient_without_an_address_is_said_to_have_none() {
+    let email = email("smtp://127.0.0.1:1");
+    let none = recipient(Addresses::default());
+    assert_eq!(outcome(deliver(&email, &none).await), ("rejected", "the recipient has no email address".into()));
+    assert!(!email.capabilities().deduplicates, "a mail server does not drop repeats");
+}

@@ -1,0 +1,162 @@
+//! A real mail server of one test: aiosmtpd, which keeps what it takes in a Maildir.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
+
+use super::binary::TempDir;
+
+/// How long a start may take on a loaded machine with two cores.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Killed when dropped.
+pub struct MailServer {
+    address: SocketAddr,
+    dir: TempDir,
+    certificate_dir: Option<TempDir>,
+    _child: Child,
+}
+
+impl MailServer {
+    /// A server that takes every message in clear.
+    pub async fn start() -> MailServer {
+        MailServer::start_with(&[]).await
+    }
+
+    /// A server that wants STARTTLS, with a certificate for `localhost` that nobody has signed: [`Self::certificate`].
+    pub async fn start_with_starttls() -> MailServer {
+        let (dir, key, certificate) = self_signed().await;
+        let server = MailServer::start_with(&["--tlscert", &certificate, "--tlskey", &key]).await;
+        MailServer { certificate_dir: Some(dir), ..server }
+    }
+
+    /// The same with TLS from the first byte.
+    pub async fn start_with_tls() -> MailServer {
+        let (dir, key, certificate) = self_signed().await;
+        let server = MailServer::start_with(&["--smtpscert", &certificate, "--smtpskey", &key]).await;
+        MailServer { certificate_dir: Some(dir), ..server }
+    }
+
+    /// The certificate of its own, in PEM.
+    pub fn certificate(&self) -> PathBuf {
+        self.certificate_dir.as_ref().expect("a server with TLS").path().join("certificate.pem")
+    }
+
+    async fn start_with(options: &[&str]) -> MailServer {
+        loop {
+            // another process may take the port in between: then the server ends, and another port is tried
+            let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+            let dir = TempDir::new();
+            let mut child = Command::new("/usr/bin/python3")
+                .args(["-m", "aiosmtpd", "-n", "-u", "-l", &address.to_string()])
+                .args(options)
+                .args(["-c", "aiosmtpd.handlers.Mailbox"])
+                .arg(dir.path().join("mail"))
+                .stdin(Stdio::null())
+                .stderr(Stdio::null())
+                .kill_on_drop(true)
+                .spawn()
+                .expect("start python3 -m aiosmtpd (apt-get install python3-aiosmtpd)");
+            let greeted = tokio::time::timeout(PATIENCE, answering(&mut child, address));
+            if greeted.await.expect("the mail server answers") {
+                return MailServer { address, dir, certificate_dir: None, _child: child };
+            }
+        }
+    }
+
+    /// `127.0.0.1:port`.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The messages that it took, headers unfolded, in no order.
+    pub fn messages(&self) -> Vec<Mail> {
+        let taken = std::fs::read_dir(self.dir.path().join("mail/new")).expect("the Maildir");
+        let paths: Vec<PathBuf> = taken.map(|entry| entry.expect("a message").path()).collect();
+        paths.iter().map(|path| Mail::read(&std::fs::read_to_string(path).expect("a readable message"))).collect()
+    }
+}
+
+async fn self_signed() -> (TempDir, String, String) {
+    let dir = TempDir::new();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (key, certificate) = (path("key.pem"), path("certificate.pem"));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
+        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE", "-keyout", &key, "-out", &certificate])
+        .stderr(Stdio::null())
+        .status();
+    assert!(made.await.expect("run openssl").success(), "openssl made no certificate");
+    (dir, key, certificate)
+}
+
+/// Waits until it listens; false when the server has ended instead.
+async fn answering(child: &mut Child, address: SocketAddr) -> bool {
+    while TcpStream::connect(address).await.is_err() {
+        if child.try_wait().expect("look after the mail server").is_some() {
+            return false;
+        }
+        reveille::clock::pause(Duration::from_millis(20)).await;
+    }
+    true
+}
+
+/// A message as it was taken.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mail {
+    headers: Vec<(String, String)>,
+    /// Decoded, where it is in quoted-printable or base64.
+    pub text: String,
+}
+
+impl Mail {
+    /// The value of a header that stands there once.
+    pub fn header(&self, name: &str) -> &str {
+        let mut found = self.headers.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
+        let (_, value) = found.next().unwrap_or_else(|| panic!("no header {name} in {:?}", self.headers));
+        assert!(found.next().is_none(), "the header {name} stands there twice");
+        value
+    }
+
+    fn read(raw: &str) -> Mail {
+        let raw = raw.replace("\r\n", "\n");
+        let (head, body) = raw.split_once("\n\n").expect("a head and a body");
+        let unfolded = head.replace("\n ", " ").replace("\n\t", " ");
+        let header = |line: &str| line.split_once(':').map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
+        let mut mail = Mail { headers: unfolded.lines().filter_map(header).collect(), text: String::new() };
+        mail.text = match mail.header("content-transfer-encoding") {
+            "quoted-printable" => quoted_printable(body),
+            "base64" => base64(body),
+            _ => body.trim_end_matches('\n').to_owned(),
+        };
+        mail
+    }
+}
+
+fn quoted_printable(body: &str) -> String {
+    let joined = body.replace("=\n", "");
+    let mut bytes = vec![];
+    let mut rest = joined.trim_end_matches('\n').bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'=' => {
+                let digits = [rest.next().unwrap(), rest.next().unwrap()];
+                u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap()
+            }
+            other => other,
+        });
+    }
+    String::from_utf8(bytes).expect("UTF-8")
+}
+
+fn base64(body: &str) -> String {
+    use ::base64::Engine;
+    let joined: String = body.split_whitespace().collect();
+    let bytes = ::base64::engine::general_purpose::STANDARD.decode(joined).expect("base64");
+    String::from_utf8(bytes).expect("UTF-8")
+}
