@@ -31,12 +31,10 @@ async fn skip_records_which_run_was_in_the_way(world: World) {
     instance.settle(0).await;
     world.advance(60.0);
     instance.live(0).await;
-    assert_eq!(instance.lines(&task).await, [
-        "08:01 succeeded",
-        "08:02 skipped overlap",
-        "08:03 skipped overlap",
-        "08:04 succeeded"
-    ]);
+    assert_eq!(
+        instance.lines(&task).await,
+        ["08:01 succeeded", "08:02 skipped overlap", "08:03 skipped overlap", "08:04 succeeded"]
+    );
     let runs = instance.runs(&task).await;
     assert_eq!(runs[1].blocked_by, Some(runs[0].id));
     instance.finish(&world).await;
@@ -52,12 +50,10 @@ async fn queue_one_lets_one_wait_and_skips_the_others(world: World) {
     assert_eq!(instance.queue().await, [("parked".into(), 1), ("started".into(), 1)]);
     world.journal.open_gate();
     instance.settle(0).await;
-    assert_eq!(instance.lines(&task).await, [
-        "08:01 succeeded",
-        "08:02 succeeded",
-        "08:03 skipped overlap",
-        "08:04 skipped overlap"
-    ]);
+    assert_eq!(
+        instance.lines(&task).await,
+        ["08:01 succeeded", "08:02 succeeded", "08:03 skipped overlap", "08:04 skipped overlap"]
+    );
     instance.finish(&world).await;
 }
 
@@ -97,9 +93,15 @@ async fn cancel_previous_ends_the_one_before_and_takes_its_place(world: World) {
         instance.live(1).await;
     }
     let runs = instance.runs(&task).await;
-    assert_eq!(instance.lines(&task).await, ["08:01 cancelled superseded", "08:02 cancelled superseded", "08:03 running"]);
+    assert_eq!(
+        instance.lines(&task).await,
+        ["08:01 cancelled superseded", "08:02 cancelled superseded", "08:03 running"]
+    );
     assert_eq!(world.journal.ended(runs[0].id), [Ended::ByItself], "the executor was asked, and ended");
-    instance.on(|store| async move { store.cancel_run(&reveille::id::Scope::Every, runs[2].id, "over").await }).await.unwrap();
+    instance
+        .on(|store| async move { store.cancel_run(&reveille::id::Scope::Every, runs[2].id, "over").await })
+        .await
+        .unwrap();
     instance.settle(0).await;
     instance.finish(&world).await;
 }
@@ -151,9 +153,13 @@ async fn a_run_behind_goes_on_though_its_task_changed_its_mind(world: World) {
     let mut spec = stored.spec.clone();
     let reveille::trigger::Trigger::Schedule(schedule) = &mut spec.trigger;
     schedule.overlap = reveille::trigger::Overlap::Skip;
-    let edit = reveille::task::change::TaskChange::Edit { version: stored.version, name: stored.name, spec: Box::new(spec) };
+    let edit =
+        reveille::task::change::TaskChange::Edit { version: stored.version, name: stored.name, spec: Box::new(spec) };
     let id = task.id;
-    instance.on(move |store| async move { store.change_task(&reveille::id::Scope::Every, id, &edit).await }).await.unwrap();
+    instance
+        .on(move |store| async move { store.change_task(&reveille::id::Scope::Every, id, &edit).await })
+        .await
+        .unwrap();
     world.journal.open_gate();
     instance.settle(0).await;
     world.advance(60.0);
