@@ -113,7 +113,10 @@ async fn a_backfill_runs_each_past_instant_behind_everything_else(mut world: Wor
     let task = instance.task(json!({ "trigger": trigger })).await;
     let instants = task.spec.trigger.between(at("05:30"), at("08:00"), task.anchor_at, 10).unwrap();
     let (id, backfill) = (task.id, new_id(at("08:00")));
-    instance.on(move |store| async move { store.backfill(&Scope::Every, id, backfill, &instants, None).await }).await.unwrap();
+    instance
+        .on(move |store| async move { store.backfill(&Scope::Every, id, backfill, &instants, None).await })
+        .await
+        .unwrap();
     instance.run_now(&task).await;
     instance.settle(0).await;
     let lines = ["b 06:00 succeeded", "b 07:00 succeeded", "m 08:00 succeeded"];
@@ -188,7 +191,10 @@ async fn a_deleted_task_ends_its_runs(world: World) {
     let id = task.id;
     instance.on(move |store| async move { store.delete_task(&Scope::Every, id).await }).await.unwrap();
     instance.settle(0).await;
-    assert_eq!(instance.lines(&task).await, ["08:01", "08:02", "08:03"].map(|at| format!("{at} cancelled task_deleted")));
+    assert_eq!(
+        instance.lines(&task).await,
+        ["08:01", "08:02", "08:03"].map(|at| format!("{at} cancelled task_deleted"))
+    );
     world.advance(300.0);
     instance.live(0).await;
     assert!(instance.runs(&task).await.iter().all(|run| run.state == RunState::Cancelled));

@@ -205,10 +205,7 @@ async fn an_executor_that_is_gone_fails_the_run(world: World) {
     world.advance_to("08:01");
     instance.live(0).await;
     assert_eq!(instance.lines(&task).await, ["08:01 failed executor_unknown"]);
-    assert_eq!(
-        only_run(&instance, &task).await.error.unwrap().message,
-        "there is no executor `gone` in this service"
-    );
+    assert_eq!(only_run(&instance, &task).await.error.unwrap().message, "there is no executor `gone` in this service");
     instance.finish(&world).await;
 }
 

@@ -148,7 +148,10 @@ async fn a_run_that_kills_its_instances_fails_and_its_owner_hears_of_it(mut worl
     let run = last.run(id).await;
     assert_eq!((run.state, run.attempt, run.crashes), (RunState::Failed, 3, 3));
     let fault = run.error.unwrap();
-    assert_eq!((fault.code.as_str(), &*fault.message), ("crashed", "the process that executed it died, 3 time(s) in all"));
+    assert_eq!(
+        (fault.code.as_str(), &*fault.message),
+        ("crashed", "the process that executed it died, 3 time(s) in all")
+    );
     let told: Vec<_> = last.deliveries().await.into_iter().map(|d| (d.kind, d.run_id)).collect();
     assert_eq!(told, [(Kind::Failure, Some(id))]);
     last.finish(&world).await;

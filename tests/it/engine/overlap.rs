@@ -32,12 +32,10 @@ async fn skip_records_which_run_was_in_the_way(world: World) {
     instance.settle(0).await;
     world.advance(60.0);
     instance.live(0).await;
-    assert_eq!(instance.lines(&task).await, [
-        "08:01 succeeded",
-        "08:02 skipped overlap",
-        "08:03 skipped overlap",
-        "08:04 succeeded"
-    ]);
+    assert_eq!(
+        instance.lines(&task).await,
+        ["08:01 succeeded", "08:02 skipped overlap", "08:03 skipped overlap", "08:04 succeeded"]
+    );
     let runs = instance.runs(&task).await;
     assert_eq!(runs[1].blocked_by, Some(runs[0].id));
     instance.finish(&world).await;
@@ -53,12 +51,10 @@ async fn queue_one_lets_one_wait_and_skips_the_others(world: World) {
     assert_eq!(instance.queue().await, [("parked".into(), 1), ("started".into(), 1)]);
     world.journal.open_gate();
     instance.settle(0).await;
-    assert_eq!(instance.lines(&task).await, [
-        "08:01 succeeded",
-        "08:02 succeeded",
-        "08:03 skipped overlap",
-        "08:04 skipped overlap"
-    ]);
+    assert_eq!(
+        instance.lines(&task).await,
+        ["08:01 succeeded", "08:02 succeeded", "08:03 skipped overlap", "08:04 skipped overlap"]
+    );
     instance.finish(&world).await;
 }
 

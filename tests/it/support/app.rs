@@ -129,11 +129,8 @@ impl World {
     /// A service with a clock of its own.
     pub fn instance_on(&self, clock: Clock) -> Instance {
         let number = self.instances.fetch_add(1, Ordering::Relaxed);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .expect("a runtime");
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
         let (config, executor) = (self.config(), self.journal.executor(number));
         let handle = runtime.handle().clone();
         let building = move || {
@@ -243,7 +240,9 @@ impl Instance {
     pub async fn recipient(&self) {
         let addresses = Addresses { email: Some("ann@example.org".into()), webhook: None };
         let ann = Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, fallback: vec![] };
-        self.on(|store| async move { store.put_recipient(&Scope::Every, "ann", &ann, 0).await }).await.expect("written");
+        self.on(|store| async move { store.put_recipient(&Scope::Every, "ann", &ann, 0).await })
+            .await
+            .expect("written");
     }
 
     /// Asks the store, in this instance's runtime.
@@ -343,7 +342,8 @@ impl Instance {
     /// The task's runs, oldest first.
     pub async fn runs(&self, task: &Task) -> Vec<Run> {
         let filter = RunFilter { task_id: Some(task.id), limit: 10_000, ..RunFilter::default() };
-        let mut runs = self.on(|store| async move { store.list_runs(&Scope::Every, &filter).await }).await.expect("runs");
+        let mut runs =
+            self.on(|store| async move { store.list_runs(&Scope::Every, &filter).await }).await.expect("runs");
         runs.reverse();
         runs
     }
@@ -374,7 +374,9 @@ impl Instance {
 
     pub async fn change(&self, task: &Task, change: TaskChange) -> Task {
         let id = task.id;
-        self.on(move |store| async move { store.change_task(&Scope::Every, id, &change).await }).await.expect("a change")
+        self.on(move |store| async move { store.change_task(&Scope::Every, id, &change).await })
+            .await
+            .expect("a change")
     }
 
     /// Changes fields of a task, as PATCH does.
@@ -473,7 +475,12 @@ pub fn line(run: &Run) -> String {
     let reason = run.reason.as_deref().or(run.error.as_ref().map(|fault| fault.code.as_str()));
     let stands_for = run.missed.as_ref().filter(|_| !is_skipped(run));
     let more = stands_for.map(|m| format!(" +{} from {}", m.count.unwrap_or(0), range(m.from, m.to, m.count)));
-    format!("{what} {}{}{}", run.state.as_str(), reason.map_or(String::new(), |r| format!(" {r}")), more.unwrap_or_default())
+    format!(
+        "{what} {}{}{}",
+        run.state.as_str(),
+        reason.map_or(String::new(), |r| format!(" {r}")),
+        more.unwrap_or_default()
+    )
 }
 
 fn instant(instant: DateTime<Utc>) -> String {

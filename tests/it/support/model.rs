@@ -1,7 +1,7 @@
 //! A server that speaks a model provider's wire format: it asks for the time first, and answers once it was told.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use reveille::clock::pause;
