@@ -12,8 +12,8 @@ use crate::trigger::policy::{DstFold, DstGap};
 
 /// No search looks further ahead than this many days: 40 years.
 const HORIZON: Days = Days::new(40 * 366);
-/// No schedule has an instant past this year; arithmetic below stays far from the limits of the calendar.
-pub const LAST_YEAR: i32 = 9000;
+/// No schedule has an instant past this year, so that arithmetic stays far from the limits of the calendar.
+const LAST_YEAR: i32 = 9000;
 
 /// The version of the compiled zone database, such as `2025b`.
 pub fn zone_database_version() -> &'static str {
@@ -223,7 +223,8 @@ fn first_date() -> NaiveDate {
     DateTime::UNIX_EPOCH.naive_utc().date()
 }
 
-fn last_date() -> NaiveDate {
+/// The last date that a schedule may have an instant on.
+pub fn last_date() -> NaiveDate {
     NaiveDate::from_ymd_opt(LAST_YEAR, 12, 31).unwrap_or(NaiveDate::MAX)
 }
 
