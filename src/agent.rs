@@ -135,16 +135,7 @@ struct Prepared<'a> {
 impl Agent {
     /// The way of every message, whoever sent it. Where the run has a transcript already, goes on behind it.
     pub async fn handle_message(&self, incoming: &Incoming) -> Result<Handled, RunError> {
-        let teller = Teller::new(incoming.sink.clone());
-        let handled = self.handle(incoming, &teller).await;
-        if let Err(error) = &handled {
-            teller.error(error);
-        }
-        handled
-    }
-
-    async fn handle(&self, incoming: &Incoming, teller: &Teller) -> Result<Handled, RunError> {
-        let prepared = self.prepare_context(incoming, teller).await?;
+        let prepared = self.prepare_context(incoming).await?;
         if let Err(reason) = should_process(&prepared) {
             return Ok(Handled::Refused { reason: reason.to_owned() });
         }
@@ -153,7 +144,7 @@ impl Agent {
         Ok(Handled::Answered(result))
     }
 
-    async fn prepare_context<'a>(&'a self, incoming: &'a Incoming, teller: &Teller) -> Result<Prepared<'a>, RunError> {
+    async fn prepare_context<'a>(&'a self, incoming: &'a Incoming) -> Result<Prepared<'a>, RunError> {
         let chain = self.chain(incoming.wishes.model.as_deref())?;
         let window = Window::new(&self.settings, chain.counter(), chain.context_token_limit());
         let allowed = |name: &&str| match &incoming.wishes.tools {
@@ -170,7 +161,8 @@ impl Agent {
         };
         let system = prompt.text();
         let checkpoint = Checkpoint::load(incoming.store.clone(), incoming.clock.clone()).await?;
-        Ok(Prepared { incoming, chain, window, offered, system, checkpoint, teller: teller.clone() })
+        let teller = Teller::new(incoming.sink.clone());
+        Ok(Prepared { incoming, chain, window, offered, system, checkpoint, teller })
     }
 
     fn chain(&self, model: Option<&str>) -> Result<Chain, RunError> {

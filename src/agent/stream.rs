@@ -1,11 +1,10 @@
 //! Tells the watchers of a run what the loop does. Whether anybody listens makes no difference to the loop.
 //!
-//! `session`, `state_change` and `execution_end` are not told here: they belong to whoever commits them.
+//! `session`, `state_change`, `error` and `execution_end` are not told here: they belong to whoever commits them.
 
 use serde_json::Value;
 
 use crate::agent::Sink;
-use crate::run::outcome::{RunError, RunFault};
 use crate::run::stream::StreamEvent;
 use crate::run::transcript::ToolCall;
 
@@ -43,13 +42,5 @@ impl Teller {
     pub fn tool_result(&self, call: &ToolCall, result: &str, error: bool) {
         let (tool, id) = (call.name.clone(), call.id.clone());
         (self.0)(StreamEvent::ToolResult { tool, id, result: result.to_owned(), error });
-    }
-
-    /// A failure of the loop. That a run was handed back, cancelled or lost is no failure.
-    pub fn error(&self, error: &RunError) {
-        if let RunError::Retry { fault, .. } | RunError::Fail { fault } = error {
-            let RunFault { code, message } = fault.clone();
-            (self.0)(StreamEvent::Error { code, message });
-        }
     }
 }

@@ -123,7 +123,8 @@ impl Store {
         Ok(on_write!(self.db, |conn| conn.claim(worker, until_run_at, lease_until, limit).await?))
     }
 
-    /// Starts claims whose instant has come. Claims that an edit took back are silently left out.
+    /// Starts claims whose instant has come. Claims that an edit took back are silently left out; those that these
+    /// leases have started already are answered again, so after an error the same call is safe.
     pub async fn start_runs(&self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Starts, StoreError> {
         let now = self.clock.now();
         let (going, blocked) = on_write!(self.db, |conn| {

@@ -240,9 +240,10 @@ macro_rules! settle_blocked {
             }
             Blocked::Behind => {
                 if $row.overlap == "cancel_previous" {
-                    sqlx::query("update queue set cancel_reason = $2 where run_id = $1 and cancel_reason is null")
+                    sqlx::query($crate::store::slots::SUPERSEDE)
                         .bind($holder)
                         .bind(REASON_SUPERSEDED)
+                        .bind($now)
                         .execute(&mut *$conn)
                         .await?;
                     for older in $waiting {
@@ -264,6 +265,13 @@ macro_rules! settle_blocked {
     }};
 }
 pub(super) use settle_blocked;
+
+/// A holder that only waits for its next attempt has no worker that could end it: its instant is now, and its start
+/// finds it cancelled.
+pub(super) const SUPERSEDE: &str = "
+    update queue
+       set cancel_reason = $2, run_at = case when state = 'ready' and run_at > $3 then $3 else run_at end
+     where run_id = $1 and cancel_reason is null";
 
 pub(super) const LOCK_SLOT: Split = Split {
     postgres: "select run_id from slots where task_id = $1 for update",

@@ -20,7 +20,7 @@ use crate::store::runs::{NewRun, insert_run};
 use crate::store::text::{document, optional, text};
 use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::change::TaskChange;
-use crate::task::{Spec, Task, TaskStatus};
+use crate::task::{Output, Spec, Task, TaskStatus};
 use crate::trigger;
 
 /// Which tasks to list. Newest first, after the task `before`.
@@ -161,8 +161,24 @@ impl Store {
         row.ok_or(StoreError::NotFound)?.task()
     }
 
-    /// Tasks by their ids; those that are gone are left out.
+    /// Tasks by their ids; those that are gone are left out, and those that can't be read: one task that is damaged
+    /// must not keep the runs of others from being started.
     pub(super) async fn tasks_by_id(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, Task>, StoreError> {
+        match self.all_tasks_by_id(ids).await {
+            Err(StoreError::Corrupt(_)) => {}
+            read => return read,
+        }
+        let mut readable = HashMap::with_capacity(ids.len());
+        for id in ids {
+            match self.all_tasks_by_id(&[*id]).await {
+                Err(StoreError::Corrupt(why)) => tracing::error!(task_id = %id, why, "a task can't be read"),
+                read => readable.extend(read?),
+            }
+        }
+        Ok(readable)
+    }
+
+    async fn all_tasks_by_id(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, Task>, StoreError> {
         let rows: Vec<TaskRow> = match &self.db {
             Db::Postgres(pool) => {
                 sqlx::query_as(select_task!("where t.id = any($1)")).bind(ids).fetch_all(pool).await?
@@ -399,9 +415,14 @@ impl Store {
     }
 }
 
-/// What the owner of a task that keeps failing is told; `None` where there is no way to.
+/// What the owner of a task that keeps failing is told, even if its results are told to nobody; `None` where there is
+/// no way to.
 fn paused_notice(task: &Task, failures: u32, recipient: Option<&Recipient>) -> Option<NewDelivery> {
-    let order = channels(&task.spec.output, recipient);
+    let output = match &task.spec.output {
+        Output::Nobody => &Output::RecipientOrder,
+        told => told,
+    };
+    let order = channels(output, recipient);
     let (first, rest) = order.split_first()?;
     Some(NewDelivery {
         tenant_id: task.tenant_id.clone(),

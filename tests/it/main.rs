@@ -1,7 +1,11 @@
 //! The integration tests, one binary: this list is their table of contents. `scripts/test.sh` starts what they need.
 
 mod conformance;
+mod agent;
+mod api;
+mod cli;
 mod egress;
+mod engine;
 mod notifications;
 mod scheduling;
 mod spine;

@@ -106,6 +106,19 @@ impl Hot for SqliteConnection {
     ) -> Result<Vec<Going>, StoreError> {
         let mut going = Vec::with_capacity(leases.len());
         for lease in leases {
+            let again: Option<Going> = sqlx::query_as(
+                "update queue set lease_until = $3 where run_id = $1 and lease_token = $2 and state = 'started'
+                 returning run_id, lease_token, deadline_at",
+            )
+            .bind(lease.run_id)
+            .bind(lease.token)
+            .bind(lease_until)
+            .fetch_optional(&mut *self)
+            .await?;
+            if again.is_some() {
+                going.extend(again);
+                continue;
+            }
             let asked: Option<(Option<Uuid>, String, i64, i64)> = sqlx::query_as(
                 "select q.task_id, coalesce(t.spec -> 'trigger' ->> 'overlap', 'skip'),
                         coalesce(t.spec ->> 'timeout_seconds', 600), r.ran_ms
@@ -249,8 +262,12 @@ impl Hot for SqliteConnection {
     }
 }
 
-/// Takes `count` lease tokens; answers the last one given before them.
+/// Takes `count` lease tokens; answers the last one given before them. None are taken where none are needed: a write
+/// would cost an idle service a commit to disk with each look.
 async fn next_tokens(conn: &mut SqliteConnection, count: usize) -> Result<i64, StoreError> {
+    if count == 0 {
+        return Ok(0);
+    }
     Ok(sqlx::query_scalar("update lease_tokens set last = last + $1 returning last - $1")
         .bind(count as i64)
         .fetch_one(conn)

@@ -1,0 +1,8 @@
+//! The agent: what goes over the wire to models, and how the loop behaves when models, tools and processes do not.
+
+mod looping;
+mod orchestrator;
+mod resume;
+mod stage;
+mod tools;
+mod wire;

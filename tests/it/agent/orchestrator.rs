@@ -1,0 +1,236 @@
+//! The orchestrator: what the agent is told of a fire, which actions it takes, and what becomes of the run.
+
+use std::sync::Arc;
+
+use chrono::TimeDelta;
+use reveille::executor::orchestrator::Orchestrator;
+use reveille::executor::{Cause, Executor, Job, Registry};
+use reveille::invalid::{Faults, InvalidSpec};
+use reveille::llm::LlmError;
+use reveille::run::outcome::{Outcome, RunError};
+use reveille::run::transcript::Message;
+use reveille::run::{Missed, Run, RunState, Usage};
+use reveille::task::{Action, Output, Retry, Spec, Task, TaskStatus};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::stage::{Prop, RUN, Stage, passing, says, start};
+
+fn action(instruction: &str, config: Value) -> Action {
+    Action { instruction: instruction.into(), config: serde_json::from_value(config).unwrap() }
+}
+
+fn task(action: Action) -> Task {
+    let trigger = json!({ "type": "schedule", "cron": "0 8 * * *", "timezone": "Europe/Berlin" });
+    Task {
+        id: Uuid::from_u128(5),
+        tenant_id: "ann".into(),
+        name: "Morning mail".into(),
+        spec: Spec {
+            trigger: serde_json::from_value(trigger).unwrap(),
+            executor: "orchestrator".into(),
+            action,
+            output: Output::RecipientOrder,
+            max_runs: None,
+            timeout_seconds: 600,
+            retry: Retry::default(),
+            pause_after_failures: None,
+            metadata: Default::default(),
+        },
+        status: TaskStatus::Active,
+        status_reason: None,
+        epoch: 1,
+        version: 1,
+        anchor_at: start(),
+        active_since: start(),
+        next_fire_at: None,
+        run_count: 1,
+        fired: 1,
+        created_at: start(),
+        updated_at: start(),
+    }
+}
+
+fn run() -> Run {
+    Run {
+        id: RUN,
+        task_id: Some(Uuid::from_u128(5)),
+        tenant_id: "ann".into(),
+        fire_key: "s:2026-12-24T07:00:00.000Z".into(),
+        trigger_type: "schedule".into(),
+        scheduled_for: start(),
+        state: RunState::Running,
+        reason: None,
+        blocked_by: None,
+        attempt: 1,
+        crashes: 0,
+        missed: None,
+        retry_of: None,
+        event_ids: vec![],
+        input: None,
+        created_at: start(),
+        started_at: Some(start()),
+        finished_at: None,
+        output: None,
+        error: None,
+        usage: Usage::default(),
+    }
+}
+
+fn job(stage: &Stage, run: Run, action: Action, cause: Cause) -> Job {
+    let incoming = stage.incoming("");
+    Job {
+        run,
+        task: Some(task(action)),
+        cause,
+        timezone: incoming.timezone,
+        channel: None,
+        store: stage.store.clone(),
+        host: stage.host.clone(),
+        stop: stage.stop.clone(),
+        sink: incoming.sink,
+        clock: stage.clock.clone(),
+    }
+}
+
+/// What the agent is told.
+async fn told(run: Run, cause: Cause) -> String {
+    let stage = Stage::new(vec![says("done")], vec![]);
+    let orchestrator = Orchestrator::new(stage.agent.clone());
+    let job = job(&stage, run, action("Summarise my mail.", json!({})), cause);
+    passing(&stage.clock, orchestrator.execute(job)).await.unwrap();
+    match &stage.store.messages()[1] {
+        Message::User { text, .. } => text.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_scheduled_fire_is_told_with_its_instruction_and_which_run_it_is() {
+    insta::assert_snapshot!(told(run(), Cause::Schedule).await, @r#"
+    [Scheduled Task] Summarise my mail.
+
+    This is run 00000000-0000-0000-0000-000000000007 of the task "Morning mail", due 2026-12-24T08:00:00+01:00.
+    "#);
+}
+
+#[tokio::test]
+async fn a_late_run_is_told_how_many_fires_it_stands_for() {
+    let missed = |count| Missed { from: start() - TimeDelta::days(3), to: start() - TimeDelta::days(1), count };
+    let late = |count| Run { missed: Some(missed(count)), input: Some(json!({ "only": "work" })), ..run() };
+    insta::assert_snapshot!(told(late(Some(3)), Cause::Schedule).await, @r#"
+    [Scheduled Task] Summarise my mail.
+
+    This is run 00000000-0000-0000-0000-000000000007 of the task "Morning mail", due 2026-12-24T08:00:00+01:00. 3 earlier fires were missed, from 2026-12-21T08:00:00+01:00 to 2026-12-23T08:00:00+01:00; this run stands for all of them.
+    Input: {"only":"work"}
+    "#);
+    assert!(told(late(Some(1)), Cause::Schedule).await.contains(" 1 earlier fire was missed, from "));
+    assert!(told(late(None), Cause::Schedule).await.contains(" Very many earlier fires were missed, from "));
+}
+
+#[tokio::test]
+async fn an_event_and_a_condition_are_told_with_what_set_them_off() {
+    let event = Cause::Event { kind: "new_email".into(), event: json!({ "data": { "from": "ann" } }) };
+    let text = told(run(), event).await;
+    let beginning = "[Event Trigger] new_email: {\"data\":{\"from\":\"ann\"}}\n\nSummarise my mail.\n\nThis is run ";
+    assert!(text.starts_with(beginning), "{text}");
+    let condition = Cause::Condition { expression: "value.price < 500".into(), value: json!({ "price": 480 }) };
+    let text = told(run(), condition).await;
+    let beginning =
+        "[Condition Trigger] Condition met: value.price < 500\nValue: {\"price\":480}\n\nSummarise my mail.\n\n";
+    assert!(text.starts_with(beginning), "{text}");
+}
+
+#[tokio::test]
+async fn a_run_succeeds_with_the_answer_and_the_transcript_says_which_fire_it_was() {
+    let stage = Stage::new(vec![says("Two mails.")], vec![]);
+    let orchestrator = Orchestrator::new(stage.agent.clone());
+    let job = job(&stage, run(), action("Summarise.", json!({ "max_turns": 3 })), Cause::Schedule);
+    let outcome = passing(&stage.clock, orchestrator.execute(job)).await;
+    let usage = Usage { turns: 1, tool_calls: 0, input_tokens: 100, output_tokens: 10, cost_micros: 110 };
+    assert_eq!(outcome, Ok(Outcome::Succeeded { output: "Two mails.".into(), usage }));
+    match &stage.store.messages()[1] {
+        Message::User { metadata, .. } => assert_eq!(
+            json!(metadata),
+            json!({
+                "source": "trigger", "trigger_type": "schedule", "task_id": "00000000-0000-0000-0000-000000000005",
+                "run_id": "00000000-0000-0000-0000-000000000007", "fire_key": "s:2026-12-24T07:00:00.000Z",
+            })
+        ),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_run_fails_or_is_tried_again_as_the_loop_says_and_is_skipped_when_refused() {
+    let outcome = |answer, instruction: &str| {
+        let stage = Stage::new(vec![answer], vec![]);
+        let job = job(&stage, run(), action(instruction, json!({})), Cause::Schedule);
+        async move { passing(&stage.clock, Orchestrator::new(stage.agent.clone()).execute(job)).await }
+    };
+    let auth = Err(LlmError::Auth { message: "401".into() });
+    let message = "the model did not answer: the key was refused: 401";
+    assert_eq!(outcome(auth, "go").await, Err(RunError::fail("llm_auth", message)));
+    let long = "x".repeat(600_000);
+    let skipped = Outcome::Skipped { reason: "message_too_long".into(), usage: Usage::default() };
+    assert_eq!(outcome(says("never asked"), &long).await, Ok(skipped));
+}
+
+#[tokio::test]
+async fn a_run_whose_task_or_model_has_gone_fails() {
+    let stage = Stage::new(vec![], vec![]);
+    let orchestrator = Orchestrator::new(stage.agent.clone());
+    let gone = Job { task: None, ..job(&stage, run(), action("go", json!({})), Cause::Schedule) };
+    assert_eq!(orchestrator.execute(gone).await, Err(RunError::fail("no_task", "the task of the run is gone")));
+    let stale = job(&stage, run(), action("go", json!({ "model": "mian" })), Cause::Schedule);
+    let message = "/action/config/model: unknown model `mian`; did you mean `main`?";
+    assert_eq!(orchestrator.execute(stale).await, Err(RunError::fail("invalid_action", message)));
+}
+
+fn validated(executor: &str, action: Action) -> Vec<InvalidSpec> {
+    let stage = Stage::new(vec![], vec![Prop::echo("http_request")]);
+    let registry = Registry::new(vec![Arc::new(Orchestrator::new(stage.agent))]);
+    let mut faults = Faults::new();
+    registry.validate(executor, &action, &mut faults);
+    faults.0
+}
+
+#[tokio::test]
+async fn a_sound_action_has_no_faults() {
+    let config = json!({ "system_prompt": "Be kind.", "model": "main", "max_turns": 100, "tools": ["http_request"] });
+    assert_eq!(validated("orchestrator", action("go", config)), []);
+    assert_eq!(validated("orchestrator", action("go", json!({ "model": null, "tools": [] }))), []);
+}
+
+#[tokio::test]
+async fn every_fault_of_an_action_is_named_at_its_place() {
+    let config = json!({
+        "system_promt": "x", "model": "mian", "max_turns": 0, "tools": ["http_request", "http_requst"], "a/b": 1,
+    });
+    let table: String = validated("orchestrator", action(" ", config))
+        .iter()
+        .map(|fault| format!("{}: {}\n", fault.pointer, fault.message))
+        .collect();
+    insta::assert_snapshot!(table, @r"
+    /action/instruction: is missing: what the agent is to do, in plain words
+    /action/config/a~1b: unknown key `a/b`; known: system_prompt, model, max_turns, tools
+    /action/config/system_promt: unknown key `system_promt`; did you mean `system_prompt`?; known: system_prompt, model, max_turns, tools
+    /action/config/model: unknown model `mian`; did you mean `main`?
+    /action/config/max_turns: must be a whole number from 1 to 100
+    /action/config/tools/1: unknown tool `http_requst`; did you mean `http_request`?
+    ");
+    let wrong_types = json!({ "system_prompt": 7, "model": [], "max_turns": "3", "tools": [1] });
+    let places: Vec<String> =
+        validated("orchestrator", action("go", wrong_types)).into_iter().map(|fault| fault.pointer).collect();
+    let config = "/action/config";
+    assert_eq!(places, ["system_prompt", "model", "max_turns", "tools/0"].map(|key| format!("{config}/{key}")));
+}
+
+#[tokio::test]
+async fn an_unknown_executor_is_answered_with_the_near_one() {
+    let fault = InvalidSpec {
+        pointer: "/executor".into(),
+        message: "unknown executor `orchestrater`; did you mean `orchestrator`?".into(),
+    };
+    assert_eq!(validated("orchestrater", action("go", json!({}))), [fault]);
+}

@@ -1,0 +1,323 @@
+//! What the agent's tests play on: a store in memory, a host that writes down what it is asked, models and tools that
+//! do as they are told, and time that passes by itself.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use reveille::agent::{Agent, AgentStore, AppendError, Handled, Incoming, Settings, Stop, Wishes};
+use reveille::approval::matrix::{Category, Consequence};
+use reveille::clock::Clock;
+use reveille::id::Tenant;
+use reveille::llm::fallback::Link;
+use reveille::llm::pricing::Rates;
+use reveille::llm::tokens::Counter;
+use reveille::llm::{LlmError, Model, ModelAnswer, ModelRequest, Models, OnDelta, StopReason, Tokens};
+use reveille::run::outcome::RunError;
+use reveille::run::stream::StreamEvent;
+use reveille::run::transcript::{Entry, Message, ToolCall};
+use reveille::tool::{
+    Definition, Host, HostError, Notice, Registry, TaskFilter, Tool, ToolContext, ToolError, ToolOutput, ToolStatus,
+};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+pub const RUN: Uuid = Uuid::from_u128(7);
+
+pub fn start() -> DateTime<Utc> {
+    "2026-12-24T07:00:00Z".parse().unwrap()
+}
+
+/// A transcript in memory.
+#[derive(Default)]
+pub struct Memory {
+    pub entries: Mutex<Vec<Entry>>,
+    /// What the coming appends fail with; an empty place is one that succeeds.
+    pub failures: Mutex<VecDeque<Option<AppendError>>>,
+}
+
+impl Memory {
+    pub fn of(entries: Vec<Entry>) -> Arc<Memory> {
+        Arc::new(Memory { entries: Mutex::new(entries), failures: Mutex::default() })
+    }
+
+    pub fn messages(&self) -> Vec<Message> {
+        self.entries.lock().unwrap().iter().map(|entry| entry.message.clone()).collect()
+    }
+}
+
+impl AgentStore for Memory {
+    fn load(&self) -> BoxFuture<'_, Result<Vec<Entry>, AppendError>> {
+        Box::pin(async { Ok(self.entries.lock().unwrap().clone()) })
+    }
+
+    fn append(&self, entries: Vec<Entry>) -> BoxFuture<'_, Result<(), AppendError>> {
+        Box::pin(async {
+            if let Some(Some(error)) = self.failures.lock().unwrap().pop_front() {
+                return Err(error);
+            }
+            self.entries.lock().unwrap().extend(entries);
+            Ok(())
+        })
+    }
+}
+
+/// A host that answers every wish and writes it down.
+#[derive(Default)]
+pub struct Ledger {
+    pub asked: Mutex<Vec<Value>>,
+    /// What the coming wish fails with.
+    pub failure: Mutex<Option<HostError>>,
+}
+
+impl Ledger {
+    fn note(&self, asked: Value) -> BoxFuture<'_, Result<Value, HostError>> {
+        self.asked.lock().unwrap().push(asked);
+        let failure = self.failure.lock().unwrap().take();
+        Box::pin(async move { failure.map_or(Ok(json!({ "done": true })), Err) })
+    }
+}
+
+impl Host for Ledger {
+    fn create_task<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        draft: Value,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Value, HostError>> {
+        self.note(json!({ "create": draft, "tenant": tenant, "key": key }))
+    }
+
+    fn list_tasks<'a>(&'a self, tenant: &'a Tenant, filter: TaskFilter) -> BoxFuture<'a, Result<Value, HostError>> {
+        self.note(json!({ "list": [filter.status, filter.q, filter.limit], "tenant": tenant }))
+    }
+
+    fn pause_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
+        self.note(json!({ "pause": id, "tenant": tenant }))
+    }
+
+    fn delete_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
+        self.note(json!({ "delete": id, "tenant": tenant }))
+    }
+
+    fn notify<'a>(&'a self, tenant: &'a Tenant, notice: Notice) -> BoxFuture<'a, Result<Value, HostError>> {
+        let Notice { run_id, channel, subject, text, dedupe_key } = notice;
+        let words = [Some(subject), Some(text), channel, Some(dedupe_key)];
+        self.note(json!({ "notify": words, "run": run_id, "tenant": tenant }))
+    }
+}
+
+/// A model that gives the answers it was given, in turn, and keeps the requests. Without an answer it hangs.
+#[derive(Default)]
+pub struct Puppet {
+    pub answers: Mutex<VecDeque<Result<ModelAnswer, LlmError>>>,
+    pub requests: Mutex<Vec<ModelRequest>>,
+}
+
+impl Puppet {
+    pub fn of(answers: Vec<Result<ModelAnswer, LlmError>>) -> Arc<Puppet> {
+        Arc::new(Puppet { answers: Mutex::new(answers.into()), requests: Mutex::default() })
+    }
+
+    pub fn asked(&self) -> usize {
+        self.requests.lock().unwrap().len()
+    }
+}
+
+impl Model for Puppet {
+    fn complete<'a>(
+        &'a self,
+        request: &'a ModelRequest,
+        on_delta: Option<OnDelta<'a>>,
+    ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>> {
+        self.requests.lock().unwrap().push(request.clone());
+        let answer = self.answers.lock().unwrap().pop_front();
+        if let (Some(Ok(answer)), Some(on_delta)) = (&answer, on_delta) {
+            answer.text.iter().for_each(|text| on_delta(text));
+        }
+        match answer {
+            Some(answer) => async { answer }.boxed(),
+            None => std::future::pending().boxed(),
+        }
+    }
+}
+
+/// A model's word, 100 tokens for 10.
+pub fn says(text: &str) -> Result<ModelAnswer, LlmError> {
+    Ok(ModelAnswer {
+        text: Some(text.into()),
+        tool_calls: vec![],
+        stop: StopReason::Done,
+        tokens: Tokens { input: 100, output: 10 },
+    })
+}
+
+pub fn call(id: &str, name: &str, arguments: Value) -> ToolCall {
+    ToolCall { id: id.into(), name: name.into(), arguments }
+}
+
+pub fn calls(tool_calls: Vec<ToolCall>) -> Result<ModelAnswer, LlmError> {
+    let tokens = Tokens { input: 100, output: 10 };
+    Ok(ModelAnswer { text: None, tool_calls, stop: StopReason::ToolCalls, tokens })
+}
+
+type Deed = dyn Fn(ToolContext, Value) -> BoxFuture<'static, Result<ToolOutput, ToolError>> + Send + Sync;
+
+/// A tool that does as it is told.
+pub struct Prop {
+    pub definition: Definition,
+    deed: Box<Deed>,
+}
+
+impl Prop {
+    /// A harmless, repeatable tool without parameters.
+    pub fn new<F>(name: &str, deed: impl Fn(ToolContext, Value) -> F + Send + Sync + 'static) -> Prop
+    where
+        F: Future<Output = Result<ToolOutput, ToolError>> + Send + 'static,
+    {
+        let definition = Definition {
+            name: name.into(),
+            description: format!("the tool {name}"),
+            parameters: json!({ "type": "object" }),
+            category: Category::Read,
+            consequence: Consequence::Low,
+            requires_confirmation: false,
+            timeout: None,
+            version: "1.0.0".into(),
+            status: ToolStatus::Active,
+            idempotent: true,
+        };
+        Prop { definition, deed: Box::new(move |context, arguments| deed(context, arguments).boxed()) }
+    }
+
+    /// A tool that answers its arguments.
+    pub fn echo(name: &str) -> Prop {
+        Prop::new(name, |_, arguments| async move { Ok(ToolOutput { text: arguments.to_string() }) })
+    }
+
+    pub fn with(mut self, change: impl FnOnce(&mut Definition)) -> Prop {
+        change(&mut self.definition);
+        self
+    }
+}
+
+impl Tool for Prop {
+    fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        (self.deed)(context.clone(), arguments)
+    }
+}
+
+/// Everything that one message needs.
+pub struct Stage {
+    pub clock: Clock,
+    pub model: Arc<Puppet>,
+    pub agent: Agent,
+    pub store: Arc<Memory>,
+    pub host: Arc<Ledger>,
+    pub stop: Stop,
+    pub told: Arc<Mutex<Vec<StreamEvent>>>,
+}
+
+impl Stage {
+    pub fn new(answers: Vec<Result<ModelAnswer, LlmError>>, tools: Vec<Prop>) -> Stage {
+        let settings = Settings { system_prompt: "Be brief.".into(), ..Settings::default() };
+        Stage::with_settings(answers, tools, settings)
+    }
+
+    pub fn with_settings(answers: Vec<Result<ModelAnswer, LlmError>>, tools: Vec<Prop>, settings: Settings) -> Stage {
+        let clock = Clock::manual(start());
+        let model = Puppet::of(answers);
+        let models = models(vec![("main", model.clone())], &settings, &clock);
+        let tools: Vec<Arc<dyn Tool>> = tools.into_iter().map(|tool| Arc::new(tool) as Arc<dyn Tool>).collect();
+        let agent = Agent { models, tools: Arc::new(Registry::new(tools).unwrap()), settings };
+        let (store, host, stop, told) = Default::default();
+        Stage { clock, model, agent, store, host, stop, told }
+    }
+
+    pub fn incoming(&self, text: &str) -> Incoming {
+        let told = self.told.clone();
+        Incoming {
+            tenant: Tenant::new("ann").unwrap(),
+            run_id: RUN,
+            text: text.into(),
+            metadata: Default::default(),
+            wishes: Wishes::default(),
+            timezone: chrono_tz::Europe::Berlin,
+            channel: None,
+            host: self.host.clone(),
+            store: self.store.clone(),
+            stop: self.stop.clone(),
+            sink: Arc::new(move |event| told.lock().unwrap().push(event)),
+            clock: self.clock.clone(),
+        }
+    }
+
+    /// The message through the agent, while time passes.
+    pub async fn handle(&self, text: &str) -> Result<Handled, RunError> {
+        passing(&self.clock, self.agent.handle_message(&self.incoming(text))).await
+    }
+
+    /// The answer; anything else fails the test.
+    pub async fn answer(&self, text: &str) -> reveille::agent::ReactLoopResult {
+        match self.handle(text).await {
+            Ok(Handled::Answered(result)) => result,
+            other => panic!("no answer: {other:?}"),
+        }
+    }
+
+    /// The results of tools in the transcript: call, content, whether it is an error.
+    pub fn results(&self) -> Vec<(String, String, bool)> {
+        let result = |message| match message {
+            Message::Tool { call_id, content, is_error, .. } => Some((call_id, content, is_error)),
+            _ => None,
+        };
+        self.store.messages().into_iter().filter_map(result).collect()
+    }
+
+    /// Milliseconds since the start.
+    pub fn elapsed(&self) -> i64 {
+        (self.clock.now() - start()).num_milliseconds()
+    }
+}
+
+/// Models by name, the first the default, the others its fallback; a million tokens cost a dollar.
+pub fn models(models: Vec<(&str, Arc<Puppet>)>, settings: &Settings, clock: &Clock) -> Models {
+    let link = |(name, model): &(&str, Arc<Puppet>)| Link {
+        name: (*name).into(),
+        keys: vec![model.clone() as Arc<dyn Model>],
+        counter: Counter::of("gpt"),
+        context_token_limit: None,
+        rates: Rates::from_dollars(1.0, 1.0),
+    };
+    let fallback = models.iter().skip(1).map(|(name, _)| (*name).to_owned()).collect();
+    Models::new(models.iter().map(link).collect(), models[0].0, fallback, settings.retry(), clock)
+}
+
+/// Lets time pass, 50 ms at a time, whenever `work` waits. Work that needs more than a day hangs: that fails.
+pub async fn passing<T>(clock: &Clock, work: impl Future<Output = T>) -> T {
+    let time = async {
+        for _ in 0..20 * 86_400 {
+            // whoever can go on without time does so first
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            clock.advance(TimeDelta::milliseconds(50));
+        }
+    };
+    tokio::select! {
+        biased;
+        done = work => done,
+        () = time => panic!("still waiting after a day"),
+    }
+}
+
+pub const fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}

@@ -1,0 +1,185 @@
+//! The tools that are always there, called by the loop: through the host, and over real HTTP.
+
+use std::sync::Arc;
+
+use reveille::agent::Agent;
+use reveille::egress::{self, Egress};
+use reveille::invalid::Faults;
+use reveille::run::transcript::ToolCall;
+use reveille::tool::{HostError, Registry, builtin};
+use serde_json::{Value, json};
+use uuid::Uuid;
+use wiremock::matchers::{header, method, path};
+use wiremock::{Mock, MockServer, ResponseTemplate};
+
+use super::stage::{RUN, Stage, call, calls, says};
+
+/// A stage whose agent has the built-in tools and makes these calls.
+fn stage(asked: Vec<ToolCall>, egress: egress::Settings) -> Stage {
+    let mut stage = Stage::new(vec![calls(asked), says("done")], vec![]);
+    let tools = builtin::all(&Egress::new(&egress).unwrap());
+    stage.agent = Agent { tools: Arc::new(Registry::new(tools).unwrap()), ..stage.agent };
+    stage
+}
+
+/// The result of one call, as text and whether it is an error.
+async fn result(name: &str, arguments: Value) -> (String, bool) {
+    let stage = stage(vec![call("c1", name, arguments)], egress::Settings::default());
+    stage.answer("go").await;
+    let (_, text, is_error) = stage.results().remove(0);
+    (text, is_error)
+}
+
+async fn asked_of_host(asked: Vec<ToolCall>) -> Vec<Value> {
+    let stage = stage(asked, egress::Settings::default());
+    stage.answer("go").await;
+    assert!(stage.results().iter().all(|(.., is_error)| !is_error), "{:?}", stage.results());
+    stage.host.asked.lock().unwrap().clone()
+}
+
+#[tokio::test]
+async fn the_tools_for_tasks_act_for_the_run_s_tenant_and_nobody_else() {
+    let id = Uuid::from_u128(9);
+    let asked = asked_of_host(vec![
+        call("c1", "create_task", json!({ "name": "Mail", "instruction": "Read it", "cron": "0 8 * * *" })),
+        call("c2", "list_tasks", json!({ "status": "active" })),
+        call("c3", "pause_task", json!({ "id": id })),
+        call("c4", "delete_task", json!({ "id": id })),
+    ])
+    .await;
+    let draft = json!({
+        "name": "Mail", "trigger": { "type": "schedule", "cron": "0 8 * * *", "timezone": "Europe/Berlin" },
+        "action": { "instruction": "Read it" },
+    });
+    let key = reveille::tool::ToolContext::key_of(RUN, 1, "c1");
+    assert_eq!(
+        asked,
+        [
+            json!({ "create": draft, "tenant": "ann", "key": key }),
+            json!({ "list": ["active", null, 20], "tenant": "ann" }),
+            json!({ "pause": id, "tenant": "ann" }),
+            json!({ "delete": id, "tenant": "ann" }),
+        ]
+    );
+    let foreign = json!({ "name": "x", "instruction": "x", "cron": "* * * * *", "tenant_id": "bob" });
+    let (text, is_error) = result("create_task", foreign).await;
+    assert!(is_error && text.contains("'tenant_id' was unexpected"), "{text}");
+}
+
+#[tokio::test]
+async fn a_notification_carries_the_key_of_its_call() {
+    let asked = asked_of_host(vec![
+        call("c1", "send_notification", json!({ "text": "Mail from Ann\nand Bob" })),
+        call("c2", "send_notification", json!({ "text": "t", "subject": "s", "channel": "email" })),
+    ])
+    .await;
+    let key = |id| format!("call:{RUN}:1:{id}");
+    assert_eq!(
+        asked,
+        [
+            json!({ "notify": ["Mail from Ann", "Mail from Ann\nand Bob", null, key("c1")], "run": RUN, "tenant": "ann" }),
+            json!({ "notify": ["s", "t", "email", key("c2")], "run": RUN, "tenant": "ann" }),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn what_the_host_refuses_is_told_to_the_model() {
+    let table = [
+        (HostError::NotFound, "type: not_found\ncode: not_found\nmessage: not found"),
+        (
+            HostError::Invalid(Faults::one("/trigger/cron", "has six fields")),
+            "type: validation_error\ncode: invalid\nmessage: /trigger/cron: has six fields",
+        ),
+        (HostError::Conflict("is completed".into()), "type: execution_error\ncode: conflict\nmessage: is completed"),
+    ];
+    for (failure, told) in table {
+        let stage = stage(vec![call("c1", "pause_task", json!({ "id": RUN }))], egress::Settings::default());
+        *stage.host.failure.lock().unwrap() = Some(failure);
+        stage.answer("go").await;
+        assert_eq!(stage.results(), [("c1".into(), format!("Operation failed.\n{told}\ncall: c1"), true)]);
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_is_asked_again() {
+    let stage = stage(vec![call("c1", "pause_task", json!({ "id": RUN }))], egress::Settings::default());
+    *stage.host.failure.lock().unwrap() = Some(HostError::Unavailable);
+    stage.answer("go").await;
+    assert_eq!(stage.host.asked.lock().unwrap().len(), 2);
+    assert!(!stage.results()[0].2);
+}
+
+#[tokio::test]
+async fn the_time_is_told_in_the_recipient_s_zone_or_another() {
+    let (here, _) = result("current_time", json!({})).await;
+    let told: Value = serde_json::from_str(&here).unwrap();
+    assert_eq!(
+        told,
+        json!({
+            "local": "2026-12-24T08:00:00+01:00", "timezone": "Europe/Berlin", "weekday": "Thursday",
+            "utc": "2026-12-24T07:00:00Z",
+        })
+    );
+    let (there, _) = result("current_time", json!({ "timezone": "Asia/Shanghai" })).await;
+    assert!(there.contains("2026-12-24T15:00:00+08:00"), "{there}");
+}
+
+/// `http_request` over real HTTP, this machine opened. Real time: the stage's clock stands still meanwhile.
+async fn fetched(server: &MockServer, arguments: Value) -> (String, bool) {
+    let settings = egress::Settings { allow: vec!["127.0.0.1:*".into()], ..egress::Settings::default() };
+    let mut arguments = arguments;
+    arguments["url"] = json!(format!("{}{}", server.uri(), arguments["url"].as_str().unwrap()));
+    let stage = stage(vec![call("c1", "http_request", arguments)], settings);
+    stage.agent.handle_message(&stage.incoming("go")).await.unwrap();
+    let (_, text, is_error) = stage.results().remove(0);
+    (text.replace(&server.uri(), "http://sink"), is_error)
+}
+
+#[tokio::test]
+async fn an_address_is_fetched_with_its_headers_and_json_comes_as_json() {
+    let server = MockServer::start().await;
+    let inbox = ResponseTemplate::new(200).set_body_json(json!({ "unread": 2 }));
+    Mock::given(method("GET"))
+        .and(path("/inbox"))
+        .and(header("x-wish", "mail"))
+        .respond_with(inbox)
+        .mount(&server)
+        .await;
+    let (text, is_error) = fetched(&server, json!({ "url": "/inbox", "headers": { "X-Wish": "mail" } })).await;
+    assert!(!is_error, "{text}");
+    let told: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        told,
+        json!({
+            "status": 200, "url": "http://sink/inbox", "content_type": "application/json", "body": { "unread": 2 },
+        })
+    );
+}
+
+#[tokio::test]
+async fn a_failing_address_is_told_as_a_failure() {
+    let server = MockServer::start().await;
+    let (text, is_error) = fetched(&server, json!({ "url": "/nothing", "method": "HEAD" })).await;
+    assert!(is_error);
+    assert_eq!(
+        text,
+        "Operation failed.\ntype: not_found\ncode: http_404\nmessage: http://sink/nothing answered 404 Not Found: \n\
+         call: c1"
+    );
+}
+
+#[tokio::test]
+async fn private_addresses_and_methods_that_change_things_are_refused() {
+    let stage = stage(
+        vec![
+            call("c1", "http_request", json!({ "url": "http://127.0.0.1:7700/v1/tasks" })),
+            call("c2", "http_request", json!({ "url": "https://example.org", "method": "POST" })),
+        ],
+        egress::Settings::default(),
+    );
+    stage.agent.handle_message(&stage.incoming("go")).await.unwrap();
+    let results = stage.results();
+    assert!(results[0].1.contains("type: permission_denied\ncode: address_denied"), "{}", results[0].1);
+    assert!(results[1].1.contains("type: invalid_parameters"), "{}", results[1].1);
+}

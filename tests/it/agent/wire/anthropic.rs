@@ -1,0 +1,328 @@
+//! Anthropic Messages.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use reveille::agent::{Agent, Handled};
+use reveille::llm::anthropic::Anthropic;
+use reveille::llm::{
+    LlmError, Model, ModelAnswer, ModelRequest, Models, Settings, StopReason, Tokens, ToolChoice, ToolSchema,
+};
+use reveille::run::transcript::Message;
+use serde_json::{Value, json};
+
+use super::server::{End, Reply, Server, offer, settings};
+use crate::agent::stage::{Prop, Stage, call};
+
+fn model(server: &Server) -> Anthropic {
+    offer(&settings(server, |_| {}), Anthropic::new)
+}
+
+fn request() -> ModelRequest {
+    let result = |id: &str, content: &str, is_error| Message::Tool {
+        call_id: id.into(),
+        name: "read".into(),
+        content: content.into(),
+        is_error,
+    };
+    let messages = vec![
+        Message::system("Be brief."),
+        Message::system("Be kind."),
+        Message::user("Any mail?"),
+        Message::Assistant {
+            text: Some("Let me look.".into()),
+            tool_calls: vec![call("c1", "read", json!({ "box": "in" })), call("c2", "read", json!("{broken"))],
+        },
+        result("c1", "2 mails", false),
+        result("c2", "Operation failed.", true),
+        Message::user("Hurry."),
+        Message::Assistant { text: None, tool_calls: vec![] },
+        Message::user("From whom?"),
+    ];
+    let parameters = json!({ "type": "object", "properties": { "box": { "type": "string" } } });
+    ModelRequest {
+        messages,
+        tools: vec![ToolSchema { name: "read".into(), description: "Reads mail".into(), parameters }],
+        tool_choice: ToolChoice::Auto,
+        max_tokens: Some(500),
+        temperature: Some(0.5),
+    }
+}
+
+/// `request()` as it must go over the wire: system apart, results of a turn and what is said next in one message,
+/// nothing empty.
+fn body() -> Value {
+    let text = |text: &str| json!({ "type": "text", "text": text });
+    json!({
+        "model": "model-7",
+        "max_tokens": 500,
+        "temperature": 0.5,
+        "system": "Be brief.\n\nBe kind.",
+        "messages": [
+            { "role": "user", "content": [text("Any mail?")] },
+            { "role": "assistant", "content": [
+                text("Let me look."),
+                { "type": "tool_use", "id": "c1", "name": "read", "input": { "box": "in" } },
+                { "type": "tool_use", "id": "c2", "name": "read", "input": { "not_an_object": "{broken" } },
+            ] },
+            { "role": "user", "content": [
+                { "type": "tool_result", "tool_use_id": "c1", "content": "2 mails" },
+                { "type": "tool_result", "tool_use_id": "c2", "content": "Operation failed.", "is_error": true },
+                text("Hurry."),
+                text("From whom?"),
+            ] },
+        ],
+        "tools": [{
+            "name": "read", "description": "Reads mail",
+            "input_schema": { "type": "object", "properties": { "box": { "type": "string" } } },
+        }],
+        "tool_choice": { "type": "auto" },
+    })
+}
+
+fn plain() -> ModelRequest {
+    ModelRequest {
+        messages: vec![Message::user("hello")],
+        tools: vec![],
+        tool_choice: ToolChoice::Auto,
+        max_tokens: None,
+        temperature: None,
+    }
+}
+
+/// Thinking that is passed over, text with letters of one to four bytes, two calls, a ping, cumulative usage.
+const STREAM: &str = r#"event: message_start
+data: {"type":"message_start","message":{"id":"m","role":"assistant","content":[],"usage":{"input_tokens":70,"cache_read_input_tokens":10,"cache_creation_input_tokens":2,"output_tokens":1}}}
+
+event: content_block_start
+data: {"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":""}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}
+
+event: content_block_stop
+data: {"type":"content_block_stop","index":0}
+
+event: content_block_start
+data: {"type":"content_block_start","index":1,"content_block":{"type":"text","text":""}}
+
+event: ping
+data: {"type":"ping"}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":1,"delta":{"type":"text_delta","text":"Grüße, "}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":1,"delta":{"type":"text_delta","text":"早 😀"}}
+
+event: content_block_stop
+data: {"type":"content_block_stop","index":1}
+
+event: content_block_start
+data: {"type":"content_block_start","index":2,"content_block":{"type":"tool_use","id":"d1","name":"read","input":{}}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":2,"delta":{"type":"input_json_delta","partial_json":""}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":2,"delta":{"type":"input_json_delta","partial_json":"{\"box\": \"ö"}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":2,"delta":{"type":"input_json_delta","partial_json":"n\"}"}}
+
+event: content_block_stop
+data: {"type":"content_block_stop","index":2}
+
+event: content_block_start
+data: {"type":"content_block_start","index":3,"content_block":{"type":"tool_use","id":"d2","name":"write","input":{}}}
+
+event: content_block_stop
+data: {"type":"content_block_stop","index":3}
+
+event: message_delta
+data: {"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"output_tokens":17}}
+
+event: message_stop
+data: {"type":"message_stop"}
+
+"#;
+
+fn whole_answer() -> Value {
+    json!({
+        "id": "m", "type": "message", "role": "assistant", "model": "model-7", "stop_reason": "tool_use",
+        "content": [
+            { "type": "text", "text": "Looking." },
+            { "type": "tool_use", "id": "d1", "name": "read", "input": { "box": "out" } },
+        ],
+        "usage": { "input_tokens": 82, "output_tokens": 17 },
+    })
+}
+
+#[tokio::test]
+async fn a_request_goes_out_whole_and_its_answer_is_read_whole() {
+    let server = Server::start(vec![Reply::json(200, &whole_answer())]).await;
+    let answer = model(&server).complete(&request(), None).await.unwrap();
+    assert_eq!(
+        answer,
+        ModelAnswer {
+            text: Some("Looking.".into()),
+            tool_calls: vec![call("d1", "read", json!({ "box": "out" }))],
+            stop: StopReason::ToolCalls,
+            tokens: Tokens { input: 82, output: 17 },
+        }
+    );
+    let received = server.requests().remove(0);
+    assert_eq!(received.line, "POST /v1/messages HTTP/1.1");
+    assert_eq!(received.header("x-api-key"), Some("sk-canary"));
+    assert_eq!(received.header("anthropic-version"), Some("2023-06-01"));
+    assert_eq!(received.header("authorization"), None);
+    assert_eq!(received.body, body());
+}
+
+#[tokio::test]
+async fn a_stream_is_put_together_however_it_is_cut() {
+    for size in [1, 2, 3, 7, 64, 5000] {
+        let server = Server::start(vec![Reply::events(STREAM, size)]).await;
+        let heard = Mutex::new(Vec::new());
+        let on_delta = |text: &str| heard.lock().unwrap().push(text.to_owned());
+        let answer = model(&server).complete(&request(), Some(&on_delta)).await.unwrap();
+        assert_eq!(
+            answer,
+            ModelAnswer {
+                text: Some("Grüße, 早 😀".into()),
+                tool_calls: vec![call("d1", "read", json!({ "box": "ön" })), call("d2", "write", json!({}))],
+                stop: StopReason::ToolCalls,
+                tokens: Tokens { input: 82, output: 17 },
+            },
+            "pieces of {size}"
+        );
+        assert_eq!(*heard.lock().unwrap(), ["Grüße, ", "早 😀"]);
+        let mut expected = body();
+        expected["stream"] = json!(true);
+        assert_eq!(server.requests().remove(0).body, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_forced_answer_names_the_tools_and_forbids_them_and_a_plain_one_names_none() {
+    let text = json!({ "content": [{ "type": "text", "text": "hi" }], "stop_reason": "end_turn" });
+    let server = Server::start(vec![Reply::json(200, &text), Reply::json(200, &text)]).await;
+    model(&server).complete(&ModelRequest { tool_choice: ToolChoice::None, ..request() }, None).await.unwrap();
+    let answer = model(&server).complete(&plain(), None).await.unwrap();
+    assert_eq!((answer.text.as_deref(), answer.stop, answer.tokens), (Some("hi"), StopReason::Done, Tokens::default()));
+    let mut expected = body();
+    expected["tool_choice"] = json!({ "type": "none" });
+    assert_eq!(server.requests()[0].body, expected);
+    let content = json!([{ "type": "text", "text": "hello" }]);
+    assert_eq!(
+        server.requests()[1].body,
+        json!({ "model": "model-7", "max_tokens": 8192, "messages": [{ "role": "user", "content": content }] })
+    );
+}
+
+#[tokio::test]
+async fn the_base_address_may_leave_out_the_version() {
+    let text = json!({ "content": [{ "type": "text", "text": "hi" }], "stop_reason": "end_turn" });
+    let server = Server::start(vec![Reply::json(200, &text)]).await;
+    let bare = settings(&server, |settings| settings.base_url = Some(format!("{}/", server.address)));
+    offer(&bare, Anthropic::new).complete(&plain(), None).await.unwrap();
+    assert_eq!(server.requests()[0].line, "POST /v1/messages HTTP/1.1");
+}
+
+async fn stopped(reason: &str) -> Result<ModelAnswer, LlmError> {
+    let reply = Reply::json(200, &json!({ "content": [], "stop_reason": reason }));
+    let server = Server::start(vec![reply]).await;
+    model(&server).complete(&plain(), None).await
+}
+
+#[tokio::test]
+async fn the_reason_to_stop_is_understood() {
+    let reasons = ["end_turn", "stop_sequence", "max_tokens", "refusal"];
+    let mut understood = Vec::new();
+    for reason in reasons {
+        understood.push(stopped(reason).await.unwrap().stop);
+    }
+    assert_eq!(understood, [StopReason::Done, StopReason::Done, StopReason::Length, StopReason::Refused]);
+    let message = "the answer did not fit into the context window".into();
+    assert_eq!(stopped("model_context_window_exceeded").await, Err(LlmError::Overflow { message }));
+}
+
+async fn failed(reply: Reply) -> LlmError {
+    let server = Server::start(vec![reply]).await;
+    model(&server).complete(&plain(), Some(&|_| {})).await.expect_err("it must fail")
+}
+
+#[tokio::test]
+async fn every_failure_is_told_apart() {
+    let error = |status, kind: &str, message: &str| {
+        Reply::json(status, &json!({ "type": "error", "error": { "type": kind, "message": message } }))
+    };
+    let limited = failed(error(429, "rate_limit_error", "slow down").with("retry-after", "20")).await;
+    let message = "429: slow down".to_owned();
+    assert_eq!(limited, LlmError::RateLimited { retry_after: Some(Duration::from_secs(20)), message });
+    let message = "529: Overloaded".to_owned();
+    let overloaded = failed(error(529, "overloaded_error", "Overloaded")).await;
+    assert_eq!(overloaded, LlmError::RateLimited { retry_after: None, message });
+    let refused = failed(error(401, "authentication_error", "invalid x-api-key: sk-canary")).await;
+    assert_eq!(refused, LlmError::Auth { message: "401: invalid x-api-key: [redacted]".into() });
+    let message = "prompt is too long: 210000 tokens > 200000 maximum";
+    let long = failed(error(400, "invalid_request_error", message)).await;
+    assert_eq!(long, LlmError::Overflow { message: format!("400: {message}") });
+    let large = failed(error(413, "request_too_large", "too large")).await;
+    assert_eq!(large, LlmError::Overflow { message: "413: too large".into() });
+    let odd = failed(error(400, "invalid_request_error", "odd")).await;
+    assert_eq!(odd, LlmError::Rejected { message: "400: odd".into() });
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_off_or_fails_on_its_way_is_no_answer() {
+    let end = STREAM.find("event: message_stop").unwrap();
+    let cut = failed(Reply::events(&STREAM[..end], 9)).await;
+    assert_eq!(cut, LlmError::Transient { message: "the stream ended before the answer did".into() });
+    let broken = failed(Reply::events(&STREAM[..end], 9).ending(End::Broken)).await;
+    assert!(matches!(broken, LlmError::Transient { .. }), "{broken:?}");
+    let erring = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n";
+    let overloaded = failed(Reply::events(&format!("{}{erring}", &STREAM[..end]), 9)).await;
+    assert_eq!(overloaded, LlmError::RateLimited { retry_after: None, message: "429: Overloaded".into() });
+}
+
+#[tokio::test]
+async fn a_message_goes_through_tools_and_back_over_the_wire() {
+    let first = json!({
+        "content": [{ "type": "tool_use", "id": "c1", "name": "echo", "input": { "n": 1 } }],
+        "stop_reason": "tool_use", "usage": { "input_tokens": 50, "output_tokens": 5 },
+    });
+    let second = json!({ "content": [{ "type": "text", "text": "One." }], "stop_reason": "end_turn" });
+    let server = Server::start(vec![Reply::json(200, &first), Reply::json(200, &second)]).await;
+    let stage = Stage::new(vec![], vec![Prop::echo("echo")]);
+    let unable = settings(&server, |settings| {
+        settings.provider = "anthropic".into();
+        settings.stream = false;
+    });
+    let settings = Settings { models: [("main".into(), unable)].into(), ..Settings::default() };
+    let models = Models::build(&settings, stage.agent.settings.retry(), &stage.clock).unwrap();
+    let agent = Agent { models, ..stage.agent.clone() };
+    match agent.handle_message(&stage.incoming("Which number?")).await.unwrap() {
+        Handled::Answered(result) => assert_eq!((result.response.as_str(), result.usage.input_tokens), ("One.", 50)),
+        other => panic!("{other:?}"),
+    }
+    let system = "Be brief.\n\nCurrent time: Thursday, 2026-12-24T08:00:00+01:00 (2026-12-24T07:00:00Z).\n\
+                  The recipient's time zone: Europe/Berlin.\nYour tools: echo.\n";
+    let tools = json!([{ "name": "echo", "description": "the tool echo", "input_schema": { "type": "object" } }]);
+    let mut messages = vec![json!({ "role": "user", "content": [{ "type": "text", "text": "Which number?" }] })];
+    let body = |messages: &[Value]| {
+        json!({
+            "model": "model-7", "max_tokens": 8192, "system": system, "messages": messages,
+            "tools": tools, "tool_choice": { "type": "auto" },
+        })
+    };
+    let requests = server.requests();
+    assert_eq!(requests[0].body, body(&messages));
+    messages.push(json!({
+        "role": "assistant", "content": [{ "type": "tool_use", "id": "c1", "name": "echo", "input": { "n": 1 } }],
+    }));
+    messages.push(json!({
+        "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "c1", "content": "{\"n\":1}" }],
+    }));
+    assert_eq!(requests[1].body, body(&messages));
+}
