@@ -74,3 +74,59 @@ impl Held {
         Arc::clone(&self.bell)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeDelta;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::store::Lease;
+
+    fn at(seconds: i64) -> DateTime<Utc> {
+        DateTime::UNIX_EPOCH + TimeDelta::seconds(seconds)
+    }
+
+    /// A claim of a run that is due at `seconds`, good for five more.
+    fn claim(token: i64, seconds: i64) -> Claim {
+        let lease = Lease { run_id: Uuid::from_u128(token as u128), token };
+        Claim { lease, run_at: at(seconds), until: at(seconds + 5) }
+    }
+
+    #[test]
+    fn claims_come_out_at_their_instant_the_earliest_first_and_equal_ones_as_they_were_claimed() {
+        let held = Held::new(10, 10, Active::default());
+        held.add(vec![claim(3, 7), claim(2, 5), claim(1, 5), claim(4, 6)]);
+        assert_eq!(held.next(), Some(at(5)));
+        assert_eq!(held.take_due(at(4), 10), []);
+        let tokens = |claims: Vec<Claim>| claims.iter().map(|claim| claim.lease.token).collect::<Vec<_>>();
+        assert_eq!(tokens(held.take_due(at(6), 2)), [1, 2]);
+        assert_eq!(tokens(held.take_due(at(6), 10)), [4]);
+        assert_eq!(held.next(), Some(at(7)));
+    }
+
+    #[test]
+    fn what_is_leased_ahead_shrinks_with_the_places_that_are_free() {
+        let active = Active::default();
+        let held = Held::new(4, 8, active.clone());
+        assert_eq!((held.free(), held.room()), (4, 12));
+        let places: Vec<_> = (1..=3).map(|token| active.add(claim(token, 0).lease, at(60))).collect();
+        assert_eq!((held.free(), held.room()), (1, 3));
+        held.add(vec![claim(9, 1)]);
+        assert_eq!(held.room(), 2);
+        let last = active.add(claim(4, 0).lease, at(60));
+        assert_eq!((held.free(), held.room()), (0, 0));
+        drop((places, last));
+        assert_eq!((held.free(), held.room()), (4, 11));
+    }
+
+    #[test]
+    fn a_claim_that_has_run_out_is_forgotten() {
+        let held = Held::new(4, 8, Active::default());
+        held.add(vec![claim(1, 1), claim(2, 2)]);
+        held.forget_expired(at(5));
+        assert_eq!(held.room(), 10);
+        held.forget_expired(at(6));
+        assert_eq!((held.room(), held.next()), (11, Some(at(2))));
+    }
+}

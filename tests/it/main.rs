@@ -1,8 +1,8 @@
 //! The integration tests, one binary: this list is their table of contents. `scripts/test.sh` starts what they need.
 
-mod cli;
 mod agent;
 mod api;
+mod cli;
 mod egress;
 mod engine;
 mod notifications;

@@ -21,7 +21,8 @@ use reveille::id::{Scope, Tenant, new_id};
 use reveille::notification::{Addresses, Delivery, Recipient};
 use reveille::run::{Run, RunState};
 use reveille::secret::{Secret, SecretUrl};
-use reveille::store::{self, DeliveryFilter, RunFilter, Store};
+use reveille::store::{self, Cancelled, DeliveryFilter, RunFilter, Store};
+use reveille::task::change::TaskChange;
 use reveille::task::{Draft, Task};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
@@ -98,7 +99,8 @@ impl World {
         World {
             clock: Clock::manual(at("08:00")),
             journal: Journal::new(),
-            settings: engine::Settings::default(),
+            // tests that are not about leases need not beat
+            settings: engine::Settings { lease_seconds: 3600.0, ..engine::Settings::default() },
             database,
             dir: TempDir::new(),
             instances: AtomicUsize::new(0),
@@ -290,8 +292,9 @@ impl Instance {
         self.tick(&self.engine().rescuer).await.expect("a rescue");
     }
 
-    /// Records and starts what is due, and waits until it has ended but for `running` runs.
+    /// Picks up what was left, records and starts what is due, and waits until it has ended but for `running` runs.
     pub async fn live(&self, running: i64) {
+        self.rescue().await;
         self.fire().await;
         self.settle(running).await;
     }
@@ -311,6 +314,21 @@ impl Instance {
             before = now;
             pause(LOOK).await;
         }
+    }
+
+    /// Starts what it can get until the queue is empty, which other instances work on, too.
+    pub async fn settle_shared(&self) {
+        let started = Instant::now();
+        while !self.queue().await.is_empty() {
+            assert!(started.elapsed() < PATIENCE, "the queue has {:?}", self.queue().await);
+            self.work().await;
+        }
+    }
+
+    /// Services that the loops should have ticked lately, and have not.
+    pub fn late_services(&self) -> Vec<&'static str> {
+        let late = self.http().metrics.late_services(self.store.clock().now());
+        late.into_iter().map(|late| late.service).collect()
     }
 
     /// How many runs are ready, claimed, started and parked; those that are none are left out.
@@ -333,7 +351,7 @@ impl Instance {
     /// The task's runs in the order of their instants, a line each: see [`line`].
     pub async fn lines(&self, task: &Task) -> Vec<String> {
         let mut runs = self.runs(task).await;
-        runs.sort_by_key(|run| (run.missed.as_ref().filter(|_| is_skipped(run)).map_or(run.scheduled_for, |m| m.from)));
+        runs.sort_by_key(|run| run.missed.as_ref().filter(|_| is_skipped(run)).map_or(run.scheduled_for, |m| m.from));
         runs.iter().map(line).collect()
     }
 
@@ -352,6 +370,37 @@ impl Instance {
             assert!(started.elapsed() < PATIENCE, "waited in vain: {run:#?}");
             pause(LOOK).await;
         }
+    }
+
+    pub async fn change(&self, task: &Task, change: TaskChange) -> Task {
+        let id = task.id;
+        self.on(move |store| async move { store.change_task(&Scope::Every, id, &change).await })
+            .await
+            .expect("a change")
+    }
+
+    /// Changes fields of a task, as PATCH does.
+    pub async fn edit(&self, task: &Task, json: Value) -> Task {
+        let stored = self.stored(task).await;
+        let draft = Draft::patch(&stored, &json, &self.http().known, self.store.clock().now());
+        let Draft { name, spec, .. } = draft.unwrap_or_else(|faults| panic!("{faults}"));
+        self.change(task, TaskChange::Edit { version: stored.version, name, spec: Box::new(spec) }).await
+    }
+
+    /// Records a run now, as a person may.
+    pub async fn run_now(&self, task: &Task) -> Uuid {
+        let (task_id, now) = (task.id, self.store.clock().now());
+        let id = new_id(now);
+        self.on(move |store| async move { store.run_now(&Scope::Every, task_id, id, None, now, None).await })
+            .await
+            .expect("a run");
+        id
+    }
+
+    pub async fn cancel(&self, id: Uuid) -> Cancelled {
+        self.on(move |store| async move { store.cancel_run(&Scope::Every, id, "no longer needed").await })
+            .await
+            .expect("a run that can be cancelled")
     }
 
     pub async fn stored(&self, task: &Task) -> Task {

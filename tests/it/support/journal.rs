@@ -1,7 +1,7 @@
 //! An executor that does as its task says, and a journal of what it was given. The journal outlives instances, so that
 //! a test sees what was executed on both sides of a crash.
 //!
-//! `action.config.acts` lists what each attempt does, the last one over and over: `succeed`, `say:TEXT`, `retry`,
+//! `action.config.acts` lists what each attempt does, the last one over and over: `succeed`, `say:TEXT`, `nul` (says a text with a NUL), `retry`,
 //! `retry:SECONDS` (Retry-After), `fail`, `skip`, `panic`, `hang` (until it is asked to end), `deaf` (for ever, whatever
 //! is asked), `wait` (until the test opens the gate), `give_up` (as `hang`, but calls what it was asked a passing fault).
 
@@ -123,6 +123,7 @@ impl Scripted {
         let attempt = (job.run.attempt.max(1) - 1) as usize;
         let act = acts[attempt.min(acts.len() - 1)];
         match act.split_once(':').unwrap_or((act, "")) {
+            ("nul", _) => Ok(said("a\0b")),
             ("succeed", _) => Ok(said("done")),
             ("say", text) => Ok(said(text)),
             ("retry", "") => Err(RunError::retry("busy", "try again")),
