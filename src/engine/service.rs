@@ -142,9 +142,11 @@ mod tests {
 
     use super::*;
 
+    type Answer = fn() -> Result<Next, TickError>;
+
     /// Ticks as it is told, tells each tick, and then waits to be woken.
     struct Scripted {
-        script: Mutex<VecDeque<fn() -> Result<Next, TickError>>>,
+        script: Mutex<VecDeque<Answer>>,
         ticks: tokio::sync::mpsc::UnboundedSender<usize>,
         wake: Arc<Notify>,
     }
