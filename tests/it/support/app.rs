@@ -33,6 +33,7 @@ use uuid::Uuid;
 use super::binary::TempDir;
 use super::journal::Journal;
 use super::postgres::Database;
+use super::servers;
 
 /// How long anything may take on a loaded machine with two cores.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -176,11 +177,35 @@ impl World {
         number.unwrap_or_else(|error| panic!("{query}: {error}"))
     }
 
+    /// Ends every session of the database and refuses new ones, as an outage does. Postgres alone can go away.
+    pub async fn take_away(&self) {
+        let name = self.lock_out(false).await;
+        let end = "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity where datname = $1";
+        let mut owner = owner().await;
+        let ended: i64 = sqlx::query_scalar(end).bind(name).fetch_one(&mut owner).await.expect("sessions");
+        assert!(ended > 0, "nobody was connected");
+    }
+
+    pub async fn give_back(&self) {
+        self.lock_out(true).await;
+    }
+
+    async fn lock_out(&self, let_in: bool) -> &str {
+        let Kept::Postgres(database) = &self.database else { panic!("SQLite does not go away") };
+        let statement = format!("alter database {} with allow_connections {let_in}", database.name);
+        owner().await.execute(AssertSqlSafe(statement)).await.expect("alter database");
+        &database.name
+    }
+
     async fn file(&self) -> SqliteConnection {
         let url = format!("sqlite://{}", self.dir.path().join("reveille.db").display());
         let options = sqlx::sqlite::SqliteConnectOptions::from_str(&url).expect("a path").busy_timeout(PATIENCE);
         SqliteConnection::connect_with(&options).await.expect("the database file")
     }
+}
+
+async fn owner() -> PgConnection {
+    PgConnection::connect(&servers::postgres_owner_url()).await.expect("connect as the server's owner")
 }
 
 async fn all_tenants(database: &Database) -> PgConnection {
