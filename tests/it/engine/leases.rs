@@ -10,8 +10,9 @@ use reveille::store::{Cancelled, FireDue, Lease, StoreError};
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::support::app::{Instance, World, on_both};
+use crate::support::app::Instance;
 use crate::support::journal::Ended;
+use crate::support::world::{World, on_both};
 
 on_both! {
     a_run_goes_on_for_as_long_as_its_worker_beats
