@@ -20,7 +20,7 @@ use crate::trigger::policy::CatchUp;
 use crate::trigger::rrule::Rrule;
 use crate::trigger::rrule::parts::Until;
 use crate::trigger::schedule::{Schedule, When};
-use crate::trigger::zone::{Wall, last_date, midnight, parse_instant, parse_zone};
+use crate::trigger::zone::{Wall, first_date, last_date, midnight, parse_instant, parse_zone};
 
 /// How late a fire may still start, where the schedule does not say.
 pub const CATCH_UP_WINDOW: TimeDelta = TimeDelta::hours(1);
@@ -76,7 +76,7 @@ impl Timetable {
         };
         let start = instant("start_at", schedule.start_at.as_deref());
         let end = instant("end_at", schedule.end_at.as_deref());
-        let anchor = start.unwrap_or(cut(anchor).clamp(DateTime::UNIX_EPOCH, last_instant()));
+        let anchor = start.unwrap_or(cut(anchor).clamp(first_instant(), last_instant()));
         let instants = Instants::parse(&schedule.when, anchor, &wall);
         let instants = instants.map_err(|why| fault(schedule.when.field(), why)).ok();
         let (jitter, window) = lengths(schedule, &mut fault);
@@ -115,9 +115,9 @@ impl Timetable {
     }
 
     /// The first nominal instant strictly after `after`, from `start_at` to `end_at`, both inclusive; exclusions are not
-    /// applied. `None`: there is none, or none within 40 years. Nothing lies before 1970.
+    /// applied. `None`: there is none, or none within 40 years. Nothing lies before the year 1.
     pub fn next_after(&self, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        let after = after.max(self.start.unwrap_or(DateTime::UNIX_EPOCH) - TICK);
+        let after = after.max(self.start.unwrap_or(first_instant()) - TICK);
         if after > last_instant() {
             return None;
         }
@@ -134,8 +134,8 @@ impl Timetable {
     /// many there are.
     pub fn last_before(&self, edge: DateTime<Utc>, floor: DateTime<Utc>) -> Option<DateTime<Utc>> {
         // instants are whole milliseconds, so what is before a part of one is before the next whole one
-        let edge = cut(edge.clamp(DateTime::UNIX_EPOCH, last_instant()) + TICK - TimeDelta::nanoseconds(1));
-        let floor = floor.clamp(DateTime::UNIX_EPOCH, last_instant());
+        let edge = cut(edge.clamp(first_instant(), last_instant()) + TICK - TimeDelta::nanoseconds(1));
+        let floor = floor.clamp(first_instant(), last_instant());
         let before_edge = |instant: Option<DateTime<Utc>>| instant.filter(|instant| *instant < edge);
         let mut back = TimeDelta::seconds(1);
         let mut low = loop {
@@ -229,7 +229,7 @@ impl Timetable {
 
     /// The first `limit` instants from `from` (inclusive) to `to` (exclusive), exclusions applied.
     pub fn between(&self, from: DateTime<Utc>, to: DateTime<Utc>, limit: usize) -> Vec<DateTime<Utc>> {
-        let from = from.max(DateTime::UNIX_EPOCH) - TICK;
+        let from = from.max(first_instant()) - TICK;
         self.firing_after(from).take_while(|instant| *instant < to).take(limit).collect()
     }
 
@@ -247,6 +247,11 @@ impl Timetable {
             None
         })
     }
+}
+
+/// No schedule has an instant before it.
+fn first_instant() -> DateTime<Utc> {
+    midnight(first_date()).and_utc()
 }
 
 /// No schedule has an instant after it.
@@ -399,9 +404,9 @@ mod tests {
             for anchor in ends {
                 let table = schedule(when.clone()).compile(anchor).unwrap();
                 assert_eq!(table.next_after(ends[1]), None, "{when}");
-                assert!(table.preview(ends[0], 2).iter().all(|instant| *instant >= DateTime::UNIX_EPOCH), "{when}");
-                assert!(table.between(ends[0], ends[1], 2).iter().all(|i| *i >= DateTime::UNIX_EPOCH), "{when}");
-                assert!(table.last_before(ends[1], ends[0]).is_none_or(|i| i >= DateTime::UNIX_EPOCH), "{when}");
+                assert!(table.preview(ends[0], 2).iter().all(|instant| *instant >= first_instant()), "{when}");
+                assert!(table.between(ends[0], ends[1], 2).iter().all(|i| *i >= first_instant()), "{when}");
+                assert!(table.last_before(ends[1], ends[0]).is_none_or(|i| i >= first_instant()), "{when}");
             }
         }
     }

@@ -203,7 +203,7 @@ pub fn parse_instant(text: &str, wall: &Wall) -> Result<DateTime<Utc>, String> {
         }
     };
     match instant.naive_utc().date() {
-        date if date < first_date() => Err(format!("`{text}` is before 1970")),
+        date if date < first_date() => Err(format!("`{text}` is before the year 1")),
         date if date > last_date() => Err(format!("`{text}` is after the year {LAST_YEAR}")),
         _ => Ok(cut(instant)),
     }
@@ -219,8 +219,9 @@ fn parse_local(text: &str) -> Option<NaiveDateTime> {
     FORMS.iter().find_map(|form| NaiveDateTime::parse_from_str(text, form).ok())
 }
 
-fn first_date() -> NaiveDate {
-    DateTime::UNIX_EPOCH.naive_utc().date()
+/// The first date that a schedule may have an instant on.
+pub fn first_date() -> NaiveDate {
+    NaiveDate::from_ymd_opt(1, 1, 1).unwrap_or(NaiveDate::MIN)
 }
 
 /// The last date that a schedule may have an instant on.
@@ -327,7 +328,7 @@ mod tests {
             parse_instant("2026-03-29T02:30:00", &strict).unwrap_err(),
             "`2026-03-29T02:30:00` does not exist in Europe/Berlin: the clock is put forward past it"
         );
-        for bad in ["tomorrow", "2026-02-30T00:00:00Z", "1969-12-31T00:00:00Z", "9001-01-01T00:00:00Z", ""] {
+        for bad in ["tomorrow", "2026-02-30T00:00:00Z", "0000-12-31T00:00:00Z", "9001-01-01T00:00:00Z", ""] {
             assert!(parse_instant(bad, &berlin).is_err(), "{bad}");
         }
     }

@@ -1,5 +1,6 @@
 //! The integration tests, one binary: this list is their table of contents. `scripts/test.sh` starts what they need.
 
+mod conformance;
 mod agent;
 mod api;
 mod cli;

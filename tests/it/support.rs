@@ -5,6 +5,7 @@
 pub mod api;
 pub mod app;
 pub mod binary;
+pub mod gate;
 pub mod journal;
 pub mod model;
 pub mod postgres;

@@ -25,7 +25,7 @@ async fn the_demo_tells_the_whole_story_in_under_a_minute_and_cleans_up() {
         "Ann's phone rings",
         "its signature is right; the delivery is delivered",
         "│ Morning mail",
-        "ICE 599 at 10:28 leaves",
+        "The railway writes",
         "That took",
     ];
     let mut rest = told.as_str();
