@@ -7,8 +7,9 @@ use reveille::task::change::TaskChange;
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::support::app::{Instance, World, at, on_both};
+use crate::support::app::Instance;
 use crate::support::journal::Ended;
+use crate::support::world::{World, at, on_both};
 
 on_both! {
     a_failed_attempt_is_tried_again_within_its_back_off
