@@ -44,6 +44,8 @@ pub trait Service: Send + Sync + 'static {
     const NAME: &'static str;
     /// The longest wait: what no hint tells is found by looking.
     const LOOK_AGAIN: Duration;
+    /// The longest tick, in real time. A wire that was cut without a word never answers; the next tick takes another.
+    const TIME_LIMIT: Duration = Duration::from_secs(30);
 
     /// Does what there is to do now, a bounded part of it.
     fn tick(&self) -> impl Future<Output = Result<Next, TickError>> + Send;
@@ -107,7 +109,10 @@ impl Looped {
 
     /// A tick with its panics caught and its end recorded; `None` when it failed.
     async fn tick_once<S: Service>(&self, service: &S) -> Option<Next> {
-        let ticked = AssertUnwindSafe(service.tick()).catch_unwind().await;
+        let tick = async {
+            tokio::time::timeout(S::TIME_LIMIT, service.tick()).await.unwrap_or(Err(TickError::Slow(S::TIME_LIMIT)))
+        };
+        let ticked = AssertUnwindSafe(tick).catch_unwind().await;
         let now = self.clock.now();
         match ticked {
             Ok(Ok(next)) => {
@@ -142,9 +147,12 @@ mod tests {
 
     use super::*;
 
+    /// What a tick does; `None`: it hangs.
+    type Act = fn() -> Option<Result<Next, TickError>>;
+
     /// Ticks as it is told, tells each tick, and then waits to be woken.
     struct Scripted {
-        script: Mutex<VecDeque<fn() -> Result<Next, TickError>>>,
+        script: Mutex<VecDeque<Act>>,
         ticks: tokio::sync::mpsc::UnboundedSender<usize>,
         wake: Arc<Notify>,
     }
@@ -152,6 +160,7 @@ mod tests {
     impl Service for Scripted {
         const NAME: &'static str = "scripted";
         const LOOK_AGAIN: Duration = Duration::from_secs(100);
+        const TIME_LIMIT: Duration = Duration::from_millis(20);
 
         async fn tick(&self) -> Result<Next, TickError> {
             let (act, left) = {
@@ -159,7 +168,10 @@ mod tests {
                 (script.pop_front(), script.len())
             };
             self.ticks.send(left).unwrap();
-            act.map_or(Ok(Next::OnWake), |act| act())
+            match act.map_or(Some(Ok(Next::OnWake)), |act| act()) {
+                Some(ticked) => ticked,
+                None => std::future::pending().await,
+            }
         }
 
         fn hint(&self) -> BoxFuture<'static, ()> {
@@ -177,7 +189,7 @@ mod tests {
         ended: JoinHandle<()>,
     }
 
-    fn looping(script: &[fn() -> Result<Next, TickError>]) -> Looping {
+    fn looping(script: &[Act]) -> Looping {
         let (clock, metrics) = (Clock::manual(DateTime::UNIX_EPOCH), Metrics::new());
         let (sender, ticks) = tokio::sync::mpsc::unbounded_channel();
         let (wake, stop) = (Arc::<Notify>::default(), CancellationToken::new());
@@ -203,13 +215,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_or_an_error_in_a_tick_is_survived_and_shown() {
-        let mut looping =
-            looping(&[|| panic!("as told"), || Err(TickError::ClockUnknown), || Ok(Next::OnWake), || panic!("again")]);
-        assert_eq!([looping.ticked().await, looping.ticked().await, looping.ticked().await], [3, 2, 1]);
+    async fn a_tick_that_panics_fails_or_hangs_is_survived_and_shown() {
+        let mut looping = looping(&[
+            || panic!("as told"),
+            || Some(Err(TickError::ClockUnknown)),
+            || None,
+            || Some(Ok(Next::OnWake)),
+            || panic!("not before it is woken"),
+        ]);
+        for left in [4, 3, 2, 1] {
+            assert_eq!(looping.ticked().await, left);
+        }
         assert!(looping.is_quiet().await);
         let text = looping.metrics.text();
-        assert!(text.contains(r#"reveille_service_ticks_total{service="scripted",result="error"} 2"#), "{text}");
+        assert!(text.contains(r#"reveille_service_ticks_total{service="scripted",result="error"} 3"#), "{text}");
         assert!(text.contains(r#"reveille_service_ticks_total{service="scripted",result="ok"} 1"#), "{text}");
         looping.stop.cancel();
         looping.ended.await.unwrap();
@@ -217,7 +236,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_tick_follows_at_the_instant_that_was_asked_for_or_at_a_hint() {
-        let mut looping = looping(&[|| Ok(Next::Now), || Ok(Next::At(DateTime::UNIX_EPOCH + TimeDelta::seconds(10)))]);
+        let mut looping =
+            looping(&[|| Some(Ok(Next::Now)), || Some(Ok(Next::At(DateTime::UNIX_EPOCH + TimeDelta::seconds(10))))]);
         assert_eq!([looping.ticked().await, looping.ticked().await], [1, 0]);
         assert!(looping.is_quiet().await);
         looping.clock.advance(TimeDelta::seconds(9));
@@ -236,7 +256,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_service_that_does_not_come_to_a_good_tick_is_late_until_it_has_stopped() {
-        let mut looping = looping(&[|| Ok(Next::OnWake)]);
+        let mut looping = looping(&[|| Some(Ok(Next::OnWake))]);
         looping.ticked().await;
         assert!(looping.is_quiet().await);
         let late = |looping: &Looping, seconds: i64| {

@@ -8,9 +8,10 @@ mod schedule;
 mod serve;
 
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use serde_json::Value;
+use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use crate::support::binary::{Service, TempDir, reveille};
@@ -53,6 +54,15 @@ impl<'a> Shell<'a> {
 
     async fn run(&self, arguments: &[&str]) -> Done {
         Done::of(self.command(arguments).output().await.expect("run the binary"))
+    }
+
+    /// A command that reads `text` from its standard input.
+    async fn fed(&self, arguments: &[&str], text: &str) -> Done {
+        let mut command = self.command(arguments);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("run");
+        child.stdin.take().expect("its stdin").write_all(text.as_bytes()).await.expect("feed it");
+        Done::of(child.wait_with_output().await.expect("run the binary"))
     }
 
     /// What a command that must succeed prints.

@@ -11,3 +11,4 @@ pub mod model;
 pub mod postgres;
 pub mod servers;
 pub mod smtp;
+pub mod world;

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::Shell;
 use crate::support::binary::{Service, TempDir};
+use crate::support::smtp::MailServer;
 
 /// A service whose model asks for the time and answers.
 fn scripted() -> Service {
@@ -194,6 +195,31 @@ async fn tokens_and_recipients_are_made_shown_and_revoked() {
     assert_eq!(set["addresses"], json!({ "email": "ann@example.org" }));
     assert!(shell.ok(&["recipient", "show", "ann"]).await.contains("ann@example.org"));
     assert_eq!(shell.json(&["delivery", "list"]).await, json!({ "items": [] }));
+}
+
+#[tokio::test]
+async fn a_test_message_is_waited_for_until_it_has_arrived_or_not() {
+    let mail = MailServer::start().await;
+    let mut service = Service::new()
+        .with("REVEILLE_CHANNELS__EMAIL__URL", format!("smtp://{}", mail.address()))
+        .with("REVEILLE_CHANNELS__EMAIL__FROM", "reveille@example.org");
+    service.start().await;
+    let shell = Shell::beside(&service);
+    assert_eq!(shell.refused(&["notify", "test", "ann"]).await, "error: there is no such recipient\n");
+    shell.ok(&["recipient", "set", "ann", "--email", "ann@example.org"]).await;
+    let delivery = shell.json(&["notify", "test", "ann", "--channel", "email"]).await;
+    assert_eq!((&delivery["state"], &delivery["kind"]), (&json!("delivered"), &json!("notice")));
+    let mails = mail.messages();
+    assert_eq!(mails.len(), 1);
+    assert_eq!(mails[0].header("Subject"), "Reveille can reach you");
+
+    let typed = ["recipient", "set", "bob", "--webhook", "https://127.0.0.1/closed", "--webhook-secret-stdin"];
+    let done = shell.fed(&typed, "whsec_c2VjcmV0IGNhbmFyeSBvZiB0aGUgdGVzdHMgMDEyMzQ1Njc=\n").await;
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert!(done.out.contains("https://127.0.0.1/closed (signed)") && !done.out.contains("c2Vj"), "{}", done.out);
+    let done = shell.run(&["notify", "test", "bob"]).await;
+    assert_eq!(done.code, 1);
+    assert!(done.out.contains("127.0.0.1") && done.err.contains("the message is failed"), "{}{}", done.out, done.err);
 }
 
 #[tokio::test]

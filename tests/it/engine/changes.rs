@@ -7,7 +7,7 @@ use reveille::store::Cancelled;
 use reveille::task::change::TaskChange;
 use serde_json::json;
 
-use crate::support::app::{World, at, on_both};
+use crate::support::world::{World, at, on_both};
 
 on_both! {
     a_paused_task_fires_nothing_and_says_so_when_it_is_resumed

@@ -7,7 +7,7 @@ use reveille::run::{Run, RunState};
 use reveille::trigger::jitter::spread;
 use serde_json::json;
 
-use crate::support::app::{World, at, on_both};
+use crate::support::world::{World, at, on_both};
 
 on_both! {
     every_kind_of_schedule_fires_at_its_instants_and_goes_on_after_a_restart

@@ -3,14 +3,16 @@
 use std::time::{Duration, Instant};
 
 use reveille::clock::pause;
+use reveille::engine::service::TickError;
 use reveille::notification::Kind;
 use reveille::run::RunState;
-use reveille::store::{Cancelled, FireDue, Lease};
+use reveille::store::{Cancelled, FireDue, Lease, StoreError};
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::support::app::{Instance, World, on_both};
+use crate::support::app::Instance;
 use crate::support::journal::Ended;
+use crate::support::world::{World, on_both};
 
 on_both! {
     a_run_goes_on_for_as_long_as_its_worker_beats
@@ -223,4 +225,29 @@ async fn a_start_whose_answer_was_lost_is_answered_again(world: World) {
     instance.rescue().await;
     assert_eq!(instance.runs(&task).await[0].state, RunState::Running, "the lease is the later one");
     instance.crash();
+}
+
+#[tokio::test]
+async fn an_end_that_comes_while_the_database_is_away_is_recorded_once_it_is_back() {
+    let mut world = World::postgres().await;
+    let (instance, id) = running(&mut world, json!({ "acts": ["wait"] })).await;
+    world.take_away().await;
+    let engine = instance.engine();
+    let beaten = instance.tick(&engine.heartbeat).await;
+    assert!(matches!(beaten, Err(TickError::Store(StoreError::Unavailable(_)))), "{beaten:?}");
+    let fired = instance.tick(&engine.scheduler).await;
+    assert!(matches!(fired, Err(TickError::Store(StoreError::Unavailable(_)))), "{fired:?}");
+    world.journal.open_gate();
+    until_ended(&world, id, &[Ended::ByItself]).await;
+    world.advance(60.0);
+    world.give_back().await;
+    let run = instance.until(id, |run| run.state.is_final()).await;
+    assert_eq!(
+        (run.state, run.attempt, run.crashes),
+        (RunState::Succeeded, 1, 0),
+        "its lease is over, but still its own"
+    );
+    instance.settle(0).await;
+    assert_eq!(world.journal.begun().len(), 1);
+    instance.finish(&world).await;
 }

@@ -3,8 +3,8 @@
 use reveille::run::RunState;
 use serde_json::{Value, json};
 
-use crate::support::app::{World, on_both};
 use crate::support::journal::Ended;
+use crate::support::world::{World, on_both};
 
 on_both! {
     skip_records_which_run_was_in_the_way

@@ -8,8 +8,9 @@ use reveille::engine::Running;
 use reveille::run::RunState;
 use serde_json::{Value, json};
 
-use crate::support::app::{Instance, World, on_both};
+use crate::support::app::Instance;
 use crate::support::journal::Ended;
+use crate::support::world::{World, on_both};
 
 on_both! {
     the_loops_fire_execute_and_stop
@@ -103,7 +104,7 @@ async fn two_instances_on_one_postgres_share_a_thousand_tasks_of_one_second_and_
         for _ in 0..3 {
             instance.fire().await;
         }
-        world.clock.sleep_until(crate::support::app::at("08:01")).await;
+        world.clock.sleep_until(crate::support::world::at("08:01")).await;
         instance.settle_shared().await;
     };
     let release = async {

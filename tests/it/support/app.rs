@@ -1,193 +1,36 @@
 //! The service in the test's own process, on a clock that stands still: built by `app::build`, ticked by hand.
 //!
-//! A [`World`] has the database, the clock and the journal; instances come and go in it. Each instance has a runtime of
-//! its own, so that a crash takes all of it, as the death of a process would. What an instance leaves behind when it is
-//! finished (a queued run, a slot, a parked run) fails the test.
+//! Instances come and go in a [`World`]. Each has a runtime of its own, so that a crash takes all of it, as the death of
+//! a process would. What an instance leaves behind when it is finished (a queued run, a slot, a parked run) fails the test.
 
-use std::path::Path;
-use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use reveille::app::{Built, Extras, build};
 use reveille::clock::{Clock, pause};
 use reveille::config::Config;
 use reveille::engine::service::{Next, Service, TickError};
 use reveille::engine::{self, Engine};
+use reveille::executor::Executor;
 use reveille::http;
 use reveille::id::{Scope, Tenant, new_id};
 use reveille::notification::{Addresses, Delivery, Recipient};
 use reveille::run::{Run, RunState};
-use reveille::secret::{Secret, SecretUrl};
-use reveille::store::{self, Cancelled, DeliveryFilter, RunFilter, Store};
+use reveille::store::{Cancelled, DeliveryFilter, RunFilter, Store};
 use reveille::task::change::TaskChange;
 use reveille::task::{Draft, Task};
 use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::binary::TempDir;
-use super::journal::Journal;
-use super::postgres::Database;
+use super::world::{World, at};
 
 /// How long anything may take on a loaded machine with two cores.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks at something that comes by itself.
 const LOOK: Duration = Duration::from_millis(2);
-/// Instances on Postgres share their keys.
-const MASTER_KEY: &str = "test:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
-
-/// Runs each of these cases on SQLite and on Postgres.
-macro_rules! on_both {
-    ($($case:ident)*) => { $(
-        mod $case {
-            #[tokio::test]
-            async fn sqlite() {
-                super::$case($crate::support::app::World::sqlite()).await;
-            }
-
-            #[tokio::test]
-            async fn postgres() {
-                super::$case($crate::support::app::World::postgres().await).await;
-            }
-        }
-    )* };
-}
-pub(crate) use on_both;
-
-/// An instant of the day on which all tests take place: `08:00`, `08:00:30`, or `02 08:00` of another day of the month.
-pub fn at(text: &str) -> DateTime<Utc> {
-    let (day, time) = text.split_once(' ').unwrap_or(("01", text));
-    let seconds = if time.len() > 5 { "" } else { ":00" };
-    format!("2027-03-{day}T{time}{seconds}Z").parse().unwrap_or_else(|error| panic!("{text}: {error}"))
-}
-
-/// What outlives an instance. It begins at 08:00.
-pub struct World {
-    pub clock: Clock,
-    pub journal: Journal,
-    pub settings: engine::Settings,
-    database: Kept,
-    dir: TempDir,
-    instances: AtomicUsize,
-}
-
-enum Kept {
-    Sqlite,
-    Postgres(Database),
-}
-
-impl World {
-    pub fn sqlite() -> World {
-        World::new(Kept::Sqlite)
-    }
-
-    pub async fn postgres() -> World {
-        let migrate = |url: String| async move {
-            let settings = store::Settings { url: SecretUrl::new(url), max_connections: 2 };
-            let store = Store::open(&settings, Path::new("."), Clock::system(), |_| {}).await.expect("migrate");
-            store.close().await;
-        };
-        World::new(Kept::Postgres(Database::copy_of("engine_template", migrate).await))
-    }
-
-    fn new(database: Kept) -> World {
-        World {
-            clock: Clock::manual(at("08:00")),
-            journal: Journal::new(),
-            // tests that are not about leases need not beat
-            settings: engine::Settings { lease_seconds: 3600.0, ..engine::Settings::default() },
-            database,
-            dir: TempDir::new(),
-            instances: AtomicUsize::new(0),
-        }
-    }
-
-    pub fn is_postgres(&self) -> bool {
-        matches!(self.database, Kept::Postgres(_))
-    }
-
-    /// Moves the clock to an instant of [`at`].
-    pub fn advance_to(&self, text: &str) {
-        self.clock.advance(at(text) - self.clock.now());
-    }
-
-    /// Moves the clock by seconds.
-    pub fn advance(&self, seconds: f64) {
-        self.clock.advance(TimeDelta::milliseconds((seconds * 1000.0) as i64));
-    }
-
-    /// A service on this world's database and clock, built and not running.
-    pub fn instance(&self) -> Instance {
-        self.instance_on(self.clock.clone())
-    }
-
-    /// A service with a clock of its own.
-    pub fn instance_on(&self, clock: Clock) -> Instance {
-        let number = self.instances.fetch_add(1, Ordering::Relaxed);
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-        let (config, executor) = (self.config(), self.journal.executor(number));
-        let handle = runtime.handle().clone();
-        let building = move || {
-            let extras = Extras { executors: vec![executor], ..Extras::default() };
-            handle.block_on(build(&config, clock, extras, CancellationToken::new(), |_| {})).expect("a service")
-        };
-        let Built { store, engine, http, .. } = std::thread::spawn(building).join().expect("a service");
-        let stop = CancellationToken::new();
-        let _in_it = runtime.enter();
-        drop(engine.finisher.run(stop.clone()));
-        Instance { number, store, engine: Some(engine), http: Some(http), runtime: Some(runtime), stop }
-    }
-
-    fn config(&self) -> Config {
-        let mut config = Config::default();
-        config.server.data_dir = self.dir.path().to_string_lossy().into_owned();
-        config.engine = self.settings.clone();
-        if let Kept::Postgres(database) = &self.database {
-            config.database.url = SecretUrl::new(database.url.clone());
-            config.vault.master_keys = vec![Secret::new(MASTER_KEY)];
-        }
-        config
-    }
-
-    /// Changes or damages what is stored, behind the service's back. The text may differ: `(sqlite, postgres)`.
-    pub async fn execute(&self, sqlite: &str, postgres: &str) {
-        let done = match &self.database {
-            Kept::Sqlite => self.file().await.execute(AssertSqlSafe(sqlite)).await.map(|done| done.rows_affected()),
-            Kept::Postgres(database) => {
-                let mut connection = all_tenants(database).await;
-                connection.execute(AssertSqlSafe(postgres)).await.map(|done| done.rows_affected())
-            }
-        };
-        assert!(done.expect("a statement") > 0, "nothing was changed by {sqlite}");
-    }
-
-    /// One number, asked behind the service's back.
-    pub async fn number(&self, query: &'static str) -> i64 {
-        let number = match &self.database {
-            Kept::Sqlite => sqlx::query_scalar(query).fetch_one(&mut self.file().await).await,
-            Kept::Postgres(database) => sqlx::query_scalar(query).fetch_one(&mut all_tenants(database).await).await,
-        };
-        number.unwrap_or_else(|error| panic!("{query}: {error}"))
-    }
-
-    async fn file(&self) -> SqliteConnection {
-        let url = format!("sqlite://{}", self.dir.path().join("reveille.db").display());
-        let options = sqlx::sqlite::SqliteConnectOptions::from_str(&url).expect("a path").busy_timeout(PATIENCE);
-        SqliteConnection::connect_with(&options).await.expect("the database file")
-    }
-}
-
-async fn all_tenants(database: &Database) -> PgConnection {
-    let mut connection = database.connect().await;
-    connection.execute("set reveille.tenant = '*'").await.expect("a setting");
-    connection
-}
 
 /// One service, ticked by hand.
 pub struct Instance {
@@ -200,6 +43,23 @@ pub struct Instance {
 }
 
 impl Instance {
+    /// Builds a service in a runtime of its own; only the writer of ends runs, everything else is ticked.
+    pub(super) fn build(number: usize, config: Config, clock: Clock, executor: Arc<dyn Executor>) -> Instance {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+        let handle = runtime.handle().clone();
+        let building = move || {
+            let extras = Extras { executors: vec![executor], ..Extras::default() };
+            handle.block_on(build(&config, clock, extras, CancellationToken::new(), |_| {})).expect("a service")
+        };
+        let Built { store, engine, http, .. } = std::thread::spawn(building).join().expect("a service");
+        let stop = CancellationToken::new();
+        let in_it = runtime.enter();
+        drop(engine.finisher.run(stop.clone()));
+        drop(in_it);
+        Instance { number, store, engine: Some(engine), http: Some(http), runtime: Some(runtime), stop }
+    }
+
     pub fn engine(&self) -> &Engine {
         self.engine.as_ref().expect("an engine that was not started")
     }
