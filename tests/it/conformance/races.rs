@@ -24,14 +24,16 @@ use super::world::{LEASE, START, World, end_of, leases, open_postgres, spec};
 use crate::support::gate::Gate;
 
 /// What one of the two does, by its name; its answer is what it says of itself.
-struct Act(&'static str, Box<dyn Fn(Store, Arc<Scene>) -> BoxFuture<'static, Result<String, StoreError>>>);
+struct Act(&'static str, Box<dyn Fn(Store, Arc<Scene>) -> Doing>);
+
+type Doing = BoxFuture<'static, Result<String, StoreError>>;
 
 fn act<F, R>(name: &'static str, what: impl Fn(Store, Arc<Scene>) -> F + 'static) -> Act
 where
     F: Future<Output = Result<R, StoreError>> + Send + 'static,
     R: Debug,
 {
-    let does = move |store, scene| -> BoxFuture<'static, _> {
+    let does = move |store, scene| -> Doing {
         let doing = what(store, scene);
         Box::pin(async move { doing.await.map(|done| format!("{done:?}")) })
     };
