@@ -1,5 +1,7 @@
 //! How runs end: attempts, limits, cancellation, and executors that misbehave. None of it concerns another run.
 
+use std::time::Duration;
+
 use reveille::notification::Kind;
 use reveille::run::RunState;
 use reveille::store::Cancelled;
@@ -27,6 +29,7 @@ on_both! {
     an_output_with_a_nul_does_not_keep_a_run_from_ending
     a_result_is_told_unless_nobody_wants_it
     two_hundred_slow_runs_delay_no_other
+    the_end_of_a_run_wakes_the_worker_where_another_waits_for_its_place
 }
 
 fn attempts(world: &World, run: Uuid) -> Vec<i32> {
@@ -275,4 +278,33 @@ async fn two_hundred_slow_runs_delay_no_other(mut world: World) {
     }
     assert_eq!(instance.lines(&quick).await, ["08:01", "08:02", "08:03"].map(|at| format!("{at} succeeded")));
     instance.crash();
+}
+
+async fn the_end_of_a_run_wakes_the_worker_where_another_waits_for_its_place(mut world: World) {
+    world.settings.max_concurrent_runs = 2;
+    let instance = world.instance();
+    let mut runs = Vec::new();
+    for seconds in [60, 300, 60] {
+        let task = instance.task(json!({ "acts": [format!("sleep:{seconds}")], "trigger": far_ahead() })).await;
+        runs.push(instance.run_now(&task).await);
+        instance.settle(runs.len().min(2) as i64).await;
+    }
+    let waiting = instance.worker_hint();
+    world.advance(60.0);
+    let woken = tokio::time::timeout(Duration::from_secs(30), waiting).await;
+    assert_eq!(woken, Ok(()), "there is a place for the third");
+    instance.settle(2).await;
+    world.advance(60.0);
+    instance.until(runs[2], |run| run.state == RunState::Succeeded).await;
+    instance.settle(1).await;
+
+    let mut waiting = instance.worker_hint();
+    world.advance(180.0);
+    instance.until(runs[1], |run| run.state == RunState::Succeeded).await;
+    assert!(futures::poll!(&mut waiting).is_pending(), "there is nothing that it could do");
+    instance.finish(&world).await;
+}
+
+fn far_ahead() -> serde_json::Value {
+    json!({ "type": "schedule", "at": "2027-04-01T00:00:00Z" })
 }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use reveille::app::{Built, Extras, build};
 use reveille::clock::{Clock, pause};
 use reveille::config::Config;
@@ -150,6 +152,16 @@ impl Instance {
 
     pub async fn rescue(&self) {
         self.tick(&self.engine().rescuer).await.expect("a rescue");
+    }
+
+    /// What the worker waits for from now on; older hints are used up.
+    pub fn worker_hint(&self) -> BoxFuture<'static, ()> {
+        loop {
+            let mut hint = self.engine().worker.hint();
+            if (&mut hint).now_or_never().is_none() {
+                return hint;
+            }
+        }
     }
 
     /// Picks up what was left, records and starts what is due, and waits until it has ended but for `running` runs.

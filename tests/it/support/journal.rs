@@ -2,7 +2,7 @@
 //! a test sees what was executed on both sides of a crash.
 //!
 //! `action.config.acts` lists what each attempt does, the last one over and over: `succeed`, `say:TEXT`, `nul` (says a text with a NUL), `retry`,
-//! `retry:SECONDS` (Retry-After), `fail`, `skip`, `panic`, `hang` (until it is asked to end), `deaf` (for ever, whatever
+//! `retry:SECONDS` (Retry-After), `fail`, `skip`, `panic`, `hang` (until it is asked to end), `sleep:SECONDS`, `deaf` (for ever, whatever
 //! is asked), `wait` (until the test opens the gate), `give_up` (as `hang`, but calls what it was asked a passing fault).
 
 use std::sync::{Arc, Mutex};
@@ -140,6 +140,10 @@ impl Scripted {
                 Err(RunError::retry("interrupted", "a connection broke"))
             }
             ("deaf", _) => std::future::pending().await,
+            ("sleep", seconds) => {
+                job.clock.sleep(Duration::from_secs(seconds.parse().expect("seconds"))).await;
+                Ok(said("slept"))
+            }
             ("wait", _) => {
                 let _ = self.journal.0.gate.subscribe().wait_for(|open| *open).await;
                 Ok(said("waited"))
