@@ -138,7 +138,7 @@ pub(super) const INSERT_RUN: &str = "
     on conflict (task_id, fire_key) do nothing";
 
 /// Locks `due`, the first in the order, so that a task that is being deleted gets no run.
-const LOCK_DUE: Split = Split {
+pub(super) const LOCK_DUE: Split = Split {
     postgres: "select epoch from due where task_id = $1 for update",
     sqlite: "select epoch from due where task_id = $1",
 };

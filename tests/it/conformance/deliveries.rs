@@ -82,7 +82,7 @@ async fn a_message_is_stored_once_for_each_key_and_channel(world: &World) {
     assert_eq!(posted, expected);
     world.pass(1);
     world.store.post_delivery(&NewDelivery { text: Some("other".into()), ..message("k") }).await.unwrap();
-    assert_eq!(listed(world, DeliveryFilter::default()).await, [posted.clone()]);
+    assert_eq!(listed(world, DeliveryFilter::default()).await, std::slice::from_ref(&posted));
     world.store.post_delivery(&NewDelivery { channel: "webhook".into(), ..message("k") }).await.unwrap();
     world
         .store

@@ -249,6 +249,6 @@ async fn a_trigger_that_can_not_be_read_disables_its_task_and_harms_no_other(wor
     assert_eq!((fired.tasks, fired.disabled.len(), fired.disabled[0].0), (2, 1, broken.id));
     let after = world.get_task(broken.id).await;
     assert_eq!((after.status, after.next_fire_at), (TaskStatus::Disabled, None));
-    assert!(after.status_reason.unwrap().starts_with("trigger/trigger/timezone: "), "says where");
+    assert!(after.status_reason.unwrap().starts_with("/trigger/timezone: "), "says where");
     assert_eq!(world.runs_of(&sound).await.len(), 1);
 }

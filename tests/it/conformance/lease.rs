@@ -18,7 +18,7 @@ on_both!(
     what_is_ready_later_is_not_claimed_now,
     a_started_run_is_running_on_the_record,
     a_claim_that_does_not_stand_any_more_does_not_start,
-    starting_again_after_a_lost_answer_starts_nothing,
+    starting_again_after_a_lost_answer_answers_alike,
     a_beat_renews_what_is_held_and_leaves_out_what_is_lost,
     cancels_are_heard_by_the_worker_that_runs,
     an_end_is_written_whole_with_its_deliveries,
@@ -132,11 +132,15 @@ async fn a_claim_that_does_not_stand_any_more_does_not_start(world: &World) {
     assert_eq!(world.store.start_runs(&leases(&theirs), at(45)).await.unwrap().started.len(), 1);
 }
 
-async fn starting_again_after_a_lost_answer_starts_nothing(world: &World) {
+async fn starting_again_after_a_lost_answer_answers_alike(world: &World) {
     let started = world.started(&world.task(json!({"interval": "1m"})).await).await;
-    assert_eq!(world.store.start_runs(&[started.lease], at(45)).await.unwrap(), Starts::default());
-    assert_eq!(world.get_run(started.run.id).await.attempt, 1);
+    world.pass(3);
+    let starts = world.store.start_runs(&[started.lease], at(48)).await.unwrap();
+    let again = StartedRun { lease_until: at(48), ..started.clone() };
+    assert_eq!(starts, Starts { started: vec![again], blocked: vec![] });
+    assert_eq!(world.get_run(started.run.id).await, started.run);
     world.succeed(&started).await;
+    assert_eq!(world.store.start_runs(&[started.lease], at(48)).await.unwrap(), Starts::default());
 }
 
 async fn a_beat_renews_what_is_held_and_leaves_out_what_is_lost(world: &World) {
