@@ -27,6 +27,7 @@ on_both! {
     a_task_that_can_not_be_read_fails_its_run_alone
     an_executor_may_refuse_a_run
     an_output_with_a_nul_does_not_keep_a_run_from_ending
+    an_end_that_the_database_refuses_becomes_a_failure_and_holds_up_no_other
     a_result_is_told_unless_nobody_wants_it
     two_hundred_slow_runs_delay_no_other
     the_end_of_a_run_wakes_the_worker_where_another_waits_for_its_place
@@ -248,6 +249,26 @@ async fn an_output_with_a_nul_does_not_keep_a_run_from_ending(world: World) {
     instance.live(0).await;
     let run = only_run(&instance, &task).await;
     assert_eq!((run.state, run.output.as_deref()), (RunState::Succeeded, Some("a\u{FFFD}b")));
+    instance.finish(&world).await;
+}
+
+async fn an_end_that_the_database_refuses_becomes_a_failure_and_holds_up_no_other(world: World) {
+    let instance = world.instance();
+    instance.recipient().await;
+    world
+        .define(
+            "create trigger refuse before update on runs when new.output = 'refused' begin select raise(abort, 'no'); end",
+            "alter table runs add constraint refuse check (output <> 'refused')",
+        )
+        .await;
+    let refused = instance.task(json!({ "acts": ["say:refused"], "max_runs": 1 })).await;
+    let sound = instance.task(json!({ "output": null, "max_runs": 1 })).await;
+    world.advance_to("08:01");
+    instance.live(0).await;
+    assert_eq!(instance.lines(&refused).await, ["08:01 failed unrecordable"]);
+    assert_eq!(instance.lines(&sound).await, ["08:01 succeeded"]);
+    let told: Vec<_> = instance.deliveries().await.into_iter().map(|d| d.kind).collect();
+    assert_eq!(told, [Kind::Failure]);
     instance.finish(&world).await;
 }
 
