@@ -186,6 +186,7 @@ macro_rules! enqueue {
         .await?
     };
 }
+pub(super) use enqueue;
 
 #[derive(sqlx::FromRow)]
 struct RunRow {

@@ -16,7 +16,7 @@ use crate::notification::{Kind, NewDelivery, Recipient};
 use crate::store::db::Db;
 use crate::store::hot::Hot;
 use crate::store::idempotency::{Answer, Idempotency, once};
-use crate::store::runs::{LOCK_DUE, NewRun, insert_run};
+use crate::store::runs::{LOCK_DUE, NewRun, enqueue, insert_run, key_instant};
 use crate::store::text::{document, optional, text};
 use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::change::TaskChange;
@@ -233,13 +233,15 @@ impl Store {
     /// Changes a task and plans it anew: fires that are recorded ahead are taken back, the next instant is counted
     /// from now, and what was missed while it was paused is recorded as skipped (unless the trigger catches up).
     ///
-    /// An instant that is due and not recorded yet is fired first, so that a change never loses it.
+    /// An instant that is due and not recorded yet is fired first, so that a change never loses it. One that waits out
+    /// its jitter stays the next one, or is recorded as skipped where an edited trigger lacks it.
     pub async fn change_task(&self, scope: &Scope, id: Uuid, change: &TaskChange) -> Result<Task, StoreError> {
         loop {
             let now = self.clock.now();
             match self.try_change(scope, id, change, None, now).await? {
                 Some(task) => {
                     self.hint(Topic::Due);
+                    self.hint(Topic::Queue);
                     return Ok(task);
                 }
                 None => self.fire_task(id, now).await?,
@@ -292,9 +294,15 @@ impl Store {
                 changed.task.fired += taken_back.len() as i64;
                 changed.task.run_count += taken_back.len() as i64;
             }
-            if let Some(missed) = &changed.paused {
-                let skipped = NewRun::skipped(&changed.task, missed, "paused", now);
+            if let Some(skip) = &changed.skipped {
+                let skipped = NewRun::skipped(&changed.task, &skip.missed, skip.reason, now);
                 insert_run!(conn, skipped);
+            }
+            if let Some(nominal) = changed.fires_now {
+                let run = NewRun::queued(&changed.task, format!("s:{}", key_instant(nominal)), nominal, now);
+                if insert_run!(conn, run) == 1 {
+                    enqueue!(conn, run, changed.task.epoch, now, 0_i32);
+                }
             }
             sqlx::query(
                 "update tasks set name = $2, trigger_type = $3, spec = $4, status = $5, status_reason = $6, epoch = $7,

@@ -5,11 +5,16 @@ use chrono::{DateTime, TimeDelta, Utc};
 use crate::invalid::InvalidSpec;
 use crate::run::Missed;
 use crate::task::{Spec, Task, TaskStatus};
-use crate::trigger::Next;
+use crate::trigger::catch_up::reason;
+use crate::trigger::{Next, Skip};
 
 /// Why a completed task has ended.
 pub const REASON_ENDED: &str = "ended";
 pub const REASON_MAX_RUNS: &str = "max_runs";
+/// Why an instant was skipped: it fell due while the task was paused or disabled, and is not caught up.
+pub const REASON_PAUSED: &str = "paused";
+/// Why an instant was skipped: it waited out its jitter when an edit took it out of the schedule.
+pub const REASON_EDITED: &str = "edited";
 
 /// What is to change in a task.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,8 +43,22 @@ pub struct Changed {
     pub replanned: bool,
     /// The first instant that has not been considered; kept while the task is paused.
     pub nominal_at: Option<DateTime<Utc>>,
-    /// What fell due while the task was paused and is not caught up.
-    pub paused: Option<Missed>,
+    /// What is never fired because of this change: what fell due while the task was paused and is not caught up, or
+    /// an instant that the edited trigger lacks.
+    pub skipped: Option<Skip>,
+    /// An instant to record and to run in the same transaction: it waited out a jitter that the edit took away. It is
+    /// counted in the task already.
+    pub fires_now: Option<DateTime<Utc>>,
+}
+
+/// What becomes of an instant that waited out its jitter when the trigger was edited: exactly one of these.
+#[derive(Default)]
+struct Waiting {
+    /// The new trigger has it, too, and its time to run is still to come.
+    stays: Option<Next>,
+    /// The new trigger has it, and would have run it by now.
+    fires_now: Option<DateTime<Utc>>,
+    skipped: Option<Skip>,
 }
 
 /// Why a change can't be made.
@@ -84,7 +103,7 @@ impl Task {
             TaskChange::Disable { reason } => task.set_status(TaskStatus::Disabled, Some(reason.clone())),
         }
         if !self.differs_in_firing(&task) {
-            return Ok(Changed { task, replanned: false, nominal_at: unconsidered, paused: None });
+            return Ok(Changed { task, replanned: false, nominal_at: unconsidered, skipped: None, fires_now: None });
         }
         task.epoch += 1;
         self.replan(task, unconsidered, now)
@@ -118,8 +137,22 @@ impl Task {
             }
             _ => None,
         };
+        let mut skipped = paused.map(|missed| Skip { missed, reason: REASON_PAUSED });
         let reopened = task.status == TaskStatus::Completed;
+        let mut waiting = Waiting::default();
+        if let Some(nominal) = unconsidered.filter(|nominal| edited && !waited && !reopened && *nominal <= now) {
+            waiting = task.waiting(nominal, now)?;
+        }
+        if let Some(stays) = waiting.stays {
+            task.active_since = stays.nominal;
+        }
+        if waiting.fires_now.is_some() {
+            task.fired += 1;
+            task.run_count += 1;
+        }
+        skipped = skipped.or(waiting.skipped);
         let next = match unconsidered {
+            _ if waiting.stays.is_some() => waiting.stays,
             Some(nominal) if catches_up => Some(Next { nominal, run_at: nominal }),
             // jitter may have put its time to run after now, though its nominal instant is past: it is not lost
             Some(nominal) if !edited && self.status == TaskStatus::Active => {
@@ -142,7 +175,24 @@ impl Task {
         task.next_fire_at = if fires { next.map(|n| n.run_at) } else { None };
         let keeps_place = !fires && !edited && task.status != TaskStatus::Completed;
         let nominal_at = if keeps_place { unconsidered } else { next.map(|n| n.nominal) };
-        Ok(Changed { task, replanned: true, nominal_at, paused })
+        Ok(Changed { task, replanned: true, nominal_at, skipped, fires_now: waiting.fires_now })
+    }
+
+    /// What becomes of an instant that is past, its time to run not, now that `self` has another trigger.
+    fn waiting(&self, nominal: DateTime<Utc>, now: DateTime<Utc>) -> Result<Waiting, ChangeError> {
+        let found = self.spec.trigger.instant(self.id, self.anchor_at, nominal).map_err(ChangeError::Trigger)?;
+        let skip = |reason| {
+            let missed = Missed { from: nominal, to: nominal, count: Some(1) };
+            Waiting { skipped: Some(Skip { missed, reason }), ..Waiting::default() }
+        };
+        let spent = self.spec.max_runs.is_some_and(|most| self.fired >= most as i64);
+        Ok(match found {
+            None => skip(REASON_EDITED),
+            Some(_) if spent => skip(REASON_MAX_RUNS),
+            Some((next, _)) if next.run_at > now => Waiting { stays: Some(next), ..Waiting::default() },
+            Some((_, true)) => skip(reason::EXCLUDED),
+            Some(_) => Waiting { fires_now: Some(nominal), ..Waiting::default() },
+        })
     }
 
     /// Why the task will not fire again by itself, if so. Event tasks wait without an instant, and do not end by it.
