@@ -5,12 +5,12 @@
 
 use std::collections::HashMap;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::QueryBuilder;
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use crate::id::Scope;
+use crate::id::{Scope, first_id};
 use crate::notification::delivery::{channels, dedupe};
 use crate::notification::{Kind, NewDelivery, Recipient};
 use crate::store::db::Db;
@@ -230,7 +230,7 @@ impl Store {
         rows.into_iter().map(TaskRow::task).collect()
     }
 
-    /// Changes a task and plans it anew: fires that are recorded ahead are taken back, the next instant is counted
+    /// Changes a task and plans it anew: fires and skips that are recorded ahead are taken back, the next instant is counted
     /// from now, and what was missed while it was paused is recorded as skipped (unless the trigger catches up).
     ///
     /// An instant that is due and not recorded yet is fired first, so that a change never loses it. One that waits out
@@ -269,12 +269,21 @@ impl Store {
                 sqlx::query_as(self.db.text(RECORDED_AHEAD)).bind(id).bind(now).fetch_all(&mut *conn).await?;
             before.fired -= taken_back.len() as i64;
             before.run_count -= taken_back.len() as i64;
-            let unconsidered = taken_back.iter().map(|(_, nominal)| *nominal).chain(considered).min();
+            let skipped_ahead: Vec<(Uuid, DateTime<Utc>)> = sqlx::query_as(SKIPPED_AHEAD)
+                .bind(id)
+                .bind(now)
+                .bind(first_id(now - RECORDED_LATELY))
+                .fetch_all(&mut *conn)
+                .await?;
+            let unconsidered =
+                taken_back.iter().chain(&skipped_ahead).map(|(_, nominal)| *nominal).chain(considered).min();
             let mut changed =
                 before.change(change, unconsidered, now).map_err(|e| StoreError::Conflict(e.to_string()))?;
             if changed.replanned {
                 for (run_id, _) in &taken_back {
                     sqlx::query("delete from queue where run_id = $1").bind(run_id).execute(&mut *conn).await?;
+                }
+                for (run_id, _) in taken_back.iter().chain(&skipped_ahead) {
                     sqlx::query("delete from runs where id = $1").bind(run_id).execute(&mut *conn).await?;
                 }
                 sqlx::query(
@@ -454,6 +463,16 @@ const LOCK_QUEUE: Split = Split {
     postgres: "select run_id, state from queue where task_id = $1 order by run_id for update",
     sqlite: "select run_id, state from queue where task_id = $1 order by run_id",
 };
+
+/// Instants to come that are recorded as skipped already: a change takes them back, too. What was recorded longer ago
+/// than [`RECORDED_LATELY`] is not looked at, so that the history of a task is not walked.
+const SKIPPED_AHEAD: &str = "
+    select id, scheduled_for from runs
+     where task_id = $1 and scheduled_for > $2 and id >= $3 and state = 'skipped' and fire_key like 's:%'
+     order by id";
+
+/// Longer than the horizon within which instants are recorded ahead, by more than clocks differ.
+const RECORDED_LATELY: TimeDelta = TimeDelta::seconds(10);
 
 /// Automatic fires that are recorded, not started, and not due: a change takes them back.
 const RECORDED_AHEAD: Split =
