@@ -181,6 +181,7 @@ pub struct Task {
     pub anchor_at: DateTime<Utc>,
     /// Nothing before this instant is ever caught up: creation, last edit of the trigger, last resume.
     pub active_since: DateTime<Utc>,
+    /// When the next fire is recorded for; none while the last one is recorded and about to run.
     pub next_fire_at: Option<DateTime<Utc>>,
     /// Runs that were made, skipped ones not counted.
     pub run_count: i64,

@@ -70,7 +70,8 @@ impl TaskRow {
             version: self.version,
             anchor_at: self.anchor_at,
             active_since: self.active_since,
-            next_fire_at: self.next_at,
+            // without a nominal instant the row waits for the task's last run alone, which is recorded
+            next_fire_at: self.nominal_at.and(self.next_at),
             run_count: self.run_count,
             fired: self.fired,
             created_at: self.created_at,
