@@ -12,7 +12,7 @@ use crate::run::Missed;
 use crate::trigger::policy::CatchUp;
 use crate::trigger::timetable::{EXAMINED, TICK, Timetable};
 
-/// An instant this little late is on time.
+/// The newest of the instants that have passed is on time if it is this little late; older ones never are.
 pub const MISFIRE_GRACE: TimeDelta = TimeDelta::seconds(30);
 /// The most missed instants that `catch_up: all` runs.
 pub const MOST_CAUGHT_UP: usize = 100;
@@ -91,7 +91,7 @@ impl Timetable {
             false => Some(due.nominal),
         };
         let expired_end = planning.first_running_after(first, now - self.window - TICK);
-        let missed_end = planning.first_running_after(expired_end, now - MISFIRE_GRACE);
+        let missed_end = planning.on_time(expired_end);
         let coalesced = planning.catch_up(first, expired_end, missed_end);
         planning.take_live(missed_end, until);
         planning.finish(coalesced, room)
@@ -135,6 +135,22 @@ impl Planning<'_> {
             Some(last) if self.at(last).run_at > time => Some(last),
             _ => self.timetable.next_after(time.max(first)),
         }
+    }
+
+    /// The newest instant that fires, of those that have passed from `first` on, if it is on time; else the first that
+    /// has not passed. The excluded ones behind it are few: none is older than the grace.
+    fn on_time(&self, first: Option<DateTime<Utc>>) -> Option<DateTime<Utc>> {
+        let to_come = self.first_running_after(first, self.now);
+        let mut edge = self.edge(to_come);
+        while let Some(last) = self.timetable.last_before(edge, first?)
+            && self.at(last).run_at > self.now - MISFIRE_GRACE
+        {
+            if !self.timetable.excludes(last) {
+                return Some(last);
+            }
+            edge = last;
+        }
+        to_come
     }
 
     /// Decides about the instants that are late: from `first` those outside the window, from `in_window` those inside,
@@ -333,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_time_fires_each_by_itself_and_a_little_ahead() {
+    fn what_is_on_time_fires_and_what_is_to_come_fires_a_little_ahead() {
         let hourly = || json!({"cron": "0 * * * *"});
         let due_at_ten = due("2026-01-01T10:00:00Z");
         assert_eq!(plan(hourly(), &due_at_ten, "2026-01-01T09:59:59Z"), ["fire 01 10:00:00", "next 01 11:00:00"]);
@@ -342,7 +358,7 @@ mod tests {
         let often = json!({"interval": "10s"});
         assert_eq!(
             plan(often, &due("2026-01-01T10:00:00Z"), "2026-01-01T10:00:25Z"),
-            ["fire 01 10:00:00", "fire 01 10:00:10", "fire 01 10:00:20", "next 01 10:00:30"]
+            ["fire 01 10:00:20 for 01 10:00:00 to 01 10:00:10 (2)", "next 01 10:00:30"]
         );
     }
 
@@ -399,6 +415,32 @@ mod tests {
     }
 
     #[test]
+    fn after_a_short_stop_only_the_newest_instant_is_on_time() {
+        let every_second = |catch_up: &str| json!({"interval": "1s", "catch_up": catch_up, "exclude": ["20 0 10 * * *"]});
+        let seen = |catch_up| plan(every_second(catch_up), &due("2026-01-01T10:00:01Z"), "2026-01-01T10:00:20Z");
+        assert_eq!(
+            seen("latest"),
+            [
+                "fire 01 10:00:19 for 01 10:00:01 to 01 10:00:18 (18)",
+                "fire 01 10:00:21",
+                "excluded 01 10:00:20 to 01 10:00:20 (1)",
+                "next 01 10:00:22"
+            ]
+        );
+        assert_eq!(
+            seen("skip"),
+            [
+                "fire 01 10:00:19",
+                "fire 01 10:00:21",
+                "catch_up_skip 01 10:00:01 to 01 10:00:18 (18)",
+                "excluded 01 10:00:20 to 01 10:00:20 (1)",
+                "next 01 10:00:22"
+            ]
+        );
+        assert_eq!(seen("all").len(), 22);
+    }
+
+    #[test]
     fn what_is_excluded_has_its_own_record_and_is_never_the_one_that_runs() {
         let schedule = json!({"cron": "*/10 * * * *", "exclude": ["20-30 * * * *"]});
         assert_eq!(
@@ -427,7 +469,7 @@ mod tests {
         let latest = json!({"interval": "10s"});
         assert_eq!(
             plan(latest, &limited(4, 5), "2026-01-01T10:01:00Z"),
-            ["fire 01 10:00:40 for 01 10:00:00 to 01 10:00:30 (4)", "end"]
+            ["fire 01 10:01:00 for 01 10:00:00 to 01 10:00:50 (6)", "end"]
         );
     }
 
