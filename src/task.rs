@@ -30,7 +30,8 @@ pub enum TaskStatus {
     Active,
     /// By a person, or after failures; resumable.
     Paused,
-    /// By the operator, or a dependency that failed.
+    /// Because it can't go on: its trigger can't be read any more. The operator may resume it; an edit of its trigger
+    /// makes it active again.
     Disabled,
     /// Fired once, or its `max_runs` or `end_at` reached.
     Completed,

@@ -279,7 +279,7 @@ impl Store {
             let unconsidered =
                 taken_back.iter().chain(&skipped_ahead).map(|(_, nominal)| *nominal).chain(considered).min();
             let mut changed =
-                before.change(change, unconsidered, now).map_err(|e| StoreError::Conflict(e.to_string()))?;
+                before.change(change, scope, unconsidered, now).map_err(|e| StoreError::Conflict(e.to_string()))?;
             if changed.replanned {
                 for (run_id, _) in &taken_back {
                     sqlx::query("delete from queue where run_id = $1").bind(run_id).execute(&mut *conn).await?;

@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use crate::id::Scope;
 use crate::invalid::InvalidSpec;
 use crate::run::Missed;
 use crate::task::{Spec, Task, TaskStatus};
@@ -29,10 +30,6 @@ pub enum TaskChange {
         reason: Option<String>,
     },
     Resume,
-    /// By the operator, or because the task can't go on.
-    Disable {
-        reason: String,
-    },
 }
 
 /// A task after a change, and what its `due` row says then.
@@ -68,19 +65,24 @@ pub enum ChangeError {
     Version(i64),
     #[error("the task is completed, so it can't be {0}\nhint: edit its trigger, or create another task")]
     Completed(&'static str),
+    #[error("the task is disabled, so it can't be {0}\nhint: edit its trigger, or ask the operator to resume it")]
+    Disabled(&'static str),
     #[error("{}: {}", .0.pointer, .0.message)]
     Trigger(InvalidSpec),
 }
 
 impl Task {
-    /// This task after `change` at `now`. `unconsidered` is the first nominal instant that has not become a fire, the
+    /// This task after `change`, asked for within `scope`, at `now`. `unconsidered` is the first nominal instant that has not become a fire, the
     /// ones that are taken back included; `fired` and `run_count` of `self` must be without those already.
     pub fn change(
         &self,
         change: &TaskChange,
+        scope: &Scope,
         unconsidered: Option<DateTime<Utc>>,
         now: DateTime<Utc>,
     ) -> Result<Changed, ChangeError> {
+        // disabled is for the operator to lift; who could pause such a task could resume it then
+        let barred = self.status == TaskStatus::Disabled && *scope != Scope::Every;
         let mut task = self.clone();
         task.version += 1;
         task.updated_at = now;
@@ -95,12 +97,16 @@ impl Task {
             TaskChange::Pause { .. } if self.status == TaskStatus::Completed => {
                 return Err(ChangeError::Completed("paused"));
             }
+            TaskChange::Pause { .. } if barred => return Err(ChangeError::Disabled("paused")),
             TaskChange::Pause { reason } => task.set_status(TaskStatus::Paused, reason.clone()),
             TaskChange::Resume if self.status == TaskStatus::Completed => {
                 return Err(ChangeError::Completed("resumed"));
             }
+            TaskChange::Resume if barred => return Err(ChangeError::Disabled("resumed")),
             TaskChange::Resume => task.set_status(TaskStatus::Active, None),
-            TaskChange::Disable { reason } => task.set_status(TaskStatus::Disabled, Some(reason.clone())),
+        }
+        if self.status == TaskStatus::Disabled && self.spec.trigger != task.spec.trigger {
+            task.set_status(TaskStatus::Active, None); // what could not be read is mended
         }
         if !self.differs_in_firing(&task) {
             return Ok(Changed { task, replanned: false, nominal_at: unconsidered, skipped: None, fires_now: None });
@@ -133,7 +139,11 @@ impl Task {
         let catches_up = resumed && !edited && task.spec.trigger.catches_up_on_resume();
         let paused = match unconsidered {
             Some(from) if waited && (edited || resumed) && !catches_up => {
-                self.spec.trigger.instants_before(from, self.anchor_at, now).map_err(ChangeError::Trigger)?
+                match self.spec.trigger.instants_before(from, self.anchor_at, now) {
+                    // nobody can say any more what came after the one that is known
+                    Err(_) if edited => (from < now).then_some(Missed { from, to: from, count: Some(1) }),
+                    found => found.map_err(ChangeError::Trigger)?,
+                }
             }
             _ => None,
         };
