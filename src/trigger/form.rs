@@ -58,6 +58,11 @@ pub fn read(fields: &Map<String, Value>, pointer: &str, now: DateTime<Utc>, faul
     if faults.0.len() == known
         && let Some(timetable) = timetable
     {
+        if timetable.is_counted() && schedule.start_at.is_none() {
+            let example = now.to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
+            let message = format!("is needed where an rrule has a COUNT, which counts from it; write `{example}`");
+            faults.add(format!("{pointer}/start_at"), message);
+        }
         refuse_past(&schedule, &timetable, pointer, now, faults);
     }
     (faults.0.len() == known).then_some(schedule)
@@ -370,6 +375,17 @@ mod tests {
             assert_eq!(fault(trigger.clone()), expected, "{trigger}");
         }
         assert_eq!(fault(json!("@daily")).0, "/trigger");
+    }
+
+    #[test]
+    fn a_rule_that_counts_says_where_it_begins() {
+        let counted = json!({"type": "schedule", "rrule": "FREQ=DAILY;COUNT=3"});
+        let why = "is needed where an rrule has a COUNT, which counts from it; write `2026-11-20T12:00:00Z`";
+        assert_eq!(fault(counted.clone()), ("/trigger/start_at".into(), why.into()));
+        let mut begun = counted;
+        begun["start_at"] = json!("2026-11-21T08:00:00Z");
+        stored(begun);
+        stored(json!({"type": "schedule", "rrule": "FREQ=DAILY;UNTIL=20261201"}));
     }
 
     #[test]

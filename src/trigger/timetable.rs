@@ -101,6 +101,11 @@ impl Timetable {
         self.anchor
     }
 
+    /// Whether it is an rrule with a `COUNT`.
+    pub fn is_counted(&self) -> bool {
+        matches!(&self.instants, Instants::Rrule(rule) if rule.is_counted())
+    }
+
     /// The last instant that may be: `end_at`, or the `UNTIL` of an rrule.
     pub fn end(&self) -> Option<DateTime<Utc>> {
         self.end
