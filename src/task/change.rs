@@ -11,7 +11,7 @@ use crate::trigger::{Next, Skip};
 
 /// Why a completed task has ended.
 pub const REASON_ENDED: &str = "ended";
-pub const REASON_MAX_RUNS: &str = "max_runs";
+pub const REASON_MAX_RUNS: &str = reason::MAX_RUNS;
 /// Why an instant was skipped: it fell due while the task was paused or disabled, and is not caught up.
 pub const REASON_PAUSED: &str = "paused";
 /// Why an instant was skipped: it waited out its jitter when an edit took it out of the schedule.

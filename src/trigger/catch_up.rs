@@ -24,6 +24,8 @@ pub mod reason {
     pub const CATCH_UP_SKIP: &str = "catch_up_skip";
     /// Missed, and more recent ones used up the limit.
     pub const CATCH_UP_LIMIT: &str = "catch_up_limit";
+    /// Missed, and the task had used up its `max_runs`.
+    pub const MAX_RUNS: &str = "max_runs";
     /// Excluded by the schedule.
     pub const EXCLUDED: &str = "excluded";
 }
@@ -79,7 +81,8 @@ pub struct Next {
 
 impl Timetable {
     /// What is to be recorded of all instants from `due.nominal` on that run by `until` (a little after `now`, so that
-    /// fires are recorded ahead of their time). Once `max_runs` is used up nothing more is considered.
+    /// fires are recorded ahead of their time). What has passed when `max_runs` is used up is skipped in one range;
+    /// nothing after that is considered.
     pub fn plan(&self, due: &Due, now: DateTime<Utc>, until: DateTime<Utc>) -> Plan {
         let room = due.max_runs.map_or(u64::MAX, |most| most.saturating_sub(due.fired));
         if room == 0 {
@@ -288,10 +291,13 @@ impl Planning<'_> {
             }
         }
         if self.plan.fires.len() as u64 >= room {
-            self.plan.fires.truncate(room as usize);
+            let cut = self.plan.fires.split_off(room as usize);
             self.plan.next = None;
-            let last = self.plan.fires.last().map(|fire| fire.nominal);
+            let missed: Vec<_> = cut.iter().filter(|fire| has_passed(fire)).map(|fire| fire.nominal).collect();
+            let last = missed.last().copied().or(self.plan.fires.last().map(|fire| fire.nominal));
             self.plan.skips.retain(|skip| Some(skip.missed.from) < last);
+            let spent = stand_for(None, &missed).map(|missed| Skip { missed, reason: reason::MAX_RUNS });
+            self.plan.skips.extend(spent);
         }
         self.plan.skips.sort_by_key(|skip| skip.missed.from);
         self.plan
@@ -463,7 +469,7 @@ mod tests {
         let all = || json!({"cron": "0 * * * *", "catch_up": "all", "catch_up_window": "1d"});
         assert_eq!(
             plan(all(), &limited(3, 5), "2026-01-01T20:30:00Z"),
-            ["fire 01 10:00:00", "fire 01 11:00:00", "end"]
+            ["fire 01 10:00:00", "fire 01 11:00:00", "max_runs 01 12:00:00 to 01 20:00:00 (9)", "end"]
         );
         assert_eq!(plan(all(), &limited(5, 5), "2026-01-01T20:30:00Z"), ["end"]);
         let latest = json!({"interval": "10s"});

@@ -510,7 +510,8 @@ proptest! {
             .take_while(|next| next.run_at <= until)
             .collect();
         let spent = plan.fires.len() >= room;
-        let last_fire = plan.fires.last().map(|fire| fire.nominal);
+        let cut = plan.skips.iter().find(|skip| skip.reason == "max_runs").map(|skip| skip.missed.to);
+        let last_fire = cut.or(plan.fires.last().map(|fire| fire.nominal));
         let newest_passed =
             all.iter().rfind(|next| next.run_at <= now && !table.excludes(next.nominal)).map(|next| next.nominal);
         let considered: Vec<_> = all.iter().filter(|next| !spent || Some(next.nominal) <= last_fire).collect();
@@ -535,15 +536,20 @@ proptest! {
                 "excluded" => prop_assert!(excluded),
                 "coalesced" | "catch_up_limit" => prop_assert!(!on_time && late <= table_window(&schedule)),
                 "missed_window" => prop_assert!(late > table_window(&schedule)),
+                "max_runs" => prop_assert!(spent && !excluded && next.run_at <= now),
                 "catch_up_skip" => prop_assert!(!on_time),
                 other => prop_assert!(false, "unknown reason {}", other),
             }
-            prop_assert!(!on_time || matches!(reason, "fires" | "excluded"), "{:?} is on time and {}", next, reason);
+            prop_assert!(!on_time || matches!(reason, "fires" | "excluded" | "max_runs"), "{:?} is on time and {}", next, reason);
         }
         for (record, count) in records.iter().zip(counts) {
             prop_assert!(count > 0, "a record of nothing: {:?} in {:?}", record, plan);
             prop_assert!(record.count.is_none_or(|said| said == count), "{:?} stands for {}", record, count);
             prop_assert!(record.count.is_some() || count > EXAMINED as u64 - MOST_CAUGHT_UP as u64);
+        }
+
+        if spent && schedule["catch_up"] == "all" {
+            prop_assert!(last_fire >= newest_passed, "what has passed and was cut off has no record: {:?}", plan);
         }
 
         // the fires themselves
