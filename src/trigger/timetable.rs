@@ -206,8 +206,8 @@ impl Timetable {
         if self.exclusions.is_empty() {
             return false;
         }
-        // not whole minutes and hours, so that other seconds and minutes are met each time
-        let steps = [(TICK, EXAMINED), (TimeDelta::seconds(61), 11_000), (TimeDelta::seconds(3_661), 9_000)];
+        // a little less than a minute, so that none is passed over, and an hour and a minute, so that another is met each time
+        let steps = [(TICK, EXAMINED), (TimeDelta::seconds(59), 11_000), (TimeDelta::seconds(3_659), 9_000)];
         let mut after = now - TICK;
         for (step, times) in steps {
             for _ in 0..times {
