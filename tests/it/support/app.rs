@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, Utc};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use reveille::app::{Built, Extras, build};
+use reveille::app::{Built, Ending, Extras, build};
 use reveille::clock::{Clock, pause};
 use reveille::config::Config;
 use reveille::engine::service::{Next, Service, TickError};
@@ -52,7 +52,7 @@ impl Instance {
         let handle = runtime.handle().clone();
         let building = move || {
             let extras = Extras { executors: vec![executor], ..Extras::default() };
-            handle.block_on(build(&config, clock, extras, CancellationToken::new(), |_| {})).expect("a service")
+            handle.block_on(build(&config, clock, extras, Ending::default(), |_| {})).expect("a service")
         };
         let Built { store, engine, http, .. } = std::thread::spawn(building).join().expect("a service");
         let stop = CancellationToken::new();
