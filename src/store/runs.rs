@@ -1,4 +1,4 @@
-//! Runs as people see them: reading, listing, run now, backfill, retry, cancel.
+//! Runs as they are recorded and as people see them: inserting, reading, listing, counting.
 
 use std::collections::HashMap;
 
@@ -10,12 +10,10 @@ use uuid::Uuid;
 
 use crate::id::{Scope, new_id};
 use crate::run::outcome::RunFault;
-use crate::run::{Missed, Run, RunEvent, RunState, Usage};
+use crate::run::{Missed, Run, RunState, Usage};
 use crate::store::db::Db;
-use crate::store::idempotency::{Answer, Idempotency, once};
-use crate::store::slots::{LOCK_QUEUED, free, hand_over};
 use crate::store::text::text;
-use crate::store::{Split, Store, StoreError, Topic};
+use crate::store::{Store, StoreError};
 use crate::task::Task;
 
 /// Which runs to list. Newest first, after the run `before`.
@@ -30,15 +28,6 @@ pub struct RunFilter {
     pub until: Option<DateTime<Utc>>,
     pub before: Option<Uuid>,
     pub limit: i64,
-}
-
-/// What a cancel did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cancelled {
-    /// It had not been started; it is cancelled.
-    Now,
-    /// It is running; its worker has been asked.
-    Asked,
 }
 
 /// A run to be recorded. The parts of a fire that differ; all else is as for every new run.
@@ -136,56 +125,6 @@ pub(super) const INSERT_RUN: &str = "
                       input, created_at, finished_at)
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
     on conflict (task_id, fire_key) do nothing";
-
-/// Locks `due`, the first in the order, so that a task that is being deleted gets no run.
-pub(super) const LOCK_DUE: Split = Split {
-    postgres: "select epoch from due where task_id = $1 for update",
-    sqlite: "select epoch from due where task_id = $1",
-};
-
-/// Records runs that are not automatic fires and puts them into the queue, ready now; they count in `run_count` only.
-/// A run that has its record already is left as it is.
-macro_rules! record {
-    ($db:expr, $conn:ident, $task_id:expr, $runs:expr, $run_at:expr, $priority:expr) => {{
-        let epoch: Option<i64> =
-            sqlx::query_scalar($db.text(LOCK_DUE)).bind($task_id).fetch_optional(&mut *$conn).await?;
-        let epoch = epoch.ok_or(StoreError::NotFound)?;
-        let mut made = 0_i64;
-        for run in $runs {
-            if insert_run!($conn, run) == 1 {
-                made += 1;
-                enqueue!($conn, run, epoch, $run_at, $priority);
-            }
-        }
-        sqlx::query("update due set run_count = run_count + $2 where task_id = $1")
-            .bind($task_id)
-            .bind(made)
-            .execute(&mut *$conn)
-            .await?;
-    }};
-}
-
-/// A run moves between queue and parked ones once in a while, and not this often while one looks.
-const CANCEL_TRIES: usize = 5;
-const UNPARK: &str = "delete from parked where run_id = $1";
-
-/// Puts a recorded run into the queue, ready at `run_at`.
-macro_rules! enqueue {
-    ($conn:ident, $run:expr, $epoch:expr, $run_at:expr, $priority:expr) => {
-        sqlx::query(
-            "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state)
-             values ($1, $2, $3, $4, $5, $6, 'ready')",
-        )
-        .bind($run.id)
-        .bind($run.task_id)
-        .bind(&$run.tenant_id)
-        .bind($epoch)
-        .bind($run_at)
-        .bind($priority)
-        .execute(&mut *$conn)
-        .await?
-    };
-}
 
 #[derive(sqlx::FromRow)]
 struct RunRow {
@@ -334,141 +273,6 @@ impl Store {
             query.build_query_as().fetch_all(conn).await?
         });
         rows.into_iter().map(RunRow::run).collect()
-    }
-
-    /// Records a run of the task now, whatever its status and limits; overlap is resolved when it starts.
-    /// `run_id` and `now` come from the caller, who answers with them.
-    pub async fn run_now(
-        &self,
-        scope: &Scope,
-        task_id: Uuid,
-        run_id: Uuid,
-        input: Option<Value>,
-        now: DateTime<Utc>,
-        idempotency: Option<&Idempotency>,
-    ) -> Result<Answer<()>, StoreError> {
-        let task = self.get_task(scope, task_id).await?;
-        on_write!(self.db, scope, |conn| {
-            once!(conn, idempotency, now);
-            let run = NewRun { id: run_id, input, ..NewRun::queued(&task, format!("m:{run_id}"), now, now) };
-            record!(self.db, conn, task_id, [run], now, 1_i32);
-        });
-        self.hint(Topic::Queue);
-        Ok(Answer::Done(()))
-    }
-
-    /// Records a run for each of these past instants, behind everything else that is due.
-    pub async fn backfill(
-        &self,
-        scope: &Scope,
-        task_id: Uuid,
-        backfill_id: Uuid,
-        instants: &[DateTime<Utc>],
-        idempotency: Option<&Idempotency>,
-    ) -> Result<Answer<()>, StoreError> {
-        let now = self.clock.now();
-        let task = self.get_task(scope, task_id).await?;
-        on_write!(self.db, scope, |conn| {
-            once!(conn, idempotency, now);
-            let runs = instants.iter().map(|instant| {
-                NewRun::queued(&task, format!("b:{backfill_id}:{}", key_instant(*instant)), *instant, now)
-            });
-            record!(self.db, conn, task_id, runs, now, -1_i32);
-        });
-        self.hint(Topic::Queue);
-        Ok(Answer::Done(()))
-    }
-
-    /// Records a new run for a final one. The old one stays as it is. `run_id` and `now` come from the caller, who answers
-    /// with them.
-    pub async fn retry_run(
-        &self,
-        scope: &Scope,
-        id: Uuid,
-        run_id: Uuid,
-        now: DateTime<Utc>,
-        idempotency: Option<&Idempotency>,
-    ) -> Result<Answer<()>, StoreError> {
-        let old = self.get_run(scope, id).await?;
-        if !old.state.is_final() {
-            return Err(StoreError::Conflict(format!("the run is {}, so it can't be retried yet", old.state.as_str())));
-        }
-        let task_id = old.task_id.ok_or_else(|| StoreError::Conflict("the run has no task".into()))?;
-        let task = self.get_task(scope, task_id).await.map_err(|error| match error {
-            StoreError::NotFound => StoreError::Conflict("the task of the run was deleted".into()),
-            other => other,
-        })?;
-        on_write!(self.db, scope, |conn| {
-            once!(conn, idempotency, now);
-            let key = format!("t:{id}:{run_id}");
-            let run = NewRun {
-                id: run_id,
-                retry_of: Some(id),
-                missed: old.missed,
-                input: old.input,
-                ..NewRun::queued(&task, key, old.scheduled_for, now)
-            };
-            record!(self.db, conn, task_id, [run], now, 1_i32);
-        });
-        self.hint(Topic::Queue);
-        Ok(Answer::Done(()))
-    }
-
-    /// Cancels a run that has not been started, or asks the worker of a running one to end it.
-    pub async fn cancel_run(&self, scope: &Scope, id: Uuid, reason: &str) -> Result<Cancelled, StoreError> {
-        self.get_run(scope, id).await?;
-        for _ in 0..CANCEL_TRIES {
-            if let Some(done) = self.try_cancel(id, reason).await? {
-                self.hint(Topic::Cancels);
-                self.hint(Topic::Queue);
-                return Ok(done);
-            }
-        }
-        Err(StoreError::Unavailable(format!("the run {id} is neither queued nor parked nor ended")))
-    }
-
-    /// One try; `None` where the run went from the queue to the parked ones or back while it was looked for.
-    async fn try_cancel(&self, id: Uuid, reason: &str) -> Result<Option<Cancelled>, StoreError> {
-        let now = self.clock.now();
-        Ok(on_write!(self.db, |conn| {
-            let queued: Option<String> =
-                sqlx::query_scalar(self.db.text(LOCK_QUEUED)).bind(id).fetch_optional(&mut *conn).await?;
-            if queued.as_deref() == Some("started") {
-                sqlx::query("update queue set cancel_reason = coalesce(cancel_reason, $2) where run_id = $1")
-                    .bind(id)
-                    .bind(text(reason))
-                    .execute(&mut *conn)
-                    .await?;
-                Some(Cancelled::Asked)
-            } else {
-                let place = if queued.is_some() { "delete from queue where run_id = $1" } else { UNPARK };
-                let left = sqlx::query(place).bind(id).execute(&mut *conn).await?.rows_affected();
-                let (task_id, state): (Option<Uuid>, String) =
-                    sqlx::query_as("select task_id, state from runs where id = $1")
-                        .bind(id)
-                        .fetch_one(&mut *conn)
-                        .await?;
-                let state = RunState::parse(&state).ok_or_else(|| StoreError::Corrupt(format!("run {id}: {state}")))?;
-                let next = state.on(RunEvent::Cancel).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
-                if left == 0 {
-                    return Ok(None);
-                }
-                sqlx::query("update runs set state = $2, reason = $3, finished_at = $4 where id = $1")
-                    .bind(id)
-                    .bind(next.as_str())
-                    .bind(text(reason))
-                    .bind(now)
-                    .execute(&mut *conn)
-                    .await?;
-                // one that waits for its next attempt, or was handed the slot, has it still
-                if let Some(task_id) = task_id
-                    && free!(conn, task_id, id) > 0
-                {
-                    hand_over!(conn, task_id, now);
-                }
-                Some(Cancelled::Now)
-            }
-        }))
     }
 
     /// How many runs wait, are claimed, and run now; and how many are parked.

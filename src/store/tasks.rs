@@ -11,16 +11,16 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::Scope;
-use crate::notification::delivery::{channels, dedupe};
-use crate::notification::{Kind, NewDelivery, Recipient};
+use crate::notification::NewDelivery;
 use crate::store::db::Db;
 use crate::store::hot::Hot;
 use crate::store::idempotency::{Answer, Idempotency, once};
-use crate::store::runs::{LOCK_DUE, NewRun, insert_run};
+use crate::store::requests::LOCK_DUE;
+use crate::store::runs::{NewRun, insert_run};
 use crate::store::text::{document, optional, text};
 use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::change::TaskChange;
-use crate::task::{Output, Spec, Task, TaskStatus};
+use crate::task::{Spec, Task, TaskStatus};
 use crate::trigger;
 
 /// Which tasks to list. Newest first, after the task `before`.
@@ -248,7 +248,7 @@ impl Store {
     }
 
     /// One try; `None` where an instant is due that has to be fired first.
-    async fn try_change(
+    pub(super) async fn try_change(
         &self,
         scope: &Scope,
         id: Uuid,
@@ -322,42 +322,6 @@ impl Store {
         }))
     }
 
-    /// Pauses a task whose last `limit` runs since its last change all failed, and puts the notice to its owner into
-    /// the outbox in the same transaction. Cancelled and skipped runs do not count. Answers whether it did.
-    pub async fn pause_if_failing(&self, id: Uuid, limit: u32) -> Result<bool, StoreError> {
-        let task = self.get_task(&Scope::Every, id).await?;
-        let last: Vec<String> = on_read!(self.db, |conn| {
-            sqlx::query_scalar(
-                "select state from runs
-                  where task_id = $1 and state in ('succeeded', 'failed') and finished_at >= $2
-                  order by id desc limit $3",
-            )
-            .bind(id)
-            .bind(task.updated_at)
-            .bind(i64::from(limit))
-            .fetch_all(conn)
-            .await?
-        });
-        let failing = last.len() == limit as usize && last.iter().all(|state| state == "failed");
-        if task.status != TaskStatus::Active || !failing {
-            return Ok(false);
-        }
-        let recipient = match self.get_recipient(&Scope::Every, &task.tenant_id).await {
-            Ok(stored) => Some(stored.recipient),
-            Err(StoreError::NotFound) => None,
-            Err(error) => return Err(error),
-        };
-        let notice = paused_notice(&task, limit, recipient.as_ref());
-        let change = TaskChange::Pause { reason: Some(format!("{limit} failed runs in a row")) };
-        let now = self.clock.now();
-        while self.try_change(&Scope::Every, id, &change, notice.as_ref(), now).await?.is_none() {
-            self.fire_task(id, now).await?;
-        }
-        self.hint(Topic::Due);
-        self.hint(Topic::Outbox);
-        Ok(true)
-    }
-
     /// Removes a task. Its finished runs stay, those that wait are cancelled, running ones are asked to end.
     pub async fn delete_task(&self, scope: &Scope, id: Uuid) -> Result<(), StoreError> {
         let now = self.clock.now();
@@ -411,31 +375,6 @@ impl Store {
             .await?
         }))
     }
-}
-
-/// What the owner of a task that keeps failing is told, even if its results are told to nobody; `None` where there is
-/// no way to.
-fn paused_notice(task: &Task, failures: u32, recipient: Option<&Recipient>) -> Option<NewDelivery> {
-    let output = match &task.spec.output {
-        Output::Nobody => &Output::RecipientOrder,
-        told => told,
-    };
-    let order = channels(output, recipient);
-    let (first, rest) = order.split_first()?;
-    Some(NewDelivery {
-        tenant_id: task.tenant_id.clone(),
-        recipient: task.tenant_id.clone(),
-        channel: first.clone(),
-        fallback: rest.to_vec(),
-        dedupe_key: dedupe::notice("paused", task.id, task.version),
-        run_id: None,
-        kind: Kind::Notice,
-        subject: Some(format!("Paused: {}", task.name)),
-        text: Some(format!(
-            "The task \"{}\" failed {failures} times in a row and is paused now. It fires again once it is resumed.",
-            task.name
-        )),
-    })
 }
 
 /// Why runs of a task that was deleted ended.

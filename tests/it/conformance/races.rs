@@ -51,12 +51,32 @@ struct Scene {
     parked: Option<Uuid>,
 }
 
+/// Under which policy the two meet, and whether a run waits for the slot already.
+#[derive(Clone, Copy)]
+struct Setting {
+    policy: &'static str,
+    one_waits: bool,
+}
+
+impl From<&'static str> for Setting {
+    fn from(policy: &'static str) -> Setting {
+        Setting { policy, one_waits: true }
+    }
+}
+
+fn nobody_waits(policy: &'static str) -> Setting {
+    Setting { policy, one_waits: false }
+}
+
 /// A task of this policy with a run that runs, one that waits for it, and one that is about to start.
-async fn scene(world: &World, policy: &str) -> Scene {
-    let task = world.task(json!({"interval": "1h", "overlap": policy})).await;
+async fn scene(world: &World, setting: Setting) -> Scene {
+    let task = world.task(json!({"interval": "1h", "overlap": setting.policy})).await;
     let running = world.started(&task).await;
-    let parked = world.run_now(&task).await;
-    world.store.start_runs(&leases(&world.claim().await), world.now() + LEASE).await.unwrap();
+    let mut parked = Uuid::nil();
+    if setting.one_waits {
+        parked = world.run_now(&task).await;
+        world.store.start_runs(&leases(&world.claim().await), world.now() + LEASE).await.unwrap();
+    }
     let is_parked = world.count(&format!("select count(*) from parked where run_id = '{parked}'")).await == 1;
     world.run_now(&task).await;
     let claim = world.claim().await[0];
@@ -64,7 +84,8 @@ async fn scene(world: &World, policy: &str) -> Scene {
 }
 
 /// Interleaves the two in every way; `judge` looks at each outcome.
-async fn meet(policy: &str, first: Act, second: Act, judge: impl AsyncFn(&World, &Scene, [&str; 2])) {
+async fn meet(setting: impl Into<Setting>, first: Act, second: Act, judge: impl AsyncFn(&World, &Scene, [&str; 2])) {
+    let setting = setting.into();
     let world = World::postgres().await;
     let gate = Gate::before(&world.url()).await;
     gate.open().await;
@@ -72,7 +93,7 @@ async fn meet(policy: &str, first: Act, second: Act, judge: impl AsyncFn(&World,
     let other = world.other_instance().await;
     let mut watcher = PgConnection::connect(&world.url()).await.unwrap();
     for pass in 0.. {
-        let scene = Arc::new(scene(&world, policy).await);
+        let scene = Arc::new(scene(&world, setting).await);
         held.ping().await.unwrap();
         gate.hold_after(pass);
         let mut one = tokio::spawn(first.1(held.clone(), Arc::clone(&scene)));
@@ -92,7 +113,7 @@ async fn meet(policy: &str, first: Act, second: Act, judge: impl AsyncFn(&World,
         };
         let told = [&one, &two].map(|outcome| match outcome {
             Err(error @ (StoreError::Unavailable(_) | StoreError::Corrupt(_))) => {
-                panic!("{} held at request {pass} while {}, under {policy}: {error}", first.0, second.0)
+                panic!("{} held at request {pass} while {}, under {}: {error}", first.0, second.0, setting.policy)
             }
             Err(error) => error.to_string(),
             Ok(done) => done.clone(),
@@ -257,12 +278,18 @@ async fn an_end_and_a_start_under_each_policy() {
     for policy in ["skip", "queue_one", "queue_all", "cancel_previous"] {
         meet(policy, start(), finish(), somebody_follows).await;
     }
+    for policy in ["queue_all", "cancel_previous"] {
+        meet(nobody_waits(policy), start(), finish(), somebody_follows).await;
+    }
 }
 
 #[tokio::test]
 async fn a_start_and_an_end_under_each_policy() {
     for policy in ["skip", "queue_all", "cancel_previous"] {
         meet(policy, finish(), start(), somebody_follows).await;
+    }
+    for policy in ["queue_all", "cancel_previous"] {
+        meet(nobody_waits(policy), finish(), start(), somebody_follows).await;
     }
 }
 
