@@ -134,6 +134,7 @@ async fn a_run_ends_at_its_time_limit_whatever_it_does(world: World) {
     let task = instance.task(json!({ "acts": ["deaf"], "timeout_seconds": 5, "retry": retry, "max_runs": 1 })).await;
     world.advance_to("08:01");
     instance.live(1).await;
+    world.journal.until_begun(only_run(&instance, &task).await.id).await;
     world.advance(4.999);
     instance.settle(1).await;
     world.advance(0.001);
