@@ -422,7 +422,8 @@ mod tests {
 
     #[test]
     fn after_a_short_stop_only_the_newest_instant_is_on_time() {
-        let every_second = |catch_up: &str| json!({"interval": "1s", "catch_up": catch_up, "exclude": ["20 0 10 * * *"]});
+        let every_second =
+            |catch_up: &str| json!({"interval": "1s", "catch_up": catch_up, "exclude": ["20 0 10 * * *"]});
         let seen = |catch_up| plan(every_second(catch_up), &due("2026-01-01T10:00:01Z"), "2026-01-01T10:00:20Z");
         assert_eq!(
             seen("latest"),
