@@ -3,9 +3,11 @@
 //! Client commands speak HTTP to a running service and know nothing of its insides; `serve`, `demo`, `migrate` and
 //! `check` work on this machine. Exit codes: 0 done, 1 refused or failed, 2 wrong usage (clap's own).
 
+mod check;
 mod client;
 mod completions;
 mod delivery;
+mod demo;
 mod draft;
 mod failure;
 mod migrate;
@@ -52,6 +54,8 @@ pub struct Cli {
 enum Command {
     /// Run the service
     Serve(serve::Args),
+    /// See the whole story on one screen, offline
+    Demo(demo::Args),
     /// Create, list, change and run tasks
     #[command(subcommand)]
     Task(task::Command),
@@ -75,6 +79,8 @@ enum Command {
     Token(token::Command),
     /// Bring the tables of the database up to date
     Migrate(migrate::Args),
+    /// Look at the configuration and what it names, and say what is wrong
+    Check(check::Args),
     /// Print the versions of Reveille and of what is compiled in
     Version(version::Args),
     /// Print a completion script for a shell
@@ -95,6 +101,7 @@ pub async fn run(cli: Cli, environment: &Environment) -> anyhow::Result<()> {
 async fn act(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     match command {
         Command::Serve(args) => serve::run(args, environment, screen).await,
+        Command::Demo(args) => demo::run(args, screen).await,
         Command::Task(command) => task::run(command, environment, screen).await,
         Command::Schedule(command) => schedule::run(command, screen),
         Command::Run(command) => run::run(command, environment, screen).await,
@@ -103,6 +110,7 @@ async fn act(command: Command, environment: &Environment, screen: &mut Screen) -
         Command::Notify(command) => notify::run(command, environment, screen).await,
         Command::Token(command) => token::run(command, environment, screen).await,
         Command::Migrate(args) => migrate::run(args, environment, screen).await,
+        Command::Check(args) => check::run(args, environment, screen).await,
         Command::Version(args) => version::run(args, screen).await,
         Command::Completions(args) => completions::run(args, screen),
     }

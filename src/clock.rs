@@ -29,6 +29,16 @@ pub struct Measurement {
     pub uncertainty: Duration,
 }
 
+impl Measurement {
+    fn certain(&self) -> bool {
+        self.uncertainty <= MEASUREMENT_ERROR
+    }
+
+    fn believable(&self, elapsed: Duration) -> bool {
+        self.certain() && elapsed.saturating_sub(self.at) <= MEASUREMENT_LIFETIME
+    }
+}
+
 /// Time as everything in the service sees it. Cheap to clone; all clones share one time.
 #[derive(Debug, Clone)]
 pub struct Clock(Arc<Kind>);
@@ -72,10 +82,14 @@ impl Clock {
         }
     }
 
-    /// Takes the store's newest measurement of the database's clock. Ignored by a manual clock.
+    /// Takes the store's newest measurement of the database's clock. One that is too uncertain does not take the place
+    /// of one that can still be believed: a slow answer says nothing new. Ignored by a manual clock.
     pub fn measured(&self, measurement: Measurement) {
         if let Kind::System(slot) = &*self.0 {
-            *slot.lock().expect("clock lock") = Some(measurement);
+            let mut slot = slot.lock().expect("clock lock");
+            if measurement.certain() || !slot.is_some_and(|m| m.believable(self.elapsed())) {
+                *slot = Some(measurement);
+            }
         }
     }
 
@@ -83,9 +97,7 @@ impl Clock {
     pub fn trusted(&self) -> bool {
         match &*self.0 {
             Kind::Manual(_) => true,
-            Kind::System(slot) => slot.lock().expect("clock lock").is_some_and(|m| {
-                m.uncertainty <= MEASUREMENT_ERROR && self.elapsed().saturating_sub(m.at) <= MEASUREMENT_LIFETIME
-            }),
+            Kind::System(slot) => slot.lock().expect("clock lock").is_some_and(|m| m.believable(self.elapsed())),
         }
     }
 

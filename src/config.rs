@@ -88,6 +88,17 @@ impl Config {
 }
 
 impl Loaded {
+    /// Where it was read from, in words.
+    pub fn origin(&self) -> String {
+        let variables = self.environment.names_of_keys().join(", ");
+        match (self.text.is_empty(), variables.as_str()) {
+            (true, "") => "none, so the defaults".into(),
+            (false, "") => self.name.clone(),
+            (true, variables) => variables.to_owned(),
+            (false, variables) => format!("{}, {variables}", self.name),
+        }
+    }
+
     /// Faults that an owner found in its settings (`/channels/email/url`), each with the place where it was written.
     pub fn explain(&self, faults: &Faults) -> ConfigError {
         let explained = faults.0.iter().map(|fault| self.environment.fault_at(&fault.pointer, &fault.message));

@@ -106,7 +106,7 @@ pub struct Engine {
     pub rescuer: Arc<Rescuer>,
     pub notifier: Arc<Notifier>,
     pub housekeeping: Housekeeping,
-    finisher: Finisher,
+    pub finisher: Finisher,
     active: Active,
     store: Store,
     metrics: Metrics,
@@ -156,7 +156,11 @@ impl Engine {
     }
 
     /// Loops every service until `Running::stop`.
+    ///
+    /// # Errors
+    /// `housekeeping` is no cron expression; then nothing runs.
     pub async fn start(self) -> anyhow::Result<Running> {
+        let housekeeping = self.housekeeping.start().await?;
         let stop_claiming = CancellationToken::new();
         let stop_all = CancellationToken::new();
         let finisher = self.finisher.run(stop_all.clone());
@@ -171,7 +175,6 @@ impl Engine {
             looped.spawn(Arc::clone(&self.notifier), stop_all.clone()),
             finisher,
         ];
-        let housekeeping = self.housekeeping.start().await?;
         Ok(Running { engine: self, stop_claiming, stop_all, claiming, keeping, housekeeping })
     }
 }
@@ -187,7 +190,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Stops claiming, gives runs their grace, hands back the rest, and returns once nothing is executed here.
+    /// Stops claiming, gives runs their grace, hands back the rest, and returns once nothing is executed or sent here.
     pub async fn stop(self) {
         let Running { engine, stop_claiming, stop_all, claiming, keeping, housekeeping } = self;
         stop_claiming.cancel();
@@ -202,6 +205,7 @@ impl Running {
         housekeeping.stop().await;
         stop_all.cancel();
         futures::future::join_all(keeping).await;
+        engine.notifier.drain().await;
     }
 }
 

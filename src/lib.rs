@@ -1,4 +1,35 @@
-//! Reveille wakes AI agents.
+//! Reveille wakes AI agents: it decides when, runs what, asks a person first, tells what came of it, and never loses
+//! or doubles a fire.
+//!
+//! # The flow
+//!
+//! One direction, and every arrow is a committed row:
+//!
+//! ```text
+//! clock ──▶ scheduler ──▶ runs: queued ──▶ worker ──▶ executor ──▶ end ──▶ deliveries ──▶ notifier ──▶ channel
+//! ```
+//!
+//! Nothing calls backwards. HTTP and the engine never import each other; they meet in [`store`].
+//!
+//! # Layers, each importing only what stands above it
+//!
+//! - [`clock`], [`id`], [`invalid`], [`retry`], [`secret`], [`token`]: no I/O of the product.
+//! - [`task`], [`trigger`], [`run`], [`approval`], [`notification`]: pure domain, data and transitions, no await.
+//! - [`store`]: the only place that knows a database.
+//! - [`egress`], [`vault`]; then [`llm`], [`tool`], [`channel`]: ports, a trait and a list each, one file per adapter.
+//! - [`agent`]: reasoning, no storage.
+//! - [`executor`]: how a run is executed.
+//! - [`engine`] and [`http`]: services, and the face; [`metrics`] beside both.
+//! - [`app`], [`config`], [`telemetry`], [`cli`]: composition and command line.
+//!
+//! # What always holds
+//!
+//! - Every instant that was due has exactly one record: a run, a run that stands for it, or `skipped` with its reason.
+//! - A run is written by who holds its lease; every write is fenced by a token that is never given twice.
+//! - A state changes by the table in [`run::RunState::on`] only, and a final one never.
+//! - What is acknowledged is committed.
+//! - A tenant is a typed argument of every store call that is made for a caller.
+
 pub mod agent;
 pub mod app;
 pub mod approval;

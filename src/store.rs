@@ -20,6 +20,7 @@ mod retention;
 mod runs;
 mod slots;
 mod tasks;
+mod text;
 mod tokens;
 mod transcript;
 mod wake;

@@ -113,6 +113,18 @@ impl Email {
         }
     }
 
+    /// Greets the server, encrypts and logs in as for a mail, and leaves.
+    pub async fn check(&self) -> Result<(), ChannelError> {
+        let greeted = async {
+            let mut connection = self.server.connect().await.map_err(|error| judge_refused(&error))?;
+            self.server.authenticate(&mut connection).await?;
+            let _ = tokio::time::timeout(QUIT_TIMEOUT, connection.quit()).await;
+            Ok(())
+        };
+        let late = |_| Err(transient("the mail server took too long"));
+        tokio::time::timeout(self.timeout, greeted).await.unwrap_or_else(late)
+    }
+
     async fn send(&self, message: &Message<'_>) -> Result<Receipt, ChannelError> {
         let Some(address) = &message.recipient.addresses.email else {
             return Err(ChannelError::Rejected { why: "the recipient has no email address".into() });

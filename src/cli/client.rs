@@ -50,13 +50,15 @@ impl Client {
     /// From the flag, `REVEILLE_URL` and `REVEILLE_TOKEN`; nothing is sent yet.
     pub fn new(args: &ServiceArgs, environment: &Environment) -> anyhow::Result<Client> {
         let written = args.url.as_deref().or(environment.get("REVEILLE_URL")).unwrap_or(USUAL_URL);
-        let base = Url::parse(written)
+        Client::to(written, environment.get("REVEILLE_TOKEN").map(Secret::new))
+    }
+
+    /// A client of the service at `url`.
+    pub fn to(url: &str, token: Option<Secret>) -> anyhow::Result<Client> {
+        let base = Url::parse(url)
             .ok()
             .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
-            .ok_or_else(|| {
-                Failure::new(format!("`{written}` is not an address")).hint(format!("such as {USUAL_URL}"))
-            })?;
-        let token = environment.get("REVEILLE_TOKEN").map(Secret::new);
+            .ok_or_else(|| Failure::new(format!("`{url}` is not an address")).hint(format!("such as {USUAL_URL}")))?;
         Ok(Client { base, token, http: egress::operator_client(STREAM_TIMEOUT) })
     }
 

@@ -45,6 +45,11 @@ impl Screen {
         Screen { out: Box::new(out), coloured: false, width: None }
     }
 
+    /// Columns of the terminal; `None` in a pipe.
+    pub fn width(&self) -> Option<u16> {
+        self.width
+    }
+
     pub fn line(&mut self, text: impl AsRef<str>) -> io::Result<()> {
         writeln!(self.out, "{}", text.as_ref())
     }
@@ -108,6 +113,7 @@ impl Screen {
         let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
         for (name, value) in facts.iter().filter(|(_, value)| !value.is_empty()) {
             let name = self.tone(Tone::Faint, format!("{name:<width$}"));
+            let value = value.replace('\n', &format!("\n{:width$}  ", ""));
             self.line(format!("{name}  {value}"))?;
         }
         Ok(())

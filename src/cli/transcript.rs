@@ -78,7 +78,7 @@ fn print_said(speaker: &str, text: &str, screen: &mut Screen) -> io::Result<()> 
     }
     screen.line("")?;
     screen.line(screen.tone(Tone::Strong, speaker))?;
-    text.lines().try_for_each(|line| screen.line(format!("  {}", visible(line))))
+    text.lines().try_for_each(|line| screen.line(format!("  {}", visible(line)).trim_end()))
 }
 
 fn print_call(tool: &Value, arguments: &Value, screen: &mut Screen) -> io::Result<()> {

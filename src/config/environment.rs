@@ -90,6 +90,11 @@ impl Environment {
         })
     }
 
+    /// The names of the variables that set something.
+    pub(super) fn names_of_keys(&self) -> Vec<&str> {
+        self.keys().map(|(name, _)| name).collect()
+    }
+
     fn is_typed(&self, name: &str) -> bool {
         self.get(name).is_some_and(|text| typed(text).is_some())
     }

@@ -7,7 +7,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 use serde_json::json;
 use tokio::sync::watch;
@@ -48,6 +48,7 @@ struct Shared {
     finisher: Finisher,
     active: Active,
     lease: Duration,
+    margin: TimeDelta,
 }
 
 impl Executions {
@@ -62,7 +63,9 @@ impl Executions {
         active: Active,
         lease: Duration,
     ) -> Executions {
-        Executions(Arc::new(Shared { store, executors, channels, host, hub, finisher, active, lease }))
+        // two instances may each be wrong by what a measurement may be wrong
+        let margin = clock::signed((clock::MEASUREMENT_ERROR * 2).min(lease / 10));
+        Executions(Arc::new(Shared { store, executors, channels, host, hub, finisher, active, lease, margin }))
     }
 
     /// Executes a started run in a task of its own.
@@ -76,55 +79,64 @@ impl Executions {
 
 impl Shared {
     async fn execute(&self, started: StartedRun, place: Place) {
-        let valid_until = place.valid_until.clone();
-        tokio::select! {
-            () = self.run_to_record(&started, &place) => {}
-            () = lease_gone(valid_until, self.store.clock().clone()) => {
-                tracing::warn!(run_id = %started.run.id, "the lease is lost, the run goes on elsewhere");
-            }
-        }
-    }
-
-    /// Everything that may only happen while the lease stands.
-    async fn run_to_record(&self, started: &StartedRun, place: &Place) {
         let run_id = started.run.id;
         self.tell_state(run_id, RunState::Running, None);
-        let clock = self.store.clock();
-        let began = clock.elapsed();
-        let recipient = self.recipient(&started.run.tenant_id).await;
+        let began = self.store.clock().elapsed();
         let transcript = Arc::new(LeasedTranscript::new(self.store.clone(), started.lease, self.lease));
-        let job = self.job(started, recipient.as_ref(), Arc::clone(&transcript), place.stop.clone());
-        let result = self.run_to_end(started, job).await;
-        let recipient = self.recipient(&started.run.tenant_id).await.or(recipient);
+        let result = tokio::select! {
+            result = self.run_to_end(&started, &place, Arc::clone(&transcript)) => result,
+            () = lease_gone(place.valid_until.clone(), self.margin, self.store.clock().clone()) => {
+                tracing::warn!(%run_id, "the lease is lost, the run goes on elsewhere");
+                return;
+            }
+        };
+        // Nothing has effects from here on, and what is written is fenced by the token: so an end is offered to a store
+        // that is away for as long as it takes, rather than executed once more.
+        let recipient = self.recipient(&started.run.tenant_id).await;
         let ending = Ending {
             lease: started.lease,
             run: &started.run,
             task: started.task.as_ref(),
             recipient: recipient.as_ref(),
             usage: transcript.usage(),
-            ran: clock.elapsed().saturating_sub(began),
-            now: clock.now(),
+            ran: self.store.clock().elapsed().saturating_sub(began),
+            now: self.store.clock().now(),
             random: fastrand::f64(),
         };
         match ending.finish(result) {
-            Ok(Some(finish)) => self.record(finish, started).await,
+            Ok(Some(finish)) => self.record(finish, &started).await,
             Ok(None) => tracing::warn!(%run_id, "the run was taken over while it was executed"),
             Err(illegal) => tracing::error!(%run_id, %illegal, "an execution ended in no way that a run can"),
         }
     }
 
-    /// Executes, no longer than the run's time, and no longer than its end is asked for.
-    async fn run_to_end(&self, started: &StartedRun, job: Job) -> Result<Outcome, RunError> {
+    /// Executes, no longer than the run's time, and no longer than its end is asked for. Only while the lease stands.
+    async fn run_to_end(
+        &self,
+        started: &StartedRun,
+        place: &Place,
+        transcript: Arc<LeasedTranscript>,
+    ) -> Result<Outcome, RunError> {
+        if let (Some(task_id), None) = (started.run.task_id, &started.task) {
+            return Err(RunError::fail("no_task", format!("the task {task_id} is gone, or can't be read")));
+        }
         let name = started.task.as_ref().map_or("orchestrator", |task| task.spec.executor.as_str());
         let Some(executor) = self.executors.find(name) else {
             return Err(RunError::fail("executor_unknown", format!("there is no executor `{name}` in this service")));
         };
-        let (clock, stop) = (job.clock.clone(), job.stop.clone());
-        let work = AssertUnwindSafe(executor.execute(job)).catch_unwind();
-        tokio::select! {
+        let stop = &place.stop;
+        let recipient = self.recipient(&started.run.tenant_id).await;
+        let job = self.job(started, recipient.as_ref(), transcript, stop.clone());
+        let work = AssertUnwindSafe(async { executor.execute(job).await }).catch_unwind();
+        let ended = tokio::select! {
             ended = work => ended.unwrap_or_else(|_| Err(RunError::fail("panicked", "the executor panicked"))),
-            () = clock.sleep_until(started.deadline_at) => Err(too_long(started)),
-            asked = asked_in_vain(&stop) => Err(asked),
+            () = self.store.clock().sleep_until(started.deadline_at) => Err(too_long(started)),
+            asked = asked_in_vain(stop) => Err(asked),
+        };
+        match (ended, stop.check()) {
+            // whose end was asked for is not tried again
+            (Err(RunError::Retry { .. } | RunError::HandBack), Err(asked)) => Err(asked),
+            (ended, _) => ended,
         }
     }
 
@@ -136,7 +148,7 @@ impl Shared {
             tracing::warn!(%run_id, code = fault.code, message = fault.message, state = state.as_str(), "a run failed");
         }
         if !self.finisher.finish(finish).await {
-            tracing::warn!(%run_id, "the run was taken over before its end could be recorded");
+            tracing::warn!(%run_id, "the end of the run could not be recorded, it goes on elsewhere");
             return;
         }
         if let Some(fault) = error {
@@ -189,7 +201,7 @@ impl Shared {
         }
     }
 
-    /// The tenant's recipient; a store that is away is asked until the lease ends.
+    /// The tenant's recipient; a store that is away is asked until it answers.
     async fn recipient(&self, tenant: &str) -> Option<Recipient> {
         loop {
             match self.store.get_recipient(&Scope::Every, tenant).await {
@@ -209,10 +221,11 @@ impl Shared {
     }
 }
 
-/// Returns when the lease was not renewed in time, or was taken.
-async fn lease_gone(mut valid_until: watch::Receiver<DateTime<Utc>>, clock: Clock) {
+/// Returns when the lease was not renewed in time, or was taken: `margin` before others may think so, because their
+/// clocks and ours agree only so well.
+async fn lease_gone(mut valid_until: watch::Receiver<DateTime<Utc>>, margin: TimeDelta, clock: Clock) {
     loop {
-        let until = *valid_until.borrow_and_update();
+        let until = *valid_until.borrow_and_update() - margin;
         if clock.now() >= until {
             return;
         }

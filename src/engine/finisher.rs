@@ -7,13 +7,20 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
+use crate::notification::{Kind, NewDelivery};
 use crate::retry::full_jitter;
+use crate::run::RunState;
+use crate::run::outcome::RunFault;
 use crate::store::{Finish, Store, StoreError};
 
 /// Ends written in one transaction.
 const BATCH: usize = 256;
 /// The first and the longest wait before a store that is away is asked again.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// How long a store that is away is waited for when the service stops.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+/// The fault of a run whose own end can't be stored.
+const UNRECORDABLE: &str = "unrecordable";
 
 struct Request {
     finish: Finish,
@@ -35,8 +42,7 @@ impl Finisher {
         Finisher { store, requests, waiting: std::sync::Arc::new(tokio::sync::Mutex::new(waiting)) }
     }
 
-    /// Records an end; false where the lease was lost. A store that is away is waited for: the caller gives up when
-    /// its lease ends.
+    /// Records an end; false where the lease was lost. A store that is away is waited for.
     pub async fn finish(&self, finish: Finish) -> bool {
         let (taken, answer) = oneshot::channel();
         if self.requests.send(Request { finish, taken }).is_err() {
@@ -45,31 +51,31 @@ impl Finisher {
         answer.await.unwrap_or(false)
     }
 
-    /// Writes until `stop`, and then what is still waiting.
-    pub(super) fn run(&self, stop: CancellationToken) -> JoinHandle<()> {
+    /// Writes until `stop`, and then what is still waiting; a write that has begun is not cut off by the stop, unless
+    /// the store stays away.
+    pub fn run(&self, stop: CancellationToken) -> JoinHandle<()> {
         let finisher = self.clone();
         tokio::spawn(async move {
-            while !stop.is_cancelled() {
+            let mut waiting = finisher.waiting.lock().await;
+            let mut batch = Vec::new();
+            while stop.run_until_cancelled(waiting.recv_many(&mut batch, BATCH)).await.is_some() {
                 tokio::select! {
-                    () = finisher.write_waiting() => {}
-                    () = stop.cancelled() => {}
+                    () = finisher.write(std::mem::take(&mut batch)) => {}
+                    () = late(&stop) => return,
                 }
+            }
+            while let Ok(request) = waiting.try_recv() {
+                batch.push(request);
+            }
+            if tokio::time::timeout(LAST_WORDS, finisher.write(batch)).await.is_err() {
+                tracing::warn!("the store is away; ends that were not recorded are found by the rescuer");
             }
         })
     }
 
-    /// Waits for ends and writes all that are there in one batch.
-    pub async fn write_waiting(&self) {
-        let mut waiting = self.waiting.lock().await;
-        let mut batch = Vec::new();
-        waiting.recv_many(&mut batch, BATCH).await;
-        drop(waiting);
-        // those whose execution gave up are left out: their lease has ended
-        batch.retain(|request: &Request| !request.taken.is_closed());
-        self.write(batch).await;
-    }
-
     async fn write(&self, mut batch: Vec<Request>) {
+        // those whose execution has gone are left out: nobody waits for the answer
+        batch.retain(|request| !request.taken.is_closed());
         let mut tries = 0;
         while !batch.is_empty() {
             let ends: Vec<Finish> = batch.iter().map(|request| request.finish.clone()).collect();
@@ -88,7 +94,10 @@ impl Finisher {
                 }
                 Err(error) if batch.len() == 1 => {
                     tracing::error!(run_id = %ends[0].lease.run_id, %error, "an end can't be recorded");
-                    return;
+                    match unrecordable(&ends[0]) {
+                        Some(instead) => batch[0].finish = instead,
+                        None => return,
+                    }
                 }
                 // one of them is at fault: alone, it does not hold up the others
                 Err(_) => {
@@ -100,4 +109,28 @@ impl Finisher {
             }
         }
     }
+}
+
+/// Returns once a stop was asked for and the time for last words is over.
+async fn late(stop: &CancellationToken) {
+    stop.cancelled().await;
+    clock::pause(LAST_WORDS).await;
+}
+
+/// The failure that is recorded in the place of an end that the database does not take, so that the run ends at all;
+/// `None` where it is one already.
+fn unrecordable(finish: &Finish) -> Option<Finish> {
+    if finish.error.as_ref().is_some_and(|fault| fault.code == UNRECORDABLE) {
+        return None;
+    }
+    let failure = |told: &NewDelivery| NewDelivery { kind: Kind::Failure, ..told.clone() };
+    Some(Finish {
+        state: RunState::Failed,
+        reason: None,
+        output: None,
+        error: Some(RunFault::new(UNRECORDABLE, "what the run ended with could not be stored")),
+        again: None,
+        deliveries: finish.deliveries.iter().map(failure).collect(),
+        ..finish.clone()
+    })
 }

@@ -48,10 +48,12 @@ impl Held {
         Arc::new(Held { heap: Mutex::default(), capacity, prefetch, active, bell: Bell::default() })
     }
 
-    /// How many more runs may be leased ahead.
+    /// How many more runs may be leased ahead: those that could start now, and of the prefetch the same share. So a busy
+    /// instance leaves to the others what it could not start itself.
     pub fn room(&self) -> usize {
-        let held = self.heap.lock().expect("held lock").len();
-        (self.capacity + self.prefetch).saturating_sub(self.active.len() + held)
+        let free = self.free();
+        let ahead = self.prefetch * free / self.capacity.max(1);
+        (free + ahead).saturating_sub(self.heap.lock().expect("held lock").len())
     }
 
     /// How many runs may start now.
@@ -67,6 +69,11 @@ impl Held {
         let entries = claims.into_iter().map(|claim| Reverse((claim.run_at, claim.lease.token, Entry(claim))));
         self.heap.lock().expect("held lock").extend(entries);
         self.bell.notify_one();
+    }
+
+    /// Forgets claims that have run out: they are someone else's to take.
+    pub fn forget_expired(&self, now: DateTime<Utc>) {
+        self.heap.lock().expect("held lock").retain(|Reverse((.., Entry(claim)))| claim.until > now);
     }
 
     /// Takes up to `limit` claims whose instant has come.

@@ -54,6 +54,8 @@ pub trait Service: Send + Sync + 'static {
 
 /// The first and the longest wait after an error.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// The longest wait is shortened by up to this share.
+const SPREAD: f64 = 0.2;
 /// A service counts as stalled when no tick succeeded for this many of its longest waits, and this long at least.
 const STALLED_AFTER: (u32, Duration) = (4, Duration::from_secs(20));
 
@@ -81,7 +83,7 @@ impl Looped {
             let wait = match self.tick_once(&*service).await {
                 Some(next) => {
                     failures = 0;
-                    until_next(clock, next, S::LOOK_AGAIN)
+                    until_next(clock, next, S::LOOK_AGAIN, fastrand::f64())
                 }
                 None => {
                     failures += 1;
@@ -120,9 +122,9 @@ impl Looped {
     }
 }
 
-/// Until when to wait; `None`: not at all.
-fn until_next(clock: &Clock, next: Next, look_again: Duration) -> Option<DateTime<Utc>> {
-    let latest = clock.now() + signed(look_again);
+/// Until when to wait; `None`: not at all. Looks without a cause are spread, so that instances do not keep step.
+fn until_next(clock: &Clock, next: Next, look_again: Duration, random: f64) -> Option<DateTime<Utc>> {
+    let latest = clock.now() + signed(look_again.mul_f64(1.0 - SPREAD * random));
     match next {
         Next::Now => None,
         Next::At(instant) => Some(instant.min(latest)),

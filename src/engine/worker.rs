@@ -2,6 +2,7 @@
 //! Each run is a task of its own, so a slow one delays no other.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -27,6 +28,8 @@ pub struct Worker {
     active: Active,
     id: Uuid,
     lease: Duration,
+    /// Whether more could be done if there were more room: only then does the end of a run wake the worker.
+    short_of_room: Arc<AtomicBool>,
     started: Counter,
 }
 
@@ -42,18 +45,20 @@ impl Worker {
     ) -> Worker {
         let started = Counter::default();
         metrics.register("run_starts", "Runs started by this instance", started.clone());
-        Worker { store, held, executions, active, id, lease, started }
+        Worker { store, held, executions, active, id, lease, short_of_room: Arc::default(), started }
     }
 
     /// Leases what is ready, as far as there is room; answers whether there may be more.
     async fn claim(&self) -> Result<bool, TickError> {
         let room = self.held.room().min(BATCH);
+        self.short_of_room.store(room == 0, Ordering::Relaxed);
         if room == 0 {
             return Ok(false);
         }
         let until = self.store.clock().now() + signed(HORIZON);
         let claims = self.store.claim_runs(self.id, until, room as i64).await?;
         let full = claims.len() == room;
+        self.short_of_room.store(full, Ordering::Relaxed);
         self.held.add(claims);
         Ok(full)
     }
@@ -70,7 +75,7 @@ impl Worker {
         let starts = match self.store.start_runs(&leases, lease_until).await {
             Ok(starts) => starts,
             Err(error) => {
-                // it may have taken effect; what has not is started by the next tick, the rest is rescued
+                // it may have taken effect; the next tick asks again, which is safe
                 self.held.add(due);
                 return Err(error.into());
             }
@@ -101,10 +106,11 @@ impl Service for Worker {
         if !self.store.clock().trusted() {
             return Err(TickError::ClockUnknown);
         }
-        let started_all = !self.start_due().await?;
-        let claimed_all = !self.claim().await?;
+        self.held.forget_expired(self.store.clock().now());
+        let more_due = self.start_due().await?;
+        let more_ready = self.claim().await?;
         self.hear_cancels().await?;
-        if !(started_all && claimed_all) && self.held.free() > 0 {
+        if (more_due || more_ready) && self.held.free() > 0 {
             return Ok(Next::Now);
         }
         Ok(match self.held.next() {
@@ -117,12 +123,20 @@ impl Service for Worker {
         let mut queue = self.store.listen(Topic::Queue);
         let mut cancels = self.store.listen(Topic::Cancels);
         let (held, ended) = (self.held.bell(), self.active.ended());
+        let short_of_room = Arc::clone(&self.short_of_room);
         Box::pin(async move {
+            let room = async {
+                // it rings for an end that came before, too; what the last tick found decides whether it matters
+                match short_of_room.load(Ordering::Relaxed) {
+                    true => ended.notified().await,
+                    false => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 _ = queue.changed() => {}
                 _ = cancels.changed() => {}
                 () = held.notified() => {}
-                () = ended.notified() => {}
+                () = room => {}
             }
         })
     }

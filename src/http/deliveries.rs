@@ -22,7 +22,7 @@ use crate::token::Permission;
         ("run_id" = Option<Uuid>, Query), ("state" = Option<DeliveryState>, Query),
         ("channel" = Option<String>, Query, example = "email"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
-    responses((status = 200, body = inline(Items<Delivery>))))]
+    responses((status = 200, body = Items<Delivery>)))]
 pub async fn list_deliveries(
     Held(state): Held<State>,
     caller: Caller,

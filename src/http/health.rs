@@ -37,6 +37,7 @@ pub struct LateService {
     #[schema(example = "scheduler")]
     pub service: &'static str,
     /// `null`: not since the start.
+    #[schema(required)]
     pub last_success: Option<DateTime<Utc>>,
 }
 

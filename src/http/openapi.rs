@@ -61,7 +61,11 @@ fn share(path: &str, operation: &mut Operation) {
     for (status, description) in COMMON {
         responses.entry(status.into()).or_insert_with(|| problem(description));
     }
-    if path.contains('{') {
+    let names_tenant = operation.parameters.iter().flatten().any(|parameter| match parameter {
+        RefOr::T(parameter) => parameter.name == "tenant_id",
+        RefOr::Ref(_) => false,
+    });
+    if path.contains('{') || names_tenant {
         responses.entry("404".into()).or_insert_with(|| problem("There is none, or not for this token"));
     }
     if operation.request_body.is_some() {

@@ -29,6 +29,7 @@ pub struct Page {
 pub struct Items<T> {
     pub items: Vec<T>,
     /// For the next page; `null` on the last.
+    #[schema(required)]
     pub next_cursor: Option<String>,
 }
 

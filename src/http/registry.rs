@@ -25,7 +25,7 @@ pub struct ExecutorView {
 
 /// List tools
 #[utoipa::path(get, path = "/v1/tools", tag = "operations", security(("bearer" = ["tasks:read"])),
-    responses((status = 200, body = inline(Items<schema::Tool>))))]
+    responses((status = 200, body = Items<schema::Tool>)))]
 pub async fn list_tools(
     Held(state): Held<State>,
     caller: Caller,
@@ -38,7 +38,7 @@ pub async fn list_tools(
 
 /// List executors
 #[utoipa::path(get, path = "/v1/executors", tag = "operations", security(("bearer" = ["tasks:read"])),
-    responses((status = 200, body = inline(Items<ExecutorView>))))]
+    responses((status = 200, body = Items<ExecutorView>)))]
 pub async fn list_executors(
     Held(state): Held<State>,
     caller: Caller,

@@ -84,7 +84,7 @@ impl RunView {
         ("since" = Option<DateTime<Utc>>, Query, description = "Recorded at or after"),
         ("until" = Option<DateTime<Utc>>, Query, description = "Recorded before"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
-    responses((status = 200, body = inline(Items<schema::Run>))))]
+    responses((status = 200, body = Items<schema::Run>)))]
 pub async fn list_runs(
     Held(state): Held<State>,
     caller: Caller,
@@ -129,7 +129,7 @@ pub async fn get_run(
 #[utoipa::path(get, path = "/v1/runs/{id}/transcript", tag = "runs", security(("bearer" = ["runs:read"])),
     params(("id" = Uuid, Path),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
-    responses((status = 200, body = inline(Items<schema::Entry>))))]
+    responses((status = 200, body = Items<schema::Entry>)))]
 pub async fn get_transcript(
     Held(state): Held<State>,
     caller: Caller,

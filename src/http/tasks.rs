@@ -70,7 +70,7 @@ pub async fn create_task(Held(state): Held<State>, caller: Caller, body: Body) -
         ("status" = Option<TaskStatus>, Query), ("trigger_type" = Option<String>, Query, example = "schedule"),
         ("q" = Option<String>, Query, description = "Part of the name, in any case"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
-    responses((status = 200, body = inline(Items<schema::Task>))))]
+    responses((status = 200, body = Items<schema::Task>)))]
 pub async fn list_tasks(
     Held(state): Held<State>,
     caller: Caller,

@@ -33,13 +33,16 @@ pub struct TokenView {
     pub id: Uuid,
     pub kind: TokenKind,
     /// `null`: an admin token.
+    #[schema(required)]
     pub tenant_id: Option<String>,
     pub name: String,
     /// What it may do; `*` is everything.
     #[schema(example = json!(["tasks:read", "tasks:write"]))]
     pub scopes: Vec<String>,
     pub created_at: DateTime<Utc>,
+    #[schema(required)]
     pub expires_at: Option<DateTime<Utc>>,
+    #[schema(required)]
     pub revoked_at: Option<DateTime<Utc>>,
 }
 
@@ -49,7 +52,7 @@ pub struct MadeToken {
     #[serde(flatten)]
     pub view: TokenView,
     /// The text, shown this once; `null` where the answer is repeated for an Idempotency-Key.
-    #[schema(example = "rv_tenant_0123456789ABCDEFGHIJabcdefghij0Abc12")]
+    #[schema(required, example = "rv_tenant_0123456789ABCDEFGHIJabcdefghij0Abc12")]
     pub token: Option<String>,
 }
 
@@ -107,7 +110,7 @@ pub async fn create_token(Held(state): Held<State>, caller: Caller, body: Body) 
     params(
         ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
-    responses((status = 200, body = inline(Items<TokenView>))))]
+    responses((status = 200, body = Items<TokenView>)))]
 pub async fn list_tokens(
     Held(state): Held<State>,
     caller: Caller,

@@ -12,7 +12,7 @@ use crate::llm::{LlmError, Model, ModelAnswer, ModelRequest, Offer, OnDelta, Sto
 use crate::run::transcript::{Message, ToolCall};
 use crate::secret::Secret;
 
-const DEFAULT_BASE_URL: &str = "https://api.anthropic.com/v1";
+pub(super) const DEFAULT_BASE_URL: &str = "https://api.anthropic.com/v1";
 const VERSION: &str = "2023-06-01";
 /// The API wants a number.
 const DEFAULT_MAX_TOKENS: u32 = 8192;

@@ -12,7 +12,7 @@ use crate::llm::{
 use crate::run::transcript::{Message, ToolCall};
 use crate::secret::Secret;
 
-const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
+pub(super) const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
 
 /// One model behind one key.
 pub struct OpenAi {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::{Faults, did_you_mean, escape};
-use crate::llm::PROVIDERS;
+use crate::llm::{PROVIDERS, anthropic, openai};
 use crate::secret::Secret;
 
 /// `[llm]`.
@@ -112,6 +112,19 @@ impl Settings {
 }
 
 impl ModelSettings {
+    /// Where the API begins, its version included, without a slash at the end; `None`: the provider asks nobody.
+    pub fn endpoint(&self) -> Option<String> {
+        let own = match self.provider.as_str() {
+            "openai" => openai::DEFAULT_BASE_URL,
+            "anthropic" => anthropic::DEFAULT_BASE_URL,
+            _ => return None,
+        };
+        let base = self.base_url.as_deref().unwrap_or(own).trim_end_matches('/');
+        // Anthropic's own clients leave the version out of the base address
+        let version = if self.provider == "anthropic" && !base.ends_with("/v1") { "/v1" } else { "" };
+        Some(format!("{base}{version}"))
+    }
+
     /// All keys in the order in which they are tried.
     pub fn keys(&self) -> impl Iterator<Item = &Secret> {
         self.api_key.iter().chain(&self.api_keys)

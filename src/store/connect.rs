@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::migrate::MigrateError;
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, PgConnection};
 
@@ -22,6 +23,8 @@ use crate::store::{Store, StoreError};
 const OLDEST_SQLITE: (u32, u32, u32) = (3, 51, 3);
 /// Row-level security, `on conflict` and the rest of our text work from here on.
 const OLDEST_POSTGRES: i32 = 130_000;
+/// A server that does not answer a connection at all for this long counts as down.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// How long is waited between two looks at a database that is down.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
@@ -52,6 +55,9 @@ pub enum OpenError {
     Unfit(String),
     #[error("the database refuses us: {0}")]
     Refused(String),
+    /// Nobody answers there now.
+    #[error("the database is away: {0}")]
+    Away(String),
     #[error("the tables could not be brought up to date: {0}")]
     Migration(String),
     #[error("{}: {source}", .path.display())]
@@ -78,7 +84,7 @@ impl Store {
     ) -> Result<Store, OpenError> {
         let url = settings.url.expose().replace("{data_dir}", &data_dir.to_string_lossy());
         let db = match url.split_once(':').map(|(scheme, _)| scheme) {
-            Some("sqlite") => open_sqlite(&url, settings).await?,
+            Some("sqlite") => open_sqlite(&url, settings, &clock).await?,
             Some("postgres" | "postgresql") => open_postgres(&url, settings, waiting).await?,
             _ => return Err(OpenError::Url("it must begin with `sqlite://` or `postgres://`".into())),
         };
@@ -152,8 +158,11 @@ impl Store {
     }
 }
 
-async fn open_sqlite(url: &str, settings: &Settings) -> Result<Db, OpenError> {
+async fn open_sqlite(url: &str, settings: &Settings, clock: &Clock) -> Result<Db, OpenError> {
     let base = SqliteConnectOptions::from_str(url).map_err(|error| OpenError::Url(error.to_string()))?;
+    if url.contains(":memory:") || url.contains("mode=memory") {
+        return Err(OpenError::Url("a database in memory is lost with the process; it must name a file".into()));
+    }
     let file = base.get_filename().to_owned();
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder).map_err(|source| OpenError::File { path: folder.to_owned(), source })?;
@@ -177,7 +186,7 @@ async fn open_sqlite(url: &str, settings: &Settings) -> Result<Db, OpenError> {
     let version: String = sqlx::query_scalar("select sqlite_version()").fetch_one(&writer).await.map_err(unusable)?;
     check_sqlite_version(&version)?;
     sqlx::migrate!("migrations/sqlite").run(&writer).await.map_err(|error| OpenError::Migration(error.to_string()))?;
-    Store::expire_dead_leases(&writer, clock::machine_now()).await.map_err(unusable)?;
+    Store::expire_dead_leases(&writer, clock.now()).await.map_err(unusable)?;
     let readers = SqlitePoolOptions::new()
         .max_connections(settings.max_connections.clamp(1, 8))
         .connect_with(options.read_only(true).create_if_missing(false))
@@ -216,41 +225,44 @@ async fn open_postgres(url: &str, settings: &Settings, waiting: impl Fn(&str)) -
         .map_err(|error| OpenError::Url(error.to_string()))?
         .application_name("reveille")
         .log_slow_statements(tracing::log::LevelFilter::Warn, Duration::from_secs(1));
-    let mut first = connect_patiently(&base, waiting).await?;
+    loop {
+        match prepare_postgres(&base, settings).await {
+            Err(OpenError::Away(why)) => {
+                waiting(&format!("the database is not up yet, looking again every {} s: {why}", LOOK_AGAIN.as_secs()));
+                clock::pause(LOOK_AGAIN).await;
+            }
+            done => return done.map(Db::Postgres),
+        }
+    }
+}
+
+/// One look at the database: is it fit, are its tables up to date, and the connections to it.
+async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Result<PgPool, OpenError> {
+    let mut first = match tokio::time::timeout(CONNECT_LIMIT, base.connect()).await {
+        Ok(connected) => connected.map_err(refused)?,
+        Err(_) => return Err(OpenError::Away(format!("no answer within {} s", CONNECT_LIMIT.as_secs()))),
+    };
     check_postgres(&mut first).await?;
     migrate_postgres(&mut first).await?;
     let _ = first.close().await;
     // a vanished worker must not hide its locked rows, nor a lost statement hold a connection
-    let guarded = base.options([
+    let guarded = base.clone().options([
         ("statement_timeout", "5s"),
         ("lock_timeout", "3s"),
         ("idle_in_transaction_session_timeout", "5s"),
         ("reveille.tenant", "*"),
     ]);
-    let pool = PgPoolOptions::new()
+    PgPoolOptions::new()
         .max_connections(settings.max_connections.max(2))
         .acquire_timeout(Duration::from_secs(5))
         .connect_with(guarded)
         .await
-        .map_err(|error| OpenError::Refused(error.to_string()))?;
-    Ok(Db::Postgres(pool))
+        .map_err(refused)
 }
 
-/// The first connection; a database that is not up yet is waited for, one that says no is not.
-async fn connect_patiently(options: &PgConnectOptions, waiting: impl Fn(&str)) -> Result<PgConnection, OpenError> {
-    loop {
-        match options.connect().await {
-            Ok(connection) => return Ok(connection),
-            Err(error) if comes_up_later(&error) => {
-                waiting(&format!(
-                    "the database is not up yet, looking again every {} s: {error}",
-                    LOOK_AGAIN.as_secs()
-                ));
-                clock::pause(LOOK_AGAIN).await;
-            }
-            Err(error) => return Err(OpenError::Refused(error.to_string())),
-        }
-    }
+/// Whether it is worth looking again.
+pub(super) fn refused(error: sqlx::Error) -> OpenError {
+    if comes_up_later(&error) { OpenError::Away(error.to_string()) } else { OpenError::Refused(error.to_string()) }
 }
 
 /// Nobody listens, or the server starts or stops (57P01 to 57P03), or has no connection left (53300).
@@ -272,7 +284,7 @@ pub(super) async fn check_postgres(connection: &mut PgConnection) -> Result<(), 
     )
     .fetch_one(connection)
     .await
-    .map_err(|error| OpenError::Refused(error.to_string()))?;
+    .map_err(refused)?;
     if number < OLDEST_POSTGRES {
         return Err(OpenError::Unfit(format!("PostgreSQL {version} is too old\nhint: use PostgreSQL 13 or later")));
     }
@@ -291,5 +303,26 @@ pub(super) async fn check_postgres(connection: &mut PgConnection) -> Result<(), 
 async fn migrate_postgres(connection: &mut PgConnection) -> Result<(), OpenError> {
     let mut migrator = sqlx::migrate!("migrations/postgres");
     migrator.set_ignore_missing(true);
-    migrator.run(connection).await.map_err(|error| OpenError::Migration(error.to_string()))
+    migrator.run(connection).await.map_err(|error| match error {
+        MigrateError::Execute(error) if comes_up_later(&error) => refused(error),
+        error => OpenError::Migration(error.to_string()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sqlite_that_can_corrupt_a_database_is_refused_with_a_hint() {
+        for fit in ["3.51.3", "3.52.0", "4.0"] {
+            assert!(check_sqlite_version(fit).is_ok(), "{fit}");
+        }
+        for unfit in ["3.51.2", "3.9.99", "2.60.0", "unknown"] {
+            assert!(
+                matches!(check_sqlite_version(unfit), Err(OpenError::Unfit(why)) if why.contains("hint:")),
+                "{unfit}"
+            );
+        }
+    }
 }

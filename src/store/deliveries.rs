@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::id::Scope;
 use crate::notification::{Claim, Delivery, DeliveryEvent, DeliveryState, Kind, Mark, NewDelivery};
 use crate::store::hot::Hot;
+use crate::store::text::{optional, text};
 use crate::store::{NEXT_TOKEN, Split, Store, StoreError, Topic};
 
 /// Which deliveries to list. Newest first, after the delivery `before`.
@@ -107,10 +108,12 @@ impl Store {
     pub async fn find_delivery(&self, scope: &Scope, tenant: &str, key: &str) -> Result<Delivery, StoreError> {
         let row: Option<DeliveryRow> = on_read!(self.db, scope, |conn| {
             sqlx::query_as(select_delivery!(
-                "where d.tenant_id = $1 and d.recipient = $1 and d.dedupe_key = $2 order by d.id limit 1"
+                "where d.tenant_id = $1 and d.recipient = $1 and d.dedupe_key = $2 and ($3 is null or d.tenant_id = $3)
+                 order by d.id limit 1"
             ))
             .bind(tenant)
-            .bind(key)
+            .bind(text(key))
+            .bind(scope.tenant())
             .fetch_optional(conn)
             .await?
         });
@@ -165,8 +168,8 @@ impl Store {
             .bind(claim.lease_token)
             .bind(state.as_str())
             .bind(next_at)
-            .bind(error)
-            .bind(provider_id)
+            .bind(optional(error.as_deref()))
+            .bind(optional(provider_id.as_deref()))
             .bind(sent)
             .bind(delivered)
             .execute(&mut *conn)
@@ -201,7 +204,7 @@ impl Store {
         let rows: Vec<DeliveryRow> = on_read!(self.db, scope, |conn| {
             let mut query = QueryBuilder::new(select_delivery!("where true"));
             for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
-                query.push(" and d.tenant_id = ").push_bind(tenant.to_owned());
+                query.push(" and d.tenant_id = ").push_bind(text(tenant).into_owned());
             }
             if let Some(run_id) = filter.run_id {
                 query.push(" and d.run_id = ").push_bind(run_id);
@@ -210,7 +213,7 @@ impl Store {
                 query.push(" and d.state = ").push_bind(state.as_str());
             }
             if let Some(channel) = &filter.channel {
-                query.push(" and d.channel = ").push_bind(channel.clone());
+                query.push(" and d.channel = ").push_bind(text(channel).into_owned());
             }
             if let Some(before) = filter.before {
                 query.push(" and d.id < ").push_bind(before);

@@ -8,7 +8,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
-use crate::store::connect::{self, OpenError, Settings};
+use crate::store::connect::{self, OpenError, Settings, refused};
 
 /// How long a database may take to answer someone who looks.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -55,7 +55,7 @@ pub async fn examine(settings: &Settings, data_dir: &Path) -> Result<Examined, O
             _ => Err(OpenError::Url("it must begin with `sqlite://` or `postgres://`".into())),
         }
     };
-    let late = |_| Err(OpenError::Refused(format!("no answer within {} s", PATIENCE.as_secs())));
+    let late = |_| Err(OpenError::Away(format!("no answer within {} s", PATIENCE.as_secs())));
     tokio::time::timeout(PATIENCE, looked).await.unwrap_or_else(late)
 }
 
@@ -84,7 +84,6 @@ async fn examine_sqlite(url: &str) -> Result<Examined, OpenError> {
 }
 
 async fn examine_postgres(url: &str) -> Result<Examined, OpenError> {
-    let refused = |error: sqlx::Error| OpenError::Refused(error.to_string());
     let options = PgConnectOptions::from_str(url).map_err(|error| OpenError::Url(error.to_string()))?;
     let mut connection = options.application_name("reveille check").connect().await.map_err(refused)?;
     connect::check_postgres(&mut connection).await?;

@@ -3,9 +3,12 @@
 //! Once `fire_due` has returned, every instant that it considered has its record. If it has not returned, asking
 //! again is safe: fire keys are unique, and the `due` row moves only from the epoch that was read.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use serde::Deserialize;
+use serde_json::Value;
 use sqlx::types::Json;
 use uuid::Uuid;
 
@@ -15,7 +18,7 @@ use crate::run::{Missed, RunState};
 use crate::store::hot::Hot;
 use crate::store::lease::{CLAIM_MARGIN, Claim};
 use crate::store::runs::{NewRun, key_instant, missed_key};
-use crate::store::{Split, Store, StoreError, split};
+use crate::store::{Split, Store, StoreError, Topic, split};
 use crate::task::change::{REASON_ENDED, REASON_MAX_RUNS};
 use crate::trigger::{Due, Plan, Trigger};
 
@@ -55,7 +58,9 @@ struct DueRow {
     epoch: i64,
     fired: i64,
     tenant_id: String,
-    trigger: Json<Trigger>,
+    /// Read by [`DueRow::plan`]: one that can't be read must not keep the other tasks from firing.
+    trigger: Json<Value>,
+    trigger_type: String,
     max_runs: Option<i64>,
     anchor_at: DateTime<Utc>,
     active_since: DateTime<Utc>,
@@ -96,13 +101,17 @@ impl Store {
     /// Records every fire that falls due until `now + horizon`, of at most `limit` tasks, earliest first.
     pub async fn fire_due(&self, ask: &FireDue) -> Result<Fired, StoreError> {
         let until = ask.now + signed(ask.horizon);
-        on_write!(self.db, |conn| {
+        let fired = on_write!(self.db, |conn| {
             let due: Vec<DueRow> =
                 sqlx::query_as(self.db.text(DUE)).bind(until).bind(ask.limit).fetch_all(&mut *conn).await?;
             let batch = decide(&due, ask);
             let written = conn.fire(&batch, ask).await?;
-            Ok(summary(due.len(), batch, written))
-        })
+            summary(due.len(), batch, written)
+        });
+        if fired.recorded > fired.claims.len() {
+            self.hint(Topic::Queue);
+        }
+        Ok(fired)
     }
 
     /// Records what is due of one task, for a change that must not lose it.
@@ -134,9 +143,9 @@ fn decide(due: &[DueRow], ask: &FireDue) -> Batch {
     for row in due {
         match row.plan(ask) {
             Ok(plan) => row.add(plan, ask, &mut room, &mut batch),
-            Err(fault) => {
+            Err(why) => {
                 batch.moves.push(row.stand_still());
-                batch.disabled.push((row.task_id, format!("trigger{}: {}", fault.pointer, fault.message)));
+                batch.disabled.push((row.task_id, why));
             }
         }
     }
@@ -144,7 +153,10 @@ fn decide(due: &[DueRow], ask: &FireDue) -> Batch {
 }
 
 impl DueRow {
-    fn plan(&self, ask: &FireDue) -> Result<Plan, crate::invalid::InvalidSpec> {
+    /// What is to be recorded, or why this task can't be scheduled any more. A fault of one task, even a panic of the
+    /// code that plans it, stays its own.
+    fn plan(&self, ask: &FireDue) -> Result<Plan, String> {
+        let trigger = Trigger::deserialize(&self.trigger.0).map_err(|error| format!("the trigger can't be read: {error}"))?;
         let due = Due {
             task_id: self.task_id,
             anchor: self.anchor_at,
@@ -153,7 +165,11 @@ impl DueRow {
             fired: self.fired.max(0) as u64,
             max_runs: self.max_runs.map(|most| most.max(0) as u64),
         };
-        self.trigger.plan(&due, ask.now, ask.now + signed(ask.horizon))
+        let until = ask.now + signed(ask.horizon);
+        match catch_unwind(AssertUnwindSafe(|| trigger.plan(&due, ask.now, until))) {
+            Ok(planned) => planned.map_err(|fault| format!("{}: {}", fault.pointer, fault.message)),
+            Err(_) => Err("planning the trigger panicked".into()),
+        }
     }
 
     fn add(&self, plan: Plan, ask: &FireDue, room: &mut usize, batch: &mut Batch) {
@@ -191,7 +207,7 @@ impl DueRow {
             task_id: self.task_id,
             tenant_id: self.tenant_id.clone(),
             fire_key,
-            trigger_type: self.trigger.kind().to_owned(),
+            trigger_type: self.trigger_type.clone(),
             scheduled_for,
             state: RunState::Queued,
             reason: None,

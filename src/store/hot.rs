@@ -35,7 +35,8 @@ pub(super) trait Hot {
         limit: i64,
     ) -> Result<Vec<Claim>, StoreError>;
 
-    /// Starts those claims that still stand and have, or get, their slot.
+    /// Starts those claims that still stand and have, or get, their slot. What was started with the same token before
+    /// is answered again, so that a lost answer costs nothing.
     async fn start(
         &mut self,
         leases: &[Lease],

@@ -4,6 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 use sqlx::types::Json;
 
+use crate::store::text::text;
 use crate::store::{Store, StoreError};
 
 /// How long an answer is remembered, in hours.
@@ -55,10 +56,10 @@ macro_rules! once {
             let expires_at = $crate::store::idempotency::expiry($now);
             let fresh = sqlx::query($crate::store::idempotency::REMEMBER)
                 .bind(&asked.tenant)
-                .bind(&asked.key)
+                .bind($crate::store::text::text(&asked.key))
                 .bind(&asked.digest)
                 .bind(i32::from(asked.status))
-                .bind(sqlx::types::Json(&asked.body))
+                .bind($crate::store::text::document(&asked.body)?)
                 .bind(expires_at)
                 .bind($now)
                 .execute(&mut *$conn)
@@ -68,7 +69,7 @@ macro_rules! once {
                 let remembered: $crate::store::idempotency::Remembered =
                     sqlx::query_as($crate::store::idempotency::RECALL)
                         .bind(&asked.tenant)
-                        .bind(&asked.key)
+                        .bind($crate::store::text::text(&asked.key))
                         .fetch_one(&mut *$conn)
                         .await?;
                 return Ok(remembered.answer(&asked.digest));
@@ -109,8 +110,8 @@ impl Store {
                 "select request_digest, status, body from idempotency
                   where tenant_id = $1 and key = $2 and expires_at > $3",
             )
-            .bind(tenant)
-            .bind(key)
+            .bind(text(tenant))
+            .bind(text(key))
             .bind(now)
             .fetch_optional(conn)
             .await?

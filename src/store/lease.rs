@@ -12,7 +12,7 @@ use crate::run::outcome::RunFault;
 use crate::run::{Run, RunState, Usage};
 use crate::store::hot::{Going, Hot};
 use crate::store::slots::{hand_over, resolve_blocked};
-use crate::store::{Store, StoreError, Topic};
+use crate::store::{Split, Store, StoreError, Topic, split};
 use crate::task::Task;
 
 /// What is claimed ahead and not started is given up this long after its instant.
@@ -123,15 +123,14 @@ impl Store {
         Ok(on_write!(self.db, |conn| conn.claim(worker, until_run_at, lease_until, limit).await?))
     }
 
-    /// Starts claims whose instant has come. Claims that an edit took back are silently left out.
+    /// Starts claims whose instant has come. Claims that an edit took back are silently left out; those that these
+    /// leases have started already are answered again, so after an error the same call is safe.
     pub async fn start_runs(&self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Starts, StoreError> {
         let now = self.clock.now();
         let (going, blocked) = on_write!(self.db, |conn| {
             let going = conn.start(leases, now, lease_until).await?;
-            let mut blocked = Vec::new();
-            for lease in leases.iter().filter(|lease| going.iter().all(|g| g.run_id != lease.run_id)) {
-                resolve_blocked!(self.db, conn, lease, now, blocked);
-            }
+            let left = leases.iter().filter(|lease| going.iter().all(|g| g.run_id != lease.run_id));
+            let blocked = resolve_blocked!(self.db, conn, left, now);
             (going, blocked)
         });
         if !blocked.is_empty() {
@@ -205,14 +204,9 @@ impl Store {
     /// Gives back what this worker has claimed and not started; answers how many.
     pub async fn release_claims(&self, worker: Uuid) -> Result<u64, StoreError> {
         Ok(on_write!(self.db, &Scope::Every, |conn| {
-            sqlx::query(
-                "update queue set state = 'ready', lease_token = 0, lease_until = null, worker = null
-                  where worker = $1 and state = 'claimed'",
-            )
-            .bind(worker)
-            .execute(conn)
-            .await?
-            .rows_affected()
+            sqlx::query(self.db.text(RELEASE)).bind(worker).execute(conn).await?.rows_affected()
         }))
     }
 }
+
+const RELEASE: Split = split!("release");

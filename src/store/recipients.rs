@@ -5,6 +5,7 @@ use sqlx::types::Json;
 
 use crate::id::Scope;
 use crate::notification::Recipient;
+use crate::store::text::document;
 use crate::store::{Store, StoreError};
 
 /// A recipient as it is stored.
@@ -47,13 +48,14 @@ impl Store {
         let now = self.clock.now();
         let written = on_write!(self.db, scope, |conn| {
             sqlx::query(
-                "insert into recipients (tenant_id, body, version, updated_at) values ($1, $2, 1, $3)
+                "insert into recipients (tenant_id, body, version, updated_at)
+                 select $1, $2, 1, $3 where $4 = 0 or exists (select 1 from recipients where tenant_id = $1)
                  on conflict (tenant_id) do update
                     set body = excluded.body, version = recipients.version + 1, updated_at = excluded.updated_at
                   where recipients.version = $4",
             )
             .bind(tenant)
-            .bind(Json(recipient))
+            .bind(document(recipient)?)
             .bind(now)
             .bind(read_version)
             .execute(conn)

@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use crate::run::Run;
 use crate::store::lease::Lease;
-use crate::store::slots::{hand_over, unpark};
-use crate::store::{NEXT_TOKEN, Store, StoreError};
+use crate::store::slots::{LOOK_AGAIN, hand_over};
+use crate::store::{NEXT_TOKEN, Split, Store, StoreError, split};
 use crate::task::Task;
 
 /// A started run whose worker is gone, or that has outlived its time limit.
@@ -53,14 +53,7 @@ impl Store {
     /// Makes claims ready again whose holder did not start them in time; answers how many.
     pub async fn reclaim(&self, now: DateTime<Utc>) -> Result<u64, StoreError> {
         Ok(on_write!(self.db, |conn| {
-            sqlx::query(
-                "update queue set state = 'ready', lease_token = 0, lease_until = null, worker = null
-                  where state = 'claimed' and lease_until < $1",
-            )
-            .bind(now)
-            .execute(conn)
-            .await?
-            .rows_affected()
+            sqlx::query(self.db.text(RECLAIM)).bind(now).execute(conn).await?.rows_affected()
         }))
     }
 
@@ -109,13 +102,15 @@ impl Store {
         Ok(stranded)
     }
 
-    /// Gives the run a new token, if it still has the one that was seen: of two rescuers one wins.
+    /// Gives the run a new token, if its lease is still the one that was seen: of two rescuers one wins, and a holder
+    /// who renewed it meanwhile keeps it.
     async fn take_over(&self, row: &StrandedRow, lease_until: DateTime<Utc>) -> Result<Option<Lease>, StoreError> {
         let token: Option<i64> = on_write!(self.db, |conn| {
             let token: i64 = sqlx::query_scalar(self.db.text(NEXT_TOKEN)).fetch_one(&mut *conn).await?;
             sqlx::query_scalar(TAKE_OVER)
                 .bind(row.run_id)
                 .bind(row.lease_token)
+                .bind(row.lease_until)
                 .bind(lease_until)
                 .bind(token)
                 .fetch_optional(&mut *conn)
@@ -139,21 +134,35 @@ impl Store {
         Ok(())
     }
 
-    /// Puts runs back into the queue whose wait for a slot was long; answers how many.
+    /// Looks at tasks whose runs have long waited for a slot, and hands it on where it is free: the hand-over was
+    /// lost, or the task's policy was changed meanwhile. Answers how many runs entered the queue.
     pub async fn wake_parked(&self, now: DateTime<Utc>, limit: i64) -> Result<usize, StoreError> {
-        Ok(on_write!(self.db, |conn| {
-            let due: Vec<Uuid> = sqlx::query_scalar(
-                "select run_id from parked where wake_at <= $1 and why = 'overlap' order by wake_at limit $2",
+        let tasks: Vec<Uuid> = on_read!(self.db, |conn| {
+            sqlx::query_scalar(
+                "select task_id from parked
+                  where wake_at <= $1 and why = 'overlap' and task_id is not null
+                  group by task_id order by min(wake_at) limit $2",
             )
             .bind(now)
             .bind(limit)
-            .fetch_all(&mut *conn)
-            .await?;
-            for run_id in &due {
-                unpark!(conn, *run_id, now);
-            }
-            due.len()
-        }))
+            .fetch_all(conn)
+            .await?
+        });
+        let mut woken = 0;
+        // a transaction for each, so that the order of locks holds: slots, then parked
+        for task_id in tasks {
+            woken += on_write!(self.db, |conn| {
+                let handed = hand_over!(conn, task_id, now);
+                sqlx::query("update parked set wake_at = $2 where task_id = $1 and why = 'overlap' and wake_at <= $3")
+                    .bind(task_id)
+                    .bind(now + LOOK_AGAIN)
+                    .bind(now)
+                    .execute(&mut *conn)
+                    .await?;
+                usize::from(handed)
+            });
+        }
+        Ok(woken)
     }
 
     /// Frees slots whose run is neither queued nor parked any more, and hands them on; answers how many.
@@ -179,5 +188,7 @@ impl Store {
 }
 
 const TAKE_OVER: &str = "
-    update queue set lease_token = $4, lease_until = $3, worker = null
-     where run_id = $1 and lease_token = $2 and state = 'started' returning lease_token";
+    update queue set lease_token = $5, lease_until = $4, worker = null
+     where run_id = $1 and lease_token = $2 and lease_until = $3 and state = 'started' returning lease_token";
+
+const RECLAIM: Split = split!("reclaim");

@@ -13,7 +13,8 @@ use crate::run::outcome::RunFault;
 use crate::run::{Missed, Run, RunEvent, RunState, Usage};
 use crate::store::db::Db;
 use crate::store::idempotency::{Answer, Idempotency, once};
-use crate::store::slots::hand_over;
+use crate::store::slots::{LOCK_QUEUED, free, hand_over};
+use crate::store::text::text;
 use crate::store::{Store, StoreError, Topic};
 use crate::task::Task;
 
@@ -118,9 +119,9 @@ macro_rules! insert_run {
             .bind(run.scheduled_for)
             .bind(run.state.as_str())
             .bind(&run.reason)
-            .bind(run.missed.as_ref().map(sqlx::types::Json))
+            .bind($crate::store::text::optional_document(run.missed.as_ref())?)
             .bind(run.retry_of)
-            .bind(run.input.as_ref().map(sqlx::types::Json))
+            .bind($crate::store::text::optional_document(run.input.as_ref())?)
             .bind(run.created_at)
             .bind(run.finished_at())
             .execute(&mut *$conn)
@@ -136,8 +137,24 @@ pub(super) const INSERT_RUN: &str = "
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
     on conflict (task_id, fire_key) do nothing";
 
-/// Runs that are not automatic fires count in `run_count` only; locks `due`, the first in the order.
-const COUNT_RUNS: &str = "update due set run_count = run_count + $2 where task_id = $1";
+/// Runs that are not automatic fires count in `run_count` only. Locks `due`, the first in the order, so that a task
+/// that is being deleted gets none.
+macro_rules! count_runs {
+    ($conn:ident, $task_id:expr, $count:expr) => {
+        let counted = sqlx::query("update due set run_count = run_count + $2 where task_id = $1")
+            .bind($task_id)
+            .bind($count as i64)
+            .execute(&mut *$conn)
+            .await?;
+        if counted.rows_affected() == 0 {
+            return Err(StoreError::NotFound);
+        }
+    };
+}
+
+/// A run moves between queue and parked ones once in a while, and not this often while one looks.
+const CANCEL_TRIES: usize = 5;
+const UNPARK: &str = "delete from parked where run_id = $1";
 
 /// Puts a recorded run into the queue, ready at `run_at`.
 macro_rules! enqueue {
@@ -283,7 +300,7 @@ impl Store {
         let rows: Vec<RunRow> = on_read!(self.db, |conn| {
             let mut query = QueryBuilder::new(select_run!("where true"));
             for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
-                query.push(" and r.tenant_id = ").push_bind(tenant.to_owned());
+                query.push(" and r.tenant_id = ").push_bind(text(tenant).into_owned());
             }
             if let Some(task_id) = filter.task_id {
                 query.push(" and r.task_id = ").push_bind(task_id);
@@ -320,7 +337,7 @@ impl Store {
         let task = self.get_task(scope, task_id).await?;
         on_write!(self.db, scope, |conn| {
             once!(conn, idempotency, now);
-            sqlx::query(COUNT_RUNS).bind(task_id).bind(1_i64).execute(&mut *conn).await?;
+            count_runs!(conn, task_id, 1);
             let run = NewRun { id: run_id, input, ..NewRun::queued(&task, format!("m:{run_id}"), now, now) };
             insert_run!(conn, run);
             enqueue!(conn, run, task.epoch, now, 1_i32);
@@ -342,7 +359,7 @@ impl Store {
         let task = self.get_task(scope, task_id).await?;
         on_write!(self.db, scope, |conn| {
             once!(conn, idempotency, now);
-            sqlx::query(COUNT_RUNS).bind(task_id).bind(instants.len() as i64).execute(&mut *conn).await?;
+            count_runs!(conn, task_id, instants.len());
             for instant in instants {
                 let key = format!("b:{backfill_id}:{}", key_instant(*instant));
                 let run = NewRun::queued(&task, key, *instant, now);
@@ -369,13 +386,13 @@ impl Store {
             return Err(StoreError::Conflict(format!("the run is {}, so it can't be retried yet", old.state.as_str())));
         }
         let task_id = old.task_id.ok_or_else(|| StoreError::Conflict("the run has no task".into()))?;
-        let task = self
-            .get_task(scope, task_id)
-            .await
-            .map_err(|_| StoreError::Conflict("the task of the run was deleted".into()))?;
+        let task = self.get_task(scope, task_id).await.map_err(|error| match error {
+            StoreError::NotFound => StoreError::Conflict("the task of the run was deleted".into()),
+            other => other,
+        })?;
         on_write!(self.db, scope, |conn| {
             once!(conn, idempotency, now);
-            sqlx::query(COUNT_RUNS).bind(task_id).bind(1_i64).execute(&mut *conn).await?;
+            count_runs!(conn, task_id, 1);
             let key = format!("t:{id}:{run_id}");
             let run = NewRun {
                 id: run_id,
@@ -393,54 +410,59 @@ impl Store {
 
     /// Cancels a run that has not been started, or asks the worker of a running one to end it.
     pub async fn cancel_run(&self, scope: &Scope, id: Uuid, reason: &str) -> Result<Cancelled, StoreError> {
-        let now = self.clock.now();
         self.get_run(scope, id).await?;
-        let done = on_write!(self.db, scope, |conn| {
-            let asked = sqlx::query("update queue set cancel_reason = $2 where run_id = $1 and state = 'started'")
-                .bind(id)
-                .bind(reason)
-                .execute(&mut *conn)
-                .await?
-                .rows_affected();
-            if asked > 0 {
-                Cancelled::Asked
+        for _ in 0..CANCEL_TRIES {
+            if let Some(done) = self.try_cancel(id, reason).await? {
+                self.hint(Topic::Cancels);
+                self.hint(Topic::Queue);
+                return Ok(done);
+            }
+        }
+        Err(StoreError::Unavailable(format!("the run {id} is neither queued nor parked nor ended")))
+    }
+
+    /// One try; `None` where the run went from the queue to the parked ones or back while it was looked for.
+    async fn try_cancel(&self, id: Uuid, reason: &str) -> Result<Option<Cancelled>, StoreError> {
+        let now = self.clock.now();
+        Ok(on_write!(self.db, |conn| {
+            let queued: Option<String> =
+                sqlx::query_scalar(self.db.text(LOCK_QUEUED)).bind(id).fetch_optional(&mut *conn).await?;
+            if queued.as_deref() == Some("started") {
+                sqlx::query("update queue set cancel_reason = coalesce(cancel_reason, $2) where run_id = $1")
+                    .bind(id)
+                    .bind(text(reason))
+                    .execute(&mut *conn)
+                    .await?;
+                Some(Cancelled::Asked)
             } else {
-                let mut waiting: Vec<(Option<Uuid>,)> =
-                    sqlx::query_as("delete from queue where run_id = $1 returning task_id")
+                let place = if queued.is_some() { "delete from queue where run_id = $1" } else { UNPARK };
+                let left = sqlx::query(place).bind(id).execute(&mut *conn).await?.rows_affected();
+                let (task_id, state): (Option<Uuid>, String) =
+                    sqlx::query_as("select task_id, state from runs where id = $1")
                         .bind(id)
-                        .fetch_all(&mut *conn)
+                        .fetch_one(&mut *conn)
                         .await?;
-                let parked: Vec<(Option<Uuid>,)> =
-                    sqlx::query_as("delete from parked where run_id = $1 returning task_id")
-                        .bind(id)
-                        .fetch_all(&mut *conn)
-                        .await?;
-                waiting.extend(parked);
-                let (state,): (String,) =
-                    sqlx::query_as("select state from runs where id = $1").bind(id).fetch_one(&mut *conn).await?;
                 let state = RunState::parse(&state).ok_or_else(|| StoreError::Corrupt(format!("run {id}: {state}")))?;
                 let next = state.on(RunEvent::Cancel).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
+                if left == 0 {
+                    return Ok(None);
+                }
                 sqlx::query("update runs set state = $2, reason = $3, finished_at = $4 where id = $1")
                     .bind(id)
                     .bind(next.as_str())
-                    .bind(reason)
+                    .bind(text(reason))
                     .bind(now)
                     .execute(&mut *conn)
                     .await?;
-                if let Some((Some(task_id),)) = waiting.first() {
-                    sqlx::query("delete from slots where task_id = $1 and run_id = $2")
-                        .bind(task_id)
-                        .bind(id)
-                        .execute(&mut *conn)
-                        .await?;
-                    hand_over!(conn, *task_id, now);
+                // one that waits for its next attempt, or was handed the slot, has it still
+                if let Some(task_id) = task_id
+                    && free!(conn, task_id, id) > 0
+                {
+                    hand_over!(conn, task_id, now);
                 }
-                Cancelled::Now
+                Some(Cancelled::Now)
             }
-        });
-        self.hint(Topic::Cancels);
-        self.hint(Topic::Queue);
-        Ok(done)
+        }))
     }
 
     /// How many runs wait, are claimed, and run now; and how many are parked.

@@ -1,58 +1,126 @@
 //! Overlap: one slot per task, and what becomes of a run that finds it taken. Resolved when a run is about to start.
+//!
+//! The slot's row is locked before a run is judged: its holder's end then comes after that transaction and sees who
+//! waits, or came before it, and the slot is free. A slot goes over in the transaction that frees it, to the oldest
+//! run that waits, so no younger one can get in between. Should that ever be lost, the rescuer finds it.
 
-/// What a blocked run has to be judged by.
-#[derive(sqlx::FromRow)]
+use chrono::TimeDelta;
+use uuid::Uuid;
+
+use crate::store::Split;
+use crate::store::lease::Blocked;
+
+/// Waiting for a slot is ended by the run before; this is only how long a lost hand-over can last.
+pub(super) const LOOK_AGAIN: TimeDelta = TimeDelta::seconds(60);
+
+/// Why a run that `cancel_previous` ended was cancelled.
+pub(super) const REASON_SUPERSEDED: &str = "superseded";
+
+/// What a claim that did not start has to be judged by.
+#[derive(Debug, sqlx::FromRow)]
 pub(super) struct BlockedRow {
-    pub task_id: Option<uuid::Uuid>,
+    pub run_id: Uuid,
+    pub task_id: Option<Uuid>,
     pub tenant_id: String,
     pub cancel_reason: Option<String>,
     pub overlap: String,
 }
 
-/// Waiting for a slot is ended by the run before; this is only how long a lost hand-over can last.
-pub(super) const LOOK_AGAIN: chrono::TimeDelta = chrono::TimeDelta::seconds(60);
+impl BlockedRow {
+    /// `waiting` are the runs of the task that wait for its slot; `held` the runs whose queue row this transaction has
+    /// locked, as it must before it asks one to end.
+    pub(super) fn fate(&self, holder: Option<Uuid>, waiting: &[Uuid], held: &[Uuid]) -> Blocked {
+        let Some(holder) = holder.filter(|holder| *holder != self.run_id) else {
+            return if self.cancel_reason.is_some() { Blocked::Cancelled } else { Blocked::Again };
+        };
+        match self.overlap.as_str() {
+            _ if self.cancel_reason.is_some() => Blocked::Cancelled,
+            "queue_all" => Blocked::Behind,
+            "queue_one" if waiting.is_empty() => Blocked::Behind,
+            "cancel_previous" if waiting.iter().any(|other| *other > self.run_id) => Blocked::Cancelled,
+            "cancel_previous" if !held.contains(&holder) => Blocked::Again,
+            "cancel_previous" => Blocked::Behind,
+            _ => Blocked::Skipped,
+        }
+    }
 
-/// Why a run that `cancel_previous` ended was cancelled.
-pub(super) const REASON_SUPERSEDED: &str = "superseded";
+    /// Why it was cancelled: someone said so, or a younger run is to take its place.
+    pub(super) fn cancel_reason(&self) -> &str {
+        self.cancel_reason.as_deref().unwrap_or(REASON_SUPERSEDED)
+    }
+}
 
-/// Frees nothing itself: gives a task's free slot to the oldest run that waits for it, which enters the queue.
-/// The slot goes over in the same transaction, so no younger run can get in between.
+/// Gives a task's free slot to the oldest run that waits for it, which enters the queue; answers whether one did.
 macro_rules! hand_over {
     ($conn:ident, $task_id:expr, $now:expr) => {{
-        let next: Option<uuid::Uuid> = sqlx::query_scalar(
-            "select p.run_id from parked p
-              where p.task_id = $1 and p.why = 'overlap' and not exists (select 1 from slots s where s.task_id = $1)
-              order by p.run_id limit 1",
-        )
-        .bind($task_id)
-        .fetch_optional(&mut *$conn)
-        .await?;
-        if let Some(next) = next {
-            sqlx::query("insert into slots (task_id, run_id) values ($1, $2) on conflict (task_id) do nothing")
-                .bind($task_id)
-                .bind(next)
-                .execute(&mut *$conn)
+        let task_id: uuid::Uuid = $task_id;
+        loop {
+            let oldest: Option<uuid::Uuid> = sqlx::query_scalar($crate::store::slots::NEXT_IN_LINE)
+                .bind(task_id)
+                .fetch_optional(&mut *$conn)
                 .await?;
-            $crate::store::slots::unpark!($conn, next, $now);
+            let Some(oldest) = oldest else { break false };
+            let taken =
+                sqlx::query("insert into slots (task_id, run_id) values ($1, $2) on conflict (task_id) do nothing")
+                    .bind(task_id)
+                    .bind(oldest)
+                    .execute(&mut *$conn)
+                    .await?;
+            if taken.rows_affected() == 0 {
+                break false;
+            }
+            if $crate::store::slots::unpark!($conn, oldest, $now) {
+                break true;
+            }
+            // it was cancelled meanwhile
+            $crate::store::slots::free!($conn, task_id, oldest);
         }
     }};
 }
 pub(super) use hand_over;
 
-/// Moves a parked run to the queue, ready now.
+pub(super) const NEXT_IN_LINE: &str = "
+    select p.run_id from parked p
+     where p.task_id = $1 and p.why = 'overlap' and not exists (select 1 from slots s where s.task_id = $1)
+     order by p.run_id limit 1";
+
+/// Frees the task's slot if this run has it; answers how many slots that were: one or none.
+macro_rules! free {
+    ($conn:ident, $task_id:expr, $run_id:expr) => {
+        sqlx::query("delete from slots where task_id = $1 and run_id = $2")
+            .bind($task_id)
+            .bind($run_id)
+            .execute(&mut *$conn)
+            .await?
+            .rows_affected()
+    };
+}
+pub(super) use free;
+
+/// Moves a parked run to the queue, ready now; answers whether it was parked still.
 macro_rules! unpark {
     ($conn:ident, $run_id:expr, $now:expr) => {{
-        sqlx::query(
-            "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state)
-             select p.run_id, p.task_id, p.tenant_id,
-                    coalesce((select d.epoch from due d where d.task_id = p.task_id), 0), $2, 0, 'ready'
-               from parked p where p.run_id = $1",
-        )
-        .bind($run_id)
-        .bind($now)
-        .execute(&mut *$conn)
-        .await?;
-        sqlx::query("delete from parked where run_id = $1").bind($run_id).execute(&mut *$conn).await?;
+        let parked: Option<(Option<uuid::Uuid>, String)> =
+            sqlx::query_as("delete from parked where run_id = $1 returning task_id, tenant_id")
+                .bind($run_id)
+                .fetch_optional(&mut *$conn)
+                .await?;
+        match parked {
+            Some((task_id, tenant_id)) => {
+                sqlx::query(
+                    "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state)
+                     values ($1, $2, $3, coalesce((select d.epoch from due d where d.task_id = $2), 0), $4, 0, 'ready')",
+                )
+                .bind($run_id)
+                .bind(task_id)
+                .bind(tenant_id)
+                .bind($now)
+                .execute(&mut *$conn)
+                .await?;
+                true
+            }
+            None => false,
+        }
     }};
 }
 pub(super) use unpark;
@@ -80,88 +148,186 @@ macro_rules! close_unstarted {
 }
 pub(super) use close_unstarted;
 
-/// Judges one claim that did not start, and pushes what became of it.
-///
-/// The slot's row is locked first: its holder's finish then comes after this transaction and sees who waits.
+/// Judges the claims among `leases` that still stand (they did not start), and answers what became of each.
 macro_rules! resolve_blocked {
-    ($db:expr, $conn:ident, $lease:expr, $now:expr, $blocked:ident) => {{
-        use $crate::run::RunState;
+    ($db:expr, $conn:ident, $leases:expr, $now:expr) => {{
         use $crate::store::lease::Blocked;
-        use $crate::store::slots::{BlockedRow, LOOK_AGAIN, REASON_SUPERSEDED, close_unstarted};
-        let id = $lease.run_id;
-        let row: Option<BlockedRow> = sqlx::query_as(
-            "select q.task_id, q.tenant_id, q.cancel_reason,
-                    coalesce(t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap
-               from queue q left join tasks t on t.id = q.task_id
-              where q.run_id = $1 and q.lease_token = $2 and q.state = 'claimed'",
-        )
-        .bind(id)
-        .bind($lease.token)
-        .fetch_optional(&mut *$conn)
-        .await?;
-        if let Some(row) = row {
-            let holder: Option<uuid::Uuid> = sqlx::query_scalar($db.text($crate::store::slots::LOCK_SLOT))
-                .bind(row.task_id)
+        use $crate::store::slots::{self, BlockedRow};
+        let mut rows: Vec<BlockedRow> = Vec::new();
+        for lease in $leases {
+            let row: Option<BlockedRow> = sqlx::query_as(slots::STANDING_CLAIM)
+                .bind(lease.run_id)
+                .bind(lease.token)
                 .fetch_optional(&mut *$conn)
                 .await?;
-            let waiting: Vec<uuid::Uuid> =
-                sqlx::query_scalar("select run_id from parked where task_id = $1 and why = 'overlap' order by run_id")
-                    .bind(row.task_id)
-                    .fetch_all(&mut *$conn)
-                    .await?;
-            let fate = match (&row.cancel_reason, holder, row.overlap.as_str()) {
-                (Some(_), ..) => Blocked::Cancelled,
-                (None, None, _) => Blocked::Again,
-                (None, Some(_), "queue_all" | "cancel_previous") => Blocked::Behind,
-                (None, Some(_), "queue_one") if waiting.is_empty() => Blocked::Behind,
-                _ => Blocked::Skipped,
-            };
-            match fate {
-                Blocked::Cancelled => {
-                    close_unstarted!($conn, id, RunState::Cancelled, row.cancel_reason.as_deref(), None, $now);
-                }
-                Blocked::Skipped => {
-                    close_unstarted!($conn, id, RunState::Skipped, Some("overlap"), holder, $now);
-                }
-                Blocked::Again => {
-                    sqlx::query(
-                        "update queue set state = 'ready', lease_token = 0, lease_until = null, worker = null
-                          where run_id = $1",
-                    )
-                    .bind(id)
-                    .execute(&mut *$conn)
-                    .await?;
-                }
-                Blocked::Behind => {
-                    if row.overlap == "cancel_previous" {
-                        sqlx::query("update queue set cancel_reason = $2 where run_id = $1 and cancel_reason is null")
-                            .bind(holder)
-                            .bind(REASON_SUPERSEDED)
-                            .execute(&mut *$conn)
-                            .await?;
-                        for older in waiting {
-                            close_unstarted!($conn, older, RunState::Cancelled, Some(REASON_SUPERSEDED), Some(id), $now);
-                        }
-                    }
-                    sqlx::query("delete from queue where run_id = $1").bind(id).execute(&mut *$conn).await?;
-                    sqlx::query(
-                        "insert into parked (run_id, task_id, tenant_id, why, wake_at) values ($1, $2, $3, 'overlap', $4)",
-                    )
-                    .bind(id)
-                    .bind(row.task_id)
-                    .bind(&row.tenant_id)
-                    .bind($now + LOOK_AGAIN)
-                    .execute(&mut *$conn)
-                    .await?;
-                }
-            }
-            $blocked.push((id, fate));
+            rows.extend(row);
         }
+        // locks are taken queue before slots, and each in the order of ids
+        rows.sort_by_key(|row| (row.task_id, row.run_id));
+        let held = slots::lock_previous!($db, $conn, rows);
+        let mut blocked: Vec<(uuid::Uuid, Blocked)> = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let holder: Option<uuid::Uuid> =
+                sqlx::query_scalar($db.text(slots::LOCK_SLOT)).bind(row.task_id).fetch_optional(&mut *$conn).await?;
+            let waiting: Vec<uuid::Uuid> =
+                sqlx::query_scalar(slots::WAITING).bind(row.task_id).fetch_all(&mut *$conn).await?;
+            let fate = row.fate(holder, &waiting, &held);
+            slots::settle_blocked!($conn, row, fate, holder, waiting, $now);
+            blocked.push((row.run_id, fate));
+        }
+        blocked
     }};
 }
 pub(super) use resolve_blocked;
 
-pub(super) const LOCK_SLOT: crate::store::Split = crate::store::Split {
+pub(super) const STANDING_CLAIM: &str = "
+    select q.run_id, q.task_id, q.tenant_id, q.cancel_reason,
+           coalesce(t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap
+      from queue q left join tasks t on t.id = q.task_id
+     where q.run_id = $1 and q.lease_token = $2 and q.state = 'claimed'";
+
+/// The youngest first; more than one waits under `queue_all` alone, which does not ask.
+pub(super) const WAITING: &str =
+    "select run_id from parked where task_id = $1 and why = 'overlap' order by run_id desc limit 100";
+
+/// Locks the queue rows of the runs that may be asked to end; answers them.
+macro_rules! lock_previous {
+    ($db:expr, $conn:ident, $rows:expr) => {{
+        let mut holders: Vec<uuid::Uuid> = Vec::new();
+        for row in $rows.iter().filter(|row| row.overlap == "cancel_previous") {
+            let holder: Option<uuid::Uuid> = sqlx::query_scalar("select run_id from slots where task_id = $1")
+                .bind(row.task_id)
+                .fetch_optional(&mut *$conn)
+                .await?;
+            holders.extend(holder);
+        }
+        holders.sort_unstable();
+        holders.dedup();
+        for holder in &holders {
+            sqlx::query($db.text($crate::store::slots::LOCK_QUEUED)).bind(holder).execute(&mut *$conn).await?;
+        }
+        holders
+    }};
+}
+pub(super) use lock_previous;
+
+/// Writes what becomes of one blocked run.
+macro_rules! settle_blocked {
+    ($conn:ident, $row:ident, $fate:ident, $holder:ident, $waiting:ident, $now:expr) => {{
+        use $crate::run::RunState::{Cancelled, Skipped};
+        use $crate::store::lease::Blocked;
+        use $crate::store::slots::{LOOK_AGAIN, REASON_SUPERSEDED, close_unstarted, free, hand_over};
+        let id = $row.run_id;
+        match $fate {
+            Blocked::Cancelled => {
+                let superseded_by = $waiting.first().copied().filter(|_| $row.cancel_reason.is_none());
+                close_unstarted!($conn, id, Cancelled, $row.cancel_reason(), superseded_by, $now);
+                if let Some(task_id) = $row.task_id
+                    && free!($conn, task_id, id) > 0
+                {
+                    hand_over!($conn, task_id, $now);
+                }
+            }
+            Blocked::Skipped => close_unstarted!($conn, id, Skipped, "overlap", $holder, $now),
+            Blocked::Again => {
+                sqlx::query(
+                    "update queue set state = 'ready', lease_token = 0, lease_until = null, worker = null
+                      where run_id = $1",
+                )
+                .bind(id)
+                .execute(&mut *$conn)
+                .await?;
+            }
+            Blocked::Behind => {
+                if $row.overlap == "cancel_previous" {
+                    sqlx::query($crate::store::slots::SUPERSEDE)
+                        .bind($holder)
+                        .bind(REASON_SUPERSEDED)
+                        .bind($now)
+                        .execute(&mut *$conn)
+                        .await?;
+                    for older in $waiting {
+                        close_unstarted!($conn, older, Cancelled, REASON_SUPERSEDED, Some(id), $now);
+                    }
+                }
+                sqlx::query("delete from queue where run_id = $1").bind(id).execute(&mut *$conn).await?;
+                sqlx::query(
+                    "insert into parked (run_id, task_id, tenant_id, why, wake_at) values ($1, $2, $3, 'overlap', $4)",
+                )
+                .bind(id)
+                .bind($row.task_id)
+                .bind(&$row.tenant_id)
+                .bind($now + LOOK_AGAIN)
+                .execute(&mut *$conn)
+                .await?;
+            }
+        }
+    }};
+}
+pub(super) use settle_blocked;
+
+/// A holder that only waits for its next attempt has no worker that could end it: its instant is now, and its start
+/// finds it cancelled.
+pub(super) const SUPERSEDE: &str = "
+    update queue
+       set cancel_reason = $2, run_at = case when state = 'ready' and run_at > $3 then $3 else run_at end
+     where run_id = $1 and cancel_reason is null";
+
+pub(super) const LOCK_SLOT: Split = Split {
     postgres: "select run_id from slots where task_id = $1 for update",
     sqlite: "select run_id from slots where task_id = $1",
 };
+
+/// Locks the queue row of one run and answers its state there.
+pub(super) const LOCK_QUEUED: Split = Split {
+    postgres: "select state from queue where run_id = $1 for update",
+    sqlite: "select state from queue where run_id = $1",
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOLDER: Uuid = Uuid::from_u128(1);
+    const OLDER: Uuid = Uuid::from_u128(2);
+    const OWN: Uuid = Uuid::from_u128(3);
+    const YOUNGER: Uuid = Uuid::from_u128(4);
+
+    fn row(overlap: &str) -> BlockedRow {
+        BlockedRow {
+            run_id: OWN,
+            task_id: Some(Uuid::nil()),
+            tenant_id: "a".into(),
+            cancel_reason: None,
+            overlap: overlap.into(),
+        }
+    }
+
+    fn fates(overlap: &str) -> [Blocked; 4] {
+        let fate = |waiting: &[Uuid]| row(overlap).fate(Some(HOLDER), waiting, &[HOLDER]);
+        [fate(&[]), fate(&[OLDER]), fate(&[YOUNGER]), row(overlap).fate(None, &[], &[])]
+    }
+
+    #[test]
+    fn each_policy_judges_by_who_waits() {
+        use Blocked::*;
+        assert_eq!(fates("skip"), [Skipped, Skipped, Skipped, Again]);
+        assert_eq!(fates("queue_one"), [Behind, Skipped, Skipped, Again]);
+        assert_eq!(fates("queue_all"), [Behind, Behind, Behind, Again]);
+        assert_eq!(fates("cancel_previous"), [Behind, Behind, Cancelled, Again]);
+    }
+
+    #[test]
+    fn a_cancelled_one_is_cancelled_whoever_has_the_slot() {
+        let cancelled = BlockedRow { cancel_reason: Some("no".into()), ..row("skip") };
+        for holder in [None, Some(OWN), Some(HOLDER)] {
+            assert_eq!(cancelled.fate(holder, &[], &[]), Blocked::Cancelled);
+        }
+    }
+
+    #[test]
+    fn a_run_is_never_in_its_own_way_and_only_a_locked_holder_is_asked_to_end() {
+        assert_eq!(row("skip").fate(Some(OWN), &[], &[]), Blocked::Again);
+        assert_eq!(row("cancel_previous").fate(Some(HOLDER), &[], &[OLDER]), Blocked::Again);
+    }
+}

@@ -17,9 +17,10 @@ use crate::store::db::Db;
 use crate::store::hot::Hot;
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::runs::{NewRun, insert_run};
+use crate::store::text::{document, optional, text};
 use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::change::TaskChange;
-use crate::task::{Spec, Task, TaskStatus};
+use crate::task::{Output, Spec, Task, TaskStatus};
 use crate::trigger;
 
 /// Which tasks to list. Newest first, after the task `before`.
@@ -28,7 +29,7 @@ pub struct TaskFilter {
     pub tenant: Option<String>,
     pub status: Option<TaskStatus>,
     pub trigger_type: Option<String>,
-    /// Part of the name, in any case.
+    /// Part of the name; the case of ASCII letters does not matter, that of others as the database has it.
     pub q: Option<String>,
     pub before: Option<Uuid>,
     pub limit: i64,
@@ -122,11 +123,11 @@ impl Store {
             )
             .bind(task.id)
             .bind(&task.tenant_id)
-            .bind(&task.name)
+            .bind(text(&task.name))
             .bind(task.spec.trigger.kind())
-            .bind(Json(&task.spec))
+            .bind(document(&task.spec)?)
             .bind(task.status.as_str())
-            .bind(&task.status_reason)
+            .bind(optional(task.status_reason.as_deref()))
             .bind(task.epoch)
             .bind(task.version)
             .bind(task.anchor_at)
@@ -160,8 +161,24 @@ impl Store {
         row.ok_or(StoreError::NotFound)?.task()
     }
 
-    /// Tasks by their ids; those that are gone are left out.
+    /// Tasks by their ids; those that are gone are left out, and those that can't be read: one task that is damaged
+    /// must not keep the runs of others from being started.
     pub(super) async fn tasks_by_id(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, Task>, StoreError> {
+        match self.all_tasks_by_id(ids).await {
+            Err(StoreError::Corrupt(_)) => {}
+            read => return read,
+        }
+        let mut readable = HashMap::with_capacity(ids.len());
+        for id in ids {
+            match self.all_tasks_by_id(&[*id]).await {
+                Err(StoreError::Corrupt(why)) => tracing::error!(task_id = %id, why, "a task can't be read"),
+                read => readable.extend(read?),
+            }
+        }
+        Ok(readable)
+    }
+
+    async fn all_tasks_by_id(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, Task>, StoreError> {
         let rows: Vec<TaskRow> = match &self.db {
             Db::Postgres(pool) => {
                 sqlx::query_as(select_task!("where t.id = any($1)")).bind(ids).fetch_all(pool).await?
@@ -184,17 +201,17 @@ impl Store {
         let rows: Vec<TaskRow> = on_read!(self.db, scope, |conn| {
             let mut query = QueryBuilder::new(select_task!("where true"));
             for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
-                query.push(" and t.tenant_id = ").push_bind(tenant.to_owned());
+                query.push(" and t.tenant_id = ").push_bind(text(tenant).into_owned());
             }
             if let Some(status) = filter.status {
                 query.push(" and t.status = ").push_bind(status.as_str());
             }
             if let Some(kind) = &filter.trigger_type {
-                query.push(" and t.trigger_type = ").push_bind(kind.clone());
+                query.push(" and t.trigger_type = ").push_bind(text(kind).into_owned());
             }
             if let Some(part) = &filter.q {
-                let pattern = format!("%{}%", part.to_lowercase().replace(['%', '_'], ""));
-                query.push(" and lower(t.name) like ").push_bind(pattern);
+                let pattern = format!("%{}%", text(part).replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_"));
+                query.push(" and lower(t.name) like lower(").push_bind(pattern).push(") escape '\\'");
             }
             if let Some(before) = filter.before {
                 query.push(" and t.id < ").push_bind(before);
@@ -282,11 +299,11 @@ impl Store {
                   where id = $1",
             )
             .bind(id)
-            .bind(&changed.task.name)
+            .bind(text(&changed.task.name))
             .bind(changed.task.spec.trigger.kind())
-            .bind(Json(&changed.task.spec))
+            .bind(document(&changed.task.spec)?)
             .bind(changed.task.status.as_str())
-            .bind(&changed.task.status_reason)
+            .bind(optional(changed.task.status_reason.as_deref()))
             .bind(changed.task.epoch)
             .bind(changed.task.version)
             .bind(changed.task.anchor_at)
@@ -348,17 +365,28 @@ impl Store {
                 .fetch_optional(&mut *conn)
                 .await?;
             row.ok_or(StoreError::NotFound)?;
-            let mut unstarted: Vec<(Uuid,)> =
-                sqlx::query_as("delete from queue where task_id = $1 and state <> 'started' returning run_id")
-                    .bind(id)
-                    .fetch_all(&mut *conn)
-                    .await?;
-            let parked: Vec<(Uuid,)> = sqlx::query_as("delete from parked where task_id = $1 returning run_id")
+            // The first look waits for whoever ends a run of the task; the second sees whom it handed the slot to.
+            // From then on the queue of the task stands still.
+            let mut queued: Vec<(Uuid, String)> = Vec::new();
+            for _ in 0..2 {
+                queued = sqlx::query_as(self.db.text(LOCK_QUEUE)).bind(id).fetch_all(&mut *conn).await?;
+            }
+            sqlx::query("update queue set cancel_reason = $2 where task_id = $1 and state = 'started' and cancel_reason is null")
+                .bind(id)
+                .bind(REASON_DELETED)
+                .execute(&mut *conn)
+                .await?;
+            sqlx::query("delete from queue where task_id = $1 and state <> 'started'")
+                .bind(id)
+                .execute(&mut *conn)
+                .await?;
+            sqlx::query("delete from slots where task_id = $1").bind(id).execute(&mut *conn).await?;
+            let parked: Vec<Uuid> = sqlx::query_scalar("delete from parked where task_id = $1 returning run_id")
                 .bind(id)
                 .fetch_all(&mut *conn)
                 .await?;
-            unstarted.extend(parked);
-            for (run_id,) in unstarted {
+            let unstarted = queued.into_iter().filter(|(_, state)| state != "started").map(|(run_id, _)| run_id);
+            for run_id in unstarted.chain(parked) {
                 sqlx::query("update runs set state = 'cancelled', reason = $2, finished_at = $3 where id = $1")
                     .bind(run_id)
                     .bind(REASON_DELETED)
@@ -366,16 +394,7 @@ impl Store {
                     .execute(&mut *conn)
                     .await?;
             }
-            sqlx::query("update queue set cancel_reason = $2 where task_id = $1 and cancel_reason is null")
-                .bind(id)
-                .bind(REASON_DELETED)
-                .execute(&mut *conn)
-                .await?;
-            for statement in [
-                "delete from slots where task_id = $1",
-                "delete from due where task_id = $1",
-                "delete from tasks where id = $1",
-            ] {
+            for statement in ["delete from due where task_id = $1", "delete from tasks where id = $1"] {
                 sqlx::query(statement).bind(id).execute(&mut *conn).await?;
             }
         });
@@ -396,9 +415,14 @@ impl Store {
     }
 }
 
-/// What the owner of a task that keeps failing is told; `None` where there is no way to.
+/// What the owner of a task that keeps failing is told, even if its results are told to nobody; `None` where there is
+/// no way to.
 fn paused_notice(task: &Task, failures: u32, recipient: Option<&Recipient>) -> Option<NewDelivery> {
-    let order = channels(&task.spec.output, recipient);
+    let output = match &task.spec.output {
+        Output::Nobody => &Output::RecipientOrder,
+        told => told,
+    };
+    let order = channels(output, recipient);
     let (first, rest) = order.split_first()?;
     Some(NewDelivery {
         tenant_id: task.tenant_id.clone(),
@@ -418,6 +442,12 @@ fn paused_notice(task: &Task, failures: u32, recipient: Option<&Recipient>) -> O
 
 /// Why runs of a task that was deleted ended.
 const REASON_DELETED: &str = "task_deleted";
+
+/// All of a task's runs that are queued, claimed or started.
+const LOCK_QUEUE: Split = Split {
+    postgres: "select run_id, state from queue where task_id = $1 order by run_id for update",
+    sqlite: "select run_id, state from queue where task_id = $1 order by run_id",
+};
 
 /// Automatic fires that are recorded, not started, and not due: a change takes them back.
 const RECORDED_AHEAD: Split =

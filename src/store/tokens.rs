@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use crate::id::Scope;
 use crate::store::idempotency::{Answer, Idempotency, once};
+use crate::store::text::{document, text};
 use crate::store::{Store, StoreError};
 
 /// A token as it is stored, without its text.
@@ -73,9 +74,9 @@ impl Store {
             )
             .bind(token.id)
             .bind(&token.tenant_id)
-            .bind(&token.name)
+            .bind(text(&token.name))
             .bind(&token.hash)
-            .bind(Json(&token.scopes))
+            .bind(document(&token.scopes)?)
             .bind(token.created_at)
             .bind(token.expires_at)
             .execute(&mut *conn)
@@ -113,7 +114,7 @@ impl Store {
         let rows: Vec<TokenRow> = on_read!(self.db, scope, |conn| {
             let mut query = QueryBuilder::new(select_token!("where true"));
             for tenant in [scope.tenant(), tenant].into_iter().flatten() {
-                query.push(" and tenant_id = ").push_bind(tenant.to_owned());
+                query.push(" and tenant_id = ").push_bind(text(tenant).into_owned());
             }
             if let Some(before) = before {
                 query.push(" and id < ").push_bind(before);

@@ -7,6 +7,7 @@ use uuid::Uuid;
 use crate::run::Usage;
 use crate::run::transcript::{Entry, FORMAT, Message};
 use crate::store::lease::Lease;
+use crate::store::text::document;
 use crate::store::{Store, StoreError};
 
 #[derive(sqlx::FromRow)]
@@ -73,7 +74,7 @@ impl Store {
                 .bind(entry.seq)
                 .bind(entry.turn)
                 .bind(FORMAT)
-                .bind(Json(&entry.message))
+                .bind(document(&entry.message)?)
                 .bind(entry.usage.turns)
                 .bind(entry.usage.tool_calls)
                 .bind(entry.usage.input_tokens)

@@ -310,3 +310,175 @@ fn stand_for(older: Option<Missed>, instants: &[DateTime<Utc>]) -> Option<Missed
         Some(older) => Missed { from: older.from, to: *last, count: older.count.map(|count| count + here) },
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::trigger::Schedule;
+
+    fn at(text: &str) -> DateTime<Utc> {
+        text.parse().unwrap()
+    }
+
+    fn due(nominal: &str) -> Due {
+        Due {
+            task_id: Uuid::nil(),
+            anchor: at("2026-01-01T00:00:00Z"),
+            active_since: at("2026-01-01T00:00:00Z"),
+            nominal: at(nominal),
+            fired: 0,
+            max_runs: None,
+        }
+    }
+
+    /// The plan, seen at `now` with a horizon of a second, as lines.
+    fn plan(schedule: Value, due: &Due, now: &str) -> Vec<String> {
+        let schedule: Schedule = serde_json::from_value(schedule).unwrap();
+        let time = |instant: DateTime<Utc>| instant.format("%d %H:%M:%S").to_string();
+        let range = |missed: &Missed| {
+            let count = missed.count.map_or("?".into(), |count| count.to_string());
+            format!("{} to {} ({count})", time(missed.from), time(missed.to))
+        };
+        let plan = schedule.plan(due, at(now), at(now) + TimeDelta::seconds(1)).unwrap();
+        let fires = plan.fires.iter().map(|fire| match &fire.missed {
+            None => format!("fire {}", time(fire.nominal)),
+            Some(missed) => format!("fire {} for {}", time(fire.nominal), range(missed)),
+        });
+        let skips = plan.skips.iter().map(|skip| format!("{} {}", skip.reason, range(&skip.missed)));
+        let next = plan.next.map_or("end".into(), |next| format!("next {}", time(next.nominal)));
+        fires.chain(skips).chain([next]).collect()
+    }
+
+    #[test]
+    fn what_is_on_time_fires_each_by_itself_and_a_little_ahead() {
+        let hourly = || json!({"cron": "0 * * * *"});
+        let due_at_ten = due("2026-01-01T10:00:00Z");
+        assert_eq!(plan(hourly(), &due_at_ten, "2026-01-01T09:59:59Z"), ["fire 01 10:00:00", "next 01 11:00:00"]);
+        assert_eq!(plan(hourly(), &due_at_ten, "2026-01-01T10:00:29Z"), ["fire 01 10:00:00", "next 01 11:00:00"]);
+        assert_eq!(plan(hourly(), &due_at_ten, "2026-01-01T09:59:58Z"), ["next 01 10:00:00"]);
+        let often = json!({"interval": "10s"});
+        assert_eq!(
+            plan(often, &due("2026-01-01T10:00:00Z"), "2026-01-01T10:00:25Z"),
+            ["fire 01 10:00:00", "fire 01 10:00:10", "fire 01 10:00:20", "next 01 10:00:30"]
+        );
+    }
+
+    #[test]
+    fn latest_runs_once_for_all_that_was_missed_in_the_window() {
+        let every_ten = |window: &str| json!({"cron": "*/10 * * * *", "catch_up_window": window});
+        assert_eq!(
+            plan(every_ten("1h"), &due("2026-01-01T10:00:00Z"), "2026-01-01T10:35:00Z"),
+            ["fire 01 10:30:00 for 01 10:00:00 to 01 10:20:00 (3)", "next 01 10:40:00"]
+        );
+        assert_eq!(
+            plan(every_ten("15m"), &due("2026-01-01T10:00:00Z"), "2026-01-01T10:35:00Z"),
+            [
+                "fire 01 10:30:00 for 01 10:20:00 to 01 10:20:00 (1)",
+                "missed_window 01 10:00:00 to 01 10:10:00 (2)",
+                "next 01 10:40:00"
+            ]
+        );
+        // where one of them is on time, it is that one which runs for the others
+        assert_eq!(
+            plan(every_ten("1h"), &due("2026-01-01T10:00:00Z"), "2026-01-01T10:30:10Z"),
+            ["fire 01 10:30:00 for 01 10:00:00 to 01 10:20:00 (3)", "next 01 10:40:00"]
+        );
+        // one that is only about to come does not stand for what has passed
+        assert_eq!(
+            plan(every_ten("1h"), &due("2026-01-01T10:00:00Z"), "2026-01-01T10:29:59.500Z"),
+            ["fire 01 10:20:00 for 01 10:00:00 to 01 10:10:00 (2)", "fire 01 10:30:00", "next 01 10:40:00"]
+        );
+    }
+
+    #[test]
+    fn all_runs_each_and_at_most_the_newest_hundred() {
+        let all = |when: &str, window: &str| json!({"cron": when, "catch_up": "all", "catch_up_window": window});
+        assert_eq!(
+            plan(all("0 * * * *", "1d"), &due("2026-01-01T10:00:00Z"), "2026-01-01T12:30:00Z"),
+            ["fire 01 10:00:00", "fire 01 11:00:00", "fire 01 12:00:00", "next 01 13:00:00"]
+        );
+        let many = plan(all("* * * * *", "1d"), &due("2026-01-01T10:00:00Z"), "2026-01-01T12:00:45Z");
+        assert_eq!(many.len(), 102);
+        assert_eq!((many[0].as_str(), many[99].as_str()), ("fire 01 10:21:00", "fire 01 12:00:00"));
+        assert_eq!(many[100], "catch_up_limit 01 10:00:00 to 01 10:20:00 (21)");
+        let more = plan(all("* * * * *", "2d"), &due("2026-01-01T10:00:00Z"), "2026-01-02T10:00:45Z");
+        assert_eq!(more[0], "fire 02 08:21:00");
+        assert_eq!(more[100], "catch_up_limit 01 10:00:00 to 02 08:20:00 (?)");
+    }
+
+    #[test]
+    fn skip_runs_nothing_late_and_says_so_in_one_range() {
+        let schedule = json!({"cron": "0 * * * *", "catch_up": "skip"});
+        assert_eq!(
+            plan(schedule, &due("2026-01-01T10:00:00Z"), "2026-01-02T10:00:10Z"),
+            ["fire 02 10:00:00", "catch_up_skip 01 10:00:00 to 02 09:00:00 (24)", "next 02 11:00:00"]
+        );
+    }
+
+    #[test]
+    fn what_is_excluded_has_its_own_record_and_is_never_the_one_that_runs() {
+        let schedule = json!({"cron": "*/10 * * * *", "exclude": ["20-30 * * * *"]});
+        assert_eq!(
+            plan(schedule.clone(), &due("2026-01-01T10:00:00Z"), "2026-01-01T10:35:00Z"),
+            [
+                "fire 01 10:10:00 for 01 10:00:00 to 01 10:00:00 (1)",
+                "excluded 01 10:20:00 to 01 10:30:00 (2)",
+                "next 01 10:40:00"
+            ]
+        );
+        assert_eq!(
+            plan(schedule, &due("2026-01-01T10:20:00Z"), "2026-01-01T10:20:00Z"),
+            ["excluded 01 10:20:00 to 01 10:20:00 (1)", "next 01 10:30:00"]
+        );
+    }
+
+    #[test]
+    fn the_last_run_that_is_allowed_ends_the_schedule() {
+        let limited = |fired, max_runs| Due { fired, max_runs: Some(max_runs), ..due("2026-01-01T10:00:00Z") };
+        let all = || json!({"cron": "0 * * * *", "catch_up": "all", "catch_up_window": "1d"});
+        assert_eq!(
+            plan(all(), &limited(3, 5), "2026-01-01T20:30:00Z"),
+            ["fire 01 10:00:00", "fire 01 11:00:00", "end"]
+        );
+        assert_eq!(plan(all(), &limited(5, 5), "2026-01-01T20:30:00Z"), ["end"]);
+        let latest = json!({"interval": "10s"});
+        assert_eq!(
+            plan(latest, &limited(4, 5), "2026-01-01T10:01:00Z"),
+            ["fire 01 10:00:40 for 01 10:00:00 to 01 10:00:30 (4)", "end"]
+        );
+    }
+
+    #[test]
+    fn a_one_shot_runs_late_within_its_window_and_is_recorded_as_missed_after_it() {
+        let once = || json!({"at": "2026-01-01T10:00:00Z"});
+        assert_eq!(plan(once(), &due("2026-01-01T10:00:00Z"), "2026-01-01T10:59:00Z"), ["fire 01 10:00:00", "end"]);
+        assert_eq!(
+            plan(once(), &due("2026-01-01T10:00:00Z"), "2026-01-01T11:00:01Z"),
+            ["missed_window 01 10:00:00 to 01 10:00:00 (1)", "end"]
+        );
+    }
+
+    #[test]
+    fn nothing_from_before_the_task_was_active_is_caught_up() {
+        let resumed = Due { active_since: at("2026-01-01T12:00:00Z"), ..due("2026-01-01T10:00:00Z") };
+        assert_eq!(
+            plan(json!({"cron": "0 * * * *", "catch_up_window": "1d"}), &resumed, "2026-01-01T13:30:00Z"),
+            ["fire 01 13:00:00 for 01 12:00:00 to 01 12:00:00 (1)", "next 01 14:00:00"]
+        );
+    }
+
+    #[test]
+    fn the_end_of_a_schedule_ends_the_task_once_its_last_instant_has_its_record() {
+        let ending = json!({"interval": "1h", "end_at": "2026-01-01T11:30:00Z", "catch_up_window": "2h"});
+        assert_eq!(
+            plan(ending.clone(), &due("2026-01-01T10:00:00Z"), "2026-01-01T12:45:00Z"),
+            ["fire 01 11:00:00", "missed_window 01 10:00:00 to 01 10:00:00 (1)", "end"]
+        );
+        assert_eq!(
+            plan(ending, &due("2026-01-01T10:00:00Z"), "2026-01-05T00:00:00Z"),
+            ["missed_window 01 10:00:00 to 01 11:00:00 (2)", "end"]
+        );
+    }
+}

@@ -280,6 +280,21 @@ mod tests {
     }
 
     #[test]
+    fn a_week_of_two_years_belongs_to_the_one_that_has_most_of_its_days() {
+        let weeks = |rule: &str, start: &str| first(rule, start, 2);
+        let start = "2029-06-01T00:00:00";
+        // the week from Friday 2030-12-27 is the last of 52, and has its Thursday in January; 2029 has 53 of them
+        assert_eq!(weeks("FREQ=YEARLY;BYWEEKNO=52;BYDAY=TH;WKST=FR", start), ["20291227T0000", "20310102T0000"]);
+        assert_eq!(weeks("FREQ=YEARLY;BYWEEKNO=-1;BYDAY=TH;WKST=FR", start), ["20300103T0000", "20310102T0000"]);
+        // Monday 2029-12-31 is in the first week of 2030, and so is what the year begins with
+        assert_eq!(weeks("FREQ=YEARLY;BYWEEKNO=1;BYDAY=MO,TU", start), ["20291231T0000", "20300101T0000"]);
+        assert_eq!(
+            weeks("FREQ=YEARLY;BYWEEKNO=53;BYDAY=FR", "2020-06-01T00:00:00"),
+            ["20210101T0000", "20270101T0000"]
+        );
+    }
+
+    #[test]
     fn a_day_that_a_month_lacks_is_left_out() {
         assert_eq!(
             first("FREQ=MONTHLY", "2026-01-31T08:00:00", 3),

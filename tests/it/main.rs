@@ -1,7 +1,9 @@
 //! The integration tests, one binary: this list is their table of contents. `scripts/test.sh` starts what they need.
 
+mod api;
 mod agent;
 mod egress;
+mod engine;
 mod notifications;
 mod scheduling;
 mod spine;

@@ -3,7 +3,9 @@
 //! Each part starts what it needs, waits until it answers, and removes it when dropped. Nothing outlives a test.
 
 pub mod api;
+pub mod app;
 pub mod binary;
+pub mod journal;
 pub mod model;
 pub mod postgres;
 pub mod servers;

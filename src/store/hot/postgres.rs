@@ -12,6 +12,7 @@ use crate::store::fires::{Batch, FireDue, Written};
 use crate::store::hot::{Going, Hot};
 use crate::store::lease::{Beat, Claim, Finish, Lease};
 use crate::store::runs::NewRun;
+use crate::store::text::{document, optional, optional_document, text};
 
 /// A row that `fire` answers: run, instant, token, lease, and whether it entered the queue.
 type Made = (Uuid, DateTime<Utc>, i64, Option<DateTime<Utc>>, bool);
@@ -104,13 +105,14 @@ impl Hot for PgConnection {
     }
 
     async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<Uuid>, StoreError> {
+        let errors = ends.iter().map(|f| optional_document(f.error.as_ref())).collect::<Result<Vec<_>, _>>()?;
         Ok(sqlx::query_scalar(include_str!("../sql/finish.postgres.sql"))
             .bind(ends.iter().map(|f| f.lease.run_id).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.lease.token).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.state.as_str()).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| f.reason.as_deref()).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| f.output.as_deref()).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| f.error.as_ref().map(Json)).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| optional(f.reason.as_deref())).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| optional(f.output.as_deref())).collect::<Vec<_>>())
+            .bind(errors)
             .bind(ends.iter().map(|f| f.usage.turns).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.usage.tool_calls).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.usage.input_tokens).collect::<Vec<_>>())
@@ -125,16 +127,18 @@ impl Hot for PgConnection {
     }
 
     async fn post(&mut self, deliveries: &[&NewDelivery], now: DateTime<Utc>) -> Result<(), StoreError> {
+        let fallbacks = deliveries.iter().map(|d| document(&d.fallback)).collect::<Result<Vec<_>, _>>()?;
         sqlx::query(include_str!("../sql/post.postgres.sql"))
             .bind(deliveries.iter().map(|_| new_id(now)).collect::<Vec<_>>())
             .bind(deliveries.iter().map(|d| d.tenant_id.as_str()).collect::<Vec<_>>())
-            .bind(deliveries.iter().map(|d| d.channel.as_str()).collect::<Vec<_>>())
-            .bind(deliveries.iter().map(|d| d.dedupe_key.as_str()).collect::<Vec<_>>())
+            .bind(deliveries.iter().map(|d| d.recipient.as_str()).collect::<Vec<_>>())
+            .bind(deliveries.iter().map(|d| text(&d.channel)).collect::<Vec<_>>())
+            .bind(deliveries.iter().map(|d| text(&d.dedupe_key)).collect::<Vec<_>>())
             .bind(deliveries.iter().map(|d| d.run_id).collect::<Vec<_>>())
             .bind(deliveries.iter().map(|d| d.kind.as_str()).collect::<Vec<_>>())
-            .bind(deliveries.iter().map(|d| d.subject.as_deref()).collect::<Vec<_>>())
-            .bind(deliveries.iter().map(|d| d.text.as_deref()).collect::<Vec<_>>())
-            .bind(deliveries.iter().map(|d| Json(&d.fallback)).collect::<Vec<_>>())
+            .bind(deliveries.iter().map(|d| optional(d.subject.as_deref())).collect::<Vec<_>>())
+            .bind(deliveries.iter().map(|d| optional(d.text.as_deref())).collect::<Vec<_>>())
+            .bind(fallbacks)
             .bind(now)
             .execute(self)
             .await?;
@@ -157,7 +161,7 @@ async fn settle<S: AsRef<str>>(
           where t.id = s.id and t.status = 'active'",
     )
     .bind(tasks.iter().map(|(id, _)| *id).collect::<Vec<_>>())
-    .bind(tasks.iter().map(|(_, reason)| reason.as_ref()).collect::<Vec<_>>())
+    .bind(tasks.iter().map(|(_, reason)| text(reason.as_ref())).collect::<Vec<_>>())
     .bind(status)
     .bind(now)
     .execute(conn)

@@ -2,7 +2,6 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::SqliteConnection;
-use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::new_id;
@@ -12,6 +11,7 @@ use crate::store::fires::{Batch, FireDue, Written};
 use crate::store::hot::{Going, Hot};
 use crate::store::lease::{Beat, Claim, Finish, Lease};
 use crate::store::runs::insert_run;
+use crate::store::text::{document, optional, optional_document, text};
 
 impl Hot for SqliteConnection {
     async fn fire(&mut self, batch: &Batch, ask: &FireDue) -> Result<Written, StoreError> {
@@ -106,6 +106,19 @@ impl Hot for SqliteConnection {
     ) -> Result<Vec<Going>, StoreError> {
         let mut going = Vec::with_capacity(leases.len());
         for lease in leases {
+            let again: Option<Going> = sqlx::query_as(
+                "update queue set lease_until = $3 where run_id = $1 and lease_token = $2 and state = 'started'
+                 returning run_id, lease_token, deadline_at",
+            )
+            .bind(lease.run_id)
+            .bind(lease.token)
+            .bind(lease_until)
+            .fetch_optional(&mut *self)
+            .await?;
+            if again.is_some() {
+                going.extend(again);
+                continue;
+            }
             let asked: Option<(Option<Uuid>, String, i64, i64)> = sqlx::query_as(
                 "select q.task_id, coalesce(t.spec -> 'trigger' ->> 'overlap', 'skip'),
                         coalesce(t.spec ->> 'timeout_seconds', 600), r.ran_ms
@@ -205,9 +218,9 @@ impl Hot for SqliteConnection {
             )
             .bind(run_id)
             .bind(end.state.as_str())
-            .bind(&end.reason)
-            .bind(&end.output)
-            .bind(end.error.as_ref().map(Json))
+            .bind(optional(end.reason.as_deref()))
+            .bind(optional(end.output.as_deref()))
+            .bind(optional_document(end.error.as_ref())?)
             .bind(end.usage.turns)
             .bind(end.usage.tool_calls)
             .bind(end.usage.input_tokens)
@@ -228,18 +241,19 @@ impl Hot for SqliteConnection {
             sqlx::query(
                 "insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, run_id, kind, subject, body,
                                          fallback, state, next_at, created_at)
-                 values ($1, $2, $2, $3, $4, $5, $6, $7, $8, $9, 'pending', $10, $10)
+                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'pending', $11, $11)
                  on conflict (tenant_id, recipient, channel, dedupe_key) do nothing",
             )
             .bind(new_id(now))
             .bind(&d.tenant_id)
-            .bind(&d.channel)
-            .bind(&d.dedupe_key)
+            .bind(&d.recipient)
+            .bind(text(&d.channel))
+            .bind(text(&d.dedupe_key))
             .bind(d.run_id)
             .bind(d.kind.as_str())
-            .bind(&d.subject)
-            .bind(&d.text)
-            .bind(Json(&d.fallback))
+            .bind(optional(d.subject.as_deref()))
+            .bind(optional(d.text.as_deref()))
+            .bind(document(&d.fallback)?)
             .bind(now)
             .execute(&mut *self)
             .await?;
@@ -248,8 +262,12 @@ impl Hot for SqliteConnection {
     }
 }
 
-/// Takes `count` lease tokens; answers the last one given before them.
+/// Takes `count` lease tokens; answers the last one given before them. None are taken where none are needed: a write
+/// would cost an idle service a commit to disk with each look.
 async fn next_tokens(conn: &mut SqliteConnection, count: usize) -> Result<i64, StoreError> {
+    if count == 0 {
+        return Ok(0);
+    }
     Ok(sqlx::query_scalar("update lease_tokens set last = last + $1 returning last - $1")
         .bind(count as i64)
         .fetch_one(conn)
@@ -281,7 +299,7 @@ async fn settle<S: AsRef<str>>(
         )
         .bind(id)
         .bind(status)
-        .bind(reason.as_ref())
+        .bind(text(reason.as_ref()))
         .bind(now)
         .execute(&mut *conn)
         .await?;

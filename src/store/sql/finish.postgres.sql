@@ -24,10 +24,16 @@ with f as (
       from mine, f
      where q.run_id = mine.run_id and f.run_id = mine.run_id and f.run_at is not null
     returning q.run_id
+), held as (
+    select s.task_id
+      from slots s
+      join gone on s.task_id = gone.task_id and s.run_id = gone.run_id
+     order by s.task_id
+       for update of s
 ), freed as (
     delete from slots s
-     using gone
-     where s.task_id = gone.task_id and s.run_id = gone.run_id
+     using held
+     where s.task_id = held.task_id
 )
 update runs r
    set state = f.state, reason = f.reason, output = f.output, error = f.error, turns = f.turns,

@@ -1,5 +1,6 @@
 -- A claim is started if it still stands (the fence), was not cancelled, and has its task's slot: taken now, or handed
 -- over by the run before it. Rows are locked in the order of their ids, as every batch on `queue` does.
+-- What this token has started already is answered once more: the answer before may have been lost.
 with asked as (
     select q.run_id, q.task_id, q.lease_token, coalesce(t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap,
            coalesce((t.spec ->> 'timeout_seconds')::bigint, 600) as timeout_seconds
@@ -27,9 +28,19 @@ with asked as (
       join going g on g.run_id = a.run_id
      where r.id = a.run_id and r.state = 'queued'
     returning r.id, greatest(a.timeout_seconds * 1000 - r.ran_ms, 0) as left_ms
+), started as (
+    update queue q
+       set state = 'started', lease_until = $4, deadline_at = $3 + running.left_ms * interval '1 millisecond'
+      from running
+     where q.run_id = running.id
+    returning q.run_id, q.lease_token, q.deadline_at
+), again as (
+    update queue q
+       set lease_until = $4
+      from unnest($1::uuid[], $2::bigint[]) as l (run_id, lease_token)
+     where q.run_id = l.run_id and q.lease_token = l.lease_token and q.state = 'started'
+    returning q.run_id, q.lease_token, q.deadline_at
 )
-update queue q
-   set state = 'started', lease_until = $4, deadline_at = $3 + running.left_ms * interval '1 millisecond'
-  from running
- where q.run_id = running.id
-returning q.run_id, q.lease_token, q.deadline_at
+select run_id, lease_token, deadline_at from started
+union all
+select run_id, lease_token, deadline_at from again

@@ -20,7 +20,7 @@ use reveille::metrics::Metrics;
 use reveille::run::outcome::{Outcome, RunError};
 use reveille::secret::Secret;
 use reveille::store::{self, Store, StoredToken};
-use reveille::task::Action;
+use reveille::task::{Action, Known};
 use reveille::token::{TokenKind, TokenText};
 use reveille::vault::{self, Vault, WithoutKeys};
 use serde_json::{Value, json};
@@ -99,15 +99,19 @@ impl Api {
         let store = Store::open(&settings, dir.path(), clock.clone(), |_| {}).await.expect("open a store");
         let (vault, _) = Vault::open(&vault::Settings::default(), WithoutKeys::KeyFile(dir.path())).expect("a vault");
         let (hub, metrics, stop) = (Hub::new(), Metrics::new(), CancellationToken::new());
+        let executors = Registry::new(vec![Arc::new(Idle)]);
+        let checked = executors.clone();
+        let check = Arc::new(move |name: &str, action: &Action, faults: &mut Faults| {
+            checked.validate(name, action, faults);
+        });
         let state = State::new(Parts {
             store: store.clone(),
             clock: clock.clone(),
-            executors: Registry::new(vec![Arc::new(Idle)]),
+            executors,
             tools: Vec::new(),
-            channels: vec!["email".into(), "webhook".into()],
+            known: Known { channels: vec!["email".into(), "webhook".into()], check },
             vault,
             hub: hub.clone(),
-            wake: Arc::new(|| {}),
             metrics: metrics.clone(),
             settings: http::Settings { admin_token: Some(Secret::new(ADMIN)), ..http::Settings::default() },
             limits,

@@ -244,7 +244,10 @@ async fn a_preview_tells_the_next_fires_and_makes_nothing() {
     let preview = api.admin("POST", "/v1/schedules/preview", Some(json!({ "trigger": daily()["trigger"] }))).await;
     let preview = preview.expect(200);
     assert_eq!(preview["fires"].as_array().unwrap().len(), 5);
-    assert!(preview["fires"][0].as_str().unwrap().parse::<chrono::DateTime<chrono::Utc>>().unwrap() > at("2026-11-21T00:00:00Z"));
+    assert!(
+        preview["fires"][0].as_str().unwrap().parse::<chrono::DateTime<chrono::Utc>>().unwrap()
+            > at("2026-11-21T00:00:00Z")
+    );
 
     let body = json!({ "trigger": { "type": "schedule", "cron": "0 25 * * *" }, "count": 0, "form": 1 });
     let problem = api.admin("POST", "/v1/schedules/preview", Some(body)).await.expect(422);

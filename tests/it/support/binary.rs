@@ -140,7 +140,7 @@ impl Running {
     async fn read_until_ready(&mut self) -> bool {
         while let Ok(Some(line)) = self.stdout.next_line().await {
             if let Some(token) = line.split_whitespace().find(|word| word.starts_with("rv_")) {
-                self.admin_token = Some(token.to_owned());
+                self.admin_token = Some(token.trim_end_matches(',').to_owned());
             }
             if let Some(address) = line.split_whitespace().find(|word| word.starts_with("http://"))
                 && line.contains("listening")

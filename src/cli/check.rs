@@ -1,0 +1,154 @@
+//! `reveille check`: looks at the configuration and at everything it names, changes nothing, and says what is wrong.
+
+mod model;
+mod place;
+
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::json;
+
+use super::failure::Failure;
+use super::screen::{Screen, Tone};
+use super::setup::ConfigArgs;
+use crate::channel::email::Email;
+use crate::config::{Config, Environment, Loaded};
+use crate::egress::Egress;
+use crate::invalid::Faults;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What one look has found.
+#[derive(Debug, PartialEq, Serialize)]
+struct Finding {
+    /// What was looked at.
+    name: String,
+    verdict: Verdict,
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    Fine,
+    /// Works, and is not as it should be.
+    Odd,
+    /// Does not work.
+    Wrong,
+}
+
+impl Finding {
+    fn new(name: &str, verdict: Verdict, message: impl Into<String>) -> Finding {
+        Finding { name: name.into(), verdict, message: message.into(), hint: None }
+    }
+
+    fn fine(name: &str, message: impl Into<String>) -> Finding {
+        Finding::new(name, Verdict::Fine, message)
+    }
+
+    fn odd(name: &str, message: impl Into<String>) -> Finding {
+        Finding::new(name, Verdict::Odd, message)
+    }
+
+    fn wrong(name: &str, message: impl Into<String>) -> Finding {
+        Finding::new(name, Verdict::Wrong, message)
+    }
+
+    /// An error whose text may bring its hint along.
+    fn failed(name: &str, error: impl std::fmt::Display) -> Finding {
+        let text = error.to_string();
+        match text.split_once("\nhint: ") {
+            Some((message, hint)) => Finding::wrong(name, message).hint(hint),
+            None => Finding::wrong(name, text),
+        }
+    }
+
+    fn hint(mut self, hint: impl Into<String>) -> Finding {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let findings = match args.config.load(environment) {
+        Ok(loaded) => look(&loaded).await,
+        Err(error) => vec![Finding::failed("configuration", error)],
+    };
+    if args.json {
+        screen.json(&json!({ "checks": findings }))?;
+    } else {
+        print(&findings, screen)?;
+    }
+    match findings.iter().filter(|finding| finding.verdict == Verdict::Wrong).count() {
+        0 => Ok(()),
+        1 => Err(Failure::new("1 thing is wrong").into()),
+        wrong => Err(Failure::new(format!("{wrong} things are wrong")).into()),
+    }
+}
+
+/// Looks at one thing after another, in the order in which a start needs them.
+async fn look(loaded: &Loaded) -> Vec<Finding> {
+    let config = &loaded.config;
+    let data_dir = Path::new(&config.server.data_dir);
+    let mut findings = vec![Finding::fine("configuration", loaded.origin())];
+    findings.push(place::data_dir(data_dir));
+    findings.extend(place::database(config, data_dir).await);
+    findings.push(place::keys(config, data_dir));
+    findings.push(match Egress::new(&config.egress) {
+        Ok(_) => Finding::fine("egress", egress_of(config)),
+        Err(faults) => misconfigured("egress", loaded, faults),
+    });
+    findings.extend(model::all(loaded).await);
+    findings.push(email(loaded).await);
+    findings
+}
+
+async fn email(loaded: &Loaded) -> Finding {
+    match Email::new(&loaded.config.channels.email) {
+        Ok(None) => Finding::fine("email", "not configured; messages go by webhook only"),
+        Ok(Some(email)) => match email.check().await {
+            Ok(()) => Finding::fine("email", "the mail server answers, and took the login where one is set"),
+            Err(error) => Finding::wrong("email", error.to_string())
+                .hint("channels.email.url is smtp://user:password@host:587, or smtps:// where TLS comes first"),
+        },
+        Err(faults) => misconfigured("email", loaded, faults),
+    }
+}
+
+fn misconfigured(name: &str, loaded: &Loaded, faults: Faults) -> Finding {
+    Finding::wrong(name, loaded.explain(&faults).to_string())
+}
+
+fn egress_of(config: &Config) -> String {
+    match config.egress.allow.as_slice() {
+        [] => "tools and webhooks reach public addresses only".into(),
+        opened => format!("tools and webhooks reach public addresses, and {}", opened.join(", ")),
+    }
+}
+
+fn print(findings: &[Finding], screen: &mut Screen) -> std::io::Result<()> {
+    let width = findings.iter().map(|finding| finding.name.chars().count()).max().unwrap_or_default();
+    let indent = " ".repeat(width + 4);
+    for finding in findings {
+        let mark = match finding.verdict {
+            Verdict::Fine => screen.tone(Tone::Good, "✓"),
+            Verdict::Odd => screen.tone(Tone::Notable, "!"),
+            Verdict::Wrong => screen.tone(Tone::Bad, "✗"),
+        };
+        let message = finding.message.replace('\n', &format!("\n{indent}"));
+        screen.line(format!("{mark} {:width$}  {message}", finding.name))?;
+        if let Some(hint) = &finding.hint {
+            screen.line(format!("{indent}{}", screen.tone(Tone::Faint, format!("hint: {hint}"))))?;
+        }
+    }
+    Ok(())
+}

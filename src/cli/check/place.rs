@@ -1,0 +1,86 @@
+//! Looks at where things are kept: the data directory, the database, the keys.
+
+use std::path::Path;
+
+use super::Finding;
+use crate::config::Config;
+use crate::store::{Examined, OpenError, SqliteFile, examine};
+use crate::vault::{KEY_FILE, Vault, WithoutKeys};
+
+/// Whether files can be made in the data directory, or in the place where the first start makes it.
+pub fn data_dir(dir: &Path) -> Finding {
+    let name = "data directory";
+    let shown = dir.display();
+    let existing = dir.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("."));
+    let probe = existing.join(format!(".reveille-check-{:016x}", fastrand::u64(..)));
+    let written = std::fs::write(&probe, "").and_then(|()| std::fs::remove_file(&probe));
+    match written {
+        Ok(()) if existing == dir => Finding::fine(name, format!("{shown} can be written")),
+        Ok(()) => Finding::fine(name, format!("{shown} will be made at the first start")),
+        Err(error) => Finding::wrong(name, format!("{} can't be written: {error}", existing.display()))
+            .hint("give server.data_dir to the user that runs the service"),
+    }
+}
+
+pub async fn database(config: &Config, data_dir: &Path) -> Vec<Finding> {
+    let name = "database";
+    match examine(&config.database, data_dir).await {
+        Ok(Examined::Sqlite { version, file, state }) => {
+            let state = match state {
+                SqliteFile::Absent => "will be made at the first start",
+                SqliteFile::Free => "is there, and nobody uses it",
+                SqliteFile::InUse => "is in use by a running service",
+            };
+            vec![Finding::fine(name, format!("SQLite {version}, {} {state}", file.display()))]
+        }
+        Ok(Examined::Postgres { version, role, above_row_security, pending }) => {
+            let mut findings = vec![Finding::fine(
+                name,
+                format!("PostgreSQL {version} answers; fsync and synchronous_commit are on; {}", migrations(pending)),
+            )];
+            findings.push(match above_row_security {
+                false => Finding::fine("database role", format!("`{role}` is held to row-level security")),
+                true => Finding::wrong(
+                    "database role",
+                    format!("`{role}` is a superuser or has BYPASSRLS, so the database does not keep tenants apart"),
+                )
+                .hint("create role reveille login nosuperuser nobypassrls, and let it own the database"),
+            });
+            findings
+        }
+        Err(error @ OpenError::Refused(_)) => vec![
+            Finding::failed(name, error)
+                .hint(format!("does {} name a database that is up and lets us in?", config.database.url.shown())),
+        ],
+        Err(error) => vec![Finding::failed(name, error)],
+    }
+}
+
+fn migrations(pending: usize) -> String {
+    match pending {
+        0 => "its tables are up to date".into(),
+        1 => "1 migration is run by `reveille migrate` or the next start".into(),
+        pending => format!("{pending} migrations are run by `reveille migrate` or the next start"),
+    }
+}
+
+/// Whether secrets can be sealed and opened. A key file is read and never made here.
+pub fn keys(config: &Config, data_dir: &Path) -> Finding {
+    let name = "keys";
+    let on_sqlite = config.database.url.expose().starts_with("sqlite:");
+    let file = data_dir.join(KEY_FILE);
+    let without = match on_sqlite {
+        true if config.vault.master_keys.is_empty() && !file.exists() => {
+            return Finding::fine(name, format!("{} will be made at the first start", file.display()));
+        }
+        true => WithoutKeys::KeyFile(data_dir),
+        false => WithoutKeys::Refuse,
+    };
+    match Vault::open(&config.vault, without) {
+        Err(error) => Finding::failed(name, error),
+        Ok(_) if !config.vault.master_keys.is_empty() => {
+            Finding::fine(name, format!("{} configured, the first encrypts", config.vault.master_keys.len()))
+        }
+        Ok(_) => Finding::fine(name, format!("{} can be read; keep a copy of it", file.display())),
+    }
+}

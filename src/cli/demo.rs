@@ -1,0 +1,229 @@
+//! `reveille demo`: the whole story on one screen, offline and in under a minute.
+//!
+//! The service is the real one: store, scheduler, worker, ReAct loop, HTTP and notifier, in a temporary directory that
+//! goes with the demo. Only the model is scripted, and the world outside (an inbox, Ann's phone) is played in this
+//! process. The story is told from what the API answers, never from what was planned.
+
+mod stage;
+mod world;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use chrono::{DateTime, TimeDelta, Utc};
+use chrono_tz::Tz;
+use futures::StreamExt;
+use serde_json::{Value, json};
+
+use super::client::Client;
+use super::failure::Failure;
+use super::screen::{Screen, Tone, cut, text_of};
+use crate::app::{App, Extras};
+use crate::clock::{machine_now, pause};
+use crate::config::{Config, Environment, Loaded};
+use crate::run::stream::StreamEvent;
+use crate::secret::Secret;
+use stage::Stage;
+use world::World;
+
+/// The demo ends by itself, whatever happens.
+const LONGEST: Duration = Duration::from_secs(55);
+/// How far ahead the task is due.
+const AHEAD: TimeDelta = TimeDelta::seconds(4);
+/// How often the API is asked for the run, and for its delivery.
+const LOOK: Duration = Duration::from_millis(50);
+/// Longest arguments and results of tools on the screen, in characters: a line.
+const LONGEST_TOOL_LINE: usize = 70;
+const ZONE: Tz = chrono_tz::Europe::Berlin;
+const TENANT: &str = "ann";
+const INSTRUCTION: &str = "Summarize my unread mails; say first what can't wait.";
+const SCENARIO: &str = include_str!("demo/scenario.toml");
+
+#[derive(Debug, clap::Args)]
+pub struct Args {}
+
+pub async fn run(Args {}: Args, screen: &mut Screen) -> anyhow::Result<()> {
+    let mut stage = Stage::new(screen, ZONE);
+    let played = tokio::time::timeout(LONGEST, play(&mut stage));
+    tokio::select! {
+        played = played => played.unwrap_or_else(|_| Err(Failure::new("the demo took too long").into())),
+        _ = tokio::signal::ctrl_c() => Ok(()),
+    }
+}
+
+/// Builds the world and the service, tells the story, and takes both down again.
+async fn play(stage: &mut Stage<'_>) -> anyhow::Result<()> {
+    stage.title("reveille demo", "offline, with a scripted model; nothing leaves this machine")?;
+    let began = machine_now();
+    let mut world = World::begin().await.context("open a port on 127.0.0.1")?;
+    let home = Home::new().context("make a temporary directory")?;
+    let loaded = configuration(&home, &world)?;
+    let app = App::start(&loaded.config, Extras::default(), |_| {}).await?;
+    let token = app.made().admin_token.as_ref().context("the service made no admin token")?;
+    let client = Client::to(&format!("http://{}", app.address()), Some(Secret::new(token.expose())))?;
+    stage.beat(machine_now(), "the service is up", Tone::Strong, "on SQLite, in a temporary directory")?;
+
+    let told = tell(&client, &mut world, stage).await;
+    app.stop().await;
+    told?;
+    let took = (machine_now() - began).as_seconds_f64();
+    stage.paragraph(&format!(
+        "That took {took:.1} seconds. Store, scheduler, ReAct loop, tools and delivery were the real ones; only the model was \
+         scripted, and the inbox and the phone were played."
+    ))?;
+    stage.paragraph(
+        "Next: `reveille serve` runs the service, `reveille task create --help` shows what a task can be.",
+    )?;
+    Ok(())
+}
+
+/// The story, step by step.
+async fn tell(client: &Client, world: &mut World, stage: &mut Stage<'_>) -> anyhow::Result<()> {
+    reach_ann(client, world, stage).await?;
+    let task = create_task(client, stage).await?;
+    let run = await_fire(client, &task, stage).await?;
+    follow(client, &run, stage).await?;
+    hear_the_phone(client, world, &run, stage).await
+}
+
+async fn reach_ann(client: &Client, world: &World, stage: &mut Stage<'_>) -> anyhow::Result<()> {
+    let webhook = json!({ "url": world.phone_url(), "secret": world.secret });
+    let recipient = json!({ "timezone": ZONE.name(), "addresses": { "webhook": webhook }, "fallback": ["webhook"] });
+    client.put(&["v1", "recipients", TENANT], &recipient).await?;
+    let how = format!("by webhook, signed: {}", world.phone_url());
+    Ok(stage.beat(machine_now(), "Ann can be reached", Tone::Strong, &how)?)
+}
+
+/// A task that is due every day at a time that is a few seconds away.
+async fn create_task(client: &Client, stage: &mut Stage<'_>) -> anyhow::Result<Value> {
+    let due = (machine_now() + AHEAD).with_timezone(&ZONE);
+    let cron = due.format("%-S %-M %-H * * *").to_string();
+    let task = json!({
+        "tenant_id": TENANT,
+        "name": "Morning mail",
+        "trigger": { "type": "schedule", "cron": cron, "timezone": ZONE.name() },
+        "action": { "instruction": INSTRUCTION },
+    });
+    let task = client.post(&["v1", "tasks"], &task).await?;
+    let how =
+        format!("\"Morning mail\": {INSTRUCTION}\ncron {cron} in {ZONE}: every day at {}", due.format("%H:%M:%S"));
+    stage.beat(machine_now(), "a task is created", Tone::Strong, &how)?;
+    Ok(task)
+}
+
+/// The run of the task's first fire, once it has started.
+async fn await_fire(client: &Client, task: &Value, stage: &mut Stage<'_>) -> anyhow::Result<Value> {
+    let due = instant(&task["next_fire_at"])?;
+    let filter = [("task_id", text_of(&task["id"]))];
+    let run = loop {
+        let left = (due - machine_now()).as_seconds_f64();
+        stage.passing(&format!("due in {:.1} s", left.max(0.0)))?;
+        let runs = client.list(&["v1", "runs"], &filter, 1).await?;
+        match runs.into_iter().next() {
+            Some(run) if !run["started_at"].is_null() => break run,
+            _ => pause(LOOK).await,
+        }
+    };
+    stage.passed()?;
+    let started = instant(&run["started_at"])?;
+    let late = (started - instant(&run["scheduled_for"])?).num_milliseconds();
+    let how = format!("{late} ms after its instant; run {}", text_of(&run["id"]));
+    stage.beat(started, "the schedule fires", Tone::Good, &how)?;
+    Ok(run)
+}
+
+/// Tells the run's stream until it ends.
+async fn follow(client: &Client, run: &Value, stage: &mut Stage<'_>) -> anyhow::Result<()> {
+    let id = text_of(&run["id"]);
+    let mut events = client.stream(&["v1", "runs", &id, "stream"]).await?;
+    while let Some(event) = events.next().await {
+        let Some(data) = event?.data else { continue };
+        match serde_json::from_str(&data)? {
+            StreamEvent::MessageEnd { turn, text } => {
+                stage.beat(machine_now(), &format!("turn {turn}: the model"), Tone::Strong, &text)?;
+            }
+            StreamEvent::ToolCallStart { tool, args, .. } => {
+                stage.more(Tone::Notable, &cut(&format!("→ {tool} {args}"), LONGEST_TOOL_LINE))?;
+            }
+            StreamEvent::ToolResult { tool, result, error, .. } => {
+                let tone = if error { Tone::Bad } else { Tone::Faint };
+                let result = result.split_whitespace().collect::<Vec<_>>().join(" ");
+                stage.more(tone, &cut(&format!("← {tool} {result}"), LONGEST_TOOL_LINE))?;
+            }
+            StreamEvent::Error { code, message } => return Err(Failure::new(format!("{code}: {message}")).into()),
+            StreamEvent::ExecutionEnd { .. } => break,
+            _ => {}
+        }
+    }
+    let run = client.get(&["v1", "runs", &id], &[]).await?;
+    let usage = &run["usage"];
+    let tokens =
+        usage["input_tokens"].as_i64().unwrap_or_default() + usage["output_tokens"].as_i64().unwrap_or_default();
+    let how = format!("{} turns, {} tool calls, {tokens} tokens", usage["turns"], usage["tool_calls"]);
+    Ok(stage.beat(machine_now(), &format!("the run has {}", text_of(&run["state"])), Tone::Good, &how)?)
+}
+
+/// What arrives on Ann's phone, and what the service knows of it.
+async fn hear_the_phone(client: &Client, world: &mut World, run: &Value, stage: &mut Stage<'_>) -> anyhow::Result<()> {
+    let arrival = world.arrival().await.context("the phone is gone")?;
+    if !arrival.genuine {
+        return Err(Failure::new("a notification arrived with a wrong signature").into());
+    }
+    let filter = [("run_id", text_of(&run["id"]))];
+    let delivery = loop {
+        let deliveries = client.list(&["v1", "deliveries"], &filter, 10).await?;
+        match deliveries.into_iter().find(|delivery| text_of(&delivery["id"]) == arrival.id) {
+            Some(delivery) if delivery["state"] != "pending" => break delivery,
+            _ => pause(LOOK).await,
+        }
+    };
+    let how = format!("its signature is right; the delivery is {}", text_of(&delivery["state"]));
+    stage.beat(arrival.at, "Ann's phone rings", Tone::Good, &how)?;
+    let data = &arrival.body["data"];
+    Ok(stage.note(&text_of(&data["task_name"]), &text_of(&data["output"]))?)
+}
+
+/// The configuration of the demo's service, as an operator would set it.
+fn configuration(home: &Home, world: &World) -> anyhow::Result<Loaded> {
+    let scenario = home.0.join("scenario.toml");
+    std::fs::write(&scenario, SCENARIO.replace("{INBOX}", &world.inbox_url())).context("write the scenario")?;
+    let environment = Environment::of(&[
+        ("REVEILLE_SERVER__LISTEN", "127.0.0.1:0"),
+        ("REVEILLE_SERVER__DATA_DIR", &shown(&home.0)),
+        ("REVEILLE_ENGINE__SHUTDOWN_GRACE_SECONDS", "1.0"),
+        ("REVEILLE_LLM__MODELS__MAIN__PROVIDER", "scripted"),
+        ("REVEILLE_LLM__MODELS__MAIN__SCENARIO", &shown(&scenario)),
+        // loopback is closed to tools and webhooks, but for the world that is played
+        ("REVEILLE_EGRESS__ALLOW", &format!("[\"{}\"]", world.opening())),
+    ]);
+    Ok(Config::read("demo", "", &environment)?)
+}
+
+fn shown(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+fn instant(value: &Value) -> anyhow::Result<DateTime<Utc>> {
+    let text = text_of(value);
+    let read = DateTime::parse_from_rfc3339(&text).with_context(|| format!("read the time `{text}`"));
+    Ok(read?.to_utc())
+}
+
+/// A directory that goes with the demo.
+struct Home(PathBuf);
+
+impl Home {
+    fn new() -> std::io::Result<Home> {
+        use std::os::unix::fs::DirBuilderExt;
+        let path = std::env::temp_dir().join(format!("reveille-demo-{:016x}", fastrand::u64(..)));
+        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Home(path))
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

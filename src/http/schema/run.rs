@@ -1,0 +1,114 @@
+//! The shapes of runs and their transcripts.
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::run::outcome::RunFault;
+use crate::run::{Missed, RunState};
+
+/// One fire and what became of it.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    pub id: Uuid,
+    /// `null` for a chat run.
+    #[schema(required)]
+    pub task_id: Option<Uuid>,
+    pub tenant_id: String,
+    /// Unique within the task.
+    #[schema(example = "s:2026-12-24T15:00:00.000Z")]
+    pub fire_key: String,
+    pub trigger_type: String,
+    /// The nominal instant of the fire.
+    pub scheduled_for: DateTime<Utc>,
+    pub state: RunState,
+    /// Why it was skipped, cancelled or expired.
+    #[schema(required)]
+    pub reason: Option<String>,
+    /// The run that was in the way, where `reason` is `overlap`.
+    #[schema(required)]
+    pub blocked_by: Option<Uuid>,
+    pub attempt: i32,
+    /// The fires that it stands for, besides its own.
+    #[schema(required)]
+    pub missed: Option<Missed>,
+    #[schema(required)]
+    pub retry_of: Option<Uuid>,
+    pub event_ids: Vec<String>,
+    #[schema(required)]
+    pub input: Option<Value>,
+    pub created_at: DateTime<Utc>,
+    #[schema(required)]
+    pub started_at: Option<DateTime<Utc>>,
+    #[schema(required)]
+    pub finished_at: Option<DateTime<Utc>>,
+    /// The answer.
+    #[schema(required)]
+    pub output: Option<String>,
+    #[schema(required)]
+    pub error: Option<RunFault>,
+    pub usage: Usage,
+    pub approvals: Vec<Value>,
+}
+
+/// What a run used.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Usage {
+    pub turns: i64,
+    pub tool_calls: i64,
+    pub input_tokens: i64,
+    pub output_tokens: i64,
+    pub cost_usd: f64,
+}
+
+/// One message of a transcript; which fields there are depends on the role.
+#[derive(Serialize, ToSchema)]
+pub struct Entry {
+    /// Counts from 0 within the run.
+    pub seq: i64,
+    /// Counts from 1; 0 is what came before the first.
+    pub turn: i64,
+    pub at: DateTime<Utc>,
+    pub role: Role,
+    /// What was said: by system, user or assistant.
+    #[schema(required = false)]
+    pub text: Option<String>,
+    /// Where a user's message came from, when no person wrote it.
+    #[schema(required = false)]
+    pub metadata: Option<Map<String, Value>>,
+    /// What the assistant asked for.
+    #[schema(required = false)]
+    pub tool_calls: Option<Vec<Call>>,
+    /// Which call a tool answers.
+    #[schema(required = false)]
+    pub call_id: Option<String>,
+    #[schema(required = false)]
+    pub name: Option<String>,
+    #[schema(required = false)]
+    pub content: Option<String>,
+    #[schema(required = false)]
+    pub is_error: Option<bool>,
+    #[schema(required = false)]
+    pub duration_ms: Option<i64>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    System,
+    User,
+    Assistant,
+    Tool,
+}
+
+/// A call that the model asked for.
+#[derive(Serialize, ToSchema)]
+pub struct Call {
+    pub id: String,
+    pub name: String,
+    pub arguments: Value,
+}

@@ -1,0 +1,224 @@
+//! The shapes of tasks, and of what is asked of them.
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::task::{Action, LastRun, Retry, TaskStatus};
+use crate::trigger::{CatchUp, DstFold, DstGap, OnResume, Overlap};
+
+/// When a task fires.
+#[derive(Serialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Trigger {
+    Schedule(Schedule),
+}
+
+/// Exactly one of `cron`, `interval`, `at` and `rrule`, and the rules around it.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"type": "schedule", "cron": "0 8 * * *", "timezone": "Asia/Shanghai"}))]
+pub struct Schedule {
+    /// Five fields, six with seconds first, or `@daily` and its kin.
+    #[schema(required = false, example = "0 8 * * *")]
+    pub cron: Option<String>,
+    /// ISO 8601, or `5m`; counted from the task's creation, or `start_at`.
+    #[schema(required = false, example = "5m")]
+    pub interval: Option<String>,
+    /// One instant: RFC 3339, or local time in `timezone`.
+    #[schema(required = false, example = "2026-12-24T15:00:00")]
+    pub at: Option<String>,
+    /// An RFC 5545 recurrence rule, daily or coarser.
+    #[schema(required = false, example = "FREQ=MONTHLY;BYDAY=-1FR")]
+    pub rrule: Option<String>,
+    /// An IANA name; UTC when absent.
+    #[schema(required = false, example = "Europe/Berlin")]
+    pub timezone: Option<String>,
+    /// Nothing fires before it.
+    #[schema(required = false)]
+    pub start_at: Option<String>,
+    /// Nothing fires after it.
+    #[schema(required = false)]
+    pub end_at: Option<String>,
+    /// Fires are spread over this length, by the task's id.
+    #[schema(required = false, example = "30s")]
+    pub jitter: Option<String>,
+    /// Dates, or cron expressions, at which nothing fires.
+    #[schema(required = false)]
+    pub exclude: Vec<String>,
+    #[schema(required = false)]
+    pub catch_up: CatchUp,
+    /// How late a fire may still start; one hour when absent.
+    #[schema(required = false, example = "1h")]
+    pub catch_up_window: Option<String>,
+    #[schema(required = false)]
+    pub overlap: Overlap,
+    #[schema(required = false)]
+    pub dst_gap: DstGap,
+    #[schema(required = false)]
+    pub dst_fold: DstFold,
+    #[schema(required = false)]
+    pub on_resume: OnResume,
+    /// Whether a run that waits for a person counts as running for `overlap`.
+    #[schema(required = false)]
+    pub waiting_counts: bool,
+}
+
+/// Where the result is told: a channel, or several, the later ones when the earlier fail.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Output {
+    /// Absent: the recipient's own order.
+    #[schema(required = false)]
+    pub channel: Option<Channels>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum Channels {
+    One(String),
+    Several(Vec<String>),
+}
+
+/// A task to be made.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({
+    "name": "Morning mail", "trigger": {"type": "schedule", "cron": "0 8 * * *", "timezone": "Asia/Shanghai"},
+    "action": {"instruction": "Summarize my unread emails"}, "output": {"channel": "email"}
+}))]
+pub struct NewTask {
+    /// Named with an admin token; with a tenant's, it is that tenant.
+    #[schema(required = false)]
+    pub tenant_id: Option<String>,
+    #[schema(min_length = 1, max_length = 200)]
+    pub name: String,
+    pub trigger: Trigger,
+    #[schema(required = false, default = "orchestrator")]
+    pub executor: String,
+    #[schema(required = false)]
+    pub action: Action,
+    /// Absent: the recipient's own order. Null: the result is told to nobody.
+    #[schema(required = false)]
+    pub output: Option<Output>,
+    /// Automatic fires at most; null is no limit.
+    #[schema(required = false, minimum = 1)]
+    pub max_runs: Option<u64>,
+    /// Of running, not of waiting.
+    #[schema(required = false, default = 600, minimum = 1, maximum = 86400)]
+    pub timeout_seconds: u64,
+    #[schema(required = false)]
+    pub retry: Retry,
+    /// Pause after this many failed runs in a row; null never.
+    #[schema(required = false, minimum = 1, maximum = 1000)]
+    pub pause_after_failures: Option<u32>,
+    /// Yours: at most 16 KiB.
+    #[schema(required = false)]
+    pub metadata: Map<String, Value>,
+}
+
+/// What is to change in a task: the fields that are there.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"trigger": {"type": "schedule", "cron": "30 7 * * *"}, "version": 3}))]
+pub struct TaskPatch {
+    #[schema(required = false, min_length = 1, max_length = 200)]
+    pub name: String,
+    #[schema(required = false)]
+    pub trigger: Trigger,
+    #[schema(required = false)]
+    pub executor: Option<String>,
+    #[schema(required = false)]
+    pub action: Option<Action>,
+    #[schema(required = false)]
+    pub output: Option<Output>,
+    #[schema(required = false, minimum = 1)]
+    pub max_runs: Option<u64>,
+    #[schema(required = false, minimum = 1, maximum = 86400)]
+    pub timeout_seconds: Option<u64>,
+    #[schema(required = false)]
+    pub retry: Option<Retry>,
+    #[schema(required = false, minimum = 1, maximum = 1000)]
+    pub pause_after_failures: Option<u32>,
+    #[schema(required = false)]
+    pub metadata: Option<Map<String, Value>>,
+    /// The version that was read; with another by now, nothing is changed.
+    #[schema(required = false)]
+    pub version: Option<i64>,
+}
+
+/// A task.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Task {
+    pub id: Uuid,
+    pub tenant_id: String,
+    pub name: String,
+    pub trigger: Trigger,
+    pub executor: String,
+    pub action: Action,
+    /// Absent: the recipient's own order. Null: the result is told to nobody.
+    #[schema(required = false)]
+    pub output: Option<Output>,
+    #[schema(required)]
+    pub max_runs: Option<u64>,
+    pub timeout_seconds: u64,
+    pub retry: Retry,
+    #[schema(required)]
+    pub pause_after_failures: Option<u32>,
+    pub metadata: Map<String, Value>,
+    pub status: TaskStatus,
+    /// Why it is paused, disabled or completed.
+    #[schema(required)]
+    pub status_reason: Option<String>,
+    #[schema(required)]
+    pub next_fire_at: Option<DateTime<Utc>>,
+    #[schema(required)]
+    pub last_run: Option<LastRun>,
+    /// Runs that were made, skipped ones not counted.
+    pub run_count: i64,
+    pub created_at: DateTime<Utc>,
+    pub updated_at: DateTime<Utc>,
+    /// Bumped by every change.
+    pub version: i64,
+}
+
+/// Why a task is paused.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Pause {
+    #[schema(required = false, max_length = 500)]
+    pub reason: Option<String>,
+}
+
+/// What a run by hand is told.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunNow {
+    /// Any JSON.
+    #[schema(required = false)]
+    pub input: Value,
+}
+
+/// Which past instants are run.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BackfillRange {
+    /// Inclusive.
+    pub from: DateTime<Utc>,
+    /// Exclusive, and not in the future.
+    pub to: DateTime<Utc>,
+}
+
+/// A schedule to be tried.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PreviewRequest {
+    pub trigger: Trigger,
+    #[schema(required = false, default = 5, minimum = 1, maximum = 1000)]
+    pub count: u32,
+    /// Now, where it is left out.
+    #[schema(required = false)]
+    pub from: Option<DateTime<Utc>>,
+}

@@ -1,0 +1,320 @@
+//! Every operation × who asks: no token, a wrong, revoked or expired one, one without the permission, another tenant.
+//!
+//! The table is held against the reference: an operation without a line here fails.
+
+use std::collections::BTreeMap;
+
+use chrono::TimeDelta;
+use reveille::notification::{Kind, NewDelivery, delivery::dedupe};
+use reveille::store::DeliveryFilter;
+use reveille::token::{Permission, TokenKind, TokenText};
+use serde_json::{Value, json};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, SqliteConnection};
+
+use super::service::{Api, daily, daily_of, only};
+
+/// What an operation needs, and what another tenant gets of it.
+struct Line {
+    /// `None`: anybody may.
+    permission: Option<Permission>,
+    /// What is sent; `{…}` of the path comes from the things of the tenant ann.
+    body: Option<Value>,
+    /// How another tenant asks for ann's things, and what it is told.
+    other: Other,
+    /// What ann is answered.
+    done: u16,
+}
+
+enum Other {
+    /// At the same address: 404.
+    Here,
+    /// With `?tenant_id=ann`: 404.
+    InQuery,
+    /// With `"tenant_id": "ann"` in the body: 422 at that place.
+    InBody,
+    /// There is nothing of ann's to ask for.
+    Nothing,
+}
+
+fn line(permission: Permission, other: Other, done: u16, body: Option<Value>) -> Line {
+    Line { permission: Some(permission), body, other, done }
+}
+
+fn table() -> BTreeMap<&'static str, Line> {
+    use Other::*;
+    use Permission as P;
+    let public = || Line { permission: None, body: None, other: Nothing, done: 200 };
+    let range = json!({ "from": "2026-11-18T00:00:00Z", "to": "2026-11-19T00:00:00Z" });
+    let recipient = json!({ "timezone": "Europe/Berlin", "addresses": { "email": "ann@example.org" } });
+    BTreeMap::from([
+        ("create_task", line(P::TasksWrite, InBody, 201, Some(daily()))),
+        ("list_tasks", line(P::TasksRead, InQuery, 200, None)),
+        ("get_task", line(P::TasksRead, Here, 200, None)),
+        ("update_task", line(P::TasksWrite, Here, 200, Some(json!({ "name": "New" })))),
+        ("delete_task", line(P::TasksWrite, Here, 204, None)),
+        ("pause_task", line(P::TasksWrite, Here, 200, None)),
+        ("resume_task", line(P::TasksWrite, Here, 200, None)),
+        ("run_task", line(P::TasksWrite, Here, 201, None)),
+        ("backfill_task", line(P::TasksWrite, Here, 202, Some(range))),
+        ("preview_schedule", line(P::TasksRead, Nothing, 200, Some(json!({ "trigger": daily()["trigger"] })))),
+        ("list_runs", line(P::RunsRead, InQuery, 200, None)),
+        ("get_run", line(P::RunsRead, Here, 200, None)),
+        ("get_transcript", line(P::RunsRead, Here, 200, None)),
+        ("stream_run", line(P::RunsRead, Here, 200, None)),
+        ("cancel_run", line(P::RunsWrite, Here, 200, None)),
+        ("retry_run", line(P::RunsWrite, Here, 201, None)),
+        ("list_deliveries", line(P::DeliveriesRead, InQuery, 200, None)),
+        ("retry_delivery", line(P::DeliveriesWrite, Here, 202, None)),
+        ("get_recipient", line(P::RecipientsRead, Here, 200, None)),
+        ("put_recipient", line(P::RecipientsWrite, Here, 200, Some(recipient))),
+        ("create_token", line(P::TokensWrite, InBody, 201, Some(json!({ "name": "x", "scopes": ["tokens:write"] })))),
+        ("list_tokens", line(P::TokensRead, InQuery, 200, None)),
+        ("revoke_token", line(P::TokensWrite, Here, 204, None)),
+        ("get_stats", line(P::StatsRead, InQuery, 200, None)),
+        ("list_tools", line(P::TasksRead, Nothing, 200, None)),
+        ("list_executors", line(P::TasksRead, Nothing, 200, None)),
+        ("get_health", public()),
+        ("get_readiness", public()),
+        ("get_metrics", public()),
+    ])
+}
+
+/// The things of one tenant, to be asked for.
+struct Things {
+    task: String,
+    /// Cancelled, so that it can be retried, and followed to its end.
+    run: String,
+    delivery: String,
+    token: String,
+}
+
+async fn things_of(api: &Api, tenant: &str) -> Things {
+    let text = |body: &Value| body["id"].as_str().unwrap().to_owned();
+    let task = text(&api.admin("POST", "/v1/tasks", Some(daily_of(tenant))).await.expect(201));
+    let run = text(&api.admin("POST", &format!("/v1/tasks/{task}/run"), None).await.expect(201));
+    api.admin("POST", &format!("/v1/runs/{run}/cancel"), None).await.expect(200);
+    let recipient = json!({ "addresses": { "email": "someone@example.org" } });
+    api.admin("PUT", &format!("/v1/recipients/{tenant}"), Some(recipient)).await.expect(200);
+    let run_id = run.parse().unwrap();
+    let posted = NewDelivery {
+        tenant_id: tenant.into(),
+        recipient: tenant.into(),
+        channel: "email".into(),
+        fallback: Vec::new(),
+        dedupe_key: dedupe::run_result(run_id),
+        run_id: Some(run_id),
+        kind: Kind::Result,
+        subject: None,
+        text: None,
+    };
+    api.store.post_delivery(&posted).await.unwrap();
+    let filter = DeliveryFilter { limit: 1, ..DeliveryFilter::default() };
+    let delivery = api.store.list_deliveries(&only(tenant), &filter).await.unwrap()[0].id.to_string();
+    let token = api.token_until(tenant, &["tasks:read"], None).await.0.to_string();
+    Things { task, run, delivery, token }
+}
+
+/// The address of an operation on these things.
+fn place(template: &str, tenant: &str, things: &Things) -> String {
+    let id = match template.split('/').nth(2).unwrap_or_default() {
+        "tasks" => &things.task,
+        "runs" => &things.run,
+        "deliveries" => &things.delivery,
+        "tokens" => &things.token,
+        _ => "",
+    };
+    template.replace("{id}", id).replace("{tenant_id}", tenant)
+}
+
+#[tokio::test]
+async fn every_operation_has_a_line_and_every_line_an_operation() {
+    let api = Api::new().await;
+    let operations: Vec<String> = {
+        let mut ids: Vec<String> = api.operations().into_iter().map(|(id, ..)| id).collect();
+        ids.sort();
+        ids
+    };
+    let lines: Vec<&str> = table().into_keys().collect();
+    assert_eq!(operations, lines);
+}
+
+#[tokio::test]
+async fn without_a_valid_token_nothing_is_told() {
+    let api = Api::new().await;
+    let ann = things_of(&api, "ann").await;
+    let (revoked_id, revoked) = api.token_until("ann", &["*"], None).await;
+    api.store.revoke_token(&only("ann"), revoked_id).await.unwrap();
+    let (_, expired) = api.token_until("ann", &["*"], Some(api.clock.now() + TimeDelta::seconds(1))).await;
+    api.advance(1);
+    let unknown = TokenText::new(TokenKind::Admin).expose().to_owned();
+    let table = table();
+    for (id, method, template) in api.operations() {
+        let line = &table[id.as_str()];
+        let place = place(&template, "ann", &ann);
+        if line.permission.is_none() {
+            api.ask(&method, &place, None, None).await.expect(line.done);
+            continue;
+        }
+        for (token, detail) in [
+            (None, "send `Authorization: Bearer <token>`, once"),
+            (Some("nonsense"), "the token is not valid: it is mistyped, or not one of this service"),
+            (Some(unknown.as_str()), "the token is not valid"),
+            (Some(revoked.as_str()), "the token was revoked"),
+            (Some(expired.as_str()), "the token has expired"),
+        ] {
+            let reply = api.ask(&method, &place, token, line.body.clone()).await;
+            assert!(reply.header("www-authenticate").starts_with("Bearer "), "{id}");
+            assert_eq!(reply.expect(401)["detail"], detail, "{id}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_token_without_the_permission_is_told_which_one_it_needs() {
+    let api = Api::new().await;
+    let ann = things_of(&api, "ann").await;
+    let table = table();
+    for (id, method, template) in api.operations() {
+        let line = &table[id.as_str()];
+        let Some(needed) = line.permission else { continue };
+        let place = place(&template, "ann", &ann);
+        let others: Vec<&str> = Permission::ALL
+            .into_iter()
+            .filter(|held| *held != needed && *held != Permission::All)
+            .map(Permission::as_str)
+            .collect();
+        let narrow = api.token("ann", &others).await;
+        let problem = api.ask(&method, &place, Some(&narrow), line.body.clone()).await.expect(403);
+        assert_eq!(problem["detail"], format!("this needs a token with `{}`", needed.as_str()), "{id}");
+    }
+}
+
+#[tokio::test]
+async fn another_tenant_s_things_are_not_there() {
+    let api = Api::new().await;
+    let ann = things_of(&api, "ann").await;
+    things_of(&api, "bob").await;
+    let bob = api.token("bob", &["*"]).await;
+    let no = || uuid::Uuid::max().to_string();
+    let nothing = Things { task: no(), run: no(), delivery: no(), token: no() };
+    let before = written(&api).await;
+    let table = table();
+    for (id, method, template) in api.operations() {
+        let line = &table[id.as_str()];
+        let place = place(&template, "ann", &ann);
+        match line.other {
+            Other::Nothing => continue,
+            Other::Here => {
+                let problem = api.ask(&method, &place, Some(&bob), line.body.clone()).await.expect(404);
+                // the very words of what does not exist: nothing is learnt from the difference
+                let nowhere = self::place(&template, "nobody", &nothing);
+                let absent = api.ask(&method, &nowhere, Some(&bob), line.body.clone()).await.expect(404);
+                assert_eq!(problem, absent, "{id}");
+            }
+            Other::InQuery => {
+                let problem = api.ask(&method, &format!("{place}?tenant_id=ann"), Some(&bob), None).await.expect(404);
+                let absent = api.ask(&method, &format!("{place}?tenant_id=no"), Some(&bob), None).await.expect(404);
+                assert_eq!(problem, absent, "{id}");
+            }
+            Other::InBody => {
+                let mut body = line.body.clone().unwrap();
+                body["tenant_id"] = json!("ann");
+                let problem = api.ask(&method, &place, Some(&bob), Some(body.clone())).await.expect(422);
+                assert_eq!(problem["errors"][0]["pointer"], "/tenant_id", "{id}");
+                body["tenant_id"] = json!("no");
+                assert_eq!(problem, api.ask(&method, &place, Some(&bob), Some(body)).await.expect(422), "{id}");
+            }
+        }
+    }
+    assert_eq!(written(&api).await, before, "a refused request must write nothing");
+}
+
+#[tokio::test]
+async fn the_needed_permission_alone_is_enough() {
+    let api = Api::new().await;
+    let table = table();
+    for (id, method, template) in api.operations() {
+        let line = &table[id.as_str()];
+        let Some(needed) = line.permission else { continue };
+        // fresh things each time: one operation deletes what the next one reads
+        let ann = things_of(&api, "ann").await;
+        let token = api.token("ann", &[needed.as_str()]).await;
+        let reply = api.ask(&method, &place(&template, "ann", &ann), Some(&token), line.body.clone()).await;
+        assert_eq!(reply.status.as_u16(), line.done, "{id}: {}", reply.body);
+    }
+}
+
+#[tokio::test]
+async fn reading_changes_nothing() {
+    let api = Api::new().await;
+    let ann = things_of(&api, "ann").await;
+    let token = api.token("ann", &["*"]).await;
+    let before = written(&api).await;
+    let reads: Vec<_> = api.operations().into_iter().filter(|(_, method, _)| method == "GET").collect();
+    assert!(reads.len() > 10, "{reads:?}");
+    for (_, method, template) in reads {
+        api.ask(&method, &place(&template, "ann", &ann), Some(&token), None).await.expect(200);
+    }
+    assert_eq!(written(&api).await, before);
+}
+
+#[tokio::test]
+async fn guessing_tokens_costs_the_guesser_and_nobody_else() {
+    use axum::body::Body;
+    use axum::http::Request;
+    use reveille::http::server::Peer;
+    let api = Api::new().await;
+    let known = api.token("ann", &["*"]).await;
+    let ask = async |address: [u8; 4], token: &str| {
+        let request = Request::get("/v1/tasks").header("authorization", format!("Bearer {token}"));
+        let request = request.extension(Peer(address.into())).body(Body::empty()).unwrap();
+        let reply = api.send(request).await;
+        (reply.status.as_u16(), reply.header("retry-after").to_owned())
+    };
+    let guesser = [192, 0, 2, 7];
+    assert_eq!(ask(guesser, &known).await.0, 200);
+    for _ in 0..20 {
+        assert_eq!(ask(guesser, TokenText::new(TokenKind::Tenant).expose()).await.0, 401);
+    }
+    let guess = TokenText::new(TokenKind::Tenant);
+    assert_eq!(ask(guesser, guess.expose()).await, (429, "60".into()));
+    assert_eq!(ask(guesser, &known).await.0, 200, "a token that was right before stays so");
+    assert_eq!(ask([192, 0, 2, 8], guess.expose()).await.0, 401, "another address has its own count");
+    api.advance(60);
+    assert_eq!(ask(guesser, guess.expose()).await.0, 401);
+}
+
+/// The database's own count of what other connections have written, in all.
+async fn written(api: &Api) -> Vec<(String, i64)> {
+    let options = SqliteConnectOptions::new().filename(api.dir.path().join("reveille.db")).read_only(true);
+    let mut connection = options.connect().await.expect("a second look into the database");
+    let tables: Vec<(String,)> = sqlx::query_as("select name from sqlite_master where type = 'table' order by name")
+        .fetch_all(&mut connection)
+        .await
+        .unwrap();
+    let mut sums = Vec::new();
+    for (table,) in tables {
+        sums.push((table.clone(), sum(&mut connection, &table).await));
+    }
+    sums
+}
+
+/// Something that changes with any row of the table.
+async fn sum(connection: &mut SqliteConnection, table: &str) -> i64 {
+    use sqlx::{AssertSqlSafe, Row};
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let columns: Vec<(String,)> = sqlx::query_as("select name from pragma_table_info($1) order by cid")
+        .bind(table)
+        .fetch_all(&mut *connection)
+        .await
+        .unwrap();
+    let columns: Vec<String> = columns.into_iter().map(|(name,)| format!("quote(\"{name}\")")).collect();
+    let all = format!("select {} as line from \"{table}\" order by 1", columns.join(" || ',' || "));
+    let rows = sqlx::query(AssertSqlSafe(all)).fetch_all(connection).await.unwrap();
+    let mut hasher = DefaultHasher::new();
+    for row in &rows {
+        row.get::<String, _>("line").hash(&mut hasher);
+    }
+    hasher.finish() as i64
+}

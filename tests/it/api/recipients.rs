@@ -1,0 +1,66 @@
+//! Recipients: put whole, shown without their secrets.
+
+use serde_json::{Value, json};
+
+use super::service::Api;
+
+const SECRET: &str = "whsec_c2VjcmV0IGNhbmFyeSBvZiB0aGUgdGVzdHMgMDEyMzQ1Njc=";
+
+#[tokio::test]
+async fn a_recipient_is_shown_without_its_secret_and_can_be_put_back() {
+    let api = Api::new().await;
+    let put = json!({
+        "timezone": "Europe/Berlin", "locale": "de",
+        "addresses": { "email": "ann@example.org", "webhook": { "url": "https://example.org/in", "secret": SECRET } },
+        "fallback": ["webhook", "email"],
+    });
+    let shown = api.admin("PUT", "/v1/recipients/ann", Some(put)).await.expect(200);
+    assert_eq!(
+        shown,
+        json!({
+            "tenant_id": "ann", "timezone": "Europe/Berlin", "locale": "de",
+            "addresses": { "email": "ann@example.org",
+                "webhook": { "url": "https://example.org/in", "secret_set": true } },
+            "fallback": ["webhook", "email"], "version": 1, "updated_at": "2026-11-21T00:00:00Z",
+        })
+    );
+    assert_eq!(api.admin("GET", "/v1/recipients/ann", None).await.expect(200), shown);
+
+    let back = json!({ "timezone": "UTC", "addresses": shown["addresses"] });
+    let again = api.admin("PUT", "/v1/recipients/ann", Some(back)).await.expect(200);
+    assert_eq!((&again["version"], &again["addresses"]), (&json!(2), &shown["addresses"]), "the secret is kept");
+    assert_eq!(again["fallback"], json!([]), "what is left out has its default");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_recipient_has_its_place() {
+    let api = Api::new().await;
+    let put = json!({
+        "timezone": "Europe/Berln", "addresses": { "emial": "x", "webhook": { "url": "ftp://x" } }, "fallback": ["email"],
+    });
+    let problem = api.admin("PUT", "/v1/recipients/ann", Some(put)).await.expect(422);
+    let mut places: Vec<&str> =
+        problem["errors"].as_array().unwrap().iter().map(|fault| fault["pointer"].as_str().unwrap()).collect();
+    places.sort();
+    assert_eq!(places, ["/addresses/emial", "/addresses/webhook/url", "/fallback/0", "/timezone"]);
+    let put = json!({ "addresses": { "webhook": { "url": "https://example.org/in" } } });
+    let problem = api.admin("PUT", "/v1/recipients/ann", Some(put)).await.expect(422);
+    assert_eq!(problem["errors"][0]["pointer"], "/addresses/webhook/secret");
+    api.admin("GET", "/v1/recipients/ann", None).await.expect(404);
+}
+
+#[tokio::test]
+async fn no_answer_and_no_file_of_the_database_holds_the_secret() {
+    let api = Api::new().await;
+    let put = json!({ "addresses": { "webhook": { "url": "https://example.org/in", "secret": SECRET } } });
+    let shown = api.admin("PUT", "/v1/recipients/ann", Some(put)).await.expect(200);
+    let listed = api.admin("GET", "/v1/recipients/ann", None).await.expect(200);
+    let canary = SECRET.trim_start_matches("whsec_");
+    for answer in [&shown, &listed] {
+        assert!(!Value::to_string(answer).contains(canary));
+    }
+    for file in std::fs::read_dir(api.dir.path()).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap();
+        assert!(!String::from_utf8_lossy(&bytes).contains(canary));
+    }
+}

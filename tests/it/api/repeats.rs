@@ -1,0 +1,95 @@
+//! A request that is sent twice with one `Idempotency-Key` takes effect once, and is answered the same.
+
+use serde_json::{Value, json};
+
+use super::service::{ADMIN, Api, daily_of};
+
+async fn post(api: &Api, path: &str, key: &str, body: Value) -> (u16, String, Value) {
+    let reply = api.ask_with("POST", path, Some(ADMIN), Some(body), &[("idempotency-key", key)]).await;
+    (reply.status.as_u16(), reply.header("idempotency-replayed").to_owned(), reply.body)
+}
+
+#[tokio::test]
+async fn a_repeated_task_is_made_once_even_when_its_instant_has_passed() {
+    let api = Api::new().await;
+    let mut task = daily_of("ann");
+    task["trigger"] = json!({ "type": "schedule", "at": "2026-11-21T00:01:00Z" });
+    let (status, replayed, first) = post(&api, "/v1/tasks", "key 1", task.clone()).await;
+    assert_eq!((status, replayed.as_str()), (201, ""));
+    api.advance(3600);
+    let (status, replayed, second) = post(&api, "/v1/tasks", "key 1", task).await;
+    assert_eq!((status, replayed.as_str(), second), (201, "true", first));
+    let tasks = api.admin("GET", "/v1/tasks", None).await.expect(200);
+    assert_eq!(tasks["items"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_key_stands_for_one_request() {
+    let api = Api::new().await;
+    post(&api, "/v1/tasks", "k", daily_of("ann")).await;
+    let (status, _, problem) = post(&api, "/v1/tasks", "k", daily_of("bob")).await;
+    assert_eq!((status, &problem["type"]), (422, &json!("urn:reveille:problem:invalid")));
+    let (status, ..) = post(&api, "/v1/tokens", "k", json!({ "name": "x", "scopes": ["*"] })).await;
+    assert_eq!(status, 422);
+    let tasks = api.admin("GET", "/v1/tasks", None).await.expect(200);
+    assert_eq!(tasks["items"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn keys_of_different_tenants_do_not_meet_and_are_forgotten_after_a_day() {
+    let api = Api::new().await;
+    let (ann, bob) = (api.token("ann", &["*"]).await, api.token("bob", &["*"]).await);
+    let body = super::service::daily();
+    let make = async |token: &str| {
+        let reply =
+            api.ask_with("POST", "/v1/tasks", Some(token), Some(body.clone()), &[("idempotency-key", "k")]).await;
+        reply.expect(201)["id"].as_str().unwrap().to_owned()
+    };
+    let (first, second) = (make(&ann).await, make(&bob).await);
+    assert_ne!(first, second);
+    assert_eq!(make(&ann).await, first);
+    api.advance(24 * 3600);
+    assert_ne!(make(&ann).await, first);
+}
+
+#[tokio::test]
+async fn a_refused_request_uses_up_no_key() {
+    let api = Api::new().await;
+    let mut wrong = daily_of("ann");
+    wrong["name"] = json!("");
+    assert_eq!(post(&api, "/v1/tasks", "k", wrong).await.0, 422);
+    assert_eq!(post(&api, "/v1/tasks", "k", daily_of("ann")).await.0, 201);
+}
+
+#[tokio::test]
+async fn runs_backfills_and_retries_are_made_once() {
+    let api = Api::new().await;
+    let task = api.admin("POST", "/v1/tasks", Some(daily_of("ann"))).await.expect(201);
+    let place = format!("/v1/tasks/{}", task["id"].as_str().unwrap());
+    let (_, _, run) = post(&api, &format!("{place}/run"), "r", json!({ "input": 7 })).await;
+    api.advance(1);
+    assert_eq!(
+        post(&api, &format!("{place}/run"), "r", json!({ "input": 7 })).await,
+        (201, "true".into(), run.clone())
+    );
+    let run_place = format!("/v1/runs/{}", run["id"].as_str().unwrap());
+    api.admin("POST", &format!("{run_place}/cancel"), None).await.expect(200);
+    let (_, _, again) = post(&api, &format!("{run_place}/retry"), "t", json!({})).await;
+    api.advance(1);
+    assert_eq!(post(&api, &format!("{run_place}/retry"), "t", json!({})).await, (201, "true".into(), again));
+    let range = json!({ "from": "2026-11-18T00:00:00Z", "to": "2026-11-19T00:00:00Z" });
+    let (_, _, backfill) = post(&api, &format!("{place}/backfill"), "b", range.clone()).await;
+    assert_eq!(post(&api, &format!("{place}/backfill"), "b", range).await, (202, "true".into(), backfill));
+    let runs = api.admin("GET", "/v1/runs", None).await.expect(200);
+    assert_eq!(runs["items"].as_array().unwrap().len(), 3, "{runs}");
+}
+
+#[tokio::test]
+async fn the_text_of_a_token_is_never_repeated() {
+    let api = Api::new().await;
+    let wish = json!({ "name": "x", "scopes": ["*"] });
+    let (_, _, made) = post(&api, "/v1/tokens", "k", wish.clone()).await;
+    assert!(made["token"].as_str().unwrap().starts_with("rv_admin_"));
+    let (status, replayed, again) = post(&api, "/v1/tokens", "k", wish).await;
+    assert_eq!((status, replayed.as_str(), &again["token"], &again["id"]), (201, "true", &Value::Null, &made["id"]));
+}

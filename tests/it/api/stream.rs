@@ -1,0 +1,294 @@
+//! Following a run: what was committed first, then what happens, each thing once, until the end.
+
+use std::time::Duration;
+
+use axum::body::{Body, BodyDataStream};
+use axum::http::Request;
+use chrono::TimeDelta;
+use futures::StreamExt;
+use reveille::http::server::Limits;
+use reveille::run::outcome::RunFault;
+use reveille::run::stream::StreamEvent;
+use reveille::run::transcript::{Entry, Message, ToolCall};
+use reveille::run::{RunState, Usage};
+use reveille::store::{Finish, Lease};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tower::ServiceExt;
+use uuid::Uuid;
+
+use super::service::{ADMIN, Api, daily_of};
+
+/// A client that follows a run.
+struct Client {
+    body: BodyDataStream,
+    text: String,
+}
+
+/// One server-sent event: name, id, data. A comment has neither.
+#[derive(Debug, Clone, PartialEq, Default)]
+struct Told {
+    name: String,
+    id: String,
+    data: Value,
+}
+
+impl Client {
+    async fn follow(api: &Api, run: Uuid, last_event_id: Option<&str>) -> Client {
+        let mut request =
+            Request::get(format!("/v1/runs/{run}/stream")).header("authorization", format!("Bearer {ADMIN}"));
+        if let Some(id) = last_event_id {
+            request = request.header("last-event-id", id);
+        }
+        let response = api.app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Client { body: response.into_body().into_data_stream(), text: String::new() }
+    }
+
+    /// The next event, comments passed over; `None` at the end.
+    async fn next(&mut self) -> Option<Told> {
+        loop {
+            if let Some((block, rest)) = self.text.split_once("\n\n") {
+                let told = read(block);
+                self.text = rest.to_owned();
+                if told != Told::default() {
+                    return Some(told);
+                }
+                continue;
+            }
+            let part = timeout(Duration::from_secs(20), self.body.next()).await.expect("something is told");
+            self.text.push_str(std::str::from_utf8(&part?.unwrap()).unwrap());
+        }
+    }
+
+    /// The names of the next events up to this one, which is the last of them.
+    async fn until(&mut self, name: &str) -> Vec<Told> {
+        let mut told = Vec::new();
+        loop {
+            told.push(self.next().await.unwrap_or_else(|| panic!("no {name} after {told:?}")));
+            if told.last().is_some_and(|last| last.name == name) {
+                return told;
+            }
+        }
+    }
+}
+
+fn read(block: &str) -> Told {
+    let mut told = Told::default();
+    for line in block.lines() {
+        match line.split_once(": ") {
+            Some(("event", name)) => told.name = name.into(),
+            Some(("id", id)) => told.id = id.into(),
+            Some(("data", data)) => told.data = serde_json::from_str(data).unwrap(),
+            _ => {}
+        }
+    }
+    told
+}
+
+fn names(told: &[Told]) -> Vec<&str> {
+    told.iter().map(|told| told.name.as_str()).collect()
+}
+
+/// A started run, and the lease that a worker has on it.
+async fn started(api: &Api) -> (Uuid, Lease) {
+    let task = api.admin("POST", "/v1/tasks", Some(daily_of("ann"))).await.expect(201);
+    let place = format!("/v1/tasks/{}/run", task["id"].as_str().unwrap());
+    let run: Uuid = api.admin("POST", &place, None).await.expect(201)["id"].as_str().unwrap().parse().unwrap();
+    let now = api.clock.now();
+    let claim = api.store.claim_runs(Uuid::from_u128(1), now, 1).await.unwrap().pop().expect("the run");
+    let starts = api.store.start_runs(&[claim.lease], now + TimeDelta::minutes(1)).await.unwrap();
+    assert_eq!(starts.started.len(), 1);
+    (run, claim.lease)
+}
+
+async fn append(api: &Api, lease: Lease, seq: i64, turn: i64, message: Message) {
+    let at = api.clock.now();
+    let entry = Entry { seq, turn, at, message, usage: Usage::default(), duration_ms: None };
+    api.store.append(lease, at + TimeDelta::minutes(1), &[entry]).await.unwrap();
+}
+
+async fn finish(api: &Api, lease: Lease, state: RunState, error: Option<RunFault>) {
+    let usage = Usage { turns: 2, tool_calls: 1, input_tokens: 30, output_tokens: 4, cost_micros: 1500 };
+    let end = Finish {
+        lease,
+        task_id: None,
+        state,
+        reason: None,
+        output: error.is_none().then(|| "Three mails".into()),
+        error,
+        usage,
+        ran_ms: 5,
+        again: None,
+        deliveries: Vec::new(),
+        others_wait: false,
+    };
+    assert_eq!(api.store.finish_runs(&[end]).await.unwrap(), [] as [Uuid; 0]);
+}
+
+fn asks_for_time() -> Message {
+    let call = ToolCall { id: "call_1".into(), name: "current_time".into(), arguments: json!({}) };
+    Message::Assistant { text: Some("One moment".into()), tool_calls: vec![call] }
+}
+
+fn time_result() -> Message {
+    Message::Tool { call_id: "call_1".into(), name: "current_time".into(), content: "noon".into(), is_error: false }
+}
+
+fn answer() -> Message {
+    Message::Assistant { text: Some("Three mails".into()), tool_calls: Vec::new() }
+}
+
+#[tokio::test]
+async fn a_run_that_has_ended_is_told_from_its_transcript() {
+    let api = Api::new().await;
+    let (run, lease) = started(&api).await;
+    append(&api, lease, 0, 0, Message::user("[Scheduled Task] …")).await;
+    append(&api, lease, 1, 1, asks_for_time()).await;
+    append(&api, lease, 2, 1, time_result()).await;
+    append(&api, lease, 3, 2, answer()).await;
+    finish(&api, lease, RunState::Succeeded, None).await;
+    let read = api.admin("GET", &format!("/v1/runs/{run}/transcript?limit=2"), None).await.expect(200);
+    assert_eq!(
+        read["items"],
+        json!([
+            { "seq": 0, "turn": 0, "at": "2026-11-21T00:00:00Z", "role": "user", "text": "[Scheduled Task] …" },
+            { "seq": 1, "turn": 1, "at": "2026-11-21T00:00:00Z", "role": "assistant", "text": "One moment",
+                "tool_calls": [{ "id": "call_1", "name": "current_time", "arguments": {} }] },
+        ])
+    );
+    let rest = format!("/v1/runs/{run}/transcript?limit=2&cursor={}", read["next_cursor"].as_str().unwrap());
+    let rest = api.admin("GET", &rest, None).await.expect(200);
+    assert_eq!(
+        (&rest["items"][0]["role"], &rest["items"][1]["seq"], &rest["next_cursor"]),
+        (&json!("tool"), &json!(3), &Value::Null)
+    );
+
+    let mut client = Client::follow(&api, run, None).await;
+    let told = client.until("execution_end").await;
+    assert_eq!(client.next().await, None, "the stream ends with the run");
+    let of = |name: &str, id: &str, data: Value| Told { name: name.into(), id: id.into(), data };
+    assert_eq!(
+        told,
+        [
+            of("session", "", json!({ "type": "session", "run_id": run })),
+            of("", "0", Value::Null),
+            of("message_start", "", json!({ "type": "message_start", "turn": 1 })),
+            of("message_end", "", json!({ "type": "message_end", "turn": 1, "text": "One moment" })),
+            of(
+                "tool_call_start",
+                "1",
+                json!({ "type": "tool_call_start", "tool": "current_time", "args": {}, "id": "call_1" })
+            ),
+            of(
+                "tool_result",
+                "2",
+                json!({ "type": "tool_result", "tool": "current_time", "id": "call_1", "result": "noon", "error": false })
+            ),
+            of("message_start", "", json!({ "type": "message_start", "turn": 2 })),
+            of("message_end", "3", json!({ "type": "message_end", "turn": 2, "text": "Three mails" })),
+            of("state_change", "", json!({ "type": "state_change", "state": "succeeded", "reason": null })),
+            of(
+                "execution_end",
+                "",
+                json!({ "type": "execution_end", "conversation_id": null, "usage":
+                    { "turns": 2, "tool_calls": 1, "input_tokens": 30, "output_tokens": 4, "cost_usd": 0.0015 } })
+            ),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_misses_nothing_and_hears_nothing_twice() {
+    let api = Api::new().await;
+    let (run, lease) = started(&api).await;
+    append(&api, lease, 0, 1, asks_for_time()).await;
+    append(&api, lease, 1, 1, time_result()).await;
+    append(&api, lease, 2, 2, answer()).await;
+    finish(&api, lease, RunState::Succeeded, None).await;
+    let told = Client::follow(&api, run, Some("1")).await.until("execution_end").await;
+    assert_eq!(names(&told), ["session", "message_start", "message_end", "state_change", "execution_end"]);
+    assert_eq!(told[2].id, "2");
+}
+
+#[tokio::test]
+async fn what_happens_live_is_told_at_once_and_not_again_when_it_is_committed() {
+    let api = Api::new().await;
+    let (run, lease) = started(&api).await;
+    let mut client = Client::follow(&api, run, None).await;
+    let told = client.until("state_change").await;
+    assert_eq!(told.last().unwrap().data["state"], "running");
+    for event in [
+        StreamEvent::MessageStart { turn: 1 },
+        StreamEvent::MessageChunk { turn: 1, text: "Three ".into() },
+        StreamEvent::MessageChunk { turn: 1, text: "mails".into() },
+        StreamEvent::MessageEnd { turn: 1, text: "Three mails".into() },
+    ] {
+        api.hub.publish(run, event);
+    }
+    let told = client.until("message_end").await;
+    assert_eq!(names(&told), ["message_start", "message_chunk", "message_chunk", "message_end"]);
+    append(&api, lease, 0, 1, answer()).await;
+    let committed = client.next().await.unwrap();
+    assert_eq!((committed.name.as_str(), committed.id.as_str(), committed.data), ("", "0", Value::Null));
+    api.hub.publish(run, StreamEvent::ExecutionEnd { conversation_id: None, usage: json!({}) });
+    finish(&api, lease, RunState::Succeeded, None).await;
+    let told = client.until("execution_end").await;
+    assert_eq!(names(&told), ["state_change", "execution_end"]);
+    assert_eq!(told[1].data["usage"]["turns"], 2, "the end is the recorded one");
+    assert_eq!(api.hub.watched(), 1);
+    assert_eq!(client.next().await, None);
+    drop(client);
+    assert_eq!(api.hub.watched(), 0, "who has gone is not listened for");
+}
+
+#[tokio::test]
+async fn a_run_that_another_instance_executes_is_followed_by_its_transcript() {
+    let api = Api::new().await;
+    let (run, lease) = started(&api).await;
+    let mut client = Client::follow(&api, run, None).await;
+    client.until("state_change").await;
+    append(&api, lease, 0, 1, answer()).await;
+    assert_eq!(names(&client.until("message_end").await), ["message_start", "message_end"]);
+    finish(&api, lease, RunState::Failed, Some(RunFault::new("timeout", "took too long"))).await;
+    let told = client.until("execution_end").await;
+    assert_eq!(names(&told), ["state_change", "error", "execution_end"]);
+    assert_eq!(told[1].data, json!({ "type": "error", "code": "timeout", "message": "took too long" }));
+}
+
+#[tokio::test]
+async fn a_long_transcript_is_told_whole_before_the_end() {
+    let api = Api::new().await;
+    let (run, lease) = started(&api).await;
+    for turn in 0..250 {
+        append(&api, lease, turn, turn + 1, answer()).await;
+    }
+    finish(&api, lease, RunState::Succeeded, None).await;
+    let told = Client::follow(&api, run, None).await.until("execution_end").await;
+    let ends: Vec<String> = told.iter().filter(|t| t.name == "message_end").map(|t| t.id.clone()).collect();
+    let expected: Vec<String> = (0..250).map(|seq| seq.to_string()).collect();
+    assert_eq!(ends, expected);
+}
+
+#[tokio::test]
+async fn streams_end_when_the_service_is_stopped_and_say_that_they_live_until_then() {
+    let limits = Limits { keep_alive: Duration::from_millis(20), ..Limits::default() };
+    let api = Api::with(limits).await;
+    let (run, _) = started(&api).await;
+    let mut client = Client::follow(&api, run, None).await;
+    client.until("state_change").await;
+    let comment = timeout(Duration::from_secs(20), client.body.next()).await.expect("a comment").unwrap().unwrap();
+    assert!(comment.starts_with(b":"), "{comment:?}");
+    api.stop.cancel();
+    assert_eq!(client.next().await, None);
+}
+
+#[tokio::test]
+async fn an_id_that_is_none_of_the_stream_s_is_refused() {
+    let api = Api::new().await;
+    let (run, _) = started(&api).await;
+    let path = format!("/v1/runs/{run}/stream");
+    let reply = api.ask_with("GET", &path, Some(ADMIN), None, &[("last-event-id", "turn 7")]).await;
+    assert_eq!(reply.expect(400)["detail"], "Last-Event-ID must be an id of this stream");
+}

@@ -1,0 +1,9 @@
+//! The engine in the test's own process: each service ticked by hand on a clock that stands still, on both databases;
+//! and twice for real.
+
+mod changes;
+mod endings;
+mod firing;
+mod leases;
+mod overlap;
+mod stopping;

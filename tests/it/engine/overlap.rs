@@ -1,0 +1,164 @@
+//! What becomes of a run whose task has another one running: all five policies, end to end.
+
+use serde_json::{Value, json};
+
+use crate::support::app::{World, on_both};
+use crate::support::journal::Ended;
+
+on_both! {
+    skip_records_which_run_was_in_the_way
+    queue_one_lets_one_wait_and_skips_the_others
+    queue_all_runs_each_in_turn_the_oldest_first
+    allow_runs_them_side_by_side
+    cancel_previous_ends_the_one_before_and_takes_its_place
+    cancel_previous_does_not_wait_for_a_back_off
+    a_run_that_waits_for_its_next_attempt_keeps_its_place
+    a_run_behind_goes_on_though_its_task_changed_its_mind
+}
+
+fn every_minute(overlap: &str, acts: Value) -> Value {
+    json!({ "trigger": { "type": "schedule", "interval": "1m", "overlap": overlap }, "acts": acts })
+}
+
+async fn skip_records_which_run_was_in_the_way(world: World) {
+    let instance = world.instance();
+    let task = instance.task(every_minute("skip", json!(["wait"]))).await;
+    for _ in 0..3 {
+        world.advance(60.0);
+        instance.live(1).await;
+    }
+    world.journal.open_gate();
+    instance.settle(0).await;
+    world.advance(60.0);
+    instance.live(0).await;
+    assert_eq!(instance.lines(&task).await, [
+        "08:01 succeeded",
+        "08:02 skipped overlap",
+        "08:03 skipped overlap",
+        "08:04 succeeded"
+    ]);
+    let runs = instance.runs(&task).await;
+    assert_eq!(runs[1].blocked_by, Some(runs[0].id));
+    instance.finish(&world).await;
+}
+
+async fn queue_one_lets_one_wait_and_skips_the_others(world: World) {
+    let instance = world.instance();
+    let task = instance.task(every_minute("queue_one", json!(["wait"]))).await;
+    for _ in 0..4 {
+        world.advance(60.0);
+        instance.live(1).await;
+    }
+    assert_eq!(instance.queue().await, [("parked".into(), 1), ("started".into(), 1)]);
+    world.journal.open_gate();
+    instance.settle(0).await;
+    assert_eq!(instance.lines(&task).await, [
+        "08:01 succeeded",
+        "08:02 succeeded",
+        "08:03 skipped overlap",
+        "08:04 skipped overlap"
+    ]);
+    instance.finish(&world).await;
+}
+
+async fn queue_all_runs_each_in_turn_the_oldest_first(world: World) {
+    let instance = world.instance();
+    let task = instance.task(every_minute("queue_all", json!(["wait"]))).await;
+    for _ in 0..4 {
+        world.advance(60.0);
+        instance.live(1).await;
+    }
+    world.journal.open_gate();
+    instance.settle(0).await;
+    assert_eq!(instance.lines(&task).await, ["08:01", "08:02", "08:03", "08:04"].map(|at| format!("{at} succeeded")));
+    let order: Vec<_> = world.journal.begun().iter().map(|begun| begun.run_id).collect();
+    assert_eq!(order, instance.runs(&task).await.iter().map(|run| run.id).collect::<Vec<_>>());
+    instance.finish(&world).await;
+}
+
+async fn allow_runs_them_side_by_side(world: World) {
+    let instance = world.instance();
+    let task = instance.task(every_minute("allow", json!(["wait"]))).await;
+    for running in 1..4 {
+        world.advance(60.0);
+        instance.live(running).await;
+    }
+    world.journal.open_gate();
+    instance.settle(0).await;
+    assert_eq!(instance.lines(&task).await, ["08:01", "08:02", "08:03"].map(|at| format!("{at} succeeded")));
+    instance.finish(&world).await;
+}
+
+async fn cancel_previous_ends_the_one_before_and_takes_its_place(world: World) {
+    let instance = world.instance();
+    let task = instance.task(every_minute("cancel_previous", json!(["hang"]))).await;
+    for _ in 0..3 {
+        world.advance(60.0);
+        instance.live(1).await;
+    }
+    let runs = instance.runs(&task).await;
+    assert_eq!(instance.lines(&task).await, ["08:01 cancelled superseded", "08:02 cancelled superseded", "08:03 running"]);
+    assert_eq!(world.journal.ended(runs[0].id), [Ended::ByItself], "the executor was asked, and ended");
+    instance.on(|store| async move { store.cancel_run(&reveille::id::Scope::Every, runs[2].id, "over").await }).await.unwrap();
+    instance.settle(0).await;
+    instance.finish(&world).await;
+}
+
+async fn cancel_previous_does_not_wait_for_a_back_off(world: World) {
+    let instance = world.instance();
+    let mut task = every_minute("cancel_previous", json!(["retry:3000", "succeed"]));
+    task["retry"] = json!({ "max_attempts": 2 });
+    task["max_runs"] = json!(2);
+    let task = instance.task(task).await;
+    world.advance(60.0);
+    instance.live(0).await;
+    assert_eq!(instance.lines(&task).await, ["08:01 queued busy"]);
+    world.advance(60.0);
+    instance.live(0).await;
+    assert_eq!(instance.lines(&task).await, ["08:01 cancelled superseded", "08:02 queued busy"]);
+    world.advance(3000.0);
+    instance.live(0).await;
+    assert_eq!(instance.lines(&task).await, ["08:01 cancelled superseded", "08:02 succeeded"]);
+    instance.finish(&world).await;
+}
+
+async fn a_run_that_waits_for_its_next_attempt_keeps_its_place(world: World) {
+    let instance = world.instance();
+    let mut task = every_minute("skip", json!(["retry:90", "succeed"]));
+    task["retry"] = json!({ "max_attempts": 2, "backoff_seconds": 0 });
+    let task = instance.task(task).await;
+    for _ in 0..3 {
+        world.advance(60.0);
+        instance.live(0).await;
+    }
+    assert_eq!(instance.lines(&task).await, ["08:01 succeeded", "08:02 skipped overlap", "08:03 queued busy"]);
+    world.advance(90.0);
+    instance.live(0).await;
+    assert_eq!(instance.lines(&task).await[2..], ["08:03 succeeded", "08:04 skipped overlap"].map(String::from));
+    instance.finish(&world).await;
+}
+
+async fn a_run_behind_goes_on_though_its_task_changed_its_mind(world: World) {
+    let instance = world.instance();
+    let mut task = every_minute("queue_all", json!(["wait"]));
+    task["max_runs"] = json!(2);
+    let task = instance.task(task).await;
+    for _ in 0..2 {
+        world.advance(60.0);
+        instance.live(1).await;
+    }
+    let stored = instance.stored(&task).await;
+    let mut spec = stored.spec.clone();
+    let reveille::trigger::Trigger::Schedule(schedule) = &mut spec.trigger;
+    schedule.overlap = reveille::trigger::Overlap::Skip;
+    let edit = reveille::task::change::TaskChange::Edit { version: stored.version, name: stored.name, spec: Box::new(spec) };
+    let id = task.id;
+    instance.on(move |store| async move { store.change_task(&reveille::id::Scope::Every, id, &edit).await }).await.unwrap();
+    world.journal.open_gate();
+    instance.settle(0).await;
+    world.advance(60.0);
+    instance.rescue().await;
+    instance.settle(0).await;
+    assert_eq!(instance.lines(&task).await, ["08:01 succeeded", "08:02 succeeded"]);
+    instance.finish(&world).await;
+}

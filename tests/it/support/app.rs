@@ -1,0 +1,441 @@
+//! The service in the test's own process, on a clock that stands still: built by `app::build`, ticked by hand.
+//!
+//! A [`World`] has the database, the clock and the journal; instances come and go in it. Each instance has a runtime of
+//! its own, so that a crash takes all of it, as the death of a process would. What an instance leaves behind when it is
+//! finished (a queued run, a slot, a parked run) fails the test.
+
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use reveille::app::{Built, Extras, build};
+use reveille::clock::{Clock, pause};
+use reveille::config::Config;
+use reveille::engine::service::{Next, Service, TickError};
+use reveille::engine::{self, Engine};
+use reveille::http;
+use reveille::id::{Scope, Tenant, new_id};
+use reveille::notification::{Addresses, Delivery, Recipient};
+use reveille::run::{Run, RunState};
+use reveille::secret::{Secret, SecretUrl};
+use reveille::store::{self, DeliveryFilter, RunFilter, Store};
+use reveille::task::{Draft, Task};
+use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::binary::TempDir;
+use super::journal::Journal;
+use super::postgres::Database;
+
+/// How long anything may take on a loaded machine with two cores.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two looks at something that comes by itself.
+const LOOK: Duration = Duration::from_millis(2);
+/// Instances on Postgres share their keys.
+const MASTER_KEY: &str = "test:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
+/// Runs each of these cases on SQLite and on Postgres.
+macro_rules! on_both {
+    ($($case:ident)*) => { $(
+        mod $case {
+            #[tokio::test]
+            async fn sqlite() {
+                super::$case($crate::support::app::World::sqlite()).await;
+            }
+
+            #[tokio::test]
+            async fn postgres() {
+                super::$case($crate::support::app::World::postgres().await).await;
+            }
+        }
+    )* };
+}
+pub(crate) use on_both;
+
+/// An instant of the day on which all tests take place: `08:00`, `08:00:30`, or `02 08:00` of another day of the month.
+pub fn at(text: &str) -> DateTime<Utc> {
+    let (day, time) = text.split_once(' ').unwrap_or(("01", text));
+    let seconds = if time.len() > 5 { "" } else { ":00" };
+    format!("2027-03-{day}T{time}{seconds}Z").parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+/// What outlives an instance. It begins at 08:00.
+pub struct World {
+    pub clock: Clock,
+    pub journal: Journal,
+    pub settings: engine::Settings,
+    database: Kept,
+    dir: TempDir,
+    instances: AtomicUsize,
+}
+
+enum Kept {
+    Sqlite,
+    Postgres(Database),
+}
+
+impl World {
+    pub fn sqlite() -> World {
+        World::new(Kept::Sqlite)
+    }
+
+    pub async fn postgres() -> World {
+        let migrate = |url: String| async move {
+            let settings = store::Settings { url: SecretUrl::new(url), max_connections: 2 };
+            let store = Store::open(&settings, Path::new("."), Clock::system(), |_| {}).await.expect("migrate");
+            store.close().await;
+        };
+        World::new(Kept::Postgres(Database::copy_of("engine_template", migrate).await))
+    }
+
+    fn new(database: Kept) -> World {
+        World {
+            clock: Clock::manual(at("08:00")),
+            journal: Journal::new(),
+            settings: engine::Settings::default(),
+            database,
+            dir: TempDir::new(),
+            instances: AtomicUsize::new(0),
+        }
+    }
+
+    pub fn is_postgres(&self) -> bool {
+        matches!(self.database, Kept::Postgres(_))
+    }
+
+    /// Moves the clock to an instant of [`at`].
+    pub fn advance_to(&self, text: &str) {
+        self.clock.advance(at(text) - self.clock.now());
+    }
+
+    /// Moves the clock by seconds.
+    pub fn advance(&self, seconds: f64) {
+        self.clock.advance(TimeDelta::milliseconds((seconds * 1000.0) as i64));
+    }
+
+    /// A service on this world's database and clock, built and not running.
+    pub fn instance(&self) -> Instance {
+        self.instance_on(self.clock.clone())
+    }
+
+    /// A service with a clock of its own.
+    pub fn instance_on(&self, clock: Clock) -> Instance {
+        let number = self.instances.fetch_add(1, Ordering::Relaxed);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let (config, executor) = (self.config(), self.journal.executor(number));
+        let handle = runtime.handle().clone();
+        let building = move || {
+            let extras = Extras { executors: vec![executor], ..Extras::default() };
+            handle.block_on(build(&config, clock, extras, CancellationToken::new(), |_| {})).expect("a service")
+        };
+        let Built { store, engine, http, .. } = std::thread::spawn(building).join().expect("a service");
+        let stop = CancellationToken::new();
+        let _in_it = runtime.enter();
+        drop(engine.finisher.run(stop.clone()));
+        Instance { number, store, engine: Some(engine), http: Some(http), runtime: Some(runtime), stop }
+    }
+
+    fn config(&self) -> Config {
+        let mut config = Config::default();
+        config.server.data_dir = self.dir.path().to_string_lossy().into_owned();
+        config.engine = self.settings.clone();
+        if let Kept::Postgres(database) = &self.database {
+            config.database.url = SecretUrl::new(database.url.clone());
+            config.vault.master_keys = vec![Secret::new(MASTER_KEY)];
+        }
+        config
+    }
+
+    /// Changes or damages what is stored, behind the service's back. The text may differ: `(sqlite, postgres)`.
+    pub async fn execute(&self, sqlite: &str, postgres: &str) {
+        let done = match &self.database {
+            Kept::Sqlite => self.file().await.execute(AssertSqlSafe(sqlite)).await.map(|done| done.rows_affected()),
+            Kept::Postgres(database) => {
+                let mut connection = all_tenants(database).await;
+                connection.execute(AssertSqlSafe(postgres)).await.map(|done| done.rows_affected())
+            }
+        };
+        assert!(done.expect("a statement") > 0, "nothing was changed by {sqlite}");
+    }
+
+    /// One number, asked behind the service's back.
+    pub async fn number(&self, query: &'static str) -> i64 {
+        let number = match &self.database {
+            Kept::Sqlite => sqlx::query_scalar(query).fetch_one(&mut self.file().await).await,
+            Kept::Postgres(database) => sqlx::query_scalar(query).fetch_one(&mut all_tenants(database).await).await,
+        };
+        number.unwrap_or_else(|error| panic!("{query}: {error}"))
+    }
+
+    async fn file(&self) -> SqliteConnection {
+        let url = format!("sqlite://{}", self.dir.path().join("reveille.db").display());
+        let options = sqlx::sqlite::SqliteConnectOptions::from_str(&url).expect("a path").busy_timeout(PATIENCE);
+        SqliteConnection::connect_with(&options).await.expect("the database file")
+    }
+}
+
+async fn all_tenants(database: &Database) -> PgConnection {
+    let mut connection = database.connect().await;
+    connection.execute("set reveille.tenant = '*'").await.expect("a setting");
+    connection
+}
+
+/// One service, ticked by hand.
+pub struct Instance {
+    pub number: usize,
+    pub store: Store,
+    engine: Option<Engine>,
+    http: Option<http::State>,
+    runtime: Option<Runtime>,
+    stop: CancellationToken,
+}
+
+impl Instance {
+    pub fn engine(&self) -> &Engine {
+        self.engine.as_ref().expect("an engine that was not started")
+    }
+
+    fn http(&self) -> &http::State {
+        self.http.as_ref().expect("an instance")
+    }
+
+    /// A task of the tenant `ann` from what differs from: every minute, the executor `test`, no second attempt.
+    pub async fn task(&self, json: Value) -> Task {
+        let now = self.store.clock().now();
+        let task = self.draft(json);
+        let (task, next) = Task::new(new_id(now), task, now).expect("a trigger");
+        let stored = task.clone();
+        self.on(|store| async move { store.create_task(&stored, next.map(|next| next.nominal), None).await })
+            .await
+            .expect("a stored task");
+        task
+    }
+
+    pub fn draft(&self, json: Value) -> Draft {
+        let mut fields = json!({
+            "name": "a task", "executor": "test", "action": { "config": { "acts": ["succeed"] } },
+            "trigger": { "type": "schedule", "interval": "1m" }, "retry": { "max_attempts": 1 },
+        });
+        for (field, value) in json.as_object().expect("an object") {
+            match field.as_str() {
+                "acts" => fields["action"]["config"]["acts"] = value.clone(),
+                _ => fields[field] = value.clone(),
+            }
+        }
+        let now = self.store.clock().now();
+        Draft::parse(Tenant::new("ann").map_err(|why| panic!("{why}")), &fields, &self.http().known, now)
+            .unwrap_or_else(|faults| panic!("{faults}"))
+    }
+
+    /// Gives the tenant an address, so that there is somebody to tell.
+    pub async fn recipient(&self) {
+        let addresses = Addresses { email: Some("ann@example.org".into()), webhook: None };
+        let ann = Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, fallback: vec![] };
+        self.on(|store| async move { store.put_recipient(&Scope::Every, "ann", &ann, 0).await }).await.expect("written");
+    }
+
+    /// Asks the store, in this instance's runtime.
+    pub async fn on<T, F>(&self, ask: impl FnOnce(Store) -> F) -> T
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let runtime = self.runtime.as_ref().expect("a live instance");
+        runtime.spawn(ask(self.store.clone())).await.expect("an answer")
+    }
+
+    /// One tick of a service.
+    pub async fn tick<S: Service>(&self, service: &Arc<S>) -> Result<Next, TickError> {
+        let service = Arc::clone(service);
+        self.on(|_| async move { service.tick().await }).await
+    }
+
+    /// Ticks a service until it has nothing more to do now.
+    async fn tick_out<S: Service>(&self, service: &Arc<S>) {
+        let started = Instant::now();
+        loop {
+            assert!(started.elapsed() < PATIENCE, "{} has no end of work", S::NAME);
+            match self.tick(service).await.unwrap_or_else(|error| panic!("{}: {error}", S::NAME)) {
+                Next::Now => {}
+                Next::At(instant) if instant <= self.store.clock().now() => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Records what is due.
+    pub async fn fire(&self) {
+        self.tick_out(&self.engine().scheduler).await;
+    }
+
+    /// Starts what can start.
+    pub async fn work(&self) {
+        self.tick_out(&self.engine().worker).await;
+    }
+
+    pub async fn beat(&self) {
+        self.tick(&self.engine().heartbeat).await.expect("a heartbeat");
+    }
+
+    pub async fn rescue(&self) {
+        self.tick(&self.engine().rescuer).await.expect("a rescue");
+    }
+
+    /// Records and starts what is due, and waits until it has ended but for `running` runs.
+    pub async fn live(&self, running: i64) {
+        self.fire().await;
+        self.settle(running).await;
+    }
+
+    /// Starts what can start until `running` runs are executed, by all instances, and no other can start.
+    pub async fn settle(&self, running: i64) {
+        let started = Instant::now();
+        let mut before = Vec::new();
+        loop {
+            self.work().await;
+            let now = self.queue().await;
+            let executed = now.iter().find(|(state, _)| state == "started").map_or(0, |(_, count)| *count);
+            if executed == running && now == before {
+                return;
+            }
+            assert!(started.elapsed() < PATIENCE, "{running} runs should be executed; the queue has {now:?}");
+            before = now;
+            pause(LOOK).await;
+        }
+    }
+
+    /// How many runs are ready, claimed, started and parked; those that are none are left out.
+    pub async fn queue(&self) -> Vec<(String, i64)> {
+        let counts = self.on(|store| async move { store.count_runs(&Scope::Every).await }).await.expect("counts");
+        let mut counts: Vec<_> = counts.into_iter().filter(|(_, count)| *count > 0).collect();
+        counts.sort();
+        counts
+    }
+
+    /// The task's runs, oldest first.
+    pub async fn runs(&self, task: &Task) -> Vec<Run> {
+        let filter = RunFilter { task_id: Some(task.id), limit: 10_000, ..RunFilter::default() };
+        let mut runs = self.on(|store| async move { store.list_runs(&Scope::Every, &filter).await }).await.expect("runs");
+        runs.reverse();
+        runs
+    }
+
+    /// The task's runs in the order of their instants, a line each: see [`line`].
+    pub async fn lines(&self, task: &Task) -> Vec<String> {
+        let mut runs = self.runs(task).await;
+        runs.sort_by_key(|run| (run.missed.as_ref().filter(|_| is_skipped(run)).map_or(run.scheduled_for, |m| m.from)));
+        runs.iter().map(line).collect()
+    }
+
+    pub async fn run(&self, id: Uuid) -> Run {
+        self.on(move |store| async move { store.get_run(&Scope::Every, id).await }).await.expect("a run")
+    }
+
+    /// The run, once it is as it should be.
+    pub async fn until(&self, id: Uuid, is_so: impl Fn(&Run) -> bool) -> Run {
+        let started = Instant::now();
+        loop {
+            let run = self.run(id).await;
+            if is_so(&run) {
+                return run;
+            }
+            assert!(started.elapsed() < PATIENCE, "waited in vain: {run:#?}");
+            pause(LOOK).await;
+        }
+    }
+
+    pub async fn stored(&self, task: &Task) -> Task {
+        let id = task.id;
+        self.on(move |store| async move { store.get_task(&Scope::Every, id).await }).await.expect("a task")
+    }
+
+    /// What is in the outbox, oldest first.
+    pub async fn deliveries(&self) -> Vec<Delivery> {
+        let filter = DeliveryFilter { limit: 1000, ..DeliveryFilter::default() };
+        let listed = self.on(|store| async move { store.list_deliveries(&Scope::Every, &filter).await }).await;
+        let mut deliveries = listed.expect("deliveries");
+        deliveries.reverse();
+        deliveries
+    }
+
+    /// Loops all services for real.
+    pub async fn start(&mut self) -> engine::Running {
+        self.stop.cancel();
+        let engine = self.engine.take().expect("an engine that was not started");
+        self.on(|_| async move { engine.start().await }).await.expect("a running engine")
+    }
+
+    /// Dies as a process does: nothing is flushed, no end is awaited.
+    pub fn crash(mut self) {
+        self.die();
+    }
+
+    /// Ends an instance that must have left nothing behind.
+    pub async fn finish(mut self, world: &World) {
+        assert_eq!(self.queue().await, [], "runs are left in the queue");
+        assert_eq!(world.number("select count(*) from slots").await, 0, "slots are left");
+        self.die();
+    }
+
+    fn die(&mut self) {
+        drop((self.engine.take(), self.http.take()));
+        let runtime = self.runtime.take().expect("a live instance");
+        // a runtime can't be shut down from within another one
+        let ended = std::thread::spawn(move || runtime.shutdown_timeout(PATIENCE));
+        ended.join().expect("a shut down");
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        if self.runtime.is_some() {
+            self.die();
+            assert!(std::thread::panicking(), "an instance must be finished, or crash");
+        }
+    }
+}
+
+fn is_skipped(run: &Run) -> bool {
+    run.state == RunState::Skipped
+}
+
+/// A run as one line: `08:05 succeeded`, `m skipped overlap`, `08:00..08:04 skipped missed_window x5`, and behind a run
+/// that stands for others `+2 from 08:01..08:02`. Instants of other days have the day before them.
+pub fn line(run: &Run) -> String {
+    let range = |from, to, count: Option<u64>| match from == to {
+        true => instant(from),
+        false => format!("{}..{} x{}", instant(from), instant(to), count.map_or("?".into(), |n| n.to_string())),
+    };
+    let what = match (&run.missed, run.fire_key.split(':').next()) {
+        (Some(missed), _) if is_skipped(run) && run.reason.as_deref() != Some("overlap") => {
+            range(missed.from, missed.to, missed.count)
+        }
+        (_, Some("s")) => instant(run.scheduled_for),
+        (_, kind) => format!("{} {}", kind.unwrap_or_default(), instant(run.scheduled_for)),
+    };
+    let reason = run.reason.as_deref().or(run.error.as_ref().map(|fault| fault.code.as_str()));
+    let stands_for = run.missed.as_ref().filter(|_| !is_skipped(run));
+    let more = stands_for.map(|m| format!(" +{} from {}", m.count.unwrap_or(0), range(m.from, m.to, m.count)));
+    format!("{what} {}{}{}", run.state.as_str(), reason.map_or(String::new(), |r| format!(" {r}")), more.unwrap_or_default())
+}
+
+fn instant(instant: DateTime<Utc>) -> String {
+    let same_day = instant.date_naive() == at("08:00").date_naive();
+    let format = match (same_day, instant.timestamp() % 60) {
+        (true, 0) => "%H:%M",
+        (true, _) => "%H:%M:%S",
+        (false, 0) => "%d %H:%M",
+        (false, _) => "%d %H:%M:%S",
+    };
+    instant.format(format).to_string()
+}

@@ -1,0 +1,153 @@
+//! An executor that does as its task says, and a journal of what it was given. The journal outlives instances, so that
+//! a test sees what was executed on both sides of a crash.
+//!
+//! `action.config.acts` lists what each attempt does, the last one over and over: `succeed`, `say:TEXT`, `retry`,
+//! `retry:SECONDS` (Retry-After), `fail`, `skip`, `panic`, `hang` (until it is asked to end), `deaf` (for ever, whatever
+//! is asked), `wait` (until the test opens the gate), `give_up` (as `hang`, but calls what it was asked a passing fault).
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use futures::future::BoxFuture;
+use reveille::executor::{Executor, Job};
+use reveille::invalid::Faults;
+use reveille::run::outcome::{Outcome, RunError, RunFault};
+use reveille::run::{Missed, Usage};
+use reveille::task::Action;
+use tokio::sync::watch;
+use uuid::Uuid;
+
+/// What an execution was given.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Begun {
+    pub run_id: Uuid,
+    pub fire_key: String,
+    pub attempt: i32,
+    pub at: DateTime<Utc>,
+    pub missed: Option<Missed>,
+    /// The instance that executes it.
+    pub instance: usize,
+}
+
+/// How an execution ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    ByItself,
+    /// The engine let go of it.
+    Dropped,
+}
+
+/// What was executed, by all instances. Clones share one journal.
+#[derive(Clone)]
+pub struct Journal(Arc<Shared>);
+
+struct Shared {
+    begun: Mutex<Vec<Begun>>,
+    ended: Mutex<Vec<(Uuid, Ended)>>,
+    gate: watch::Sender<bool>,
+}
+
+impl Journal {
+    pub fn new() -> Journal {
+        Journal(Arc::new(Shared { begun: Mutex::default(), ended: Mutex::default(), gate: watch::channel(false).0 }))
+    }
+
+    pub fn begun(&self) -> Vec<Begun> {
+        self.0.begun.lock().unwrap().clone()
+    }
+
+    /// How the executions of a run ended, in order.
+    pub fn ended(&self, run_id: Uuid) -> Vec<Ended> {
+        self.0.ended.lock().unwrap().iter().filter(|(id, _)| *id == run_id).map(|(_, ended)| *ended).collect()
+    }
+
+    /// Lets all that wait go on, now and later.
+    pub fn open_gate(&self) {
+        self.0.gate.send_replace(true);
+    }
+
+    /// The executor `test` of one instance.
+    pub fn executor(&self, instance: usize) -> Arc<dyn Executor> {
+        Arc::new(Scripted { journal: self.clone(), instance })
+    }
+}
+
+struct Scripted {
+    journal: Journal,
+    instance: usize,
+}
+
+/// Writes down an end, whichever it is.
+struct Watched {
+    journal: Journal,
+    run_id: Uuid,
+    ended: Ended,
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.journal.0.ended.lock().unwrap().push((self.run_id, self.ended));
+    }
+}
+
+impl Executor for Scripted {
+    fn name(&self) -> &'static str {
+        "test"
+    }
+
+    fn validate(&self, _: &Action, _: &mut Faults) {}
+
+    fn execute(&self, job: Job) -> BoxFuture<'_, Result<Outcome, RunError>> {
+        Box::pin(async move {
+            self.journal.0.begun.lock().unwrap().push(Begun {
+                run_id: job.run.id,
+                fire_key: job.run.fire_key.clone(),
+                attempt: job.run.attempt,
+                at: job.clock.now(),
+                missed: job.run.missed.clone(),
+                instance: self.instance,
+            });
+            let mut watched = Watched { journal: self.journal.clone(), run_id: job.run.id, ended: Ended::Dropped };
+            let result = self.act(&job).await;
+            watched.ended = Ended::ByItself;
+            result
+        })
+    }
+}
+
+impl Scripted {
+    async fn act(&self, job: &Job) -> Result<Outcome, RunError> {
+        let config = &job.task.as_ref().expect("a task").spec.action.config;
+        let acts: Vec<&str> = config["acts"].as_array().expect("acts").iter().filter_map(|act| act.as_str()).collect();
+        let attempt = (job.run.attempt.max(1) - 1) as usize;
+        let act = acts[attempt.min(acts.len() - 1)];
+        match act.split_once(':').unwrap_or((act, "")) {
+            ("succeed", _) => Ok(said("done")),
+            ("say", text) => Ok(said(text)),
+            ("retry", "") => Err(RunError::retry("busy", "try again")),
+            ("retry", seconds) => {
+                let after = Some(Duration::from_secs(seconds.parse().expect("seconds")));
+                Err(RunError::Retry { fault: RunFault::new("busy", "try again"), after })
+            }
+            ("fail", _) => Err(RunError::fail("broken", "it is broken")),
+            ("skip", _) => Ok(Outcome::Skipped { reason: "quota".into(), usage: Usage::default() }),
+            ("panic", _) => panic!("as the task says"),
+            ("hang", _) => job.stop.or(std::future::pending()).await,
+            ("give_up", _) => {
+                job.stop.asked().await;
+                Err(RunError::retry("interrupted", "a connection broke"))
+            }
+            ("deaf", _) => std::future::pending().await,
+            ("wait", _) => {
+                let _ = self.journal.0.gate.subscribe().wait_for(|open| *open).await;
+                Ok(said("waited"))
+            }
+            other => panic!("unknown act {other:?}"),
+        }
+    }
+}
+
+fn said(text: &str) -> Outcome {
+    Outcome::Succeeded { output: text.to_owned(), usage: Usage::default() }
+}
