@@ -58,7 +58,7 @@ enum Command {
     Demo(demo::Args),
     /// Create, list, change and run tasks
     #[command(subcommand)]
-    Task(task::Command),
+    Task(Box<task::Command>),
     /// See when a schedule fires; needs no service
     #[command(subcommand)]
     Schedule(schedule::Command),
@@ -102,7 +102,7 @@ async fn act(command: Command, environment: &Environment, screen: &mut Screen) -
     match command {
         Command::Serve(args) => serve::run(args, environment, screen).await,
         Command::Demo(args) => demo::run(args, screen).await,
-        Command::Task(command) => task::run(command, environment, screen).await,
+        Command::Task(command) => task::run(*command, environment, screen).await,
         Command::Schedule(command) => schedule::run(command, screen),
         Command::Run(command) => run::run(command, environment, screen).await,
         Command::Delivery(command) => delivery::run(command, environment, screen).await,

@@ -164,7 +164,7 @@ impl Engine {
         let stop_claiming = CancellationToken::new();
         let stop_all = CancellationToken::new();
         let finisher = self.finisher.run(stop_all.clone());
-        let looped = service::Looped { store: self.store.clone(), metrics: self.metrics.clone() };
+        let looped = service::Looped { clock: self.store.clock().clone(), metrics: self.metrics.clone() };
         let claiming = vec![
             looped.spawn(Arc::clone(&self.scheduler), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.worker), stop_claiming.clone()),

@@ -112,7 +112,7 @@ impl Trigger {
             Trigger::Schedule(schedule) => {
                 let timetable = schedule.compile(anchor)?;
                 let to = timetable.last_before(now, from);
-                Ok(to.map(|to| Missed { from, to, count: timetable.count(from, to) }))
+                Ok(to.map(|to| timetable.range(from, to)))
             }
         }
     }

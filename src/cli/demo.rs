@@ -161,7 +161,12 @@ async fn follow(client: &Client, run: &Value, stage: &mut Stage<'_>) -> anyhow::
     let tokens =
         usage["input_tokens"].as_i64().unwrap_or_default() + usage["output_tokens"].as_i64().unwrap_or_default();
     let how = format!("{} turns, {} tool calls, {tokens} tokens", usage["turns"], usage["tool_calls"]);
-    Ok(stage.beat(machine_now(), &format!("the run has {}", text_of(&run["state"])), Tone::Good, &how)?)
+    Ok(stage.beat(
+        instant(&run["finished_at"])?,
+        &format!("the run has {}", text_of(&run["state"])),
+        Tone::Good,
+        &how,
+    )?)
 }
 
 /// What arrives on Ann's phone, and what the service knows of it.

@@ -59,13 +59,13 @@ fn announce(app: &App, config: &Config, screen: &mut Screen) -> std::io::Result<
         .line(format!("database     {}", config.database.url.shown().replace("{data_dir}", &config.server.data_dir)))?;
     if let Some(file) = &made.key_file {
         screen.line(format!(
-            "key file     {}, made now: keep a copy, secrets can't be read without it",
+            "key file     {}  (made now: keep a copy, secrets can't be read without it)",
             file.display()
         ))?;
     }
     if let Some(token) = &made.admin_token {
         let token = screen.tone(Tone::Strong, token.expose());
-        screen.line(format!("admin token  {token}, shown this once"))?;
+        screen.line(format!("admin token  {token}  (shown this once)"))?;
     }
     if config.llm.models.is_empty() {
         screen.line("model        none yet: set [llm.models.main], or tasks for the orchestrator are refused")?;

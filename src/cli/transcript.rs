@@ -17,6 +17,10 @@ pub fn print(entries: &[Value], screen: &mut Screen) -> io::Result<()> {
             "tool" => print_result(&entry["name"], &entry["content"], entry["is_error"] == true, screen)?,
             _ => {
                 print_said(&speaker, &text_of(&entry["text"]), screen)?;
+                if entry["text"].is_null() {
+                    screen.line("")?;
+                    screen.line(screen.tone(Tone::Strong, &speaker))?;
+                }
                 for call in entry["tool_calls"].as_array().into_iter().flatten() {
                     print_call(&call["name"], &call["arguments"], screen)?;
                 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use crate::clock::signed;
+use crate::clock::{cut, signed};
 use crate::notification::delivery::channels;
 use crate::notification::{Kind, NewDelivery, Recipient};
 use crate::retry::full_jitter;
@@ -83,7 +83,7 @@ impl Ending<'_> {
         let first = Duration::from_secs(self.retry().backoff_seconds);
         let tries = self.run.attempt.max(1) as u32;
         let wait = full_jitter(first, tries, LONGEST_BACK_OFF, self.random).max(after.unwrap_or_default());
-        Some(self.now + signed(wait.min(LONGEST_BACK_OFF)))
+        Some(cut(self.now + signed(wait.min(LONGEST_BACK_OFF))))
     }
 
     fn attempts_left(&self) -> u32 {
@@ -114,5 +114,120 @@ impl Ending<'_> {
             deliveries: Vec::new(),
             others_wait: self.task.is_some_and(|task| task.spec.trigger.others_wait()),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::id::Tenant;
+    use crate::task::{Draft, Spec};
+
+    fn now() -> DateTime<Utc> {
+        "2027-03-01T08:00:00Z".parse().unwrap()
+    }
+
+    fn task(retry: Retry) -> Task {
+        let spec: Spec = serde_json::from_value(json!({
+            "trigger": { "type": "schedule", "interval": "1m" }, "executor": "test", "action": {}, "max_runs": null,
+            "timeout_seconds": 600, "retry": retry, "pause_after_failures": null, "metadata": {},
+        }))
+        .unwrap();
+        let draft = Draft { tenant: Tenant::new("ann").unwrap(), name: "a task".into(), spec };
+        Task::new(Uuid::from_u128(1), draft, now()).unwrap().0
+    }
+
+    /// A run in its `attempt`th attempt, after `crashes` crashes before this execution.
+    fn run(attempt: i32, crashes: i32) -> Run {
+        Run {
+            id: Uuid::from_u128(2),
+            task_id: Some(Uuid::from_u128(1)),
+            tenant_id: "ann".into(),
+            fire_key: "s:2027-03-01T08:00:00.000Z".into(),
+            trigger_type: "schedule".into(),
+            scheduled_for: now(),
+            state: RunState::Running,
+            reason: None,
+            blocked_by: None,
+            attempt,
+            crashes,
+            missed: None,
+            retry_of: None,
+            event_ids: vec![],
+            input: None,
+            created_at: now(),
+            started_at: Some(now()),
+            finished_at: None,
+            output: None,
+            error: None,
+            usage: Usage::default(),
+        }
+    }
+
+    fn ending<R>(attempt: i32, crashes: i32, random: f64, act: impl FnOnce(Ending) -> R) -> R {
+        let task = task(Retry { max_attempts: 20, backoff_seconds: 10 });
+        act(Ending {
+            lease: Lease { run_id: Uuid::from_u128(2), token: 7 },
+            run: &run(attempt, crashes),
+            task: Some(&task),
+            recipient: None,
+            usage: Usage::default(),
+            ran: Duration::from_millis(1500),
+            now: now(),
+            random,
+        })
+    }
+
+    /// How many seconds later the next attempt follows; `None` when the run has failed.
+    fn next_attempt(attempt: i32, random: f64, after: Option<u64>) -> Option<i64> {
+        let error = RunError::Retry { fault: RunFault::new("busy", ""), after: after.map(Duration::from_secs) };
+        let finish = ending(attempt, 0, random, |ending| ending.finish(Err(error))).unwrap().unwrap();
+        assert_eq!(finish.state, if finish.again.is_some() { RunState::Queued } else { RunState::Failed });
+        finish.again.map(|again| {
+            assert!(again.uses_attempt);
+            (again.run_at - now()).num_seconds()
+        })
+    }
+
+    #[test]
+    fn waits_double_from_attempt_to_attempt_up_to_an_hour_and_chance_shares_them_out() {
+        assert_eq!([1, 2, 3, 4].map(|attempt| next_attempt(attempt, 1.0, None)), [10, 20, 40, 80].map(Some));
+        assert_eq!(next_attempt(3, 0.25, None), Some(10));
+        assert_eq!(next_attempt(3, 0.0, None), Some(0));
+        assert_eq!(next_attempt(19, 1.0, None), Some(3600));
+        assert_eq!(next_attempt(20, 1.0, None), None, "twenty attempts are all there are");
+    }
+
+    #[test]
+    fn a_wait_that_was_asked_for_is_the_least_but_never_more_than_an_hour() {
+        assert_eq!(next_attempt(1, 1.0, Some(300)), Some(300));
+        assert_eq!(next_attempt(4, 1.0, Some(30)), Some(80));
+        assert_eq!(next_attempt(1, 1.0, Some(86_400)), Some(3600));
+    }
+
+    #[test]
+    fn a_hand_back_uses_no_attempt_and_waits_for_nothing() {
+        let finish = ending(20, 0, 1.0, |ending| ending.finish(Err(RunError::HandBack))).unwrap().unwrap();
+        assert_eq!(finish.again, Some(Again { run_at: now(), uses_attempt: false }));
+        assert_eq!((finish.state, finish.ran_ms), (RunState::Queued, 1500));
+    }
+
+    #[test]
+    fn a_crash_is_an_attempt_and_the_third_is_the_last() {
+        let after = |attempt, crashes| ending(attempt, crashes, 1.0, |ending| ending.crashed()).unwrap();
+        let again = Some(Again { run_at: now(), uses_attempt: true });
+        assert_eq!((after(1, 0).again, after(5, 1).again), (again, again));
+        for finish in [after(3, 2), after(20, 0)] {
+            assert_eq!((finish.state, finish.again), (RunState::Failed, None));
+            assert_eq!(finish.error.unwrap().code, "crashed");
+        }
+    }
+
+    #[test]
+    fn nothing_is_written_once_the_lease_is_lost() {
+        assert_eq!(ending(1, 0, 1.0, |ending| ending.finish(Err(RunError::LeaseLost))), Ok(None));
     }
 }

@@ -17,7 +17,7 @@ use crate::channel::Channels;
 use crate::clock::{self, Clock};
 use crate::engine::active::{Active, Place};
 use crate::engine::ending::Ending;
-use crate::engine::finisher::Finisher;
+use crate::engine::finisher::{ANSWER_LIMIT, Finisher};
 use crate::executor::host::{LeasedTranscript, StoreHost};
 use crate::executor::hub::Hub;
 use crate::executor::{Cause, Job, Registry};
@@ -204,11 +204,11 @@ impl Shared {
     /// The tenant's recipient; a store that is away is asked until it answers.
     async fn recipient(&self, tenant: &str) -> Option<Recipient> {
         loop {
-            match self.store.get_recipient(&Scope::Every, tenant).await {
-                Ok(stored) => return Some(stored.recipient),
-                Err(StoreError::Unavailable(_)) => clock::pause(ASK_AGAIN).await,
-                Err(StoreError::NotFound) => return None,
-                Err(error) => {
+            match tokio::time::timeout(ANSWER_LIMIT, self.store.get_recipient(&Scope::Every, tenant)).await {
+                Ok(Ok(stored)) => return Some(stored.recipient),
+                Ok(Err(StoreError::Unavailable(_))) | Err(_) => clock::pause(ASK_AGAIN).await,
+                Ok(Err(StoreError::NotFound)) => return None,
+                Ok(Err(error)) => {
                     tracing::error!(tenant_id = tenant, %error, "a recipient can't be read");
                     return None;
                 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::clock;
 use crate::notification::{Kind, NewDelivery};
@@ -17,6 +18,8 @@ use crate::store::{Finish, Store, StoreError};
 const BATCH: usize = 256;
 /// The first and the longest wait before a store that is away is asked again.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// How long an answer of the store is waited for.
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// How long a store that is away is waited for when the service stops.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// The fault of a run whose own end can't be stored.
@@ -73,13 +76,19 @@ impl Finisher {
         })
     }
 
+    /// As the store does, but a wire that was cut without a word counts as a store that is away.
+    async fn finish_runs(&self, ends: &[Finish]) -> Result<Vec<Uuid>, StoreError> {
+        let written = tokio::time::timeout(ANSWER_LIMIT, self.store.finish_runs(ends)).await;
+        written.unwrap_or_else(|_| Err(StoreError::Unavailable(format!("no answer within {ANSWER_LIMIT:?}"))))
+    }
+
     async fn write(&self, mut batch: Vec<Request>) {
         // those whose execution has gone are left out: nobody waits for the answer
         batch.retain(|request| !request.taken.is_closed());
         let mut tries = 0;
         while !batch.is_empty() {
             let ends: Vec<Finish> = batch.iter().map(|request| request.finish.clone()).collect();
-            match self.store.finish_runs(&ends).await {
+            match self.finish_runs(&ends).await {
                 Ok(lost) => {
                     for request in batch {
                         let _ = request.taken.send(!lost.contains(&request.finish.lease.run_id));

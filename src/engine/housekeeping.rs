@@ -38,6 +38,7 @@ impl Housekeeping {
                 break;
             }
         }
+        while store.forget_deliveries(now - retention, BATCH).await? == BATCH as u64 {}
         store.forget_answers(now).await?;
         Ok(forgotten)
     }

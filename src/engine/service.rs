@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, signed};
 use crate::metrics::Metrics;
 use crate::retry::full_jitter;
-use crate::store::{Store, StoreError};
+use crate::store::StoreError;
 
 /// When a service wants its next tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +44,8 @@ pub trait Service: Send + Sync + 'static {
     const NAME: &'static str;
     /// The longest wait: what no hint tells is found by looking.
     const LOOK_AGAIN: Duration;
+    /// The longest tick, in real time. A wire that was cut without a word never answers; the next tick takes another.
+    const TIME_LIMIT: Duration = Duration::from_secs(30);
 
     /// Does what there is to do now, a bounded part of it.
     fn tick(&self) -> impl Future<Output = Result<Next, TickError>> + Send;
@@ -62,7 +64,7 @@ const STALLED_AFTER: (u32, Duration) = (4, Duration::from_secs(20));
 /// What every loop needs.
 #[derive(Clone)]
 pub(super) struct Looped {
-    pub store: Store,
+    pub clock: Clock,
     pub metrics: Metrics,
 }
 
@@ -75,7 +77,7 @@ impl Looped {
     }
 
     async fn run<S: Service>(&self, service: Arc<S>, stop: CancellationToken) {
-        let clock = self.store.clock();
+        let clock = &self.clock;
         let mut failures = 0;
         while !stop.is_cancelled() {
             // listen first: what is committed during the tick must not be missed
@@ -107,8 +109,11 @@ impl Looped {
 
     /// A tick with its panics caught and its end recorded; `None` when it failed.
     async fn tick_once<S: Service>(&self, service: &S) -> Option<Next> {
-        let ticked = AssertUnwindSafe(service.tick()).catch_unwind().await;
-        let now = self.store.clock().now();
+        let tick = async {
+            tokio::time::timeout(S::TIME_LIMIT, service.tick()).await.unwrap_or(Err(TickError::Slow(S::TIME_LIMIT)))
+        };
+        let ticked = AssertUnwindSafe(tick).catch_unwind().await;
+        let now = self.clock.now();
         match ticked {
             Ok(Ok(next)) => {
                 self.metrics.ticked(S::NAME, true, now);
@@ -129,5 +134,139 @@ fn until_next(clock: &Clock, next: Next, look_again: Duration, random: f64) -> O
         Next::Now => None,
         Next::At(instant) => Some(instant.min(latest)),
         Next::OnWake => Some(latest),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Mutex;
+
+    use chrono::TimeDelta;
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    /// What a tick does; `None`: it hangs.
+    type Act = fn() -> Option<Result<Next, TickError>>;
+
+    /// Ticks as it is told, tells each tick, and then waits to be woken.
+    struct Scripted {
+        script: Mutex<VecDeque<Act>>,
+        ticks: tokio::sync::mpsc::UnboundedSender<usize>,
+        wake: Arc<Notify>,
+    }
+
+    impl Service for Scripted {
+        const NAME: &'static str = "scripted";
+        const LOOK_AGAIN: Duration = Duration::from_secs(100);
+        const TIME_LIMIT: Duration = Duration::from_millis(20);
+
+        async fn tick(&self) -> Result<Next, TickError> {
+            let (act, left) = {
+                let mut script = self.script.lock().unwrap();
+                (script.pop_front(), script.len())
+            };
+            self.ticks.send(left).unwrap();
+            match act.map_or(Some(Ok(Next::OnWake)), |act| act()) {
+                Some(ticked) => ticked,
+                None => std::future::pending().await,
+            }
+        }
+
+        fn hint(&self) -> BoxFuture<'static, ()> {
+            let wake = Arc::clone(&self.wake);
+            Box::pin(async move { wake.notified().await })
+        }
+    }
+
+    struct Looping {
+        clock: Clock,
+        metrics: Metrics,
+        wake: Arc<Notify>,
+        ticks: tokio::sync::mpsc::UnboundedReceiver<usize>,
+        stop: CancellationToken,
+        ended: JoinHandle<()>,
+    }
+
+    fn looping(script: &[Act]) -> Looping {
+        let (clock, metrics) = (Clock::manual(DateTime::UNIX_EPOCH), Metrics::new());
+        let (sender, ticks) = tokio::sync::mpsc::unbounded_channel();
+        let (wake, stop) = (Arc::<Notify>::default(), CancellationToken::new());
+        let script = Mutex::new(script.iter().copied().collect());
+        let service = Arc::new(Scripted { script, ticks: sender, wake: Arc::clone(&wake) });
+        let looped = Looped { clock: clock.clone(), metrics: metrics.clone() };
+        let ended = looped.spawn(service, stop.clone());
+        Looping { clock, metrics, wake, ticks, stop, ended }
+    }
+
+    impl Looping {
+        async fn ticked(&mut self) -> usize {
+            self.ticks.recv().await.unwrap()
+        }
+
+        /// Lets the loop do what it does without being waited for; true when it has not ticked.
+        async fn is_quiet(&mut self) -> bool {
+            for _ in 0..50 {
+                tokio::task::yield_now().await;
+            }
+            self.ticks.try_recv().is_err()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_tick_that_panics_fails_or_hangs_is_survived_and_shown() {
+        let mut looping = looping(&[
+            || panic!("as told"),
+            || Some(Err(TickError::ClockUnknown)),
+            || None,
+            || Some(Ok(Next::OnWake)),
+            || panic!("not before it is woken"),
+        ]);
+        for left in [4, 3, 2, 1] {
+            assert_eq!(looping.ticked().await, left);
+        }
+        assert!(looping.is_quiet().await);
+        let text = looping.metrics.text();
+        assert!(text.contains(r#"reveille_service_ticks_total{service="scripted",result="error"} 3"#), "{text}");
+        assert!(text.contains(r#"reveille_service_ticks_total{service="scripted",result="ok"} 1"#), "{text}");
+        looping.stop.cancel();
+        looping.ended.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_tick_follows_at_the_instant_that_was_asked_for_or_at_a_hint() {
+        let mut looping =
+            looping(&[|| Some(Ok(Next::Now)), || Some(Ok(Next::At(DateTime::UNIX_EPOCH + TimeDelta::seconds(10))))]);
+        assert_eq!([looping.ticked().await, looping.ticked().await], [1, 0]);
+        assert!(looping.is_quiet().await);
+        looping.clock.advance(TimeDelta::seconds(9));
+        assert!(looping.is_quiet().await);
+        looping.clock.advance(TimeDelta::seconds(1));
+        looping.ticked().await;
+        looping.wake.notify_one();
+        looping.ticked().await;
+        // without a cause it looks again before its longest wait is over
+        assert!(looping.is_quiet().await);
+        looping.clock.advance(TimeDelta::seconds(100));
+        looping.ticked().await;
+        looping.stop.cancel();
+        looping.ended.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_service_that_does_not_come_to_a_good_tick_is_late_until_it_has_stopped() {
+        let mut looping = looping(&[|| Some(Ok(Next::OnWake))]);
+        looping.ticked().await;
+        assert!(looping.is_quiet().await);
+        let late = |looping: &Looping, seconds: i64| {
+            let now = DateTime::UNIX_EPOCH + TimeDelta::seconds(seconds);
+            looping.metrics.late_services(now).iter().map(|late| late.service).collect::<Vec<_>>()
+        };
+        assert_eq!(late(&looping, 400), [""; 0]);
+        assert_eq!(late(&looping, 401), ["scripted"]);
+        looping.stop.cancel();
+        (&mut looping.ended).await.unwrap();
+        assert_eq!(late(&looping, 401), [""; 0]);
     }
 }

@@ -15,6 +15,7 @@ use crate::http::error::ApiError;
 use crate::http::server::Peer;
 use crate::id::{Scope, Tenant};
 use crate::invalid::Faults;
+use crate::store::{StoreError, StoredToken};
 use crate::token::{Permission, TokenHash, TokenText};
 
 /// Who makes a request, and what they may do.
@@ -28,6 +29,7 @@ pub struct Caller {
     pub token_id: Option<Uuid>,
     /// When their token ends.
     pub expires_at: Option<DateTime<Utc>>,
+    hash: TokenHash,
 }
 
 impl FromRequestParts<State> for Caller {
@@ -58,6 +60,15 @@ impl Caller {
             true => Ok(()),
             false => Err(ApiError::Forbidden { permission: permission.as_str() }),
         }
+    }
+
+    /// Whether the token is good even now: for answers that go on for long.
+    pub async fn is_still_known(&self, state: &State) -> Result<bool, StoreError> {
+        if self.token_id.is_none() {
+            return Ok(true);
+        }
+        let token = state.store.find_token(self.hash.as_bytes()).await?;
+        Ok(token.is_some_and(|token| dead(&token, state.clock.now()).is_none()))
     }
 
     pub fn holds(&self, permission: Permission) -> bool {
@@ -116,7 +127,7 @@ fn bearer(parts: &Parts) -> Result<String, ApiError> {
 async fn known(state: &State, text: &str, hash: &TokenHash) -> Result<Caller, ApiError> {
     if state.admin_token.as_ref() == Some(hash) {
         let permissions = vec![Permission::All];
-        return Ok(Caller { scope: Scope::Every, permissions, token_id: None, expires_at: None });
+        return Ok(Caller { scope: Scope::Every, permissions, token_id: None, expires_at: None, hash: *hash });
     }
     // a text that can't be a token costs no look-up
     if TokenText::parse(text).is_err() {
@@ -124,16 +135,21 @@ async fn known(state: &State, text: &str, hash: &TokenHash) -> Result<Caller, Ap
     }
     let token = state.store.find_token(hash.as_bytes()).await?;
     let token = token.ok_or(ApiError::Unauthorized("the token is not valid"))?;
-    if token.revoked_at.is_some() {
-        return Err(ApiError::Unauthorized("the token was revoked"));
-    }
-    if token.expires_at.is_some_and(|end| end <= state.clock.now()) {
-        return Err(ApiError::Unauthorized("the token has expired"));
+    if let Some(why) = dead(&token, state.clock.now()) {
+        return Err(ApiError::Unauthorized(why));
     }
     let scope = match token.tenant_id {
         None => Scope::Every,
         Some(tenant) => Scope::Only(Tenant::new(tenant).map_err(|why| ApiError::Internal { log: why })?),
     };
     let permissions = token.scopes.iter().filter_map(|word| Permission::parse(word)).collect();
-    Ok(Caller { scope, permissions, token_id: Some(token.id), expires_at: token.expires_at })
+    Ok(Caller { scope, permissions, token_id: Some(token.id), expires_at: token.expires_at, hash: *hash })
+}
+
+/// Why a stored token may not be used any more.
+fn dead(token: &StoredToken, now: DateTime<Utc>) -> Option<&'static str> {
+    if token.revoked_at.is_some() {
+        return Some("the token was revoked");
+    }
+    token.expires_at.is_some_and(|end| end <= now).then_some("the token has expired")
 }

@@ -13,6 +13,7 @@ use futures::StreamExt;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::time::timeout;
+use uuid::Uuid;
 
 use crate::http::State;
 use crate::http::auth::Caller;
@@ -70,6 +71,19 @@ impl Body {
     /// The body as JSON, or an empty object where there is none.
     pub fn json_or_nothing(&self) -> Result<Value, ApiError> {
         if self.bytes.is_empty() { Ok(Value::Object(Default::default())) } else { self.json() }
+    }
+
+    /// An id of what this request makes: the same for each repetition with the same key, `fresh` where no key was sent.
+    /// For effects whose own key in the store makes them happen once.
+    pub fn identity(&self, caller: &Caller, fresh: Uuid) -> Uuid {
+        let Some(key) = &self.key else { return fresh };
+        let mut digest = Context::new(&SHA256);
+        digest.update(caller.scope.tenant().unwrap_or("*").as_bytes());
+        digest.update(b"\0");
+        digest.update(key.as_bytes());
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&digest.finish().as_ref()[..16]);
+        uuid::Builder::from_custom_bytes(bytes).into_uuid()
     }
 
     /// What the store needs so that this request takes effect once; `None` where no key was sent.

@@ -44,6 +44,21 @@ pub async fn list_deliveries(
     Ok(Json(page.items(state.store.list_deliveries(&scope, &filter).await?, |delivery| delivery.id)))
 }
 
+/// Read a delivery
+#[utoipa::path(get, path = "/v1/deliveries/{id}", tag = "notifications", security(("bearer" = ["deliveries:read"])),
+    params(("id" = Uuid, Path)), responses((status = 200, body = Delivery)))]
+pub async fn get_delivery(
+    Held(state): Held<State>,
+    caller: Caller,
+    id: Id,
+    query: Query,
+) -> Result<Json<Delivery>, ApiError> {
+    caller.may(Permission::DeliveriesRead)?;
+    query.done()?;
+    let delivery = state.store.get_delivery(&caller.scope, id.of("delivery")?).await.map_err(missing)?;
+    Ok(Json(delivery))
+}
+
 /// Send a delivery again
 ///
 /// One that failed, or whose outcome is unknown, gets all its attempts anew. One that is pending is left as it is.

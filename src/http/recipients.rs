@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::State as Held;
+use axum::http::StatusCode;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -9,18 +10,23 @@ use serde_json::{Map, Value};
 use crate::channel::webhook;
 use crate::http::State;
 use crate::http::auth::Caller;
-use crate::http::body::Body;
+use crate::http::body::{Body, only};
 use crate::http::error::ApiError;
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::schema;
-use crate::invalid::Faults;
-use crate::notification::{Recipient, RecipientDraft};
+use crate::id::new_id;
+use crate::invalid::{Faults, did_you_mean};
+use crate::notification::delivery::dedupe;
+use crate::notification::{Addresses, Delivery, Kind, NewDelivery, Recipient, RecipientDraft};
 use crate::secret::Secret;
 use crate::store::{StoreError, StoredRecipient};
 use crate::token::Permission;
 use crate::vault::VaultError;
 
+/// What a test message says.
+const TEST_SUBJECT: &str = "Reveille can reach you";
+const TEST_TEXT: &str = "This is a test message. Nothing needs to be done: that you read it shows that it arrives.";
 /// How often a write is tried against writes of others.
 const WRITES: usize = 5;
 
@@ -102,6 +108,66 @@ pub async fn put_recipient(
         }
     }
     Err(ApiError::Conflict("the recipient is being changed by others all the time; try again".into()))
+}
+
+/// Send a test message
+///
+/// Through `channel`, else through the recipient's channels in their order. The answer is the delivery, which is on its
+/// way; read it again to see how it went.
+#[utoipa::path(post, path = "/v1/recipients/{tenant_id}/test", tag = "notifications",
+    security(("bearer" = ["deliveries:write"])),
+    params(("tenant_id" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
+    request_body = schema::TestMessage, responses((status = 202, body = Delivery)))]
+pub async fn test_recipient(
+    Held(state): Held<State>,
+    caller: Caller,
+    id: Id,
+    body: Body,
+) -> Result<(StatusCode, Json<Delivery>), ApiError> {
+    caller.may(Permission::DeliveriesWrite)?;
+    let tenant = caller.sees(&id.0)?;
+    let wish = body.json_or_nothing()?;
+    only(&wish, &["channel"])?;
+    let stored = state.store.get_recipient(&caller.scope, tenant.as_str()).await;
+    let recipient = stored.map_err(|error| ApiError::of_store(error, "recipient"))?.recipient;
+    let order = channels_to_test(&wish, &recipient, &state.known.channels)?;
+    let made = body.identity(&caller, new_id(state.clock.now()));
+    let key = dedupe::notice("test", made, 1);
+    let message = NewDelivery {
+        tenant_id: tenant.as_str().to_owned(),
+        recipient: tenant.as_str().to_owned(),
+        channel: order[0].clone(),
+        fallback: order[1..].to_vec(),
+        dedupe_key: key.clone(),
+        run_id: None,
+        kind: Kind::Notice,
+        subject: Some(TEST_SUBJECT.into()),
+        text: Some(TEST_TEXT.into()),
+    };
+    state.store.post_delivery(&message).await?;
+    let delivery = state.store.find_delivery(&caller.scope, tenant.as_str(), &key).await?;
+    Ok((StatusCode::ACCEPTED, Json(delivery)))
+}
+
+/// At least one channel, each configured and with an address.
+fn channels_to_test(wish: &Value, recipient: &Recipient, known: &[String]) -> Result<Vec<String>, Faults> {
+    let order = match wish.get("channel").filter(|channel| !channel.is_null()) {
+        None => recipient.order(),
+        Some(channel) => match channel.as_str() {
+            Some(name) if recipient.addresses.has(name) => vec![name.to_owned()],
+            Some(name) => {
+                let near = did_you_mean(name, Addresses::KINDS);
+                return Err(Faults::one("/channel", format!("the recipient has no address for `{name}`{near}")));
+            }
+            None => return Err(Faults::one("/channel", "must be the name of a channel, such as `email`")),
+        },
+    };
+    match order.iter().find(|name| !known.contains(name)) {
+        Some(unknown) => Err(Faults::one("/channel", format!("the channel `{unknown}` is not configured here"))),
+        None if order.is_empty() => Err(Faults::one("", "the recipient has no address")),
+        None => Ok(order),
+    }
 }
 
 /// Why a recipient could not be made ready to be stored.

@@ -19,6 +19,15 @@ pub use recipient::{NewRecipient, Recipient};
 pub use run::{Entry, Run};
 pub use task::{BackfillRange, NewTask, Pause, PreviewRequest, RunNow, Task, TaskPatch};
 
+/// What is to be tried.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TestMessage {
+    /// Absent: the recipient's channels in their order.
+    #[schema(required = false, example = "email")]
+    pub channel: Option<String>,
+}
+
 /// A token to be made.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]

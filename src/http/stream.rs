@@ -5,7 +5,9 @@
 //! come; what they led to is not told again when it is committed. A run that another instance executes is followed by
 //! its transcript alone.
 
-use std::collections::HashSet;
+mod told;
+
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -13,8 +15,9 @@ use axum::extract::State as Held;
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures::Stream;
+use futures::future::{BoxFuture, ready};
 use futures::stream::unfold;
+use futures::{FutureExt, Stream};
 use uuid::Uuid;
 
 use crate::clock;
@@ -25,10 +28,10 @@ use crate::http::error::ApiError;
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::runs::missing;
-use crate::id::Scope;
+use crate::http::stream::told::Told;
 use crate::run::Run;
 use crate::run::stream::StreamEvent;
-use crate::run::transcript::{Entry, Message};
+use crate::run::transcript::Entry;
 use crate::store::StoreError;
 use crate::token::Permission;
 
@@ -64,7 +67,7 @@ pub async fn stream_run(
     let live = state.hub.subscribe(id);
     let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     let keep_alive = KeepAlive::new().interval(state.limits.keep_alive);
-    let follower = Follower::new(state, caller.scope, run, live, seen);
+    let follower = Follower::new(state, caller, run, live, seen);
     Ok(Sse::new(follower.events()).keep_alive(keep_alive).into_response())
 }
 
@@ -77,58 +80,33 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
 /// One client that follows one run.
 struct Follower {
     state: State,
-    scope: Scope,
+    caller: Caller,
     id: Uuid,
     live: Subscription,
     told: Told,
     /// The next entry of the transcript.
     next_seq: i64,
     /// What is to be told before anything else, in order.
-    outbox: std::collections::VecDeque<Event>,
+    outbox: VecDeque<Event>,
     last_state: String,
-    look: Duration,
+    /// When the transcript is looked at next.
+    look: BoxFuture<'static, ()>,
     ended: bool,
 }
 
-/// What was told live, so that the transcript does not repeat it.
-#[derive(Debug, Default)]
-struct Told {
-    begun: HashSet<i64>,
-    messages: HashSet<i64>,
-    calls: HashSet<String>,
-    results: HashSet<String>,
-}
-
-impl Told {
-    /// Whether this is new; remembers it.
-    fn is_news(&mut self, event: &StreamEvent) -> bool {
-        match event {
-            StreamEvent::MessageStart { turn } => {
-                self.begun.insert(*turn);
-                !self.messages.contains(turn)
-            }
-            StreamEvent::MessageChunk { turn, .. } => !self.messages.contains(turn),
-            StreamEvent::MessageEnd { turn, .. } => self.messages.insert(*turn),
-            StreamEvent::ToolCallStart { id, .. } => self.calls.insert(id.clone()),
-            StreamEvent::ToolResult { id, .. } => self.results.insert(id.clone()),
-            _ => true,
-        }
-    }
-}
-
 impl Follower {
-    fn new(state: State, scope: Scope, run: Run, live: Subscription, seen: Option<i64>) -> Follower {
+    fn new(state: State, caller: Caller, run: Run, live: Subscription, seen: Option<i64>) -> Follower {
         let session = StreamEvent::Session { run_id: run.id.to_string() };
         Follower {
             state,
-            scope,
+            caller,
             id: run.id,
             live,
             told: Told::default(),
             next_seq: seen.map_or(0, |seq| seq + 1),
             outbox: [event(&session, None)].into(),
             last_state: String::new(),
-            look: Duration::ZERO,
+            look: ready(()).boxed(),
             ended: false,
         }
     }
@@ -146,35 +124,39 @@ impl Follower {
             if self.ended {
                 return None;
             }
-            if self.look.is_zero() {
-                self.look_again().await;
-                continue;
-            }
             let stop = self.state.stop.clone();
+            // in this order: however much is heard, the transcript has its turn
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return None,
+                () = &mut self.look => self.look_again().await,
                 heard = self.live.next() => self.hear(heard),
-                () = clock::pause(self.look) => self.look_again().await,
             }
         }
     }
 
     fn hear(&mut self, heard: Heard) {
         match heard {
-            // the transcript says how it ended, and in which state
-            Heard::Event(StreamEvent::ExecutionEnd { .. }) => self.look = LOOK_SOON,
-            Heard::Event(StreamEvent::Session { .. } | StreamEvent::StateChange { .. }) => self.look = LOOK_SOON,
-            Heard::Event(heard) if self.told.is_news(&heard) => self.outbox.push_back(event(&heard, None)),
+            // how it ended, and in which state it is, the record says
+            Heard::Event(
+                StreamEvent::ExecutionEnd { .. } | StreamEvent::Session { .. } | StreamEvent::StateChange { .. },
+            ) => self.look = clock::pause(LOOK_SOON).boxed(),
+            Heard::Event(heard) if self.told.hears(&heard) => self.outbox.push_back(event(&heard, None)),
             Heard::Event(_) => {}
             // what is gone is in the transcript, or will be
-            Heard::Missed(_) => self.look = LOOK_SOON,
+            Heard::Missed(_) => self.look = clock::pause(LOOK_SOON).boxed(),
         }
     }
 
-    /// Reads what was committed. A database that is away is asked again.
+    /// Reads what was committed, as long as the token is good. A database that is away is asked again.
     async fn look_again(&mut self) {
-        self.look = LOOK;
-        match self.read().await {
+        self.look = clock::pause(LOOK).boxed();
+        let read = match self.caller.is_still_known(&self.state).await {
+            Ok(true) => self.read().await,
+            Ok(false) => Err(StoreError::NotFound),
+            Err(error) => Err(error),
+        };
+        match read {
             Ok(()) => {}
             Err(StoreError::NotFound) => self.ended = true,
             Err(error) => tracing::warn!(run_id = %self.id, %error, "can't read a run that is followed"),
@@ -183,14 +165,14 @@ impl Follower {
 
     async fn read(&mut self) -> Result<(), StoreError> {
         // the state first: a final run has no later entry
-        let run = self.state.store.get_run(&self.scope, self.id).await?;
+        let run = self.state.store.get_run(&self.caller.scope, self.id).await?;
         let entries = self.state.store.transcript(self.id, self.next_seq, ENTRIES).await?;
         for entry in &entries {
             self.tell(entry);
         }
         if entries.len() as i64 == ENTRIES {
             // more are there: they come before what is said of the run
-            self.look = Duration::ZERO;
+            self.look = ready(()).boxed();
             return Ok(());
         }
         let state = run.state.as_str();
@@ -207,10 +189,7 @@ impl Follower {
 
     /// The events of an entry that were not told live; its id comes with the last of them, or alone.
     fn tell(&mut self, entry: &Entry) {
-        let mut news: Vec<StreamEvent> = events_of(entry);
-        // live, a message may begin again after a failed call of the model; committed, it begins once
-        let begun = self.told.begun.contains(&entry.turn);
-        news.retain(|event| !(begun && matches!(event, StreamEvent::MessageStart { .. })) && self.told.is_news(event));
+        let news = self.told.reads(entry);
         let id = Some(entry.seq);
         match news.split_last() {
             Some((last, before)) => {
@@ -234,28 +213,6 @@ impl Follower {
     }
 }
 
-/// What an entry of the transcript would have been told as, live.
-fn events_of(entry: &Entry) -> Vec<StreamEvent> {
-    match &entry.message {
-        Message::System { .. } | Message::User { .. } => Vec::new(),
-        Message::Assistant { text, tool_calls } => {
-            let end = StreamEvent::MessageEnd { turn: entry.turn, text: text.clone().unwrap_or_default() };
-            let calls = tool_calls.iter().map(|call| StreamEvent::ToolCallStart {
-                tool: call.name.clone(),
-                args: call.arguments.clone(),
-                id: call.id.clone(),
-            });
-            [StreamEvent::MessageStart { turn: entry.turn }, end].into_iter().chain(calls).collect()
-        }
-        Message::Tool { call_id, name, content, is_error } => vec![StreamEvent::ToolResult {
-            tool: name.clone(),
-            id: call_id.clone(),
-            result: content.clone(),
-            error: *is_error,
-        }],
-    }
-}
-
 fn event(told: &StreamEvent, id: Option<i64>) -> Event {
     let data = serde_json::to_string(told).expect("a stream event is JSON");
     let event = Event::default().event(told.name()).data(data);
@@ -268,17 +225,6 @@ fn event(told: &StreamEvent, id: Option<i64>) -> Event {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_was_told_live_is_not_told_again() {
-        let mut told = Told::default();
-        let end = StreamEvent::MessageEnd { turn: 1, text: "hello".into() };
-        let chunk = StreamEvent::MessageChunk { turn: 1, text: "he".into() };
-        assert!(told.is_news(&chunk) && told.is_news(&end));
-        assert!(!told.is_news(&chunk), "a late chunk of a message that has ended is no news");
-        assert!(!told.is_news(&end));
-        assert!(told.is_news(&StreamEvent::MessageStart { turn: 2 }));
-    }
 
     #[test]
     fn only_an_id_of_the_stream_is_gone_on_from() {

@@ -111,7 +111,7 @@ impl Store {
                 "where d.tenant_id = $1 and d.recipient = $1 and d.dedupe_key = $2 and ($3 is null or d.tenant_id = $3)
                  order by d.id limit 1"
             ))
-            .bind(tenant)
+            .bind(text(tenant))
             .bind(text(key))
             .bind(scope.tenant())
             .fetch_optional(conn)

@@ -156,7 +156,8 @@ impl DueRow {
     /// What is to be recorded, or why this task can't be scheduled any more. A fault of one task, even a panic of the
     /// code that plans it, stays its own.
     fn plan(&self, ask: &FireDue) -> Result<Plan, String> {
-        let trigger = Trigger::deserialize(&self.trigger.0).map_err(|error| format!("the trigger can't be read: {error}"))?;
+        let trigger =
+            Trigger::deserialize(&self.trigger.0).map_err(|error| format!("the trigger can't be read: {error}"))?;
         let due = Due {
             task_id: self.task_id,
             anchor: self.anchor_at,

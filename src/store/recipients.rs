@@ -5,7 +5,7 @@ use sqlx::types::Json;
 
 use crate::id::Scope;
 use crate::notification::Recipient;
-use crate::store::text::document;
+use crate::store::text::{document, text};
 use crate::store::{Store, StoreError};
 
 /// A recipient as it is stored.
@@ -25,7 +25,7 @@ impl Store {
                 "select body, version, updated_at from recipients
                   where tenant_id = $1 and ($2 is null or tenant_id = $2)",
             )
-            .bind(tenant)
+            .bind(text(tenant))
             .bind(scope.tenant())
             .fetch_optional(conn)
             .await?

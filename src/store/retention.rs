@@ -32,6 +32,25 @@ impl Store {
             old.len()
         }))
     }
+
+    /// Deletes up to `limit` deliveries that were made before `before`, have ended, and belong to no run that is kept;
+    /// answers how many.
+    pub async fn forget_deliveries(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
+        Ok(on_write!(self.db, |conn| {
+            sqlx::query(
+                "delete from deliveries where id in (
+                    select d.id from deliveries d
+                     where d.id < $1 and d.state in ('delivered', 'failed', 'unknown', 'sent')
+                       and not exists (select 1 from runs r where r.id = d.run_id)
+                     order by d.id limit $2)",
+            )
+            .bind(oldest_id(before))
+            .bind(limit)
+            .execute(conn)
+            .await?
+            .rows_affected()
+        }))
+    }
 }
 
 /// The least UUIDv7 of an instant.

@@ -15,7 +15,7 @@ use crate::store::db::Db;
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::slots::{LOCK_QUEUED, free, hand_over};
 use crate::store::text::text;
-use crate::store::{Store, StoreError, Topic};
+use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::Task;
 
 /// Which runs to list. Newest first, after the run `before`.
@@ -137,19 +137,32 @@ pub(super) const INSERT_RUN: &str = "
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
     on conflict (task_id, fire_key) do nothing";
 
-/// Runs that are not automatic fires count in `run_count` only. Locks `due`, the first in the order, so that a task
-/// that is being deleted gets none.
-macro_rules! count_runs {
-    ($conn:ident, $task_id:expr, $count:expr) => {
-        let counted = sqlx::query("update due set run_count = run_count + $2 where task_id = $1")
+/// Locks `due`, the first in the order, so that a task that is being deleted gets no run.
+pub(super) const LOCK_DUE: Split = Split {
+    postgres: "select epoch from due where task_id = $1 for update",
+    sqlite: "select epoch from due where task_id = $1",
+};
+
+/// Records runs that are not automatic fires and puts them into the queue, ready now; they count in `run_count` only.
+/// A run that has its record already is left as it is.
+macro_rules! record {
+    ($db:expr, $conn:ident, $task_id:expr, $runs:expr, $run_at:expr, $priority:expr) => {{
+        let epoch: Option<i64> =
+            sqlx::query_scalar($db.text(LOCK_DUE)).bind($task_id).fetch_optional(&mut *$conn).await?;
+        let epoch = epoch.ok_or(StoreError::NotFound)?;
+        let mut made = 0_i64;
+        for run in $runs {
+            if insert_run!($conn, run) == 1 {
+                made += 1;
+                enqueue!($conn, run, epoch, $run_at, $priority);
+            }
+        }
+        sqlx::query("update due set run_count = run_count + $2 where task_id = $1")
             .bind($task_id)
-            .bind($count as i64)
+            .bind(made)
             .execute(&mut *$conn)
             .await?;
-        if counted.rows_affected() == 0 {
-            return Err(StoreError::NotFound);
-        }
-    };
+    }};
 }
 
 /// A run moves between queue and parked ones once in a while, and not this often while one looks.
@@ -337,10 +350,8 @@ impl Store {
         let task = self.get_task(scope, task_id).await?;
         on_write!(self.db, scope, |conn| {
             once!(conn, idempotency, now);
-            count_runs!(conn, task_id, 1);
             let run = NewRun { id: run_id, input, ..NewRun::queued(&task, format!("m:{run_id}"), now, now) };
-            insert_run!(conn, run);
-            enqueue!(conn, run, task.epoch, now, 1_i32);
+            record!(self.db, conn, task_id, [run], now, 1_i32);
         });
         self.hint(Topic::Queue);
         Ok(Answer::Done(()))
@@ -359,13 +370,10 @@ impl Store {
         let task = self.get_task(scope, task_id).await?;
         on_write!(self.db, scope, |conn| {
             once!(conn, idempotency, now);
-            count_runs!(conn, task_id, instants.len());
-            for instant in instants {
-                let key = format!("b:{backfill_id}:{}", key_instant(*instant));
-                let run = NewRun::queued(&task, key, *instant, now);
-                insert_run!(conn, run);
-                enqueue!(conn, run, task.epoch, now, -1_i32);
-            }
+            let runs = instants.iter().map(|instant| {
+                NewRun::queued(&task, format!("b:{backfill_id}:{}", key_instant(*instant)), *instant, now)
+            });
+            record!(self.db, conn, task_id, runs, now, -1_i32);
         });
         self.hint(Topic::Queue);
         Ok(Answer::Done(()))
@@ -392,7 +400,6 @@ impl Store {
         })?;
         on_write!(self.db, scope, |conn| {
             once!(conn, idempotency, now);
-            count_runs!(conn, task_id, 1);
             let key = format!("t:{id}:{run_id}");
             let run = NewRun {
                 id: run_id,
@@ -401,8 +408,7 @@ impl Store {
                 input: old.input,
                 ..NewRun::queued(&task, key, old.scheduled_for, now)
             };
-            insert_run!(conn, run);
-            enqueue!(conn, run, task.epoch, now, 1_i32);
+            record!(self.db, conn, task_id, [run], now, 1_i32);
         });
         self.hint(Topic::Queue);
         Ok(Answer::Done(()))

@@ -190,7 +190,8 @@ pub(super) const STANDING_CLAIM: &str = "
 pub(super) const WAITING: &str =
     "select run_id from parked where task_id = $1 and why = 'overlap' order by run_id desc limit 100";
 
-/// Locks the queue rows of the runs that may be asked to end; answers them.
+/// Locks the queue rows of the runs that may be asked to end; answers those. Locks of `queue` are taken in the order of
+/// ids, and these come after younger ones: so one that someone else has is not waited for, and its task is tried again.
 macro_rules! lock_previous {
     ($db:expr, $conn:ident, $rows:expr) => {{
         let mut holders: Vec<uuid::Uuid> = Vec::new();
@@ -201,12 +202,15 @@ macro_rules! lock_previous {
                 .await?;
             holders.extend(holder);
         }
-        holders.sort_unstable();
-        holders.dedup();
-        for holder in &holders {
-            sqlx::query($db.text($crate::store::slots::LOCK_QUEUED)).bind(holder).execute(&mut *$conn).await?;
+        let mut held: Vec<uuid::Uuid> = Vec::new();
+        for holder in holders {
+            let locked: Option<uuid::Uuid> = sqlx::query_scalar($db.text($crate::store::slots::LOCK_IF_FREE))
+                .bind(holder)
+                .fetch_optional(&mut *$conn)
+                .await?;
+            held.extend(locked);
         }
-        holders
+        held
     }};
 }
 pub(super) use lock_previous;
@@ -276,6 +280,12 @@ pub(super) const SUPERSEDE: &str = "
 pub(super) const LOCK_SLOT: Split = Split {
     postgres: "select run_id from slots where task_id = $1 for update",
     sqlite: "select run_id from slots where task_id = $1",
+};
+
+/// Locks the queue row of one run and answers it, unless someone else has the lock.
+pub(super) const LOCK_IF_FREE: Split = Split {
+    postgres: "select run_id from queue where run_id = $1 for update skip locked",
+    sqlite: "select run_id from queue where run_id = $1",
 };
 
 /// Locks the queue row of one run and answers its state there.

@@ -16,7 +16,7 @@ use crate::notification::{Kind, NewDelivery, Recipient};
 use crate::store::db::Db;
 use crate::store::hot::Hot;
 use crate::store::idempotency::{Answer, Idempotency, once};
-use crate::store::runs::{NewRun, insert_run};
+use crate::store::runs::{LOCK_DUE, NewRun, insert_run};
 use crate::store::text::{document, optional, text};
 use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::change::TaskChange;
@@ -99,11 +99,19 @@ macro_rules! recorded_ahead {
     };
 }
 
-/// Postgres locks the `due` row, the first lock in the order; SQLite's writer is alone anyway.
-const LOCK_TASK: Split = Split {
-    postgres: select_task!("where t.id = $1 and ($2 is null or t.tenant_id = $2) for update of d"),
-    sqlite: select_task!("where t.id = $1 and ($2 is null or t.tenant_id = $2)"),
-};
+/// Locks the task's `due` row, the first in the order, and then reads the task: in a statement of its own, because one
+/// that had to wait for the lock would see the task as it was before. SQLite's writer is alone anyway.
+macro_rules! lock_task {
+    ($db:expr, $conn:ident, $id:expr, $scope:expr) => {{
+        sqlx::query($db.text(LOCK_DUE)).bind($id).execute(&mut *$conn).await?;
+        let row: Option<TaskRow> = sqlx::query_as(select_task!("where t.id = $1 and ($2 is null or t.tenant_id = $2)"))
+            .bind($id)
+            .bind($scope.tenant())
+            .fetch_optional(&mut *$conn)
+            .await?;
+        row.ok_or(StoreError::NotFound)?
+    }};
+}
 
 impl Store {
     /// Stores a new task as `Task::new` made it, with the nominal instant of its first fire.
@@ -249,12 +257,7 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Option<Task>, StoreError> {
         Ok(on_write!(self.db, scope, |conn| {
-            let row: Option<TaskRow> = sqlx::query_as(self.db.text(LOCK_TASK))
-                .bind(id)
-                .bind(scope.tenant())
-                .fetch_optional(&mut *conn)
-                .await?;
-            let row = row.ok_or(StoreError::NotFound)?;
+            let row = lock_task!(self.db, conn, id, scope);
             if row.next_at.is_some_and(|next| next <= now) {
                 return Ok(None);
             }
@@ -359,12 +362,7 @@ impl Store {
     pub async fn delete_task(&self, scope: &Scope, id: Uuid) -> Result<(), StoreError> {
         let now = self.clock.now();
         on_write!(self.db, scope, |conn| {
-            let row: Option<TaskRow> = sqlx::query_as(self.db.text(LOCK_TASK))
-                .bind(id)
-                .bind(scope.tenant())
-                .fetch_optional(&mut *conn)
-                .await?;
-            row.ok_or(StoreError::NotFound)?;
+            lock_task!(self.db, conn, id, scope);
             // The first look waits for whoever ends a run of the task; the second sees whom it handed the slot to.
             // From then on the queue of the task stands still.
             let mut queued: Vec<(Uuid, String)> = Vec::new();

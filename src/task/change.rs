@@ -1,6 +1,6 @@
 //! What a change makes of a task: decided purely here, written by `store::change_task`.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::invalid::InvalidSpec;
 use crate::run::Missed;
@@ -121,6 +121,11 @@ impl Task {
         let reopened = task.status == TaskStatus::Completed;
         let next = match unconsidered {
             Some(nominal) if catches_up => Some(Next { nominal, run_at: nominal }),
+            // jitter may have put its time to run after now, though its nominal instant is past: it is not lost
+            Some(nominal) if !edited && self.status == TaskStatus::Active => {
+                let before = nominal - TimeDelta::milliseconds(1);
+                task.spec.trigger.first(task.id, task.anchor_at, before).map_err(ChangeError::Trigger)?
+            }
             _ => task.spec.trigger.first(task.id, task.anchor_at, now).map_err(ChangeError::Trigger)?,
         };
         if resumed && !catches_up {

@@ -314,3 +314,73 @@ impl<'a> Reader<'a> {
         Some(metadata.clone())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn known() -> Known {
+        Known { channels: vec!["email".into()], check: Arc::new(|_, _, _| {}) }
+    }
+
+    fn now() -> DateTime<Utc> {
+        DateTime::from_timestamp(1_795_219_200, 0).unwrap()
+    }
+
+    /// Any JSON that is not too deep; some of it nearly right.
+    fn anything() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            "\\PC{0,12}".prop_map(Value::from),
+            prop::sample::select(vec!["schedule", "0 8 * * *", "5m", "PT1H", "email", "UTC", "2026-12-24T15:00:00"])
+                .prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 24, 6, |inner| {
+            let key = prop_oneof![
+                prop::sample::select(FIELDS.to_vec()).prop_map(str::to_owned),
+                prop::sample::select(vec!["type", "cron", "interval", "at", "rrule", "channel", "max_attempts"])
+                    .prop_map(str::to_owned),
+                "\\PC{0,6}",
+            ];
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::btree_map(key, inner, 0..8).prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+        #[test]
+        fn no_field_of_any_kind_brings_a_draft_down(field in prop::sample::select(FIELDS.to_vec()), value in anything()) {
+            let mut draft = json!({ "name": "x", "trigger": { "type": "schedule", "interval": "5m" } });
+            draft[field] = value;
+            let read = Draft::parse(Ok(Tenant::new("ann").unwrap()), &draft, &known(), now());
+            match read {
+                // what was read can be stored, read back, and is the same
+                Ok(draft) => {
+                    let stored = serde_json::to_value(&draft.spec).unwrap();
+                    prop_assert_eq!(serde_json::from_value::<Spec>(stored).unwrap(), draft.spec);
+                }
+                Err(faults) => {
+                    prop_assert!(!faults.is_empty());
+                    let at = format!("/{field}");
+                    prop_assert!(faults.0.iter().all(|fault| fault.pointer.starts_with(&at)), "{faults:?}");
+                }
+            }
+        }
+
+        #[test]
+        fn no_document_of_any_kind_brings_a_draft_down(value in anything()) {
+            let read = Draft::parse(Err(Faults::one("/tenant_id", "is missing")), &value, &known(), now());
+            prop_assert!(read.unwrap_err().0.iter().any(|fault| fault.pointer == "/tenant_id"));
+        }
+    }
+}

@@ -10,15 +10,12 @@ use uuid::Uuid;
 
 use crate::run::Missed;
 use crate::trigger::policy::CatchUp;
-use crate::trigger::timetable::{TICK, Timetable};
+use crate::trigger::timetable::{EXAMINED, TICK, Timetable};
 
 /// An instant this little late is on time.
 pub const MISFIRE_GRACE: TimeDelta = TimeDelta::seconds(30);
 /// The most missed instants that `catch_up: all` runs.
 pub const MOST_CAUGHT_UP: usize = 100;
-/// The most instants of a range that are looked at one by one.
-pub const EXAMINED: usize = 1000;
-
 /// Why instants were skipped, as recorded.
 pub mod reason {
     /// Older than the catch-up window.
@@ -171,7 +168,7 @@ impl Planning<'_> {
     fn skip_range(&mut self, from: Option<DateTime<Utc>>, end: Option<DateTime<Utc>>, reason: &'static str) {
         let Some(from) = from.filter(|from| Some(*from) != end) else { return };
         let to = self.timetable.last_before(self.edge(end), from).unwrap_or(from);
-        let missed = self.range(from, to);
+        let missed = self.timetable.range(from, to);
         self.plan.skips.push(Skip { missed, reason });
     }
 
@@ -180,26 +177,10 @@ impl Planning<'_> {
         end.unwrap_or(self.now + TICK)
     }
 
-    fn range(&self, from: DateTime<Utc>, to: DateTime<Utc>) -> Missed {
-        let count = self.timetable.count(from, to).or_else(|| {
-            let walked = self.walk(from, to + TICK);
-            (walked.len() <= EXAMINED).then_some(walked.len() as u64)
-        });
-        Missed { from, to, count }
-    }
-
-    /// The instants from `from` to `edge` (exclusive), as far as one more than is examined.
-    fn walk(&self, from: DateTime<Utc>, edge: DateTime<Utc>) -> Vec<DateTime<Utc>> {
-        std::iter::successors(Some(from), |last| self.timetable.next_after(*last))
-            .take_while(|instant| *instant < edge)
-            .take(EXAMINED + 1)
-            .collect()
-    }
-
     /// Lists all instants from `from` to `end`, or where they are too many the newest, until `wanted` of them could run.
     fn newest(&self, from: DateTime<Utc>, end: Option<DateTime<Utc>>, wanted: usize) -> Stretch {
         let edge = self.edge(end);
-        let listed = self.walk(from, edge);
+        let listed = self.timetable.walk(from, edge);
         if listed.len() <= EXAMINED {
             return Stretch { older: None, listed };
         }
@@ -214,7 +195,7 @@ impl Planning<'_> {
             edge = instant;
         }
         listed.reverse();
-        let older = self.timetable.last_before(edge, from).map(|to| self.range(from, to));
+        let older = self.timetable.last_before(edge, from).map(|to| self.timetable.range(from, to));
         Stretch { older, listed }
     }
 

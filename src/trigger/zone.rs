@@ -12,8 +12,8 @@ use crate::trigger::policy::{DstFold, DstGap};
 
 /// No search looks further ahead than this many days: 40 years.
 const HORIZON: Days = Days::new(40 * 366);
-/// No schedule has an instant past this year; arithmetic below stays far from the limits of the calendar.
-pub const LAST_YEAR: i32 = 9000;
+/// No schedule has an instant past this year, so that arithmetic stays far from the limits of the calendar.
+const LAST_YEAR: i32 = 9000;
 
 /// The version of the compiled zone database, such as `2025b`.
 pub fn zone_database_version() -> &'static str {
@@ -203,7 +203,7 @@ pub fn parse_instant(text: &str, wall: &Wall) -> Result<DateTime<Utc>, String> {
         }
     };
     match instant.naive_utc().date() {
-        date if date < first_date() => Err(format!("`{text}` is before 1970")),
+        date if date < first_date() => Err(format!("`{text}` is before the year 1")),
         date if date > last_date() => Err(format!("`{text}` is after the year {LAST_YEAR}")),
         _ => Ok(cut(instant)),
     }
@@ -219,11 +219,13 @@ fn parse_local(text: &str) -> Option<NaiveDateTime> {
     FORMS.iter().find_map(|form| NaiveDateTime::parse_from_str(text, form).ok())
 }
 
-fn first_date() -> NaiveDate {
-    DateTime::UNIX_EPOCH.naive_utc().date()
+/// The first date that a schedule may have an instant on.
+pub fn first_date() -> NaiveDate {
+    NaiveDate::from_ymd_opt(1, 1, 1).unwrap_or(NaiveDate::MIN)
 }
 
-fn last_date() -> NaiveDate {
+/// The last date that a schedule may have an instant on.
+pub fn last_date() -> NaiveDate {
     NaiveDate::from_ymd_opt(LAST_YEAR, 12, 31).unwrap_or(NaiveDate::MAX)
 }
 
@@ -326,7 +328,7 @@ mod tests {
             parse_instant("2026-03-29T02:30:00", &strict).unwrap_err(),
             "`2026-03-29T02:30:00` does not exist in Europe/Berlin: the clock is put forward past it"
         );
-        for bad in ["tomorrow", "2026-02-30T00:00:00Z", "1969-12-31T00:00:00Z", "9001-01-01T00:00:00Z", ""] {
+        for bad in ["tomorrow", "2026-02-30T00:00:00Z", "0000-12-31T00:00:00Z", "9001-01-01T00:00:00Z", ""] {
             assert!(parse_instant(bad, &berlin).is_err(), "{bad}");
         }
     }

@@ -1,7 +1,9 @@
 //! The integration tests, one binary: this list is their table of contents. `scripts/test.sh` starts what they need.
 
-mod api;
 mod agent;
+mod api;
+mod cli;
+mod conformance;
 mod egress;
 mod engine;
 mod notifications;

@@ -5,8 +5,10 @@
 pub mod api;
 pub mod app;
 pub mod binary;
+pub mod gate;
 pub mod journal;
 pub mod model;
 pub mod postgres;
 pub mod servers;
 pub mod smtp;
+pub mod world;

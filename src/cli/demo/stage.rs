@@ -104,8 +104,9 @@ impl<'a> Stage<'a> {
 fn wrapped(line: &str, width: usize) -> Vec<String> {
     let mut lines = vec![];
     let mut rest = line;
-    while let Some((end, _)) = rest.char_indices().nth(width) {
-        let at = rest[..end].rfind(' ').filter(|at| *at > 0).unwrap_or(end);
+    while let Some((end, past)) = rest.char_indices().nth(width) {
+        // a space right behind the last column will do, too
+        let at = rest[..end + past.len_utf8()].rfind(' ').filter(|at| *at > 0).unwrap_or(end);
         lines.push(rest[..at].trim_end().to_owned());
         rest = rest[at..].trim_start();
     }

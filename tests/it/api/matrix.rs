@@ -9,10 +9,8 @@ use reveille::notification::{Kind, NewDelivery, delivery::dedupe};
 use reveille::store::DeliveryFilter;
 use reveille::token::{Permission, TokenKind, TokenText};
 use serde_json::{Value, json};
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, SqliteConnection};
 
-use super::service::{Api, daily, daily_of, only};
+use super::service::{Api, daily, daily_of, on_both, only};
 
 /// What an operation needs, and what another tenant gets of it.
 struct Line {
@@ -65,9 +63,11 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("cancel_run", line(P::RunsWrite, Here, 200, None)),
         ("retry_run", line(P::RunsWrite, Here, 201, None)),
         ("list_deliveries", line(P::DeliveriesRead, InQuery, 200, None)),
+        ("get_delivery", line(P::DeliveriesRead, Here, 200, None)),
         ("retry_delivery", line(P::DeliveriesWrite, Here, 202, None)),
         ("get_recipient", line(P::RecipientsRead, Here, 200, None)),
         ("put_recipient", line(P::RecipientsWrite, Here, 200, Some(recipient))),
+        ("test_recipient", line(P::DeliveriesWrite, Here, 202, None)),
         ("create_token", line(P::TokensWrite, InBody, 201, Some(json!({ "name": "x", "scopes": ["tokens:write"] })))),
         ("list_tokens", line(P::TokensRead, InQuery, 200, None)),
         ("revoke_token", line(P::TokensWrite, Here, 204, None)),
@@ -127,6 +127,14 @@ fn place(template: &str, tenant: &str, things: &Things) -> String {
     template.replace("{id}", id).replace("{tenant_id}", tenant)
 }
 
+on_both! {
+    without_a_valid_token_nothing_is_told
+    a_token_without_the_permission_is_told_which_one_it_needs
+    another_tenant_s_things_are_not_there
+    the_needed_permission_alone_is_enough
+    reading_changes_nothing
+}
+
 #[tokio::test]
 async fn every_operation_has_a_line_and_every_line_an_operation() {
     let api = Api::new().await;
@@ -139,9 +147,7 @@ async fn every_operation_has_a_line_and_every_line_an_operation() {
     assert_eq!(operations, lines);
 }
 
-#[tokio::test]
-async fn without_a_valid_token_nothing_is_told() {
-    let api = Api::new().await;
+async fn without_a_valid_token_nothing_is_told(api: Api) {
     let ann = things_of(&api, "ann").await;
     let (revoked_id, revoked) = api.token_until("ann", &["*"], None).await;
     api.store.revoke_token(&only("ann"), revoked_id).await.unwrap();
@@ -170,9 +176,7 @@ async fn without_a_valid_token_nothing_is_told() {
     }
 }
 
-#[tokio::test]
-async fn a_token_without_the_permission_is_told_which_one_it_needs() {
-    let api = Api::new().await;
+async fn a_token_without_the_permission_is_told_which_one_it_needs(api: Api) {
     let ann = things_of(&api, "ann").await;
     let table = table();
     for (id, method, template) in api.operations() {
@@ -190,15 +194,13 @@ async fn a_token_without_the_permission_is_told_which_one_it_needs() {
     }
 }
 
-#[tokio::test]
-async fn another_tenant_s_things_are_not_there() {
-    let api = Api::new().await;
+async fn another_tenant_s_things_are_not_there(api: Api) {
     let ann = things_of(&api, "ann").await;
     things_of(&api, "bob").await;
     let bob = api.token("bob", &["*"]).await;
     let no = || uuid::Uuid::max().to_string();
     let nothing = Things { task: no(), run: no(), delivery: no(), token: no() };
-    let before = written(&api).await;
+    let before = api.written().await;
     let table = table();
     for (id, method, template) in api.operations() {
         let line = &table[id.as_str()];
@@ -227,12 +229,10 @@ async fn another_tenant_s_things_are_not_there() {
             }
         }
     }
-    assert_eq!(written(&api).await, before, "a refused request must write nothing");
+    assert_eq!(api.written().await, before, "a refused request must write nothing");
 }
 
-#[tokio::test]
-async fn the_needed_permission_alone_is_enough() {
-    let api = Api::new().await;
+async fn the_needed_permission_alone_is_enough(api: Api) {
     let table = table();
     for (id, method, template) in api.operations() {
         let line = &table[id.as_str()];
@@ -245,18 +245,16 @@ async fn the_needed_permission_alone_is_enough() {
     }
 }
 
-#[tokio::test]
-async fn reading_changes_nothing() {
-    let api = Api::new().await;
+async fn reading_changes_nothing(api: Api) {
     let ann = things_of(&api, "ann").await;
     let token = api.token("ann", &["*"]).await;
-    let before = written(&api).await;
+    let before = api.written().await;
     let reads: Vec<_> = api.operations().into_iter().filter(|(_, method, _)| method == "GET").collect();
     assert!(reads.len() > 10, "{reads:?}");
     for (_, method, template) in reads {
         api.ask(&method, &place(&template, "ann", &ann), Some(&token), None).await.expect(200);
     }
-    assert_eq!(written(&api).await, before);
+    assert_eq!(api.written().await, before);
 }
 
 #[tokio::test]
@@ -283,38 +281,4 @@ async fn guessing_tokens_costs_the_guesser_and_nobody_else() {
     assert_eq!(ask([192, 0, 2, 8], guess.expose()).await.0, 401, "another address has its own count");
     api.advance(60);
     assert_eq!(ask(guesser, guess.expose()).await.0, 401);
-}
-
-/// The database's own count of what other connections have written, in all.
-async fn written(api: &Api) -> Vec<(String, i64)> {
-    let options = SqliteConnectOptions::new().filename(api.dir.path().join("reveille.db")).read_only(true);
-    let mut connection = options.connect().await.expect("a second look into the database");
-    let tables: Vec<(String,)> = sqlx::query_as("select name from sqlite_master where type = 'table' order by name")
-        .fetch_all(&mut connection)
-        .await
-        .unwrap();
-    let mut sums = Vec::new();
-    for (table,) in tables {
-        sums.push((table.clone(), sum(&mut connection, &table).await));
-    }
-    sums
-}
-
-/// Something that changes with any row of the table.
-async fn sum(connection: &mut SqliteConnection, table: &str) -> i64 {
-    use sqlx::{AssertSqlSafe, Row};
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let columns: Vec<(String,)> = sqlx::query_as("select name from pragma_table_info($1) order by cid")
-        .bind(table)
-        .fetch_all(&mut *connection)
-        .await
-        .unwrap();
-    let columns: Vec<String> = columns.into_iter().map(|(name,)| format!("quote(\"{name}\")")).collect();
-    let all = format!("select {} as line from \"{table}\" order by 1", columns.join(" || ',' || "));
-    let rows = sqlx::query(AssertSqlSafe(all)).fetch_all(connection).await.unwrap();
-    let mut hasher = DefaultHasher::new();
-    for row in &rows {
-        row.get::<String, _>("line").hash(&mut hasher);
-    }
-    hasher.finish() as i64
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::service::Api;
+use super::service::{ADMIN, Api};
 
 const SECRET: &str = "whsec_c2VjcmV0IGNhbmFyeSBvZiB0aGUgdGVzdHMgMDEyMzQ1Njc=";
 
@@ -63,4 +63,31 @@ async fn no_answer_and_no_file_of_the_database_holds_the_secret() {
         let bytes = std::fs::read(file.unwrap().path()).unwrap();
         assert!(!String::from_utf8_lossy(&bytes).contains(canary));
     }
+}
+
+#[tokio::test]
+async fn a_test_message_is_sent_once_for_a_key_and_only_where_there_is_an_address() {
+    let api = Api::new().await;
+    let place = "/v1/recipients/ann/test";
+    api.admin("POST", place, None).await.expect(404);
+    let put = json!({ "addresses": { "email": "ann@example.org" } });
+    api.admin("PUT", "/v1/recipients/ann", Some(put)).await.expect(200);
+    let problem = api.admin("POST", place, Some(json!({ "channel": "emial" }))).await.expect(422);
+    assert_eq!(
+        problem["errors"],
+        json!([{ "pointer": "/channel", "message": "the recipient has no address for `emial`; did you mean `email`?" }])
+    );
+    let ask = async |key| {
+        let body = Some(json!({ "channel": "email" }));
+        api.ask_with("POST", place, Some(ADMIN), body, &[("idempotency-key", key)]).await.expect(202)
+    };
+    let (first, again, other) = (ask("k1").await, ask("k1").await, ask("k2").await);
+    assert_eq!(first, again);
+    assert_ne!(first["id"], other["id"]);
+    assert_eq!(
+        (&first["channel"], &first["kind"], &first["state"], &first["subject"]),
+        (&json!("email"), &json!("notice"), &json!("pending"), &json!("Reveille can reach you"))
+    );
+    let id = first["id"].as_str().unwrap();
+    assert_eq!(api.admin("GET", &format!("/v1/deliveries/{id}"), None).await.expect(200), first);
 }

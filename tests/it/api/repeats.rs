@@ -2,16 +2,23 @@
 
 use serde_json::{Value, json};
 
-use super::service::{ADMIN, Api, daily_of};
+use super::service::{ADMIN, Api, daily_of, on_both};
+
+on_both! {
+    a_repeated_task_is_made_once_even_when_its_instant_has_passed
+    a_key_stands_for_one_request
+    keys_of_different_tenants_do_not_meet_and_are_forgotten_after_a_day
+    a_refused_request_uses_up_no_key
+    runs_backfills_and_retries_are_made_once
+    the_text_of_a_token_is_never_repeated
+}
 
 async fn post(api: &Api, path: &str, key: &str, body: Value) -> (u16, String, Value) {
     let reply = api.ask_with("POST", path, Some(ADMIN), Some(body), &[("idempotency-key", key)]).await;
     (reply.status.as_u16(), reply.header("idempotency-replayed").to_owned(), reply.body)
 }
 
-#[tokio::test]
-async fn a_repeated_task_is_made_once_even_when_its_instant_has_passed() {
-    let api = Api::new().await;
+async fn a_repeated_task_is_made_once_even_when_its_instant_has_passed(api: Api) {
     let mut task = daily_of("ann");
     task["trigger"] = json!({ "type": "schedule", "at": "2026-11-21T00:01:00Z" });
     let (status, replayed, first) = post(&api, "/v1/tasks", "key 1", task.clone()).await;
@@ -23,9 +30,7 @@ async fn a_repeated_task_is_made_once_even_when_its_instant_has_passed() {
     assert_eq!(tasks["items"].as_array().unwrap().len(), 1);
 }
 
-#[tokio::test]
-async fn a_key_stands_for_one_request() {
-    let api = Api::new().await;
+async fn a_key_stands_for_one_request(api: Api) {
     post(&api, "/v1/tasks", "k", daily_of("ann")).await;
     let (status, _, problem) = post(&api, "/v1/tasks", "k", daily_of("bob")).await;
     assert_eq!((status, &problem["type"]), (422, &json!("urn:reveille:problem:invalid")));
@@ -35,9 +40,7 @@ async fn a_key_stands_for_one_request() {
     assert_eq!(tasks["items"].as_array().unwrap().len(), 1);
 }
 
-#[tokio::test]
-async fn keys_of_different_tenants_do_not_meet_and_are_forgotten_after_a_day() {
-    let api = Api::new().await;
+async fn keys_of_different_tenants_do_not_meet_and_are_forgotten_after_a_day(api: Api) {
     let (ann, bob) = (api.token("ann", &["*"]).await, api.token("bob", &["*"]).await);
     let body = super::service::daily();
     let make = async |token: &str| {
@@ -52,18 +55,14 @@ async fn keys_of_different_tenants_do_not_meet_and_are_forgotten_after_a_day() {
     assert_ne!(make(&ann).await, first);
 }
 
-#[tokio::test]
-async fn a_refused_request_uses_up_no_key() {
-    let api = Api::new().await;
+async fn a_refused_request_uses_up_no_key(api: Api) {
     let mut wrong = daily_of("ann");
     wrong["name"] = json!("");
     assert_eq!(post(&api, "/v1/tasks", "k", wrong).await.0, 422);
     assert_eq!(post(&api, "/v1/tasks", "k", daily_of("ann")).await.0, 201);
 }
 
-#[tokio::test]
-async fn runs_backfills_and_retries_are_made_once() {
-    let api = Api::new().await;
+async fn runs_backfills_and_retries_are_made_once(api: Api) {
     let task = api.admin("POST", "/v1/tasks", Some(daily_of("ann"))).await.expect(201);
     let place = format!("/v1/tasks/{}", task["id"].as_str().unwrap());
     let (_, _, run) = post(&api, &format!("{place}/run"), "r", json!({ "input": 7 })).await;
@@ -84,9 +83,7 @@ async fn runs_backfills_and_retries_are_made_once() {
     assert_eq!(runs["items"].as_array().unwrap().len(), 3, "{runs}");
 }
 
-#[tokio::test]
-async fn the_text_of_a_token_is_never_repeated() {
-    let api = Api::new().await;
+async fn the_text_of_a_token_is_never_repeated(api: Api) {
     let wish = json!({ "name": "x", "scopes": ["*"] });
     let (_, _, made) = post(&api, "/v1/tokens", "k", wish.clone()).await;
     assert!(made["token"].as_str().unwrap().starts_with("rv_admin_"));

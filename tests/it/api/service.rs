@@ -2,6 +2,7 @@
 //!
 //! Every answer is held against the reference: an answer that `/openapi.json` does not promise fails its test.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use axum::Router;
@@ -18,16 +19,19 @@ use reveille::id::{Scope, Tenant, new_id};
 use reveille::invalid::Faults;
 use reveille::metrics::Metrics;
 use reveille::run::outcome::{Outcome, RunError};
-use reveille::secret::Secret;
+use reveille::secret::{Secret, SecretUrl};
 use reveille::store::{self, Store, StoredToken};
 use reveille::task::{Action, Known};
 use reveille::token::{TokenKind, TokenText};
 use reveille::vault::{self, Vault, WithoutKeys};
 use serde_json::{Value, json};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::support::binary::TempDir;
+use crate::support::postgres::Database;
 
 /// The configured admin token.
 pub const ADMIN: &str = "an admin token of the tests";
@@ -44,7 +48,27 @@ pub struct Api {
     pub app: Router,
     pub dir: TempDir,
     reference: Value,
+    /// `None`: SQLite in the directory.
+    database: Option<Database>,
 }
+
+/// Runs each of these cases on SQLite and on Postgres.
+macro_rules! on_both {
+    ($($case:ident)*) => { $(
+        mod $case {
+            #[tokio::test]
+            async fn sqlite() {
+                super::$case($crate::api::service::Api::new().await).await;
+            }
+
+            #[tokio::test]
+            async fn postgres() {
+                super::$case($crate::api::service::Api::on_postgres().await).await;
+            }
+        }
+    )* };
+}
+pub(super) use on_both;
 
 /// What was answered.
 #[derive(Debug)]
@@ -93,10 +117,20 @@ impl Api {
     }
 
     pub async fn with(limits: Limits) -> Api {
+        Api::over(None, limits).await
+    }
+
+    pub async fn on_postgres() -> Api {
+        let migrate = |url: String| async move {
+            open(Some(url), Path::new("."), Clock::system()).await.close().await;
+        };
+        Api::over(Some(Database::copy_of("api_template", migrate).await), Limits::default()).await
+    }
+
+    async fn over(database: Option<Database>, limits: Limits) -> Api {
         let dir = TempDir::new();
         let clock = Clock::manual(at(START));
-        let settings = store::Settings::default();
-        let store = Store::open(&settings, dir.path(), clock.clone(), |_| {}).await.expect("open a store");
+        let store = open(database.as_ref().map(|database| database.url.clone()), dir.path(), clock.clone()).await;
         let (vault, _) = Vault::open(&vault::Settings::default(), WithoutKeys::KeyFile(dir.path())).expect("a vault");
         let (hub, metrics, stop) = (Hub::new(), Metrics::new(), CancellationToken::new());
         let executors = Registry::new(vec![Arc::new(Idle)]);
@@ -118,7 +152,7 @@ impl Api {
             stop: stop.clone(),
         });
         let reference = serde_json::to_value(http::document()).expect("the reference is JSON");
-        Api { store, clock, hub, metrics, stop, app: http::router(state), dir, reference }
+        Api { store, clock, hub, metrics, stop, app: http::router(state), dir, reference, database }
     }
 
     /// A token of a tenant with these permissions.
@@ -245,6 +279,14 @@ impl Api {
         operations
     }
 
+    /// For each table, something that changes with any of its rows.
+    pub async fn written(&self) -> Vec<(String, String)> {
+        match &self.database {
+            Some(database) => sums_on_postgres(&mut database.connect().await).await,
+            None => sums_on_sqlite(&self.dir.path().join("reveille.db")).await,
+        }
+    }
+
     pub fn advance(&self, seconds: i64) {
         self.clock.advance(TimeDelta::seconds(seconds));
     }
@@ -274,4 +316,50 @@ pub fn daily_of(tenant: &str) -> Value {
 /// A tenant's view.
 pub fn only(tenant: &str) -> Scope {
     Scope::Only(Tenant::new(tenant).unwrap())
+}
+
+async fn open(url: Option<String>, dir: &Path, clock: Clock) -> Store {
+    let mut settings = store::Settings { max_connections: 4, ..store::Settings::default() };
+    if let Some(url) = url {
+        settings.url = SecretUrl::new(url);
+    }
+    Store::open(&settings, dir, clock, |_| {}).await.expect("open a store")
+}
+
+async fn sums_on_postgres(connection: &mut PgConnection) -> Vec<(String, String)> {
+    sqlx::query("select set_config('reveille.tenant', '*', false)").execute(&mut *connection).await.unwrap();
+    let tables: Vec<String> =
+        sqlx::query_scalar("select tablename::text from pg_tables where schemaname = 'public' order by 1")
+            .fetch_all(&mut *connection)
+            .await
+            .unwrap();
+    let mut sums = Vec::new();
+    for table in tables {
+        let sum = format!("select coalesce(md5(string_agg(t::text, ',' order by t::text)), '') from \"{table}\" t");
+        let sum = sqlx::query_scalar(AssertSqlSafe(sum)).fetch_one(&mut *connection).await.unwrap();
+        sums.push((table, sum));
+    }
+    sums
+}
+
+async fn sums_on_sqlite(file: &Path) -> Vec<(String, String)> {
+    let options = SqliteConnectOptions::new().filename(file).read_only(true);
+    let mut connection = options.connect().await.expect("a second look into the database");
+    let tables: Vec<String> = sqlx::query_scalar("select name from sqlite_master where type = 'table' order by name")
+        .fetch_all(&mut connection)
+        .await
+        .unwrap();
+    let mut sums = Vec::new();
+    for table in tables {
+        let columns: Vec<String> = sqlx::query_scalar("select name from pragma_table_info($1) order by cid")
+            .bind(&table)
+            .fetch_all(&mut connection)
+            .await
+            .unwrap();
+        let line = columns.iter().map(|name| format!("quote(\"{name}\")")).collect::<Vec<_>>().join(" || ',' || ");
+        let all = format!("select {line} from \"{table}\" order by 1");
+        let rows: Vec<String> = sqlx::query_scalar(AssertSqlSafe(all)).fetch_all(&mut connection).await.unwrap();
+        sums.push((table, rows.join("\n")));
+    }
+    sums
 }

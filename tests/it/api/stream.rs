@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::body::{Body, BodyDataStream};
 use axum::http::Request;
 use chrono::TimeDelta;
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use reveille::http::server::Limits;
 use reveille::run::outcome::RunFault;
 use reveille::run::stream::StreamEvent;
@@ -35,8 +35,12 @@ struct Told {
 
 impl Client {
     async fn follow(api: &Api, run: Uuid, last_event_id: Option<&str>) -> Client {
+        Client::follow_as(api, ADMIN, run, last_event_id).await
+    }
+
+    async fn follow_as(api: &Api, token: &str, run: Uuid, last_event_id: Option<&str>) -> Client {
         let mut request =
-            Request::get(format!("/v1/runs/{run}/stream")).header("authorization", format!("Bearer {ADMIN}"));
+            Request::get(format!("/v1/runs/{run}/stream")).header("authorization", format!("Bearer {token}"));
         if let Some(id) = last_event_id {
             request = request.header("last-event-id", id);
         }
@@ -282,6 +286,27 @@ async fn streams_end_when_the_service_is_stopped_and_say_that_they_live_until_th
     assert!(comment.starts_with(b":"), "{comment:?}");
     api.stop.cancel();
     assert_eq!(client.next().await, None);
+}
+
+#[tokio::test]
+async fn a_stream_ends_when_its_token_is_revoked_however_much_is_said() {
+    let api = Api::new().await;
+    let (run, _) = started(&api).await;
+    let (id, token) = api.token_until("ann", &["runs:read"], None).await;
+    let mut client = Client::follow_as(&api, &token, run, None).await;
+    client.until("state_change").await;
+    api.store.revoke_token(&super::service::only("ann"), id).await.unwrap();
+    let chatter = async {
+        loop {
+            api.hub.publish(run, StreamEvent::MessageChunk { turn: 1, text: "and so on".into() });
+            tokio::task::yield_now().await;
+        }
+    };
+    let ended = async { while client.next().await.is_some() {} };
+    tokio::select! {
+        () = chatter => {}
+        () = timeout(Duration::from_secs(20), ended).map(|ended| ended.expect("the stream ends")) => {}
+    }
 }
 
 #[tokio::test]

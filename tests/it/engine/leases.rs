@@ -1,1 +1,253 @@
-//! x
+//! Who may execute a run, and what becomes of it when that instance is slow, cut off, or dead.
+
+use std::time::{Duration, Instant};
+
+use reveille::clock::pause;
+use reveille::engine::service::TickError;
+use reveille::notification::Kind;
+use reveille::run::RunState;
+use reveille::store::{Cancelled, FireDue, Lease, StoreError};
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::support::app::Instance;
+use crate::support::journal::Ended;
+use crate::support::world::{World, on_both};
+
+on_both! {
+    a_run_goes_on_for_as_long_as_its_worker_beats
+    a_worker_that_hears_that_its_lease_is_gone_drops_the_run
+    an_end_under_a_lost_lease_is_not_recorded
+    a_worker_that_can_not_beat_stops_before_others_may_take_over
+    a_run_of_a_dead_instance_goes_on_elsewhere
+    a_run_that_kills_its_instances_fails_and_its_owner_hears_of_it
+    a_claim_of_a_dead_instance_is_started_elsewhere
+    a_run_that_hangs_past_its_limit_is_closed_for_its_worker
+    the_end_that_was_asked_for_outlives_the_worker
+    a_start_whose_answer_was_lost_is_answered_again
+}
+
+/// A run that is executed, in a world with leases of 45 s.
+async fn running(world: &mut World, json: serde_json::Value) -> (Instance, Uuid) {
+    world.settings.lease_seconds = 45.0;
+    let instance = world.instance();
+    let mut fields = json!({ "max_runs": 1, "retry": { "max_attempts": 10 } });
+    fields.as_object_mut().unwrap().extend(json.as_object().unwrap().clone());
+    let task = instance.task(fields).await;
+    world.advance_to("08:01");
+    instance.live(1).await;
+    let id = instance.runs(&task).await[0].id;
+    until(|| world.journal.begun().iter().any(|begun| begun.run_id == id)).await;
+    (instance, id)
+}
+
+/// Waits until the executions of a run have ended so.
+async fn until_ended(world: &World, run: Uuid, how: &[Ended]) {
+    until(|| world.journal.ended(run) == how).await;
+}
+
+async fn until(is_so: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(30), "waited in vain");
+        pause(Duration::from_millis(2)).await;
+    }
+}
+
+async fn steal(world: &World) {
+    let statement = "update queue set lease_token = lease_token + 1000000";
+    world.execute(statement, statement).await;
+}
+
+async fn a_run_goes_on_for_as_long_as_its_worker_beats(mut world: World) {
+    let (instance, id) = running(&mut world, json!({ "acts": ["wait"], "timeout_seconds": 3600 })).await;
+    for _ in 0..20 {
+        world.advance(40.0);
+        instance.beat().await;
+        instance.rescue().await;
+    }
+    world.journal.open_gate();
+    instance.settle(0).await;
+    let run = instance.run(id).await;
+    assert_eq!((run.state, run.attempt, run.crashes), (RunState::Succeeded, 1, 0));
+    instance.finish(&world).await;
+}
+
+async fn a_worker_that_hears_that_its_lease_is_gone_drops_the_run(mut world: World) {
+    let (instance, id) = running(&mut world, json!({ "acts": ["deaf", "succeed"] })).await;
+    steal(&world).await;
+    instance.beat().await;
+    until_ended(&world, id, &[Ended::Dropped]).await;
+    assert_eq!(instance.run(id).await.state, RunState::Running, "nothing was written");
+    world.advance(45.001);
+    instance.rescue().await;
+    instance.settle(0).await;
+    let run = instance.run(id).await;
+    assert_eq!((run.state, run.attempt, run.crashes), (RunState::Succeeded, 2, 1));
+    instance.finish(&world).await;
+}
+
+async fn an_end_under_a_lost_lease_is_not_recorded(mut world: World) {
+    let (instance, id) = running(&mut world, json!({ "acts": ["wait", "say:second"] })).await;
+    steal(&world).await;
+    world.journal.open_gate();
+    until_ended(&world, id, &[Ended::ByItself]).await;
+    world.advance(45.001);
+    instance.rescue().await;
+    instance.settle(0).await;
+    let run = instance.run(id).await;
+    assert_eq!((run.state, run.output.as_deref(), run.crashes), (RunState::Succeeded, Some("second"), 1));
+    instance.finish(&world).await;
+}
+
+async fn a_worker_that_can_not_beat_stops_before_others_may_take_over(mut world: World) {
+    let (instance, id) = running(&mut world, json!({ "acts": ["deaf", "succeed"] })).await;
+    world.advance(44.499);
+    instance.settle(1).await;
+    assert_eq!(world.journal.ended(id), []);
+    world.advance(0.001);
+    until_ended(&world, id, &[Ended::Dropped]).await;
+    instance.rescue().await;
+    assert_eq!(instance.run(id).await.state, RunState::Running, "its lease stands, so nobody may take it yet");
+    world.advance(0.501);
+    instance.rescue().await;
+    let run = instance.run(id).await;
+    assert_eq!((run.state, run.attempt, run.crashes), (RunState::Queued, 1, 1));
+    instance.settle(0).await;
+    assert_eq!(instance.run(id).await.state, RunState::Succeeded);
+    instance.finish(&world).await;
+}
+
+async fn a_run_of_a_dead_instance_goes_on_elsewhere(mut world: World) {
+    let (dead, id) = running(&mut world, json!({ "acts": ["deaf", "succeed"] })).await;
+    dead.crash();
+    world.advance(45.001);
+    let other = world.instance();
+    other.rescue().await;
+    other.settle(0).await;
+    let run = other.run(id).await;
+    assert_eq!((run.state, run.attempt, run.crashes), (RunState::Succeeded, 2, 1));
+    let begun = world.journal.begun();
+    assert_eq!(begun.iter().map(|b| (b.run_id, b.attempt, b.instance)).collect::<Vec<_>>(), [(id, 1, 0), (id, 2, 1)]);
+    other.finish(&world).await;
+}
+
+async fn a_run_that_kills_its_instances_fails_and_its_owner_hears_of_it(mut world: World) {
+    let (mut instance, id) = running(&mut world, json!({ "acts": ["deaf"] })).await;
+    instance.recipient().await;
+    for _ in 0..2 {
+        instance.crash();
+        world.advance(45.001);
+        instance = world.instance();
+        instance.rescue().await;
+        instance.settle(1).await;
+    }
+    instance.crash();
+    world.advance(45.001);
+    let last = world.instance();
+    last.rescue().await;
+    last.settle(0).await;
+    let run = last.run(id).await;
+    assert_eq!((run.state, run.attempt, run.crashes), (RunState::Failed, 3, 3));
+    let fault = run.error.unwrap();
+    assert_eq!(
+        (fault.code.as_str(), &*fault.message),
+        ("crashed", "the process that executed it died, 3 time(s) in all")
+    );
+    let told: Vec<_> = last.deliveries().await.into_iter().map(|d| (d.kind, d.run_id)).collect();
+    assert_eq!(told, [(Kind::Failure, Some(id))]);
+    last.finish(&world).await;
+}
+
+async fn a_claim_of_a_dead_instance_is_started_elsewhere(world: World) {
+    let dead = world.instance();
+    let task = dead.task(json!({ "max_runs": 1 })).await;
+    world.advance_to("08:00:59");
+    dead.fire().await;
+    assert_eq!(dead.queue().await, [("claimed".into(), 1)]);
+    dead.crash();
+    world.advance_to("08:01:05");
+    world.advance(0.001);
+    let other = world.instance();
+    other.rescue().await;
+    other.live(0).await;
+    let run = other.runs(&task).await.remove(0);
+    assert_eq!((run.state, run.attempt, run.crashes), (RunState::Succeeded, 1, 0), "it was never started");
+    other.finish(&world).await;
+}
+
+async fn a_run_that_hangs_past_its_limit_is_closed_for_its_worker(mut world: World) {
+    let (hung, id) = running(&mut world, json!({ "acts": ["deaf"], "timeout_seconds": 100 })).await;
+    hung.crash();
+    // as if its process went on beating and did nothing else
+    let other = world.instance();
+    let beating = "update queue set lease_until = '2027-03-01T09:00:00+00:00'";
+    world.execute(beating, beating).await;
+    world.advance(110.0);
+    other.rescue().await;
+    assert_eq!(other.run(id).await.state, RunState::Running, "a worker that lives ends it by itself");
+    world.advance(0.001);
+    other.rescue().await;
+    let run = other.run(id).await;
+    assert_eq!((run.state, run.error.unwrap().code.as_str(), run.crashes), (RunState::Failed, "timeout", 0));
+    other.finish(&world).await;
+}
+
+async fn the_end_that_was_asked_for_outlives_the_worker(mut world: World) {
+    let (dead, id) = running(&mut world, json!({ "acts": ["deaf"] })).await;
+    assert_eq!(dead.cancel(id).await, Cancelled::Asked);
+    dead.crash();
+    world.advance(45.001);
+    let other = world.instance();
+    other.rescue().await;
+    let run = other.run(id).await;
+    assert_eq!((run.state, run.reason.as_deref()), (RunState::Cancelled, Some("no longer needed")));
+    other.finish(&world).await;
+}
+
+async fn a_start_whose_answer_was_lost_is_answered_again(world: World) {
+    let instance = world.instance();
+    let task = instance.task(json!({ "max_runs": 1 })).await;
+    world.advance_to("08:01");
+    let ask = FireDue { now: world.clock.now(), horizon: Duration::ZERO, limit: 10, worker: Uuid::nil(), room: 10 };
+    let fired = instance.on(move |store| async move { store.fire_due(&ask).await }).await.unwrap();
+    let leases: Vec<Lease> = fired.claims.iter().map(|claim| claim.lease).collect();
+    let start = async |seconds: i64| {
+        let (leases, until) = (leases.clone(), world.clock.now() + chrono::TimeDelta::seconds(seconds));
+        instance.on(move |store| async move { store.start_runs(&leases, until).await }).await.unwrap()
+    };
+    let first = start(45).await;
+    let again = start(50).await;
+    assert_eq!((first.started.len(), &again.blocked), (1, &vec![]));
+    assert_eq!(again.started[0].run, first.started[0].run, "no second attempt is counted");
+    assert_eq!(again.started[0].deadline_at, first.started[0].deadline_at);
+    world.advance(47.0);
+    instance.rescue().await;
+    assert_eq!(instance.runs(&task).await[0].state, RunState::Running, "the lease is the later one");
+    instance.crash();
+}
+
+#[tokio::test]
+async fn an_end_that_comes_while_the_database_is_away_is_recorded_once_it_is_back() {
+    let mut world = World::postgres().await;
+    let (instance, id) = running(&mut world, json!({ "acts": ["wait"] })).await;
+    world.take_away().await;
+    let engine = instance.engine();
+    let beaten = instance.tick(&engine.heartbeat).await;
+    assert!(matches!(beaten, Err(TickError::Store(StoreError::Unavailable(_)))), "{beaten:?}");
+    let fired = instance.tick(&engine.scheduler).await;
+    assert!(matches!(fired, Err(TickError::Store(StoreError::Unavailable(_)))), "{fired:?}");
+    world.journal.open_gate();
+    until_ended(&world, id, &[Ended::ByItself]).await;
+    world.advance(60.0);
+    world.give_back().await;
+    let run = instance.until(id, |run| run.state.is_final()).await;
+    assert_eq!(
+        (run.state, run.attempt, run.crashes),
+        (RunState::Succeeded, 1, 0),
+        "its lease is over, but still its own"
+    );
+    instance.settle(0).await;
+    assert_eq!(world.journal.begun().len(), 1);
+    instance.finish(&world).await;
+}

@@ -1,9 +1,10 @@
 //! What becomes of a run whose task has another one running: all five policies, end to end.
 
+use reveille::run::RunState;
 use serde_json::{Value, json};
 
-use crate::support::app::{World, on_both};
 use crate::support::journal::Ended;
+use crate::support::world::{World, on_both};
 
 on_both! {
     skip_records_which_run_was_in_the_way
@@ -31,12 +32,10 @@ async fn skip_records_which_run_was_in_the_way(world: World) {
     instance.settle(0).await;
     world.advance(60.0);
     instance.live(0).await;
-    assert_eq!(instance.lines(&task).await, [
-        "08:01 succeeded",
-        "08:02 skipped overlap",
-        "08:03 skipped overlap",
-        "08:04 succeeded"
-    ]);
+    assert_eq!(
+        instance.lines(&task).await,
+        ["08:01 succeeded", "08:02 skipped overlap", "08:03 skipped overlap", "08:04 succeeded"]
+    );
     let runs = instance.runs(&task).await;
     assert_eq!(runs[1].blocked_by, Some(runs[0].id));
     instance.finish(&world).await;
@@ -52,12 +51,10 @@ async fn queue_one_lets_one_wait_and_skips_the_others(world: World) {
     assert_eq!(instance.queue().await, [("parked".into(), 1), ("started".into(), 1)]);
     world.journal.open_gate();
     instance.settle(0).await;
-    assert_eq!(instance.lines(&task).await, [
-        "08:01 succeeded",
-        "08:02 succeeded",
-        "08:03 skipped overlap",
-        "08:04 skipped overlap"
-    ]);
+    assert_eq!(
+        instance.lines(&task).await,
+        ["08:01 succeeded", "08:02 succeeded", "08:03 skipped overlap", "08:04 skipped overlap"]
+    );
     instance.finish(&world).await;
 }
 
@@ -92,14 +89,23 @@ async fn allow_runs_them_side_by_side(world: World) {
 async fn cancel_previous_ends_the_one_before_and_takes_its_place(world: World) {
     let instance = world.instance();
     let task = instance.task(every_minute("cancel_previous", json!(["hang"]))).await;
+    let mut before = None;
     for _ in 0..3 {
         world.advance(60.0);
-        instance.live(1).await;
+        instance.fire().await;
+        instance.work().await;
+        if let Some(before) = before {
+            instance.work().await;
+            instance.until(before, |run| run.state == RunState::Cancelled).await;
+        }
+        instance.settle(1).await;
+        before = instance.runs(&task).await.last().map(|run| run.id);
     }
+    let lines = ["08:01 cancelled superseded", "08:02 cancelled superseded", "08:03 running"];
+    assert_eq!(instance.lines(&task).await, lines);
     let runs = instance.runs(&task).await;
-    assert_eq!(instance.lines(&task).await, ["08:01 cancelled superseded", "08:02 cancelled superseded", "08:03 running"]);
     assert_eq!(world.journal.ended(runs[0].id), [Ended::ByItself], "the executor was asked, and ended");
-    instance.on(|store| async move { store.cancel_run(&reveille::id::Scope::Every, runs[2].id, "over").await }).await.unwrap();
+    instance.cancel(runs[2].id).await;
     instance.settle(0).await;
     instance.finish(&world).await;
 }
@@ -127,15 +133,15 @@ async fn a_run_that_waits_for_its_next_attempt_keeps_its_place(world: World) {
     let mut task = every_minute("skip", json!(["retry:90", "succeed"]));
     task["retry"] = json!({ "max_attempts": 2, "backoff_seconds": 0 });
     let task = instance.task(task).await;
-    for _ in 0..3 {
-        world.advance(60.0);
+    for instant in ["08:01", "08:02", "08:02:29"] {
+        world.advance_to(instant);
         instance.live(0).await;
     }
-    assert_eq!(instance.lines(&task).await, ["08:01 succeeded", "08:02 skipped overlap", "08:03 queued busy"]);
-    world.advance(90.0);
+    assert_eq!(instance.lines(&task).await, ["08:01 queued busy", "08:02 skipped overlap"]);
+    world.advance_to("08:02:30");
     instance.live(0).await;
-    assert_eq!(instance.lines(&task).await[2..], ["08:03 succeeded", "08:04 skipped overlap"].map(String::from));
-    instance.finish(&world).await;
+    assert_eq!(instance.lines(&task).await, ["08:01 succeeded", "08:02 skipped overlap"]);
+    instance.crash();
 }
 
 async fn a_run_behind_goes_on_though_its_task_changed_its_mind(world: World) {
@@ -147,16 +153,10 @@ async fn a_run_behind_goes_on_though_its_task_changed_its_mind(world: World) {
         world.advance(60.0);
         instance.live(1).await;
     }
-    let stored = instance.stored(&task).await;
-    let mut spec = stored.spec.clone();
-    let reveille::trigger::Trigger::Schedule(schedule) = &mut spec.trigger;
-    schedule.overlap = reveille::trigger::Overlap::Skip;
-    let edit = reveille::task::change::TaskChange::Edit { version: stored.version, name: stored.name, spec: Box::new(spec) };
-    let id = task.id;
-    instance.on(move |store| async move { store.change_task(&reveille::id::Scope::Every, id, &edit).await }).await.unwrap();
+    instance.edit(&task, json!({ "trigger": every_minute("skip", json!([]))["trigger"] })).await;
     world.journal.open_gate();
     instance.settle(0).await;
-    world.advance(60.0);
+    world.advance(61.0);
     instance.rescue().await;
     instance.settle(0).await;
     assert_eq!(instance.lines(&task).await, ["08:01 succeeded", "08:02 succeeded"]);

@@ -1,1 +1,131 @@
-//! x
+//! Instances that come, share and go: the real loops on the real clock, and two on one database.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use reveille::clock::{Clock, signed};
+use reveille::engine::Running;
+use reveille::run::RunState;
+use serde_json::{Value, json};
+
+use crate::support::app::Instance;
+use crate::support::journal::Ended;
+use crate::support::world::{World, on_both};
+
+on_both! {
+    the_loops_fire_execute_and_stop
+    a_stop_waits_for_runs_and_hands_back_what_does_not_end
+}
+
+async fn stop(instance: &Instance, running: Running) {
+    instance.on(|_| async move { running.stop().await }).await;
+}
+
+/// A schedule whose first instant is that long after the present.
+fn after(clock: &Clock, wait: Duration) -> Value {
+    json!({ "type": "schedule", "at": (clock.now() + signed(wait)).to_rfc3339() })
+}
+
+async fn the_loops_fire_execute_and_stop(mut world: World) {
+    world.settings.lease_seconds = 1.0;
+    world.clock = Clock::system();
+    let mut instance = world.instance();
+    let running = instance.start().await;
+    let trigger = json!({ "type": "schedule", "interval": "1s", "overlap": "queue_all" });
+    let task = instance.task(json!({ "trigger": trigger, "max_runs": 2 })).await;
+    let slow = instance.task(json!({ "acts": ["wait"] })).await;
+    // it needs several heartbeats
+    let slow = instance.run_now(&slow).await;
+    instance.until(slow, |run| run.state == RunState::Running).await;
+    loop {
+        let runs = instance.runs(&task).await;
+        if let [_, second] = runs.as_slice() {
+            instance.until(second.id, |run| run.state == RunState::Succeeded).await;
+            break;
+        }
+        reveille::clock::pause(Duration::from_millis(20)).await;
+    }
+    assert_eq!(instance.late_services(), [""; 0]);
+    world.journal.open_gate();
+    let slow = instance.until(slow, |run| run.state.is_final()).await;
+    assert_eq!((slow.state, slow.attempt, slow.crashes), (RunState::Succeeded, 1, 0));
+    for begun in world.journal.begun() {
+        let run = instance.run(begun.run_id).await;
+        assert!(begun.at >= run.scheduled_for, "{} began at {}", begun.fire_key, begun.at);
+    }
+    stop(&instance, running).await;
+    assert_eq!(instance.late_services(), [""; 0], "nobody waits for the ticks of what has stopped");
+    instance.finish(&world).await;
+}
+
+async fn a_stop_waits_for_runs_and_hands_back_what_does_not_end(mut world: World) {
+    world.settings.shutdown_grace_seconds = 0.3;
+    world.clock = Clock::system();
+    let mut first = world.instance();
+    let running = first.start().await;
+    let mut start = Vec::new();
+    for act in [json!(["hang", "hang"]), json!(["deaf"]), json!(["wait"])] {
+        let task = first.task(json!({ "acts": act, "trigger": after(&world.clock, Duration::from_secs(3000)) })).await;
+        let id = first.run_now(&task).await;
+        first.until(id, |run| run.state == RunState::Running).await;
+        start.push(id);
+    }
+    // within the horizon: claimed, and not started when the stop comes
+    let ahead = first.task(json!({ "trigger": after(&world.clock, Duration::from_millis(1400)) })).await;
+    while first.runs(&ahead).await.is_empty() {
+        reveille::clock::pause(Duration::from_millis(5)).await;
+    }
+    world.journal.open_gate();
+    stop(&first, running).await;
+
+    let [hanging, deaf, waiting] = start[..] else { unreachable!() };
+    for id in [hanging, deaf] {
+        let run = first.run(id).await;
+        assert_eq!((run.state, run.attempt), (RunState::Queued, 0), "handed back, and no attempt is used up");
+    }
+    assert_eq!(world.journal.ended(hanging), [Ended::ByItself]);
+    assert_eq!(world.journal.ended(deaf), [Ended::Dropped]);
+    assert_eq!(first.run(waiting).await.state, RunState::Succeeded, "what ends within the grace is recorded");
+    assert_eq!(first.queue().await, [("ready".into(), 3)], "nothing stays claimed");
+    first.crash();
+}
+
+#[tokio::test]
+async fn two_instances_on_one_postgres_share_a_thousand_tasks_of_one_second_and_run_none_twice() {
+    let world = World::postgres().await;
+    let (one, other) = (world.instance(), world.instance());
+    let trigger = json!({ "type": "schedule", "at": "2027-03-01T08:01:00Z" });
+    for _ in 0..20 {
+        let created = (0..50).map(|_| one.task(json!({ "trigger": trigger })));
+        futures::future::join_all(created).await;
+    }
+    world.advance_to("08:00:59");
+    let shared = async |instance: &Instance| {
+        for _ in 0..3 {
+            instance.fire().await;
+        }
+        world.clock.sleep_until(crate::support::world::at("08:01")).await;
+        instance.settle_shared().await;
+    };
+    let release = async {
+        while world.number("select count(*) from runs").await < 1000 {
+            reveille::clock::pause(Duration::from_millis(5)).await;
+        }
+        world.advance_to("08:01");
+    };
+    tokio::join!(shared(&one), shared(&other), release);
+
+    let mut of_task: BTreeMap<uuid::Uuid, usize> = BTreeMap::new();
+    let mut of_instance = [0, 0];
+    for begun in world.journal.begun() {
+        *of_task.entry(begun.run_id).or_default() += 1;
+        of_instance[begun.instance] += 1;
+    }
+    assert_eq!(of_task.len(), 1000);
+    assert!(of_task.values().all(|times| *times == 1), "a run was executed twice");
+    assert!(of_instance.iter().all(|share| *share > 0), "{of_instance:?}");
+    assert_eq!(world.number("select count(*) from runs").await, 1000);
+    assert_eq!(world.number("select count(distinct task_id) from runs where state = 'succeeded'").await, 1000);
+    other.finish(&world).await;
+    one.finish(&world).await;
+}

@@ -1,194 +1,38 @@
 //! The service in the test's own process, on a clock that stands still: built by `app::build`, ticked by hand.
 //!
-//! A [`World`] has the database, the clock and the journal; instances come and go in it. Each instance has a runtime of
-//! its own, so that a crash takes all of it, as the death of a process would. What an instance leaves behind when it is
-//! finished (a queued run, a slot, a parked run) fails the test.
+//! Instances come and go in a [`World`]. Each has a runtime of its own, so that a crash takes all of it, as the death of
+//! a process would. What an instance leaves behind when it is finished (a queued run, a slot, a parked run) fails the test.
 
-use std::path::Path;
-use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use reveille::app::{Built, Extras, build};
 use reveille::clock::{Clock, pause};
 use reveille::config::Config;
 use reveille::engine::service::{Next, Service, TickError};
 use reveille::engine::{self, Engine};
+use reveille::executor::Executor;
 use reveille::http;
 use reveille::id::{Scope, Tenant, new_id};
 use reveille::notification::{Addresses, Delivery, Recipient};
 use reveille::run::{Run, RunState};
-use reveille::secret::{Secret, SecretUrl};
-use reveille::store::{self, DeliveryFilter, RunFilter, Store};
+use reveille::store::{Cancelled, DeliveryFilter, RunFilter, Store};
+use reveille::task::change::TaskChange;
 use reveille::task::{Draft, Task};
 use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::binary::TempDir;
-use super::journal::Journal;
-use super::postgres::Database;
+use super::world::{World, at};
 
 /// How long anything may take on a loaded machine with two cores.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks at something that comes by itself.
 const LOOK: Duration = Duration::from_millis(2);
-/// Instances on Postgres share their keys.
-const MASTER_KEY: &str = "test:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
-
-/// Runs each of these cases on SQLite and on Postgres.
-macro_rules! on_both {
-    ($($case:ident)*) => { $(
-        mod $case {
-            #[tokio::test]
-            async fn sqlite() {
-                super::$case($crate::support::app::World::sqlite()).await;
-            }
-
-            #[tokio::test]
-            async fn postgres() {
-                super::$case($crate::support::app::World::postgres().await).await;
-            }
-        }
-    )* };
-}
-pub(crate) use on_both;
-
-/// An instant of the day on which all tests take place: `08:00`, `08:00:30`, or `02 08:00` of another day of the month.
-pub fn at(text: &str) -> DateTime<Utc> {
-    let (day, time) = text.split_once(' ').unwrap_or(("01", text));
-    let seconds = if time.len() > 5 { "" } else { ":00" };
-    format!("2027-03-{day}T{time}{seconds}Z").parse().unwrap_or_else(|error| panic!("{text}: {error}"))
-}
-
-/// What outlives an instance. It begins at 08:00.
-pub struct World {
-    pub clock: Clock,
-    pub journal: Journal,
-    pub settings: engine::Settings,
-    database: Kept,
-    dir: TempDir,
-    instances: AtomicUsize,
-}
-
-enum Kept {
-    Sqlite,
-    Postgres(Database),
-}
-
-impl World {
-    pub fn sqlite() -> World {
-        World::new(Kept::Sqlite)
-    }
-
-    pub async fn postgres() -> World {
-        let migrate = |url: String| async move {
-            let settings = store::Settings { url: SecretUrl::new(url), max_connections: 2 };
-            let store = Store::open(&settings, Path::new("."), Clock::system(), |_| {}).await.expect("migrate");
-            store.close().await;
-        };
-        World::new(Kept::Postgres(Database::copy_of("engine_template", migrate).await))
-    }
-
-    fn new(database: Kept) -> World {
-        World {
-            clock: Clock::manual(at("08:00")),
-            journal: Journal::new(),
-            settings: engine::Settings::default(),
-            database,
-            dir: TempDir::new(),
-            instances: AtomicUsize::new(0),
-        }
-    }
-
-    pub fn is_postgres(&self) -> bool {
-        matches!(self.database, Kept::Postgres(_))
-    }
-
-    /// Moves the clock to an instant of [`at`].
-    pub fn advance_to(&self, text: &str) {
-        self.clock.advance(at(text) - self.clock.now());
-    }
-
-    /// Moves the clock by seconds.
-    pub fn advance(&self, seconds: f64) {
-        self.clock.advance(TimeDelta::milliseconds((seconds * 1000.0) as i64));
-    }
-
-    /// A service on this world's database and clock, built and not running.
-    pub fn instance(&self) -> Instance {
-        self.instance_on(self.clock.clone())
-    }
-
-    /// A service with a clock of its own.
-    pub fn instance_on(&self, clock: Clock) -> Instance {
-        let number = self.instances.fetch_add(1, Ordering::Relaxed);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        let (config, executor) = (self.config(), self.journal.executor(number));
-        let handle = runtime.handle().clone();
-        let building = move || {
-            let extras = Extras { executors: vec![executor], ..Extras::default() };
-            handle.block_on(build(&config, clock, extras, CancellationToken::new(), |_| {})).expect("a service")
-        };
-        let Built { store, engine, http, .. } = std::thread::spawn(building).join().expect("a service");
-        let stop = CancellationToken::new();
-        let _in_it = runtime.enter();
-        drop(engine.finisher.run(stop.clone()));
-        Instance { number, store, engine: Some(engine), http: Some(http), runtime: Some(runtime), stop }
-    }
-
-    fn config(&self) -> Config {
-        let mut config = Config::default();
-        config.server.data_dir = self.dir.path().to_string_lossy().into_owned();
-        config.engine = self.settings.clone();
-        if let Kept::Postgres(database) = &self.database {
-            config.database.url = SecretUrl::new(database.url.clone());
-            config.vault.master_keys = vec![Secret::new(MASTER_KEY)];
-        }
-        config
-    }
-
-    /// Changes or damages what is stored, behind the service's back. The text may differ: `(sqlite, postgres)`.
-    pub async fn execute(&self, sqlite: &str, postgres: &str) {
-        let done = match &self.database {
-            Kept::Sqlite => self.file().await.execute(AssertSqlSafe(sqlite)).await.map(|done| done.rows_affected()),
-            Kept::Postgres(database) => {
-                let mut connection = all_tenants(database).await;
-                connection.execute(AssertSqlSafe(postgres)).await.map(|done| done.rows_affected())
-            }
-        };
-        assert!(done.expect("a statement") > 0, "nothing was changed by {sqlite}");
-    }
-
-    /// One number, asked behind the service's back.
-    pub async fn number(&self, query: &'static str) -> i64 {
-        let number = match &self.database {
-            Kept::Sqlite => sqlx::query_scalar(query).fetch_one(&mut self.file().await).await,
-            Kept::Postgres(database) => sqlx::query_scalar(query).fetch_one(&mut all_tenants(database).await).await,
-        };
-        number.unwrap_or_else(|error| panic!("{query}: {error}"))
-    }
-
-    async fn file(&self) -> SqliteConnection {
-        let url = format!("sqlite://{}", self.dir.path().join("reveille.db").display());
-        let options = sqlx::sqlite::SqliteConnectOptions::from_str(&url).expect("a path").busy_timeout(PATIENCE);
-        SqliteConnection::connect_with(&options).await.expect("the database file")
-    }
-}
-
-async fn all_tenants(database: &Database) -> PgConnection {
-    let mut connection = database.connect().await;
-    connection.execute("set reveille.tenant = '*'").await.expect("a setting");
-    connection
-}
 
 /// One service, ticked by hand.
 pub struct Instance {
@@ -201,6 +45,23 @@ pub struct Instance {
 }
 
 impl Instance {
+    /// Builds a service in a runtime of its own; only the writer of ends runs, everything else is ticked.
+    pub(super) fn build(number: usize, config: Config, clock: Clock, executor: Arc<dyn Executor>) -> Instance {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+        let handle = runtime.handle().clone();
+        let building = move || {
+            let extras = Extras { executors: vec![executor], ..Extras::default() };
+            handle.block_on(build(&config, clock, extras, CancellationToken::new(), |_| {})).expect("a service")
+        };
+        let Built { store, engine, http, .. } = std::thread::spawn(building).join().expect("a service");
+        let stop = CancellationToken::new();
+        let in_it = runtime.enter();
+        drop(engine.finisher.run(stop.clone()));
+        drop(in_it);
+        Instance { number, store, engine: Some(engine), http: Some(http), runtime: Some(runtime), stop }
+    }
+
     pub fn engine(&self) -> &Engine {
         self.engine.as_ref().expect("an engine that was not started")
     }
@@ -241,7 +102,9 @@ impl Instance {
     pub async fn recipient(&self) {
         let addresses = Addresses { email: Some("ann@example.org".into()), webhook: None };
         let ann = Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, fallback: vec![] };
-        self.on(|store| async move { store.put_recipient(&Scope::Every, "ann", &ann, 0).await }).await.expect("written");
+        self.on(|store| async move { store.put_recipient(&Scope::Every, "ann", &ann, 0).await })
+            .await
+            .expect("written");
     }
 
     /// Asks the store, in this instance's runtime.
@@ -291,8 +154,19 @@ impl Instance {
         self.tick(&self.engine().rescuer).await.expect("a rescue");
     }
 
-    /// Records and starts what is due, and waits until it has ended but for `running` runs.
+    /// What the worker waits for from now on; older hints are used up.
+    pub fn worker_hint(&self) -> BoxFuture<'static, ()> {
+        loop {
+            let mut hint = self.engine().worker.hint();
+            if (&mut hint).now_or_never().is_none() {
+                return hint;
+            }
+        }
+    }
+
+    /// Picks up what was left, records and starts what is due, and waits until it has ended but for `running` runs.
     pub async fn live(&self, running: i64) {
+        self.rescue().await;
         self.fire().await;
         self.settle(running).await;
     }
@@ -314,6 +188,21 @@ impl Instance {
         }
     }
 
+    /// Starts what it can get until the queue is empty, which other instances work on, too.
+    pub async fn settle_shared(&self) {
+        let started = Instant::now();
+        while !self.queue().await.is_empty() {
+            assert!(started.elapsed() < PATIENCE, "the queue has {:?}", self.queue().await);
+            self.work().await;
+        }
+    }
+
+    /// Services that the loops should have ticked lately, and have not.
+    pub fn late_services(&self) -> Vec<&'static str> {
+        let late = self.http().metrics.late_services(self.store.clock().now());
+        late.into_iter().map(|late| late.service).collect()
+    }
+
     /// How many runs are ready, claimed, started and parked; those that are none are left out.
     pub async fn queue(&self) -> Vec<(String, i64)> {
         let counts = self.on(|store| async move { store.count_runs(&Scope::Every).await }).await.expect("counts");
@@ -325,7 +214,8 @@ impl Instance {
     /// The task's runs, oldest first.
     pub async fn runs(&self, task: &Task) -> Vec<Run> {
         let filter = RunFilter { task_id: Some(task.id), limit: 10_000, ..RunFilter::default() };
-        let mut runs = self.on(|store| async move { store.list_runs(&Scope::Every, &filter).await }).await.expect("runs");
+        let mut runs =
+            self.on(|store| async move { store.list_runs(&Scope::Every, &filter).await }).await.expect("runs");
         runs.reverse();
         runs
     }
@@ -333,7 +223,7 @@ impl Instance {
     /// The task's runs in the order of their instants, a line each: see [`line`].
     pub async fn lines(&self, task: &Task) -> Vec<String> {
         let mut runs = self.runs(task).await;
-        runs.sort_by_key(|run| (run.missed.as_ref().filter(|_| is_skipped(run)).map_or(run.scheduled_for, |m| m.from)));
+        runs.sort_by_key(|run| run.missed.as_ref().filter(|_| is_skipped(run)).map_or(run.scheduled_for, |m| m.from));
         runs.iter().map(line).collect()
     }
 
@@ -352,6 +242,37 @@ impl Instance {
             assert!(started.elapsed() < PATIENCE, "waited in vain: {run:#?}");
             pause(LOOK).await;
         }
+    }
+
+    pub async fn change(&self, task: &Task, change: TaskChange) -> Task {
+        let id = task.id;
+        self.on(move |store| async move { store.change_task(&Scope::Every, id, &change).await })
+            .await
+            .expect("a change")
+    }
+
+    /// Changes fields of a task, as PATCH does.
+    pub async fn edit(&self, task: &Task, json: Value) -> Task {
+        let stored = self.stored(task).await;
+        let draft = Draft::patch(&stored, &json, &self.http().known, self.store.clock().now());
+        let Draft { name, spec, .. } = draft.unwrap_or_else(|faults| panic!("{faults}"));
+        self.change(task, TaskChange::Edit { version: stored.version, name, spec: Box::new(spec) }).await
+    }
+
+    /// Records a run now, as a person may.
+    pub async fn run_now(&self, task: &Task) -> Uuid {
+        let (task_id, now) = (task.id, self.store.clock().now());
+        let id = new_id(now);
+        self.on(move |store| async move { store.run_now(&Scope::Every, task_id, id, None, now, None).await })
+            .await
+            .expect("a run");
+        id
+    }
+
+    pub async fn cancel(&self, id: Uuid) -> Cancelled {
+        self.on(move |store| async move { store.cancel_run(&Scope::Every, id, "no longer needed").await })
+            .await
+            .expect("a run that can be cancelled")
     }
 
     pub async fn stored(&self, task: &Task) -> Task {
@@ -426,7 +347,12 @@ pub fn line(run: &Run) -> String {
     let reason = run.reason.as_deref().or(run.error.as_ref().map(|fault| fault.code.as_str()));
     let stands_for = run.missed.as_ref().filter(|_| !is_skipped(run));
     let more = stands_for.map(|m| format!(" +{} from {}", m.count.unwrap_or(0), range(m.from, m.to, m.count)));
-    format!("{what} {}{}{}", run.state.as_str(), reason.map_or(String::new(), |r| format!(" {r}")), more.unwrap_or_default())
+    format!(
+        "{what} {}{}{}",
+        run.state.as_str(),
+        reason.map_or(String::new(), |r| format!(" {r}")),
+        more.unwrap_or_default()
+    )
 }
 
 fn instant(instant: DateTime<Utc>) -> String {

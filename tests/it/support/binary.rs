@@ -4,12 +4,15 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use reveille::clock;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
 /// How long a start or a stop may take on a loaded machine with two cores.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How often its log is looked at.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// A directory that goes with its owner.
 pub struct TempDir(PathBuf);
@@ -36,6 +39,8 @@ impl Drop for TempDir {
 pub struct Service {
     pub dir: TempDir,
     settings: Vec<(String, String)>,
+    /// What the first start printed; later ones know it and print nothing.
+    admin_token: Option<String>,
     running: Option<Running>,
 }
 
@@ -43,13 +48,14 @@ struct Running {
     child: Child,
     stdout: Lines<BufReader<ChildStdout>>,
     address: String,
-    admin_token: Option<String>,
+    /// Everything it printed until it was ready.
+    announced: String,
 }
 
 impl Service {
     /// A service that is not running yet, on SQLite in its own directory.
     pub fn new() -> Service {
-        Service { dir: TempDir::new(), settings: Vec::new(), running: None }
+        Service { dir: TempDir::new(), settings: Vec::new(), admin_token: None, running: None }
     }
 
     /// Sets one environment variable for every start, such as `("REVEILLE_DATABASE__URL", url)`.
@@ -81,9 +87,12 @@ impl Service {
             .spawn()
             .expect("start the binary");
         let stdout = BufReader::new(child.stdout.take().expect("its stdout")).lines();
-        let mut running = Running { child, stdout, address: String::new(), admin_token: None };
+        let mut running = Running { child, stdout, address: String::new(), announced: String::new() };
         let answered = timeout(PATIENCE, running.read_until_ready()).await;
         assert_eq!(answered, Ok(true), "the service did not start; it logged:\n{}", self.log());
+        if let Some(token) = running.announced.split_whitespace().find(|word| word.starts_with("rv_")) {
+            self.admin_token = Some(token.to_owned());
+        }
         &self.running.insert(running).address
     }
 
@@ -92,9 +101,14 @@ impl Service {
         &self.running().address
     }
 
-    /// The admin token that the first start prints.
+    /// The admin token that the first start printed.
     pub fn admin_token(&self) -> Option<&str> {
-        self.running().admin_token.as_deref()
+        self.admin_token.as_deref()
+    }
+
+    /// What this start printed until it was ready.
+    pub fn announced(&self) -> &str {
+        &self.running().announced
     }
 
     pub fn process_id(&self) -> u32 {
@@ -112,6 +126,18 @@ impl Service {
         let mut running = self.running.take().expect("a running service");
         signal("TERM", running.child.id().expect("a running process")).await;
         timeout(PATIENCE, running.child.wait()).await.expect("it ends after SIGTERM").expect("its exit status")
+    }
+
+    /// Its exit status once it has ended, for whatever reason.
+    pub async fn ended(&mut self) -> ExitStatus {
+        self.running.take().expect("a running service").child.wait().await.expect("its exit status")
+    }
+
+    /// Returns once this stands in its log.
+    pub async fn until_logged(&self, text: &str) {
+        while !self.log().contains(text) {
+            clock::pause(LOOK).await;
+        }
     }
 
     /// What it has logged, over all starts.
@@ -136,12 +162,11 @@ impl Service {
 }
 
 impl Running {
-    /// Reads `admin token  rv_…` and `listening on http://…`; false when the output ends before.
+    /// Reads on until `listening on http://…`; false when the output ends before.
     async fn read_until_ready(&mut self) -> bool {
         while let Ok(Some(line)) = self.stdout.next_line().await {
-            if let Some(token) = line.split_whitespace().find(|word| word.starts_with("rv_")) {
-                self.admin_token = Some(token.trim_end_matches(',').to_owned());
-            }
+            self.announced.push_str(&line);
+            self.announced.push('\n');
             if let Some(address) = line.split_whitespace().find(|word| word.starts_with("http://"))
                 && line.contains("listening")
             {

@@ -1,8 +1,8 @@
 //! An executor that does as its task says, and a journal of what it was given. The journal outlives instances, so that
 //! a test sees what was executed on both sides of a crash.
 //!
-//! `action.config.acts` lists what each attempt does, the last one over and over: `succeed`, `say:TEXT`, `retry`,
-//! `retry:SECONDS` (Retry-After), `fail`, `skip`, `panic`, `hang` (until it is asked to end), `deaf` (for ever, whatever
+//! `action.config.acts` lists what each attempt does, the last one over and over: `succeed`, `say:TEXT`, `nul` (says a text with a NUL), `retry`,
+//! `retry:SECONDS` (Retry-After), `fail`, `skip`, `panic`, `hang` (until it is asked to end), `sleep:SECONDS`, `deaf` (for ever, whatever
 //! is asked), `wait` (until the test opens the gate), `give_up` (as `hang`, but calls what it was asked a passing fault).
 
 use std::sync::{Arc, Mutex};
@@ -123,6 +123,7 @@ impl Scripted {
         let attempt = (job.run.attempt.max(1) - 1) as usize;
         let act = acts[attempt.min(acts.len() - 1)];
         match act.split_once(':').unwrap_or((act, "")) {
+            ("nul", _) => Ok(said("a\0b")),
             ("succeed", _) => Ok(said("done")),
             ("say", text) => Ok(said(text)),
             ("retry", "") => Err(RunError::retry("busy", "try again")),
@@ -139,6 +140,10 @@ impl Scripted {
                 Err(RunError::retry("interrupted", "a connection broke"))
             }
             ("deaf", _) => std::future::pending().await,
+            ("sleep", seconds) => {
+                job.clock.sleep(Duration::from_secs(seconds.parse().expect("seconds"))).await;
+                Ok(said("slept"))
+            }
             ("wait", _) => {
                 let _ = self.journal.0.gate.subscribe().wait_for(|open| *open).await;
                 Ok(said("waited"))

@@ -52,11 +52,12 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
+        // as the owner of the server: the database's own role may not end an autovacuum that is at work in there
         let statement = format!("drop database if exists {} with (force)", self.name);
         // a destructor can't wait in the test's own runtime
         let dropped = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            runtime.block_on(async { run(&mut connect(&servers::postgres_url()).await, statement).await });
+            runtime.block_on(async { run(&mut connect(&servers::postgres_owner_url()).await, statement).await });
         });
         if dropped.join().is_err() && !std::thread::panicking() {
             panic!("the database {} could not be dropped", self.name);

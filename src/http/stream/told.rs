@@ -1,0 +1,131 @@
+//! What a client was told already, live or from the transcript, so that nothing is told twice.
+
+use std::collections::HashSet;
+
+use crate::run::stream::StreamEvent;
+use crate::run::transcript::{Entry, Message};
+
+/// The memory of one stream. It grows with the turns of its run, and goes with its client.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// The turn that tool events belong to, which do not say it themselves.
+    turn: i64,
+    begun: HashSet<i64>,
+    ended: HashSet<i64>,
+    /// By turn, because some models count their calls anew in each.
+    calls: HashSet<(i64, String)>,
+    results: HashSet<(i64, String)>,
+}
+
+impl Told {
+    /// Whether a live event is news. A message may begin again, when a call of the model is tried again.
+    pub fn hears(&mut self, event: &StreamEvent) -> bool {
+        if let StreamEvent::MessageStart { turn } | StreamEvent::MessageEnd { turn, .. } = event {
+            self.turn = self.turn.max(*turn);
+        }
+        self.is_news(self.turn, event)
+    }
+
+    /// The events of a committed entry that are news.
+    pub fn reads(&mut self, entry: &Entry) -> Vec<StreamEvent> {
+        self.turn = self.turn.max(entry.turn);
+        let begun = self.begun.contains(&entry.turn);
+        let mut news = events(entry);
+        news.retain(|event| !(begun && matches!(event, StreamEvent::MessageStart { .. })));
+        news.retain(|event| self.is_news(entry.turn, event));
+        news
+    }
+
+    fn is_news(&mut self, turn: i64, event: &StreamEvent) -> bool {
+        match event {
+            StreamEvent::MessageStart { turn } => {
+                self.begun.insert(*turn);
+                !self.ended.contains(turn)
+            }
+            StreamEvent::MessageChunk { turn, .. } => !self.ended.contains(turn),
+            StreamEvent::MessageEnd { turn, .. } => self.ended.insert(*turn),
+            StreamEvent::ToolCallStart { id, .. } => self.calls.insert((turn, id.clone())),
+            StreamEvent::ToolResult { id, .. } => self.results.insert((turn, id.clone())),
+            _ => true,
+        }
+    }
+}
+
+/// What an entry of the transcript would have been told as, live.
+fn events(entry: &Entry) -> Vec<StreamEvent> {
+    match &entry.message {
+        Message::System { .. } | Message::User { .. } => Vec::new(),
+        Message::Assistant { text, tool_calls } => {
+            let end = StreamEvent::MessageEnd { turn: entry.turn, text: text.clone().unwrap_or_default() };
+            let calls = tool_calls.iter().map(|call| StreamEvent::ToolCallStart {
+                tool: call.name.clone(),
+                args: call.arguments.clone(),
+                id: call.id.clone(),
+            });
+            [StreamEvent::MessageStart { turn: entry.turn }, end].into_iter().chain(calls).collect()
+        }
+        Message::Tool { call_id, name, content, is_error } => vec![StreamEvent::ToolResult {
+            tool: name.clone(),
+            id: call_id.clone(),
+            result: content.clone(),
+            error: *is_error,
+        }],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::run::Usage;
+    use crate::run::transcript::ToolCall;
+
+    fn start(turn: i64) -> StreamEvent {
+        StreamEvent::MessageStart { turn }
+    }
+
+    fn end(turn: i64) -> StreamEvent {
+        StreamEvent::MessageEnd { turn, text: "hello".into() }
+    }
+
+    fn chunk(turn: i64) -> StreamEvent {
+        StreamEvent::MessageChunk { turn, text: "he".into() }
+    }
+
+    fn call() -> StreamEvent {
+        StreamEvent::ToolCallStart { tool: "t".into(), args: json!({}), id: "call_0".into() }
+    }
+
+    fn entry(turn: i64) -> Entry {
+        let call = ToolCall { id: "call_0".into(), name: "t".into(), arguments: json!({}) };
+        let message = Message::Assistant { text: Some("hello".into()), tool_calls: vec![call] };
+        let at = chrono::DateTime::UNIX_EPOCH;
+        Entry { seq: turn, turn, at, message, usage: Usage::default(), duration_ms: None }
+    }
+
+    #[test]
+    fn what_was_heard_is_not_read_and_what_was_read_is_not_heard() {
+        let mut told = Told::default();
+        assert!(told.hears(&start(1)) && told.hears(&chunk(1)) && told.hears(&end(1)) && told.hears(&call()));
+        assert_eq!(told.reads(&entry(1)), []);
+        assert_eq!(told.reads(&entry(2)), [start(2), end(2), call()]);
+        assert!(![start(2), chunk(2), end(2), call()].iter().any(|late| told.hears(late)));
+    }
+
+    #[test]
+    fn a_call_id_that_comes_again_in_another_turn_is_another_call() {
+        let mut told = Told::default();
+        assert!(told.hears(&end(1)) && told.hears(&call()) && !told.hears(&call()));
+        assert!(told.hears(&end(2)) && told.hears(&call()));
+        assert_eq!(told.reads(&entry(1)), []);
+        assert_eq!(told.reads(&entry(3)), [start(3), end(3), call()]);
+    }
+
+    #[test]
+    fn a_message_may_begin_again_live_but_is_read_as_begun_once() {
+        let mut told = Told::default();
+        assert!(told.hears(&start(1)) && told.hears(&chunk(1)) && told.hears(&start(1)));
+        assert_eq!(told.reads(&entry(1)), [end(1), call()]);
+    }
+}

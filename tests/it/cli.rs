@@ -1,0 +1,94 @@
+//! The command line, as it is typed: the real binary, its output, its exit codes.
+
+mod check;
+mod client;
+mod demo;
+mod help;
+mod schedule;
+mod serve;
+
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use crate::support::binary::{Service, TempDir, reveille};
+
+/// Someone who types commands in a directory.
+struct Shell<'a> {
+    dir: &'a Path,
+    environment: Vec<(&'static str, String)>,
+}
+
+/// What a command did.
+struct Done {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl<'a> Shell<'a> {
+    fn in_dir(dir: &'a TempDir) -> Shell<'a> {
+        Shell { dir: dir.path(), environment: Vec::new() }
+    }
+
+    /// Beside a running service, as its admin.
+    fn beside(service: &'a Service) -> Shell<'a> {
+        let token = service.admin_token().expect("an admin token").to_owned();
+        let environment = vec![("REVEILLE_URL", service.url().to_owned()), ("REVEILLE_TOKEN", token)];
+        Shell { dir: service.dir.path(), environment }
+    }
+
+    fn with(mut self, name: &'static str, value: impl Into<String>) -> Shell<'a> {
+        self.environment.push((name, value.into()));
+        self
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = reveille(self.dir);
+        command.args(arguments).envs(self.environment.iter().map(|(name, value)| (name, value))).kill_on_drop(true);
+        command
+    }
+
+    async fn run(&self, arguments: &[&str]) -> Done {
+        Done::of(self.command(arguments).output().await.expect("run the binary"))
+    }
+
+    /// A command that reads `text` from its standard input.
+    async fn fed(&self, arguments: &[&str], text: &str) -> Done {
+        let mut command = self.command(arguments);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("run");
+        child.stdin.take().expect("its stdin").write_all(text.as_bytes()).await.expect("feed it");
+        Done::of(child.wait_with_output().await.expect("run the binary"))
+    }
+
+    /// What a command that must succeed prints.
+    async fn ok(&self, arguments: &[&str]) -> String {
+        let done = self.run(arguments).await;
+        assert_eq!(done.code, 0, "{arguments:?}\n{}{}", done.out, done.err);
+        done.out
+    }
+
+    /// What a command that must succeed answers with `--json`.
+    async fn json(&self, arguments: &[&str]) -> Value {
+        let printed = self.ok(&[arguments, &["--json"]].concat()).await;
+        serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{arguments:?}: {error}\n{printed}"))
+    }
+
+    /// What a command that must be refused says.
+    async fn refused(&self, arguments: &[&str]) -> String {
+        let done = self.run(arguments).await;
+        assert_eq!(done.code, 1, "{arguments:?}\n{}{}", done.out, done.err);
+        done.err
+    }
+}
+
+impl Done {
+    fn of(output: Output) -> Done {
+        let text = |bytes| String::from_utf8(bytes).expect("output in UTF-8");
+        Done { code: output.status.code().expect("an exit code"), out: text(output.stdout), err: text(output.stderr) }
+    }
+}

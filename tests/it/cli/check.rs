@@ -1,0 +1,91 @@
+//! `reveille check`: each thing that is wrong is found, with a hint; what is right is left alone.
+
+use serde_json::{Value, json};
+
+use super::Shell;
+use crate::support::binary::{Service, TempDir};
+use crate::support::model::{ModelServer, OpenAiFormat};
+use crate::support::postgres::Database;
+use crate::support::servers;
+use crate::support::smtp::MailServer;
+
+/// `{name: verdict}` of what `check --json` answers.
+fn verdicts(answer: &Value) -> Value {
+    let checks = answer["checks"].as_array().unwrap().iter();
+    checks.map(|check| (check["name"].as_str().unwrap().to_owned(), check["verdict"].clone())).collect()
+}
+
+#[tokio::test]
+async fn with_no_configuration_at_all_nothing_is_wrong_and_nothing_is_made() {
+    let dir = TempDir::new();
+    let answer = Shell::in_dir(&dir).json(&["check"]).await;
+    assert_eq!(
+        verdicts(&answer),
+        json!({ "configuration": "fine", "data directory": "fine", "database": "fine", "keys": "fine",
+                "egress": "fine", "model": "odd", "email": "fine" })
+    );
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "a look leaves nothing behind");
+}
+
+#[tokio::test]
+async fn a_database_that_a_service_uses_is_fine() {
+    let mut service = Service::new();
+    service.start().await;
+    let said = Shell::beside(&service).ok(&["check"]).await;
+    assert!(said.contains("./data/reveille.db is in use by a running service"), "{said}");
+}
+
+#[tokio::test]
+async fn servers_that_answer_are_fine() {
+    let dir = TempDir::new();
+    let (model, mail, database) =
+        (ModelServer::start::<OpenAiFormat>().await, MailServer::start().await, Database::empty().await);
+    let key = "k1:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+    let config = format!(
+        "[database]\nurl = \"{}\"\n[vault]\nmaster_keys = [\"{key}\"]\n\
+         [llm.models.main]\nbase_url = \"{}\"\nmodel = \"m\"\n[channels.email]\nurl = \"smtp://{}\"\nfrom = \"a@b.c\"\n",
+        database.url,
+        model.url(),
+        mail.address()
+    );
+    std::fs::write(dir.path().join("reveille.toml"), config).unwrap();
+    let shell = Shell::in_dir(&dir);
+    assert_eq!(
+        verdicts(&shell.json(&["check"]).await),
+        json!({ "configuration": "fine", "data directory": "fine", "database": "fine", "database role": "fine",
+                "keys": "fine", "egress": "fine", "model main": "fine", "email": "fine" })
+    );
+    assert!(shell.ok(&["check"]).await.contains("1 migration is run by `reveille migrate`"));
+    shell.ok(&["migrate"]).await;
+    assert!(shell.ok(&["check"]).await.contains("its tables are up to date"));
+}
+
+#[tokio::test]
+async fn everything_that_is_wrong_is_said_at_once_and_no_password_is() {
+    let dir = TempDir::new();
+    let config = "[database]\nurl = \"postgres://u:canary-1@127.0.0.1:1/x\"\n[server]\ndata_dir = \"/proc/nowhere\"\n\
+        [llm.models.main]\nbase_url = \"http://127.0.0.1:1/v1\"\nmodel = \"m\"\napi_key = \"canary-2\"\n\
+        [channels.email]\nurl = \"smtp://u:canary-3@127.0.0.1:1\"\nfrom = \"a@b.c\"\n[egress]\nallow = [\"10.0.0.0/99\"]\n";
+    std::fs::write(dir.path().join("reveille.toml"), config).unwrap();
+    let done = Shell::in_dir(&dir).run(&["check", "--json"]).await;
+    assert_eq!((done.code, done.err.as_str()), (1, "error: 6 things are wrong\n"));
+    assert!(!done.out.contains("canary"), "{}", done.out);
+    let answer: Value = serde_json::from_str(&done.out).unwrap();
+    assert_eq!(
+        verdicts(&answer),
+        json!({ "configuration": "fine", "data directory": "wrong", "database": "wrong", "keys": "wrong",
+                "egress": "wrong", "model main": "wrong", "email": "wrong" })
+    );
+}
+
+#[tokio::test]
+async fn a_role_that_sees_through_row_level_security_is_wrong() {
+    let dir = TempDir::new();
+    let shell = Shell::in_dir(&dir)
+        .with("REVEILLE_DATABASE__URL", servers::postgres_owner_url())
+        .with("REVEILLE_VAULT__MASTER_KEYS", "[\"k1:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\"]");
+    let done = shell.run(&["check"]).await;
+    assert_eq!(done.code, 1);
+    assert!(done.out.contains("`owner` is a superuser or has BYPASSRLS"), "{}", done.out);
+    assert!(done.out.contains("hint: create role reveille login nosuperuser nobypassrls"), "{}", done.out);
+}

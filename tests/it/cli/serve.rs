@@ -1,0 +1,115 @@
+//! `reveille serve` and `migrate`: the first start, the second, the wrong one, and the end.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::Shell;
+use crate::support::api::Api;
+use crate::support::binary::{Service, TempDir, signal};
+use crate::support::postgres::Database;
+
+/// A model that takes this long to answer.
+fn with_slow_model(service: Service, seconds: f64) -> Service {
+    let scenario = format!("[[steps]]\ntext = \"Good morning.\"\ndelay_seconds = {seconds:?}\n");
+    std::fs::write(service.dir.path().join("scenario.toml"), scenario).unwrap();
+    service.with_config("[llm.models.main]\nprovider = \"scripted\"\nscenario = \"scenario.toml\"\n")
+}
+
+async fn started_run(service: &Service) -> String {
+    let api = Api::of(service);
+    let task = json!({
+        "tenant_id": "ann", "name": "Slow", "trigger": { "type": "schedule", "cron": "@yearly" },
+        "action": { "instruction": "Say good morning." }, "output": null
+    });
+    let task = api.post("/v1/tasks", &task).await["id"].as_str().unwrap().to_owned();
+    api.post(&format!("/v1/tasks/{task}/run"), &json!({})).await;
+    let run = api.until_run(&task, "running", Duration::from_secs(30)).await;
+    run["id"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn the_first_start_prints_a_token_and_a_key_file_and_the_second_does_not() {
+    let mut service = Service::new();
+    service.start().await;
+    let token = service.admin_token().expect("an admin token").to_owned();
+    assert!(service.announced().contains("key file     ./data/master.key"), "{}", service.announced());
+    assert!(service.dir.path().join("data/reveille.db").exists());
+    assert!(!service.log().contains(&token), "a token is never logged");
+    assert!(service.terminate().await.success());
+
+    service.start().await;
+    assert!(
+        !service.announced().contains("rv_") && !service.announced().contains("key file"),
+        "{}",
+        service.announced()
+    );
+    assert_eq!(Api::new(service.url(), &token).get("/v1/tasks").await["items"], json!([]));
+    assert!(service.terminate().await.success());
+}
+
+#[tokio::test]
+async fn a_second_process_on_the_same_file_is_refused() {
+    let mut service = Service::new();
+    service.start().await;
+    let shell = Shell { dir: service.dir.path(), environment: Vec::new() };
+    for arguments in [&["serve", "--listen", "127.0.0.1:0"][..], &["migrate"]] {
+        let said = shell.refused(arguments).await;
+        assert!(said.contains("another process uses ./data/reveille.db\nhint: "), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_configuration_is_refused_with_its_places() {
+    let dir = TempDir::new();
+    std::fs::write(dir.path().join("reveille.toml"), "[engine]\nlease_secons = 3\n").unwrap();
+    assert_eq!(
+        Shell::in_dir(&dir).refused(&["serve"]).await,
+        "error: the configuration is not valid\n  \
+         reveille.toml:2:1: unknown key `engine.lease_secons`; did you mean `engine.lease_seconds`?\n\
+         hint: config/reveille.toml shows every key with its default\n"
+    );
+    std::fs::write(dir.path().join("reveille.toml"), "[egress]\nallow = [\"10.0.0.0/99\"]\n").unwrap();
+    let said = Shell::in_dir(&dir).with("REVEILLE_CHANNELS__WEBHOOK__TIMEOUT_SECONDS", "0").refused(&["serve"]).await;
+    assert!(said.contains("reveille.toml:2:1: `egress.allow.0`: "), "{said}");
+}
+
+#[tokio::test]
+async fn sigterm_lets_a_run_that_is_nearly_done_finish() {
+    let mut service = with_slow_model(Service::new(), 1.0);
+    service.start().await;
+    let run = started_run(&service).await;
+    assert!(service.terminate().await.success());
+    service.start().await;
+    let run = Api::of(&service).get(&format!("/v1/runs/{run}")).await;
+    assert_eq!(
+        (&run["state"], &run["attempt"], &run["output"]),
+        (&json!("succeeded"), &json!(1), &json!("Good morning."))
+    );
+}
+
+#[tokio::test]
+async fn a_second_sigterm_stops_at_once() {
+    let mut service = with_slow_model(Service::new(), 600.0);
+    service.start().await;
+    started_run(&service).await;
+    let process = service.process_id();
+    signal("TERM", process).await;
+    timeout(Duration::from_secs(30), service.until_logged("a second signal stops at once")).await.expect("it stops");
+    signal("TERM", process).await;
+    let ended = timeout(Duration::from_secs(10), service.ended()).await.expect("at once");
+    assert_eq!(ended.code(), Some(1));
+}
+
+#[tokio::test]
+async fn migrate_makes_the_tables_and_serve_needs_keys_on_postgres() {
+    let database = Database::empty().await;
+    let dir = TempDir::new();
+    let shell = Shell::in_dir(&dir).with("REVEILLE_DATABASE__URL", &database.url);
+    let said = shell.ok(&["migrate"]).await;
+    assert!(said.starts_with("the tables are up to date (postgres "), "{said}");
+    assert_eq!(shell.ok(&["migrate"]).await, said, "a second time changes nothing");
+    let said = shell.refused(&["serve", "--listen", "127.0.0.1:0"]).await;
+    assert!(said.contains("no master key"), "{said}");
+}

@@ -1,0 +1,42 @@
+//! What the store does, proved once for both databases: each case is one function over a store and a clock that stands
+//! still, and runs on SQLite and on Postgres. After each case the database must be in order: `world::INVARIANTS`.
+
+/// Makes of each case two tests, one on each database.
+macro_rules! on_both {
+    ($($case:ident),+ $(,)?) => {$(
+        mod $case {
+            #[tokio::test]
+            async fn sqlite() {
+                let world = $crate::conformance::world::World::sqlite().await;
+                super::$case(&world).await;
+                world.leave().await;
+            }
+
+            #[tokio::test]
+            async fn postgres() {
+                let world = $crate::conformance::world::World::postgres().await;
+                super::$case(&world).await;
+                world.leave().await;
+            }
+        }
+    )+};
+}
+
+mod connect;
+mod coverage;
+mod deliveries;
+mod fires;
+mod idempotency;
+mod lease;
+mod races;
+mod recipients;
+mod rescue;
+mod retention;
+mod runs;
+mod slots;
+mod tasks;
+mod tenants;
+mod texts;
+mod tokens;
+mod transcript;
+mod world;

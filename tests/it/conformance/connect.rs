@@ -1,0 +1,282 @@
+//! Opening the store, and a database that is late, refuses, lies about durability, or goes away.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use reveille::clock::{self, Clock};
+use reveille::id::Scope;
+use reveille::secret::SecretUrl;
+use reveille::store::{OpenError, Settings, Store, StoreError};
+use serde_json::json;
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+
+use super::world::{LEASE, START, WORKER, World, leases, never_waits, new_task, open_postgres};
+use crate::support::binary::TempDir;
+use crate::support::gate::Gate;
+use crate::support::postgres::Database;
+use crate::support::servers;
+
+on_both!(the_store_answers_and_says_what_it_stands_on, the_databases_clock_is_measured,);
+
+async fn the_store_answers_and_says_what_it_stands_on(world: &World) {
+    world.store.ping().await.unwrap();
+    let facts = world.store.facts().await.unwrap();
+    assert_eq!(
+        (facts.kind, facts.above_row_security),
+        (if world.is_postgres() { "postgres" } else { "sqlite" }, false)
+    );
+    let version: Vec<u32> = facts.version.split(['.', ' ']).map_while(|part| part.parse().ok()).collect();
+    assert!(version >= if world.is_postgres() { vec![13] } else { vec![3, 51, 3] }, "{}", facts.version);
+    // one that is closed answers that it is away
+    world.store.close().await;
+    let away = world.store.ping().await;
+    assert!(matches!(away, Err(StoreError::Unavailable(_))), "{away:?}");
+}
+
+async fn the_databases_clock_is_measured(world: &World) {
+    let before = clock::machine_now();
+    let measured = world.store.measure_clock().await.unwrap();
+    assert!(
+        measured.database_now >= before - TimeDelta::milliseconds(1)
+            && measured.database_now <= clock::machine_now() + TimeDelta::milliseconds(1)
+    );
+    assert_eq!(world.store.clock().now(), START, "a manual clock stays as it is");
+}
+
+fn sqlite_settings(url: &str) -> Settings {
+    Settings { url: SecretUrl::new(url), ..Settings::default() }
+}
+
+async fn open_sqlite(dir: &Path) -> Result<Store, OpenError> {
+    Store::open(&Settings::default(), dir, Clock::manual(START), never_waits).await
+}
+
+#[tokio::test]
+async fn a_second_one_on_the_same_sqlite_file_is_refused_and_a_later_one_finds_everything() {
+    let dir = TempDir::new();
+    let store = open_sqlite(dir.path()).await.unwrap();
+    let refused = open_sqlite(dir.path()).await.err().unwrap();
+    assert!(matches!(refused, OpenError::InUse(_)), "{refused:?}");
+    let told = refused.to_string();
+    assert!(told.contains("another process uses") && told.contains("reveille.db") && told.contains("hint:"), "{told}");
+
+    let (task, nominal) = new_task("a", json!({"interval": "1h"}), json!({}), START);
+    store.create_task(&task, nominal, None).await.unwrap();
+    store.close().await;
+    drop(store);
+    let store = open_sqlite(dir.path()).await.unwrap();
+    assert_eq!(store.get_task(&Scope::Every, task.id).await.unwrap(), task);
+}
+
+#[tokio::test]
+async fn what_a_process_that_is_gone_had_leased_is_free_when_its_sqlite_file_is_opened_again() {
+    let dir = TempDir::new();
+    let store = open_sqlite(dir.path()).await.unwrap();
+    let (task, nominal) = new_task("a", json!({"interval": "1h", "overlap": "allow"}), json!({}), START);
+    store.create_task(&task, nominal, None).await.unwrap();
+    for n in [1, 2] {
+        store.run_now(&Scope::Every, task.id, uuid::Uuid::from_u128(n), None, START, None).await.unwrap();
+    }
+    let claims = leases(&store.claim_runs(WORKER, START, 9).await.unwrap());
+    store.start_runs(&claims[..1], START + LEASE).await.unwrap();
+    store.close().await;
+    drop(store);
+
+    let store = open_sqlite(dir.path()).await.unwrap();
+    let soon = START + TimeDelta::milliseconds(1);
+    assert_eq!(store.reclaim(soon).await.unwrap(), 1);
+    let stranded = store.take_stranded(soon, TimeDelta::seconds(10), None, soon + LEASE, 9).await.unwrap();
+    assert_eq!(stranded.len(), 1);
+    assert!(stranded[0].crashed);
+}
+
+#[tokio::test]
+async fn an_address_that_can_not_be_meant_is_refused() {
+    let dir = TempDir::new();
+    for url in
+        ["mysql://localhost/x", "reveille.db", "sqlite::memory:", "sqlite://x.db?mode=memory", "postgres://:bad:port/"]
+    {
+        let refused = Store::open(&sqlite_settings(url), dir.path(), Clock::manual(START), never_waits).await.err();
+        assert!(matches!(refused, Some(OpenError::Url(_))), "{url}: {refused:?}");
+    }
+    std::fs::write(dir.path().join("text.db"), "this is no database, and long enough to be looked at as one").unwrap();
+    let url = format!("sqlite://{}/text.db", dir.path().display());
+    let refused = Store::open(&sqlite_settings(&url), dir.path(), Clock::manual(START), never_waits).await.err();
+    assert!(matches!(refused, Some(OpenError::Refused(_))), "{refused:?}");
+}
+
+async fn refusal(url: &str) -> OpenError {
+    let settings = Settings { url: SecretUrl::new(url), max_connections: 2 };
+    Store::open(&settings, Path::new("/nowhere"), Clock::manual(START), never_waits).await.err().expect("a refusal")
+}
+
+#[tokio::test]
+async fn a_postgres_that_refuses_us_is_not_waited_for() {
+    let database = Database::empty().await;
+    let with = |change: &dyn Fn(&mut url::Url)| {
+        let mut url = url::Url::parse(&database.url).unwrap();
+        change(&mut url);
+        String::from(url)
+    };
+    for url in [
+        with(&|url| url.set_password(Some("wrong")).unwrap()),
+        with(&|url| url.set_username("nobody_like_this").unwrap()),
+        with(&|url| url.set_path("/no_such_database")),
+    ] {
+        let refused = refusal(&url).await;
+        assert!(matches!(refused, OpenError::Refused(_)), "{refused:?}");
+        assert!(!refused.to_string().contains("wrong"), "the password is not told: {refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_postgres_that_may_lose_what_it_has_confirmed_is_refused_with_a_hint() {
+    let database = Database::empty().await;
+    let mut connection = database.connect().await;
+    let setting = format!("alter database {} set synchronous_commit = off", database.name);
+    sqlx::query(AssertSqlSafe(setting)).execute(&mut connection).await.unwrap();
+    let refused = refusal(&database.url).await;
+    assert!(matches!(refused, OpenError::Unfit(_)), "{refused:?}");
+    let told = refused.to_string();
+    assert!(told.contains("synchronous_commit = off") && told.contains("hint: set synchronous_commit = on"), "{told}");
+}
+
+#[tokio::test]
+async fn a_role_that_sees_through_row_level_security_is_told() {
+    let database = Database::empty().await;
+    let owner = url::Url::parse(&servers::postgres_owner_url()).unwrap();
+    let mut url = url::Url::parse(&database.url).unwrap();
+    url.set_username(owner.username()).unwrap();
+    url.set_password(owner.password()).unwrap();
+    let store = open_postgres(url.as_str(), &Clock::manual(START)).await;
+    assert!(store.facts().await.unwrap().above_row_security);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn two_instances_that_start_at_once_migrate_once() {
+    let database = Database::empty().await;
+    let clock = Clock::manual(START);
+    let stores = futures::future::join_all((0..3).map(|_| open_postgres(&database.url, &clock))).await;
+    let mut connection = database.connect().await;
+    let applied: i64 =
+        sqlx::query_scalar("select count(*) from _sqlx_migrations").fetch_one(&mut connection).await.unwrap();
+    assert_eq!(applied as usize, sqlx::migrate!("migrations/postgres").iter().count());
+    for store in stores {
+        store.close().await;
+    }
+}
+
+#[tokio::test]
+async fn an_instance_older_than_the_tables_goes_on() {
+    let world = World::postgres().await;
+    world
+        .plant(
+            "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
+             values (999999, 'of a later release', true, '', 0)",
+        )
+        .await;
+    world.other_instance().await.ping().await.unwrap();
+    world.leave().await;
+}
+
+#[tokio::test]
+async fn every_session_is_guarded_against_hanging() {
+    let world = World::postgres().await;
+    // one that waits for a lock gives up, and says so, instead of holding its connection
+    let task = world.task(json!({"interval": "1h"})).await;
+    let mut other = PgConnection::connect(&world.url()).await.unwrap();
+    let mut transaction = other.begin().await.unwrap();
+    let lock = "select 1 from due where task_id = $1 for update";
+    sqlx::query(lock).bind(task.id).execute(&mut *transaction).await.unwrap();
+    let waited = world.store.delete_task(&Scope::Every, task.id).await;
+    assert!(matches!(&waited, Err(StoreError::Unavailable(why)) if why.contains("lock")), "{waited:?}");
+    transaction.rollback().await.unwrap();
+    world.store.delete_task(&Scope::Every, task.id).await.unwrap();
+    world.leave().await;
+}
+
+#[tokio::test]
+async fn a_database_that_is_down_at_start_is_waited_for_and_that_is_told() {
+    let database = Database::empty().await;
+    let gate = Gate::before(&database.url).await;
+    let told = Mutex::new(Vec::<String>::new());
+    let (bell, mut rung) = tokio::sync::mpsc::unbounded_channel();
+    let waiting = |why: &str| {
+        told.lock().unwrap().push(why.to_owned());
+        let _ = bell.send(());
+    };
+    let settings = Settings { url: SecretUrl::new(gate.url(&database.url)), max_connections: 2 };
+    let opening = Store::open(&settings, Path::new("/nowhere"), Clock::manual(START), waiting);
+    let let_in = async {
+        rung.recv().await.expect("it says that it waits");
+        gate.open().await;
+    };
+    let (opened, ()) = tokio::join!(opening, let_in);
+    let store = opened.unwrap();
+    store.ping().await.unwrap();
+    let told = told.lock().unwrap().clone();
+    assert!(told[0].starts_with("the database is not up yet, looking again every 2 s: "), "{told:?}");
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_database_that_goes_away_is_survived() {
+    let world = World::postgres().await;
+    let gate = Gate::before(&world.url()).await;
+    gate.open().await;
+    let store = open_postgres(&gate.url(&world.url()), &world.clock).await;
+    let task = world.task(json!({"interval": "1h"})).await;
+    store.get_task(&Scope::Every, task.id).await.unwrap();
+
+    gate.cut().await;
+    let read = store.get_task(&Scope::Every, task.id);
+    let ask = world.ask(0, 9);
+    let (read, write, beat) = tokio::join!(read, store.fire_due(&ask), store.measure_clock());
+    assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
+    assert!(matches!(write, Err(StoreError::Unavailable(_))), "{write:?}");
+    assert!(matches!(beat, Err(StoreError::Unavailable(_))), "{beat:?}");
+
+    gate.open().await;
+    assert_eq!(store.get_task(&Scope::Every, task.id).await.unwrap(), task);
+    store.delete_task(&Scope::Every, task.id).await.unwrap();
+    store.close().await;
+    world.leave().await;
+}
+
+#[tokio::test]
+async fn a_transaction_whose_wire_is_cut_leaves_nothing_half_done() {
+    let world = World::postgres().await;
+    let gate = Gate::before(&world.url()).await;
+    gate.open().await;
+    let store = open_postgres(&gate.url(&world.url()), &world.clock).await;
+    for pass in 0.. {
+        let (task, nominal) = new_task("a", json!({"interval": "1h"}), json!({}), START);
+        gate.hold_after(pass);
+        let creating = store.create_task(&task, nominal, None);
+        let answered = tokio::select! {
+            answer = creating => Some(answer),
+            () = gate.held() => None,
+        };
+        if answered.is_some() {
+            assert!(pass >= 4, "begin, two inserts and a commit can be held: {pass}");
+            break;
+        }
+        gate.cut().await;
+        gate.release();
+        let rows = format!("select count(*) from tasks where id = '{}'", task.id);
+        assert_eq!(world.count(&rows).await, 0);
+        // whatever lock it had goes with its session
+        tokio::time::timeout(Duration::from_secs(10), world.store.create_task(&task, nominal, None))
+            .await
+            .unwrap()
+            .unwrap();
+        gate.open().await;
+        store.ping().await.unwrap();
+    }
+    gate.release();
+    store.close().await;
+    world.leave().await;
+}

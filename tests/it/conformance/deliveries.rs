@@ -1,0 +1,260 @@
+//! The outbox: each message once, each attempt by one worker, and its end on the record.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use reveille::id::Scope;
+use reveille::notification::{Claim, Delivery, DeliveryState, Kind, Mark, NewDelivery};
+use reveille::store::{DeliveryFilter, StoreError};
+use uuid::Uuid;
+
+use super::world::{START, World};
+
+on_both!(
+    a_message_is_stored_once_for_each_key_and_channel,
+    a_recipient_of_its_own_has_messages_of_its_own,
+    deliveries_are_claimed_in_order_and_by_one_worker,
+    two_instances_never_claim_the_same,
+    a_claim_that_was_never_marked_is_claimed_again_and_says_so,
+    what_came_of_an_attempt_is_recorded,
+    a_failed_one_falls_back_in_the_same_transaction,
+    a_late_mark_changes_nothing,
+    a_failed_or_doubtful_one_is_sent_again,
+    what_is_pending_or_delivered_is_not_sent_again,
+    deliveries_are_listed_newest_first_by_every_filter,
+);
+
+fn at(seconds: i64) -> DateTime<Utc> {
+    START + TimeDelta::seconds(seconds)
+}
+
+fn message(key: &str) -> NewDelivery {
+    NewDelivery {
+        tenant_id: "a".into(),
+        recipient: "a".into(),
+        channel: "email".into(),
+        fallback: vec!["webhook".into()],
+        dedupe_key: key.into(),
+        run_id: Some(Uuid::from_u128(5)),
+        kind: Kind::Message,
+        subject: Some("Hello".into()),
+        text: Some("Good morning".into()),
+    }
+}
+
+async fn post(world: &World, message: &NewDelivery) -> Delivery {
+    world.store.post_delivery(message).await.unwrap();
+    world.store.find_delivery(&Scope::Every, "a", &message.dedupe_key).await.unwrap()
+}
+
+async fn claim(world: &World) -> Vec<Claim> {
+    world.store.claim_deliveries(world.now() + TimeDelta::seconds(60), 100).await.unwrap()
+}
+
+async fn get(world: &World, id: Uuid) -> Delivery {
+    world.store.get_delivery(&Scope::Every, id).await.unwrap()
+}
+
+async fn listed(world: &World, filter: DeliveryFilter) -> Vec<Delivery> {
+    world.store.list_deliveries(&Scope::Every, &DeliveryFilter { limit: 9, ..filter }).await.unwrap()
+}
+
+async fn a_message_is_stored_once_for_each_key_and_channel(world: &World) {
+    let posted = post(world, &message("k")).await;
+    let expected = Delivery {
+        id: posted.id,
+        tenant_id: "a".into(),
+        recipient: "a".into(),
+        channel: "email".into(),
+        fallback: vec!["webhook".into()],
+        dedupe_key: "k".into(),
+        run_id: Some(Uuid::from_u128(5)),
+        kind: Kind::Message,
+        subject: Some("Hello".into()),
+        text: Some("Good morning".into()),
+        state: DeliveryState::Pending,
+        attempts: 0,
+        next_at: Some(START),
+        last_error: None,
+        provider_id: None,
+        created_at: START,
+        sent_at: None,
+        delivered_at: None,
+    };
+    assert_eq!(posted, expected);
+    world.pass(1);
+    world.store.post_delivery(&NewDelivery { text: Some("other".into()), ..message("k") }).await.unwrap();
+    assert_eq!(listed(world, DeliveryFilter::default()).await, std::slice::from_ref(&posted));
+    world.store.post_delivery(&NewDelivery { channel: "webhook".into(), ..message("k") }).await.unwrap();
+    world
+        .store
+        .post_delivery(&NewDelivery { tenant_id: "b".into(), recipient: "b".into(), ..message("k") })
+        .await
+        .unwrap();
+    assert_eq!(world.store.count_deliveries(&Scope::Every).await.unwrap(), 3);
+    assert_eq!(world.store.find_delivery(&Scope::Every, "a", "k").await.unwrap(), posted);
+    let none = world.store.find_delivery(&Scope::Every, "a", "other").await;
+    assert!(matches!(none, Err(StoreError::NotFound)), "{none:?}");
+}
+
+async fn a_recipient_of_its_own_has_messages_of_its_own(world: &World) {
+    world.store.post_delivery(&message("k")).await.unwrap();
+    world.store.post_delivery(&NewDelivery { recipient: "ann".into(), ..message("k") }).await.unwrap();
+    let recipients: Vec<String> =
+        listed(world, DeliveryFilter::default()).await.into_iter().map(|d| d.recipient).collect();
+    assert_eq!(recipients, ["ann", "a"]);
+}
+
+async fn deliveries_are_claimed_in_order_and_by_one_worker(world: &World) {
+    assert_eq!(world.store.next_delivery().await.unwrap(), None);
+    let first = post(world, &message("1")).await;
+    world.pass(1);
+    let second = post(world, &message("2")).await;
+    assert_eq!(world.store.next_delivery().await.unwrap(), Some(START));
+    let one = world.store.claim_deliveries(at(61), 1).await.unwrap();
+    let claimed = Delivery { attempts: 1, ..first.clone() };
+    assert_eq!((one.len(), &one[0].delivery, one[0].interrupted), (1, &claimed, false));
+    assert_eq!(get(world, first.id).await, Delivery { attempts: 1, next_at: Some(at(61)), ..first });
+    let rest = claim(world).await;
+    assert_eq!((rest.len(), rest[0].delivery.id), (1, second.id));
+    assert_eq!(claim(world).await, []);
+    assert_eq!(world.store.next_delivery().await.unwrap(), Some(at(61)));
+    assert_ne!(one[0].lease_token, rest[0].lease_token);
+}
+
+async fn two_instances_never_claim_the_same(world: &World) {
+    for n in 0..30 {
+        world.store.post_delivery(&message(&n.to_string())).await.unwrap();
+    }
+    let other = world.other_instance().await;
+    let (ours, theirs) = tokio::join!(world.store.claim_deliveries(at(60), 20), other.claim_deliveries(at(60), 20));
+    let mut all = [ours.unwrap(), theirs.unwrap()].concat();
+    all.extend(claim(world).await);
+    let ids: std::collections::BTreeSet<Uuid> = all.iter().map(|claim| claim.delivery.id).collect();
+    let tokens: std::collections::BTreeSet<i64> = all.iter().map(|claim| claim.lease_token).collect();
+    assert_eq!((all.len(), ids.len(), tokens.len()), (30, 30, 30));
+}
+
+async fn a_claim_that_was_never_marked_is_claimed_again_and_says_so(world: &World) {
+    post(world, &message("k")).await;
+    let first = claim(world).await.remove(0);
+    world.pass(60);
+    let second = claim(world).await.remove(0);
+    assert_eq!((second.interrupted, second.delivery.attempts), (true, 2));
+    assert_ne!(second.lease_token, first.lease_token);
+}
+
+async fn what_came_of_an_attempt_is_recorded(world: &World) {
+    let named = || Some("queued as 7".to_owned());
+    let error = || "mailbox full".to_owned();
+    let marks = [
+        (Mark::Delivered { provider_id: named() }, DeliveryState::Delivered),
+        (Mark::Sent { provider_id: named() }, DeliveryState::Sent),
+        (Mark::Retry { at: at(90), error: error() }, DeliveryState::Pending),
+        (Mark::Failed { error: error(), fall_back: None }, DeliveryState::Failed),
+        (Mark::Unknown { error: error() }, DeliveryState::Unknown),
+    ];
+    for (n, (mark, state)) in marks.into_iter().enumerate() {
+        let posted = post(world, &message(&n.to_string())).await;
+        let claimed = claim(world).await.remove(0);
+        world.pass(1);
+        assert_eq!(world.store.mark_delivery(&claimed, &mark).await.unwrap(), state);
+        let (now, went) = (Some(world.now()), matches!(state, DeliveryState::Sent | DeliveryState::Delivered));
+        let expected = Delivery {
+            state,
+            attempts: 1,
+            next_at: (state == DeliveryState::Pending).then_some(at(90)),
+            last_error: (!went).then(error),
+            provider_id: if went { named() } else { None },
+            sent_at: if went { now } else { None },
+            delivered_at: if state == DeliveryState::Delivered { now } else { None },
+            ..posted
+        };
+        assert_eq!(get(world, expected.id).await, expected);
+    }
+    assert_eq!(world.store.count_deliveries(&Scope::Every).await.unwrap(), 1);
+    // an attempt that was ended is no interrupted one
+    world.clock.advance(at(90) - world.now());
+    let again = claim(world).await;
+    assert_eq!((again.len(), again[0].interrupted, again[0].delivery.attempts), (1, false, 2));
+}
+
+async fn a_failed_one_falls_back_in_the_same_transaction(world: &World) {
+    let posted = post(world, &message("k")).await;
+    let claimed = claim(world).await.remove(0);
+    let fall_back = posted.fall_back().map(Box::new);
+    let mark = Mark::Failed { error: "no such user".into(), fall_back };
+    world.store.mark_delivery(&claimed, &mark).await.unwrap();
+    let [next, failed] = <[Delivery; 2]>::try_from(listed(world, DeliveryFilter::default()).await).unwrap();
+    assert_eq!((failed.id, failed.state), (posted.id, DeliveryState::Failed));
+    assert_eq!((next.channel.as_str(), next.dedupe_key.as_str(), next.state), ("webhook", "k", DeliveryState::Pending));
+    assert_eq!((next.fallback, next.text), (Vec::<String>::new(), posted.text));
+}
+
+async fn a_late_mark_changes_nothing(world: &World) {
+    post(world, &message("k")).await;
+    let late = claim(world).await.remove(0);
+    world.pass(60);
+    let now = claim(world).await.remove(0);
+    let fall_back = late.delivery.fall_back().map(Box::new);
+    let mark = Mark::Failed { error: "late".into(), fall_back };
+    let refused = world.store.mark_delivery(&late, &mark).await;
+    assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
+    assert_eq!(world.store.count_deliveries(&Scope::Every).await.unwrap(), 1);
+    world.store.mark_delivery(&now, &Mark::Delivered { provider_id: None }).await.unwrap();
+    // and a mark that is repeated because its answer was lost
+    let refused = world.store.mark_delivery(&now, &Mark::Unknown { error: "twice".into() }).await;
+    assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
+    assert_eq!(get(world, now.delivery.id).await.state, DeliveryState::Delivered);
+}
+
+async fn a_failed_or_doubtful_one_is_sent_again(world: &World) {
+    for mark in [Mark::Failed { error: "no".into(), fall_back: None }, Mark::Unknown { error: "who knows".into() }] {
+        let posted = post(world, &message(&format!("{mark:?}"))).await;
+        let claimed = claim(world).await.remove(0);
+        world.store.mark_delivery(&claimed, &mark).await.unwrap();
+        world.pass(5);
+        let again = world.store.retry_delivery(&Scope::Every, posted.id).await.unwrap();
+        assert_eq!((again.state, again.attempts, again.next_at), (DeliveryState::Pending, 0, Some(world.now())));
+        assert_eq!(again, get(world, posted.id).await);
+        let claimed = claim(world).await.remove(0);
+        assert_eq!((claimed.delivery.id, claimed.delivery.attempts, claimed.interrupted), (posted.id, 1, false));
+    }
+}
+
+async fn what_is_pending_or_delivered_is_not_sent_again(world: &World) {
+    let posted = post(world, &message("k")).await;
+    for _ in 0..2 {
+        let refused = world.store.retry_delivery(&Scope::Every, posted.id).await;
+        assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
+        if let [claimed] = claim(world).await.as_slice() {
+            world.store.mark_delivery(claimed, &Mark::Delivered { provider_id: None }).await.unwrap();
+        }
+    }
+    assert_eq!(get(world, posted.id).await.state, DeliveryState::Delivered);
+    let nobody = world.store.retry_delivery(&Scope::Every, Uuid::nil()).await;
+    assert!(matches!(nobody, Err(StoreError::NotFound)), "{nobody:?}");
+}
+
+async fn deliveries_are_listed_newest_first_by_every_filter(world: &World) {
+    let first = post(world, &message("1")).await;
+    let second = post(world, &NewDelivery { channel: "webhook".into(), run_id: None, ..message("2") }).await;
+    world
+        .store
+        .post_delivery(&NewDelivery { tenant_id: "b".into(), recipient: "b".into(), ..message("3") })
+        .await
+        .unwrap();
+    let claimed = claim(world).await;
+    let mine = claimed.iter().find(|claim| claim.delivery.id == first.id).unwrap();
+    world.store.mark_delivery(mine, &Mark::Delivered { provider_id: None }).await.unwrap();
+    let ids =
+        async |filter: DeliveryFilter| -> Vec<Uuid> { listed(world, filter).await.iter().map(|d| d.id).collect() };
+    let all = ids(DeliveryFilter::default()).await;
+    assert_eq!((all.len(), &all[1..]), (3, [second.id, first.id].as_slice()));
+    let filter = DeliveryFilter { limit: 1, ..DeliveryFilter::default() };
+    assert_eq!(world.store.list_deliveries(&Scope::Every, &filter).await.unwrap().len(), 1);
+    assert_eq!(ids(DeliveryFilter { before: Some(second.id), ..DeliveryFilter::default() }).await, [first.id]);
+    assert_eq!(ids(DeliveryFilter { tenant: Some("b".into()), ..DeliveryFilter::default() }).await, all[..1]);
+    assert_eq!(ids(DeliveryFilter { run_id: Some(Uuid::from_u128(5)), ..DeliveryFilter::default() }).await.len(), 2);
+    assert_eq!(ids(DeliveryFilter { channel: Some("webhook".into()), ..DeliveryFilter::default() }).await, [second.id]);
+    let delivered = DeliveryFilter { state: Some(DeliveryState::Delivered), ..DeliveryFilter::default() };
+    assert_eq!(ids(delivered).await, [first.id]);
+}

@@ -1,0 +1,254 @@
+//! Firing: each due instant has one record, and the task moves on.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use reveille::run::{Missed, Run, RunState, Usage};
+use reveille::store::{CLAIM_MARGIN, Claim, Fired};
+use reveille::task::TaskStatus;
+use serde_json::json;
+use sqlx::Connection;
+
+use super::world::{OTHER_WORKER, START, World, leases};
+
+on_both!(
+    a_due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next,
+    what_has_no_room_is_ready_for_anyone,
+    what_falls_due_within_the_horizon_is_recorded_ahead,
+    nothing_is_due_before_its_millisecond,
+    a_limit_takes_the_earliest_tasks_first,
+    firing_again_what_is_recorded_already_makes_no_second_run,
+    two_instances_firing_at_once_never_double,
+    a_task_that_another_instance_holds_is_passed_over,
+    missed_instants_are_one_run_that_is_told_how_many,
+    skipped_instants_are_recorded_with_their_reason,
+    the_last_fire_completes_the_task,
+    max_runs_completes_the_task,
+    a_trigger_that_can_not_be_read_disables_its_task_and_harms_no_other,
+);
+
+fn at(seconds: i64) -> DateTime<Utc> {
+    START + TimeDelta::seconds(seconds)
+}
+
+async fn a_due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next(world: &World) {
+    let task = world.task(json!({"interval": "1m"})).await;
+    assert_eq!(world.store.next_due().await.unwrap(), Some(at(60)));
+    world.pass(60);
+    let fired = world.fire().await;
+    let [run] = <[Run; 1]>::try_from(world.runs_of(&task).await).unwrap();
+    let claim = fired.claims[0];
+    assert_eq!(
+        fired,
+        Fired {
+            tasks: 1,
+            recorded: 1,
+            claims: vec![Claim { lease: claim.lease, run_at: at(60), until: at(60) + CLAIM_MARGIN }],
+            ..Fired::default()
+        }
+    );
+    assert_eq!(claim.lease.run_id, run.id);
+    assert_eq!(
+        run,
+        Run {
+            id: run.id,
+            task_id: Some(task.id),
+            tenant_id: "a".into(),
+            fire_key: "s:2026-03-01T08:01:00.000Z".into(),
+            trigger_type: "schedule".into(),
+            scheduled_for: at(60),
+            state: RunState::Queued,
+            reason: None,
+            blocked_by: None,
+            attempt: 0,
+            crashes: 0,
+            missed: None,
+            retry_of: None,
+            event_ids: vec![],
+            input: None,
+            created_at: at(60),
+            started_at: None,
+            finished_at: None,
+            output: None,
+            error: None,
+            usage: Usage::default(),
+        }
+    );
+    let after = world.get_task(task.id).await;
+    assert_eq!((after.next_fire_at, after.fired, after.run_count, after.version), (Some(at(120)), 1, 1, 1));
+    assert_eq!(world.store.next_due().await.unwrap(), Some(at(120)));
+    assert_eq!(world.fire().await, Fired::default());
+}
+
+async fn what_has_no_room_is_ready_for_anyone(world: &World) {
+    world.task(json!({"interval": "1m"})).await;
+    world.task(json!({"interval": "1m"})).await;
+    world.pass(60);
+    let fired = world.store.fire_due(&world.ask(0, 1)).await.unwrap();
+    assert_eq!((fired.recorded, fired.claims.len()), (2, 1));
+    let claims = world.store.claim_runs(OTHER_WORKER, world.now(), 10).await.unwrap();
+    assert_eq!(claims.len(), 1);
+    assert_ne!(claims[0].lease.run_id, fired.claims[0].lease.run_id);
+}
+
+async fn what_falls_due_within_the_horizon_is_recorded_ahead(world: &World) {
+    let task = world.task(json!({"interval": "10s"})).await;
+    let fired = world.store.fire_due(&world.ask(25, 9)).await.unwrap();
+    let instants: Vec<_> = fired.claims.iter().map(|claim| (claim.run_at, claim.until)).collect();
+    assert_eq!(instants, [(at(10), at(10) + CLAIM_MARGIN), (at(20), at(20) + CLAIM_MARGIN)]);
+    assert_eq!(world.get_task(task.id).await.next_fire_at, Some(at(30)));
+}
+
+async fn nothing_is_due_before_its_millisecond(world: &World) {
+    // with and without a fraction: on SQLite instants are compared as text
+    for fraction in [0, 1, 10, 999] {
+        let instant = at(60) + TimeDelta::milliseconds(fraction);
+        let at_text = instant.to_rfc3339_opts(chrono::SecondsFormat::AutoSi, true);
+        let task = world.task(json!({"at": at_text})).await;
+        assert_eq!(world.get_task(task.id).await.next_fire_at, Some(instant));
+        let mut ask = world.ask(0, 9);
+        for (early, due) in [(60_000, 0), (1_000, 0), (1, 0), (0, 1)] {
+            ask.now = instant - TimeDelta::milliseconds(early);
+            let fired = world.store.fire_due(&ask).await.unwrap();
+            assert_eq!(fired.recorded, due, "{early} ms before {instant}");
+        }
+        assert_eq!(world.runs_of(&task).await[0].scheduled_for, instant);
+    }
+}
+
+async fn a_limit_takes_the_earliest_tasks_first(world: &World) {
+    for interval in ["3s", "1s", "2s"] {
+        world.task(json!({"interval": interval, "catch_up": "latest"})).await;
+    }
+    world.pass(3);
+    let mut ask = world.ask(0, 9);
+    ask.limit = 1;
+    let fired = world.store.fire_due(&ask).await.unwrap();
+    assert_eq!((fired.tasks, fired.claims.last().unwrap().run_at), (1, at(3)));
+    assert_eq!(world.store.next_due().await.unwrap(), Some(at(2)));
+}
+
+async fn firing_again_what_is_recorded_already_makes_no_second_run(world: &World) {
+    let task = world.task(json!({"interval": "1m"})).await;
+    world.pass(60);
+    world.fire().await;
+    // as if the run had been recorded without its task moving on
+    world.plant("update due set next_at = '2026-03-01T08:01:00+00:00', nominal_at = '2026-03-01T08:01:00+00:00'").await;
+    let fired = world.fire().await;
+    assert_eq!(fired, Fired { tasks: 1, conflicts: 1, ..Fired::default() });
+    assert_eq!(world.runs_of(&task).await.len(), 1);
+    assert_eq!(world.count("select count(*) from queue").await, 1);
+}
+
+async fn two_instances_firing_at_once_never_double(world: &World) {
+    let mut tasks = Vec::new();
+    for _ in 0..60 {
+        tasks.push(world.task(json!({"interval": "1m"})).await);
+    }
+    world.pass(60);
+    let other = world.other_instance().await;
+    let ask = reveille::store::FireDue { limit: 7, ..world.ask(0, 100) };
+    let fire_all = async |store: &reveille::store::Store| {
+        let mut recorded = 0;
+        loop {
+            let fired = store.fire_due(&ask).await.unwrap();
+            assert_eq!(fired.conflicts, 0);
+            recorded += fired.recorded;
+            if fired.tasks == 0 && store.next_due().await.unwrap() > Some(ask.now) {
+                return recorded;
+            }
+        }
+    };
+    let (ours, theirs) = tokio::join!(fire_all(&world.store), fire_all(&other));
+    assert_eq!(ours + theirs, 60);
+    for task in tasks {
+        assert_eq!(world.runs_of(&task).await.len(), 1);
+    }
+}
+
+async fn a_task_that_another_instance_holds_is_passed_over(world: &World) {
+    if !world.is_postgres() {
+        return; // one writer: there is nobody to hold it
+    }
+    let held = world.task(json!({"interval": "1m"})).await;
+    let free = world.task(json!({"interval": "1m"})).await;
+    world.pass(60);
+    let mut other = sqlx::PgConnection::connect(&world.url()).await.unwrap();
+    let mut transaction = other.begin().await.unwrap();
+    let lock = "select 1 from due where task_id = $1 for update";
+    sqlx::query(lock).bind(held.id).execute(&mut *transaction).await.unwrap();
+    assert_eq!(world.fire().await.recorded, 1);
+    assert_eq!((world.runs_of(&held).await.len(), world.runs_of(&free).await.len()), (0, 1));
+    transaction.rollback().await.unwrap();
+    assert_eq!(world.fire().await.recorded, 1);
+}
+
+async fn missed_instants_are_one_run_that_is_told_how_many(world: &World) {
+    let task = world.task(json!({"interval": "1m"})).await;
+    world.pass(10 * 60 + 1);
+    let fired = world.fire().await;
+    assert_eq!((fired.recorded, fired.skipped), (1, 0));
+    let [run] = <[Run; 1]>::try_from(world.runs_of(&task).await).unwrap();
+    assert_eq!(run.scheduled_for, at(600));
+    assert_eq!(run.missed, Some(Missed { from: at(60), to: at(540), count: Some(9) }));
+    assert_eq!(world.get_task(task.id).await.next_fire_at, Some(at(660)));
+}
+
+async fn skipped_instants_are_recorded_with_their_reason(world: &World) {
+    let task = world.task(json!({"interval": "1m", "catch_up": "skip"})).await;
+    world.pass(10 * 60 + 1);
+    let fired = world.fire().await;
+    assert_eq!((fired.recorded, fired.skipped, fired.claims.len()), (1, 1, 1));
+    let [skipped, run] = <[Run; 2]>::try_from(by_instant(world.runs_of(&task).await)).unwrap();
+    assert_eq!(run.scheduled_for, at(600));
+    assert_eq!((skipped.state, skipped.reason.as_deref()), (RunState::Skipped, Some("catch_up_skip")));
+    assert_eq!(skipped.missed, Some(Missed { from: at(60), to: at(540), count: Some(9) }));
+    assert_eq!(skipped.fire_key, "r:2026-03-01T08:01:00.000Z/2026-03-01T08:09:00.000Z");
+    assert_eq!((skipped.created_at, skipped.finished_at), (world.now(), Some(world.now())));
+    assert_eq!(world.get_task(task.id).await.fired, 1);
+}
+
+fn by_instant(mut runs: Vec<Run>) -> Vec<Run> {
+    runs.sort_by_key(|run| run.scheduled_for);
+    runs
+}
+
+async fn the_last_fire_completes_the_task(world: &World) {
+    let task = world.task(json!({"at": "2026-03-01T08:01:00Z"})).await;
+    world.pass(60);
+    let fired = world.fire().await;
+    let after = world.get_task(task.id).await;
+    assert_eq!((after.status, after.status_reason.as_deref()), (TaskStatus::Completed, Some("ended")));
+    assert_eq!((after.next_fire_at, after.epoch, after.version), (None, 1, 2));
+    assert_eq!(world.store.next_due().await.unwrap(), None);
+    // its run is not void for it
+    let starts = world.store.start_runs(&leases(&fired.claims), at(100)).await.unwrap();
+    assert_eq!(starts.started.len(), 1);
+}
+
+async fn max_runs_completes_the_task(world: &World) {
+    let task = world.task_with("a", json!({"interval": "1m"}), json!({"max_runs": 2})).await;
+    for _ in 0..3 {
+        world.pass(60);
+        world.fire().await;
+    }
+    assert_eq!(world.runs_of(&task).await.len(), 2);
+    let after = world.get_task(task.id).await;
+    assert_eq!(
+        (after.status, after.status_reason.as_deref(), after.fired),
+        (TaskStatus::Completed, Some("max_runs"), 2)
+    );
+}
+
+async fn a_trigger_that_can_not_be_read_disables_its_task_and_harms_no_other(world: &World) {
+    let broken = world.task(json!({"cron": "30 9 * * *", "timezone": "Europe/Berlin"})).await;
+    let sound = world.task(json!({"interval": "1m"})).await;
+    let spec = "replace(cast(spec as text), 'Europe/Berlin', 'Europe/Atlantis')";
+    let spec = if world.is_postgres() { format!("({spec})::jsonb") } else { spec.into() };
+    world.plant(&format!("update tasks set spec = {spec}")).await;
+    world.pass(3600);
+    let fired = world.fire().await;
+    assert_eq!((fired.tasks, fired.disabled.len(), fired.disabled[0].0), (2, 1, broken.id));
+    let after = world.get_task(broken.id).await;
+    assert_eq!((after.status, after.next_fire_at), (TaskStatus::Disabled, None));
+    assert!(after.status_reason.unwrap().starts_with("/trigger/timezone: "), "says where");
+    assert_eq!(world.runs_of(&sound).await.len(), 1);
+}

@@ -1,0 +1,130 @@
+//! Idempotency keys: the answer is remembered with the effect, for a day, and replayed instead of a second effect.
+
+use chrono::TimeDelta;
+use reveille::id::{Scope, new_id};
+use reveille::store::{Answer, Idempotency, StoreError, StoredToken};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::world::{START, World, new_task};
+
+on_both!(
+    every_effect_with_a_key_happens_once_and_is_answered_alike,
+    the_same_key_for_another_request_is_refused,
+    keys_of_different_tenants_never_meet,
+    an_answer_is_forgotten_after_a_day,
+    an_effect_that_fails_leaves_its_key_free,
+    of_two_at_once_one_takes_effect,
+);
+
+fn key(tenant: &str, key: &str, digest: u8) -> Idempotency {
+    Idempotency {
+        tenant: tenant.into(),
+        key: key.into(),
+        digest: vec![digest; 32],
+        status: 201,
+        body: json!({"id": key, "nested": {"π": [2.5, null]}}),
+    }
+}
+
+fn replay(of: &Idempotency) -> Answer<()> {
+    Answer::Replayed { status: 201, body: of.body.clone() }
+}
+
+fn token() -> StoredToken {
+    StoredToken {
+        id: new_id(START),
+        tenant_id: Some("a".into()),
+        name: "n".into(),
+        hash: new_id(START).as_bytes().to_vec(),
+        scopes: vec![],
+        created_at: START,
+        expires_at: None,
+        revoked_at: None,
+    }
+}
+
+async fn every_effect_with_a_key_happens_once_and_is_answered_alike(world: &World) {
+    let ended = world.started(&world.task(json!({"interval": "1h"})).await).await;
+    world.succeed(&ended).await;
+    let (store, task_id) = (&world.store, ended.run.task_id.unwrap());
+    let rows = "select (select count(*) from tasks) + (select count(*) from runs) + (select count(*) from tokens)";
+    for round in 0..3 {
+        let (task, nominal) = new_task("a", json!({"interval": "1m"}), json!({}), START);
+        let keys = ["create", "run", "backfill", "retry", "token"].map(|name| key("a", name, 1));
+        let answers = [
+            store.create_task(&task, nominal, Some(&keys[0])).await,
+            store.run_now(&Scope::Every, task_id, new_id(START), None, START, Some(&keys[1])).await,
+            store.backfill(&Scope::Every, task_id, new_id(START), &[START], Some(&keys[2])).await,
+            store.retry_run(&Scope::Every, ended.run.id, new_id(START), START, Some(&keys[3])).await,
+            store.create_token(&token(), Some(&keys[4])).await,
+        ];
+        for (key, answer) in keys.iter().zip(answers) {
+            assert_eq!(answer.unwrap(), if round == 0 { Answer::Done(()) } else { replay(key) }, "{}", key.key);
+            let recalled = store.recall_answer("a", &key.key, &key.digest, START).await.unwrap();
+            assert_eq!(recalled, Some(replay(key)));
+        }
+        assert_eq!(world.count(rows).await, 2 + 5);
+    }
+    assert_eq!(world.get_task(task_id).await.run_count, 4);
+}
+
+async fn the_same_key_for_another_request_is_refused(world: &World) {
+    let first = key("a", "k", 1);
+    world.store.create_token(&token(), Some(&first)).await.unwrap();
+    assert_eq!(world.store.create_token(&token(), Some(&key("a", "k", 2))).await.unwrap(), Answer::Mismatch);
+    assert_eq!(world.count("select count(*) from tokens").await, 1);
+    let recalled = world.store.recall_answer("a", "k", &[2; 32], START).await.unwrap();
+    assert_eq!(recalled, Some(Answer::Mismatch));
+    assert_eq!(world.store.recall_answer("a", "other", &[1; 32], START).await.unwrap(), None);
+}
+
+async fn keys_of_different_tenants_never_meet(world: &World) {
+    for tenant in ["a", "b", "*"] {
+        assert_eq!(world.store.recall_answer(tenant, "k", &[1; 32], START).await.unwrap(), None);
+        let done = world.store.create_token(&token(), Some(&key(tenant, "k", 1))).await.unwrap();
+        assert_eq!(done, Answer::Done(()));
+    }
+}
+
+async fn an_answer_is_forgotten_after_a_day(world: &World) {
+    let day = START + TimeDelta::hours(24);
+    let before = day - TimeDelta::milliseconds(1);
+    let first = key("a", "k", 1);
+    world.store.create_token(&token(), Some(&first)).await.unwrap();
+    assert_eq!(world.store.recall_answer("a", "k", &[1; 32], before).await.unwrap(), Some(replay(&first)));
+    assert_eq!(world.store.recall_answer("a", "k", &[1; 32], day).await.unwrap(), None);
+    // an expired entry counts as none, whether it was cleaned away or not
+    let late = StoredToken { created_at: day, ..token() };
+    let second = key("a", "k", 2);
+    assert_eq!(world.store.create_token(&late, Some(&second)).await.unwrap(), Answer::Done(()));
+    assert_eq!(world.store.recall_answer("a", "k", &[2; 32], day).await.unwrap(), Some(replay(&second)));
+    world.store.create_token(&token(), Some(&key("a", "other", 1))).await.unwrap();
+    assert_eq!(world.store.forget_answers(before).await.unwrap(), 0);
+    assert_eq!(world.store.forget_answers(day).await.unwrap(), 1);
+    assert_eq!(world.count("select count(*) from idempotency").await, 1);
+}
+
+async fn an_effect_that_fails_leaves_its_key_free(world: &World) {
+    let key = key("a", "k", 1);
+    let task = world.task(json!({"interval": "1h"})).await;
+    let refused = world.store.create_task(&task, None, Some(&key)).await;
+    assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
+    let gone = world.store.run_now(&Scope::Every, Uuid::nil(), new_id(START), None, START, Some(&key)).await;
+    assert!(matches!(gone, Err(StoreError::NotFound)), "{gone:?}");
+    assert_eq!(world.store.recall_answer("a", "k", &[1; 32], START).await.unwrap(), None);
+    assert_eq!(world.store.create_token(&token(), Some(&key)).await.unwrap(), Answer::Done(()));
+}
+
+async fn of_two_at_once_one_takes_effect(world: &World) {
+    let other = world.other_instance().await;
+    for n in 0..10 {
+        let key = key("a", &n.to_string(), 1);
+        let (one, two) = (token(), token());
+        let (one, two) = tokio::join!(world.store.create_token(&one, Some(&key)), other.create_token(&two, Some(&key)));
+        let mut answers = [one.unwrap(), two.unwrap()];
+        answers.sort_by_key(|answer| *answer != Answer::Done(()));
+        assert_eq!(answers, [Answer::Done(()), replay(&key)]);
+    }
+    assert_eq!(world.count("select count(*) from tokens").await, 10);
+}

@@ -1,0 +1,328 @@
+//! Leases: claimed once, started once, kept by a beat, ended once; a stale token changes nothing.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use reveille::id::Scope;
+use reveille::notification::{Kind, NewDelivery};
+use reveille::run::outcome::RunFault;
+use reveille::run::{Run, RunState, Usage};
+use reveille::store::{Beat, Blocked, Cancelled, Finish, Lease, StartedRun, Starts, Topic};
+use reveille::task::change::TaskChange;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::world::{LEASE, OTHER_WORKER, START, WORKER, World, again, end_of, leases};
+
+on_both!(
+    the_most_urgent_are_claimed_first,
+    a_run_is_claimed_once_with_a_token_of_its_own,
+    what_is_ready_later_is_not_claimed_now,
+    a_started_run_is_running_on_the_record,
+    a_claim_that_does_not_stand_any_more_does_not_start,
+    starting_again_after_a_lost_answer_answers_alike,
+    a_beat_renews_what_is_held_and_leaves_out_what_is_lost,
+    cancels_are_heard_by_the_worker_that_runs,
+    an_end_is_written_whole_with_its_deliveries,
+    an_end_without_the_lease_writes_nothing,
+    a_retry_uses_an_attempt_and_a_hand_back_does_not,
+    the_time_limit_counts_all_attempts_together,
+    a_run_whose_end_was_asked_for_is_not_tried_again,
+    claims_are_given_back,
+    what_is_committed_is_hinted,
+);
+
+fn at(seconds: i64) -> DateTime<Utc> {
+    START + TimeDelta::seconds(seconds)
+}
+
+fn every_minute() -> serde_json::Value {
+    json!({"interval": "1m", "overlap": "allow"})
+}
+
+async fn the_most_urgent_are_claimed_first(world: &World) {
+    let task = world.task(json!({"interval": "10s", "catch_up": "all", "overlap": "allow"})).await;
+    world.store.backfill(&Scope::Every, task.id, Uuid::from_u128(7), &[at(-60)], None).await.unwrap();
+    world.pass(20);
+    world.store.fire_due(&world.ask(0, 0)).await.unwrap();
+    let asked_for = world.run_now(&task).await;
+    let mut keys = Vec::new();
+    while let [claim] = *world.store.claim_runs(WORKER, world.now(), 1).await.unwrap() {
+        keys.push(world.get_run(claim.lease.run_id).await.fire_key);
+    }
+    assert_eq!(
+        keys,
+        [
+            format!("m:{asked_for}"),
+            "s:2026-03-01T08:00:10.000Z".into(),
+            "s:2026-03-01T08:00:20.000Z".into(),
+            "b:00000000-0000-0000-0000-000000000007:2026-03-01T07:59:00.000Z".into(),
+        ]
+    );
+}
+
+async fn a_run_is_claimed_once_with_a_token_of_its_own(world: &World) {
+    let task = world.task(every_minute()).await;
+    for _ in 0..40 {
+        world.run_now(&task).await;
+    }
+    let other = world.other_instance().await;
+    let (ours, theirs) =
+        tokio::join!(world.store.claim_runs(WORKER, world.now(), 25), other.claim_runs(OTHER_WORKER, world.now(), 25));
+    let mut claims = [ours.unwrap(), theirs.unwrap()].concat();
+    claims.extend(world.claim().await);
+    let runs: std::collections::BTreeSet<Uuid> = claims.iter().map(|claim| claim.lease.run_id).collect();
+    assert_eq!((claims.len(), runs.len()), (40, 40));
+    // given back and claimed again: tokens are never given twice
+    for worker in [WORKER, OTHER_WORKER] {
+        world.store.release_claims(worker).await.unwrap();
+    }
+    claims.extend(world.claim().await);
+    let tokens: std::collections::BTreeSet<i64> = claims.iter().map(|claim| claim.lease.token).collect();
+    assert_eq!((claims.len(), tokens.len()), (80, 80));
+    assert!(!tokens.contains(&0), "0 is no token");
+}
+
+async fn what_is_ready_later_is_not_claimed_now(world: &World) {
+    let task = world.task(every_minute()).await;
+    let started = world.started(&task).await;
+    let retry_at = at(5) + TimeDelta::milliseconds(1);
+    world.store.finish_runs(&[again(&started, retry_at, true)]).await.unwrap();
+    assert_eq!(world.store.claim_runs(WORKER, at(5), 9).await.unwrap(), []);
+    let claims = world.store.claim_runs(WORKER, retry_at, 9).await.unwrap();
+    assert_eq!((claims.len(), claims[0].run_at, claims[0].until), (1, retry_at, retry_at + TimeDelta::seconds(5)));
+}
+
+async fn a_started_run_is_running_on_the_record(world: &World) {
+    let task = world.task_with("a", every_minute(), json!({"timeout_seconds": 90})).await;
+    let run_id = world.run_now(&task).await;
+    let before = world.get_run(run_id).await;
+    let claim = world.claim().await[0];
+    world.pass(1);
+    let starts = world.store.start_runs(&[claim.lease], at(46)).await.unwrap();
+    let run = Run { state: RunState::Running, attempt: 1, started_at: Some(at(1)), ..before };
+    let task = world.get_task(task.id).await;
+    let started =
+        StartedRun { lease: claim.lease, run: run.clone(), task: Some(task), lease_until: at(46), deadline_at: at(91) };
+    assert_eq!(starts, Starts { started: vec![started], blocked: vec![] });
+    assert_eq!(world.get_run(run_id).await, run);
+}
+
+async fn a_claim_that_does_not_stand_any_more_does_not_start(world: &World) {
+    let task = world.task(json!({"interval": "10s", "overlap": "allow"})).await;
+    let ahead = world.store.fire_due(&world.ask(10, 9)).await.unwrap().claims;
+    world.store.change_task(&Scope::Every, task.id, &TaskChange::Pause { reason: None }).await.unwrap();
+
+    let cancelled = world.run_now(&task).await;
+    let cancelled_claim = world.claim().await;
+    let done = world.store.cancel_run(&Scope::Every, cancelled, "no").await.unwrap();
+    assert_eq!(done, Cancelled::Now);
+
+    world.run_now(&task).await;
+    let stolen = world.claim().await;
+    world.store.release_claims(WORKER).await.unwrap();
+    let theirs = world.store.claim_runs(OTHER_WORKER, world.now(), 9).await.unwrap();
+
+    let deleted = world.task(every_minute()).await;
+    world.run_now(&deleted).await;
+    let deleted_claim = world.claim().await;
+    world.store.delete_task(&Scope::Every, deleted.id).await.unwrap();
+
+    let stale = leases(&[ahead, cancelled_claim, stolen, deleted_claim].concat());
+    assert_eq!(stale.len(), 4);
+    assert_eq!(world.store.start_runs(&stale, at(45)).await.unwrap(), Starts::default());
+    assert_eq!(world.store.start_runs(&leases(&theirs), at(45)).await.unwrap().started.len(), 1);
+}
+
+async fn starting_again_after_a_lost_answer_answers_alike(world: &World) {
+    let started = world.started(&world.task(json!({"interval": "1m"})).await).await;
+    world.pass(3);
+    let starts = world.store.start_runs(&[started.lease], at(48)).await.unwrap();
+    let again = StartedRun { lease_until: at(48), ..started.clone() };
+    assert_eq!(starts, Starts { started: vec![again], blocked: vec![] });
+    assert_eq!(world.get_run(started.run.id).await, started.run);
+    world.succeed(&started).await;
+    assert_eq!(world.store.start_runs(&[started.lease], at(48)).await.unwrap(), Starts::default());
+}
+
+async fn a_beat_renews_what_is_held_and_leaves_out_what_is_lost(world: &World) {
+    let task = world.task(every_minute()).await;
+    let kept = world.started(&task).await;
+    let asked = world.started(&task).await;
+    let lost = Lease { token: kept.lease.token + 1000, ..world.started(&task).await.lease };
+    world.store.cancel_run(&Scope::Every, asked.run.id, "enough").await.unwrap();
+    world.pass(30);
+    let mut held = world.store.heartbeat(&[kept.lease, asked.lease, lost], at(75)).await.unwrap();
+    held.sort_by_key(|beat| beat.run_id);
+    let beat =
+        |run: &StartedRun, reason: Option<&str>| Beat { run_id: run.run.id, cancel_reason: reason.map(Into::into) };
+    assert_eq!(held, [beat(&kept, None), beat(&asked, Some("enough"))]);
+    // the one that was not renewed is stranded, the others are not
+    world.pass(16);
+    let stranded = world.store.take_stranded(at(46), TimeDelta::zero(), None, at(91), 9).await.unwrap();
+    assert_eq!(stranded.iter().map(|s| s.run.id).collect::<Vec<_>>(), [lost.run_id]);
+    assert_eq!(world.store.heartbeat(&[], at(99)).await.unwrap(), []);
+}
+
+async fn cancels_are_heard_by_the_worker_that_runs(world: &World) {
+    let started = world.started(&world.task(every_minute()).await).await;
+    assert_eq!(world.store.cancels_asked(WORKER).await.unwrap(), []);
+    for (reason, done) in [("first", Cancelled::Asked), ("second", Cancelled::Asked)] {
+        assert_eq!(world.store.cancel_run(&Scope::Every, started.run.id, reason).await.unwrap(), done);
+    }
+    let asked = Beat { run_id: started.run.id, cancel_reason: Some("first".into()) };
+    assert_eq!(world.store.cancels_asked(WORKER).await.unwrap(), [asked]);
+    assert_eq!(world.store.cancels_asked(OTHER_WORKER).await.unwrap(), []);
+    assert_eq!(world.get_run(started.run.id).await.state, RunState::Running);
+}
+
+fn message(run_id: Uuid) -> NewDelivery {
+    NewDelivery {
+        tenant_id: "a".into(),
+        recipient: "a".into(),
+        channel: "email".into(),
+        fallback: vec!["webhook".into()],
+        dedupe_key: format!("run:{run_id}:result"),
+        run_id: Some(run_id),
+        kind: Kind::Failure,
+        subject: None,
+        text: None,
+    }
+}
+
+async fn an_end_is_written_whole_with_its_deliveries(world: &World) {
+    let started = world.started(&world.task(every_minute()).await).await;
+    world.pass(7);
+    let usage = Usage { turns: 1, tool_calls: 2, input_tokens: 3, output_tokens: 4, cost_micros: 5 };
+    let fault = RunFault::new("timeout", "it took too long");
+    let end = Finish {
+        reason: Some("why".into()),
+        output: Some("good morning".into()),
+        error: Some(fault.clone()),
+        usage,
+        ran_ms: 7000,
+        deliveries: vec![message(started.run.id)],
+        ..end_of(&started, RunState::Failed)
+    };
+    assert_eq!(world.store.finish_runs(&[end]).await.unwrap(), Vec::<Uuid>::new());
+    let run = Run {
+        state: RunState::Failed,
+        reason: Some("why".into()),
+        output: Some("good morning".into()),
+        error: Some(fault),
+        usage,
+        finished_at: Some(at(7)),
+        ..started.run.clone()
+    };
+    assert_eq!(world.get_run(started.run.id).await, run);
+    let key = message(run.id).dedupe_key;
+    let posted = world.store.find_delivery(&Scope::Every, "a", &key).await.unwrap();
+    assert_eq!((posted.run_id, posted.fallback, posted.next_at), (Some(run.id), vec!["webhook".into()], Some(at(7))));
+}
+
+async fn an_end_without_the_lease_writes_nothing(world: &World) {
+    let task = world.task(every_minute()).await;
+    let (ended, lost, held) = (world.started(&task).await, world.started(&task).await, world.started(&task).await);
+    world.succeed(&ended).await;
+    let before = world.get_run(lost.run.id).await;
+    let told = |run: &StartedRun, lease: Lease| Finish {
+        lease,
+        output: Some("late".into()),
+        deliveries: vec![message(run.run.id)],
+        ..end_of(run, RunState::Succeeded)
+    };
+    let stale = Lease { token: lost.lease.token + 1000, ..lost.lease };
+    let ends = [told(&ended, ended.lease), told(&lost, stale), told(&held, held.lease)];
+    let mut refused = world.store.finish_runs(&ends).await.unwrap();
+    refused.sort();
+    assert_eq!(refused, [ended.run.id, lost.run.id]);
+    assert_eq!(world.get_run(lost.run.id).await, before);
+    assert_eq!(world.get_run(ended.run.id).await.output, None);
+    assert_eq!(world.get_run(held.run.id).await.output.as_deref(), Some("late"));
+    assert_eq!(world.store.count_deliveries(&Scope::Every).await.unwrap(), 1);
+    // a requeue is an end, too
+    let refused = world.store.finish_runs(&[Finish { lease: stale, ..again(&lost, at(0), true) }]).await.unwrap();
+    assert_eq!((refused, world.get_run(lost.run.id).await), (vec![lost.run.id], before));
+}
+
+async fn a_retry_uses_an_attempt_and_a_hand_back_does_not(world: &World) {
+    let first = world.started(&world.task(json!({"interval": "1m"})).await).await;
+    let fault = RunFault::new("rate_limit", "try later");
+    let retry = Finish { error: Some(fault.clone()), ..again(&first, at(10), true) };
+    assert_eq!(world.store.finish_runs(&[retry]).await.unwrap(), Vec::<Uuid>::new());
+    let waiting = Run { state: RunState::Queued, error: Some(fault), ..first.run.clone() };
+    assert_eq!(world.get_run(first.run.id).await, waiting);
+
+    world.pass(10);
+    let claims = world.claim().await;
+    let second = world.store.start_runs(&leases(&claims), at(55)).await.unwrap().started.remove(0);
+    assert_eq!((second.run.attempt, second.run.started_at), (2, first.run.started_at));
+    world.store.finish_runs(&[again(&second, world.now(), false)]).await.unwrap();
+    assert_eq!(world.get_run(first.run.id).await.attempt, 1);
+
+    let claims = world.claim().await;
+    let third = world.store.start_runs(&leases(&claims), at(55)).await.unwrap().started.remove(0);
+    assert_eq!(third.run.attempt, 2);
+    world.succeed(&third).await;
+}
+
+async fn the_time_limit_counts_all_attempts_together(world: &World) {
+    let task = world.task_with("a", every_minute(), json!({"timeout_seconds": 60})).await;
+    let mut started = world.started(&task).await;
+    for (ran_ms, left) in [(40_500, 19_500), (30_000, 0)] {
+        world.store.finish_runs(&[Finish { ran_ms, ..again(&started, at(0), true) }]).await.unwrap();
+        let claims = world.claim().await;
+        started = world.store.start_runs(&leases(&claims), at(45)).await.unwrap().started.remove(0);
+        assert_eq!(started.deadline_at, world.now() + TimeDelta::milliseconds(left));
+    }
+}
+
+async fn a_run_whose_end_was_asked_for_is_not_tried_again(world: &World) {
+    let started = world.started(&world.task(json!({"interval": "1m"})).await).await;
+    world.store.cancel_run(&Scope::Every, started.run.id, "enough").await.unwrap();
+    world.store.finish_runs(&[again(&started, at(0), true)]).await.unwrap();
+    let claims = leases(&world.claim().await);
+    let starts = world.store.start_runs(&claims, at(45)).await.unwrap();
+    assert_eq!(starts, Starts { started: vec![], blocked: vec![(started.run.id, Blocked::Cancelled)] });
+    let run = world.get_run(started.run.id).await;
+    assert_eq!((run.state, run.reason.as_deref()), (RunState::Cancelled, Some("enough")));
+    assert_eq!(world.count("select count(*) from slots").await, 0);
+}
+
+async fn claims_are_given_back(world: &World) {
+    let task = world.task(every_minute()).await;
+    let running = world.started(&task).await;
+    world.run_now(&task).await;
+    world.run_now(&task).await;
+    let claims = world.store.claim_runs(WORKER, world.now(), 1).await.unwrap();
+    world.store.claim_runs(OTHER_WORKER, world.now(), 1).await.unwrap();
+    assert_eq!(world.store.release_claims(WORKER).await.unwrap(), 1);
+    assert_eq!(world.store.start_runs(&leases(&claims), at(45)).await.unwrap(), Starts::default());
+    assert_eq!(world.claim().await[0].lease.run_id, claims[0].lease.run_id);
+    assert_eq!(world.store.heartbeat(&[running.lease], world.now() + LEASE).await.unwrap().len(), 1);
+}
+
+async fn what_is_committed_is_hinted(world: &World) {
+    let topics = [Topic::Due, Topic::Queue, Topic::Cancels, Topic::Outbox];
+    let mut ears = topics.map(|topic| world.store.listen(topic));
+    let mut heard = || {
+        ears.each_mut().map(|ear| {
+            ear.has_changed().unwrap() && {
+                ear.borrow_and_update();
+                true
+            }
+        })
+    };
+    let task = world.task(every_minute()).await;
+    assert_eq!(heard(), [true, false, false, false]);
+    world.run_now(&task).await;
+    assert_eq!(heard(), [false, true, false, false]);
+    let leases = leases(&world.claim().await);
+    let started = world.store.start_runs(&leases, at(45)).await.unwrap().started.remove(0);
+    assert_eq!(heard(), [false; 4]);
+    world.store.cancel_run(&Scope::Every, started.run.id, "no").await.unwrap();
+    assert!(heard()[2]);
+    let end = Finish { deliveries: vec![message(started.run.id)], ..end_of(&started, RunState::Cancelled) };
+    world.store.finish_runs(&[end]).await.unwrap();
+    assert_eq!(heard(), [false, false, false, true]);
+    world.store.change_task(&Scope::Every, task.id, &TaskChange::Resume).await.unwrap();
+    assert_eq!(heard(), [true, false, false, false]);
+}

@@ -1,0 +1,374 @@
+//! Two writers who meet, on Postgres: one is held before each of its requests in turn while the other does its whole
+//! work, or waits for a lock of the first. Whatever the order, both must succeed or say why not, nothing may wait for
+//! the other for ever (a deadlock is an error here), and the database must be in order after it.
+//! SQLite has one writer, whose transactions can't meet; what two calls do one after the other, the other cases show.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use futures::future::BoxFuture;
+use reveille::clock;
+use reveille::id::{Scope, new_id};
+use reveille::run::RunState;
+use reveille::run::transcript::{Entry, Message};
+use reveille::store::{Claim, Idempotency, StartedRun, Store, StoreError};
+use reveille::task::Task;
+use reveille::task::change::TaskChange;
+use serde_json::json;
+use sqlx::{Connection, PgConnection};
+use uuid::Uuid;
+
+use super::world::{LEASE, START, World, end_of, leases, open_postgres, spec};
+use crate::support::gate::Gate;
+
+/// What one of the two does, by its name; its answer is what it says of itself.
+struct Act(&'static str, Box<dyn Fn(Store, Arc<Scene>) -> Doing>);
+
+type Doing = BoxFuture<'static, Result<String, StoreError>>;
+
+fn act<F, R>(name: &'static str, what: impl Fn(Store, Arc<Scene>) -> F + 'static) -> Act
+where
+    F: Future<Output = Result<R, StoreError>> + Send + 'static,
+    R: Debug,
+{
+    let does = move |store, scene| -> Doing {
+        let doing = what(store, scene);
+        Box::pin(async move { doing.await.map(|done| format!("{done:?}")) })
+    };
+    Act(name, Box::new(does))
+}
+
+/// What the two meet over; made anew for each round.
+struct Scene {
+    task: Task,
+    /// The run that has the slot.
+    running: StartedRun,
+    /// A younger run, leased and not started.
+    claim: Claim,
+    /// One that waits for the slot, where the policy lets one wait.
+    parked: Option<Uuid>,
+}
+
+/// A task of this policy with a run that runs, one that waits for it, and one that is about to start.
+async fn scene(world: &World, policy: &str) -> Scene {
+    let task = world.task(json!({"interval": "1h", "overlap": policy})).await;
+    let running = world.started(&task).await;
+    let parked = world.run_now(&task).await;
+    world.store.start_runs(&leases(&world.claim().await), world.now() + LEASE).await.unwrap();
+    let is_parked = world.count(&format!("select count(*) from parked where run_id = '{parked}'")).await == 1;
+    world.run_now(&task).await;
+    let claim = world.claim().await[0];
+    Scene { task, running, claim, parked: is_parked.then_some(parked) }
+}
+
+/// Interleaves the two in every way; `judge` looks at each outcome.
+async fn meet(policy: &str, first: Act, second: Act, judge: impl AsyncFn(&World, &Scene, [&str; 2])) {
+    let world = World::postgres().await;
+    let gate = Gate::before(&world.url()).await;
+    gate.open().await;
+    let held = open_postgres(&gate.url(&world.url()), &world.clock).await;
+    let other = world.other_instance().await;
+    let mut watcher = PgConnection::connect(&world.url()).await.unwrap();
+    for pass in 0.. {
+        let scene = Arc::new(scene(&world, policy).await);
+        held.ping().await.unwrap();
+        gate.hold_after(pass);
+        let mut one = tokio::spawn(first.1(held.clone(), Arc::clone(&scene)));
+        let ended = tokio::select! {
+            done = &mut one => Some(done.unwrap()),
+            () = gate.held() => None,
+        };
+        let last = ended.is_some();
+        let two = tokio::spawn(second.1(other.clone(), Arc::clone(&scene)));
+        let (one, two) = match ended {
+            Some(one) => (one, two.await.unwrap()),
+            None => {
+                until_stuck_or_done(&mut watcher, &two).await;
+                gate.release();
+                (one.await.unwrap(), two.await.unwrap())
+            }
+        };
+        let told = [&one, &two].map(|outcome| match outcome {
+            Err(error @ (StoreError::Unavailable(_) | StoreError::Corrupt(_))) => {
+                panic!("{} held at request {pass} while {}, under {policy}: {error}", first.0, second.0)
+            }
+            Err(error) => error.to_string(),
+            Ok(done) => done.clone(),
+        });
+        world.check().await;
+        judge(&world, &scene, [&told[0], &told[1]]).await;
+        clear(&world, &scene).await;
+        if last {
+            assert!(pass > 2, "the first makes {pass} requests only");
+            break;
+        }
+    }
+    gate.release();
+    held.close().await;
+    other.close().await;
+    world.leave().await;
+}
+
+/// Leaves nothing that could be claimed, rescued or waited for in the next round.
+async fn clear(world: &World, scene: &Scene) {
+    match world.store.delete_task(&Scope::Every, scene.task.id).await {
+        Ok(()) | Err(StoreError::NotFound) => {}
+        Err(error) => panic!("{error}"),
+    }
+    world.plant("delete from queue").await;
+    world.plant("update runs set state = 'cancelled', finished_at = created_at where finished_at is null").await;
+}
+
+/// Returns once the other has done its work or waits for a lock.
+async fn until_stuck_or_done<T>(watcher: &mut PgConnection, other: &tokio::task::JoinHandle<T>) {
+    let waits = "select exists(select 1 from pg_locks l join pg_stat_activity a on a.pid = l.pid
+                  where not l.granted and a.datname = current_database())";
+    while !other.is_finished() {
+        if sqlx::query_scalar::<_, bool>(waits).fetch_one(&mut *watcher).await.unwrap() {
+            return;
+        }
+        clock::pause(Duration::from_millis(1)).await;
+    }
+}
+
+// ---------------------------------------------------------------- what they do
+
+fn finish() -> Act {
+    act("finish", |store, scene| async move { store.finish_runs(&[end_of(&scene.running, RunState::Succeeded)]).await })
+}
+
+fn start() -> Act {
+    act("start", |store, scene| async move {
+        let starts = store.start_runs(&[scene.claim.lease], START + LEASE).await?;
+        let blocked: Vec<_> = starts.blocked.iter().map(|(_, fate)| *fate).collect();
+        Ok((starts.started.len(), blocked))
+    })
+}
+
+fn cancel(whom: fn(&Scene) -> Uuid) -> Act {
+    act("cancel", move |store, scene| async move { store.cancel_run(&Scope::Every, whom(&scene), "no").await })
+}
+
+fn delete() -> Act {
+    act("delete", |store, scene| async move { store.delete_task(&Scope::Every, scene.task.id).await })
+}
+
+fn run_now() -> Act {
+    act("run_now", |store, scene| async move {
+        store.run_now(&Scope::Every, scene.task.id, new_id(START), None, START, None).await
+    })
+}
+
+fn run_now_once() -> Act {
+    act("run_now_once", |store, scene| async move {
+        let once = Idempotency {
+            tenant: "a".into(),
+            key: scene.task.id.to_string(),
+            digest: vec![1],
+            status: 201,
+            body: json!("first"),
+        };
+        store.run_now(&Scope::Every, scene.task.id, new_id(START), None, START, Some(&once)).await
+    })
+}
+
+/// After its lease has ended, as far as the one that takes it over has seen.
+fn take_over() -> Act {
+    act("take_over", |store, _| async move {
+        let late = START + TimeDelta::seconds(100);
+        let taken = store.take_stranded(late, TimeDelta::zero(), None, late + LEASE, 9).await?;
+        Ok(taken.len())
+    })
+}
+
+fn beat() -> Act {
+    act("beat", |store, scene| async move {
+        let held = store.heartbeat(&[scene.running.lease], START + TimeDelta::seconds(200)).await?;
+        Ok(held.len())
+    })
+}
+
+fn append() -> Act {
+    act("append", |store, scene| async move {
+        let message = Message::user("hello");
+        let entry = Entry { seq: 0, turn: 0, at: START, message, usage: Default::default(), duration_ms: None };
+        store.append(scene.running.lease, START + TimeDelta::seconds(200), &[entry]).await
+    })
+}
+
+fn wake_parked() -> Act {
+    act("wake_parked", |store, _| async move { store.wake_parked(START + TimeDelta::seconds(100), 9).await })
+}
+
+fn reclaim() -> Act {
+    act("reclaim", |store, _| async move { store.reclaim(START + TimeDelta::seconds(100)).await })
+}
+
+fn pause() -> Act {
+    act("pause", |store, scene| async move {
+        let paused = store.change_task(&Scope::Every, scene.task.id, &TaskChange::Pause { reason: None }).await?;
+        Ok(paused.status)
+    })
+}
+
+fn edit(interval: &'static str) -> Act {
+    act("edit", move |store, scene| async move {
+        let spec = Box::new(spec(json!({"interval": interval}), json!({})));
+        let edit = TaskChange::Edit { version: 1, name: "n".into(), spec };
+        store.change_task(&Scope::Every, scene.task.id, &edit).await.map(|task| task.version)
+    })
+}
+
+fn fire_ahead() -> Act {
+    act("fire_ahead", |store, _| async move {
+        let ask = reveille::store::FireDue {
+            now: START,
+            horizon: Duration::from_secs(3600),
+            limit: 9,
+            worker: super::world::OTHER_WORKER,
+            room: 9,
+        };
+        let fired = store.fire_due(&ask).await?;
+        Ok((fired.recorded, fired.conflicts))
+    })
+}
+
+// ---------------------------------------------------------------- how they meet
+
+/// Nothing but the order of the database is asked for.
+async fn any(_: &World, _: &Scene, _: [&str; 2]) {}
+
+/// The run that was to start, or one that waited, starts when the slot is free; nobody is forgotten.
+async fn somebody_follows(world: &World, scene: &Scene, told: [&str; 2]) {
+    assert!(told.contains(&"[]"), "the end is written: {told:?}");
+    let live = format!("select count(*) from queue where task_id = '{}'", scene.task.id);
+    let claim = world.get_run(scene.claim.lease.run_id).await;
+    assert!(world.count(&live).await > 0 || claim.state.is_final(), "{told:?}, {claim:?}");
+    if let Some(parked) = scene.parked {
+        let parked = world.get_run(parked).await;
+        assert!(!parked.state.is_final() || parked.reason.as_deref() == Some("superseded"), "{told:?}, {parked:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_end_and_a_start_under_each_policy() {
+    for policy in ["skip", "queue_one", "queue_all", "cancel_previous"] {
+        meet(policy, start(), finish(), somebody_follows).await;
+    }
+}
+
+#[tokio::test]
+async fn a_start_and_an_end_under_each_policy() {
+    for policy in ["skip", "queue_all", "cancel_previous"] {
+        meet(policy, finish(), start(), somebody_follows).await;
+    }
+}
+
+#[tokio::test]
+async fn a_cancel_and_a_start() {
+    let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
+        // a run that was started is asked to end, one that was not is cancelled; never both
+        let run = world.get_run(scene.claim.lease.run_id).await;
+        let asked = told.contains(&"Asked");
+        assert_eq!(asked, run.state == RunState::Running, "{told:?}, {run:?}");
+    };
+    meet("allow", cancel(|scene| scene.claim.lease.run_id), start(), judge).await;
+    meet("allow", start(), cancel(|scene| scene.claim.lease.run_id), judge).await;
+}
+
+#[tokio::test]
+async fn a_cancel_of_one_that_waits_and_the_hand_over_to_it() {
+    let parked = |scene: &Scene| scene.parked.unwrap();
+    let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
+        let run = world.get_run(scene.parked.unwrap()).await;
+        assert_eq!((run.state, told.contains(&"Now")), (RunState::Cancelled, true), "{told:?}");
+    };
+    meet("queue_all", cancel(parked), finish(), judge).await;
+    meet("queue_all", finish(), cancel(parked), judge).await;
+}
+
+#[tokio::test]
+async fn a_deletion_and_whatever_its_runs_do() {
+    let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
+        let left = format!(
+            "select (select count(*) from slots where task_id = '{0}') + (select count(*) from parked where task_id = '{0}')
+                  + (select count(*) from queue where task_id = '{0}' and state <> 'started')",
+            scene.task.id
+        );
+        assert_eq!(world.count(&left).await, 0, "{told:?}");
+    };
+    for other in [finish, start, run_now] {
+        meet("queue_all", delete(), other(), judge).await;
+        meet("queue_all", other(), delete(), judge).await;
+    }
+    meet("cancel_previous", start(), delete(), judge).await;
+}
+
+#[tokio::test]
+async fn a_rescue_and_the_holder_who_comes_back() {
+    // exactly one of the two has the run afterwards
+    let judge = |held: &'static str| {
+        async move |_: &World, _: &Scene, told: [&str; 2]| {
+            let took_over = told[1] == "1";
+            assert_ne!(told[0] == held, took_over, "the holder was told {:?}, the rescuer took {}", told[0], told[1]);
+        }
+    };
+    meet("skip", beat(), take_over(), judge("1")).await;
+    meet("skip", append(), take_over(), judge("()")).await;
+    meet("skip", finish(), take_over(), judge("[]")).await;
+    let mirrored = |held: &'static str| {
+        async move |_: &World, _: &Scene, told: [&str; 2]| {
+            let took_over = told[0] == "1";
+            assert_ne!(told[1] == held, took_over, "the holder was told {:?}, the rescuer took {}", told[1], told[0]);
+        }
+    };
+    meet("skip", take_over(), beat(), mirrored("1")).await;
+    meet("skip", take_over(), append(), mirrored("()")).await;
+    meet("skip", take_over(), finish(), mirrored("[]")).await;
+    meet("skip", take_over(), take_over(), mirrored("1")).await;
+}
+
+#[tokio::test]
+async fn a_look_at_those_who_wait_long_and_a_hand_over() {
+    meet("queue_all", wake_parked(), finish(), somebody_follows).await;
+    meet("queue_all", finish(), wake_parked(), somebody_follows).await;
+}
+
+#[tokio::test]
+async fn a_claim_that_is_taken_back_while_it_is_started() {
+    meet("allow", reclaim(), start(), any).await;
+    meet("allow", start(), reclaim(), any).await;
+    meet("queue_all", start(), reclaim(), any).await;
+}
+
+#[tokio::test]
+async fn a_fire_and_a_pause_of_its_task() {
+    // recorded and taken back, or not recorded: a paused task has no fire that is still to come
+    let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
+        let fires = world.runs_of(&scene.task).await.into_iter().filter(|run| run.fire_key.starts_with("s:")).count();
+        let task = world.get_task(scene.task.id).await;
+        assert_eq!((fires, task.fired, task.next_fire_at), (0, 0, None), "{told:?}");
+    };
+    meet("allow", fire_ahead(), pause(), judge).await;
+    meet("allow", pause(), fire_ahead(), judge).await;
+}
+
+#[tokio::test]
+async fn two_edits_of_one_version() {
+    let judge = async |_: &World, _: &Scene, told: [&str; 2]| {
+        assert_eq!(told.iter().filter(|told| **told == "2").count(), 1, "one wins: {told:?}");
+    };
+    meet("allow", edit("2h"), edit("3h"), judge).await;
+}
+
+#[tokio::test]
+async fn two_requests_with_one_key() {
+    let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
+        assert_eq!(told.iter().filter(|told| **told == "Done(())").count(), 1, "{told:?}");
+        assert_eq!(told.iter().filter(|told| told.starts_with("Replayed")).count(), 1, "{told:?}");
+        assert_eq!(world.get_task(scene.task.id).await.run_count, 4, "{told:?}");
+    };
+    meet("allow", run_now_once(), run_now_once(), judge).await;
+}

@@ -1,0 +1,168 @@
+//! Rescue: what the dead have left is taken over, once, and only what they have left.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use reveille::id::Scope;
+use reveille::run::transcript::{Entry, Message};
+use reveille::run::{RunState, Usage};
+use reveille::store::{Finish, Lease, Starts, Store, StoreError, Stranded};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::world::{START, World, again, end_of, leases};
+
+on_both!(
+    claims_that_were_not_started_in_time_are_ready_again,
+    a_run_whose_lease_ended_is_taken_over,
+    a_run_that_outlived_its_time_limit_is_taken_over_after_the_grace,
+    the_old_holder_can_not_write_any_more,
+    of_two_rescuers_one_wins,
+    stranded_runs_come_in_pages_by_id,
+    how_long_it_ran_is_told_from_its_lease,
+    a_crash_is_counted_by_who_holds_the_run,
+    that_someone_asked_for_its_end_is_told,
+);
+
+const GRACE: TimeDelta = TimeDelta::seconds(10);
+
+fn at(seconds: i64) -> DateTime<Utc> {
+    START + TimeDelta::seconds(seconds)
+}
+
+async fn stranded(store: &Store, now: DateTime<Utc>) -> Vec<Stranded> {
+    store.take_stranded(now, GRACE, None, now + TimeDelta::seconds(45), 100).await.unwrap()
+}
+
+fn allowing() -> serde_json::Value {
+    json!({"interval": "1h", "overlap": "allow"})
+}
+
+async fn claims_that_were_not_started_in_time_are_ready_again(world: &World) {
+    let task = world.task(allowing()).await;
+    let running = world.started(&task).await;
+    world.run_now(&task).await;
+    let claim = world.claim().await[0];
+    assert_eq!(claim.until, at(5));
+    assert_eq!(world.store.reclaim(at(5)).await.unwrap(), 0);
+    assert_eq!(world.store.reclaim(at(5) + TimeDelta::milliseconds(1)).await.unwrap(), 1);
+    assert_eq!(world.store.start_runs(&[claim.lease], at(50)).await.unwrap(), Starts::default());
+    assert_eq!(world.claim().await[0].lease.run_id, claim.lease.run_id);
+    assert_eq!(world.store.reclaim(at(4000)).await.unwrap(), 1);
+    world.succeed(&running).await;
+}
+
+async fn a_run_whose_lease_ended_is_taken_over(world: &World) {
+    let started = world.started(&world.task(allowing()).await).await;
+    let now = at(45) + TimeDelta::milliseconds(1);
+    assert_eq!(stranded(&world.store, at(45)).await, []);
+    let found = stranded(&world.store, now).await;
+    let [one] = <[Stranded; 1]>::try_from(found).unwrap();
+    assert_ne!(one.lease.token, started.lease.token);
+    assert_eq!(
+        one,
+        Stranded {
+            lease: Lease { run_id: started.run.id, token: one.lease.token },
+            run: started.run.clone(),
+            task: started.task.clone(),
+            crashed: true,
+            ran: Duration::from_secs(45),
+            cancel_reason: None,
+        }
+    );
+    // it has a lease again
+    assert_eq!(stranded(&world.store, now + TimeDelta::seconds(45)).await, []);
+    assert_eq!(world.store.cancels_asked(super::world::WORKER).await.unwrap(), []);
+    let back = Finish { lease: one.lease, ..again(&started, now, true) };
+    assert_eq!(world.store.finish_runs(&[back]).await.unwrap(), Vec::<Uuid>::new());
+    assert_eq!(world.get_run(started.run.id).await.state, RunState::Queued);
+}
+
+async fn a_run_that_outlived_its_time_limit_is_taken_over_after_the_grace(world: &World) {
+    let task = world.task_with("a", allowing(), json!({"timeout_seconds": 20})).await;
+    let started = world.started(&task).await;
+    world.store.heartbeat(&[started.lease], at(100)).await.unwrap();
+    assert_eq!(stranded(&world.store, at(30)).await, []);
+    let found = stranded(&world.store, at(30) + TimeDelta::milliseconds(1)).await;
+    assert_eq!((found.len(), found[0].crashed, found[0].ran), (1, false, Duration::from_secs(20)));
+}
+
+async fn the_old_holder_can_not_write_any_more(world: &World) {
+    let started = world.started(&world.task(allowing()).await).await;
+    let taken = stranded(&world.store, at(60)).await;
+    let entry = |text: &str| Entry {
+        seq: 0,
+        turn: 0,
+        at: START,
+        message: Message::user(text),
+        usage: Usage::default(),
+        duration_ms: None,
+    };
+    let refused = world.store.append(started.lease, at(99), &[entry("stale")]).await;
+    assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
+    assert_eq!(world.store.heartbeat(&[started.lease], at(99)).await.unwrap(), []);
+    let refused = world.store.finish_runs(&[end_of(&started, RunState::Succeeded)]).await.unwrap();
+    assert_eq!(refused, [started.run.id]);
+    world.store.count_crash(started.lease).await.unwrap();
+    assert_eq!(world.store.start_runs(&[started.lease], at(99)).await.unwrap(), Starts::default());
+    assert_eq!(world.get_run(started.run.id).await, started.run);
+    world.store.append(taken[0].lease, at(99), &[entry("fresh")]).await.unwrap();
+    assert_eq!(world.store.transcript(started.run.id, 0, 9).await.unwrap(), [entry("fresh")]);
+}
+
+async fn of_two_rescuers_one_wins(world: &World) {
+    let task = world.task(allowing()).await;
+    for _ in 0..10 {
+        world.started(&task).await;
+    }
+    let other = world.other_instance().await;
+    let (ours, theirs) = tokio::join!(stranded(&world.store, at(60)), stranded(&other, at(60)));
+    let mut runs: Vec<Uuid> = ours.iter().chain(&theirs).map(|s| s.run.id).collect();
+    runs.sort();
+    runs.dedup();
+    assert_eq!((ours.len() + theirs.len(), runs.len()), (10, 10));
+}
+
+async fn stranded_runs_come_in_pages_by_id(world: &World) {
+    let task = world.task(allowing()).await;
+    let mut runs = Vec::new();
+    for _ in 0..3 {
+        runs.push(world.started(&task).await.run.id);
+    }
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let page = world.store.take_stranded(at(60), GRACE, after, at(61), 1).await.unwrap();
+        let Some(one) = page.first() else { break };
+        found.push(one.run.id);
+        after = Some(one.run.id);
+    }
+    assert_eq!(found, runs);
+    assert_eq!(world.store.take_stranded(at(70), GRACE, Some(runs[1]), at(99), 9).await.unwrap().len(), 1);
+}
+
+async fn how_long_it_ran_is_told_from_its_lease(world: &World) {
+    let started = world.started(&world.task(allowing()).await).await;
+    world.store.finish_runs(&[Finish { ran_ms: 5000, ..again(&started, at(0), true) }]).await.unwrap();
+    let claims = leases(&world.claim().await);
+    world.pass(100);
+    let second = world.store.start_runs(&claims, at(145)).await.unwrap().started.remove(0);
+    world.store.heartbeat(&[second.lease], at(160)).await.unwrap();
+    let found = stranded(&world.store, at(1000)).await;
+    // from its start at 100 s until its lease ended
+    assert_eq!(found[0].ran, Duration::from_secs(60));
+}
+
+async fn a_crash_is_counted_by_who_holds_the_run(world: &World) {
+    let started = world.started(&world.task(allowing()).await).await;
+    let taken = stranded(&world.store, at(60)).await;
+    world.store.count_crash(started.lease).await.unwrap();
+    assert_eq!(world.get_run(started.run.id).await.crashes, 0);
+    world.store.count_crash(taken[0].lease).await.unwrap();
+    assert_eq!(world.get_run(started.run.id).await.crashes, 1);
+}
+
+async fn that_someone_asked_for_its_end_is_told(world: &World) {
+    let started = world.started(&world.task(allowing()).await).await;
+    world.store.cancel_run(&Scope::Every, started.run.id, "enough").await.unwrap();
+    assert_eq!(stranded(&world.store, at(60)).await[0].cancel_reason.as_deref(), Some("enough"));
+}

@@ -1,0 +1,220 @@
+//! Runs as people see and ask for them: reading, run now, backfill, retry, cancel.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use reveille::id::{Scope, new_id};
+use reveille::run::{Run, RunState};
+use reveille::store::{Answer, Cancelled, RunFilter, StoreError};
+use reveille::task::TaskStatus;
+use reveille::task::change::TaskChange;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::world::{START, World, end_of, leases};
+
+on_both!(
+    a_run_that_is_not_there_is_not_found,
+    runs_are_listed_newest_first_by_every_filter,
+    the_newest_run_of_each_task_is_found,
+    run_now_ignores_pause_and_limits_and_keeps_its_input,
+    nothing_is_run_for_a_task_that_is_gone,
+    a_backfill_makes_a_run_for_each_instant,
+    a_retry_is_a_new_run_that_names_the_old,
+    a_run_that_has_not_ended_is_not_retried,
+    a_run_is_cancelled_in_every_state_that_has_not_ended,
+    runs_are_counted_by_where_they_are,
+);
+
+fn at(seconds: i64) -> DateTime<Utc> {
+    START + TimeDelta::seconds(seconds)
+}
+
+fn allowing() -> serde_json::Value {
+    json!({"interval": "1h", "overlap": "allow"})
+}
+
+fn missing<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
+    assert!(matches!(answer, Err(StoreError::NotFound)), "{answer:?}");
+}
+
+fn conflict<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> String {
+    match answer {
+        Err(StoreError::Conflict(why)) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn a_run_that_is_not_there_is_not_found(world: &World) {
+    let nobody = Uuid::from_u128(1);
+    missing(world.store.get_run(&Scope::Every, nobody).await);
+    missing(world.store.cancel_run(&Scope::Every, nobody, "no").await);
+    missing(world.store.retry_run(&Scope::Every, nobody, new_id(START), START, None).await);
+}
+
+async fn runs_are_listed_newest_first_by_every_filter(world: &World) {
+    let (ours, theirs) = (world.task(allowing()).await, world.task_with("b", allowing(), json!({})).await);
+    let first = world.started(&ours).await;
+    world.succeed(&first).await;
+    world.pass(10);
+    let second = world.run_now(&ours).await;
+    let third = world.run_now(&theirs).await;
+    let first = first.run.id;
+    let listed = async |filter: RunFilter| -> Vec<Uuid> {
+        let runs = world.store.list_runs(&Scope::Every, &filter).await.unwrap();
+        runs.into_iter().map(|run| run.id).collect()
+    };
+    let all = RunFilter { limit: 9, ..RunFilter::default() };
+    assert_eq!(listed(all.clone()).await, [third, second, first]);
+    assert_eq!(listed(RunFilter { limit: 2, ..all.clone() }).await, [third, second]);
+    assert_eq!(listed(RunFilter { before: Some(second), ..all.clone() }).await, [first]);
+    assert_eq!(listed(RunFilter { task_id: Some(ours.id), ..all.clone() }).await, [second, first]);
+    assert_eq!(listed(RunFilter { tenant: Some("b".into()), ..all.clone() }).await, [third]);
+    assert_eq!(listed(RunFilter { state: Some(RunState::Succeeded), ..all.clone() }).await, [first]);
+    assert_eq!(listed(RunFilter { since: Some(at(10)), ..all.clone() }).await, [third, second]);
+    assert_eq!(listed(RunFilter { until: Some(at(10)), ..all.clone() }).await, [first]);
+    let later = at(10) + TimeDelta::milliseconds(1);
+    assert_eq!(listed(RunFilter { since: Some(later), ..all.clone() }).await, Vec::<Uuid>::new());
+    assert_eq!(listed(RunFilter { until: Some(later), ..all }).await.len(), 3);
+}
+
+async fn the_newest_run_of_each_task_is_found(world: &World) {
+    let (first, second, third) =
+        (world.task(allowing()).await, world.task(allowing()).await, world.task(allowing()).await);
+    world.run_now(&first).await;
+    let newest = [world.run_now(&first).await, world.run_now(&second).await];
+    let found = world.store.last_runs(&[first.id, second.id, third.id]).await.unwrap();
+    assert_eq!(found.iter().map(|run| run.id).collect::<Vec<_>>(), newest);
+    assert_eq!(world.store.last_runs(&[]).await.unwrap(), []);
+}
+
+async fn run_now_ignores_pause_and_limits_and_keeps_its_input(world: &World) {
+    let task = world.task_with("a", json!({"interval": "1m"}), json!({"max_runs": 1})).await;
+    world.pass(60);
+    let fired = world.fire().await;
+    let starts = world.store.start_runs(&leases(&fired.claims), at(105)).await.unwrap();
+    world.succeed(&starts.started[0]).await;
+    assert_eq!(world.get_task(task.id).await.status, TaskStatus::Completed);
+    let (id, input) = (new_id(world.now()), json!({"city": "Łódź", "n": 1.5, "deep": [null, {"x": false}]}));
+    let answer = world.store.run_now(&Scope::Every, task.id, id, Some(input.clone()), world.now(), None).await.unwrap();
+    assert_eq!(answer, Answer::Done(()));
+    let expected = Run {
+        id,
+        fire_key: format!("m:{id}"),
+        scheduled_for: at(60),
+        created_at: at(60),
+        state: RunState::Queued,
+        attempt: 0,
+        started_at: None,
+        finished_at: None,
+        input: Some(input),
+        ..world.get_run(starts.started[0].run.id).await
+    };
+    assert_eq!(world.get_run(id).await, expected);
+    let after = world.get_task(task.id).await;
+    assert_eq!((after.run_count, after.fired), (2, 1));
+    assert_eq!(world.claim().await.len(), 1);
+}
+
+async fn nothing_is_run_for_a_task_that_is_gone(world: &World) {
+    let task = world.task(allowing()).await;
+    let ended = world.started(&task).await;
+    world.succeed(&ended).await;
+    world.store.delete_task(&Scope::Every, task.id).await.unwrap();
+    missing(world.store.run_now(&Scope::Every, task.id, new_id(START), None, START, None).await);
+    missing(world.store.backfill(&Scope::Every, task.id, Uuid::nil(), &[START], None).await);
+    let why = conflict(world.store.retry_run(&Scope::Every, ended.run.id, new_id(START), START, None).await);
+    assert_eq!(why, "the task of the run was deleted");
+    assert_eq!(world.runs_of(&task).await.len(), 1);
+}
+
+async fn a_backfill_makes_a_run_for_each_instant(world: &World) {
+    let task = world.task(allowing()).await;
+    let id = Uuid::from_u128(0xBF);
+    let instants = [at(-7200), at(-3600) + TimeDelta::milliseconds(5)];
+    world.store.backfill(&Scope::Every, task.id, id, &instants, None).await.unwrap();
+    let runs = world.runs_of(&task).await;
+    let told: Vec<_> = runs.iter().map(|run| (run.fire_key.clone(), run.scheduled_for, run.created_at)).collect();
+    let expected = ["06:00:00.000Z", "07:00:00.005Z"].map(|time| format!("b:{id}:2026-03-01T{time}"));
+    assert_eq!(told, [(expected[0].clone(), instants[0], START), (expected[1].clone(), instants[1], START)]);
+    assert_eq!(world.claim().await.len(), 2);
+    let after = world.get_task(task.id).await;
+    assert_eq!((after.run_count, after.fired, after.next_fire_at), (2, 0, task.next_fire_at));
+    // the same again (its answer was lost) makes no second run
+    world.store.backfill(&Scope::Every, task.id, id, &instants, None).await.unwrap();
+    assert_eq!(world.runs_of(&task).await.len(), 2);
+    assert_eq!(world.get_task(task.id).await.run_count, 2);
+}
+
+async fn a_retry_is_a_new_run_that_names_the_old(world: &World) {
+    world.task(json!({"interval": "1m"})).await;
+    world.pass(180);
+    let fired = world.fire().await;
+    let started = world.store.start_runs(&leases(&fired.claims), at(225)).await.unwrap().started.remove(0);
+    world.store.finish_runs(&[end_of(&started, RunState::Failed)]).await.unwrap();
+    let old = world.get_run(started.run.id).await;
+    world.pass(5);
+    let id = new_id(world.now());
+    world.store.retry_run(&Scope::Every, old.id, id, world.now(), None).await.unwrap();
+    assert!(old.missed.is_some());
+    let expected = Run {
+        id,
+        fire_key: format!("t:{}:{id}", old.id),
+        retry_of: Some(old.id),
+        state: RunState::Queued,
+        attempt: 0,
+        created_at: at(185),
+        started_at: None,
+        finished_at: None,
+        ..old.clone()
+    };
+    assert_eq!(world.get_run(id).await, expected);
+    assert_eq!(world.get_run(old.id).await, old);
+    assert_eq!(world.claim().await[0].lease.run_id, id);
+}
+
+async fn a_run_that_has_not_ended_is_not_retried(world: &World) {
+    let task = world.task(allowing()).await;
+    let queued = world.run_now(&task).await;
+    let retry = |id: Uuid| world.store.retry_run(&Scope::Every, id, Uuid::from_u128(9), START, None);
+    assert_eq!(conflict(retry(queued).await), "the run is queued, so it can't be retried yet");
+    let starts = world.store.start_runs(&leases(&world.claim().await), at(45)).await.unwrap();
+    assert_eq!(conflict(retry(queued).await), "the run is running, so it can't be retried yet");
+    world.succeed(&starts.started[0]).await;
+    retry(queued).await.unwrap();
+}
+
+async fn a_run_is_cancelled_in_every_state_that_has_not_ended(world: &World) {
+    let cancel = async |id: Uuid| world.store.cancel_run(&Scope::Every, id, "not today").await;
+    let task = world.task(json!({"interval": "1h", "overlap": "queue_all"})).await;
+    let running = world.started(&task).await;
+    let parked = world.run_now(&task).await;
+    world.store.start_runs(&leases(&world.claim().await), at(45)).await.unwrap();
+    let claimed = world.run_now(&task).await;
+    world.claim().await;
+    let ready = world.run_now(&task).await;
+    for id in [ready, claimed, parked] {
+        assert_eq!(cancel(id).await.unwrap(), Cancelled::Now);
+        let run = world.get_run(id).await;
+        assert_eq!((run.state, run.reason.as_deref()), (RunState::Cancelled, Some("not today")));
+        assert_eq!((run.finished_at, run.attempt), (Some(START), 0));
+        assert_eq!(conflict(cancel(id).await), "a run that is cancelled can't Cancel");
+    }
+    assert_eq!(cancel(running.run.id).await.unwrap(), Cancelled::Asked);
+    assert_eq!(world.get_run(running.run.id).await.state, RunState::Running);
+    world.succeed(&running).await;
+    assert_eq!(conflict(cancel(running.run.id).await), "a run that is succeeded can't Cancel");
+}
+
+async fn runs_are_counted_by_where_they_are(world: &World) {
+    let task = world.task(json!({"interval": "1h", "overlap": "queue_all"})).await;
+    world.started(&task).await;
+    world.run_now(&task).await;
+    world.store.start_runs(&leases(&world.claim().await), at(45)).await.unwrap();
+    world.run_now(&task).await;
+    world.claim().await;
+    world.run_now(&task).await;
+    let mut counted = world.store.count_runs(&Scope::Every).await.unwrap();
+    counted.sort();
+    let one = ["claimed", "parked", "ready", "started"].map(|place| (place.to_owned(), 1));
+    assert_eq!(counted, one);
+    world.store.change_task(&Scope::Every, task.id, &TaskChange::Pause { reason: None }).await.unwrap();
+}

@@ -1,0 +1,249 @@
+//! Overlap: one run of a task at a time, unless its policy says otherwise, and nobody waits for ever.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use reveille::id::Scope;
+use reveille::run::{Run, RunState};
+use reveille::store::{Blocked, Cancelled, Finish, StartedRun, Starts};
+use reveille::task::Task;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::world::{LEASE, START, World, again, end_of, leases};
+
+on_both!(
+    skip_records_who_was_in_the_way,
+    allow_lets_all_run,
+    queue_one_lets_one_wait_and_skips_further_ones,
+    queue_all_hands_the_slot_over_in_order,
+    cancel_previous_asks_the_running_one_to_end_and_only_the_youngest_follows,
+    an_older_run_does_not_supersede_a_younger_one_that_waits,
+    of_two_in_one_batch_the_older_starts,
+    tasks_do_not_wait_for_each_other,
+    a_run_that_waits_for_its_next_attempt_keeps_the_slot,
+    cancelling_who_has_the_slot_hands_it_over,
+    a_parked_run_that_is_cancelled_is_passed_over,
+    a_lost_hand_over_is_found,
+    a_wait_that_is_long_goes_on_behind_a_slot_that_is_taken,
+    a_slot_that_nobody_has_is_freed,
+);
+
+fn at(seconds: i64) -> DateTime<Utc> {
+    START + TimeDelta::seconds(seconds)
+}
+
+async fn overlapping(world: &World, policy: &str) -> Task {
+    world.task(json!({"interval": "1h", "overlap": policy})).await
+}
+
+/// Claims everything and starts it.
+async fn start_all(world: &World) -> Starts {
+    let leases = leases(&world.claim().await);
+    world.store.start_runs(&leases, world.now() + LEASE).await.unwrap()
+}
+
+/// Runs the task now; it must be blocked.
+async fn blocked(world: &World, task: &Task) -> (Run, Blocked) {
+    let id = world.run_now(task).await;
+    let starts = start_all(world).await;
+    assert_eq!((starts.started, starts.blocked.len(), starts.blocked[0].0), (vec![], 1, id));
+    (world.get_run(id).await, starts.blocked[0].1)
+}
+
+/// Who starts when everything that is ready is claimed.
+async fn next(world: &World) -> StartedRun {
+    let starts = start_all(world).await;
+    let [started] = <[StartedRun; 1]>::try_from(starts.started).unwrap();
+    started
+}
+
+async fn skip_records_who_was_in_the_way(world: &World) {
+    let task = overlapping(world, "skip").await;
+    let first = world.started(&task).await;
+    world.pass(1);
+    let (run, fate) = blocked(world, &task).await;
+    assert_eq!(fate, Blocked::Skipped);
+    assert_eq!((run.state, run.reason.as_deref(), run.attempt), (RunState::Skipped, Some("overlap"), 0));
+    assert_eq!((run.blocked_by, run.finished_at, run.started_at), (Some(first.run.id), Some(at(1)), None));
+    world.succeed(&first).await;
+    world.started(&task).await;
+}
+
+async fn allow_lets_all_run(world: &World) {
+    let task = overlapping(world, "allow").await;
+    for _ in 0..3 {
+        world.run_now(&task).await;
+    }
+    let starts = start_all(world).await;
+    assert_eq!((starts.started.len(), starts.blocked), (3, vec![]));
+    assert_eq!(world.count("select count(*) from slots").await, 0);
+}
+
+async fn queue_one_lets_one_wait_and_skips_further_ones(world: &World) {
+    let task = overlapping(world, "queue_one").await;
+    let first = world.started(&task).await;
+    let (second, fate) = blocked(world, &task).await;
+    assert_eq!((fate, second.state), (Blocked::Behind, RunState::Queued));
+    let (third, fate) = blocked(world, &task).await;
+    assert_eq!((fate, third.state, third.blocked_by), (Blocked::Skipped, RunState::Skipped, Some(first.run.id)));
+    assert_eq!(start_all(world).await, Starts::default());
+    world.succeed(&first).await;
+    let started = next(world).await;
+    assert_eq!(started.run.id, second.id);
+    // it runs, so another one may wait
+    assert_eq!(blocked(world, &task).await.1, Blocked::Behind);
+}
+
+async fn queue_all_hands_the_slot_over_in_order(world: &World) {
+    let task = overlapping(world, "queue_all").await;
+    let mut running = world.started(&task).await;
+    let mut waiting: Vec<Uuid> = Vec::new();
+    for _ in 0..3 {
+        let (run, fate) = blocked(world, &task).await;
+        assert_eq!(fate, Blocked::Behind);
+        waiting.push(run.id);
+    }
+    for expected in waiting {
+        world.succeed(&running).await;
+        // a younger run can't get in between
+        assert_eq!(
+            world.store.count_runs(&Scope::Every).await.unwrap().iter().find(|(state, _)| state == "ready"),
+            Some(&("ready".into(), 1))
+        );
+        let younger = world.run_now(&task).await;
+        let starts = start_all(world).await;
+        assert_eq!(starts.started.iter().map(|s| s.run.id).collect::<Vec<_>>(), [expected]);
+        assert_eq!(starts.blocked, [(younger, Blocked::Behind)]);
+        world.store.cancel_run(&Scope::Every, younger, "aside").await.unwrap();
+        running = starts.started.into_iter().next().unwrap();
+    }
+    world.succeed(&running).await;
+    assert_eq!(world.count("select count(*) from slots").await, 0);
+}
+
+async fn cancel_previous_asks_the_running_one_to_end_and_only_the_youngest_follows(world: &World) {
+    let task = overlapping(world, "cancel_previous").await;
+    let first = world.started(&task).await;
+    let (second, fate) = blocked(world, &task).await;
+    assert_eq!(fate, Blocked::Behind);
+    let asked = world.store.cancels_asked(super::world::WORKER).await.unwrap();
+    assert_eq!((asked[0].run_id, asked[0].cancel_reason.as_deref()), (first.run.id, Some("superseded")));
+    let (third, fate) = blocked(world, &task).await;
+    assert_eq!(fate, Blocked::Behind);
+    let second = world.get_run(second.id).await;
+    assert_eq!((second.state, second.reason.as_deref()), (RunState::Cancelled, Some("superseded")));
+    assert_eq!(second.blocked_by, Some(third.id));
+    let end = Finish { reason: Some("superseded".into()), ..end_of(&first, RunState::Cancelled) };
+    world.store.finish_runs(&[end]).await.unwrap();
+    assert_eq!(next(world).await.run.id, third.id);
+}
+
+async fn an_older_run_does_not_supersede_a_younger_one_that_waits(world: &World) {
+    let task = overlapping(world, "cancel_previous").await;
+    let first = world.started(&task).await;
+    let older = world.run_now(&task).await;
+    let late = leases(&world.claim().await);
+    let (younger, _) = blocked(world, &task).await;
+    let starts = world.store.start_runs(&late, at(45)).await.unwrap();
+    assert_eq!(starts.blocked, [(older, Blocked::Cancelled)]);
+    let older = world.get_run(older).await;
+    assert_eq!((older.reason.as_deref(), older.blocked_by), (Some("superseded"), Some(younger.id)));
+    world.store.finish_runs(&[end_of(&first, RunState::Cancelled)]).await.unwrap();
+    assert_eq!(next(world).await.run.id, younger.id);
+}
+
+async fn of_two_in_one_batch_the_older_starts(world: &World) {
+    let task = overlapping(world, "skip").await;
+    let (older, younger) = (world.run_now(&task).await, world.run_now(&task).await);
+    let starts = start_all(world).await;
+    assert_eq!(starts.started.iter().map(|s| s.run.id).collect::<Vec<_>>(), [older]);
+    assert_eq!(starts.blocked, [(younger, Blocked::Skipped)]);
+}
+
+async fn tasks_do_not_wait_for_each_other(world: &World) {
+    for policy in ["skip", "skip", "queue_one", "queue_all", "cancel_previous"] {
+        world.started(&overlapping(world, policy).await).await;
+    }
+}
+
+async fn a_run_that_waits_for_its_next_attempt_keeps_the_slot(world: &World) {
+    let task = overlapping(world, "queue_all").await;
+    let first = world.started(&task).await;
+    world.store.finish_runs(&[again(&first, at(10), true)]).await.unwrap();
+    let (behind, fate) = blocked(world, &task).await;
+    assert_eq!(fate, Blocked::Behind);
+    world.pass(10);
+    let second = next(world).await;
+    assert_eq!((second.run.id, second.run.attempt), (first.run.id, 2));
+    world.succeed(&second).await;
+    assert_eq!(next(world).await.run.id, behind.id);
+}
+
+async fn cancelling_who_has_the_slot_hands_it_over(world: &World) {
+    let task = overlapping(world, "queue_all").await;
+    let first = world.started(&task).await;
+    world.store.finish_runs(&[again(&first, at(10), true)]).await.unwrap();
+    let (behind, _) = blocked(world, &task).await;
+    let (last, _) = blocked(world, &task).await;
+    // the first waits for its next attempt, the second for its start: both have not been started, and have the slot
+    for (id, heir) in [(first.run.id, Some(behind.id)), (behind.id, Some(last.id)), (last.id, None)] {
+        assert_eq!(world.store.cancel_run(&Scope::Every, id, "no").await.unwrap(), Cancelled::Now);
+        assert_eq!(world.get_run(id).await.state, RunState::Cancelled);
+        let holders = "select count(*) from slots s join queue q on q.run_id = s.run_id where q.state = 'ready'";
+        assert_eq!(world.count(holders).await, i64::from(heir.is_some()));
+    }
+    world.started(&task).await;
+}
+
+async fn a_parked_run_that_is_cancelled_is_passed_over(world: &World) {
+    let task = overlapping(world, "queue_all").await;
+    let first = world.started(&task).await;
+    let (second, _) = blocked(world, &task).await;
+    let (third, _) = blocked(world, &task).await;
+    assert_eq!(world.store.cancel_run(&Scope::Every, second.id, "no").await.unwrap(), Cancelled::Now);
+    world.succeed(&first).await;
+    assert_eq!(next(world).await.run.id, third.id);
+}
+
+async fn a_lost_hand_over_is_found(world: &World) {
+    let task = overlapping(world, "queue_all").await;
+    let first = world.started(&task).await;
+    let (second, _) = blocked(world, &task).await;
+    let (third, _) = blocked(world, &task).await;
+    // the policy was another one when the first was started
+    world.store.finish_runs(&[Finish { others_wait: false, ..end_of(&first, RunState::Succeeded) }]).await.unwrap();
+    world.pass(59);
+    assert_eq!(world.store.wake_parked(world.now(), 9).await.unwrap(), 0);
+    world.pass(1);
+    assert_eq!(world.store.wake_parked(world.now(), 9).await.unwrap(), 1);
+    let started = next(world).await;
+    assert_eq!(started.run.id, second.id);
+    world.succeed(&started).await;
+    assert_eq!(next(world).await.run.id, third.id);
+}
+
+async fn a_wait_that_is_long_goes_on_behind_a_slot_that_is_taken(world: &World) {
+    let task = overlapping(world, "queue_one").await;
+    let first = world.started(&task).await;
+    let (second, _) = blocked(world, &task).await;
+    for _ in 0..3 {
+        world.pass(60);
+        assert_eq!(world.store.wake_parked(world.now(), 9).await.unwrap(), 0);
+        assert_eq!(world.store.wake_parked(world.now(), 9).await.unwrap(), 0);
+        assert_eq!(start_all(world).await, Starts::default());
+        assert_eq!(blocked(world, &task).await.1, Blocked::Skipped);
+    }
+    world.succeed(&first).await;
+    assert_eq!(next(world).await.run.id, second.id);
+}
+
+async fn a_slot_that_nobody_has_is_freed(world: &World) {
+    let task = overlapping(world, "queue_all").await;
+    let first = world.started(&task).await;
+    let (second, _) = blocked(world, &task).await;
+    assert_eq!(world.store.free_lost_slots(world.now(), 9).await.unwrap(), 0);
+    world.plant("delete from queue where state = 'started'").await;
+    world.plant("update runs set state = 'failed', finished_at = created_at where state = 'running'").await;
+    assert_eq!(world.store.free_lost_slots(world.now(), 9).await.unwrap(), 1);
+    assert_eq!(next(world).await.run.id, second.id);
+    assert_eq!(world.get_run(first.run.id).await.state, RunState::Failed);
+}

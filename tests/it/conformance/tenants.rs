@@ -1,0 +1,224 @@
+//! Tenants are apart: what lies outside a scope is not found there, can't be changed from there, and is not counted.
+
+use std::fmt::Debug;
+
+use chrono::TimeDelta;
+use reveille::id::{Scope, new_id};
+use reveille::notification::{Addresses, Kind, Mark, NewDelivery, Recipient};
+use reveille::run::RunState;
+use reveille::store::{DeliveryFilter, RunFilter, Store, StoreError, StoredToken, TaskFilter};
+use reveille::task::change::TaskChange;
+use serde_json::json;
+use sqlx::{Connection, PgConnection};
+use uuid::Uuid;
+
+use super::world::{START, World, end_of, only};
+
+on_both!(another_tenants_things_are_not_found_and_not_changed, a_tenant_sees_and_changes_its_own,);
+
+/// One of everything, all of tenant `a`.
+struct Things {
+    task: Uuid,
+    ended: Uuid,
+    queued: Uuid,
+    delivery: Uuid,
+    token: Uuid,
+}
+
+async fn things(world: &World) -> Things {
+    let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
+    let ended = world.started(&task).await;
+    world.store.finish_runs(&[end_of(&ended, RunState::Failed)]).await.unwrap();
+    let queued = world.run_now(&task).await;
+    let delivery = NewDelivery {
+        tenant_id: "a".into(),
+        recipient: "a".into(),
+        channel: "email".into(),
+        fallback: vec![],
+        dedupe_key: "k".into(),
+        run_id: Some(ended.run.id),
+        kind: Kind::Result,
+        subject: None,
+        text: None,
+    };
+    world.store.post_delivery(&delivery).await.unwrap();
+    let claim = world.store.claim_deliveries(START + TimeDelta::seconds(60), 9).await.unwrap().remove(0);
+    world.store.mark_delivery(&claim, &Mark::Unknown { error: "?".into() }).await.unwrap();
+    let token = StoredToken {
+        id: new_id(START),
+        tenant_id: Some("a".into()),
+        name: "n".into(),
+        hash: vec![1],
+        scopes: vec![],
+        created_at: START,
+        expires_at: None,
+        revoked_at: None,
+    };
+    world.store.create_token(&token, None).await.unwrap();
+    world.store.put_recipient(&only("a"), "a", &recipient(), 0).await.unwrap();
+    Things { task: task.id, ended: ended.run.id, queued, delivery: claim.delivery.id, token: token.id }
+}
+
+fn recipient() -> Recipient {
+    let (timezone, addresses) = (chrono_tz::Tz::UTC, Addresses::default());
+    Recipient { timezone, locale: "en".into(), addresses, fallback: vec![] }
+}
+
+fn unseen<T: Debug>(what: &str, answer: Result<T, StoreError>) {
+    assert!(matches!(answer, Err(StoreError::NotFound)), "{what}: {answer:?}");
+}
+
+async fn another_tenants_things_are_not_found_and_not_changed(world: &World) {
+    let a = things(world).await;
+    let (store, b) = (&world.store, &only("b"));
+    let before = snapshot(store).await;
+
+    unseen("get_task", store.get_task(b, a.task).await);
+    unseen("change_task", store.change_task(b, a.task, &TaskChange::Resume).await);
+    unseen("delete_task", store.delete_task(b, a.task).await);
+    unseen("run_now", store.run_now(b, a.task, new_id(START), None, START, None).await);
+    unseen("backfill", store.backfill(b, a.task, new_id(START), &[START], None).await);
+    unseen("get_run", store.get_run(b, a.ended).await);
+    unseen("retry_run", store.retry_run(b, a.ended, new_id(START), START, None).await);
+    unseen("cancel_run", store.cancel_run(b, a.queued, "no").await);
+    unseen("get_delivery", store.get_delivery(b, a.delivery).await);
+    unseen("find_delivery", store.find_delivery(b, "a", "k").await);
+    unseen("retry_delivery", store.retry_delivery(b, a.delivery).await);
+    unseen("get_recipient", store.get_recipient(b, "a").await);
+    unseen("put_recipient", store.put_recipient(b, "a", &recipient(), 1).await);
+    unseen("revoke_token", store.revoke_token(b, a.token).await);
+
+    // a filter that names the other tenant does not widen the scope
+    for tenant in [None, Some("a".to_owned()), Some("b".to_owned())] {
+        let tasks = TaskFilter { tenant: tenant.clone(), limit: 9, ..TaskFilter::default() };
+        assert_eq!(store.list_tasks(b, &tasks).await.unwrap(), []);
+        let runs = RunFilter { tenant: tenant.clone(), limit: 9, ..RunFilter::default() };
+        assert_eq!(store.list_runs(b, &runs).await.unwrap(), []);
+        let runs = RunFilter { task_id: Some(a.task), limit: 9, ..RunFilter::default() };
+        assert_eq!(store.list_runs(b, &runs).await.unwrap(), []);
+        let deliveries = DeliveryFilter { tenant: tenant.clone(), limit: 9, ..DeliveryFilter::default() };
+        assert_eq!(store.list_deliveries(b, &deliveries).await.unwrap(), []);
+        assert_eq!(store.list_tokens(b, tenant.as_deref(), None, 9).await.unwrap(), []);
+    }
+    assert_eq!(store.count_tasks(b).await.unwrap(), []);
+    assert_eq!(store.count_deliveries(b).await.unwrap(), 0);
+    assert!(store.count_runs(b).await.unwrap().iter().all(|(_, count)| *count == 0));
+    assert_eq!(snapshot(store).await, before);
+}
+
+/// Everything there is, as the service itself sees it.
+async fn snapshot(store: &Store) -> String {
+    let every = &Scope::Every;
+    format!(
+        "{:?} {:?} {:?} {:?} {:?}",
+        store.list_tasks(every, &TaskFilter { limit: 99, ..TaskFilter::default() }).await.unwrap(),
+        store.list_runs(every, &RunFilter { limit: 99, ..RunFilter::default() }).await.unwrap(),
+        store.list_deliveries(every, &DeliveryFilter { limit: 99, ..DeliveryFilter::default() }).await.unwrap(),
+        store.list_tokens(every, None, None, 99).await.unwrap(),
+        store.get_recipient(every, "a").await.unwrap(),
+    )
+}
+
+async fn a_tenant_sees_and_changes_its_own(world: &World) {
+    let things = things(world).await;
+    let (store, a) = (&world.store, &only("a"));
+    assert_eq!(store.list_tasks(a, &TaskFilter { limit: 9, ..TaskFilter::default() }).await.unwrap().len(), 1);
+    assert_eq!(store.list_runs(a, &RunFilter { limit: 9, ..RunFilter::default() }).await.unwrap().len(), 2);
+    let deliveries = DeliveryFilter { limit: 9, ..DeliveryFilter::default() };
+    assert_eq!(store.list_deliveries(a, &deliveries).await.unwrap().len(), 1);
+    assert_eq!(store.list_tokens(a, None, None, 9).await.unwrap().len(), 1);
+    assert_eq!(store.count_tasks(a).await.unwrap(), [("active".into(), 1)]);
+    assert_eq!(store.count_deliveries(a).await.unwrap(), 0);
+    assert_eq!(store.find_delivery(a, "a", "k").await.unwrap().id, things.delivery);
+    assert_eq!(store.get_recipient(a, "a").await.unwrap().version, 1);
+    store.get_run(a, things.ended).await.unwrap();
+    store.retry_delivery(a, things.delivery).await.unwrap();
+    store.get_delivery(a, things.delivery).await.unwrap();
+    store.cancel_run(a, things.queued, "no").await.unwrap();
+    store.retry_run(a, things.ended, new_id(START), START, None).await.unwrap();
+    store.run_now(a, things.task, new_id(START), None, START, None).await.unwrap();
+    store.backfill(a, things.task, new_id(START), &[START], None).await.unwrap();
+    world.pass(3601);
+    store.change_task(a, things.task, &TaskChange::Pause { reason: None }).await.unwrap();
+    store.get_task(a, things.task).await.unwrap();
+    store.revoke_token(a, things.token).await.unwrap();
+    store.delete_task(a, things.task).await.unwrap();
+}
+
+/// The tables that only row-level security keeps apart when a predicate is forgotten.
+const WALLED: [&str; 5] = ["tasks", "recipients", "deliveries", "tokens", "idempotency"];
+
+async fn rows(connection: &mut PgConnection, table: &str) -> i64 {
+    let sql = sqlx::AssertSqlSafe(format!("select count(*) from {table}"));
+    sqlx::query_scalar(sql).fetch_one(connection).await.unwrap()
+}
+
+#[tokio::test]
+async fn on_postgres_row_level_security_alone_keeps_tenants_apart() {
+    let world = World::postgres().await;
+    things(&world).await;
+    let key = reveille::store::Idempotency {
+        tenant: "a".into(),
+        key: "k".into(),
+        digest: vec![1],
+        status: 200,
+        body: json!({}),
+    };
+    let (task, nominal) = super::world::new_task("a", json!({"interval": "1h"}), json!({}), START);
+    world.store.create_task(&task, nominal, Some(&key)).await.unwrap();
+
+    let mut connection = PgConnection::connect(&world.url()).await.unwrap();
+    for table in WALLED {
+        // who names no tenant sees nothing, and neither does one whose name is another's
+        assert_eq!(rows(&mut connection, table).await, 0, "{table} without a tenant");
+        for (tenant, all) in [("b", false), ("", false), ("a", true), ("*", true)] {
+            let mut transaction = connection.begin().await.unwrap();
+            sqlx::query("select set_config('reveille.tenant', $1, true)")
+                .bind(tenant)
+                .execute(&mut *transaction)
+                .await
+                .unwrap();
+            assert_eq!(rows(&mut transaction, table).await > 0, all, "{table} as {tenant:?}");
+            let update = sqlx::AssertSqlSafe(format!("delete from {table}"));
+            let deleted = sqlx::query(update).execute(&mut *transaction).await.unwrap().rows_affected();
+            assert_eq!(deleted > 0, all, "delete from {table} as {tenant:?}");
+            transaction.rollback().await.unwrap();
+        }
+    }
+    // nobody writes into another tenant, either
+    let mut transaction = connection.begin().await.unwrap();
+    sqlx::query("select set_config('reveille.tenant', 'b', true)").execute(&mut *transaction).await.unwrap();
+    let planted =
+        sqlx::query("insert into recipients (tenant_id, body, version, updated_at) values ('c', '{}', 1, now())")
+            .execute(&mut *transaction)
+            .await;
+    assert!(planted.unwrap_err().to_string().contains("row-level security"));
+    transaction.rollback().await.unwrap();
+    world.leave().await;
+}
+
+#[tokio::test]
+async fn on_postgres_the_owner_of_the_tables_is_confined_too() {
+    let world = World::postgres().await;
+    let mut connection = PgConnection::connect(&world.url()).await.unwrap();
+    let forced: Vec<String> = sqlx::query_scalar(
+        "select relname::text from pg_class where relrowsecurity and relforcerowsecurity order by relname",
+    )
+    .fetch_all(&mut connection)
+    .await
+    .unwrap();
+    let mut expected = WALLED.to_vec();
+    expected.sort_unstable();
+    assert_eq!(forced, expected);
+    // every table that names a tenant is walled, or is one of the hot ones
+    let unwalled: Vec<String> = sqlx::query_scalar(
+        "select c.relname::text from pg_class c join pg_attribute a on a.attrelid = c.oid
+          where c.relkind = 'r' and a.attname = 'tenant_id' and not c.relforcerowsecurity order by 1",
+    )
+    .fetch_all(&mut connection)
+    .await
+    .unwrap();
+    assert_eq!(unwalled, ["parked", "queue", "runs"]);
+    assert!(!world.store.facts().await.unwrap().above_row_security);
+    world.leave().await;
+}

@@ -1,0 +1,97 @@
+//! Transcripts: append only, in order, fenced by the lease.
+
+use chrono::TimeDelta;
+use reveille::run::Usage;
+use reveille::run::transcript::{Entry, Message, ToolCall};
+use reveille::store::{Lease, StoreError};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::world::{START, World};
+
+on_both!(
+    entries_read_back_as_they_were_appended,
+    appending_again_after_a_lost_answer_changes_nothing,
+    appending_renews_the_lease,
+    without_the_lease_nothing_is_appended,
+    what_was_used_adds_up,
+    an_unknown_format_is_not_guessed_at,
+);
+
+fn entry(seq: i64, message: Message) -> Entry {
+    let usage = Usage { turns: 1, tool_calls: 2, input_tokens: seq, output_tokens: 3, cost_micros: 4 };
+    Entry { seq, turn: seq, at: START + TimeDelta::milliseconds(seq), message, usage, duration_ms: Some(7) }
+}
+
+fn conversation() -> Vec<Entry> {
+    let call = ToolCall { id: "call_1".into(), name: "current_time".into(), arguments: json!({"zone": "Asia/Tokyo"}) };
+    let told =
+        Message::Tool {
+            call_id: "call_1".into(), name: "current_time".into(), content: "🕗".into(), is_error: false
+        };
+    vec![
+        entry(0, Message::system("You are kind.")),
+        entry(1, Message::user("[Scheduled Task] say hello")),
+        entry(2, Message::Assistant { text: None, tool_calls: vec![call] }),
+        Entry { duration_ms: None, usage: Usage::default(), ..entry(3, told) },
+    ]
+}
+
+async fn entries_read_back_as_they_were_appended(world: &World) {
+    let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
+    let entries = conversation();
+    world.store.append(started.lease, started.lease_until, &entries[..1]).await.unwrap();
+    world.store.append(started.lease, started.lease_until, &entries[1..]).await.unwrap();
+    assert_eq!(world.store.transcript(started.run.id, 0, 100).await.unwrap(), entries);
+    assert_eq!(world.store.transcript(started.run.id, 2, 1).await.unwrap(), entries[2..3]);
+    assert_eq!(world.store.transcript(started.run.id, 4, 9).await.unwrap(), []);
+    assert_eq!(world.store.transcript(Uuid::nil(), 0, 9).await.unwrap(), []);
+}
+
+async fn appending_again_after_a_lost_answer_changes_nothing(world: &World) {
+    let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
+    let entries = conversation();
+    for known in [2, 4, 4] {
+        world.store.append(started.lease, started.lease_until, &entries[..known]).await.unwrap();
+    }
+    assert_eq!(world.store.transcript(started.run.id, 0, 100).await.unwrap(), entries);
+}
+
+async fn appending_renews_the_lease(world: &World) {
+    let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
+    world.store.append(started.lease, START + TimeDelta::seconds(200), &[]).await.unwrap();
+    let stranded = async |seconds: i64| {
+        let now = START + TimeDelta::seconds(seconds);
+        world.store.take_stranded(now, TimeDelta::seconds(10), None, now, 9).await.unwrap().len()
+    };
+    assert_eq!((stranded(200).await, stranded(201).await), (0, 1));
+}
+
+async fn without_the_lease_nothing_is_appended(world: &World) {
+    let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
+    let stale = Lease { token: started.lease.token + 1, ..started.lease };
+    for lease in [stale, Lease { run_id: Uuid::nil(), ..started.lease }] {
+        let refused = world.store.append(lease, started.lease_until, &conversation()).await;
+        assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
+    }
+    world.succeed(&started).await;
+    let refused = world.store.append(started.lease, started.lease_until, &conversation()).await;
+    assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
+    assert_eq!(world.store.transcript(started.run.id, 0, 9).await.unwrap(), []);
+}
+
+async fn what_was_used_adds_up(world: &World) {
+    let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
+    assert_eq!(world.store.usage_of(started.run.id).await.unwrap(), Usage::default());
+    world.store.append(started.lease, started.lease_until, &conversation()).await.unwrap();
+    let sum = Usage { turns: 3, tool_calls: 6, input_tokens: 3, output_tokens: 9, cost_micros: 12 };
+    assert_eq!(world.store.usage_of(started.run.id).await.unwrap(), sum);
+}
+
+async fn an_unknown_format_is_not_guessed_at(world: &World) {
+    let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
+    world.store.append(started.lease, started.lease_until, &conversation()).await.unwrap();
+    world.plant("update turns set format = 99 where seq = 1").await;
+    let unread = world.store.transcript(started.run.id, 0, 9).await;
+    assert!(matches!(&unread, Err(StoreError::Corrupt(why)) if why.contains("99")), "{unread:?}");
+}

@@ -1,0 +1,363 @@
+//! A store of one case: fresh, with a clock that stands still, on either database; and what must hold when the case
+//! leaves it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use reveille::clock::Clock;
+use reveille::id::{Scope, Tenant, new_id};
+use reveille::run::{Run, RunState, Usage};
+use reveille::secret::SecretUrl;
+use reveille::store::{Again, Answer, Claim, Finish, FireDue, Fired, Lease, Settings, StartedRun, Store};
+use reveille::task::{Draft, Spec, Task};
+use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
+use tokio::sync::Mutex;
+use uuid::Uuid;
+
+use crate::support::binary::TempDir;
+use crate::support::postgres::Database;
+
+/// The first instant of every case.
+pub const START: DateTime<Utc> = DateTime::from_timestamp_millis(1_772_352_000_000).unwrap(); // 2026-03-01T08:00:00Z
+pub const WORKER: Uuid = Uuid::from_u128(0xA);
+pub const OTHER_WORKER: Uuid = Uuid::from_u128(0xB);
+pub const LEASE: TimeDelta = TimeDelta::seconds(45);
+
+#[derive(Clone)]
+pub struct World {
+    pub store: Store,
+    pub clock: Clock,
+    place: Arc<Place>,
+    /// A connection of the case's own, made when it first looks behind the store.
+    look: Arc<Mutex<Option<Look>>>,
+}
+
+enum Place {
+    Sqlite(TempDir),
+    Postgres(Database),
+}
+
+impl World {
+    pub async fn sqlite() -> World {
+        let dir = TempDir::new();
+        let clock = Clock::manual(START);
+        let store =
+            Store::open(&Settings::default(), dir.path(), clock.clone(), never_waits).await.expect("open SQLite");
+        World { store, clock, place: Arc::new(Place::Sqlite(dir)), look: Arc::default() }
+    }
+
+    pub async fn postgres() -> World {
+        let template = format!("spine_{:016x}", schema_hash());
+        let database = Database::copy_of(&template, |url| async move {
+            open_postgres(&url, &Clock::manual(START)).await.close().await;
+        })
+        .await;
+        let clock = Clock::manual(START);
+        let store = open_postgres(&database.url, &clock).await;
+        World { store, clock, place: Arc::new(Place::Postgres(database)), look: Arc::default() }
+    }
+
+    /// Another instance on the same data with the same clock. SQLite allows one process: there it is the same store.
+    pub async fn other_instance(&self) -> Store {
+        match &*self.place {
+            Place::Sqlite(_) => self.store.clone(),
+            Place::Postgres(database) => open_postgres(&database.url, &self.clock).await,
+        }
+    }
+
+    pub fn is_postgres(&self) -> bool {
+        matches!(*self.place, Place::Postgres(_))
+    }
+
+    /// Where the database is, for connections of a case's own.
+    pub fn url(&self) -> String {
+        match &*self.place {
+            Place::Sqlite(dir) => format!("sqlite://{}/reveille.db", dir.path().display()),
+            Place::Postgres(database) => database.url.clone(),
+        }
+    }
+
+    pub fn now(&self) -> DateTime<Utc> {
+        self.clock.now()
+    }
+
+    pub fn pass(&self, seconds: i64) {
+        self.clock.advance(TimeDelta::seconds(seconds));
+    }
+
+    // ------------------------------------------------------------ tasks
+
+    /// A task of tenant `a` on this schedule, stored.
+    pub async fn task(&self, trigger: Value) -> Task {
+        self.task_with("a", trigger, json!({})).await
+    }
+
+    /// A task whose spec has these fields, too.
+    pub async fn task_with(&self, tenant: &str, trigger: Value, more: Value) -> Task {
+        let (task, nominal) = new_task(tenant, trigger, more, self.now());
+        let answer = self.store.create_task(&task, nominal, None).await.expect("create the task");
+        assert_eq!(answer, Answer::Done(()));
+        task
+    }
+
+    pub async fn get_task(&self, id: Uuid) -> Task {
+        self.store.get_task(&Scope::Every, id).await.expect("the task")
+    }
+
+    // ------------------------------------------------------------ runs
+
+    /// Fires what is due now, leased to [`WORKER`].
+    pub async fn fire(&self) -> Fired {
+        self.store.fire_due(&self.ask(0, 100)).await.expect("fire")
+    }
+
+    pub fn ask(&self, horizon_seconds: u64, room: usize) -> FireDue {
+        let horizon = Duration::from_secs(horizon_seconds);
+        FireDue { now: self.now(), horizon, limit: 1000, worker: WORKER, room }
+    }
+
+    /// A run of the task, recorded now and ready.
+    pub async fn run_now(&self, task: &Task) -> Uuid {
+        let id = new_id(self.now());
+        self.store.run_now(&Scope::Every, task.id, id, None, self.now(), None).await.expect("run now");
+        id
+    }
+
+    pub async fn claim(&self) -> Vec<Claim> {
+        self.store.claim_runs(WORKER, self.now(), 100).await.expect("claim")
+    }
+
+    /// Runs the task now and starts it.
+    pub async fn started(&self, task: &Task) -> StartedRun {
+        self.run_now(task).await;
+        let leases = leases(&self.claim().await);
+        let starts = self.store.start_runs(&leases, self.now() + LEASE).await.expect("start");
+        let [started] = <[StartedRun; 1]>::try_from(starts.started).expect("one run that starts");
+        started
+    }
+
+    pub async fn get_run(&self, id: Uuid) -> Run {
+        self.store.get_run(&Scope::Every, id).await.expect("the run")
+    }
+
+    /// Every run of the task, oldest first.
+    pub async fn runs_of(&self, task: &Task) -> Vec<Run> {
+        let filter = reveille::store::RunFilter { task_id: Some(task.id), limit: 1000, ..Default::default() };
+        let mut runs = self.store.list_runs(&Scope::Every, &filter).await.expect("list runs");
+        runs.reverse();
+        runs
+    }
+
+    /// Ends it well; it must have the lease still.
+    pub async fn succeed(&self, started: &StartedRun) {
+        let lost = self.store.finish_runs(&[end_of(started, RunState::Succeeded)]).await.expect("finish");
+        assert_eq!(lost, Vec::<Uuid>::new());
+    }
+
+    // ------------------------------------------------------------ looking behind the store
+
+    /// One number out of the database.
+    pub async fn count(&self, sql: &str) -> i64 {
+        let mut look = self.look.lock().await;
+        if look.is_none() {
+            *look = Some(self.connect().await);
+        }
+        look.as_mut().expect("connected").number(sql).await
+    }
+
+    /// Changes the database behind the store's back.
+    pub async fn plant(&self, sql: &str) {
+        let mut look = self.look.lock().await;
+        if look.is_none() {
+            *look = Some(self.connect().await);
+        }
+        look.as_mut().expect("connected").run(sql).await;
+    }
+
+    async fn connect(&self) -> Look {
+        match &*self.place {
+            Place::Sqlite(_) => Look::Sqlite(SqliteConnection::connect(&self.url()).await.expect("look at SQLite")),
+            Place::Postgres(database) => {
+                let mut connection = database.connect().await;
+                sqlx::query("set reveille.tenant = '*'").execute(&mut connection).await.expect("see every tenant");
+                Look::Postgres(connection)
+            }
+        }
+    }
+
+    /// What must hold whatever a case did: every run is in the one place of its state.
+    pub async fn check(&self) {
+        let sums = INVARIANTS.map(|(_, sql)| format!("({sql})")).join(" + ");
+        if self.count(&format!("select {sums}")).await > 0 {
+            for (what, sql) in INVARIANTS {
+                assert_eq!(self.count(sql).await, 0, "what must hold and does not: {what}");
+            }
+        }
+    }
+
+    pub async fn leave(self) {
+        self.check().await;
+        self.store.close().await;
+        self.look.lock().await.take();
+    }
+}
+
+enum Look {
+    Sqlite(SqliteConnection),
+    Postgres(PgConnection),
+}
+
+impl Look {
+    async fn number(&mut self, sql: &str) -> i64 {
+        let query = AssertSqlSafe(sql.to_owned());
+        match self {
+            Look::Sqlite(connection) => sqlx::query_scalar(query).fetch_one(connection).await,
+            Look::Postgres(connection) => sqlx::query_scalar(query).fetch_one(connection).await,
+        }
+        .unwrap_or_else(|error| panic!("{sql}: {error}"))
+    }
+
+    async fn run(&mut self, sql: &str) {
+        let query = AssertSqlSafe(sql.to_owned());
+        match self {
+            Look::Sqlite(connection) => sqlx::query(query).execute(connection).await.map(drop),
+            Look::Postgres(connection) => sqlx::query(query).execute(connection).await.map(drop),
+        }
+        .unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+}
+
+/// What holds, and the number of rows for which it does not.
+const INVARIANTS: [(&str, &str); 11] = [
+    (
+        "a queued run is in the queue or parked, once",
+        "select count(*) from runs r where r.state = 'queued'
+            and (select count(*) from queue q where q.run_id = r.id and q.state in ('ready', 'claimed'))
+              + (select count(*) from parked p where p.run_id = r.id) <> 1",
+    ),
+    (
+        "a running run is started in the queue",
+        "select count(*) from runs r where r.state = 'running'
+            and not exists (select 1 from queue q where q.run_id = r.id and q.state = 'started')",
+    ),
+    (
+        "a run that has ended is in neither",
+        "select count(*) from runs r where r.state in ('succeeded', 'failed', 'cancelled', 'expired', 'skipped')
+            and (exists (select 1 from queue q where q.run_id = r.id) or exists (select 1 from parked p where p.run_id = r.id))",
+    ),
+    (
+        "what is queued or parked has its record",
+        "select count(*) from (select run_id from queue union all select run_id from parked) w
+          where not exists (select 1 from runs r where r.id = w.run_id)",
+    ),
+    (
+        "a started row belongs to a running run",
+        "select count(*) from queue q join runs r on r.id = q.run_id where q.state = 'started' and r.state <> 'running'",
+    ),
+    (
+        "who has a slot is in the queue",
+        "select count(*) from slots s where not exists (select 1 from queue q where q.run_id = s.run_id)",
+    ),
+    (
+        "nobody waits for a slot that is free",
+        "select count(*) from parked p where p.why = 'overlap'
+            and not exists (select 1 from slots s where s.task_id = p.task_id)",
+    ),
+    (
+        "claimed and started rows have a lease, ready ones have none",
+        "select count(*) from queue where (state = 'ready') = (lease_token <> 0 or lease_until is not null)
+            or (state = 'started') <> (deadline_at is not null)",
+    ),
+    (
+        "every task has its due row of the same epoch",
+        "select (select count(*) from tasks t where not exists (select 1 from due d where d.task_id = t.id and d.epoch = t.epoch))
+              + (select count(*) from due d where not exists (select 1 from tasks t where t.id = d.task_id))",
+    ),
+    (
+        "an active task has a next instant, others have none",
+        "select count(*) from tasks t join due d on d.task_id = t.id where (t.status = 'active') <> (d.next_at is not null)",
+    ),
+    (
+        "a run has ended exactly when its state is final",
+        "select count(*) from runs where (finished_at is null) <> (state in ('queued', 'running'))",
+    ),
+];
+
+// ---------------------------------------------------------------- values
+
+/// A task that is not stored yet, and the nominal instant of its first fire.
+pub fn new_task(tenant: &str, trigger: Value, more: Value, now: DateTime<Utc>) -> (Task, Option<DateTime<Utc>>) {
+    let draft = Draft { tenant: tenant_of(tenant), name: "Morning mail".into(), spec: spec(trigger, more) };
+    let (task, next) = Task::new(new_id(now), draft, now).expect("a valid schedule");
+    (task, next.map(|next| next.nominal))
+}
+
+/// A spec with this schedule, and these fields instead of the usual ones.
+pub fn spec(trigger: Value, more: Value) -> Spec {
+    let mut spec = json!({
+        "trigger": {"type": "schedule"}, "executor": "orchestrator", "action": {"instruction": "say hello"},
+        "max_runs": null, "timeout_seconds": 600, "retry": {}, "pause_after_failures": null, "metadata": {},
+    });
+    for (place, fields) in [("/trigger", trigger), ("", more)] {
+        let fields = fields.as_object().expect("an object").clone();
+        spec.pointer_mut(place).and_then(Value::as_object_mut).expect("an object").extend(fields);
+    }
+    serde_json::from_value(spec).expect("a spec")
+}
+
+pub fn tenant_of(name: &str) -> Tenant {
+    Tenant::new(name).expect("a tenant")
+}
+
+pub fn only(name: &str) -> Scope {
+    Scope::Only(tenant_of(name))
+}
+
+pub fn leases(claims: &[Claim]) -> Vec<Lease> {
+    claims.iter().map(|claim| claim.lease).collect()
+}
+
+/// An end without anything that is told.
+pub fn end_of(started: &StartedRun, state: RunState) -> Finish {
+    let others_wait = started.task.as_ref().is_some_and(|task| task.spec.trigger.others_wait());
+    Finish {
+        lease: started.lease,
+        task_id: started.run.task_id,
+        state,
+        reason: None,
+        output: None,
+        error: None,
+        usage: Usage::default(),
+        ran_ms: 0,
+        again: None,
+        deliveries: Vec::new(),
+        others_wait,
+    }
+}
+
+/// Back to the queue, to be tried at `run_at`.
+pub fn again(started: &StartedRun, run_at: DateTime<Utc>, uses_attempt: bool) -> Finish {
+    Finish { again: Some(Again { run_at, uses_attempt }), ..end_of(started, RunState::Queued) }
+}
+
+/// A database that is there is not waited for.
+pub fn never_waits(told: &str) {
+    panic!("it waits: {told}");
+}
+
+pub async fn open_postgres(url: &str, clock: &Clock) -> Store {
+    let settings = Settings { url: SecretUrl::new(url), max_connections: 4 };
+    Store::open(&settings, std::path::Path::new("/nowhere"), clock.clone(), never_waits).await.expect("open Postgres")
+}
+
+/// A template is good for one schema.
+fn schema_hash() -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    for migration in sqlx::migrate!("migrations/postgres").iter() {
+        migration.checksum.hash(&mut hasher);
+    }
+    hasher.finish()
+}

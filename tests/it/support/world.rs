@@ -1,0 +1,182 @@
+//! What outlives the instances of a test: a database, a clock that stands still, the journal of what was executed.
+//!
+//! It can be damaged and taken away behind the service's back. It goes with the test.
+
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use reveille::clock::Clock;
+use reveille::config::Config;
+use reveille::engine;
+use reveille::secret::{Secret, SecretUrl};
+use reveille::store::{self, Store};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
+
+use super::app::Instance;
+use super::binary::TempDir;
+use super::journal::Journal;
+use super::postgres::Database;
+use super::servers;
+
+/// How long SQLite's one writer is waited for.
+const BUSY: Duration = Duration::from_secs(30);
+/// Instances on Postgres share their keys.
+const MASTER_KEY: &str = "test:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
+/// Runs each of these cases on SQLite and on Postgres.
+macro_rules! on_both {
+    ($($case:ident)*) => { $(
+        mod $case {
+            #[tokio::test]
+            async fn sqlite() {
+                super::$case($crate::support::world::World::sqlite()).await;
+            }
+
+            #[tokio::test]
+            async fn postgres() {
+                super::$case($crate::support::world::World::postgres().await).await;
+            }
+        }
+    )* };
+}
+pub(crate) use on_both;
+
+/// An instant of the day on which all tests take place: `08:00`, `08:00:30`, or `02 08:00` of another day of the month.
+pub fn at(text: &str) -> DateTime<Utc> {
+    let (day, time) = text.split_once(' ').unwrap_or(("01", text));
+    let seconds = if time.len() > 5 { "" } else { ":00" };
+    format!("2027-03-{day}T{time}{seconds}Z").parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+/// What outlives an instance. It begins at 08:00.
+pub struct World {
+    pub clock: Clock,
+    pub journal: Journal,
+    pub settings: engine::Settings,
+    database: Kept,
+    dir: TempDir,
+    instances: AtomicUsize,
+}
+
+enum Kept {
+    Sqlite,
+    Postgres(Database),
+}
+
+impl World {
+    pub fn sqlite() -> World {
+        World::new(Kept::Sqlite)
+    }
+
+    pub async fn postgres() -> World {
+        let migrate = |url: String| async move {
+            let settings = store::Settings { url: SecretUrl::new(url), max_connections: 2 };
+            let store = Store::open(&settings, Path::new("."), Clock::system(), |_| {}).await.expect("migrate");
+            store.close().await;
+        };
+        World::new(Kept::Postgres(Database::copy_of("engine_template", migrate).await))
+    }
+
+    fn new(database: Kept) -> World {
+        World {
+            clock: Clock::manual(at("08:00")),
+            journal: Journal::new(),
+            // tests that are not about leases need not beat
+            settings: engine::Settings { lease_seconds: 3600.0, ..engine::Settings::default() },
+            database,
+            dir: TempDir::new(),
+            instances: AtomicUsize::new(0),
+        }
+    }
+
+    pub fn is_postgres(&self) -> bool {
+        matches!(self.database, Kept::Postgres(_))
+    }
+
+    /// Moves the clock to an instant of [`at`].
+    pub fn advance_to(&self, text: &str) {
+        self.clock.advance(at(text) - self.clock.now());
+    }
+
+    /// Moves the clock by seconds.
+    pub fn advance(&self, seconds: f64) {
+        self.clock.advance(TimeDelta::milliseconds((seconds * 1000.0) as i64));
+    }
+
+    /// A service on this world's database and clock, built and not running.
+    pub fn instance(&self) -> Instance {
+        let number = self.instances.fetch_add(1, Ordering::Relaxed);
+        Instance::build(number, self.config(), self.clock.clone(), self.journal.executor(number))
+    }
+
+    fn config(&self) -> Config {
+        let mut config = Config::default();
+        config.server.data_dir = self.dir.path().to_string_lossy().into_owned();
+        config.engine = self.settings.clone();
+        if let Kept::Postgres(database) = &self.database {
+            config.database.url = SecretUrl::new(database.url.clone());
+            config.vault.master_keys = vec![Secret::new(MASTER_KEY)];
+        }
+        config
+    }
+
+    /// Changes or damages what is stored, behind the service's back. The text may differ: `(sqlite, postgres)`.
+    pub async fn execute(&self, sqlite: &str, postgres: &str) {
+        let done = match &self.database {
+            Kept::Sqlite => self.file().await.execute(AssertSqlSafe(sqlite)).await.map(|done| done.rows_affected()),
+            Kept::Postgres(database) => {
+                let mut connection = all_tenants(database).await;
+                connection.execute(AssertSqlSafe(postgres)).await.map(|done| done.rows_affected())
+            }
+        };
+        assert!(done.expect("a statement") > 0, "nothing was changed by {sqlite}");
+    }
+
+    /// One number, asked behind the service's back.
+    pub async fn number(&self, query: &'static str) -> i64 {
+        let number = match &self.database {
+            Kept::Sqlite => sqlx::query_scalar(query).fetch_one(&mut self.file().await).await,
+            Kept::Postgres(database) => sqlx::query_scalar(query).fetch_one(&mut all_tenants(database).await).await,
+        };
+        number.unwrap_or_else(|error| panic!("{query}: {error}"))
+    }
+
+    /// Ends every session of the database and refuses new ones, as an outage does. Postgres alone can go away.
+    pub async fn take_away(&self) {
+        let name = self.lock_out(false).await;
+        let end = "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity where datname = $1";
+        let mut owner = owner().await;
+        let ended: i64 = sqlx::query_scalar(end).bind(name).fetch_one(&mut owner).await.expect("sessions");
+        assert!(ended > 0, "nobody was connected");
+    }
+
+    pub async fn give_back(&self) {
+        self.lock_out(true).await;
+    }
+
+    async fn lock_out(&self, let_in: bool) -> &str {
+        let Kept::Postgres(database) = &self.database else { panic!("SQLite does not go away") };
+        let statement = format!("alter database {} with allow_connections {let_in}", database.name);
+        owner().await.execute(AssertSqlSafe(statement)).await.expect("alter database");
+        &database.name
+    }
+
+    async fn file(&self) -> SqliteConnection {
+        let url = format!("sqlite://{}", self.dir.path().join("reveille.db").display());
+        let options = sqlx::sqlite::SqliteConnectOptions::from_str(&url).expect("a path").busy_timeout(BUSY);
+        SqliteConnection::connect_with(&options).await.expect("the database file")
+    }
+}
+
+async fn owner() -> PgConnection {
+    PgConnection::connect(&servers::postgres_owner_url()).await.expect("connect as the server's owner")
+}
+
+async fn all_tenants(database: &Database) -> PgConnection {
+    let mut connection = database.connect().await;
+    connection.execute("set reveille.tenant = '*'").await.expect("a setting");
+    connection
+}
