@@ -13,7 +13,7 @@ use crate::run::outcome::RunFault;
 use crate::run::{Missed, Run, RunEvent, RunState, Usage};
 use crate::store::db::Db;
 use crate::store::idempotency::{Answer, Idempotency, once};
-use crate::store::slots::{LOCK_QUEUED, free, hand_over};
+use crate::store::slots::{EACH_IN_TURN, LOCK_QUEUED, free, hand_over};
 use crate::store::text::text;
 use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::Task;
@@ -146,7 +146,7 @@ pub(super) const LOCK_DUE: Split = Split {
 /// Records runs that are not automatic fires and puts them into the queue, ready now; they count in `run_count` only.
 /// A run that has its record already is left as it is.
 macro_rules! record {
-    ($db:expr, $conn:ident, $task_id:expr, $runs:expr, $run_at:expr, $priority:expr) => {{
+    ($db:expr, $conn:ident, $task_id:expr, $runs:expr, $run_at:expr, $priority:expr, $overlap:expr) => {{
         let epoch: Option<i64> =
             sqlx::query_scalar($db.text(LOCK_DUE)).bind($task_id).fetch_optional(&mut *$conn).await?;
         let epoch = epoch.ok_or(StoreError::NotFound)?;
@@ -154,7 +154,7 @@ macro_rules! record {
         for run in $runs {
             if insert_run!($conn, run) == 1 {
                 made += 1;
-                enqueue!($conn, run, epoch, $run_at, $priority);
+                enqueue!($conn, run, epoch, $run_at, $priority, $overlap);
             }
         }
         sqlx::query("update due set run_count = run_count + $2 where task_id = $1")
@@ -171,10 +171,11 @@ const UNPARK: &str = "delete from parked where run_id = $1";
 
 /// Puts a recorded run into the queue, ready at `run_at`.
 macro_rules! enqueue {
-    ($conn:ident, $run:expr, $epoch:expr, $run_at:expr, $priority:expr) => {
+    ($conn:ident, $run:expr, $epoch:expr, $run_at:expr, $priority:expr, $overlap:expr) => {{
+        let overlap: Option<&str> = $overlap;
         sqlx::query(
-            "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state)
-             values ($1, $2, $3, $4, $5, $6, 'ready')",
+            "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, overlap)
+             values ($1, $2, $3, $4, $5, $6, 'ready', $7)",
         )
         .bind($run.id)
         .bind($run.task_id)
@@ -182,9 +183,10 @@ macro_rules! enqueue {
         .bind($epoch)
         .bind($run_at)
         .bind($priority)
+        .bind(overlap)
         .execute(&mut *$conn)
         .await?
-    };
+    }};
 }
 
 #[derive(sqlx::FromRow)]
@@ -200,6 +202,7 @@ struct RunRow {
     blocked_by: Option<Uuid>,
     attempt: i32,
     crashes: i32,
+    infra_retries: i32,
     missed: Option<Json<Missed>>,
     retry_of: Option<Uuid>,
     event_ids: Option<Json<Vec<String>>>,
@@ -232,6 +235,7 @@ impl RunRow {
             blocked_by: self.blocked_by,
             attempt: self.attempt,
             crashes: self.crashes,
+            infra_retries: self.infra_retries,
             missed: self.missed.map(|json| json.0),
             retry_of: self.retry_of,
             event_ids: self.event_ids.map(|json| json.0).unwrap_or_default(),
@@ -256,7 +260,7 @@ macro_rules! select_run {
     ($rest:literal) => {
         concat!(
             "select r.id, r.task_id, r.tenant_id, r.fire_key, r.trigger_type, r.scheduled_for, r.state, r.reason,
-                    r.blocked_by, r.attempt, r.crashes, r.missed, r.retry_of, r.event_ids, r.input,
+                    r.blocked_by, r.attempt, r.crashes, r.infra_retries, r.missed, r.retry_of, r.event_ids, r.input,
                     r.created_at, r.started_at, r.finished_at, r.output, r.error, r.turns, r.tool_calls,
                     r.input_tokens, r.output_tokens, r.cost_micros
                from runs r ",
@@ -278,8 +282,23 @@ impl Store {
         row.ok_or(StoreError::NotFound)?.run()
     }
 
-    /// Runs by their ids; those that are gone are left out.
+    /// Runs by their ids; those that are gone or can't be read are left out: one must not keep the others from starting.
     pub(super) async fn runs_by_id(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, Run>, StoreError> {
+        match self.all_runs_by_id(ids).await {
+            Err(StoreError::Corrupt(_)) => {}
+            read => return read,
+        }
+        let mut readable = HashMap::with_capacity(ids.len());
+        for id in ids {
+            match self.all_runs_by_id(&[*id]).await {
+                Err(StoreError::Corrupt(why)) => tracing::error!(run_id = %id, why, "a run can't be read"),
+                read => readable.extend(read?),
+            }
+        }
+        Ok(readable)
+    }
+
+    async fn all_runs_by_id(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, Run>, StoreError> {
         let rows: Vec<RunRow> = match &self.db {
             Db::Postgres(pool) => sqlx::query_as(select_run!("where r.id = any($1)")).bind(ids).fetch_all(pool).await?,
             Db::Sqlite { readers, .. } => {
@@ -351,13 +370,14 @@ impl Store {
         on_write!(self.db, scope, |conn| {
             once!(conn, idempotency, now);
             let run = NewRun { id: run_id, input, ..NewRun::queued(&task, format!("m:{run_id}"), now, now) };
-            record!(self.db, conn, task_id, [run], now, 1_i32);
+            record!(self.db, conn, task_id, [run], now, 1_i32, None);
         });
         self.hint(Topic::Queue);
         Ok(Answer::Done(()))
     }
 
-    /// Records a run for each of these past instants, behind everything else that is due.
+    /// Records a run for each of these past instants, behind everything else that is due; each waits for the one before
+    /// it, whatever the task's overlap policy.
     pub async fn backfill(
         &self,
         scope: &Scope,
@@ -373,7 +393,7 @@ impl Store {
             let runs = instants.iter().map(|instant| {
                 NewRun::queued(&task, format!("b:{backfill_id}:{}", key_instant(*instant)), *instant, now)
             });
-            record!(self.db, conn, task_id, runs, now, -1_i32);
+            record!(self.db, conn, task_id, runs, now, -1_i32, Some(EACH_IN_TURN));
         });
         self.hint(Topic::Queue);
         Ok(Answer::Done(()))
@@ -408,7 +428,7 @@ impl Store {
                 input: old.input,
                 ..NewRun::queued(&task, key, old.scheduled_for, now)
             };
-            record!(self.db, conn, task_id, [run], now, 1_i32);
+            record!(self.db, conn, task_id, [run], now, 1_i32, None);
         });
         self.hint(Topic::Queue);
         Ok(Answer::Done(()))
