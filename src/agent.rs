@@ -52,6 +52,9 @@ pub enum AppendError {
     LeaseLost,
     #[error("the store is unavailable")]
     Unavailable,
+    /// Asking again does not mend it.
+    #[error("what is stored can't be read or written")]
+    Corrupt,
 }
 
 /// The transcript of one run, fenced by the lease under which it is executed.

@@ -186,6 +186,8 @@ pub struct Run {
     /// How often the process that executed it died.
     #[serde(skip)]
     pub crashes: i32,
+    /// How often it went back to the queue because a part of the infrastructure was away.
+    pub infra_retries: i32,
     pub missed: Option<Missed>,
     pub retry_of: Option<Uuid>,
     pub event_ids: Vec<String>,

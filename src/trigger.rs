@@ -165,10 +165,10 @@ impl Trigger {
         }
     }
 
-    /// Whether runs of the task may wait for the one before them.
-    pub fn others_wait(&self) -> bool {
+    /// Whether each instant that was missed has a run of its own.
+    pub fn catches_all_up(&self) -> bool {
         match self {
-            Trigger::Schedule(schedule) => !matches!(schedule.overlap, Overlap::Skip | Overlap::Allow),
+            Trigger::Schedule(schedule) => schedule.catch_up == CatchUp::All,
         }
     }
 

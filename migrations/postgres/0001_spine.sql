@@ -80,11 +80,14 @@ create table queue (
     lease_until     timestamptz,
     worker          uuid,
     deadline_at     timestamptz,
-    cancel_reason   text
+    cancel_reason   text,
+    -- the policy of this run alone; null: its task's
+    overlap         text
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 create index queue_ready on queue (priority desc, run_at) where state = 'ready';
 create index queue_next on queue (run_at) where state = 'ready';
 create index queue_leases on queue (lease_until) where state <> 'ready';
+create index queue_deadlines on queue (deadline_at) where deadline_at is not null;
 create index queue_cancels on queue (worker) where cancel_reason is not null;
 create index queue_of_task on queue (task_id);
 -- Never reused: a token names one claim for ever.
@@ -96,7 +99,8 @@ create table parked (
     task_id         uuid,
     tenant_id       text not null,
     why             text not null,
-    wake_at         timestamptz not null
+    wake_at         timestamptz not null,
+    overlap         text
 );
 create index parked_wake on parked (wake_at);
 create index parked_of_task on parked (task_id, run_id);

@@ -80,11 +80,14 @@ create table queue (
     lease_until     text,
     worker          blob,
     deadline_at     text,
-    cancel_reason   text
+    cancel_reason   text,
+    -- the policy of this run alone; null: its task's
+    overlap         text
 );
 create index queue_ready on queue (priority desc, run_at) where state = 'ready';
 create index queue_next on queue (run_at) where state = 'ready';
 create index queue_leases on queue (lease_until) where state <> 'ready';
+create index queue_deadlines on queue (deadline_at) where deadline_at is not null;
 create index queue_cancels on queue (worker) where cancel_reason is not null;
 create index queue_of_task on queue (task_id);
 -- Never reused: a token names one claim for ever.
@@ -99,7 +102,8 @@ create table parked (
     task_id         blob,
     tenant_id       text not null,
     why             text not null,
-    wake_at         text not null
+    wake_at         text not null,
+    overlap         text
 );
 create index parked_wake on parked (wake_at);
 create index parked_of_task on parked (task_id, run_id);

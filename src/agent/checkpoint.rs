@@ -11,11 +11,13 @@ use crate::agent::result::{ToolRecord, args_summary};
 use crate::agent::{AgentStore, AppendError};
 use crate::clock::{Clock, pause};
 use crate::run::Usage;
-use crate::run::outcome::RunError;
+use crate::run::outcome::{RunError, RunFault};
 use crate::run::transcript::{Entry, Message, ToolCall};
 
 /// The fault's code when the store was away: a matter of the infrastructure, not of the run.
 pub const STORE_UNAVAILABLE: &str = "store_unavailable";
+/// The fault's code when the transcript can't be read or written, now or later.
+pub const STORE_CORRUPT: &str = "store_corrupt";
 /// How long a store that is away is waited for, in milliseconds: together well within a lease.
 const STORE_WAITS: [u64; 6] = [100, 200, 400, 800, 1600, 3200];
 
@@ -161,7 +163,10 @@ fn record(call: &ToolCall, result: &Entry, length: Option<usize>) -> ToolRecord 
 fn run_error(error: AppendError) -> RunError {
     match error {
         AppendError::LeaseLost => RunError::LeaseLost,
-        AppendError::Unavailable => RunError::retry(STORE_UNAVAILABLE, "the store is unavailable"),
+        AppendError::Unavailable => {
+            RunError::Infrastructure { fault: RunFault::new(STORE_UNAVAILABLE, "the store is unavailable") }
+        }
+        AppendError::Corrupt => RunError::fail(STORE_CORRUPT, "what is stored of the run can't be read"),
     }
 }
 
@@ -275,6 +280,12 @@ mod tests {
         let lost = checkpoint.append(0, vec![Added::plain(Message::user("v"))]).await;
         assert_eq!(lost, Err(RunError::LeaseLost));
         assert_eq!(store.failures.lock().unwrap().len(), 1, "not tried again");
+        *store.failures.lock().unwrap() = vec![AppendError::Corrupt];
+        let unreadable = checkpoint.append(0, vec![Added::plain(Message::user("v"))]).await;
+        assert!(matches!(unreadable, Err(RunError::Fail { fault }) if fault.code == STORE_CORRUPT));
+        *store.failures.lock().unwrap() = vec![AppendError::Unavailable; STORE_WAITS.len() + 1];
+        let away = checkpoint.append(0, vec![Added::plain(Message::user("v"))]).await;
+        assert!(matches!(away, Err(RunError::Infrastructure { fault }) if fault.code == STORE_UNAVAILABLE));
         assert_eq!(checkpoint.messages(), [Message::user("u")]);
     }
 }

@@ -18,6 +18,11 @@ const LONGEST_BACK_OFF: Duration = Duration::from_secs(3600);
 /// A run whose process died this often is not tried again, whatever its attempts.
 pub const CRASH_LIMIT: i32 = 3;
 
+/// A run that the infrastructure held up this often is not tried again; attempts are another matter.
+pub const INFRA_LIMIT: i32 = 20;
+/// The first and the longest wait for it to be mended.
+const INFRA_BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+
 /// One execution, as seen at its end.
 pub struct Ending<'a> {
     pub lease: Lease,
@@ -53,6 +58,13 @@ impl Ending<'_> {
                 },
                 None => self.failed(fault)?,
             },
+            Err(RunError::Infrastructure { fault }) if self.run.infra_retries < INFRA_LIMIT => Finish {
+                error: Some(fault),
+                again: Some(Again { run_at: self.when_mended(), uses_attempt: false }),
+                infra_retry: true,
+                ..self.end(RunEvent::Requeue)?
+            },
+            Err(RunError::Infrastructure { fault }) => self.failed(fault)?,
             Err(RunError::HandBack) => {
                 Finish { again: Some(Again { run_at: self.now, uses_attempt: false }), ..self.end(RunEvent::Requeue)? }
             }
@@ -65,10 +77,10 @@ impl Ending<'_> {
         let crashes = self.run.crashes + 1;
         if crashes >= CRASH_LIMIT || self.attempts_left() == 0 {
             let message = format!("the process that executed it died, {crashes} time(s) in all");
-            return self.failed(RunFault::new("crashed", message));
+            return Ok(Finish { crashed: true, ..self.failed(RunFault::new("crashed", message))? });
         }
         let again = Again { run_at: self.now, uses_attempt: true };
-        Ok(Finish { again: Some(again), ..self.end(RunEvent::Requeue)? })
+        Ok(Finish { crashed: true, again: Some(again), ..self.end(RunEvent::Requeue)? })
     }
 
     fn failed(&self, fault: RunFault) -> Result<Finish, IllegalTransition> {
@@ -84,6 +96,12 @@ impl Ending<'_> {
         let tries = self.run.attempt.max(1) as u32;
         let wait = full_jitter(first, tries, LONGEST_BACK_OFF, self.random).max(after.unwrap_or_default());
         Some(cut(self.now + signed(wait.min(LONGEST_BACK_OFF))))
+    }
+
+    /// When a run follows that the infrastructure held up.
+    fn when_mended(&self) -> DateTime<Utc> {
+        let tries = self.run.infra_retries.max(0) as u32 + 1;
+        cut(self.now + signed(full_jitter(INFRA_BACK_OFF.0, tries, INFRA_BACK_OFF.1, self.random)))
     }
 
     fn attempts_left(&self) -> u32 {
@@ -112,7 +130,8 @@ impl Ending<'_> {
             ran_ms: self.ran.as_millis() as i64,
             again: None,
             deliveries: Vec::new(),
-            others_wait: self.task.is_some_and(|task| task.spec.trigger.others_wait()),
+            crashed: false,
+            infra_retry: false,
         })
     }
 }
@@ -154,6 +173,7 @@ mod tests {
             blocked_by: None,
             attempt,
             crashes,
+            infra_retries: 0,
             missed: None,
             retry_of: None,
             event_ids: vec![],
@@ -220,10 +240,39 @@ mod tests {
         let after = |attempt, crashes| ending(attempt, crashes, 1.0, |ending| ending.crashed()).unwrap();
         let again = Some(Again { run_at: now(), uses_attempt: true });
         assert_eq!((after(1, 0).again, after(5, 1).again), (again, again));
+        assert!(after(1, 0).crashed && after(3, 2).crashed, "counted with the end");
         for finish in [after(3, 2), after(20, 0)] {
             assert_eq!((finish.state, finish.again), (RunState::Failed, None));
             assert_eq!(finish.error.unwrap().code, "crashed");
         }
+    }
+
+    #[test]
+    fn what_the_infrastructure_holds_up_uses_no_attempt_and_has_a_limit_of_its_own() {
+        let task = task(Retry { max_attempts: 1, backoff_seconds: 10 });
+        let after = |infra_retries, random| {
+            let run = Run { infra_retries, ..run(1, 0) };
+            let ending = Ending {
+                lease: Lease { run_id: run.id, token: 7 },
+                run: &run,
+                task: Some(&task),
+                recipient: None,
+                usage: Usage::default(),
+                ran: Duration::ZERO,
+                now: now(),
+                random,
+            };
+            let fault = RunFault::new("store_unavailable", "");
+            ending.finish(Err(RunError::Infrastructure { fault })).unwrap().unwrap()
+        };
+        for (before, random, seconds) in [(0, 1.0, 1), (1, 1.0, 2), (4, 0.5, 8), (8, 1.0, 256), (19, 1.0, 300)] {
+            let finish = after(before, random);
+            let again = Again { run_at: now() + chrono::TimeDelta::seconds(seconds), uses_attempt: false };
+            assert_eq!((finish.again, finish.infra_retry, finish.state), (Some(again), true, RunState::Queued));
+        }
+        let last = after(20, 1.0);
+        assert_eq!((last.state, last.again, last.infra_retry), (RunState::Failed, None, false));
+        assert_eq!(last.error.unwrap().code, "store_unavailable");
     }
 
     #[test]

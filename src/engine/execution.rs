@@ -135,7 +135,9 @@ impl Shared {
         };
         match (ended, stop.check()) {
             // whose end was asked for is not tried again
-            (Err(RunError::Retry { .. } | RunError::HandBack), Err(asked)) => Err(asked),
+            (Err(RunError::Retry { .. } | RunError::Infrastructure { .. } | RunError::HandBack), Err(asked)) => {
+                Err(asked)
+            }
             (ended, _) => ended,
         }
     }

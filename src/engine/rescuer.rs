@@ -1,6 +1,7 @@
 //! The rescuer: runs whose worker died or hangs go on elsewhere or are closed with their reason; claims that were never
 //! started become ready; waits that a lost hand-over would prolong are ended.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -19,14 +20,31 @@ const PAGE: i64 = 100;
 /// A worker that is alive ends its run at its time limit by itself; this is how long it is given for it.
 const GRACE: TimeDelta = TimeDelta::seconds(10);
 
+/// The time between two looks for slots that nobody has.
+const SLOTS_EVERY: Duration = Duration::from_secs(60);
+
 pub struct Rescuer {
     store: Store,
     lease: Duration,
+    /// When slots were looked at last, by the clock's running time.
+    slots_at: Mutex<Option<Duration>>,
 }
 
 impl Rescuer {
     pub fn new(store: Store, lease: Duration) -> Rescuer {
-        Rescuer { store, lease }
+        Rescuer { store, lease, slots_at: Mutex::default() }
+    }
+
+    /// A slot that nobody has is a loss that never was seen yet, and looking for it means looking at all: at first, and
+    /// then once in a while.
+    fn slots_are_due(&self) -> bool {
+        let now = self.store.clock().elapsed();
+        let mut last = self.slots_at.lock().expect("slots lock");
+        let due = last.is_none_or(|last| now.saturating_sub(last) >= SLOTS_EVERY);
+        if due {
+            *last = Some(now);
+        }
+        due
     }
 
     async fn rescue(&self, stranded: Stranded) -> Result<(), StoreError> {
@@ -55,9 +73,6 @@ impl Rescuer {
             run_id = %stranded.run.id, crashes = stranded.run.crashes + i32::from(stranded.crashed),
             state = finish.state.as_str(), "a run was left by its worker"
         );
-        if stranded.crashed {
-            self.store.count_crash(stranded.lease).await?;
-        }
         let failed = finish.state == RunState::Failed;
         self.store.finish_runs(&[finish]).await?;
         if let (true, Some(task)) = (failed, &stranded.task)
@@ -80,13 +95,15 @@ impl Service for Rescuer {
         let now = self.store.clock().now();
         self.store.reclaim(now).await?;
         self.store.wake_parked(now, PAGE).await?;
-        self.store.free_lost_slots(now, PAGE).await?;
-        let mut after = None;
+        if self.slots_are_due() {
+            self.store.free_lost_slots(now, PAGE).await?;
+        }
         loop {
             let lease_until = now + signed(self.lease);
-            let page = self.store.take_stranded(now, GRACE, after, lease_until, PAGE).await?;
-            let Some(last) = page.last() else { break };
-            after = Some(last.run.id);
+            let page = self.store.take_stranded(now, GRACE, lease_until, PAGE).await?;
+            if page.is_empty() {
+                break;
+            }
             for stranded in page {
                 // one that can't be rescued must not keep the others waiting; its new lease runs out, too
                 if let Err(error) = self.rescue(stranded).await {

@@ -222,9 +222,13 @@ impl AgentStore for LeasedTranscript {
 fn refused(error: StoreError) -> AppendError {
     match error {
         StoreError::LeaseLost => AppendError::LeaseLost,
-        other => {
-            tracing::warn!(error = %other, "a transcript could not be read or written");
+        StoreError::Unavailable(why) => {
+            tracing::warn!(why, "a transcript could not be read or written");
             AppendError::Unavailable
+        }
+        other => {
+            tracing::error!(error = %other, "a transcript can't be read or written");
+            AppendError::Corrupt
         }
     }
 }

@@ -62,6 +62,7 @@ impl RunView {
             blocked_by: None,
             attempt: 0,
             crashes: 0,
+            infra_retries: 0,
             missed: None,
             retry_of: None,
             event_ids: Vec::new(),

@@ -79,10 +79,7 @@ impl Anthropic {
         let stream = self.stream && on_delta.is_some();
         let mut post = self.client.post(&self.url).header("anthropic-version", VERSION);
         if let Some(key) = &self.key {
-            let mut value = http::HeaderValue::from_str(key.expose())
-                .map_err(|_| LlmError::Auth { message: "the key has characters that no header can carry".into() })?;
-            value.set_sensitive(true);
-            post = post.header("x-api-key", value);
+            post = post.header("x-api-key", wire::key_header("", key)?);
         }
         let response = wire::send(post.json(&self.body(request, stream)), self.key.as_ref()).await?;
         if stream && wire::is_event_stream(&response) {

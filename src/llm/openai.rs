@@ -74,7 +74,7 @@ impl OpenAi {
         let stream = self.stream && on_delta.is_some();
         let mut post = self.client.post(&self.url).json(&self.body(request, stream));
         if let Some(key) = &self.key {
-            post = post.bearer_auth(key.expose());
+            post = post.header(http::header::AUTHORIZATION, wire::key_header("Bearer ", key)?);
         }
         let response = wire::send(post, self.key.as_ref()).await?;
         if stream && wire::is_event_stream(&response) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::{Stream, StreamExt, TryStreamExt};
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::Value;
 use sse_stream::SseStream;
 
@@ -34,6 +34,14 @@ pub async fn json(response: reqwest::Response, key: Option<&Secret>) -> Result<V
     let body = read(response, ANSWER_LIMIT).await?;
     let answer = serde_json::from_slice(&body).map_err(|error| transient(format!("the answer is no JSON: {error}")))?;
     without_error(answer, key)
+}
+
+/// The key as a header's value, which no log shows.
+pub fn key_header(prefix: &str, key: &Secret) -> Result<HeaderValue, LlmError> {
+    let mut value = HeaderValue::from_str(&format!("{prefix}{}", key.expose()))
+        .map_err(|_| LlmError::Auth { message: "the key has characters that no header can carry".into() })?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 /// Whether the server took the wish for a stream.
@@ -259,6 +267,14 @@ mod tests {
         let key = Secret::new("sk-canary");
         assert_eq!(redacted("bad key sk-canary!", Some(&key)), "bad key [redacted]!");
         assert_eq!(redacted("bad key", Some(&Secret::new(""))), "bad key");
+    }
+
+    #[test]
+    fn a_key_that_no_header_can_carry_is_refused_without_being_shown() {
+        let header = key_header("Bearer ", &Secret::new("sk-1")).unwrap();
+        assert_eq!((header.to_str().unwrap(), header.is_sensitive()), ("Bearer sk-1", true));
+        let error = key_header("", &Secret::new("canary\n")).unwrap_err();
+        assert_eq!(error, LlmError::Auth { message: "the key has characters that no header can carry".into() });
     }
 
     #[test]

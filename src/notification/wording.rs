@@ -150,6 +150,7 @@ mod tests {
             reason: None,
             attempt: 1,
             crashes: 0,
+            infra_retries: 0,
             missed: None,
             retry_of: None,
             blocked_by: None,

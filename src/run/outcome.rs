@@ -24,6 +24,9 @@ pub enum RunError {
         #[serde(default)]
         after: Option<Duration>,
     },
+    /// The store, or another part of the infrastructure, is away: the run goes back to the queue and uses no attempt, a
+    /// limited number of times.
+    Infrastructure { fault: RunFault },
     /// Will not work later: the run fails now.
     Fail { fault: RunFault },
     /// The worker asked for a checkpoint and got one: hand the run back, no attempt is used up.

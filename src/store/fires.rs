@@ -18,9 +18,11 @@ use crate::run::{Missed, RunState};
 use crate::store::hot::Hot;
 use crate::store::lease::{CLAIM_MARGIN, Claim};
 use crate::store::runs::{NewRun, key_instant, missed_key};
+use crate::store::slots::EACH_IN_TURN;
 use crate::store::{Split, Store, StoreError, Topic, split};
 use crate::task::change::{REASON_ENDED, REASON_MAX_RUNS};
-use crate::trigger::{Due, Plan, Trigger};
+use crate::trigger::catch_up::MISFIRE_GRACE;
+use crate::trigger::{Due, Plan, PlannedFire, Trigger};
 
 /// What to fire.
 #[derive(Debug, Clone, Copy)]
@@ -93,6 +95,8 @@ pub(super) struct Ready {
     pub epoch: i64,
     pub run_at: DateTime<Utc>,
     pub lease_until: Option<DateTime<Utc>>,
+    /// Its own policy instead of its task's.
+    pub overlap: Option<&'static str>,
 }
 
 const DUE: Split = split!("due");
@@ -148,7 +152,7 @@ fn decide(due: &[DueRow], ask: &FireDue) -> Batch {
             continue;
         };
         match row.plan(nominal, ask) {
-            Ok(plan) => row.add(plan, ask, &mut room, &mut batch),
+            Ok((plan, catches_all_up)) => row.add(plan, catches_all_up, ask, &mut room, &mut batch),
             Err(why) => {
                 batch.moves.push(row.stand_still());
                 batch.disabled.push((row.task_id, why));
@@ -160,8 +164,8 @@ fn decide(due: &[DueRow], ask: &FireDue) -> Batch {
 
 impl DueRow {
     /// What is to be recorded, or why this task can't be scheduled any more. A fault of one task, even a panic of the
-    /// code that plans it, stays its own.
-    fn plan(&self, nominal: DateTime<Utc>, ask: &FireDue) -> Result<Plan, String> {
+    /// code that plans it, stays its own. With whether late fires run each.
+    fn plan(&self, nominal: DateTime<Utc>, ask: &FireDue) -> Result<(Plan, bool), String> {
         let trigger =
             Trigger::deserialize(&self.trigger.0).map_err(|error| format!("the trigger can't be read: {error}"))?;
         let due = Due {
@@ -174,21 +178,30 @@ impl DueRow {
         };
         let until = ask.now + signed(ask.horizon);
         match catch_unwind(AssertUnwindSafe(|| trigger.plan(&due, ask.now, until))) {
-            Ok(planned) => planned.map_err(|fault| format!("{}: {}", fault.pointer, fault.message)),
+            Ok(planned) => planned
+                .map(|plan| (plan, trigger.catches_all_up()))
+                .map_err(|fault| format!("{}: {}", fault.pointer, fault.message)),
             Err(_) => Err("planning the trigger panicked".into()),
         }
     }
 
-    fn add(&self, plan: Plan, ask: &FireDue, room: &mut usize, batch: &mut Batch) {
+    fn add(&self, plan: Plan, catches_all_up: bool, ask: &FireDue, room: &mut usize, batch: &mut Batch) {
         let fired = plan.fires.len() as i64;
         let last_ahead = last_instant(&plan).filter(|last| *last > ask.now);
+        // what is caught up would be skipped or superseded by what is caught up with it
+        let passed = plan.fires.iter().filter(|fire| fire.run_at <= ask.now).count();
+        let in_turn = |fire: &PlannedFire| {
+            let late = passed > 1 || fire.run_at < ask.now - MISFIRE_GRACE;
+            (catches_all_up && late && fire.run_at <= ask.now).then_some(EACH_IN_TURN)
+        };
         for fire in plan.fires {
             // the lease of a run that is claimed ahead is short, so that a crash costs little
             let lease_until = (*room > 0).then(|| fire.run_at.max(ask.now) + CLAIM_MARGIN);
             *room = room.saturating_sub(1);
             let key = format!("s:{}", key_instant(fire.nominal));
+            let overlap = in_turn(&fire);
             let run = NewRun { missed: fire.missed, ..self.run(key, fire.nominal, ask.now) };
-            batch.runs.push(Ready { run, epoch: self.epoch, run_at: fire.run_at, lease_until });
+            batch.runs.push(Ready { run, epoch: self.epoch, run_at: fire.run_at, lease_until, overlap });
         }
         for skip in plan.skips {
             batch.skipped.push(self.skipped(&skip.missed, skip.reason, ask.now));

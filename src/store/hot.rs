@@ -50,6 +50,9 @@ pub(super) trait Hot {
     /// Writes ends, frees slots; answers the runs whose lease was still held.
     async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<Uuid>, StoreError>;
 
+    /// Those of these tasks that have runs waiting for their slot, in the order of their ids.
+    async fn waited_for(&mut self, tasks: &[Uuid]) -> Result<Vec<Uuid>, StoreError>;
+
     /// Puts messages into the outbox, each once.
     async fn post(&mut self, deliveries: &[&NewDelivery], now: DateTime<Utc>) -> Result<(), StoreError>;
 }

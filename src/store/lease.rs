@@ -92,8 +92,10 @@ pub struct Finish {
     pub again: Option<Again>,
     /// Messages that go out because of it.
     pub deliveries: Vec<NewDelivery>,
-    /// Other runs of the task may wait for its slot.
-    pub others_wait: bool,
+    /// The process that executed it died; it is counted with the end.
+    pub crashed: bool,
+    /// It goes back because a part of the infrastructure was away; it is counted with the end.
+    pub infra_retry: bool,
 }
 
 /// A run that goes back to the queue.
@@ -178,21 +180,25 @@ impl Store {
     /// Records ends in one batch; answers the runs whose lease was lost, of which nothing was written.
     pub async fn finish_runs(&self, ends: &[Finish]) -> Result<Vec<Uuid>, StoreError> {
         let now = self.clock.now();
-        let taken = on_write!(self.db, |conn| {
+        let (taken, queued) = on_write!(self.db, |conn| {
             let taken = conn.finish(ends, now).await?;
             let ended = || ends.iter().filter(|end| taken.contains(&end.lease.run_id));
-            for end in ended().filter(|end| end.others_wait && end.again.is_none()) {
-                if let Some(task_id) = end.task_id {
-                    hand_over!(conn, task_id, now);
-                }
+            let mut tasks: Vec<Uuid> =
+                ended().filter(|end| end.again.is_none()).filter_map(|end| end.task_id).collect();
+            tasks.sort();
+            tasks.dedup();
+            // asked after the slots were freed: who was just being parked behind one is seen
+            let mut queued = ends.iter().any(|end| end.again.is_some());
+            for task_id in conn.waited_for(&tasks).await? {
+                queued |= hand_over!(conn, task_id, now);
             }
             let deliveries: Vec<&NewDelivery> = ended().flat_map(|end| &end.deliveries).collect();
             if !deliveries.is_empty() {
                 conn.post(&deliveries, now).await?;
             }
-            taken
+            (taken, queued)
         });
-        if ends.iter().any(|end| end.others_wait || end.again.is_some()) {
+        if queued {
             self.hint(Topic::Queue);
         }
         if ends.iter().any(|end| !end.deliveries.is_empty()) {

@@ -11,7 +11,7 @@ use crate::id::Scope;
 use crate::run::{RunEvent, RunState};
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::runs::{NewRun, insert_run, key_instant};
-use crate::store::slots::{LOCK_QUEUED, free, hand_over};
+use crate::store::slots::{EACH_IN_TURN, LOCK_QUEUED, free, hand_over};
 use crate::store::text::text;
 use crate::store::{Split, Store, StoreError, Topic};
 
@@ -33,7 +33,7 @@ pub(super) const LOCK_DUE: Split = Split {
 /// Records runs that are not automatic fires and puts them into the queue, ready now; they count in `run_count` only.
 /// A run that has its record already is left as it is.
 macro_rules! record {
-    ($db:expr, $conn:ident, $task_id:expr, $runs:expr, $run_at:expr, $priority:expr) => {{
+    ($db:expr, $conn:ident, $task_id:expr, $runs:expr, $run_at:expr, $priority:expr, $overlap:expr) => {{
         let epoch: Option<i64> =
             sqlx::query_scalar($db.text(LOCK_DUE)).bind($task_id).fetch_optional(&mut *$conn).await?;
         let epoch = epoch.ok_or(StoreError::NotFound)?;
@@ -41,7 +41,7 @@ macro_rules! record {
         for run in $runs {
             if insert_run!($conn, run) == 1 {
                 made += 1;
-                enqueue!($conn, run, epoch, $run_at, $priority);
+                enqueue!($conn, run, epoch, $run_at, $priority, $overlap);
             }
         }
         sqlx::query("update due set run_count = run_count + $2 where task_id = $1")
@@ -58,10 +58,11 @@ const UNPARK: &str = "delete from parked where run_id = $1";
 
 /// Puts a recorded run into the queue, ready at `run_at`.
 macro_rules! enqueue {
-    ($conn:ident, $run:expr, $epoch:expr, $run_at:expr, $priority:expr) => {
+    ($conn:ident, $run:expr, $epoch:expr, $run_at:expr, $priority:expr, $overlap:expr) => {{
+        let overlap: Option<&str> = $overlap;
         sqlx::query(
-            "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state)
-             values ($1, $2, $3, $4, $5, $6, 'ready')",
+            "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, overlap)
+             values ($1, $2, $3, $4, $5, $6, 'ready', $7)",
         )
         .bind($run.id)
         .bind($run.task_id)
@@ -69,9 +70,10 @@ macro_rules! enqueue {
         .bind($epoch)
         .bind($run_at)
         .bind($priority)
+        .bind(overlap)
         .execute(&mut *$conn)
         .await?
-    };
+    }};
 }
 pub(super) use enqueue;
 
@@ -91,7 +93,7 @@ impl Store {
         on_write!(self.db, scope, |conn| {
             once!(conn, idempotency, now);
             let run = NewRun { id: run_id, input, ..NewRun::queued(&task, format!("m:{run_id}"), now, now) };
-            record!(self.db, conn, task_id, [run], now, 1_i32);
+            record!(self.db, conn, task_id, [run], now, 1_i32, None);
         });
         self.hint(Topic::Queue);
         Ok(Answer::Done(()))
@@ -113,7 +115,7 @@ impl Store {
             let runs = instants.iter().map(|instant| {
                 NewRun::queued(&task, format!("b:{backfill_id}:{}", key_instant(*instant)), *instant, now)
             });
-            record!(self.db, conn, task_id, runs, now, -1_i32);
+            record!(self.db, conn, task_id, runs, now, -1_i32, Some(EACH_IN_TURN));
         });
         self.hint(Topic::Queue);
         Ok(Answer::Done(()))
@@ -148,7 +150,7 @@ impl Store {
                 input: old.input,
                 ..NewRun::queued(&task, key, old.scheduled_for, now)
             };
-            record!(self.db, conn, task_id, [run], now, 1_i32);
+            record!(self.db, conn, task_id, [run], now, 1_i32, None);
         });
         self.hint(Topic::Queue);
         Ok(Answer::Done(()))

@@ -57,47 +57,51 @@ impl Store {
         }))
     }
 
-    /// Takes over started runs whose lease has ended, or whose time limit passed `grace` ago; ordered by id and after
-    /// `after`, so that no run can starve the others. Each gets a lease of its own until `lease_until`.
+    /// Takes over started runs whose lease has ended, or whose time limit passed `grace` ago, the longest overdue first.
+    /// Each gets a lease of its own until `lease_until` and is not found again before that; so one that can't be rescued
+    /// starves no other. One that can't be read is left out.
     pub async fn take_stranded(
         &self,
         now: DateTime<Utc>,
         grace: TimeDelta,
-        after: Option<Uuid>,
         lease_until: DateTime<Utc>,
         limit: i64,
     ) -> Result<Vec<Stranded>, StoreError> {
         let rows: Vec<StrandedRow> = on_read!(self.db, |conn| {
-            sqlx::query_as(
-                "select q.run_id, q.lease_token, q.lease_until, q.deadline_at, q.cancel_reason, r.ran_ms
-                   from queue q join runs r on r.id = q.run_id
-                  where q.state = 'started' and (q.lease_until < $1 or q.deadline_at < $2) and q.run_id > $3
-                  order by q.run_id limit $4",
-            )
-            .bind(now)
-            .bind(now - grace)
-            .bind(after.unwrap_or(Uuid::nil()))
-            .bind(limit)
-            .fetch_all(conn)
-            .await?
+            let mut rows: Vec<StrandedRow> =
+                sqlx::query_as(LEASE_ENDED).bind(now).bind(limit).fetch_all(&mut *conn).await?;
+            let left = limit - rows.len() as i64;
+            let hung: Vec<StrandedRow> =
+                sqlx::query_as(HUNG).bind(now).bind(now - grace).bind(left).fetch_all(&mut *conn).await?;
+            rows.extend(hung);
+            rows
         });
+        // read before anything is taken: what can't be read now is found again at once
+        let ids: Vec<Uuid> = rows.iter().map(|row| row.run_id).collect();
+        let mut runs = self.runs_by_id(&ids).await?;
+        let task_ids: Vec<Uuid> = runs.values().filter_map(|run| run.task_id).collect();
+        let tasks = self.tasks_by_id(&task_ids).await?;
         let mut stranded = Vec::with_capacity(rows.len());
         for row in rows {
-            if let Some(lease) = self.take_over(&row, lease_until).await? {
-                let run = self.get_run(&crate::id::Scope::Every, row.run_id).await?;
-                let task = match run.task_id {
-                    Some(id) => self.tasks_by_id(&[id]).await?.remove(&id),
-                    None => None,
-                };
-                stranded.push(Stranded {
-                    lease,
-                    run,
-                    crashed: row.lease_until < now,
-                    ran: row.ran(task.as_ref()),
-                    task,
-                    cancel_reason: row.cancel_reason,
-                });
-            }
+            let lease = match self.take_over(&row, lease_until).await {
+                Ok(Some(lease)) => lease,
+                Ok(None) => continue,
+                Err(error) if stranded.is_empty() => return Err(error),
+                Err(error) => {
+                    tracing::warn!(%error, "the other runs that were left are taken over later");
+                    break;
+                }
+            };
+            let Some(run) = runs.remove(&row.run_id) else { continue };
+            let task = run.task_id.and_then(|id| tasks.get(&id).cloned());
+            stranded.push(Stranded {
+                lease,
+                run,
+                crashed: row.lease_until < now,
+                ran: row.ran(task.as_ref()),
+                task,
+                cancel_reason: row.cancel_reason,
+            });
         }
         Ok(stranded)
     }
@@ -117,21 +121,6 @@ impl Store {
                 .await?
         });
         Ok(token.map(|token| Lease { run_id: row.run_id, token }))
-    }
-
-    /// Counts a crash of a run that was taken over.
-    pub async fn count_crash(&self, lease: Lease) -> Result<(), StoreError> {
-        on_write!(self.db, |conn| {
-            sqlx::query(
-                "update runs set crashes = crashes + 1
-                  where id = $1 and exists (select 1 from queue q where q.run_id = $1 and q.lease_token = $2)",
-            )
-            .bind(lease.run_id)
-            .bind(lease.token)
-            .execute(conn)
-            .await?;
-        });
-        Ok(())
     }
 
     /// Looks at tasks whose runs have long waited for a slot, and hands it on where it is free: the hand-over was
@@ -186,6 +175,20 @@ impl Store {
         }))
     }
 }
+
+/// What SQLite needs to see its index can be used is said twice.
+const LEASE_ENDED: &str = "
+    select q.run_id, q.lease_token, q.lease_until, q.deadline_at, q.cancel_reason, r.ran_ms
+      from queue q join runs r on r.id = q.run_id
+     where q.lease_until < $1 and q.state <> 'ready' and q.state = 'started'
+     order by q.lease_until limit $2";
+
+/// One that a rescuer has taken over has no worker; it is found by its lease.
+const HUNG: &str = "
+    select q.run_id, q.lease_token, q.lease_until, q.deadline_at, q.cancel_reason, r.ran_ms
+      from queue q join runs r on r.id = q.run_id
+     where q.deadline_at < $2 and q.state = 'started' and q.worker is not null and q.lease_until >= $1
+     order by q.deadline_at limit $3";
 
 const TAKE_OVER: &str = "
     update queue set lease_token = $5, lease_until = $4, worker = null

@@ -139,6 +139,7 @@ struct RunRow {
     blocked_by: Option<Uuid>,
     attempt: i32,
     crashes: i32,
+    infra_retries: i32,
     missed: Option<Json<Missed>>,
     retry_of: Option<Uuid>,
     event_ids: Option<Json<Vec<String>>>,
@@ -171,6 +172,7 @@ impl RunRow {
             blocked_by: self.blocked_by,
             attempt: self.attempt,
             crashes: self.crashes,
+            infra_retries: self.infra_retries,
             missed: self.missed.map(|json| json.0),
             retry_of: self.retry_of,
             event_ids: self.event_ids.map(|json| json.0).unwrap_or_default(),
@@ -195,7 +197,7 @@ macro_rules! select_run {
     ($rest:literal) => {
         concat!(
             "select r.id, r.task_id, r.tenant_id, r.fire_key, r.trigger_type, r.scheduled_for, r.state, r.reason,
-                    r.blocked_by, r.attempt, r.crashes, r.missed, r.retry_of, r.event_ids, r.input,
+                    r.blocked_by, r.attempt, r.crashes, r.infra_retries, r.missed, r.retry_of, r.event_ids, r.input,
                     r.created_at, r.started_at, r.finished_at, r.output, r.error, r.turns, r.tool_calls,
                     r.input_tokens, r.output_tokens, r.cost_micros
                from runs r ",
@@ -217,8 +219,23 @@ impl Store {
         row.ok_or(StoreError::NotFound)?.run()
     }
 
-    /// Runs by their ids; those that are gone are left out.
+    /// Runs by their ids; those that are gone or can't be read are left out: one must not keep the others from starting.
     pub(super) async fn runs_by_id(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, Run>, StoreError> {
+        match self.all_runs_by_id(ids).await {
+            Err(StoreError::Corrupt(_)) => {}
+            read => return read,
+        }
+        let mut readable = HashMap::with_capacity(ids.len());
+        for id in ids {
+            match self.all_runs_by_id(&[*id]).await {
+                Err(StoreError::Corrupt(why)) => tracing::error!(run_id = %id, why, "a run can't be read"),
+                read => readable.extend(read?),
+            }
+        }
+        Ok(readable)
+    }
+
+    async fn all_runs_by_id(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, Run>, StoreError> {
         let rows: Vec<RunRow> = match &self.db {
             Db::Postgres(pool) => sqlx::query_as(select_run!("where r.id = any($1)")).bind(ids).fetch_all(pool).await?,
             Db::Sqlite { readers, .. } => {

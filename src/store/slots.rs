@@ -23,8 +23,15 @@ pub(super) struct BlockedRow {
     pub task_id: Option<Uuid>,
     pub tenant_id: String,
     pub cancel_reason: Option<String>,
+    /// The run's own policy, where it has one.
+    pub own_overlap: Option<String>,
+    /// Its own, or else its task's.
     pub overlap: String,
 }
+
+/// The policy of runs that were asked for together, as a backfill's: each waits for the one before it, whatever the
+/// policy of their task, and none is superseded.
+pub(super) const EACH_IN_TURN: &str = "queue_all";
 
 impl BlockedRow {
     /// `waiting` are the runs of the task that wait for its slot; `held` the runs whose queue row this transaction has
@@ -100,21 +107,22 @@ pub(super) use free;
 /// Moves a parked run to the queue, ready now; answers whether it was parked still.
 macro_rules! unpark {
     ($conn:ident, $run_id:expr, $now:expr) => {{
-        let parked: Option<(Option<uuid::Uuid>, String)> =
-            sqlx::query_as("delete from parked where run_id = $1 returning task_id, tenant_id")
+        let parked: Option<(Option<uuid::Uuid>, String, Option<String>)> =
+            sqlx::query_as("delete from parked where run_id = $1 returning task_id, tenant_id, overlap")
                 .bind($run_id)
                 .fetch_optional(&mut *$conn)
                 .await?;
         match parked {
-            Some((task_id, tenant_id)) => {
+            Some((task_id, tenant_id, overlap)) => {
                 sqlx::query(
-                    "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state)
-                     values ($1, $2, $3, coalesce((select d.epoch from due d where d.task_id = $2), 0), $4, 0, 'ready')",
+                    "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, overlap)
+                     values ($1, $2, $3, coalesce((select d.epoch from due d where d.task_id = $2), 0), $4, 0, 'ready', $5)",
                 )
                 .bind($run_id)
                 .bind(task_id)
                 .bind(tenant_id)
                 .bind($now)
+                .bind(overlap)
                 .execute(&mut *$conn)
                 .await?;
                 true
@@ -182,13 +190,14 @@ pub(super) use resolve_blocked;
 
 pub(super) const STANDING_CLAIM: &str = "
     select q.run_id, q.task_id, q.tenant_id, q.cancel_reason,
-           coalesce(t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap
+           q.overlap as own_overlap, coalesce(q.overlap, t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap
       from queue q left join tasks t on t.id = q.task_id
      where q.run_id = $1 and q.lease_token = $2 and q.state = 'claimed'";
 
-/// The youngest first; more than one waits under `queue_all` alone, which does not ask.
-pub(super) const WAITING: &str =
-    "select run_id from parked where task_id = $1 and why = 'overlap' order by run_id desc limit 100";
+/// The youngest first; runs that wait whatever the policy are in nobody's way. More than one of the others waits under
+/// `queue_all` alone, which does not ask.
+pub(super) const WAITING: &str = "select run_id from parked where task_id = $1 and why = 'overlap' and overlap is null
+      order by run_id desc limit 100";
 
 /// Locks the queue rows of the runs that may be asked to end; answers those. Locks of `queue` are taken in the order of
 /// ids, and these come after younger ones: so one that someone else has is not waited for, and its task is tried again.
@@ -256,12 +265,14 @@ macro_rules! settle_blocked {
                 }
                 sqlx::query("delete from queue where run_id = $1").bind(id).execute(&mut *$conn).await?;
                 sqlx::query(
-                    "insert into parked (run_id, task_id, tenant_id, why, wake_at) values ($1, $2, $3, 'overlap', $4)",
+                    "insert into parked (run_id, task_id, tenant_id, why, wake_at, overlap)
+                     values ($1, $2, $3, 'overlap', $4, $5)",
                 )
                 .bind(id)
                 .bind($row.task_id)
                 .bind(&$row.tenant_id)
                 .bind($now + LOOK_AGAIN)
+                .bind(&$row.own_overlap)
                 .execute(&mut *$conn)
                 .await?;
             }
@@ -275,7 +286,7 @@ pub(super) use settle_blocked;
 pub(super) const SUPERSEDE: &str = "
     update queue
        set cancel_reason = $2, run_at = case when state = 'ready' and run_at > $3 then $3 else run_at end
-     where run_id = $1 and cancel_reason is null";
+     where run_id = $1 and cancel_reason is null and overlap is null";
 
 pub(super) const LOCK_SLOT: Split = Split {
     postgres: "select run_id from slots where task_id = $1 for update",
@@ -309,6 +320,7 @@ mod tests {
             task_id: Some(Uuid::nil()),
             tenant_id: "a".into(),
             cancel_reason: None,
+            own_overlap: None,
             overlap: overlap.into(),
         }
     }

@@ -311,7 +311,7 @@ impl Store {
             if let Some(nominal) = changed.fires_now {
                 let run = NewRun::queued(&changed.task, format!("s:{}", key_instant(nominal)), nominal, now);
                 if insert_run!(conn, run) == 1 {
-                    enqueue!(conn, run, changed.task.epoch, now, 0_i32);
+                    enqueue!(conn, run, changed.task.epoch, now, 0_i32, None);
                 }
             }
             sqlx::query(

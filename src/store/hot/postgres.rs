@@ -47,6 +47,7 @@ impl Hot for PgConnection {
             .bind(ready.iter().map(|r| r.run_at).collect::<Vec<_>>())
             .bind(ready.iter().map(|r| r.lease_until).collect::<Vec<_>>())
             .bind(ask.worker)
+            .bind(ready.iter().map(|r| r.overlap).collect::<Vec<_>>())
             .fetch_all(&mut *self)
             .await?;
         for (run_id, run_at, token, until, queued) in made {
@@ -122,8 +123,19 @@ impl Hot for PgConnection {
             .bind(ends.iter().map(|f| f.again.map(|again| again.run_at)).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.attempts_back()).collect::<Vec<_>>())
             .bind(now)
+            .bind(ends.iter().map(|f| i32::from(f.crashed)).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| i32::from(f.infra_retry)).collect::<Vec<_>>())
             .fetch_all(self)
             .await?)
+    }
+
+    async fn waited_for(&mut self, tasks: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
+        if tasks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let waited_for =
+            "select distinct task_id from parked where task_id = any($1) and why = 'overlap' order by task_id";
+        Ok(sqlx::query_scalar(waited_for).bind(tasks).fetch_all(self).await?)
     }
 
     async fn post(&mut self, deliveries: &[&NewDelivery], now: DateTime<Utc>) -> Result<(), StoreError> {

@@ -44,8 +44,8 @@ impl Hot for SqliteConnection {
             });
             sqlx::query(
                 "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, lease_token,
-                                    lease_until, worker)
-                 values ($1, $2, $3, $4, $5, 0, $6, $7, $8, $9)",
+                                    lease_until, worker, overlap)
+                 values ($1, $2, $3, $4, $5, 0, $6, $7, $8, $9, $10)",
             )
             .bind(ready.run.id)
             .bind(ready.run.task_id)
@@ -56,6 +56,7 @@ impl Hot for SqliteConnection {
             .bind(claim.map_or(0, |c| c.lease.token))
             .bind(ready.lease_until)
             .bind(claim.map(|_| ask.worker))
+            .bind(ready.overlap)
             .execute(&mut *self)
             .await?;
             written.claims.extend(claim);
@@ -120,7 +121,7 @@ impl Hot for SqliteConnection {
                 continue;
             }
             let asked: Option<(Option<Uuid>, String, i64, i64)> = sqlx::query_as(
-                "select q.task_id, coalesce(t.spec -> 'trigger' ->> 'overlap', 'skip'),
+                "select q.task_id, coalesce(q.overlap, t.spec -> 'trigger' ->> 'overlap', 'skip'),
                         coalesce(t.spec ->> 'timeout_seconds', 600), r.ran_ms
                    from queue q join runs r on r.id = q.run_id left join tasks t on t.id = q.task_id
                   where q.run_id = $1 and q.lease_token = $2 and q.state = 'claimed' and q.cancel_reason is null
@@ -213,7 +214,8 @@ impl Hot for SqliteConnection {
             sqlx::query(
                 "update runs set state = $2, reason = $3, output = $4, error = $5, turns = $6, tool_calls = $7,
                         input_tokens = $8, output_tokens = $9, cost_micros = $10, ran_ms = ran_ms + $11,
-                        attempt = attempt - $12, finished_at = $13
+                        attempt = attempt - $12, finished_at = $13, crashes = crashes + $14,
+                        infra_retries = infra_retries + $15
                   where id = $1",
             )
             .bind(run_id)
@@ -229,11 +231,26 @@ impl Hot for SqliteConnection {
             .bind(end.ran_ms)
             .bind(end.attempts_back())
             .bind(end.again.is_none().then_some(now))
+            .bind(i32::from(end.crashed))
+            .bind(i32::from(end.infra_retry))
             .execute(&mut *self)
             .await?;
             taken.push(run_id);
         }
         Ok(taken)
+    }
+
+    async fn waited_for(&mut self, tasks: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
+        let mut waited_for = Vec::new();
+        for task in tasks {
+            let waits: Option<Uuid> =
+                sqlx::query_scalar("select task_id from parked where task_id = $1 and why = 'overlap' limit 1")
+                    .bind(task)
+                    .fetch_optional(&mut *self)
+                    .await?;
+            waited_for.extend(waits);
+        }
+        Ok(waited_for)
     }
 
     async fn post(&mut self, deliveries: &[&NewDelivery], now: DateTime<Utc>) -> Result<(), StoreError> {

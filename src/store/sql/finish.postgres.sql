@@ -3,9 +3,10 @@
 with f as (
     select *
       from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::jsonb[], $7::bigint[], $8::bigint[],
-                  $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::timestamptz[], $14::int[])
+                  $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::timestamptz[], $14::int[],
+                  $16::int[], $17::int[])
            as f (run_id, lease_token, state, reason, output, error, turns, tool_calls,
-                 input_tokens, output_tokens, cost_micros, ran_ms, run_at, attempts_back)
+                 input_tokens, output_tokens, cost_micros, ran_ms, run_at, attempts_back, crashes, infra_retries)
 ), mine as (
     select q.run_id, q.task_id
       from queue q
@@ -39,6 +40,7 @@ update runs r
    set state = f.state, reason = f.reason, output = f.output, error = f.error, turns = f.turns,
        tool_calls = f.tool_calls, input_tokens = f.input_tokens, output_tokens = f.output_tokens,
        cost_micros = f.cost_micros, ran_ms = r.ran_ms + f.ran_ms, attempt = r.attempt - f.attempts_back,
+       crashes = r.crashes + f.crashes, infra_retries = r.infra_retries + f.infra_retries,
        finished_at = case when f.run_at is null then $15 end
   from f
   join mine on mine.run_id = f.run_id

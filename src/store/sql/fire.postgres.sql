@@ -20,14 +20,15 @@ with moved as (
     on conflict (task_id, fire_key) do nothing
     returning id, task_id, tenant_id, state
 ), queued as (
-    insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, lease_token, lease_until, worker)
+    insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, lease_token, lease_until, worker,
+                       overlap)
     select made.id, made.task_id, made.tenant_id, q.epoch, q.run_at, 0,
            case when q.lease_until is null then 'ready' else 'claimed' end,
            case when q.lease_until is null then 0 else nextval('lease_tokens') end,
            q.lease_until,
-           case when q.lease_until is not null then $20::uuid end
-      from unnest($16::uuid[], $17::bigint[], $18::timestamptz[], $19::timestamptz[])
-           as q (run_id, epoch, run_at, lease_until)
+           case when q.lease_until is not null then $20::uuid end, q.overlap
+      from unnest($16::uuid[], $17::bigint[], $18::timestamptz[], $19::timestamptz[], $21::text[])
+           as q (run_id, epoch, run_at, lease_until, overlap)
       join made on made.id = q.run_id
     returning run_id, run_at, lease_token, lease_until
 )

@@ -2,7 +2,8 @@
 -- over by the run before it. Rows are locked in the order of their ids, as every batch on `queue` does.
 -- What this token has started already is answered once more: the answer before may have been lost.
 with asked as (
-    select q.run_id, q.task_id, q.lease_token, coalesce(t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap,
+    select q.run_id, q.task_id, q.lease_token,
+           coalesce(q.overlap, t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap,
            coalesce((t.spec ->> 'timeout_seconds')::bigint, 600) as timeout_seconds
       from unnest($1::uuid[], $2::bigint[]) as l (run_id, lease_token)
       join queue q on q.run_id = l.run_id and q.lease_token = l.lease_token

@@ -64,6 +64,7 @@ fn run() -> Run {
         blocked_by: None,
         attempt: 1,
         crashes: 0,
+        infra_retries: 0,
         missed: None,
         retry_of: None,
         event_ids: vec![],

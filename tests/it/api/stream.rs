@@ -126,7 +126,8 @@ async fn finish(api: &Api, lease: Lease, state: RunState, error: Option<RunFault
         ran_ms: 5,
         again: None,
         deliveries: Vec::new(),
-        others_wait: false,
+        crashed: false,
+        infra_retry: false,
     };
     assert_eq!(api.store.finish_runs(&[end]).await.unwrap(), [] as [Uuid; 0]);
 }

@@ -110,7 +110,7 @@ async fn what_a_process_that_is_gone_had_leased_is_free_when_its_sqlite_file_is_
     let store = open_sqlite(dir.path()).await.unwrap();
     let soon = START + TimeDelta::milliseconds(1);
     assert_eq!(store.reclaim(soon).await.unwrap(), 1);
-    let stranded = store.take_stranded(soon, TimeDelta::seconds(10), None, soon + LEASE, 9).await.unwrap();
+    let stranded = store.take_stranded(soon, TimeDelta::seconds(10), soon + LEASE, 9).await.unwrap();
     assert_eq!(stranded.len(), 1);
     assert!(stranded[0].crashed);
 }

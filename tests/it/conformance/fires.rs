@@ -60,6 +60,7 @@ async fn a_due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next(wo
             blocked_by: None,
             attempt: 0,
             crashes: 0,
+            infra_retries: 0,
             missed: None,
             retry_of: None,
             event_ids: vec![],

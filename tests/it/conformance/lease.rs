@@ -27,6 +27,8 @@ on_both!(
     the_time_limit_counts_all_attempts_together,
     a_run_whose_end_was_asked_for_is_not_tried_again,
     claims_are_given_back,
+    a_run_that_the_infrastructure_held_up_is_counted_apart,
+    a_run_that_can_not_be_read_keeps_no_other_from_starting,
     what_is_committed_is_hinted,
 );
 
@@ -157,7 +159,7 @@ async fn a_beat_renews_what_is_held_and_leaves_out_what_is_lost(world: &World) {
     assert_eq!(held, [beat(&kept, None), beat(&asked, Some("enough"))]);
     // the one that was not renewed is stranded, the others are not
     world.pass(16);
-    let stranded = world.store.take_stranded(at(46), TimeDelta::zero(), None, at(91), 9).await.unwrap();
+    let stranded = world.store.take_stranded(at(46), TimeDelta::zero(), at(91), 9).await.unwrap();
     assert_eq!(stranded.iter().map(|s| s.run.id).collect::<Vec<_>>(), [lost.run_id]);
     assert_eq!(world.store.heartbeat(&[], at(99)).await.unwrap(), []);
 }
@@ -325,4 +327,23 @@ async fn what_is_committed_is_hinted(world: &World) {
     assert_eq!(heard(), [false, false, false, true]);
     world.store.change_task(&Scope::Every, task.id, &TaskChange::Resume).await.unwrap();
     assert_eq!(heard(), [true, false, false, false]);
+}
+
+async fn a_run_that_the_infrastructure_held_up_is_counted_apart(world: &World) {
+    let started = world.started(&world.task(json!({"interval": "1m"})).await).await;
+    let held_up = Finish { infra_retry: true, ..again(&started, at(0), false) };
+    assert_eq!(world.store.finish_runs(&[held_up]).await.unwrap(), Vec::<Uuid>::new());
+    let run = world.get_run(started.run.id).await;
+    assert_eq!((run.infra_retries, run.attempt, run.crashes), (1, 0, 0));
+    let leases = leases(&world.claim().await);
+    let again = world.store.start_runs(&leases, at(45)).await.unwrap().started.remove(0);
+    assert_eq!((again.run.infra_retries, again.run.attempt), (1, 1));
+}
+
+async fn a_run_that_can_not_be_read_keeps_no_other_from_starting(world: &World) {
+    let task = world.task(every_minute()).await;
+    let (unreadable, sound) = (world.run_now(&task).await, world.run_now(&task).await);
+    world.plant(&format!("update runs set missed = '[]' where fire_key = 'm:{unreadable}'")).await;
+    let starts = world.store.start_runs(&leases(&world.claim().await), at(45)).await.unwrap();
+    assert_eq!(starts.started.iter().map(|s| s.run.id).collect::<Vec<_>>(), [sound]);
 }

@@ -199,7 +199,7 @@ fn run_now_once() -> Act {
 fn take_over() -> Act {
     act("take_over", |store, _| async move {
         let late = START + TimeDelta::seconds(100);
-        let taken = store.take_stranded(late, TimeDelta::zero(), None, late + LEASE, 9).await?;
+        let taken = store.take_stranded(late, TimeDelta::zero(), late + LEASE, 9).await?;
         Ok(taken.len())
     })
 }

@@ -18,9 +18,11 @@ on_both!(
     a_run_that_outlived_its_time_limit_is_taken_over_after_the_grace,
     the_old_holder_can_not_write_any_more,
     of_two_rescuers_one_wins,
-    stranded_runs_come_in_pages_by_id,
+    stranded_runs_come_in_pages_the_longest_overdue_first,
+    one_that_hangs_is_taken_over_once_and_again_when_its_rescuer_dies,
+    a_run_that_can_not_be_read_starves_no_other,
     how_long_it_ran_is_told_from_its_lease,
-    a_crash_is_counted_by_who_holds_the_run,
+    a_crash_is_counted_with_the_end_and_by_who_holds_the_run,
     that_someone_asked_for_its_end_is_told,
 );
 
@@ -31,7 +33,7 @@ fn at(seconds: i64) -> DateTime<Utc> {
 }
 
 async fn stranded(store: &Store, now: DateTime<Utc>) -> Vec<Stranded> {
-    store.take_stranded(now, GRACE, None, now + TimeDelta::seconds(45), 100).await.unwrap()
+    store.take_stranded(now, GRACE, now + TimeDelta::seconds(45), 100).await.unwrap()
 }
 
 fn allowing() -> serde_json::Value {
@@ -103,7 +105,6 @@ async fn the_old_holder_can_not_write_any_more(world: &World) {
     assert_eq!(world.store.heartbeat(&[started.lease], at(99)).await.unwrap(), []);
     let refused = world.store.finish_runs(&[end_of(&started, RunState::Succeeded)]).await.unwrap();
     assert_eq!(refused, [started.run.id]);
-    world.store.count_crash(started.lease).await.unwrap();
     assert_eq!(world.store.start_runs(&[started.lease], at(99)).await.unwrap(), Starts::default());
     assert_eq!(world.get_run(started.run.id).await, started.run);
     world.store.append(taken[0].lease, at(99), &[entry("fresh")]).await.unwrap();
@@ -123,21 +124,41 @@ async fn of_two_rescuers_one_wins(world: &World) {
     assert_eq!((ours.len() + theirs.len(), runs.len()), (10, 10));
 }
 
-async fn stranded_runs_come_in_pages_by_id(world: &World) {
+async fn stranded_runs_come_in_pages_the_longest_overdue_first(world: &World) {
     let task = world.task(allowing()).await;
     let mut runs = Vec::new();
-    for _ in 0..3 {
-        runs.push(world.started(&task).await.run.id);
+    for lease_until in [at(47), at(45), at(46)] {
+        let started = world.started(&task).await;
+        world.store.heartbeat(&[started.lease], lease_until).await.unwrap();
+        runs.push(started.run.id);
     }
-    let (mut found, mut after) = (Vec::new(), None);
-    loop {
-        let page = world.store.take_stranded(at(60), GRACE, after, at(61), 1).await.unwrap();
-        let Some(one) = page.first() else { break };
+    let mut found = Vec::new();
+    while let [one] = world.store.take_stranded(at(60), GRACE, at(61), 1).await.unwrap().as_slice() {
         found.push(one.run.id);
-        after = Some(one.run.id);
     }
-    assert_eq!(found, runs);
-    assert_eq!(world.store.take_stranded(at(70), GRACE, Some(runs[1]), at(99), 9).await.unwrap().len(), 1);
+    assert_eq!(found, [runs[1], runs[2], runs[0]]);
+    assert_eq!(world.store.take_stranded(at(70), GRACE, at(99), 9).await.unwrap().len(), 3);
+}
+
+async fn one_that_hangs_is_taken_over_once_and_again_when_its_rescuer_dies(world: &World) {
+    let task = world.task_with("a", allowing(), json!({"timeout_seconds": 20})).await;
+    let started = world.started(&task).await;
+    world.store.heartbeat(&[started.lease], at(100)).await.unwrap();
+    let first = stranded(&world.store, at(50)).await;
+    assert_eq!((first.len(), first[0].crashed), (1, false));
+    assert_eq!(stranded(&world.store, at(94)).await, []);
+    let second = stranded(&world.store, at(96)).await;
+    assert_eq!((second.len(), second[0].crashed), (1, true));
+}
+
+async fn a_run_that_can_not_be_read_starves_no_other(world: &World) {
+    let task = world.task(allowing()).await;
+    let unreadable = world.started(&task).await;
+    world.store.heartbeat(&[unreadable.lease], at(44)).await.unwrap();
+    let sound = world.started(&task).await;
+    world.plant(&format!("update runs set missed = '[]' where fire_key = '{}'", unreadable.run.fire_key)).await;
+    assert_eq!(stranded(&world.store, at(60)).await.iter().map(|s| s.run.id).collect::<Vec<_>>(), [sound.run.id]);
+    assert_eq!(stranded(&world.store, at(61)).await, []);
 }
 
 async fn how_long_it_ran_is_told_from_its_lease(world: &World) {
@@ -152,13 +173,18 @@ async fn how_long_it_ran_is_told_from_its_lease(world: &World) {
     assert_eq!(found[0].ran, Duration::from_secs(60));
 }
 
-async fn a_crash_is_counted_by_who_holds_the_run(world: &World) {
+async fn a_crash_is_counted_with_the_end_and_by_who_holds_the_run(world: &World) {
     let started = world.started(&world.task(allowing()).await).await;
     let taken = stranded(&world.store, at(60)).await;
-    world.store.count_crash(started.lease).await.unwrap();
+    let crashed = |lease| Finish { lease, crashed: true, ..again(&started, at(60), true) };
+    assert_eq!(world.store.finish_runs(&[crashed(started.lease)]).await.unwrap(), [started.run.id]);
     assert_eq!(world.get_run(started.run.id).await.crashes, 0);
-    world.store.count_crash(taken[0].lease).await.unwrap();
-    assert_eq!(world.get_run(started.run.id).await.crashes, 1);
+    // an answer that was lost is asked for once more: it is one crash
+    for lost in [vec![], vec![started.run.id]] {
+        assert_eq!(world.store.finish_runs(&[crashed(taken[0].lease)]).await.unwrap(), lost);
+        let run = world.get_run(started.run.id).await;
+        assert_eq!((run.crashes, run.attempt, run.infra_retries), (1, 1, 0));
+    }
 }
 
 async fn that_someone_asked_for_its_end_is_told(world: &World) {

@@ -25,6 +25,9 @@ on_both!(
     a_lost_hand_over_is_found,
     a_wait_that_is_long_goes_on_behind_a_slot_that_is_taken,
     a_slot_that_nobody_has_is_freed,
+    a_backfill_runs_each_in_turn_under_every_policy,
+    late_fires_that_are_all_caught_up_run_each_in_turn,
+    a_policy_that_was_changed_meanwhile_leaves_nobody_waiting,
 );
 
 fn at(seconds: i64) -> DateTime<Utc> {
@@ -209,8 +212,12 @@ async fn a_lost_hand_over_is_found(world: &World) {
     let first = world.started(&task).await;
     let (second, _) = blocked(world, &task).await;
     let (third, _) = blocked(world, &task).await;
-    // the policy was another one when the first was started
-    world.store.finish_runs(&[Finish { others_wait: false, ..end_of(&first, RunState::Succeeded) }]).await.unwrap();
+    // as if the hand-over had been lost
+    let ended = "update runs set state = 'succeeded', finished_at = created_at where state = 'running'";
+    for lose in ["delete from slots", "delete from queue where state = 'started'", ended] {
+        world.plant(lose).await;
+    }
+    assert_eq!(world.get_run(first.run.id).await.state, RunState::Succeeded);
     world.pass(59);
     assert_eq!(world.store.wake_parked(world.now(), 9).await.unwrap(), 0);
     world.pass(1);
@@ -246,4 +253,84 @@ async fn a_slot_that_nobody_has_is_freed(world: &World) {
     assert_eq!(world.store.free_lost_slots(world.now(), 9).await.unwrap(), 1);
     assert_eq!(next(world).await.run.id, second.id);
     assert_eq!(world.get_run(first.run.id).await.state, RunState::Failed);
+}
+
+/// Starts and ends whatever can be started; answers the instants in the order in which they ran.
+async fn run_all(world: &World) -> Vec<DateTime<Utc>> {
+    let mut ran = Vec::new();
+    loop {
+        let starts = start_all(world).await;
+        assert!(starts.started.len() <= 1, "one at a time");
+        let Some(started) = starts.started.first() else { return ran };
+        assert!(starts.blocked.iter().all(|(_, fate)| *fate == Blocked::Behind), "{:?}", starts.blocked);
+        world.succeed(started).await;
+        ran.push(started.run.scheduled_for);
+    }
+}
+
+async fn a_backfill_runs_each_in_turn_under_every_policy(world: &World) {
+    for policy in ["skip", "allow", "queue_one", "queue_all", "cancel_previous"] {
+        let task = overlapping(world, policy).await;
+        let instants = [1, 2, 3, 4, 5].map(|hour| at(hour * 3600 - 36_000));
+        world.store.backfill(&Scope::Every, task.id, task.id, &instants, None).await.unwrap();
+        let first = next_of(world, &instants[0]).await;
+        // a run in between goes by its own policy, and takes nobody's place
+        let between = world.run_now(&task).await;
+        let starts = start_all(world).await;
+        let fate = starts.blocked.iter().find(|(id, _)| *id == between).map(|(_, fate)| *fate);
+        let (expected, more) = match policy {
+            "skip" => (Some(Blocked::Skipped), 0),
+            "allow" => (None, 0),
+            _ => (Some(Blocked::Behind), 1),
+        };
+        assert_eq!(fate, expected, "{policy}");
+        for started in &starts.started {
+            world.succeed(started).await;
+        }
+        assert_eq!(world.store.cancels_asked(super::world::WORKER).await.unwrap(), [], "{policy}");
+        world.succeed(&first).await;
+        let mut ran = run_all(world).await;
+        if more == 1 {
+            assert_eq!(ran.pop(), Some(world.now()), "{policy}");
+        }
+        assert_eq!(ran, instants[1..], "{policy}");
+    }
+}
+
+/// Starts what is ready, which is one run, of this instant.
+async fn next_of(world: &World, instant: &DateTime<Utc>) -> StartedRun {
+    let starts = start_all(world).await;
+    let [started] = <[StartedRun; 1]>::try_from(starts.started).unwrap();
+    assert_eq!(started.run.scheduled_for, *instant);
+    started
+}
+
+async fn late_fires_that_are_all_caught_up_run_each_in_turn(world: &World) {
+    let task = world.task(json!({"interval": "10s", "catch_up": "all"})).await;
+    world.pass(62);
+    let fired = world.fire().await;
+    assert_eq!((fired.recorded, fired.skipped), (6, 0));
+    let starts = world.store.start_runs(&leases(&fired.claims), at(110)).await.unwrap();
+    let [first] = <[StartedRun; 1]>::try_from(starts.started).unwrap();
+    assert_eq!((first.run.scheduled_for, starts.blocked.len()), (at(10), 5));
+    world.succeed(&first).await;
+    assert_eq!(run_all(world).await, [20, 30, 40, 50, 60].map(at));
+    // on time again, the task's own policy holds
+    let running = world.started(&task).await;
+    world.pass(8);
+    let fired = world.fire().await;
+    let starts = world.store.start_runs(&leases(&fired.claims), at(120)).await.unwrap();
+    assert_eq!(starts.blocked, [(fired.claims[0].lease.run_id, Blocked::Skipped)]);
+    world.succeed(&running).await;
+}
+
+async fn a_policy_that_was_changed_meanwhile_leaves_nobody_waiting(world: &World) {
+    let task = overlapping(world, "queue_all").await;
+    let first = world.started(&task).await;
+    let (second, _) = blocked(world, &task).await;
+    let spec = Box::new(super::world::spec(json!({"interval": "1h", "overlap": "skip"}), json!({})));
+    let edit = reveille::task::change::TaskChange::Edit { version: 1, name: "n".into(), spec };
+    world.store.change_task(&Scope::Every, task.id, &edit).await.unwrap();
+    world.succeed(&first).await;
+    assert_eq!(next(world).await.run.id, second.id);
 }

@@ -62,7 +62,7 @@ async fn appending_renews_the_lease(world: &World) {
     world.store.append(started.lease, START + TimeDelta::seconds(200), &[]).await.unwrap();
     let stranded = async |seconds: i64| {
         let now = START + TimeDelta::seconds(seconds);
-        world.store.take_stranded(now, TimeDelta::seconds(10), None, now, 9).await.unwrap().len()
+        world.store.take_stranded(now, TimeDelta::seconds(10), now, 9).await.unwrap().len()
     };
     assert_eq!((stranded(200).await, stranded(201).await), (0, 1));
 }

@@ -321,7 +321,6 @@ pub fn leases(claims: &[Claim]) -> Vec<Lease> {
 
 /// An end without anything that is told.
 pub fn end_of(started: &StartedRun, state: RunState) -> Finish {
-    let others_wait = started.task.as_ref().is_some_and(|task| task.spec.trigger.others_wait());
     Finish {
         lease: started.lease,
         task_id: started.run.task_id,
@@ -333,7 +332,8 @@ pub fn end_of(started: &StartedRun, state: RunState) -> Finish {
         ran_ms: 0,
         again: None,
         deliveries: Vec::new(),
-        others_wait,
+        crashed: false,
+        infra_retry: false,
     }
 }
 
