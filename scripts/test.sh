@@ -68,7 +68,7 @@ install_packages() {
     esac
 }
 
-command -v cargo >/dev/null || fail "cargo is missing" "install Rust: https://rustup.rs"
+command -v cargo >/dev/null || fail "cargo is missing" "install Rust with rustup"
 mapfile -t missing < <(missing_packages)
 [ ${#missing[@]} = 0 ] || install_packages "${missing[@]}"
 bin=$(postgres_programs)

@@ -1,8 +1,10 @@
 //! The composition root: a configuration becomes everything built once, started together, and stopped in order.
 //!
 //! Nothing else builds a store, a model or a channel. Embedders start here, with executors and tools of their own.
+//! What is told only once (the first admin token) is made last, so that a start that fails or is broken off loses none.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -54,7 +56,17 @@ pub struct Built {
     pub store: Store,
     pub engine: Engine,
     pub http: http::State,
-    pub made: Made,
+    /// The key file of the vault, if it was made now.
+    pub key_file: Option<PathBuf>,
+}
+
+/// How HTTP learns of an end: first it says so, and later it stops.
+#[derive(Debug, Clone, Default)]
+pub struct Ending {
+    /// `/readyz` answers 503, so that no balancer sends more; everything else goes on.
+    pub announced: CancellationToken,
+    /// Streams end and no connection is accepted any more.
+    pub http: CancellationToken,
 }
 
 /// A running service.
@@ -64,7 +76,7 @@ pub struct App {
     store: Store,
     engine: engine::Running,
     http: JoinHandle<()>,
-    stop: CancellationToken,
+    ending: Ending,
 }
 
 /// Builds a service from its configuration. `waiting` is told each time a database that is down is looked at again.
@@ -75,13 +87,16 @@ pub async fn build(
     config: &Config,
     clock: Clock,
     extras: Extras,
-    stop: CancellationToken,
+    ending: Ending,
     waiting: impl Fn(&str),
 ) -> anyhow::Result<Built> {
     let data_dir = Path::new(&config.server.data_dir);
-    std::fs::create_dir_all(data_dir)
-        .with_context(|| format!("the data directory {} can't be made", data_dir.display()))?;
+    private_dir(data_dir).with_context(|| format!("the data directory {} can't be made", data_dir.display()))?;
     let (vault, key_file) = Vault::open(&config.vault, keys_without_setting(config, data_dir))?;
+    if let Some(file) = &key_file {
+        // in the log as well: what comes after it may fail, and it is made only once
+        tracing::warn!("the key file {} was made; keep a copy, secrets can't be read without it", file.display());
+    }
     let metrics = Metrics::new();
     let egress = Egress::new(&config.egress).map_err(under("/egress"))?;
     let channels = Channels::new(&config.channels, &egress, &vault).map_err(under("/channels"))?;
@@ -105,7 +120,6 @@ pub async fn build(
         metrics: metrics.clone(),
         settings: config.engine.clone(),
     });
-    let admin_token = first_admin_token(config, &store).await?;
     let http = http::State::new(http::Parts {
         store: store.clone(),
         vault,
@@ -117,9 +131,10 @@ pub async fn build(
         metrics,
         settings: config.server.clone(),
         limits: Limits::default(),
-        stop,
+        stopping: ending.announced,
+        stop: ending.http,
     });
-    Ok(Built { store, engine, http, made: Made { admin_token, key_file } })
+    Ok(Built { store, engine, http, key_file })
 }
 
 impl App {
@@ -128,17 +143,28 @@ impl App {
     /// # Errors
     /// As [`build`]; or the address to listen on can't be had.
     pub async fn start(config: &Config, extras: Extras, waiting: impl Fn(&str)) -> anyhow::Result<App> {
-        let stop = CancellationToken::new();
-        let Built { store, engine, http, made } = build(config, Clock::system(), extras, stop.clone(), waiting).await?;
+        // before anything is stored: the address is what most often can't be had
         let listen = &config.server.listen;
         let listener = TcpListener::bind(listen)
             .await
             .with_context(|| format!("the service can't listen on {listen}\nhint: is another one running there?"))?;
         let address = listener.local_addr()?;
-        let (limits, metrics) = (http.limits, http.metrics.clone());
-        let http = tokio::spawn(server::serve(listener, http::router(http), limits, metrics, stop.clone()));
+        let ending = Ending::default();
+        let Built { store, engine, http, key_file } =
+            build(config, Clock::system(), extras, ending.clone(), waiting).await?;
+        warn_of_role(&store).await?;
         let engine = engine.start().await?;
-        Ok(App { address, made, store, engine, http, stop })
+        let (limits, metrics) = (http.limits, http.metrics.clone());
+        let http = tokio::spawn(server::serve(listener, http::router(http), limits, metrics, ending.http.clone()));
+        let mut app = App { address, made: Made { admin_token: None, key_file }, store, engine, http, ending };
+        match first_admin_token(config, &app.store).await {
+            Ok(token) => app.made.admin_token = token,
+            Err(error) => {
+                app.stop().await;
+                return Err(error);
+            }
+        }
+        Ok(app)
     }
 
     /// Where the service listens.
@@ -151,15 +177,33 @@ impl App {
         &self.made
     }
 
-    /// Stops in order: no new requests, no new claims, runs get their grace, the rest is handed back, all is flushed.
+    /// Stops in order: `/readyz` says so, no new claims, runs get their grace, the rest is handed back, HTTP ends.
+    /// Runs can be watched and cancelled for as long as any goes on.
     pub async fn stop(self) {
-        self.stop.cancel();
+        self.ending.announced.cancel();
         self.engine.stop().await;
+        self.ending.http.cancel();
         if let Err(error) = self.http.await {
             tracing::error!(%error, "the HTTP server ended badly");
         }
         self.store.close().await;
     }
+}
+
+/// Makes a directory that only we may read; one that is there stays as its owner made it.
+fn private_dir(path: &Path) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// The promise that tenants can't see each other has two walls; without the second one the service works on.
+async fn warn_of_role(store: &Store) -> anyhow::Result<()> {
+    if store.facts().await?.above_row_security {
+        tracing::warn!(
+            "the database role is a superuser or has BYPASSRLS, so the database does not keep tenants apart; \
+             give the service a role of its own: create role reveille login nosuperuser nobypassrls"
+        );
+    }
+    Ok(())
 }
 
 /// What drafts of tasks may name.

@@ -187,6 +187,18 @@ mod tests {
     }
 
     #[test]
+    fn a_slow_answer_does_not_take_the_place_of_a_good_measurement() {
+        let clock = Clock::system();
+        let good = Measurement { database_now: machine_now(), at: clock.elapsed(), uncertainty: Duration::ZERO };
+        clock.measured(good);
+        let slow = Measurement { database_now: machine_now() + TimeDelta::days(1), ..good };
+        clock.measured(Measurement { uncertainty: MEASUREMENT_ERROR * 2, ..slow });
+        assert!(clock.trusted() && clock.now() < good.database_now + TimeDelta::hours(1));
+        clock.measured(slow);
+        assert!(clock.now() >= slow.database_now, "a certain one does");
+    }
+
+    #[test]
     fn an_uncertain_measurement_is_not_trusted() {
         let clock = Clock::system();
         let uncertainty = MEASUREMENT_ERROR + Duration::from_millis(1);

@@ -155,6 +155,11 @@ impl Engine {
         }
     }
 
+    /// How many runs are executed here now, until all that follows from their ends is recorded.
+    pub fn executing(&self) -> usize {
+        self.active.len()
+    }
+
     /// Loops every service until `Running::stop`.
     ///
     /// # Errors

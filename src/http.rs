@@ -117,7 +117,9 @@ pub struct Parts {
     pub metrics: Metrics,
     pub settings: Settings,
     pub limits: Limits,
-    /// Cancelled when the service is being stopped: streams end, and `/readyz` says so.
+    /// Cancelled when the service is asked to stop: `/readyz` says so, all else goes on while runs are finished.
+    pub stopping: CancellationToken,
+    /// Cancelled when runs are done: streams end.
     pub stop: CancellationToken,
 }
 

@@ -23,6 +23,12 @@ pub fn new_id(now: DateTime<Utc>) -> Uuid {
     uuid::Builder::from_unix_timestamp_millis(millis, &bytes).into_uuid()
 }
 
+/// The least id that can be made at an instant: where a look at what came to be since then begins.
+pub fn first_id(instant: DateTime<Utc>) -> Uuid {
+    let millis = instant.timestamp_millis().max(0) as u64;
+    uuid::Builder::from_unix_timestamp_millis(millis, &[0; 10]).into_uuid()
+}
+
 /// The user or organisation that owns tasks and all that comes of them: an opaque string.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -81,6 +87,7 @@ mod tests {
         let ids: Vec<Uuid> = (0..10_000).map(|_| new_id(now)).collect();
         assert!(ids.is_sorted(), "ids of one millisecond must sort as made");
         assert!(ids.iter().all(|id| id.get_version_num() == 7));
+        assert!(first_id(now) <= ids[0] && ids[9_999] < first_id(now + chrono::TimeDelta::milliseconds(1)));
         let (seconds, nanos) = ids[0].get_timestamp().unwrap().to_unix();
         assert_eq!(seconds as i64 * 1000 + nanos as i64 / 1_000_000, now.timestamp_millis());
     }

@@ -88,9 +88,14 @@ impl From<sqlx::Error> for StoreError {
     }
 }
 
-/// SQLSTATE classes that asking again does not mend: data (22), constraints (23), syntax and names (42).
+/// What asking again does not mend. Postgres, SQLSTATE classes: data (22), constraints (23), syntax and names (42).
+/// SQLite, primary result codes: syntax and names (1), a damaged file (11, 26), too big (18), constraints (19), types (20).
 fn is_our_fault(code: Option<&str>) -> bool {
-    code.is_some_and(|code| code.len() == 5 && ["22", "23", "42"].contains(&&code[..2]))
+    match code {
+        Some(state) if state.len() == 5 => ["22", "23", "42"].contains(&&state[..2]),
+        Some(extended) => extended.parse().is_ok_and(|code: u32| [1, 11, 18, 19, 20, 26].contains(&(code & 0xff))),
+        None => false,
+    }
 }
 
 /// One statement whose text must differ; both take the same parameters and answer the same columns.

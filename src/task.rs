@@ -30,7 +30,8 @@ pub enum TaskStatus {
     Active,
     /// By a person, or after failures; resumable.
     Paused,
-    /// By the operator, or a dependency that failed.
+    /// Because it can't go on: its trigger can't be read any more. The operator may resume it; an edit of its trigger
+    /// makes it active again.
     Disabled,
     /// Fired once, or its `max_runs` or `end_at` reached.
     Completed,
@@ -146,6 +147,7 @@ pub struct Spec {
     pub action: Action,
     #[serde(default, skip_serializing_if = "Output::is_recipient_order")]
     pub output: Output,
+    /// Automatic fires that are recorded to run, at most; one that is then skipped for overlap counts.
     pub max_runs: Option<u64>,
     /// Running time only; waiting has limits of its own.
     pub timeout_seconds: u64,
@@ -181,10 +183,13 @@ pub struct Task {
     pub anchor_at: DateTime<Utc>,
     /// Nothing before this instant is ever caught up: creation, last edit of the trigger, last resume.
     pub active_since: DateTime<Utc>,
+    /// When the next fire is recorded for; none while the last one is recorded and about to run.
     pub next_fire_at: Option<DateTime<Utc>>,
-    /// Runs that were made, skipped ones not counted.
+    /// Runs that were recorded to run, automatic or asked for, one included that was then skipped for overlap. Instants
+    /// that were recorded as skipped when they fell due are not counted.
     pub run_count: i64,
-    /// Automatic fires that count against `max_runs`.
+    /// Automatic fires that were recorded to run, one included that was then skipped for overlap: they count against
+    /// `max_runs`.
     pub fired: i64,
     pub created_at: DateTime<Utc>,
     pub updated_at: DateTime<Utc>,

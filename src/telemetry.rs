@@ -6,9 +6,12 @@ use std::io::IsTerminal;
 
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::filter::{LevelFilter, ParseError};
 
 use crate::invalid::Faults;
+
+/// Talks of itself at `info`; said before what is set, which may say otherwise.
+const QUIET: &str = "tokio_cron_scheduler=warn";
 
 /// `[telemetry]`
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
@@ -37,7 +40,11 @@ pub enum Format {
 
 impl Settings {
     fn filter(&self) -> Result<EnvFilter, ParseError> {
-        EnvFilter::try_new(&self.log_level)
+        let filter = EnvFilter::try_new(&self.log_level)?;
+        match filter.max_level_hint().is_none_or(|most| most > LevelFilter::WARN) {
+            true => EnvFilter::try_new(format!("{QUIET},{}", self.log_level)),
+            false => Ok(filter),
+        }
     }
 
     fn as_json(&self) -> bool {
@@ -70,6 +77,14 @@ pub fn start(settings: &Settings) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_housekeepers_scheduler_is_quiet_unless_it_is_asked_for() {
+        let filter = |level: &str| Settings { log_level: level.into(), ..Settings::default() }.filter().unwrap();
+        assert_eq!(filter("info").to_string(), "tokio_cron_scheduler=warn,info");
+        assert_eq!(filter("debug,tokio_cron_scheduler=info").to_string(), "tokio_cron_scheduler=info,debug");
+        assert_eq!(filter("error").to_string(), "error");
+    }
 
     #[test]
     fn a_level_may_name_modules_and_a_wrong_one_is_refused() {

@@ -94,6 +94,22 @@ impl Trigger {
         }
     }
 
+    /// This nominal instant with its time to run, and whether it is excluded; `None` where the trigger does not have it.
+    pub fn instant(
+        &self,
+        task_id: Uuid,
+        anchor: DateTime<Utc>,
+        nominal: DateTime<Utc>,
+    ) -> Result<Option<(Next, bool)>, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => {
+                let timetable = schedule.compile(anchor)?;
+                let has = timetable.next_after(nominal - timetable::TICK) == Some(nominal);
+                Ok(has.then(|| (timetable.with_run_at(task_id, nominal), timetable.excludes(nominal))))
+            }
+        }
+    }
+
     /// What is to be recorded of all instants that are due by `until`, seen at `now`.
     pub fn plan(&self, due: &Due, now: DateTime<Utc>, until: DateTime<Utc>) -> Result<Plan, InvalidSpec> {
         match self {

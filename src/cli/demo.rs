@@ -137,12 +137,19 @@ async fn await_fire(client: &Client, task: &Value, stage: &mut Stage<'_>) -> any
 async fn follow(client: &Client, run: &Value, stage: &mut Stage<'_>) -> anyhow::Result<()> {
     let id = text_of(&run["id"]);
     let mut events = client.stream(&["v1", "runs", &id, "stream"]).await?;
+    let mut spoken: Option<Spoken> = None;
     while let Some(event) = events.next().await {
         let Some(data) = event?.data else { continue };
-        match serde_json::from_str(&data)? {
-            StreamEvent::MessageEnd { turn, text } => {
-                stage.beat(machine_now(), &format!("turn {turn}: the model"), Tone::Strong, &text)?;
-            }
+        let event = serde_json::from_str(&data)?;
+        let goes_on = matches!(
+            event,
+            StreamEvent::MessageStart { .. } | StreamEvent::MessageEnd { .. } | StreamEvent::ToolCallStart { .. }
+        );
+        if let Some(spoken) = spoken.take_if(|_| goes_on) {
+            spoken.tell(stage, None)?;
+        }
+        match event {
+            StreamEvent::MessageEnd { turn, text } => spoken = Some(Spoken { at: machine_now(), turn, text }),
             StreamEvent::ToolCallStart { tool, args, .. } => {
                 stage.more(Tone::Notable, &cut(&format!("→ {tool} {args}"), LONGEST_TOOL_LINE))?;
             }
@@ -157,16 +164,31 @@ async fn follow(client: &Client, run: &Value, stage: &mut Stage<'_>) -> anyhow::
         }
     }
     let run = client.get(&["v1", "runs", &id], &[]).await?;
+    let finished = instant(&run["finished_at"])?;
+    if let Some(spoken) = spoken {
+        spoken.tell(stage, Some(finished))?;
+    }
     let usage = &run["usage"];
     let tokens =
         usage["input_tokens"].as_i64().unwrap_or_default() + usage["output_tokens"].as_i64().unwrap_or_default();
     let how = format!("{} turns, {} tool calls, {tokens} tokens", usage["turns"], usage["tool_calls"]);
-    Ok(stage.beat(
-        instant(&run["finished_at"])?,
-        &format!("the run has {}", text_of(&run["state"])),
-        Tone::Good,
-        &how,
-    )?)
+    Ok(stage.beat(finished, &format!("the run has {}", text_of(&run["state"])), Tone::Good, &how)?)
+}
+
+/// What the model has said, kept until it is known what comes next.
+struct Spoken {
+    /// When it was heard; the stream may tell the last turn a little after the run has ended.
+    at: DateTime<Utc>,
+    turn: i64,
+    text: String,
+}
+
+impl Spoken {
+    /// A turn is over before its run is.
+    fn tell(self, stage: &mut Stage<'_>, finished: Option<DateTime<Utc>>) -> anyhow::Result<()> {
+        let at = finished.map_or(self.at, |finished| self.at.min(finished));
+        Ok(stage.beat(at, &format!("turn {}: the model", self.turn), Tone::Strong, &self.text)?)
+    }
 }
 
 /// What arrives on Ann's phone, and what the service knows of it.

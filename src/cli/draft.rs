@@ -49,6 +49,18 @@ pub struct TriggerArgs {
     /// When a run is still going: skip, queue_one, queue_all, allow, cancel_previous
     #[arg(long, value_name = "RULE")]
     overlap: Option<String>,
+    /// When the clock jumps over a fixed time of day: run_after, skip
+    #[arg(long, value_name = "RULE")]
+    dst_gap: Option<String>,
+    /// When the clock shows a fixed time of day twice: first, both
+    #[arg(long, value_name = "RULE")]
+    dst_fold: Option<String>,
+    /// What is made of fires that passed while the task was paused: skip, catch_up
+    #[arg(long, value_name = "RULE")]
+    on_resume: Option<String>,
+    /// A run that waits for a person counts as still going
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    waiting_counts: Option<bool>,
 }
 
 /// What a task does, and how.
@@ -109,9 +121,13 @@ impl TriggerArgs {
             ("catch_up", &self.catch_up),
             ("catch_up_window", &self.catch_up_window),
             ("overlap", &self.overlap),
+            ("dst_gap", &self.dst_gap),
+            ("dst_fold", &self.dst_fold),
+            ("on_resume", &self.on_resume),
         ] {
             set(trigger, key, text.as_ref());
         }
+        set(trigger, "waiting_counts", self.waiting_counts);
         set(trigger, "exclude", Some(&self.exclude).filter(|dates| !dates.is_empty()));
     }
 }
@@ -248,6 +264,41 @@ mod tests {
                 "metadata": { "team": "a=b" }
             })
         );
+    }
+
+    #[test]
+    fn every_field_of_a_schedule_can_be_typed() {
+        let fields = [
+            ("timezone", "Europe/Berlin"),
+            ("start_at", "2027-01-01T09:00:00"),
+            ("end_at", "2028-01-01T00:00:00Z"),
+            ("jitter", "30s"),
+            ("catch_up", "all"),
+            ("catch_up_window", "P1D"),
+            ("overlap", "queue_one"),
+            ("dst_gap", "skip"),
+            ("dst_fold", "both"),
+            ("on_resume", "catch_up"),
+        ];
+        let mut expected = json!({
+            "type": "schedule", "rrule": "FREQ=MONTHLY;BYDAY=-1FR", "exclude": ["2027-12-31", "* * * 8 *"],
+            "waiting_counts": true
+        });
+        let mut typed = vec![
+            "--rrule=FREQ=MONTHLY;BYDAY=-1FR".to_owned(),
+            "--exclude=2027-12-31".into(),
+            "--exclude=* * * 8 *".into(),
+            "--waiting-counts".into(),
+        ];
+        for (field, value) in fields {
+            expected[field] = json!(value);
+            typed.push(format!("--{}={value}", field.replace('_', "-")));
+        }
+        let typed: Vec<&str> = typed.iter().map(String::as_str).collect();
+        let base = json!({ "trigger": { "type": "schedule" } });
+        assert_eq!(written(base.clone(), &typed)["trigger"], expected);
+        let taken_back = written(base, &["--rrule=FREQ=DAILY", "--waiting-counts=false"]);
+        assert_eq!(taken_back["trigger"]["waiting_counts"], json!(false));
     }
 
     #[test]

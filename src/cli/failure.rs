@@ -51,8 +51,26 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {
         return ExitCode::SUCCESS; // `reveille run list | head` has seen enough
     }
-    eprintln!("error: {error:#}");
+    eprintln!("error: {}", told(error));
     ExitCode::FAILURE
+}
+
+/// A failure and its causes on one line, then the faults, and the hints last, wherever in the chain they came from.
+fn told(error: &anyhow::Error) -> String {
+    let (mut message, mut faults, mut hints) = (String::new(), String::new(), String::new());
+    for cause in error.chain() {
+        let text = cause.to_string();
+        let (text, hint) = text.split_once("\nhint: ").unwrap_or((&text, ""));
+        let (head, below) = text.split_once('\n').unwrap_or((text, ""));
+        // some errors say their cause themselves
+        if !message.ends_with(head) {
+            let joint = if message.is_empty() { "" } else { ": " };
+            message.push_str(&format!("{joint}{head}"));
+        }
+        faults.extend(below.lines().map(|fault| format!("\n{fault}")));
+        hints.extend((!hint.is_empty()).then(|| format!("\nhint: {hint}")));
+    }
+    message + &faults + &hints
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -75,6 +93,18 @@ mod tests {
             failure.to_string(),
             "the request is not valid\n  trigger.timezone: unknown time zone `Europe/Berln`\nhint: see `reveille task create --help`"
         );
+    }
+
+    #[test]
+    fn causes_stand_behind_what_failed_and_hints_come_last() {
+        let taken = std::io::Error::from(ErrorKind::AddrInUse);
+        let error = anyhow::Error::from(taken).context("the service can't listen\nhint: is another one running?");
+        assert_eq!(told(&error), "the service can't listen: address in use\nhint: is another one running?");
+        let failure = Failure::new("the task is not valid").detail("trigger: is missing").hint("see --help");
+        let error = anyhow::Error::from(failure).context("create `a`");
+        assert_eq!(told(&error), "create `a`: the task is not valid\n  trigger: is missing\nhint: see --help");
+        let twice = anyhow::anyhow!("permission denied").context("data: permission denied");
+        assert_eq!(told(&twice), "data: permission denied");
     }
 
     #[test]

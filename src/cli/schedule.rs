@@ -51,6 +51,21 @@ pub struct PreviewArgs {
     /// IANA time zone [default: UTC]
     #[arg(long, value_name = "ZONE", conflicts_with = "batch")]
     timezone: Option<String>,
+    /// No fire before this; intervals and rules are counted from it
+    #[arg(long, value_name = "TIME", conflicts_with = "batch")]
+    start_at: Option<String>,
+    /// No fire from this on
+    #[arg(long, value_name = "TIME", conflicts_with = "batch")]
+    end_at: Option<String>,
+    /// A date or cron expression that is left out; may be given again
+    #[arg(long, value_name = "DATE|EXPR", conflicts_with = "batch")]
+    exclude: Vec<String>,
+    /// When the clock jumps over a fixed time of day: run_after, skip
+    #[arg(long, value_name = "RULE", conflicts_with = "batch")]
+    dst_gap: Option<String>,
+    /// When the clock shows a fixed time of day twice: first, both
+    #[arg(long, value_name = "RULE", conflicts_with = "batch")]
+    dst_fold: Option<String>,
     /// Fires after this; RFC 3339, or local time in the time zone [default: now]
     #[arg(long, value_name = "TIME", conflicts_with = "batch")]
     from: Option<String>,
@@ -86,10 +101,16 @@ fn question(args: &PreviewArgs) -> Map<String, Value> {
         ("rrule", &args.rrule),
         ("at", &args.at),
         ("timezone", &args.timezone),
+        ("start_at", &args.start_at),
+        ("end_at", &args.end_at),
+        ("dst_gap", &args.dst_gap),
+        ("dst_fold", &args.dst_fold),
         ("from", &args.from),
     ];
     let texts = texts.into_iter().filter_map(|(key, text)| Some((key.to_owned(), json!(text.as_ref()?))));
-    texts.chain(args.count.map(|count| ("count".to_owned(), json!(count)))).collect()
+    let count = args.count.map(|count| ("count".to_owned(), json!(count)));
+    let exclude = (!args.exclude.is_empty()).then(|| ("exclude".to_owned(), json!(args.exclude)));
+    texts.chain(count).chain(exclude).collect()
 }
 
 /// The fires that a question asks for: the fields of a schedule, and `from` and `count`.

@@ -3,8 +3,11 @@
 //! Standard output gets what a person or a program has to know once (address, first admin token); the log goes to
 //! standard error. The first SIGTERM or SIGINT stops in order, the second at once.
 
+use std::time::Duration;
+
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::timeout;
 
 use super::screen::{Screen, Tone};
 use super::setup::{ConfigArgs, explained};
@@ -14,6 +17,8 @@ use crate::telemetry;
 
 /// What a process that did not end in order answers.
 const STOPPED_AT_ONCE: i32 = 1;
+/// A start that is nearly done is let through: it may have stored a token that nobody has read yet.
+const NEARLY_DONE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -32,13 +37,19 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
     telemetry::start(&loaded.config.telemetry);
     let mut stop = Stop::listen()?;
     let waiting = |why: &str| tracing::warn!("{why}");
-    let started = App::start(&loaded.config, Extras::default(), waiting);
-    let app = tokio::select! {
-        started = started => started.map_err(|error| explained(error, &loaded))?,
-        () = stop.asked() => return Ok(()), // while it waits for its database
+    let mut starting = Box::pin(App::start(&loaded.config, Extras::default(), waiting));
+    let (started, stopped_early) = tokio::select! {
+        started = &mut starting => (started, false),
+        () = stop.asked() => match timeout(NEARLY_DONE, &mut starting).await {
+            Ok(started) => (started, true),
+            Err(_) => return Ok(()), // it waits for its database
+        },
     };
+    let app = started.map_err(|error| explained(error, &loaded))?;
     announce(&app, &loaded.config, screen)?;
-    stop.asked().await;
+    if !stopped_early {
+        stop.asked().await;
+    }
     let grace = loaded.config.engine.shutdown_grace().as_secs();
     tracing::info!("stopping: runs may go on for {grace} s; a second signal stops at once");
     tokio::select! {
@@ -68,7 +79,7 @@ fn announce(app: &App, config: &Config, screen: &mut Screen) -> std::io::Result<
         screen.line(format!("admin token  {token}  (shown this once)"))?;
     }
     if config.llm.models.is_empty() {
-        screen.line("model        none yet: set [llm.models.main], or tasks for the orchestrator are refused")?;
+        screen.line("model        none yet: tasks can be made, but runs of the orchestrator fail until [llm.models.main] is set")?;
     }
     screen.line(format!("listening on http://{}", app.address()))?;
     screen.flush()

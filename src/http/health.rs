@@ -57,7 +57,7 @@ pub async fn get_readiness(Held(state): Held<State>) -> Response {
     let late = state.metrics.late_services(state.clock.now());
     let late: Vec<_> =
         late.into_iter().map(|late| LateService { service: late.service, last_success: late.last_success }).collect();
-    let stopping = state.stop.is_cancelled();
+    let stopping = state.stopping.is_cancelled();
     let ready = database && late.is_empty() && !stopping;
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(Readiness { ready, database, late, stopping })).into_response()

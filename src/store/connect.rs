@@ -1,6 +1,7 @@
 //! Opening the store: where it is, whether it can keep our promises, and bringing its tables up to date.
 
-use std::fs::{File, TryLockError};
+use std::fs::{DirBuilder, File, TryLockError};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -82,7 +83,7 @@ impl Store {
         clock: Clock,
         waiting: impl Fn(&str),
     ) -> Result<Store, OpenError> {
-        let url = settings.url.expose().replace("{data_dir}", &data_dir.to_string_lossy());
+        let url = address(settings, data_dir);
         let db = match url.split_once(':').map(|(scheme, _)| scheme) {
             Some("sqlite") => open_sqlite(&url, settings, &clock).await?,
             Some("postgres" | "postgresql") => open_postgres(&url, settings, waiting).await?,
@@ -158,6 +159,12 @@ impl Store {
     }
 }
 
+/// Where the database is. A path is put into a URL, so what means something there is written as `%XX`.
+pub(super) fn address(settings: &Settings, data_dir: &Path) -> String {
+    let escaped = data_dir.to_string_lossy().replace('%', "%25").replace('?', "%3F").replace('#', "%23");
+    settings.url.expose().replace("{data_dir}", &escaped)
+}
+
 async fn open_sqlite(url: &str, settings: &Settings, clock: &Clock) -> Result<Db, OpenError> {
     let base = SqliteConnectOptions::from_str(url).map_err(|error| OpenError::Url(error.to_string()))?;
     if url.contains(":memory:") || url.contains("mode=memory") {
@@ -165,8 +172,11 @@ async fn open_sqlite(url: &str, settings: &Settings, clock: &Clock) -> Result<Db
     }
     let file = base.get_filename().to_owned();
     if let Some(folder) = file.parent() {
-        std::fs::create_dir_all(folder).map_err(|source| OpenError::File { path: folder.to_owned(), source })?;
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.map_err(|source| OpenError::File { path: folder.to_owned(), source })?;
     }
+    // what is in it is nobody else's to read; SQLite gives the files beside it the same mode
+    private_file(&file)?;
     let lock = lock_file(&file)?;
     let options = base
         .create_if_missing(true)
@@ -195,12 +205,20 @@ async fn open_sqlite(url: &str, settings: &Settings, clock: &Clock) -> Result<Db
     Ok(Db::Sqlite { readers, writer, _lock: lock })
 }
 
-/// Takes the operating system's lock beside the database; it goes with the process, however that ends.
+/// Opens a file that, if it is made now, only we may read and write.
+fn private_file(path: &Path) -> Result<File, OpenError> {
+    let opened = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+    opened.map_err(|source| OpenError::File { path: path.to_owned(), source })
+}
+
+/// Takes the operating system's lock beside a database that is there; it goes with the process, however that ends.
+/// By whatever link the database is reached, its lock is the same.
 pub(super) fn lock_file(database: &Path) -> Result<Arc<File>, OpenError> {
-    let mut name = database.as_os_str().to_owned();
+    let real = database.canonicalize().map_err(|source| OpenError::File { path: database.to_owned(), source })?;
+    let mut name = real.into_os_string();
     name.push(".lock");
     let path = PathBuf::from(name);
-    let file = File::create(&path).map_err(|source| OpenError::File { path: path.clone(), source })?;
+    let file = private_file(&path)?;
     match file.try_lock() {
         Ok(()) => Ok(Arc::new(file)),
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse(database.to_owned())),

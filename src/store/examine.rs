@@ -47,7 +47,7 @@ pub enum SqliteFile {
 /// # Errors
 /// It can't be reached within five seconds, refuses us, or can't keep the promises.
 pub async fn examine(settings: &Settings, data_dir: &Path) -> Result<Examined, OpenError> {
-    let url = settings.url.expose().replace("{data_dir}", &data_dir.to_string_lossy());
+    let url = connect::address(settings, data_dir);
     let looked = async {
         match url.split_once(':').map(|(scheme, _)| scheme) {
             Some("sqlite") => examine_sqlite(&url).await,

@@ -54,7 +54,8 @@ pub struct Fired {
 #[derive(sqlx::FromRow)]
 struct DueRow {
     task_id: Uuid,
-    nominal_at: DateTime<Utc>,
+    /// None: the last fire is recorded, and its instant has come by now.
+    nominal_at: Option<DateTime<Utc>>,
     epoch: i64,
     fired: i64,
     tenant_id: String,
@@ -141,7 +142,12 @@ fn decide(due: &[DueRow], ask: &FireDue) -> Batch {
     let mut batch = Batch::default();
     let mut room = ask.room;
     for row in due {
-        match row.plan(ask) {
+        let Some(nominal) = row.nominal_at else {
+            batch.moves.push(row.stand_still());
+            batch.completed.push((row.task_id, row.why_completed(0)));
+            continue;
+        };
+        match row.plan(nominal, ask) {
             Ok(plan) => row.add(plan, ask, &mut room, &mut batch),
             Err(why) => {
                 batch.moves.push(row.stand_still());
@@ -155,14 +161,14 @@ fn decide(due: &[DueRow], ask: &FireDue) -> Batch {
 impl DueRow {
     /// What is to be recorded, or why this task can't be scheduled any more. A fault of one task, even a panic of the
     /// code that plans it, stays its own.
-    fn plan(&self, ask: &FireDue) -> Result<Plan, String> {
+    fn plan(&self, nominal: DateTime<Utc>, ask: &FireDue) -> Result<Plan, String> {
         let trigger =
             Trigger::deserialize(&self.trigger.0).map_err(|error| format!("the trigger can't be read: {error}"))?;
         let due = Due {
             task_id: self.task_id,
             anchor: self.anchor_at,
             active_since: self.active_since,
-            nominal: self.nominal_at,
+            nominal,
             fired: self.fired.max(0) as u64,
             max_runs: self.max_runs.map(|most| most.max(0) as u64),
         };
@@ -175,6 +181,7 @@ impl DueRow {
 
     fn add(&self, plan: Plan, ask: &FireDue, room: &mut usize, batch: &mut Batch) {
         let fired = plan.fires.len() as i64;
+        let last_ahead = last_instant(&plan).filter(|last| *last > ask.now);
         for fire in plan.fires {
             // the lease of a run that is claimed ahead is short, so that a crash costs little
             let lease_until = (*room > 0).then(|| fire.run_at.max(ask.now) + CLAIM_MARGIN);
@@ -186,20 +193,27 @@ impl DueRow {
         for skip in plan.skips {
             batch.skipped.push(self.skipped(&skip.missed, skip.reason, ask.now));
         }
-        if plan.next.is_none() {
-            let spent = self.max_runs.is_some_and(|most| self.fired + fired >= most);
-            batch.completed.push((self.task_id, if spent { REASON_MAX_RUNS } else { REASON_ENDED }));
-        }
-        batch.moves.push(Move {
-            next_at: plan.next.map(|next| next.run_at),
-            nominal_at: plan.next.map(|next| next.nominal),
-            fired,
-            ..self.stand_still()
-        });
+        let next_at = match (plan.next, last_ahead) {
+            (Some(next), _) => Some(next.run_at),
+            // until its last instant has come a task is active, so that it can be paused and edited; it is looked at
+            // again a horizon ahead of this, which is then
+            (None, Some(last)) => Some(last + signed(ask.horizon)),
+            (None, None) => {
+                batch.completed.push((self.task_id, self.why_completed(fired)));
+                None
+            }
+        };
+        let nominal_at = plan.next.map(|next| next.nominal);
+        batch.moves.push(Move { next_at, nominal_at, fired, ..self.stand_still() });
+    }
+
+    fn why_completed(&self, fired: i64) -> &'static str {
+        let spent = self.max_runs.is_some_and(|most| self.fired + fired >= most);
+        if spent { REASON_MAX_RUNS } else { REASON_ENDED }
     }
 
     fn stand_still(&self) -> Move {
-        Move { task_id: self.task_id, epoch: self.epoch, next_at: None, nominal_at: Some(self.nominal_at), fired: 0 }
+        Move { task_id: self.task_id, epoch: self.epoch, next_at: None, nominal_at: self.nominal_at, fired: 0 }
     }
 
     fn run(&self, fire_key: String, scheduled_for: DateTime<Utc>, now: DateTime<Utc>) -> NewRun {
@@ -227,6 +241,12 @@ impl DueRow {
             ..self.run(missed_key(missed), missed.to, now)
         }
     }
+}
+
+/// When the last of what is planned has come.
+fn last_instant(plan: &Plan) -> Option<DateTime<Utc>> {
+    let fires = plan.fires.iter().map(|fire| fire.run_at);
+    fires.chain(plan.skips.iter().map(|skip| skip.missed.to)).max()
 }
 
 /// What the database took: claims with their tokens, and how many runs were new.

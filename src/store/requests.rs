@@ -73,6 +73,7 @@ macro_rules! enqueue {
         .await?
     };
 }
+pub(super) use enqueue;
 
 impl Store {
     /// Records a run of the task now, whatever its status and limits; overlap is resolved when it starts.

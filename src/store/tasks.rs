@@ -5,18 +5,18 @@
 
 use std::collections::HashMap;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::QueryBuilder;
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use crate::id::Scope;
+use crate::id::{Scope, first_id};
 use crate::notification::NewDelivery;
 use crate::store::db::Db;
 use crate::store::hot::Hot;
 use crate::store::idempotency::{Answer, Idempotency, once};
-use crate::store::requests::LOCK_DUE;
-use crate::store::runs::{NewRun, insert_run};
+use crate::store::requests::{LOCK_DUE, enqueue};
+use crate::store::runs::{NewRun, insert_run, key_instant};
 use crate::store::text::{document, optional, text};
 use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::change::TaskChange;
@@ -70,7 +70,8 @@ impl TaskRow {
             version: self.version,
             anchor_at: self.anchor_at,
             active_since: self.active_since,
-            next_fire_at: self.next_at,
+            // without a nominal instant the row waits for the task's last run alone, which is recorded
+            next_fire_at: self.nominal_at.and(self.next_at),
             run_count: self.run_count,
             fired: self.fired,
             created_at: self.created_at,
@@ -230,16 +231,18 @@ impl Store {
         rows.into_iter().map(TaskRow::task).collect()
     }
 
-    /// Changes a task and plans it anew: fires that are recorded ahead are taken back, the next instant is counted
+    /// Changes a task and plans it anew: fires and skips that are recorded ahead are taken back, the next instant is counted
     /// from now, and what was missed while it was paused is recorded as skipped (unless the trigger catches up).
     ///
-    /// An instant that is due and not recorded yet is fired first, so that a change never loses it.
+    /// An instant that is due and not recorded yet is fired first, so that a change never loses it. One that waits out
+    /// its jitter stays the next one, or is recorded as skipped where an edited trigger lacks it.
     pub async fn change_task(&self, scope: &Scope, id: Uuid, change: &TaskChange) -> Result<Task, StoreError> {
         loop {
             let now = self.clock.now();
             match self.try_change(scope, id, change, None, now).await? {
                 Some(task) => {
                     self.hint(Topic::Due);
+                    self.hint(Topic::Queue);
                     return Ok(task);
                 }
                 None => self.fire_task(id, now).await?,
@@ -267,12 +270,21 @@ impl Store {
                 sqlx::query_as(self.db.text(RECORDED_AHEAD)).bind(id).bind(now).fetch_all(&mut *conn).await?;
             before.fired -= taken_back.len() as i64;
             before.run_count -= taken_back.len() as i64;
-            let unconsidered = taken_back.iter().map(|(_, nominal)| *nominal).chain(considered).min();
+            let skipped_ahead: Vec<(Uuid, DateTime<Utc>)> = sqlx::query_as(SKIPPED_AHEAD)
+                .bind(id)
+                .bind(now)
+                .bind(first_id(now - RECORDED_LATELY))
+                .fetch_all(&mut *conn)
+                .await?;
+            let unconsidered =
+                taken_back.iter().chain(&skipped_ahead).map(|(_, nominal)| *nominal).chain(considered).min();
             let mut changed =
-                before.change(change, unconsidered, now).map_err(|e| StoreError::Conflict(e.to_string()))?;
+                before.change(change, scope, unconsidered, now).map_err(|e| StoreError::Conflict(e.to_string()))?;
             if changed.replanned {
                 for (run_id, _) in &taken_back {
                     sqlx::query("delete from queue where run_id = $1").bind(run_id).execute(&mut *conn).await?;
+                }
+                for (run_id, _) in taken_back.iter().chain(&skipped_ahead) {
                     sqlx::query("delete from runs where id = $1").bind(run_id).execute(&mut *conn).await?;
                 }
                 sqlx::query(
@@ -292,9 +304,15 @@ impl Store {
                 changed.task.fired += taken_back.len() as i64;
                 changed.task.run_count += taken_back.len() as i64;
             }
-            if let Some(missed) = &changed.paused {
-                let skipped = NewRun::skipped(&changed.task, missed, "paused", now);
+            if let Some(skip) = &changed.skipped {
+                let skipped = NewRun::skipped(&changed.task, &skip.missed, skip.reason, now);
                 insert_run!(conn, skipped);
+            }
+            if let Some(nominal) = changed.fires_now {
+                let run = NewRun::queued(&changed.task, format!("s:{}", key_instant(nominal)), nominal, now);
+                if insert_run!(conn, run) == 1 {
+                    enqueue!(conn, run, changed.task.epoch, now, 0_i32);
+                }
             }
             sqlx::query(
                 "update tasks set name = $2, trigger_type = $3, spec = $4, status = $5, status_reason = $6, epoch = $7,
@@ -385,6 +403,16 @@ const LOCK_QUEUE: Split = Split {
     postgres: "select run_id, state from queue where task_id = $1 order by run_id for update",
     sqlite: "select run_id, state from queue where task_id = $1 order by run_id",
 };
+
+/// Instants to come that are recorded as skipped already: a change takes them back, too. What was recorded longer ago
+/// than [`RECORDED_LATELY`] is not looked at, so that the history of a task is not walked.
+const SKIPPED_AHEAD: &str = "
+    select id, scheduled_for from runs
+     where task_id = $1 and scheduled_for > $2 and id >= $3 and state = 'skipped' and fire_key like 's:%'
+     order by id";
+
+/// Longer than the horizon within which instants are recorded ahead, by more than clocks differ.
+const RECORDED_LATELY: TimeDelta = TimeDelta::seconds(10);
 
 /// Automatic fires that are recorded, not started, and not due: a change takes them back.
 const RECORDED_AHEAD: Split =

@@ -2,14 +2,20 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use crate::id::Scope;
 use crate::invalid::InvalidSpec;
 use crate::run::Missed;
 use crate::task::{Spec, Task, TaskStatus};
-use crate::trigger::Next;
+use crate::trigger::catch_up::reason;
+use crate::trigger::{Next, Skip};
 
 /// Why a completed task has ended.
 pub const REASON_ENDED: &str = "ended";
-pub const REASON_MAX_RUNS: &str = "max_runs";
+pub const REASON_MAX_RUNS: &str = reason::MAX_RUNS;
+/// Why an instant was skipped: it fell due while the task was paused or disabled, and is not caught up.
+pub const REASON_PAUSED: &str = "paused";
+/// Why an instant was skipped: it waited out its jitter when an edit took it out of the schedule.
+pub const REASON_EDITED: &str = "edited";
 
 /// What is to change in a task.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,10 +30,6 @@ pub enum TaskChange {
         reason: Option<String>,
     },
     Resume,
-    /// By the operator, or because the task can't go on.
-    Disable {
-        reason: String,
-    },
 }
 
 /// A task after a change, and what its `due` row says then.
@@ -38,8 +40,22 @@ pub struct Changed {
     pub replanned: bool,
     /// The first instant that has not been considered; kept while the task is paused.
     pub nominal_at: Option<DateTime<Utc>>,
-    /// What fell due while the task was paused and is not caught up.
-    pub paused: Option<Missed>,
+    /// What is never fired because of this change: what fell due while the task was paused and is not caught up, or
+    /// an instant that the edited trigger lacks.
+    pub skipped: Option<Skip>,
+    /// An instant to record and to run in the same transaction: it waited out a jitter that the edit took away. It is
+    /// counted in the task already.
+    pub fires_now: Option<DateTime<Utc>>,
+}
+
+/// What becomes of an instant that waited out its jitter when the trigger was edited: exactly one of these.
+#[derive(Default)]
+struct Waiting {
+    /// The new trigger has it, too, and its time to run is still to come.
+    stays: Option<Next>,
+    /// The new trigger has it, and would have run it by now.
+    fires_now: Option<DateTime<Utc>>,
+    skipped: Option<Skip>,
 }
 
 /// Why a change can't be made.
@@ -49,19 +65,24 @@ pub enum ChangeError {
     Version(i64),
     #[error("the task is completed, so it can't be {0}\nhint: edit its trigger, or create another task")]
     Completed(&'static str),
+    #[error("the task is disabled, so it can't be {0}\nhint: edit its trigger, or ask the operator to resume it")]
+    Disabled(&'static str),
     #[error("{}: {}", .0.pointer, .0.message)]
     Trigger(InvalidSpec),
 }
 
 impl Task {
-    /// This task after `change` at `now`. `unconsidered` is the first nominal instant that has not become a fire, the
+    /// This task after `change`, asked for within `scope`, at `now`. `unconsidered` is the first nominal instant that has not become a fire, the
     /// ones that are taken back included; `fired` and `run_count` of `self` must be without those already.
     pub fn change(
         &self,
         change: &TaskChange,
+        scope: &Scope,
         unconsidered: Option<DateTime<Utc>>,
         now: DateTime<Utc>,
     ) -> Result<Changed, ChangeError> {
+        // disabled is for the operator to lift; who could pause such a task could resume it then
+        let barred = self.status == TaskStatus::Disabled && *scope != Scope::Every;
         let mut task = self.clone();
         task.version += 1;
         task.updated_at = now;
@@ -76,15 +97,19 @@ impl Task {
             TaskChange::Pause { .. } if self.status == TaskStatus::Completed => {
                 return Err(ChangeError::Completed("paused"));
             }
+            TaskChange::Pause { .. } if barred => return Err(ChangeError::Disabled("paused")),
             TaskChange::Pause { reason } => task.set_status(TaskStatus::Paused, reason.clone()),
             TaskChange::Resume if self.status == TaskStatus::Completed => {
                 return Err(ChangeError::Completed("resumed"));
             }
+            TaskChange::Resume if barred => return Err(ChangeError::Disabled("resumed")),
             TaskChange::Resume => task.set_status(TaskStatus::Active, None),
-            TaskChange::Disable { reason } => task.set_status(TaskStatus::Disabled, Some(reason.clone())),
+        }
+        if self.status == TaskStatus::Disabled && self.spec.trigger != task.spec.trigger {
+            task.set_status(TaskStatus::Active, None); // what could not be read is mended
         }
         if !self.differs_in_firing(&task) {
-            return Ok(Changed { task, replanned: false, nominal_at: unconsidered, paused: None });
+            return Ok(Changed { task, replanned: false, nominal_at: unconsidered, skipped: None, fires_now: None });
         }
         task.epoch += 1;
         self.replan(task, unconsidered, now)
@@ -114,12 +139,30 @@ impl Task {
         let catches_up = resumed && !edited && task.spec.trigger.catches_up_on_resume();
         let paused = match unconsidered {
             Some(from) if waited && (edited || resumed) && !catches_up => {
-                self.spec.trigger.instants_before(from, self.anchor_at, now).map_err(ChangeError::Trigger)?
+                match self.spec.trigger.instants_before(from, self.anchor_at, now) {
+                    // nobody can say any more what came after the one that is known
+                    Err(_) if edited => (from < now).then_some(Missed { from, to: from, count: Some(1) }),
+                    found => found.map_err(ChangeError::Trigger)?,
+                }
             }
             _ => None,
         };
+        let mut skipped = paused.map(|missed| Skip { missed, reason: REASON_PAUSED });
         let reopened = task.status == TaskStatus::Completed;
+        let mut waiting = Waiting::default();
+        if let Some(nominal) = unconsidered.filter(|nominal| edited && !waited && !reopened && *nominal <= now) {
+            waiting = task.waiting(nominal, now)?;
+        }
+        if let Some(stays) = waiting.stays {
+            task.active_since = stays.nominal;
+        }
+        if waiting.fires_now.is_some() {
+            task.fired += 1;
+            task.run_count += 1;
+        }
+        skipped = skipped.or(waiting.skipped);
         let next = match unconsidered {
+            _ if waiting.stays.is_some() => waiting.stays,
             Some(nominal) if catches_up => Some(Next { nominal, run_at: nominal }),
             // jitter may have put its time to run after now, though its nominal instant is past: it is not lost
             Some(nominal) if !edited && self.status == TaskStatus::Active => {
@@ -142,7 +185,24 @@ impl Task {
         task.next_fire_at = if fires { next.map(|n| n.run_at) } else { None };
         let keeps_place = !fires && !edited && task.status != TaskStatus::Completed;
         let nominal_at = if keeps_place { unconsidered } else { next.map(|n| n.nominal) };
-        Ok(Changed { task, replanned: true, nominal_at, paused })
+        Ok(Changed { task, replanned: true, nominal_at, skipped, fires_now: waiting.fires_now })
+    }
+
+    /// What becomes of an instant that is past, its time to run not, now that `self` has another trigger.
+    fn waiting(&self, nominal: DateTime<Utc>, now: DateTime<Utc>) -> Result<Waiting, ChangeError> {
+        let found = self.spec.trigger.instant(self.id, self.anchor_at, nominal).map_err(ChangeError::Trigger)?;
+        let skip = |reason| {
+            let missed = Missed { from: nominal, to: nominal, count: Some(1) };
+            Waiting { skipped: Some(Skip { missed, reason }), ..Waiting::default() }
+        };
+        let spent = self.spec.max_runs.is_some_and(|most| self.fired >= most as i64);
+        Ok(match found {
+            None => skip(REASON_EDITED),
+            Some(_) if spent => skip(REASON_MAX_RUNS),
+            Some((next, _)) if next.run_at > now => Waiting { stays: Some(next), ..Waiting::default() },
+            Some((_, true)) => skip(reason::EXCLUDED),
+            Some(_) => Waiting { fires_now: Some(nominal), ..Waiting::default() },
+        })
     }
 
     /// Why the task will not fire again by itself, if so. Event tasks wait without an instant, and do not end by it.

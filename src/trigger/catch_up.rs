@@ -12,7 +12,7 @@ use crate::run::Missed;
 use crate::trigger::policy::CatchUp;
 use crate::trigger::timetable::{EXAMINED, TICK, Timetable};
 
-/// An instant this little late is on time.
+/// The newest of the instants that have passed is on time if it is this little late; older ones never are.
 pub const MISFIRE_GRACE: TimeDelta = TimeDelta::seconds(30);
 /// The most missed instants that `catch_up: all` runs.
 pub const MOST_CAUGHT_UP: usize = 100;
@@ -24,6 +24,8 @@ pub mod reason {
     pub const CATCH_UP_SKIP: &str = "catch_up_skip";
     /// Missed, and more recent ones used up the limit.
     pub const CATCH_UP_LIMIT: &str = "catch_up_limit";
+    /// Missed, and the task had used up its `max_runs`.
+    pub const MAX_RUNS: &str = "max_runs";
     /// Excluded by the schedule.
     pub const EXCLUDED: &str = "excluded";
 }
@@ -79,7 +81,8 @@ pub struct Next {
 
 impl Timetable {
     /// What is to be recorded of all instants from `due.nominal` on that run by `until` (a little after `now`, so that
-    /// fires are recorded ahead of their time). Once `max_runs` is used up nothing more is considered.
+    /// fires are recorded ahead of their time). What has passed when `max_runs` is used up is skipped in one range;
+    /// nothing after that is considered.
     pub fn plan(&self, due: &Due, now: DateTime<Utc>, until: DateTime<Utc>) -> Plan {
         let room = due.max_runs.map_or(u64::MAX, |most| most.saturating_sub(due.fired));
         if room == 0 {
@@ -91,7 +94,7 @@ impl Timetable {
             false => Some(due.nominal),
         };
         let expired_end = planning.first_running_after(first, now - self.window - TICK);
-        let missed_end = planning.first_running_after(expired_end, now - MISFIRE_GRACE);
+        let missed_end = planning.on_time(expired_end);
         let coalesced = planning.catch_up(first, expired_end, missed_end);
         planning.take_live(missed_end, until);
         planning.finish(coalesced, room)
@@ -135,6 +138,22 @@ impl Planning<'_> {
             Some(last) if self.at(last).run_at > time => Some(last),
             _ => self.timetable.next_after(time.max(first)),
         }
+    }
+
+    /// The newest instant that fires, of those that have passed from `first` on, if it is on time; else the first that
+    /// has not passed. The excluded ones behind it are few: none is older than the grace.
+    fn on_time(&self, first: Option<DateTime<Utc>>) -> Option<DateTime<Utc>> {
+        let to_come = self.first_running_after(first, self.now);
+        let mut edge = self.edge(to_come);
+        while let Some(last) = self.timetable.last_before(edge, first?)
+            && self.at(last).run_at > self.now - MISFIRE_GRACE
+        {
+            if !self.timetable.excludes(last) {
+                return Some(last);
+            }
+            edge = last;
+        }
+        to_come
     }
 
     /// Decides about the instants that are late: from `first` those outside the window, from `in_window` those inside,
@@ -272,10 +291,13 @@ impl Planning<'_> {
             }
         }
         if self.plan.fires.len() as u64 >= room {
-            self.plan.fires.truncate(room as usize);
+            let cut = self.plan.fires.split_off(room as usize);
             self.plan.next = None;
-            let last = self.plan.fires.last().map(|fire| fire.nominal);
+            let missed: Vec<_> = cut.iter().filter(|fire| has_passed(fire)).map(|fire| fire.nominal).collect();
+            let last = missed.last().copied().or(self.plan.fires.last().map(|fire| fire.nominal));
             self.plan.skips.retain(|skip| Some(skip.missed.from) < last);
+            let spent = stand_for(None, &missed).map(|missed| Skip { missed, reason: reason::MAX_RUNS });
+            self.plan.skips.extend(spent);
         }
         self.plan.skips.sort_by_key(|skip| skip.missed.from);
         self.plan
@@ -333,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_time_fires_each_by_itself_and_a_little_ahead() {
+    fn what_is_on_time_fires_and_what_is_to_come_fires_a_little_ahead() {
         let hourly = || json!({"cron": "0 * * * *"});
         let due_at_ten = due("2026-01-01T10:00:00Z");
         assert_eq!(plan(hourly(), &due_at_ten, "2026-01-01T09:59:59Z"), ["fire 01 10:00:00", "next 01 11:00:00"]);
@@ -342,7 +364,7 @@ mod tests {
         let often = json!({"interval": "10s"});
         assert_eq!(
             plan(often, &due("2026-01-01T10:00:00Z"), "2026-01-01T10:00:25Z"),
-            ["fire 01 10:00:00", "fire 01 10:00:10", "fire 01 10:00:20", "next 01 10:00:30"]
+            ["fire 01 10:00:20 for 01 10:00:00 to 01 10:00:10 (2)", "next 01 10:00:30"]
         );
     }
 
@@ -399,6 +421,33 @@ mod tests {
     }
 
     #[test]
+    fn after_a_short_stop_only_the_newest_instant_is_on_time() {
+        let every_second =
+            |catch_up: &str| json!({"interval": "1s", "catch_up": catch_up, "exclude": ["20 0 10 * * *"]});
+        let seen = |catch_up| plan(every_second(catch_up), &due("2026-01-01T10:00:01Z"), "2026-01-01T10:00:20Z");
+        assert_eq!(
+            seen("latest"),
+            [
+                "fire 01 10:00:19 for 01 10:00:01 to 01 10:00:18 (18)",
+                "fire 01 10:00:21",
+                "excluded 01 10:00:20 to 01 10:00:20 (1)",
+                "next 01 10:00:22"
+            ]
+        );
+        assert_eq!(
+            seen("skip"),
+            [
+                "fire 01 10:00:19",
+                "fire 01 10:00:21",
+                "catch_up_skip 01 10:00:01 to 01 10:00:18 (18)",
+                "excluded 01 10:00:20 to 01 10:00:20 (1)",
+                "next 01 10:00:22"
+            ]
+        );
+        assert_eq!(seen("all").len(), 22);
+    }
+
+    #[test]
     fn what_is_excluded_has_its_own_record_and_is_never_the_one_that_runs() {
         let schedule = json!({"cron": "*/10 * * * *", "exclude": ["20-30 * * * *"]});
         assert_eq!(
@@ -421,13 +470,13 @@ mod tests {
         let all = || json!({"cron": "0 * * * *", "catch_up": "all", "catch_up_window": "1d"});
         assert_eq!(
             plan(all(), &limited(3, 5), "2026-01-01T20:30:00Z"),
-            ["fire 01 10:00:00", "fire 01 11:00:00", "end"]
+            ["fire 01 10:00:00", "fire 01 11:00:00", "max_runs 01 12:00:00 to 01 20:00:00 (9)", "end"]
         );
         assert_eq!(plan(all(), &limited(5, 5), "2026-01-01T20:30:00Z"), ["end"]);
         let latest = json!({"interval": "10s"});
         assert_eq!(
             plan(latest, &limited(4, 5), "2026-01-01T10:01:00Z"),
-            ["fire 01 10:00:40 for 01 10:00:00 to 01 10:00:30 (4)", "end"]
+            ["fire 01 10:01:00 for 01 10:00:00 to 01 10:00:50 (6)", "end"]
         );
     }
 

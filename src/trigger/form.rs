@@ -58,7 +58,16 @@ pub fn read(fields: &Map<String, Value>, pointer: &str, now: DateTime<Utc>, faul
     if faults.0.len() == known
         && let Some(timetable) = timetable
     {
+        if timetable.is_counted() && schedule.start_at.is_none() {
+            let example = now.to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
+            let message = format!("is needed where an rrule has a COUNT, which counts from it; write `{example}`");
+            faults.add(format!("{pointer}/start_at"), message);
+        }
         refuse_past(&schedule, &timetable, pointer, now, faults);
+        if faults.0.len() == known && timetable.excludes_all(now) {
+            let message = "excludes every instant of the schedule, so that it never fires; leave out what is too wide";
+            faults.add(format!("{pointer}/exclude"), message);
+        }
     }
     (faults.0.len() == known).then_some(schedule)
 }
@@ -370,6 +379,45 @@ mod tests {
             assert_eq!(fault(trigger.clone()), expected, "{trigger}");
         }
         assert_eq!(fault(json!("@daily")).0, "/trigger");
+    }
+
+    #[test]
+    fn a_rule_that_counts_says_where_it_begins() {
+        let counted = json!({"type": "schedule", "rrule": "FREQ=DAILY;COUNT=3"});
+        let why = "is needed where an rrule has a COUNT, which counts from it; write `2026-11-20T12:00:00Z`";
+        assert_eq!(fault(counted.clone()), ("/trigger/start_at".into(), why.into()));
+        let mut begun = counted;
+        begun["start_at"] = json!("2026-11-21T08:00:00Z");
+        stored(begun);
+        stored(json!({"type": "schedule", "rrule": "FREQ=DAILY;UNTIL=20261201"}));
+    }
+
+    #[test]
+    fn a_schedule_that_excludes_all_of_itself_is_refused() {
+        let with = |when: &str, exclude: &[&str]| {
+            let field = if when.contains(' ') { "cron" } else { "interval" };
+            json!({"type": "schedule", field: when, "timezone": "UTC", "exclude": exclude})
+        };
+        let why = "excludes every instant of the schedule, so that it never fires; leave out what is too wide";
+        for (when, exclude) in [
+            ("* * * * *", &["* * * * *"][..]),
+            ("1s", &["* * * * *"]),
+            ("0 8 * * *", &["* 8 * * *"]),
+            ("0 8 * * MON", &["* * * * MON"]),
+        ] {
+            assert_eq!(fault(with(when, exclude)), ("/trigger/exclude".into(), why.into()), "{when}");
+        }
+        let ends = json!({"type": "schedule", "at": "2026-12-25T08:00:00Z", "exclude": ["2026-12-25"]});
+        assert_eq!(fault(ends).0, "/trigger/exclude");
+        // the next thousand are excluded, later ones are not
+        for (when, exclude) in [
+            ("1s", &["* 12-22 * * *"][..]),
+            ("1s", &["2026-11-20", "2026-11-21", "2026-11-22"]),
+            ("1s", &["* * 20-30 11 *", "* * * 12 *"]),
+            ("* * * * *", &["* 0-22 * * *", "0-58 23 * * *"]),
+        ] {
+            stored(with(when, exclude));
+        }
     }
 
     #[test]

@@ -40,6 +40,11 @@ impl Rrule {
         Ok(rule)
     }
 
+    /// Whether it has a `COUNT`.
+    pub fn is_counted(&self) -> bool {
+        self.parts.count.is_some()
+    }
+
     pub fn until(&self) -> Option<Until> {
         self.parts.until
     }

@@ -101,6 +101,11 @@ impl Timetable {
         self.anchor
     }
 
+    /// Whether it is an rrule with a `COUNT`.
+    pub fn is_counted(&self) -> bool {
+        matches!(&self.instants, Instants::Rrule(rule) if rule.is_counted())
+    }
+
     /// The last instant that may be: `end_at`, or the `UNTIL` of an rrule.
     pub fn end(&self) -> Option<DateTime<Utc>> {
         self.end
@@ -194,8 +199,26 @@ impl Timetable {
         !self.exclusions.is_empty() && covers(self.wall.shows(instant))
     }
 
-    pub fn has_exclusions(&self) -> bool {
-        !self.exclusions.is_empty()
+    /// Whether nothing fires after `now` as far as can be seen: the next 1,000 instants are excluded, and so are those
+    /// met in steps of a minute over the next week, and in steps of an hour over the next year. A schedule of seconds
+    /// that rests for a holiday is not one that never fires.
+    pub fn excludes_all(&self, now: DateTime<Utc>) -> bool {
+        if self.exclusions.is_empty() {
+            return false;
+        }
+        // a little less than a minute, so that none is passed over, and an hour and a minute, so that another is met each time
+        let steps = [(TICK, EXAMINED), (TimeDelta::seconds(59), 11_000), (TimeDelta::seconds(3_659), 9_000)];
+        let mut after = now - TICK;
+        for (step, times) in steps {
+            for _ in 0..times {
+                let Some(instant) = self.next_after(after) else { return step == TICK };
+                if !self.excludes(instant) {
+                    return false;
+                }
+                after = instant + step - TICK;
+            }
+        }
+        true
     }
 
     /// Nominal plus jitter, where the next nominal instant is `gap_to_next` away; always before that one.

@@ -1,5 +1,6 @@
 //! Looks at where things are kept: the data directory, the database, the keys.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::Finding;
@@ -31,7 +32,9 @@ pub async fn database(config: &Config, data_dir: &Path) -> Vec<Finding> {
                 SqliteFile::Free => "is there, and nobody uses it",
                 SqliteFile::InUse => "is in use by a running service",
             };
-            vec![Finding::fine(name, format!("SQLite {version}, {} {state}", file.display()))]
+            let mut findings = vec![Finding::fine(name, format!("SQLite {version}, {} {state}", file.display()))];
+            findings.extend(open_to_others(&file));
+            findings
         }
         Ok(Examined::Postgres { version, role, above_row_security, pending }) => {
             let mut findings = vec![Finding::fine(
@@ -54,6 +57,16 @@ pub async fn database(config: &Config, data_dir: &Path) -> Vec<Finding> {
         ],
         Err(error) => vec![Finding::failed(name, error)],
     }
+}
+
+/// A database file that other users of this machine may read or write.
+fn open_to_others(file: &Path) -> Option<Finding> {
+    let mode = std::fs::metadata(file).ok()?.permissions().mode() & 0o777;
+    let shown = file.display();
+    (mode & 0o077 != 0).then(|| {
+        Finding::odd("database file", format!("other users of this machine may open {shown} (mode {mode:o})"))
+            .hint(format!("stop the service, then chmod 600 {shown}*"))
+    })
 }
 
 fn migrations(pending: usize) -> String {

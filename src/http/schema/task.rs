@@ -102,7 +102,7 @@ pub struct NewTask {
     /// Absent: the recipient's own order. Null: the result is told to nobody.
     #[schema(required = false)]
     pub output: Option<Output>,
-    /// Automatic fires at most; null is no limit.
+    /// Automatic fires at most, one included that is skipped for overlap; null is no limit.
     #[schema(required = false, minimum = 1)]
     pub max_runs: Option<u64>,
     /// Of running, not of waiting.
@@ -176,7 +176,7 @@ pub struct Task {
     pub next_fire_at: Option<DateTime<Utc>>,
     #[schema(required)]
     pub last_run: Option<LastRun>,
-    /// Runs that were made, skipped ones not counted.
+    /// Runs that were recorded to run, one included that was then skipped for overlap.
     pub run_count: i64,
     pub created_at: DateTime<Utc>,
     pub updated_at: DateTime<Utc>,

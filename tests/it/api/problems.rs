@@ -124,7 +124,7 @@ async fn readiness_follows_the_services_and_the_stop() {
     assert_eq!(api.ask("GET", "/readyz", None, None).await.expect(503)["late"], late);
     api.metrics.ticked("scheduler", true, api.clock.now());
     api.ask("GET", "/readyz", None, None).await.expect(200);
-    api.stop.cancel();
+    api.stopping.cancel();
     assert_eq!(api.ask("GET", "/readyz", None, None).await.expect(503)["stopping"], true);
     assert_eq!(api.ask("GET", "/healthz", None, None).await.expect(200), json!({ "status": "ok" }));
 }

@@ -44,6 +44,7 @@ pub struct Api {
     pub clock: Clock,
     pub hub: Hub,
     pub metrics: Metrics,
+    pub stopping: CancellationToken,
     pub stop: CancellationToken,
     pub app: Router,
     pub dir: TempDir,
@@ -132,7 +133,8 @@ impl Api {
         let clock = Clock::manual(at(START));
         let store = open(database.as_ref().map(|database| database.url.clone()), dir.path(), clock.clone()).await;
         let (vault, _) = Vault::open(&vault::Settings::default(), WithoutKeys::KeyFile(dir.path())).expect("a vault");
-        let (hub, metrics, stop) = (Hub::new(), Metrics::new(), CancellationToken::new());
+        let (hub, metrics) = (Hub::new(), Metrics::new());
+        let (stopping, stop) = (CancellationToken::new(), CancellationToken::new());
         let executors = Registry::new(vec![Arc::new(Idle)]);
         let checked = executors.clone();
         let check = Arc::new(move |name: &str, action: &Action, faults: &mut Faults| {
@@ -149,10 +151,11 @@ impl Api {
             metrics: metrics.clone(),
             settings: http::Settings { admin_token: Some(Secret::new(ADMIN)), ..http::Settings::default() },
             limits,
+            stopping: stopping.clone(),
             stop: stop.clone(),
         });
         let reference = serde_json::to_value(http::document()).expect("the reference is JSON");
-        Api { store, clock, hub, metrics, stop, app: http::router(state), dir, reference, database }
+        Api { store, clock, hub, metrics, stopping, stop, app: http::router(state), dir, reference, database }
     }
 
     /// A token of a tenant with these permissions.

@@ -1,5 +1,7 @@
 //! `reveille check`: each thing that is wrong is found, with a hint; what is right is left alone.
 
+use std::os::unix::fs::PermissionsExt;
+
 use serde_json::{Value, json};
 
 use super::Shell;
@@ -33,6 +35,19 @@ async fn a_database_that_a_service_uses_is_fine() {
     service.start().await;
     let said = Shell::beside(&service).ok(&["check"]).await;
     assert!(said.contains("./data/reveille.db is in use by a running service"), "{said}");
+}
+
+#[tokio::test]
+async fn a_database_that_others_may_read_is_odd() {
+    let dir = TempDir::new();
+    let shell = Shell::in_dir(&dir);
+    shell.ok(&["migrate"]).await;
+    let file = dir.path().join("data/reveille.db");
+    assert_eq!(verdicts(&shell.json(&["check"]).await).get("database file"), None);
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let said = shell.ok(&["check"]).await;
+    assert!(said.contains("other users of this machine may open ./data/reveille.db (mode 644)"), "{said}");
+    assert!(said.contains("hint: stop the service, then chmod 600 ./data/reveille.db*"), "{said}");
 }
 
 #[tokio::test]

@@ -34,5 +34,10 @@ async fn the_demo_tells_the_whole_story_in_under_a_minute_and_cleans_up() {
         rest = &rest[at + beat.len()..];
     }
     assert!(told.contains("→ http_request"), "{told}");
+    let is_stamp = |word: &&str| word.len() == 12 && word.split(':').count() == 3;
+    let stamps: Vec<&str> = told.lines().filter_map(|line| line.split(' ').next().filter(is_stamp)).collect();
+    assert!(stamps.len() >= 8, "{told}");
+    let in_order = |pair: &[&str]| pair[0] <= pair[1] || pair[1].starts_with("00:00"); // midnight
+    assert!(stamps.windows(2).all(in_order), "{told}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "its directory goes with it");
 }

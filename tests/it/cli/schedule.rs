@@ -35,6 +35,23 @@ async fn the_next_fires_are_shown_in_local_time_and_in_utc() {
 }
 
 #[tokio::test]
+async fn the_rules_around_a_schedule_are_typed_as_flags() {
+    let dir = TempDir::new();
+    let shell = Shell::in_dir(&dir);
+    let at_half_past_two =
+        ["schedule", "preview", "30 2 * * *", "--timezone", "Europe/Berlin", "--from", "2027-03-26T12:00:00Z"];
+    let fires = |more: &'static [&'static str]| [&at_half_past_two[..], more].concat();
+    assert_eq!(
+        shell.json(&fires(&["--dst-gap", "skip", "--exclude", "2027-03-27", "--end-at", "2027-03-30T00:00:00"])).await,
+        json!({ "fires": ["2027-03-29T00:30:00Z"] })
+    );
+    assert_eq!(
+        shell.json(&fires(&["--start-at", "2027-10-31T00:00:00", "--dst-fold", "both", "--count", "2"])).await,
+        json!({ "fires": ["2027-10-31T00:30:00Z", "2027-10-31T01:30:00Z"] })
+    );
+}
+
+#[tokio::test]
 async fn a_wrong_schedule_is_refused_with_what_was_meant() {
     let dir = TempDir::new();
     let said = Shell::in_dir(&dir).refused(&["schedule", "preview", "0 8 * * *", "--timezone", "Europe/Berln"]).await;

@@ -1,14 +1,17 @@
 //! `reveille serve` and `migrate`: the first start, the second, the wrong one, and the end.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use serde_json::json;
+use reveille::clock;
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::Shell;
 use crate::support::api::Api;
 use crate::support::binary::{Service, TempDir, signal};
 use crate::support::postgres::Database;
+use crate::support::servers;
 
 /// A model that takes this long to answer.
 fn with_slow_model(service: Service, seconds: f64) -> Service {
@@ -37,6 +40,8 @@ async fn the_first_start_prints_a_token_and_a_key_file_and_the_second_does_not()
     assert!(service.announced().contains("key file     ./data/master.key"), "{}", service.announced());
     assert!(service.dir.path().join("data/reveille.db").exists());
     assert!(!service.log().contains(&token), "a token is never logged");
+    assert!(service.log().contains("the key file ./data/master.key was made"), "{}", service.log());
+    assert!(!service.log().contains("Uninited"), "the housekeeper's scheduler is quiet: {}", service.log());
     assert!(service.terminate().await.success());
 
     service.start().await;
@@ -47,6 +52,70 @@ async fn the_first_start_prints_a_token_and_a_key_file_and_the_second_does_not()
     );
     assert_eq!(Api::new(service.url(), &token).get("/v1/tasks").await["items"], json!([]));
     assert!(service.terminate().await.success());
+}
+
+#[tokio::test]
+async fn a_start_that_fails_loses_no_admin_token() {
+    let mut service = Service::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let shell = Shell { dir: service.dir.path(), environment: Vec::new() };
+    let said = shell.refused(&["serve", "--listen", &address]).await;
+    let expected = format!(
+        "error: the service can't listen on {address}: Address already in use (os error 98)\n\
+         hint: is another one running there?\n"
+    );
+    assert_eq!(said, expected);
+    assert!(!service.dir.path().join("data").exists(), "nothing is stored before the address is ours");
+
+    let shell = shell.with("REVEILLE_ENGINE__HOUSEKEEPING", "never");
+    let done = shell.run(&["serve", "--listen", "127.0.0.1:0"]).await;
+    assert_eq!((done.code, done.out.as_str()), (1, ""), "{}", done.err);
+
+    service.start().await;
+    let token = service.admin_token().expect("the first start that succeeds tells the token").to_owned();
+    assert_eq!(Api::new(service.url(), &token).get("/v1/tasks").await["items"], json!([]));
+    assert!(service.terminate().await.success());
+}
+
+#[tokio::test]
+async fn what_is_stored_is_nobody_elses_to_read() {
+    let mut service = Service::new();
+    service.start().await;
+    let data = service.dir.path().join("data");
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&data), 0o700);
+    let mut files: Vec<String> = std::fs::read_dir(&data)
+        .unwrap()
+        .map(|file| file.unwrap())
+        .map(|file| format!("{} {:o}", file.file_name().display(), mode(&file.path())))
+        .collect();
+    files.sort();
+    assert_eq!(
+        files,
+        ["master.key 600", "reveille.db 600", "reveille.db-shm 600", "reveille.db-wal 600", "reveille.db.lock 600"]
+    );
+}
+
+#[tokio::test]
+async fn a_role_above_row_level_security_is_warned_of() {
+    let database = Database::empty().await;
+    let owner = url::Url::parse(&servers::postgres_owner_url()).unwrap();
+    let mut url = url::Url::parse(&database.url).unwrap();
+    url.set_username(owner.username()).unwrap();
+    url.set_password(owner.password()).unwrap();
+    let service = |url: &str| {
+        Service::new()
+            .with("REVEILLE_DATABASE__URL", url)
+            .with("REVEILLE_VAULT__MASTER_KEYS", "[\"k1:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\"]")
+    };
+    let warning = "the database role is a superuser or has BYPASSRLS, so the database does not keep tenants apart";
+    for (url, warned) in [(database.url.as_str(), false), (url.as_str(), true)] {
+        let mut service = service(url);
+        service.start().await;
+        assert_eq!(service.log().contains(warning), warned, "{}", service.log());
+        assert!(service.terminate().await.success());
+    }
 }
 
 #[tokio::test]
@@ -87,6 +156,32 @@ async fn sigterm_lets_a_run_that_is_nearly_done_finish() {
         (&run["state"], &run["attempt"], &run["output"]),
         (&json!("succeeded"), &json!(1), &json!("Good morning."))
     );
+}
+
+#[tokio::test]
+async fn while_runs_are_finished_the_service_says_that_it_stops_and_can_be_asked() {
+    let mut service = with_slow_model(Service::new(), 600.0).with("REVEILLE_ENGINE__SHUTDOWN_GRACE_SECONDS", "60.0");
+    service.start().await;
+    let run = started_run(&service).await;
+    let http = reveille::egress::operator_client(Duration::from_secs(30));
+    let readyz = format!("{}/readyz", service.url());
+    let ready = async || {
+        let answer = http.get(&readyz).send().await.expect("an answer");
+        (answer.status().as_u16(), answer.json::<Value>().await.expect("JSON")["stopping"].clone())
+    };
+    assert_eq!(ready().await, (200, json!(false)));
+    signal("TERM", service.process_id()).await;
+    let until_it_says_so = async {
+        while ready().await != (503, json!(true)) {
+            clock::pause(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(30), until_it_says_so).await.expect("it says that it stops");
+    let api = Api::of(&service);
+    assert_eq!(api.get(&format!("/v1/runs/{run}")).await["state"], "running");
+    api.post(&format!("/v1/runs/{run}/cancel"), &json!({})).await;
+    let ended = timeout(Duration::from_secs(30), service.ended()).await.expect("it ends when nothing runs any more");
+    assert!(ended.success());
 }
 
 #[tokio::test]

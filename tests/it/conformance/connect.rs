@@ -71,6 +71,29 @@ async fn a_second_one_on_the_same_sqlite_file_is_refused_and_a_later_one_finds_e
 }
 
 #[tokio::test]
+async fn a_data_directory_may_have_any_name() {
+    let dir = TempDir::new();
+    for name in ["what?", "100%25", "a#b c"] {
+        let data_dir = dir.path().join(name);
+        let store = open_sqlite(&data_dir).await.unwrap();
+        store.close().await;
+        assert!(data_dir.join("reveille.db").exists(), "{name}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
+}
+
+#[tokio::test]
+async fn a_second_name_of_the_same_sqlite_file_is_the_same_file() {
+    let dir = TempDir::new();
+    let store = open_sqlite(dir.path()).await.unwrap();
+    std::os::unix::fs::symlink(dir.path().join("reveille.db"), dir.path().join("other.db")).unwrap();
+    let url = format!("sqlite://{}/other.db", dir.path().display());
+    let refused = Store::open(&sqlite_settings(&url), dir.path(), Clock::manual(START), never_waits).await.err();
+    assert!(matches!(refused, Some(OpenError::InUse(_))), "{refused:?}");
+    store.close().await;
+}
+
+#[tokio::test]
 async fn what_a_process_that_is_gone_had_leased_is_free_when_its_sqlite_file_is_opened_again() {
     let dir = TempDir::new();
     let store = open_sqlite(dir.path()).await.unwrap();

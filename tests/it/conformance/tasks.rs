@@ -3,14 +3,15 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::id::Scope;
 use reveille::notification::{Addresses, Kind, Recipient};
-use reveille::run::{Missed, RunState};
+use reveille::run::{Missed, Run, RunState};
 use reveille::store::{Cancelled, DeliveryFilter, StoreError, TaskFilter};
 use reveille::task::change::TaskChange;
 use reveille::task::{Task, TaskStatus};
+use reveille::trigger::Trigger;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::world::{START, WORKER, World, end_of, leases, new_task, spec};
+use super::world::{START, WORKER, World, end_of, leases, new_task, only, spec};
 
 on_both!(
     a_task_reads_back_as_it_was_stored,
@@ -27,7 +28,12 @@ on_both!(
     an_edit_keeps_the_anchor_of_an_interval,
     an_edit_of_the_limit_reopens_a_completed_task,
     an_edit_of_the_limit_alone_loses_no_spread_fire,
-    a_disabled_task_waits_to_be_resumed,
+    an_edit_loses_no_instant_that_waits_out_its_jitter,
+    whenever_tasks_are_edited_every_instant_has_one_record,
+    the_last_fire_can_be_paused_and_edited_until_its_instant_has_come,
+    a_skip_that_is_recorded_ahead_is_taken_back_by_a_change,
+    a_disabled_task_is_the_operators_to_resume,
+    an_edit_of_its_trigger_mends_a_disabled_task,
     a_completed_task_is_neither_paused_nor_resumed,
     deleting_keeps_what_has_ended_and_ends_the_rest,
     a_task_that_keeps_failing_is_paused_and_its_owner_told,
@@ -144,8 +150,8 @@ async fn a_pause_takes_back_what_was_fired_ahead(world: &World) {
     change(world, &task, TaskChange::Resume).await;
     world.pass(20);
     let fired = world.fire().await;
-    assert_eq!((fired.recorded, fired.skipped, fired.conflicts), (2, 0, 0));
-    assert_eq!(world.get_task(task.id).await.fired, 2);
+    assert_eq!((fired.recorded, fired.skipped, fired.conflicts), (1, 0, 0));
+    assert_eq!(world.get_task(task.id).await.fired, 1, "the newest runs for both");
 }
 
 async fn what_is_due_stays_when_the_task_is_paused(world: &World) {
@@ -239,12 +245,259 @@ async fn an_edit_of_the_limit_alone_loses_no_spread_fire(world: &World) {
     assert_eq!(world.runs_of(&task).await[0].scheduled_for, at(3600));
 }
 
-async fn a_disabled_task_waits_to_be_resumed(world: &World) {
-    let task = world.task(json!({"interval": "1m"})).await;
-    let disabled = change(world, &task, TaskChange::Disable { reason: "no such tool".into() }).await;
-    assert_eq!((disabled.status, disabled.next_fire_at), (TaskStatus::Disabled, None));
+/// What has become of each instant of a task: `+seconds state reason`, in order.
+async fn records(world: &World, task: &Task) -> Vec<String> {
+    let mut runs = world.runs_of(task).await;
+    runs.sort_by_key(|run| (run.scheduled_for, run.id));
+    let line = |run: &Run| {
+        let reason = run.reason.as_ref().map(|reason| format!(" {reason}")).unwrap_or_default();
+        format!("{} {}{reason}", since_start(run.scheduled_for), run.state.as_str())
+    };
+    runs.iter().map(line).collect()
+}
+
+fn since_start(instant: DateTime<Utc>) -> String {
+    format!("+{}", (instant - START).num_seconds())
+}
+
+/// A new task of an hour's interval, a second before its first time to run and some time after its nominal instant,
+/// which is answered, too.
+async fn waiting_task(world: &World, trigger: &Value, more: Value) -> (Task, DateTime<Utc>) {
+    loop {
+        let task = world.task_with("a", trigger.clone(), more.clone()).await;
+        let (nominal, run_at) = (world.now() + TimeDelta::hours(1), task.next_fire_at.unwrap());
+        if run_at > nominal + TimeDelta::seconds(2) {
+            world.clock.advance(run_at - TimeDelta::seconds(1) - world.now());
+            return (task, nominal);
+        }
+        world.store.delete_task(&Scope::Every, task.id).await.unwrap();
+    }
+}
+
+async fn an_edit_loses_no_instant_that_waits_out_its_jitter(world: &World) {
+    let old = json!({"interval": "1h", "jitter": "30m"});
+    // an instant of the old trigger is past, its time to run is not: what the edit makes of it, recorded ahead or not
+    for recorded in [false, true] {
+        let (task, nominal) = waiting_task(world, &old, json!({"max_runs": 5})).await;
+        let run_at = task.next_fire_at.unwrap();
+        if recorded {
+            assert_eq!(world.store.fire_due(&world.ask(1, 1)).await.unwrap().recorded, 1);
+        }
+        let now = world.now();
+        let with = |fields: Value| {
+            let mut trigger = old.clone();
+            trigger.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            trigger
+        };
+        // the new trigger has it, with the same jitter: it stays
+        let kept = change(world, &task, edit(&task, with(json!({"overlap": "allow"})), json!({"max_runs": 5}))).await;
+        assert_eq!((kept.next_fire_at, kept.active_since, kept.fired), (Some(run_at), nominal, 0));
+        assert_eq!(records(world, &task).await, Vec::<String>::new());
+        // the same without a jitter: it runs at once
+        let at_once = change(world, &kept, edit(&kept, json!({"interval": "1h"}), json!({"max_runs": 5}))).await;
+        assert_eq!(at_once.next_fire_at, Some(nominal + TimeDelta::hours(1)));
+        assert_eq!((at_once.fired, at_once.run_count, at_once.active_since), (1, 1, now));
+        assert_eq!(records(world, &task).await, [format!("{} queued", since_start(nominal))]);
+        assert_eq!(world.claim().await.len(), 1);
+        pause(world, &task).await;
+    }
+    // the new trigger lacks it: that has its record
+    let (task, nominal) = waiting_task(world, &old, json!({})).await;
+    let edited = change(world, &task, edit(&task, json!({"interval": "7h"}), json!({}))).await;
+    assert_eq!((edited.fired, edited.next_fire_at), (0, Some(nominal + TimeDelta::hours(6))));
+    assert_eq!(records(world, &task).await, [format!("{} skipped edited", since_start(nominal))]);
+    // it would run by now, and is excluded
+    let (task, nominal) = waiting_task(world, &old, json!({})).await;
+    change(world, &task, edit(&task, json!({"interval": "1h", "exclude": ["* * * * *"]}), json!({}))).await;
+    assert_eq!(records(world, &task).await, [format!("{} skipped excluded", since_start(nominal))]);
+    // it is the last that max_runs allows
+    let (task, nominal) = waiting_task(world, &old, json!({})).await;
+    let last = change(world, &task, edit(&task, json!({"interval": "1h"}), json!({"max_runs": 1}))).await;
+    assert_eq!((last.status, last.status_reason.as_deref(), last.fired), (TaskStatus::Completed, Some("max_runs"), 1));
+    assert_eq!(records(world, &task).await, [format!("{} queued", since_start(nominal))]);
+}
+
+struct Edited {
+    task: Task,
+    triggers: [Value; 3],
+    /// When the second and the third trigger took the place of the one before.
+    from: [DateTime<Utc>; 2],
+}
+
+async fn whenever_tasks_are_edited_every_instant_has_one_record(world: &World) {
+    let mut random = fastrand::Rng::with_seed(20_260_301);
+    let mut trigger = || {
+        let when = *random.choice(&["5s", "6s", "10s", "12s"]).unwrap();
+        let jitter = *random.choice(&["1s", "4s", "9s", "30s"]).unwrap();
+        let mut trigger = json!({"interval": when, "overlap": "allow"});
+        if random.u8(..4) > 0 {
+            trigger["jitter"] = json!(jitter);
+        }
+        if random.u8(..3) == 0 {
+            trigger["exclude"] = json!(["*/12 * * * * *"]);
+        }
+        trigger
+    };
+    let mut tasks = Vec::new();
+    for _ in 0..60 {
+        let triggers = [trigger(), trigger(), trigger()];
+        tasks.push(Edited { task: world.task(triggers[0].clone()).await, triggers, from: [START; 2] });
+    }
+    let mut random = fastrand::Rng::with_seed(20_260_302);
+    let mut edits: Vec<(i64, usize, usize)> = Vec::new();
+    for index in 0..tasks.len() {
+        let first = random.i64(1..30_000);
+        edits.extend([(first, index, 0), (first + random.i64(1..30_000), index, 1)]);
+    }
+    edits.sort_unstable();
+    let mut edits = edits.into_iter().peekable();
+    let ask = || reveille::store::FireDue { horizon: std::time::Duration::from_millis(1500), ..world.ask(0, 1000) };
+    let end = START + TimeDelta::seconds(90);
+    while world.now() < end {
+        assert_eq!(world.store.fire_due(&ask()).await.unwrap().conflicts, 0);
+        let to = (world.now() + TimeDelta::milliseconds(random.i64(100..1_400))).min(end);
+        while let Some((at, index, which)) = edits.next_if(|edit| START + TimeDelta::milliseconds(edit.0) <= to) {
+            world.clock.advance(START + TimeDelta::milliseconds(at) - world.now());
+            let edited = &mut tasks[index];
+            let stored = world.get_task(edited.task.id).await;
+            edited.from[which] = world.now();
+            change(world, &stored, edit(&stored, edited.triggers[which + 1].clone(), json!({}))).await;
+        }
+        world.clock.advance(to - world.now());
+    }
+    // what waits out its jitter still
+    for _ in 0..13 {
+        world.pass(1);
+        world.store.fire_due(&ask()).await.unwrap();
+    }
+    for Edited { task, triggers, from } in tasks {
+        let reached = world.get_task(task.id).await.next_fire_at.unwrap();
+        let spans = [(START, from[0]), (from[0], from[1]), (from[1], end)];
+        let mut expected = Vec::new();
+        for (trigger, (after, until)) in triggers.iter().zip(spans) {
+            let trigger: Trigger = spec(trigger.clone(), json!({})).trigger;
+            let Trigger::Schedule(schedule) = trigger;
+            let table = schedule.compile(START).unwrap();
+            let all = std::iter::successors(table.next_after(after), |last| table.next_after(*last));
+            expected.extend(all.take_while(|nominal| *nominal <= until));
+        }
+        assert!(reached > end, "the task goes on");
+        let mut recorded: Vec<_> = Vec::new();
+        for run in world.runs_of(&task).await {
+            assert!(run.fire_key.starts_with("s:"), "{run:?}");
+            assert!(run.state == RunState::Skipped || run.missed.is_none(), "{run:?}");
+            recorded.push(run.scheduled_for);
+        }
+        recorded.sort_unstable();
+        recorded.retain(|instant| *instant <= end);
+        assert_eq!(recorded, expected, "{triggers:?} from {from:?}: {:?}", records(world, &task).await);
+    }
+}
+
+async fn the_last_fire_can_be_paused_and_edited_until_its_instant_has_come(world: &World) {
+    let once = json!({"at": "2026-03-01T08:01:00Z"});
+    let lasting = world.task(once.clone()).await;
+    let paused = world.task(once.clone()).await;
+    let edited = world.task_with("a", json!({"interval": "1m"}), json!({"max_runs": 1})).await;
+    let excluded = world.task(json!({"at": "2026-03-01T08:01:00Z", "exclude": ["2026-03-01"]})).await;
+    world.pass(59);
+    let ahead = world.store.fire_due(&world.ask(1, 9)).await.unwrap();
+    assert_eq!((ahead.recorded, ahead.skipped), (3, 1));
+    for task in [&lasting, &paused, &edited, &excluded] {
+        let seen = world.get_task(task.id).await;
+        assert_eq!((seen.status, seen.next_fire_at, seen.version), (TaskStatus::Active, None, 1));
+    }
+    assert_eq!(world.store.next_due().await.unwrap(), Some(at(61)), "they are looked at when their instant has come");
+    assert_eq!(world.store.fire_due(&world.ask(1, 9)).await.unwrap().tasks, 0);
+
+    assert_eq!(pause(world, &paused).await.fired, 0);
+    assert_eq!(records(world, &paused).await, Vec::<String>::new());
+    let more = edit(&edited, json!({"interval": "1m", "overlap": "allow"}), json!({"max_runs": 2}));
+    assert_eq!(change(world, &edited, more).await.next_fire_at, Some(at(60)));
+    assert_eq!(change(world, &paused, TaskChange::Resume).await.next_fire_at, Some(at(60)));
+    change(world, &excluded, edit(&excluded, once, json!({}))).await;
+
+    world.pass(1);
+    let done = world.store.fire_due(&world.ask(1, 9)).await.unwrap();
+    assert_eq!((done.tasks, done.recorded, done.conflicts), (4, 3, 0));
+    for (task, status) in [
+        (&lasting, TaskStatus::Completed),
+        (&paused, TaskStatus::Completed),
+        (&excluded, TaskStatus::Completed),
+        (&edited, TaskStatus::Active),
+    ] {
+        assert_eq!(world.get_task(task.id).await.status, status);
+        assert_eq!(records(world, task).await, ["+60 queued"]);
+    }
+}
+
+async fn a_skip_that_is_recorded_ahead_is_taken_back_by_a_change(world: &World) {
+    let excluding = json!({"interval": "1m", "exclude": ["* * * * *"]});
+    let edited = world.task(excluding.clone()).await;
+    let renamed = world.task(excluding.clone()).await;
+    let limited = world.task(excluding.clone()).await;
+    world.pass(59);
+    assert_eq!(world.store.fire_due(&world.ask(1, 9)).await.unwrap().skipped, 3);
+    let after = change(world, &edited, edit(&edited, json!({"interval": "1m"}), json!({}))).await;
+    assert_eq!(after.next_fire_at, Some(at(60)));
+    let limit = edit(&limited, excluding.clone(), json!({"max_runs": 3}));
+    assert_eq!(change(world, &limited, limit).await.next_fire_at, Some(at(60)), "it is recorded anew");
+    let name = TaskChange::Edit { version: 1, name: "another".into(), spec: Box::new(renamed.spec.clone()) };
+    assert_eq!(change(world, &renamed, name).await.next_fire_at, Some(at(120)));
+    world.pass(1);
+    let fired = world.fire().await;
+    assert_eq!((fired.recorded, fired.skipped, fired.conflicts), (1, 1, 0));
+    assert_eq!(records(world, &edited).await, ["+60 queued"]);
+    for task in [&renamed, &limited] {
+        assert_eq!(records(world, task).await, ["+60 skipped excluded"]);
+    }
+    // what has had its instant stays
+    pause(world, &renamed).await;
+    assert_eq!(records(world, &renamed).await, ["+60 skipped excluded"]);
+}
+
+/// Puts another zone into every stored task, as a zone database that lacks one would.
+async fn move_all_to(world: &World, from: &str, to: &str) {
+    let spec = format!("replace(cast(spec as text), '{from}', '{to}')");
+    let spec = if world.is_postgres() { format!("({spec})::jsonb") } else { spec };
+    world.plant(&format!("update tasks set spec = {spec}")).await;
+}
+
+async fn a_disabled_task_is_the_operators_to_resume(world: &World) {
+    let task = world.task(json!({"interval": "1m", "timezone": "Europe/Berlin"})).await;
+    move_all_to(world, "Europe/Berlin", "Europe/Atlantis").await;
     world.pass(60);
+    world.fire().await;
+    move_all_to(world, "Europe/Atlantis", "Europe/Berlin").await;
+    let disabled = world.get_task(task.id).await;
+    assert_eq!((disabled.status, disabled.next_fire_at), (TaskStatus::Disabled, None));
+    for refused in [TaskChange::Resume, TaskChange::Pause { reason: None }] {
+        let told = world.store.change_task(&only("a"), task.id, &refused).await;
+        assert!(matches!(&told, Err(StoreError::Conflict(why)) if why.contains("the task is disabled")), "{told:?}");
+    }
+    assert_eq!(world.get_task(task.id).await, disabled);
     assert_eq!(change(world, &task, TaskChange::Resume).await.next_fire_at, Some(at(120)));
+}
+
+async fn an_edit_of_its_trigger_mends_a_disabled_task(world: &World) {
+    let task = world.task(json!({"interval": "1m", "timezone": "Europe/Berlin"})).await;
+    move_all_to(world, "Europe/Berlin", "Europe/Atlantis").await;
+    world.pass(61);
+    world.fire().await;
+    let disabled = world.get_task(task.id).await;
+    assert_eq!(disabled.status, TaskStatus::Disabled);
+    let unreadable = world.store.change_task(&Scope::Every, task.id, &TaskChange::Resume).await;
+    assert!(
+        matches!(&unreadable, Err(StoreError::Conflict(why)) if why.contains("/trigger/timezone")),
+        "{unreadable:?}"
+    );
+    let mended = edit(&disabled, json!({"interval": "1m"}), json!({}));
+    let mended = world.store.change_task(&only("a"), task.id, &mended).await.unwrap();
+    assert_eq!(
+        (mended.status, mended.status_reason.as_deref(), mended.next_fire_at),
+        (TaskStatus::Active, None, Some(at(120)))
+    );
+    assert_eq!(records(world, &task).await, ["+60 skipped paused"]);
 }
 
 async fn a_completed_task_is_neither_paused_nor_resumed(world: &World) {

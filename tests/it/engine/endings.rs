@@ -1,5 +1,7 @@
 //! How runs end: attempts, limits, cancellation, and executors that misbehave. None of it concerns another run.
 
+use std::time::Duration;
+
 use reveille::notification::Kind;
 use reveille::run::RunState;
 use reveille::store::Cancelled;
@@ -25,8 +27,10 @@ on_both! {
     a_task_that_can_not_be_read_fails_its_run_alone
     an_executor_may_refuse_a_run
     an_output_with_a_nul_does_not_keep_a_run_from_ending
+    an_end_that_the_database_refuses_becomes_a_failure_and_holds_up_no_other
     a_result_is_told_unless_nobody_wants_it
     two_hundred_slow_runs_delay_no_other
+    the_end_of_a_run_wakes_the_worker_where_another_waits_for_its_place
 }
 
 fn attempts(world: &World, run: Uuid) -> Vec<i32> {
@@ -130,6 +134,7 @@ async fn a_run_ends_at_its_time_limit_whatever_it_does(world: World) {
     let task = instance.task(json!({ "acts": ["deaf"], "timeout_seconds": 5, "retry": retry, "max_runs": 1 })).await;
     world.advance_to("08:01");
     instance.live(1).await;
+    world.journal.until_begun(only_run(&instance, &task).await.id).await;
     world.advance(4.999);
     instance.settle(1).await;
     world.advance(0.001);
@@ -248,6 +253,26 @@ async fn an_output_with_a_nul_does_not_keep_a_run_from_ending(world: World) {
     instance.finish(&world).await;
 }
 
+async fn an_end_that_the_database_refuses_becomes_a_failure_and_holds_up_no_other(world: World) {
+    let instance = world.instance();
+    instance.recipient().await;
+    world
+        .define(
+            "create trigger refuse before update on runs when new.output = 'refused' begin select raise(abort, 'no'); end",
+            "alter table runs add constraint refuse check (output <> 'refused')",
+        )
+        .await;
+    let refused = instance.task(json!({ "acts": ["say:refused"], "max_runs": 1 })).await;
+    let sound = instance.task(json!({ "output": null, "max_runs": 1 })).await;
+    world.advance_to("08:01");
+    instance.live(0).await;
+    assert_eq!(instance.lines(&refused).await, ["08:01 failed unrecordable"]);
+    assert_eq!(instance.lines(&sound).await, ["08:01 succeeded"]);
+    let told: Vec<_> = instance.deliveries().await.into_iter().map(|d| d.kind).collect();
+    assert_eq!(told, [Kind::Failure]);
+    instance.finish(&world).await;
+}
+
 async fn a_result_is_told_unless_nobody_wants_it(world: World) {
     let instance = world.instance();
     instance.recipient().await;
@@ -275,4 +300,33 @@ async fn two_hundred_slow_runs_delay_no_other(mut world: World) {
     }
     assert_eq!(instance.lines(&quick).await, ["08:01", "08:02", "08:03"].map(|at| format!("{at} succeeded")));
     instance.crash();
+}
+
+async fn the_end_of_a_run_wakes_the_worker_where_another_waits_for_its_place(mut world: World) {
+    world.settings.max_concurrent_runs = 2;
+    let instance = world.instance();
+    let mut runs = Vec::new();
+    for seconds in [60, 300, 60] {
+        let task = instance.task(json!({ "acts": [format!("sleep:{seconds}")], "trigger": far_ahead() })).await;
+        runs.push(instance.run_now(&task).await);
+        instance.settle(runs.len().min(2) as i64).await;
+    }
+    let waiting = instance.worker_hint();
+    world.advance(60.0);
+    let woken = tokio::time::timeout(Duration::from_secs(30), waiting).await;
+    assert_eq!(woken, Ok(()), "there is a place for the third");
+    instance.settle(2).await;
+    world.advance(60.0);
+    instance.until(runs[2], |run| run.state == RunState::Succeeded).await;
+    instance.settle(1).await;
+
+    let mut waiting = instance.worker_hint();
+    world.advance(180.0);
+    instance.until(runs[1], |run| run.state == RunState::Succeeded).await;
+    assert!(futures::poll!(&mut waiting).is_pending(), "there is nothing that it could do");
+    instance.finish(&world).await;
+}
+
+fn far_ahead() -> serde_json::Value {
+    json!({ "type": "schedule", "at": "2027-04-01T00:00:00Z" })
 }

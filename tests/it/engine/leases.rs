@@ -37,19 +37,15 @@ async fn running(world: &mut World, json: serde_json::Value) -> (Instance, Uuid)
     world.advance_to("08:01");
     instance.live(1).await;
     let id = instance.runs(&task).await[0].id;
-    until(|| world.journal.begun().iter().any(|begun| begun.run_id == id)).await;
+    world.journal.until_begun(id).await;
     (instance, id)
 }
 
 /// Waits until the executions of a run have ended so.
 async fn until_ended(world: &World, run: Uuid, how: &[Ended]) {
-    until(|| world.journal.ended(run) == how).await;
-}
-
-async fn until(is_so: impl Fn() -> bool) {
     let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(30), "waited in vain");
+    while world.journal.ended(run) != how {
+        assert!(started.elapsed() < Duration::from_secs(30), "ended {:?}", world.journal.ended(run));
         pause(Duration::from_millis(2)).await;
     }
 }

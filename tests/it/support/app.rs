@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
-use reveille::app::{Built, Extras, build};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use reveille::app::{Built, Ending, Extras, build};
 use reveille::clock::{Clock, pause};
 use reveille::config::Config;
 use reveille::engine::service::{Next, Service, TickError};
@@ -50,7 +52,7 @@ impl Instance {
         let handle = runtime.handle().clone();
         let building = move || {
             let extras = Extras { executors: vec![executor], ..Extras::default() };
-            handle.block_on(build(&config, clock, extras, CancellationToken::new(), |_| {})).expect("a service")
+            handle.block_on(build(&config, clock, extras, Ending::default(), |_| {})).expect("a service")
         };
         let Built { store, engine, http, .. } = std::thread::spawn(building).join().expect("a service");
         let stop = CancellationToken::new();
@@ -152,6 +154,16 @@ impl Instance {
         self.tick(&self.engine().rescuer).await.expect("a rescue");
     }
 
+    /// What the worker waits for from now on; older hints are used up.
+    pub fn worker_hint(&self) -> BoxFuture<'static, ()> {
+        loop {
+            let mut hint = self.engine().worker.hint();
+            if (&mut hint).now_or_never().is_none() {
+                return hint;
+            }
+        }
+    }
+
     /// Picks up what was left, records and starts what is due, and waits until it has ended but for `running` runs.
     pub async fn live(&self, running: i64) {
         self.rescue().await;
@@ -167,7 +179,8 @@ impl Instance {
             self.work().await;
             let now = self.queue().await;
             let executed = now.iter().find(|(state, _)| state == "started").map_or(0, |(_, count)| *count);
-            if executed == running && now == before {
+            // what follows from an end is recorded a little after it
+            if executed == running && now == before && self.engine().executing() as i64 <= executed {
                 return;
             }
             assert!(started.elapsed() < PATIENCE, "{running} runs should be executed; the queue has {now:?}");

@@ -2,13 +2,13 @@
 //! a test sees what was executed on both sides of a crash.
 //!
 //! `action.config.acts` lists what each attempt does, the last one over and over: `succeed`, `say:TEXT`, `nul` (says a text with a NUL), `retry`,
-//! `retry:SECONDS` (Retry-After), `fail`, `skip`, `panic`, `hang` (until it is asked to end), `deaf` (for ever, whatever
+//! `retry:SECONDS` (Retry-After), `fail`, `skip`, `panic`, `hang` (until it is asked to end), `sleep:SECONDS`, `deaf` (for ever, whatever
 //! is asked), `wait` (until the test opens the gate), `give_up` (as `hang`, but calls what it was asked a passing fault).
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
 use reveille::executor::{Executor, Job};
 use reveille::invalid::Faults;
@@ -17,6 +17,9 @@ use reveille::run::{Missed, Usage};
 use reveille::task::Action;
 use tokio::sync::watch;
 use uuid::Uuid;
+
+/// How long a start may take on a loaded machine with two cores.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What an execution was given.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,18 +46,26 @@ pub enum Ended {
 pub struct Journal(Arc<Shared>);
 
 struct Shared {
-    begun: Mutex<Vec<Begun>>,
+    begun: watch::Sender<Vec<Begun>>,
     ended: Mutex<Vec<(Uuid, Ended)>>,
     gate: watch::Sender<bool>,
 }
 
 impl Journal {
     pub fn new() -> Journal {
-        Journal(Arc::new(Shared { begun: Mutex::default(), ended: Mutex::default(), gate: watch::channel(false).0 }))
+        let (begun, gate) = (watch::channel(Vec::new()).0, watch::channel(false).0);
+        Journal(Arc::new(Shared { begun, ended: Mutex::default(), gate }))
     }
 
     pub fn begun(&self) -> Vec<Begun> {
-        self.0.begun.lock().unwrap().clone()
+        self.0.begun.borrow().clone()
+    }
+
+    /// Waits until an executor has begun with the run: it comes to that a little after the run was started.
+    pub async fn until_begun(&self, run_id: Uuid) {
+        let mut begun = self.0.begun.subscribe();
+        let has_begun = begun.wait_for(|begun| begun.iter().any(|begun| begun.run_id == run_id));
+        tokio::time::timeout(PATIENCE, has_begun).await.expect("it begins").expect("the journal is here");
     }
 
     /// How the executions of a run ended, in order.
@@ -100,14 +111,15 @@ impl Executor for Scripted {
 
     fn execute(&self, job: Job) -> BoxFuture<'_, Result<Outcome, RunError>> {
         Box::pin(async move {
-            self.journal.0.begun.lock().unwrap().push(Begun {
+            let begun = Begun {
                 run_id: job.run.id,
                 fire_key: job.run.fire_key.clone(),
                 attempt: job.run.attempt,
                 at: job.clock.now(),
                 missed: job.run.missed.clone(),
                 instance: self.instance,
-            });
+            };
+            self.journal.0.begun.send_modify(|all| all.push(begun));
             let mut watched = Watched { journal: self.journal.clone(), run_id: job.run.id, ended: Ended::Dropped };
             let result = self.act(&job).await;
             watched.ended = Ended::ByItself;
@@ -140,6 +152,12 @@ impl Scripted {
                 Err(RunError::retry("interrupted", "a connection broke"))
             }
             ("deaf", _) => std::future::pending().await,
+            ("sleep", seconds) => {
+                // counted from its start, whenever the executor comes to it
+                let length = TimeDelta::seconds(seconds.parse().expect("seconds"));
+                job.clock.sleep_until(job.run.started_at.expect("a started run") + length).await;
+                Ok(said("slept"))
+            }
             ("wait", _) => {
                 let _ = self.journal.0.gate.subscribe().wait_for(|open| *open).await;
                 Ok(said("waited"))

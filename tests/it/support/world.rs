@@ -135,6 +135,15 @@ impl World {
         assert!(done.expect("a statement") > 0, "nothing was changed by {sqlite}");
     }
 
+    /// Adds to the schema, behind the service's back: `(sqlite, postgres)`.
+    pub async fn define(&self, sqlite: &'static str, postgres: &'static str) {
+        let defined = match &self.database {
+            Kept::Sqlite => self.file().await.execute(sqlite).await.map(drop),
+            Kept::Postgres(database) => database.connect().await.execute(postgres).await.map(drop),
+        };
+        defined.expect("a definition");
+    }
+
     /// One number, asked behind the service's back.
     pub async fn number(&self, query: &'static str) -> i64 {
         let number = match &self.database {
