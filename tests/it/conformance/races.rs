@@ -51,24 +51,30 @@ struct Scene {
     parked: Option<Uuid>,
 }
 
-/// Under which policy the two meet, and whether a run waits for the slot already.
+/// Under which policy the two meet, whether a run waits for the slot already, and whether the claimed one was fired
+/// ahead of its instant.
 #[derive(Clone, Copy)]
 struct Setting {
     policy: &'static str,
     one_waits: bool,
+    fired_ahead: bool,
 }
 
 impl From<&'static str> for Setting {
     fn from(policy: &'static str) -> Setting {
-        Setting { policy, one_waits: true }
+        Setting { policy, one_waits: true, fired_ahead: false }
     }
 }
 
 fn nobody_waits(policy: &'static str) -> Setting {
-    Setting { policy, one_waits: false }
+    Setting { one_waits: false, ..policy.into() }
 }
 
-/// A task of this policy with a run that runs, one that waits for it, and one that is about to start.
+fn fired_ahead(policy: &'static str) -> Setting {
+    Setting { fired_ahead: true, ..policy.into() }
+}
+
+/// A task of this policy with a run that runs, one that waits for it, one that is about to start, and one that is ready.
 async fn scene(world: &World, setting: Setting) -> Scene {
     let task = world.task(json!({"interval": "1h", "overlap": setting.policy})).await;
     let running = world.started(&task).await;
@@ -78,8 +84,13 @@ async fn scene(world: &World, setting: Setting) -> Scene {
         world.store.start_runs(&leases(&world.claim().await), world.now() + LEASE).await.unwrap();
     }
     let is_parked = world.count(&format!("select count(*) from parked where run_id = '{parked}'")).await == 1;
+    let claim = if setting.fired_ahead {
+        world.store.fire_due(&world.ask(3600, 9)).await.unwrap().claims[0]
+    } else {
+        world.run_now(&task).await;
+        world.claim().await[0]
+    };
     world.run_now(&task).await;
-    let claim = world.claim().await[0];
     Scene { task, running, claim, parked: is_parked.then_some(parked) }
 }
 
@@ -166,6 +177,10 @@ fn start() -> Act {
         let blocked: Vec<_> = starts.blocked.iter().map(|(_, fate)| *fate).collect();
         Ok((starts.started.len(), blocked))
     })
+}
+
+fn claim() -> Act {
+    act("claim", |store, _| async move { Ok(store.claim_runs(super::world::OTHER_WORKER, START, 9).await?.len()) })
 }
 
 fn cancel(whom: fn(&Scene) -> Uuid) -> Act {
@@ -298,8 +313,8 @@ async fn a_cancel_and_a_start() {
     let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
         // a run that was started is asked to end, one that was not is cancelled; never both
         let run = world.get_run(scene.claim.lease.run_id).await;
-        let asked = told.contains(&"Asked");
-        assert_eq!(asked, run.state == RunState::Running, "{told:?}, {run:?}");
+        let (asked, started) = (told.contains(&"Asked"), told.contains(&"(1, [])"));
+        assert_eq!((asked, run.state == RunState::Running), (started, started), "{told:?}, {run:?}");
     };
     meet("allow", cancel(|scene| scene.claim.lease.run_id), start(), judge).await;
     meet("allow", start(), cancel(|scene| scene.claim.lease.run_id), judge).await;
@@ -383,6 +398,29 @@ async fn a_fire_and_a_pause_of_its_task() {
 }
 
 #[tokio::test]
+async fn a_start_ahead_of_its_instant_and_a_pause() {
+    // it runs and counts, or it was taken back and never was
+    let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
+        let started = told.contains(&"(1, [])");
+        let run = world.store.get_run(&Scope::Every, scene.claim.lease.run_id).await;
+        let fired = world.get_task(scene.task.id).await.fired;
+        assert_eq!((run.is_ok(), fired), (started, i64::from(started)), "{told:?}, {run:?}");
+    };
+    meet(fired_ahead("allow"), start(), pause(), judge).await;
+    meet(fired_ahead("allow"), pause(), start(), judge).await;
+}
+
+#[tokio::test]
+async fn two_claims_of_one_run() {
+    let judge = async |_: &World, _: &Scene, told: [&str; 2]| {
+        let mut told = told;
+        told.sort_unstable();
+        assert_eq!(told, ["0", "1"]);
+    };
+    meet("allow", claim(), claim(), judge).await;
+}
+
+#[tokio::test]
 async fn two_edits_of_one_version() {
     let judge = async |_: &World, _: &Scene, told: [&str; 2]| {
         assert_eq!(told.iter().filter(|told| **told == "2").count(), 1, "one wins: {told:?}");
@@ -395,7 +433,7 @@ async fn two_requests_with_one_key() {
     let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
         assert_eq!(told.iter().filter(|told| **told == "Done(())").count(), 1, "{told:?}");
         assert_eq!(told.iter().filter(|told| told.starts_with("Replayed")).count(), 1, "{told:?}");
-        assert_eq!(world.get_task(scene.task.id).await.run_count, 4, "{told:?}");
+        assert_eq!(world.get_task(scene.task.id).await.run_count, 5, "{told:?}");
     };
     meet("allow", run_now_once(), run_now_once(), judge).await;
 }
