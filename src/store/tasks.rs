@@ -114,16 +114,14 @@ macro_rules! lock_task {
 }
 
 impl Store {
-    /// Stores a new task as `Task::new` made it, with the nominal instant of its first fire.
+    /// Stores a new task as `Task::new` made it, with the nominal instant of its first fire; confined to its tenant.
     pub async fn create_task(
         &self,
         task: &Task,
         nominal_at: Option<DateTime<Utc>>,
         idempotency: Option<&Idempotency>,
     ) -> Result<Answer<()>, StoreError> {
-        let scope = Scope::Every;
-        on_write!(self.db, &scope, |conn| {
-            once!(conn, idempotency, task.created_at);
+        on_write!(self.db, |conn| once!(conn, idempotency, task.created_at), then Some(task.tenant_id.as_str()), {
             sqlx::query(
                 "insert into tasks (id, tenant_id, name, trigger_type, spec, status, status_reason, epoch, version,
                                     anchor_at, active_since, zone_database, created_at, updated_at)
