@@ -187,6 +187,7 @@ pub struct Run {
     #[serde(skip)]
     pub crashes: i32,
     /// How often it went back to the queue because a part of the infrastructure was away.
+    #[serde(skip)]
     pub infra_retries: i32,
     pub missed: Option<Missed>,
     pub retry_of: Option<Uuid>,

@@ -7,6 +7,7 @@
 
 #[macro_use]
 mod db;
+mod changes;
 mod connect;
 mod deliveries;
 mod examine;

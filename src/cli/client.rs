@@ -66,8 +66,10 @@ impl Client {
         self.json(self.request(Method::GET, path).query(query)).await
     }
 
+    /// Takes effect once, however often it arrives: each call has a key of its own.
     pub async fn post(&self, path: &[&str], body: &Value) -> anyhow::Result<Value> {
-        self.json(self.request(Method::POST, path).json(body)).await
+        let key = format!("{:032x}", fastrand::u128(..));
+        self.json(self.request(Method::POST, path).header("idempotency-key", key).json(body)).await
     }
 
     pub async fn put(&self, path: &[&str], body: &Value) -> anyhow::Result<Value> {
@@ -130,8 +132,14 @@ impl Client {
         serde_json::from_slice(&body).with_context(|| format!("{} did not answer in JSON", self.base))
     }
 
+    /// The answer; one that was lost on its way is asked for once more, where a key makes that safe.
     async fn answer(&self, request: RequestBuilder) -> anyhow::Result<Response> {
-        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let again = request.try_clone();
+        let response = match (request.send().await, again) {
+            (Err(error), Some(again)) if !error.is_connect() && has_key(&again) => again.send().await,
+            (answered, _) => answered,
+        };
+        let response = response.map_err(|error| self.unreachable(&error))?;
         if response.status().is_success() {
             return Ok(response);
         }
@@ -146,6 +154,11 @@ impl Client {
         Failure::new(format!("can't reach {}: {}", self.base, why))
             .hint("start the service with `reveille serve`, or set REVEILLE_URL to where it is")
     }
+}
+
+fn has_key(request: &RequestBuilder) -> bool {
+    let built = request.try_clone().and_then(|request| request.build().ok());
+    built.is_some_and(|request| request.headers().contains_key("idempotency-key"))
 }
 
 #[derive(Deserialize)]
@@ -232,6 +245,32 @@ mod tests {
     fn an_answer_that_is_no_problem_is_told_by_its_status() {
         let shown = refusal(StatusCode::BAD_GATEWAY, &Bytes::from_static(b"<html>"), true).to_string();
         assert_eq!(shown, "the service answered 502 Bad Gateway");
+    }
+
+    #[tokio::test]
+    async fn a_post_whose_answer_is_lost_is_sent_once_more_with_the_same_key() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = Client::to(&format!("http://{}", listener.local_addr().unwrap()), None).unwrap();
+        let served = async {
+            let mut keys = Vec::new();
+            for answer in ["", "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}"] {
+                let (mut socket, _) = listener.accept().await.unwrap();
+                let mut request = Vec::new();
+                while !request.ends_with(b"{\"n\":1}") {
+                    assert_ne!(socket.read_buf(&mut request).await.unwrap(), 0, "the request broke off");
+                }
+                let request = String::from_utf8(request).unwrap();
+                keys.push(request.lines().find(|line| line.starts_with("idempotency-key: ")).unwrap().to_owned());
+                socket.write_all(answer.as_bytes()).await.unwrap();
+            }
+            keys
+        };
+        let body = serde_json::json!({ "n": 1 });
+        let (keys, answer) = tokio::join!(served, client.post(&["v1", "tasks"], &body));
+        assert_eq!(answer.unwrap(), serde_json::json!({}));
+        assert_eq!(keys[0], keys[1]);
     }
 
     #[test]

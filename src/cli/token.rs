@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::client::ServiceArgs;
+use super::failure::Failure;
 use super::screen::{Screen, Tone, text_of, time_of};
 use crate::cli::Client;
 use crate::config::Environment;
@@ -80,6 +81,12 @@ async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen
     let texts = [("tenant_id", args.tenant), ("expires_at", args.expires_at)];
     body.extend(texts.into_iter().filter_map(|(key, value)| Some((key.to_owned(), json!(value?)))));
     let made = Client::new(&args.service, environment)?.post(&["v1", "tokens"], &Value::Object(body)).await?;
+    if made["token"].is_null() {
+        // the text is answered once, and that answer was lost
+        let id = text_of(&made["id"]);
+        let failure = Failure::new(format!("the token {id} was made, but its text was lost on the way"));
+        return Err(failure.hint(format!("`reveille token revoke {id}`, and make another")).into());
+    }
     if args.service.json {
         return Ok(screen.json(&made)?);
     }

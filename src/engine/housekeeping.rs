@@ -6,7 +6,7 @@ use tokio_cron_scheduler::{Job, JobScheduler};
 use crate::engine::Settings;
 use crate::store::{Store, StoreError};
 
-/// Runs forgotten in one transaction.
+/// Runs, deliveries, or answers forgotten in one transaction.
 const BATCH: i64 = 200;
 
 pub struct Housekeeping {
@@ -39,7 +39,7 @@ impl Housekeeping {
             }
         }
         while store.forget_deliveries(now - retention, BATCH).await? == BATCH as u64 {}
-        store.forget_answers(now).await?;
+        while store.forget_answers(now, BATCH).await? == BATCH as u64 {}
         Ok(forgotten)
     }
 

@@ -196,7 +196,8 @@ impl AgentStore for LeasedTranscript {
             let mut entries: Vec<Entry> = Vec::new();
             loop {
                 let from = entries.last().map_or(0, |last| last.seq + 1);
-                let page = self.store.transcript(self.lease.run_id, from, PAGE).await.map_err(refused)?;
+                let page =
+                    self.store.transcript(&Scope::Every, self.lease.run_id, from, PAGE).await.map_err(refused)?;
                 let last_page = (page.len() as i64) < PAGE;
                 entries.extend(page);
                 if last_page {

@@ -104,12 +104,28 @@ impl Body {
         }))
     }
 
+    /// The answer of an effect that has happened and that to repeat at once changes nothing (pausing, resuming,
+    /// cancelling): it is remembered in a transaction of its own, so that a repetition that comes late, when others have
+    /// acted since, is answered and takes no effect.
+    pub async fn settled(
+        &self,
+        state: &State,
+        caller: &Caller,
+        status: StatusCode,
+        answer: &impl Serialize,
+    ) -> Result<Response, ApiError> {
+        let fresh = (status, axum::Json(answer)).into_response();
+        match self.once(caller, status, answer)? {
+            None => Ok(fresh),
+            Some(once) => answered(state.store.remember_answer(&once, state.clock.now()).await?, |()| fresh),
+        }
+    }
+
     /// The answer that this request got before, if it did. Asked before anything is judged: what was right then may be
     /// refused by now (an instant that has passed), and the answer must be the same.
     pub async fn replay(&self, state: &State, caller: &Caller) -> Result<Option<Response>, ApiError> {
         let Some(key) = &self.key else { return Ok(None) };
-        let tenant = caller.scope.tenant().unwrap_or("*");
-        match state.store.recall_answer(tenant, key, &self.digest, state.clock.now()).await? {
+        match state.store.recall_answer(&caller.scope, key, &self.digest, state.clock.now()).await? {
             None => Ok(None),
             Some(answer) => answered(answer, |()| StatusCode::OK.into_response()).map(Some),
         }

@@ -3,14 +3,16 @@
 use axum::Json;
 use axum::extract::State as Held;
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 
 use crate::http::State;
 use crate::http::auth::Caller;
-use crate::http::body::{Body, only};
+use crate::http::body::{Body, answered, only};
 use crate::http::error::{ApiError, Problem};
 use crate::http::page::{Items, Page};
 use crate::http::path::Id;
 use crate::http::query::Query;
+use crate::http::runs::unwritable;
 use crate::notification::{Delivery, DeliveryState};
 use crate::store::{DeliveryFilter, StoreError};
 use crate::token::Permission;
@@ -63,7 +65,9 @@ pub async fn get_delivery(
 ///
 /// One that failed, or whose outcome is unknown, gets all its attempts anew. One that is pending is left as it is.
 #[utoipa::path(post, path = "/v1/deliveries/{id}/retry", tag = "notifications",
-    security(("bearer" = ["deliveries:write"])), params(("id" = Uuid, Path)),
+    security(("bearer" = ["deliveries:write"])),
+    params(("id" = Uuid, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     responses((status = 202, body = Delivery), (status = 409, body = Problem,
         content_type = "application/problem+json", description = "It was delivered, or is on its way")))]
 pub async fn retry_delivery(
@@ -71,16 +75,20 @@ pub async fn retry_delivery(
     caller: Caller,
     id: Id,
     body: Body,
-) -> Result<(StatusCode, Json<Delivery>), ApiError> {
+) -> Result<Response, ApiError> {
     caller.may(Permission::DeliveriesWrite)?;
     let id = id.of("delivery")?;
+    if let Some(replay) = body.replay(&state, &caller).await? {
+        return Ok(replay);
+    }
     only(&body.json_or_nothing()?, &[])?;
     let delivery = state.store.get_delivery(&caller.scope, id).await.map_err(missing)?;
     if delivery.state == DeliveryState::Pending {
-        return Ok((StatusCode::ACCEPTED, Json(delivery)));
+        return body.settled(&state, &caller, StatusCode::ACCEPTED, &delivery).await;
     }
-    let delivery = state.store.retry_delivery(&caller.scope, id).await.map_err(missing)?;
-    Ok((StatusCode::ACCEPTED, Json(delivery)))
+    let told = |again: &Delivery| body.once(&caller, StatusCode::ACCEPTED, again).map_err(unwritable);
+    let answer = state.store.retry_delivery(&caller.scope, id, told).await.map_err(missing)?;
+    answered(answer, |again| (StatusCode::ACCEPTED, Json(again)).into_response())
 }
 
 fn missing(error: StoreError) -> ApiError {

@@ -141,7 +141,9 @@ pub async fn get_transcript(
     let page = Onward::of(&mut query);
     query.done()?;
     let run = state.store.get_run(&caller.scope, id.of("run")?).await.map_err(missing)?;
-    Ok(Json(page.items(state.store.transcript(run.id, page.from, page.fetch()).await?, |entry| entry.seq)))
+    Ok(Json(
+        page.items(state.store.transcript(&caller.scope, run.id, page.from, page.fetch()).await?, |entry| entry.seq),
+    ))
 }
 
 /// Cancel a run
@@ -149,27 +151,26 @@ pub async fn get_transcript(
 /// A run that has not been started is cancelled at once; a running one is asked to end, and ends soon. To cancel a
 /// cancelled run changes nothing.
 #[utoipa::path(post, path = "/v1/runs/{id}/cancel", tag = "runs", security(("bearer" = ["runs:write"])),
-    params(("id" = Uuid, Path)),
+    params(("id" = Uuid, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     responses((status = 200, body = schema::Run, description = "It is cancelled"),
         (status = 202, body = schema::Run, description = "Its worker has been asked to end it"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "It is final already")))]
-pub async fn cancel_run(
-    Held(state): Held<State>,
-    caller: Caller,
-    id: Id,
-    body: Body,
-) -> Result<(StatusCode, Json<RunView>), ApiError> {
+pub async fn cancel_run(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
     caller.may(Permission::RunsWrite)?;
     let id = id.of("run")?;
+    if let Some(replay) = body.replay(&state, &caller).await? {
+        return Ok(replay);
+    }
     only(&body.json_or_nothing()?, &[])?;
     let before = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     if before.state == RunState::Cancelled {
-        return Ok((StatusCode::OK, Json(RunView::of(before))));
+        return body.settled(&state, &caller, StatusCode::OK, &RunView::of(before)).await;
     }
     state.store.cancel_run(&caller.scope, id, CANCELLED).await.map_err(missing)?;
     let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     let status = if run.state == RunState::Cancelled { StatusCode::OK } else { StatusCode::ACCEPTED };
-    Ok((status, Json(RunView::of(run))))
+    body.settled(&state, &caller, status, &RunView::of(run)).await
 }
 
 /// Run a run again
@@ -198,16 +199,24 @@ pub async fn retry_run(Held(state): Held<State>, caller: Caller, id: Id, body: B
         other => other.into(),
     })?;
     let run_id = id::new_id(now);
-    let key = format!("t:{id}:{run_id}");
-    let mut view = RunView::queued(&task, run_id, key, old.scheduled_for, now, old.input);
-    view.run.missed = old.missed;
-    view.run.retry_of = Some(id);
-    let once = body.once(&caller, StatusCode::CREATED, &view)?;
-    let answer = state.store.retry_run(&caller.scope, id, run_id, now, once.as_ref()).await.map_err(missing)?;
-    let place = [(header::LOCATION, format!("/v1/runs/{}", view.run.id))];
-    answered(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
+    let view = |fire_key: &str| {
+        let key = fire_key.to_owned();
+        let mut view = RunView::queued(&task, run_id, key, old.scheduled_for, now, old.input.clone());
+        view.run.missed = old.missed.clone();
+        view.run.retry_of = Some(id);
+        view
+    };
+    let told = |fire_key: &str| body.once(&caller, StatusCode::CREATED, &view(fire_key)).map_err(unwritable);
+    let answer = state.store.retry_run(&caller.scope, id, run_id, now, told).await.map_err(missing)?;
+    let place = [(header::LOCATION, format!("/v1/runs/{run_id}"))];
+    answered(answer, |fire_key| (StatusCode::CREATED, place, Json(view(&fire_key))).into_response())
 }
 
 pub(super) fn missing(error: StoreError) -> ApiError {
     ApiError::of_store(error, "run")
+}
+
+/// An answer that can't be written down, met inside the store's call.
+pub(super) fn unwritable(error: ApiError) -> StoreError {
+    StoreError::Corrupt(format!("the answer can't be remembered: {error:?}"))
 }

@@ -166,7 +166,7 @@ impl Follower {
     async fn read(&mut self) -> Result<(), StoreError> {
         // the state first: a final run has no later entry
         let run = self.state.store.get_run(&self.caller.scope, self.id).await?;
-        let entries = self.state.store.transcript(self.id, self.next_seq, ENTRIES).await?;
+        let entries = self.state.store.transcript(&self.caller.scope, self.id, self.next_seq, ENTRIES).await?;
         for entry in &entries {
             self.tell(entry);
         }

@@ -93,7 +93,7 @@ pub async fn list_tasks(
     let scope = caller.narrowed(tenant.as_deref())?;
     let tasks = page.items(state.store.list_tasks(&scope, &filter).await?, |task| task.id);
     let ids: Vec<Uuid> = tasks.items.iter().map(|task| task.id).collect();
-    let runs = state.store.last_runs(&ids).await?;
+    let runs = state.store.last_runs(&scope, &ids).await?;
     Ok(Json(tasks.map(|task| {
         let last = runs.iter().find(|run| run.task_id == Some(task.id));
         task.view(last.map(LastRun::of))
@@ -112,7 +112,7 @@ pub async fn get_task(
     caller.may(Permission::TasksRead)?;
     query.done()?;
     let task = state.store.get_task(&caller.scope, id.of("task")?).await.map_err(missing)?;
-    shown(&state, &task).await
+    shown(&state, &caller, &task).await
 }
 
 /// Change a task
@@ -145,7 +145,7 @@ pub async fn update_task(
         match state.store.change_task(&caller.scope, id, &edit).await {
             // somebody else was faster; without a version the last one wins
             Err(StoreError::Conflict(_)) if version.is_none() => continue,
-            changed => return committed(&state, changed).await,
+            changed => return shown(&state, &caller, &changed.map_err(missing)?).await,
         }
     }
     Err(ApiError::Conflict("the task is being changed by others all the time; try again".into()))
@@ -166,16 +166,15 @@ pub async fn delete_task(Held(state): Held<State>, caller: Caller, id: Id) -> Re
 ///
 /// Nothing fires until it is resumed. A task that is paused stays so.
 #[utoipa::path(post, path = "/v1/tasks/{id}/pause", tag = "tasks", security(("bearer" = ["tasks:write"])),
-    params(("id" = Uuid, Path)), request_body = Option<schema::Pause>,
+    params(("id" = Uuid, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Pause>,
     responses((status = 200, body = schema::Task)))]
-pub async fn pause_task(
-    Held(state): Held<State>,
-    caller: Caller,
-    id: Id,
-    body: Body,
-) -> Result<Json<TaskView>, ApiError> {
+pub async fn pause_task(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
     caller.may(Permission::TasksWrite)?;
     let id = id.of("task")?;
+    if let Some(replay) = body.replay(&state, &caller).await? {
+        return Ok(replay);
+    }
     let value = body.json_or_nothing()?;
     only(&value, &["reason"])?;
     let reason = match value.get("reason") {
@@ -187,25 +186,26 @@ pub async fn pause_task(
         }
     };
     let changed = state.store.change_task(&caller.scope, id, &TaskChange::Pause { reason }).await;
-    committed(&state, changed).await
+    let Json(view) = shown(&state, &caller, &changed.map_err(missing)?).await?;
+    body.settled(&state, &caller, StatusCode::OK, &view).await
 }
 
 /// Resume a task
 ///
 /// What it missed while it was paused is not caught up, unless its trigger says so.
 #[utoipa::path(post, path = "/v1/tasks/{id}/resume", tag = "tasks", security(("bearer" = ["tasks:write"])),
-    params(("id" = Uuid, Path)), responses((status = 200, body = schema::Task)))]
-pub async fn resume_task(
-    Held(state): Held<State>,
-    caller: Caller,
-    id: Id,
-    body: Body,
-) -> Result<Json<TaskView>, ApiError> {
+    params(("id" = Uuid, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), responses((status = 200, body = schema::Task)))]
+pub async fn resume_task(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
     caller.may(Permission::TasksWrite)?;
     let id = id.of("task")?;
+    if let Some(replay) = body.replay(&state, &caller).await? {
+        return Ok(replay);
+    }
     only(&body.json_or_nothing()?, &[])?;
     let changed = state.store.change_task(&caller.scope, id, &TaskChange::Resume).await;
-    committed(&state, changed).await
+    let Json(view) = shown(&state, &caller, &changed.map_err(missing)?).await?;
+    body.settled(&state, &caller, StatusCode::OK, &view).await
 }
 
 /// Run a task now
@@ -262,15 +262,9 @@ pub async fn backfill_task(Held(state): Held<State>, caller: Caller, id: Id, bod
 }
 
 /// The task as it is shown, with its newest run.
-async fn shown(state: &State, task: &Task) -> Result<Json<TaskView>, ApiError> {
-    let runs = state.store.last_runs(&[task.id]).await?;
+async fn shown(state: &State, caller: &Caller, task: &Task) -> Result<Json<TaskView>, ApiError> {
+    let runs = state.store.last_runs(&caller.scope, &[task.id]).await?;
     Ok(Json(task.view(runs.first().map(LastRun::of))))
-}
-
-/// What a change made, told to the services and to the caller.
-async fn committed(state: &State, changed: Result<Task, StoreError>) -> Result<Json<TaskView>, ApiError> {
-    let task = changed.map_err(missing)?;
-    shown(state, &task).await
 }
 
 fn missing(error: StoreError) -> ApiError {

@@ -53,6 +53,14 @@ impl Words {
     }
 }
 
+/// Subject and text of the notice that a task keeps failing and is paused.
+pub fn paused(task_name: &str, failures: u32) -> (String, String) {
+    let text = format!(
+        "The task \"{task_name}\" failed {failures} times in a row and is paused now. It fires again once it is resumed."
+    );
+    (format!("Paused: {task_name}"), text)
+}
+
 fn literal(delivery: &Delivery, name: &str) -> (String, String) {
     let subject = delivery.subject.clone().unwrap_or_else(|| format!("Message from {name}"));
     (subject, delivery.text.clone().unwrap_or_default())

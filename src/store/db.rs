@@ -72,6 +72,28 @@ macro_rules! on_write {
     ($db:expr, |$conn:ident| $body:expr) => {
         on_write!($db, &$crate::id::Scope::Every, |$conn| $body)
     };
+    // what the engine writes first, and then what belongs to one tenant (`None`: to nobody), confined to it
+    ($db:expr, |$conn:ident| $first:expr, then $tenant:expr, $body:expr) => {
+        match &$db {
+            $crate::store::db::Db::Postgres(pool) => {
+                let mut held = pool.begin().await?;
+                let $conn = &mut *held;
+                let () = $first;
+                $crate::store::db::confine_to(&mut *$conn, $tenant).await?;
+                let written = $body;
+                held.commit().await?;
+                written
+            }
+            $crate::store::db::Db::Sqlite { writer, .. } => {
+                let mut held = writer.begin_with("begin immediate").await?;
+                let $conn = &mut *held;
+                let () = $first;
+                let written = $body;
+                held.commit().await?;
+                written
+            }
+        }
+    };
     ($db:expr, $scope:expr, |$conn:ident| $body:expr) => {
         match &$db {
             $crate::store::db::Db::Postgres(pool) => {
@@ -95,7 +117,12 @@ macro_rules! on_write {
 
 /// Tells Postgres for the rest of this transaction whose rows may be seen. Sessions start as the engine's: `*`.
 pub(super) async fn confine(conn: &mut sqlx::PgConnection, scope: &Scope) -> Result<(), StoreError> {
-    if let Some(tenant) = scope.tenant() {
+    confine_to(conn, scope.tenant()).await
+}
+
+/// The same by the tenant's name; `None` confines to nothing.
+pub(super) async fn confine_to(conn: &mut sqlx::PgConnection, tenant: Option<&str>) -> Result<(), StoreError> {
+    if let Some(tenant) = tenant {
         sqlx::query("select set_config('reveille.tenant', $1, true)").bind(tenant).execute(conn).await?;
     }
     Ok(())

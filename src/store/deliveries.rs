@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::id::Scope;
 use crate::notification::{Claim, Delivery, DeliveryEvent, DeliveryState, Kind, Mark, NewDelivery};
 use crate::store::hot::Hot;
+use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::text::{optional, text};
 use crate::store::{NEXT_TOKEN, Split, Store, StoreError, Topic};
 
@@ -99,7 +100,7 @@ impl Store {
     /// Puts one message into the outbox; none where its key is taken.
     pub async fn post_delivery(&self, delivery: &NewDelivery) -> Result<(), StoreError> {
         let now = self.clock.now();
-        on_write!(self.db, |conn| conn.post(&[delivery], now).await?);
+        on_write!(self.db, |conn| (), then Some(delivery.tenant_id.as_str()), conn.post(&[delivery], now).await?);
         self.hint(Topic::Outbox);
         Ok(())
     }
@@ -224,27 +225,39 @@ impl Store {
         rows.into_iter().map(DeliveryRow::delivery).collect()
     }
 
-    /// Sends a failed or doubtful delivery again, with all its attempts before it.
-    pub async fn retry_delivery(&self, scope: &Scope, id: Uuid) -> Result<Delivery, StoreError> {
+    /// Sends a failed or doubtful delivery again, with all its attempts before it; answers how it stands then. `told`
+    /// makes the answer that is remembered in the same transaction.
+    pub async fn retry_delivery(
+        &self,
+        scope: &Scope,
+        id: Uuid,
+        told: impl Fn(&Delivery) -> Result<Option<Idempotency>, StoreError> + Send + Sync,
+    ) -> Result<Answer<Delivery>, StoreError> {
         let now = self.clock.now();
-        let delivery = self.get_delivery(scope, id).await?;
+        let before = self.get_delivery(scope, id).await?;
         let state =
-            delivery.state.on(DeliveryEvent::Again).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
-        let changed = on_write!(self.db, scope, |conn| {
-            sqlx::query("update deliveries set state = $3, attempts = 0, next_at = $4 where id = $1 and state = $2")
-                .bind(id)
-                .bind(delivery.state.as_str())
-                .bind(state.as_str())
-                .bind(now)
-                .execute(conn)
-                .await?
-                .rows_affected()
+            before.state.on(DeliveryEvent::Again).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
+        let again = Delivery { state, attempts: 0, next_at: Some(now), ..before.clone() };
+        let idempotency = told(&again)?;
+        on_write!(self.db, |conn| once!(conn, idempotency.as_ref(), now), then scope.tenant(), {
+            let changed = sqlx::query(
+                "update deliveries set state = $3, attempts = 0, next_at = $4
+                  where id = $1 and state = $2 and ($5 is null or tenant_id = $5)",
+            )
+            .bind(id)
+            .bind(before.state.as_str())
+            .bind(state.as_str())
+            .bind(now)
+            .bind(scope.tenant())
+            .execute(&mut *conn)
+            .await?
+            .rows_affected();
+            if changed == 0 {
+                return Err(StoreError::Conflict("the delivery has changed meanwhile".into()));
+            }
         });
-        if changed == 0 {
-            return Err(StoreError::Conflict("the delivery has changed meanwhile".into()));
-        }
         self.hint(Topic::Outbox);
-        self.get_delivery(scope, id).await
+        Ok(Answer::Done(again))
     }
 
     /// How many deliveries are pending.

@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use crate::id::Scope;
 use crate::notification::delivery::{channels, dedupe};
-use crate::notification::{Kind, NewDelivery, Recipient};
+use crate::notification::{Kind, NewDelivery, Recipient, wording};
 use crate::store::{Store, StoreError, Topic};
 use crate::task::change::TaskChange;
 use crate::task::{Output, Task, TaskStatus};
@@ -56,6 +56,7 @@ fn paused_notice(task: &Task, failures: u32, recipient: Option<&Recipient>) -> O
     };
     let order = channels(output, recipient);
     let (first, rest) = order.split_first()?;
+    let (subject, text) = wording::paused(&task.name, failures);
     Some(NewDelivery {
         tenant_id: task.tenant_id.clone(),
         recipient: task.tenant_id.clone(),
@@ -64,10 +65,7 @@ fn paused_notice(task: &Task, failures: u32, recipient: Option<&Recipient>) -> O
         dedupe_key: dedupe::notice("paused", task.id, task.version),
         run_id: None,
         kind: Kind::Notice,
-        subject: Some(format!("Paused: {}", task.name)),
-        text: Some(format!(
-            "The task \"{}\" failed {failures} times in a row and is paused now. It fires again once it is resumed.",
-            task.name
-        )),
+        subject: Some(subject),
+        text: Some(text),
     })
 }

@@ -4,6 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 use sqlx::types::Json;
 
+use crate::id::Scope;
 use crate::store::text::text;
 use crate::store::{Store, StoreError};
 
@@ -96,21 +97,21 @@ pub(super) fn expiry(now: DateTime<Utc>) -> DateTime<Utc> {
 }
 
 impl Store {
-    /// What a request with this key was answered before `now`, if it was. For callers who must not judge a repetition
+    /// What a request of this caller with this key was answered before `now`, if it was. For callers who must not judge a repetition
     /// anew; the effect's own transaction asks again.
     pub async fn recall_answer(
         &self,
-        tenant: &str,
+        scope: &Scope,
         key: &str,
         digest: &[u8],
         now: DateTime<Utc>,
     ) -> Result<Option<Answer<()>>, StoreError> {
-        let row: Option<Remembered> = on_read!(self.db, |conn| {
+        let row: Option<Remembered> = on_read!(self.db, scope, |conn| {
             sqlx::query_as(
                 "select request_digest, status, body from idempotency
                   where tenant_id = $1 and key = $2 and expires_at > $3",
             )
-            .bind(text(tenant))
+            .bind(scope.tenant().unwrap_or("*"))
             .bind(text(key))
             .bind(now)
             .fetch_optional(conn)
@@ -119,10 +120,29 @@ impl Store {
         Ok(row.map(|row| row.answer(digest)))
     }
 
-    /// Forgets answers that have expired; returns how many.
-    pub async fn forget_answers(&self, now: DateTime<Utc>) -> Result<u64, StoreError> {
+    /// Remembers the answer of an effect that has its own transaction and may be repeated; answers with the one that is
+    /// remembered already.
+    pub async fn remember_answer(
+        &self,
+        idempotency: &Idempotency,
+        now: DateTime<Utc>,
+    ) -> Result<Answer<()>, StoreError> {
+        on_write!(self.db, |conn| once!(conn, Some(idempotency), now));
+        Ok(Answer::Done(()))
+    }
+
+    /// Forgets up to `limit` answers that have expired; returns how many.
+    pub async fn forget_answers(&self, now: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
         Ok(on_write!(self.db, |conn| {
-            sqlx::query("delete from idempotency where expires_at <= $1").bind(now).execute(conn).await?.rows_affected()
+            sqlx::query(
+                "delete from idempotency where (tenant_id, key) in (
+                    select tenant_id, key from idempotency where expires_at <= $1 order by expires_at limit $2)",
+            )
+            .bind(now)
+            .bind(limit)
+            .execute(conn)
+            .await?
+            .rows_affected()
         }))
     }
 }

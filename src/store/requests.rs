@@ -49,8 +49,22 @@ macro_rules! record {
             .bind(made)
             .execute(&mut *$conn)
             .await?;
+        made
     }};
 }
+
+/// How often a retry looks for a number again that another one took meanwhile.
+const RETRY_TRIES: usize = 5;
+
+/// The least number that no retry of a run has: one look into the unique index per retry that it had.
+const NEXT_RETRY: &str = "
+    with recursive taken (n) as (
+        select 0
+        union all
+        select n + 1 from taken
+         where exists (select 1 from runs where task_id = $1 and fire_key = $2 || cast(taken.n + 1 as text))
+    )
+    select cast(max(n) + 1 as bigint) from taken";
 
 /// A run moves between queue and parked ones once in a while, and not this often while one looks.
 const CANCEL_TRIES: usize = 5;
@@ -121,16 +135,16 @@ impl Store {
         Ok(Answer::Done(()))
     }
 
-    /// Records a new run for a final one. The old one stays as it is. `run_id` and `now` come from the caller, who answers
-    /// with them.
+    /// Records a new run for a final one, which stays as it is; answers the new one's fire key, `t:<run id>:<n>`.
+    /// `run_id` and `now` come from the caller; `told` makes the answer that is remembered, once the key is known.
     pub async fn retry_run(
         &self,
         scope: &Scope,
         id: Uuid,
         run_id: Uuid,
         now: DateTime<Utc>,
-        idempotency: Option<&Idempotency>,
-    ) -> Result<Answer<()>, StoreError> {
+        told: impl Fn(&str) -> Result<Option<Idempotency>, StoreError> + Send + Sync,
+    ) -> Result<Answer<String>, StoreError> {
         let old = self.get_run(scope, id).await?;
         if !old.state.is_final() {
             return Err(StoreError::Conflict(format!("the run is {}, so it can't be retried yet", old.state.as_str())));
@@ -140,20 +154,46 @@ impl Store {
             StoreError::NotFound => StoreError::Conflict("the task of the run was deleted".into()),
             other => other,
         })?;
-        on_write!(self.db, scope, |conn| {
-            once!(conn, idempotency, now);
-            let key = format!("t:{id}:{run_id}");
-            let run = NewRun {
-                id: run_id,
-                retry_of: Some(id),
-                missed: old.missed,
-                input: old.input,
-                ..NewRun::queued(&task, key, old.scheduled_for, now)
+        let retry = NewRun {
+            id: run_id,
+            retry_of: Some(id),
+            missed: old.missed,
+            input: old.input,
+            ..NewRun::queued(&task, String::new(), old.scheduled_for, now)
+        };
+        for _ in 0..RETRY_TRIES {
+            let answer = match self.try_retry(scope, task_id, &retry, &told).await? {
+                Answer::Done(None) => continue,
+                Answer::Done(Some(key)) => Answer::Done(key),
+                Answer::Replayed { status, body } => Answer::Replayed { status, body },
+                Answer::Mismatch => Answer::Mismatch,
             };
-            record!(self.db, conn, task_id, [run], now, 1_i32, None);
-        });
-        self.hint(Topic::Queue);
-        Ok(Answer::Done(()))
+            self.hint(Topic::Queue);
+            return Ok(answer);
+        }
+        Err(StoreError::Conflict("the run is being retried by others all the time".into()))
+    }
+
+    /// One try; `None` where another retry took the number meanwhile: nothing was written.
+    async fn try_retry(
+        &self,
+        scope: &Scope,
+        task_id: Uuid,
+        retry: &NewRun,
+        told: &(impl Fn(&str) -> Result<Option<Idempotency>, StoreError> + Send + Sync),
+    ) -> Result<Answer<Option<String>>, StoreError> {
+        Ok(on_write!(self.db, scope, |conn| {
+            let prefix = format!("t:{}:", retry.retry_of.unwrap_or_default());
+            let n: i64 = sqlx::query_scalar(NEXT_RETRY).bind(task_id).bind(&prefix).fetch_one(&mut *conn).await?;
+            let key = format!("{prefix}{n}");
+            let idempotency = told(&key)?;
+            once!(conn, idempotency.as_ref(), retry.created_at);
+            let run = NewRun { fire_key: key.clone(), ..retry.clone() };
+            if record!(self.db, conn, task_id, [run], retry.created_at, 1_i32, None) == 0 {
+                return Ok(Answer::Done(None));
+            }
+            Answer::Done(Some(key))
+        }))
     }
 
     /// Cancels a run that has not been started, or asks the worker of a running one to end it.

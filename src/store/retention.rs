@@ -9,7 +9,7 @@ impl Store {
     /// Deletes up to `limit` finished runs that were recorded before `before`, with what belongs to them; answers how
     /// many. Ids carry their time (UUIDv7), so the primary key finds the oldest.
     pub async fn forget_runs(&self, before: DateTime<Utc>, limit: i64) -> Result<usize, StoreError> {
-        let bound = oldest_id(before);
+        let bound = oldest_id(before.timestamp_millis());
         Ok(on_write!(self.db, |conn| {
             let old: Vec<Uuid> = sqlx::query_scalar(
                 "select id from runs
@@ -44,7 +44,7 @@ impl Store {
                        and not exists (select 1 from runs r where r.id = d.run_id)
                      order by d.id limit $2)",
             )
-            .bind(oldest_id(before))
+            .bind(oldest_id(before.timestamp_millis()))
             .bind(limit)
             .execute(conn)
             .await?
@@ -53,8 +53,8 @@ impl Store {
     }
 }
 
-/// The least UUIDv7 of an instant.
-fn oldest_id(instant: DateTime<Utc>) -> Uuid {
-    let millis = instant.timestamp_millis().max(0) as u64;
+/// The least UUIDv7 of a millisecond since 1970; an instant that no id can carry counts as the nearest that one can.
+pub(super) fn oldest_id(millis: i64) -> Uuid {
+    let millis = millis.clamp(0, (1 << 48) - 1) as u64;
     uuid::Builder::from_unix_timestamp_millis(millis, &[0; 10]).into_uuid()
 }

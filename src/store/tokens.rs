@@ -60,14 +60,13 @@ macro_rules! select_token {
 }
 
 impl Store {
-    /// Stores a new token.
+    /// Stores a new token, confined to its tenant.
     pub async fn create_token(
         &self,
         token: &StoredToken,
         idempotency: Option<&Idempotency>,
     ) -> Result<Answer<()>, StoreError> {
-        on_write!(self.db, |conn| {
-            once!(conn, idempotency, token.created_at);
+        on_write!(self.db, |conn| once!(conn, idempotency, token.created_at), then token.tenant_id.as_deref(), {
             sqlx::query(
                 "insert into tokens (id, tenant_id, name, hash, scopes, created_at, expires_at)
                  values ($1, $2, $3, $4, $5, $6, $7)",

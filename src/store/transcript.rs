@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 use sqlx::types::Json;
 use uuid::Uuid;
 
+use crate::id::Scope;
 use crate::run::Usage;
 use crate::run::transcript::{Entry, FORMAT, Message};
 use crate::store::lease::Lease;
@@ -106,17 +107,27 @@ impl Store {
         Ok(Usage { turns, tool_calls, input_tokens, output_tokens, cost_micros })
     }
 
-    /// The transcript from entry `from` on, at most `limit` entries, in order. Whose run it is, is the caller's to ask.
-    pub async fn transcript(&self, run_id: Uuid, from: i64, limit: i64) -> Result<Vec<Entry>, StoreError> {
+    /// The transcript from entry `from` on, at most `limit` entries, in order; nothing of a run outside the scope.
+    pub async fn transcript(
+        &self,
+        scope: &Scope,
+        run_id: Uuid,
+        from: i64,
+        limit: i64,
+    ) -> Result<Vec<Entry>, StoreError> {
         let rows: Vec<TurnRow> = on_read!(self.db, |conn| {
             sqlx::query_as(
                 "select seq, turn, format, body, turns, tool_calls, input_tokens, output_tokens, cost_micros,
                         duration_ms, created_at
-                   from turns where run_id = $1 and seq >= $2 order by seq limit $3",
+                   from turns
+                  where run_id = $1 and seq >= $2
+                    and ($4 is null or exists (select 1 from runs where id = $1 and tenant_id = $4))
+                  order by seq limit $3",
             )
             .bind(run_id)
             .bind(from)
             .bind(limit)
+            .bind(scope.tenant())
             .fetch_all(conn)
             .await?
         });

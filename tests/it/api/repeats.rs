@@ -1,5 +1,7 @@
 //! A request that is sent twice with one `Idempotency-Key` takes effect once, and is answered the same.
 
+use chrono::TimeDelta;
+use reveille::notification::{Kind, Mark, NewDelivery};
 use serde_json::{Value, json};
 
 use super::service::{ADMIN, Api, daily_of, on_both};
@@ -11,6 +13,8 @@ on_both! {
     a_refused_request_uses_up_no_key
     runs_backfills_and_retries_are_made_once
     the_text_of_a_token_is_never_repeated
+    a_late_repetition_of_a_pause_a_resume_or_a_cancel_takes_no_effect
+    a_delivery_is_sent_again_once_for_each_key
 }
 
 async fn post(api: &Api, path: &str, key: &str, body: Value) -> (u16, String, Value) {
@@ -89,4 +93,55 @@ async fn the_text_of_a_token_is_never_repeated(api: Api) {
     assert!(made["token"].as_str().unwrap().starts_with("rv_admin_"));
     let (status, replayed, again) = post(&api, "/v1/tokens", "k", wish).await;
     assert_eq!((status, replayed.as_str(), &again["token"], &again["id"]), (201, "true", &Value::Null, &made["id"]));
+}
+
+async fn a_late_repetition_of_a_pause_a_resume_or_a_cancel_takes_no_effect(api: Api) {
+    let task = api.admin("POST", "/v1/tasks", Some(daily_of("ann"))).await.expect(201);
+    let place = format!("/v1/tasks/{}", task["id"].as_str().unwrap());
+    let (pause, resume) = (format!("{place}/pause"), format!("{place}/resume"));
+    let (status, replayed, paused) = post(&api, &pause, "p", json!({ "reason": "holiday" })).await;
+    assert_eq!((status, replayed.as_str(), &paused["status"]), (200, "", &json!("paused")));
+    let (_, _, resumed) = post(&api, &resume, "r", json!({})).await;
+    assert_eq!(resumed["status"], "active");
+    assert_eq!(post(&api, &pause, "p", json!({ "reason": "holiday" })).await, (200, "true".into(), paused));
+    assert_eq!(api.admin("GET", &place, None).await.expect(200)["status"], "active");
+    api.admin("POST", &pause, None).await.expect(200);
+    assert_eq!(post(&api, &resume, "r", json!({})).await, (200, "true".into(), resumed));
+    assert_eq!(api.admin("GET", &place, None).await.expect(200)["status"], "paused");
+
+    let run = api.admin("POST", &format!("{place}/run"), None).await.expect(201);
+    let cancel = format!("/v1/runs/{}/cancel", run["id"].as_str().unwrap());
+    let (status, _, cancelled) = post(&api, &cancel, "c", json!({})).await;
+    assert_eq!((status, &cancelled["state"]), (200, &json!("cancelled")));
+    assert_eq!(post(&api, &cancel, "c", json!({})).await, (200, "true".into(), cancelled));
+    assert_eq!(post(&api, &pause, "c", json!({})).await.0, 422, "the key stands for the cancel");
+}
+
+async fn a_delivery_is_sent_again_once_for_each_key(api: Api) {
+    let message = NewDelivery {
+        tenant_id: "ann".into(),
+        recipient: "ann".into(),
+        channel: "email".into(),
+        fallback: Vec::new(),
+        dedupe_key: "notice:x:1".into(),
+        run_id: None,
+        kind: Kind::Message,
+        subject: None,
+        text: Some("There you are".into()),
+    };
+    api.store.post_delivery(&message).await.unwrap();
+    let fail = async || {
+        let until = api.store.clock().now() + TimeDelta::seconds(60);
+        let claim = api.store.claim_deliveries(until, 1).await.unwrap().pop().expect("a due delivery");
+        let mark = Mark::Failed { error: "no such mailbox".into(), fall_back: None };
+        api.store.mark_delivery(&claim, &mark).await.unwrap();
+        claim.delivery.id
+    };
+    let place = format!("/v1/deliveries/{}", fail().await);
+    let (status, replayed, again) = post(&api, &format!("{place}/retry"), "k", json!({})).await;
+    assert_eq!((status, replayed.as_str(), &again["state"]), (202, "", &json!("pending")));
+    assert_eq!(api.admin("GET", &place, None).await.expect(200), again);
+    fail().await;
+    assert_eq!(post(&api, &format!("{place}/retry"), "k", json!({})).await, (202, "true".into(), again));
+    assert_eq!(api.admin("GET", &place, None).await.expect(200)["state"], "failed");
 }

@@ -3,7 +3,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::id::Scope;
 use reveille::notification::{Claim, Delivery, DeliveryState, Kind, Mark, NewDelivery};
-use reveille::store::{DeliveryFilter, StoreError};
+use reveille::store::{Answer, DeliveryFilter, StoreError};
 use uuid::Uuid;
 
 use super::world::{START, World};
@@ -212,7 +212,10 @@ async fn a_failed_or_doubtful_one_is_sent_again(world: &World) {
         let claimed = claim(world).await.remove(0);
         world.store.mark_delivery(&claimed, &mark).await.unwrap();
         world.pass(5);
-        let again = world.store.retry_delivery(&Scope::Every, posted.id).await.unwrap();
+        let Answer::Done(again) = world.store.retry_delivery(&Scope::Every, posted.id, |_| Ok(None)).await.unwrap()
+        else {
+            panic!("no key was sent")
+        };
         assert_eq!((again.state, again.attempts, again.next_at), (DeliveryState::Pending, 0, Some(world.now())));
         assert_eq!(again, get(world, posted.id).await);
         let claimed = claim(world).await.remove(0);
@@ -223,14 +226,14 @@ async fn a_failed_or_doubtful_one_is_sent_again(world: &World) {
 async fn what_is_pending_or_delivered_is_not_sent_again(world: &World) {
     let posted = post(world, &message("k")).await;
     for _ in 0..2 {
-        let refused = world.store.retry_delivery(&Scope::Every, posted.id).await;
+        let refused = world.store.retry_delivery(&Scope::Every, posted.id, |_| Ok(None)).await;
         assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
         if let [claimed] = claim(world).await.as_slice() {
             world.store.mark_delivery(claimed, &Mark::Delivered { provider_id: None }).await.unwrap();
         }
     }
     assert_eq!(get(world, posted.id).await.state, DeliveryState::Delivered);
-    let nobody = world.store.retry_delivery(&Scope::Every, Uuid::nil()).await;
+    let nobody = world.store.retry_delivery(&Scope::Every, Uuid::nil(), |_| Ok(None)).await;
     assert!(matches!(nobody, Err(StoreError::NotFound)), "{nobody:?}");
 }
 

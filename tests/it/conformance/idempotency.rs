@@ -6,7 +6,7 @@ use reveille::store::{Answer, Idempotency, StoreError, StoredToken};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::world::{START, World, new_task};
+use super::world::{START, World, new_task, only};
 
 on_both!(
     every_effect_with_a_key_happens_once_and_is_answered_alike,
@@ -15,6 +15,7 @@ on_both!(
     an_answer_is_forgotten_after_a_day,
     an_effect_that_fails_leaves_its_key_free,
     of_two_at_once_one_takes_effect,
+    an_answer_is_remembered_after_an_effect_that_may_be_repeated,
 );
 
 fn key(tenant: &str, key: &str, digest: u8) -> Idempotency {
@@ -29,6 +30,15 @@ fn key(tenant: &str, key: &str, digest: u8) -> Idempotency {
 
 fn replay(of: &Idempotency) -> Answer<()> {
     Answer::Replayed { status: 201, body: of.body.clone() }
+}
+
+/// Without what it answers when it takes effect.
+fn done<T>(answer: Answer<T>) -> Answer<()> {
+    match answer {
+        Answer::Done(_) => Answer::Done(()),
+        Answer::Replayed { status, body } => Answer::Replayed { status, body },
+        Answer::Mismatch => Answer::Mismatch,
+    }
 }
 
 fn token() -> StoredToken {
@@ -56,12 +66,15 @@ async fn every_effect_with_a_key_happens_once_and_is_answered_alike(world: &Worl
             store.create_task(&task, nominal, Some(&keys[0])).await,
             store.run_now(&Scope::Every, task_id, new_id(START), None, START, Some(&keys[1])).await,
             store.backfill(&Scope::Every, task_id, new_id(START), &[START], Some(&keys[2])).await,
-            store.retry_run(&Scope::Every, ended.run.id, new_id(START), START, Some(&keys[3])).await,
+            store
+                .retry_run(&Scope::Every, ended.run.id, new_id(START), START, |_| Ok(Some(keys[3].clone())))
+                .await
+                .map(done),
             store.create_token(&token(), Some(&keys[4])).await,
         ];
         for (key, answer) in keys.iter().zip(answers) {
             assert_eq!(answer.unwrap(), if round == 0 { Answer::Done(()) } else { replay(key) }, "{}", key.key);
-            let recalled = store.recall_answer("a", &key.key, &key.digest, START).await.unwrap();
+            let recalled = store.recall_answer(&only("a"), &key.key, &key.digest, START).await.unwrap();
             assert_eq!(recalled, Some(replay(key)));
         }
         assert_eq!(world.count(rows).await, 2 + 5);
@@ -74,14 +87,14 @@ async fn the_same_key_for_another_request_is_refused(world: &World) {
     world.store.create_token(&token(), Some(&first)).await.unwrap();
     assert_eq!(world.store.create_token(&token(), Some(&key("a", "k", 2))).await.unwrap(), Answer::Mismatch);
     assert_eq!(world.count("select count(*) from tokens").await, 1);
-    let recalled = world.store.recall_answer("a", "k", &[2; 32], START).await.unwrap();
+    let recalled = world.store.recall_answer(&only("a"), "k", &[2; 32], START).await.unwrap();
     assert_eq!(recalled, Some(Answer::Mismatch));
-    assert_eq!(world.store.recall_answer("a", "other", &[1; 32], START).await.unwrap(), None);
+    assert_eq!(world.store.recall_answer(&only("a"), "other", &[1; 32], START).await.unwrap(), None);
 }
 
 async fn keys_of_different_tenants_never_meet(world: &World) {
-    for tenant in ["a", "b", "*"] {
-        assert_eq!(world.store.recall_answer(tenant, "k", &[1; 32], START).await.unwrap(), None);
+    for (tenant, scope) in [("a", only("a")), ("b", only("b")), ("*", Scope::Every)] {
+        assert_eq!(world.store.recall_answer(&scope, "k", &[1; 32], START).await.unwrap(), None);
         let done = world.store.create_token(&token(), Some(&key(tenant, "k", 1))).await.unwrap();
         assert_eq!(done, Answer::Done(()));
     }
@@ -92,16 +105,19 @@ async fn an_answer_is_forgotten_after_a_day(world: &World) {
     let before = day - TimeDelta::milliseconds(1);
     let first = key("a", "k", 1);
     world.store.create_token(&token(), Some(&first)).await.unwrap();
-    assert_eq!(world.store.recall_answer("a", "k", &[1; 32], before).await.unwrap(), Some(replay(&first)));
-    assert_eq!(world.store.recall_answer("a", "k", &[1; 32], day).await.unwrap(), None);
+    assert_eq!(world.store.recall_answer(&only("a"), "k", &[1; 32], before).await.unwrap(), Some(replay(&first)));
+    assert_eq!(world.store.recall_answer(&only("a"), "k", &[1; 32], day).await.unwrap(), None);
     // an expired entry counts as none, whether it was cleaned away or not
     let late = StoredToken { created_at: day, ..token() };
     let second = key("a", "k", 2);
     assert_eq!(world.store.create_token(&late, Some(&second)).await.unwrap(), Answer::Done(()));
-    assert_eq!(world.store.recall_answer("a", "k", &[2; 32], day).await.unwrap(), Some(replay(&second)));
+    assert_eq!(world.store.recall_answer(&only("a"), "k", &[2; 32], day).await.unwrap(), Some(replay(&second)));
     world.store.create_token(&token(), Some(&key("a", "other", 1))).await.unwrap();
-    assert_eq!(world.store.forget_answers(before).await.unwrap(), 0);
-    assert_eq!(world.store.forget_answers(day).await.unwrap(), 1);
+    assert_eq!(world.store.forget_answers(before, 9).await.unwrap(), 0);
+    world.store.create_token(&token(), Some(&key("a", "third", 1))).await.unwrap();
+    assert_eq!(world.store.forget_answers(day, 1).await.unwrap(), 1);
+    assert_eq!(world.store.forget_answers(day, 9).await.unwrap(), 1);
+    assert_eq!(world.store.forget_answers(day, 9).await.unwrap(), 0);
     assert_eq!(world.count("select count(*) from idempotency").await, 1);
 }
 
@@ -112,7 +128,7 @@ async fn an_effect_that_fails_leaves_its_key_free(world: &World) {
     assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
     let gone = world.store.run_now(&Scope::Every, Uuid::nil(), new_id(START), None, START, Some(&key)).await;
     assert!(matches!(gone, Err(StoreError::NotFound)), "{gone:?}");
-    assert_eq!(world.store.recall_answer("a", "k", &[1; 32], START).await.unwrap(), None);
+    assert_eq!(world.store.recall_answer(&only("a"), "k", &[1; 32], START).await.unwrap(), None);
     assert_eq!(world.store.create_token(&token(), Some(&key)).await.unwrap(), Answer::Done(()));
 }
 
@@ -127,4 +143,13 @@ async fn of_two_at_once_one_takes_effect(world: &World) {
         assert_eq!(answers, [Answer::Done(()), replay(&key)]);
     }
     assert_eq!(world.count("select count(*) from tokens").await, 10);
+}
+
+async fn an_answer_is_remembered_after_an_effect_that_may_be_repeated(world: &World) {
+    let first = key("a", "k", 1);
+    assert_eq!(world.store.remember_answer(&first, START).await.unwrap(), Answer::Done(()));
+    assert_eq!(world.store.recall_answer(&only("a"), "k", &[1; 32], START).await.unwrap(), Some(replay(&first)));
+    let later = Idempotency { body: json!({"another": "answer"}), ..first.clone() };
+    assert_eq!(world.store.remember_answer(&later, START).await.unwrap(), replay(&first));
+    assert_eq!(world.store.remember_answer(&key("a", "k", 2), START).await.unwrap(), Answer::Mismatch);
 }

@@ -108,7 +108,7 @@ async fn the_old_holder_can_not_write_any_more(world: &World) {
     assert_eq!(world.store.start_runs(&[started.lease], at(99)).await.unwrap(), Starts::default());
     assert_eq!(world.get_run(started.run.id).await, started.run);
     world.store.append(taken[0].lease, at(99), &[entry("fresh")]).await.unwrap();
-    assert_eq!(world.store.transcript(started.run.id, 0, 9).await.unwrap(), [entry("fresh")]);
+    assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 9).await.unwrap(), [entry("fresh")]);
 }
 
 async fn of_two_rescuers_one_wins(world: &World) {

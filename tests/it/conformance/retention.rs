@@ -63,7 +63,7 @@ async fn a_run_goes_with_its_transcript_and_its_deliveries(world: &World) {
     assert_eq!(world.store.forget_runs(world.now(), 9).await.unwrap(), 1);
     let gone = world.store.get_run(&Scope::Every, old.run.id).await;
     assert!(matches!(gone, Err(StoreError::NotFound)), "{gone:?}");
-    assert_eq!(world.store.transcript(young.run.id, 0, 9).await.unwrap().len(), 1);
+    assert_eq!(world.store.transcript(&Scope::Every, young.run.id, 0, 9).await.unwrap().len(), 1);
     assert_eq!(world.count(LEFT).await, 3);
     assert_eq!(world.store.forget_runs(world.now() + TimeDelta::milliseconds(1), 9).await.unwrap(), 1);
     assert_eq!(world.count(LEFT).await, 0);

@@ -9,7 +9,7 @@ use reveille::task::change::TaskChange;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::world::{START, World, end_of, leases};
+use super::world::{START, World, end_of, leases, only};
 
 on_both!(
     a_run_that_is_not_there_is_not_found,
@@ -20,6 +20,7 @@ on_both!(
     a_backfill_makes_a_run_for_each_instant,
     a_retry_is_a_new_run_that_names_the_old,
     a_run_that_has_not_ended_is_not_retried,
+    retries_of_a_run_are_numbered_whoever_asks_at_once,
     a_run_is_cancelled_in_every_state_that_has_not_ended,
     runs_are_counted_by_where_they_are,
 );
@@ -47,7 +48,7 @@ async fn a_run_that_is_not_there_is_not_found(world: &World) {
     let nobody = Uuid::from_u128(1);
     missing(world.store.get_run(&Scope::Every, nobody).await);
     missing(world.store.cancel_run(&Scope::Every, nobody, "no").await);
-    missing(world.store.retry_run(&Scope::Every, nobody, new_id(START), START, None).await);
+    missing(world.store.retry_run(&Scope::Every, nobody, new_id(START), START, |_| Ok(None)).await);
 }
 
 async fn runs_are_listed_newest_first_by_every_filter(world: &World) {
@@ -73,7 +74,17 @@ async fn runs_are_listed_newest_first_by_every_filter(world: &World) {
     assert_eq!(listed(RunFilter { until: Some(at(10)), ..all.clone() }).await, [first]);
     let later = at(10) + TimeDelta::milliseconds(1);
     assert_eq!(listed(RunFilter { since: Some(later), ..all.clone() }).await, Vec::<Uuid>::new());
-    assert_eq!(listed(RunFilter { until: Some(later), ..all }).await.len(), 3);
+    assert_eq!(listed(RunFilter { until: Some(later), ..all.clone() }).await.len(), 3);
+    // a part of the millisecond in which they were recorded
+    let just = at(10) + TimeDelta::microseconds(1);
+    assert_eq!(listed(RunFilter { since: Some(just), ..all.clone() }).await, Vec::<Uuid>::new());
+    assert_eq!(listed(RunFilter { until: Some(just), ..all.clone() }).await.len(), 3);
+    // before all that an id can carry, and the last instant that a request can name
+    let old = DateTime::UNIX_EPOCH - TimeDelta::days(9);
+    let far: DateTime<Utc> = "9999-12-31T23:59:59Z".parse().unwrap();
+    assert_eq!(listed(RunFilter { since: Some(old), until: Some(far), ..all.clone() }).await.len(), 3);
+    assert_eq!(listed(RunFilter { until: Some(old), ..all.clone() }).await, Vec::<Uuid>::new());
+    assert_eq!(listed(RunFilter { since: Some(far), ..all }).await, Vec::<Uuid>::new());
 }
 
 async fn the_newest_run_of_each_task_is_found(world: &World) {
@@ -81,9 +92,16 @@ async fn the_newest_run_of_each_task_is_found(world: &World) {
         (world.task(allowing()).await, world.task(allowing()).await, world.task(allowing()).await);
     world.run_now(&first).await;
     let newest = [world.run_now(&first).await, world.run_now(&second).await];
-    let found = world.store.last_runs(&[first.id, second.id, third.id]).await.unwrap();
-    assert_eq!(found.iter().map(|run| run.id).collect::<Vec<_>>(), newest);
-    assert_eq!(world.store.last_runs(&[]).await.unwrap(), []);
+    let found = async |scope: &Scope| {
+        let found = world.store.last_runs(scope, &[first.id, second.id, third.id]).await.unwrap();
+        let mut found: Vec<Uuid> = found.iter().map(|run| run.id).collect();
+        found.sort();
+        found
+    };
+    assert_eq!(found(&Scope::Every).await, newest);
+    assert_eq!(found(&only("a")).await, newest);
+    assert_eq!(found(&only("b")).await, Vec::<Uuid>::new());
+    assert_eq!(world.store.last_runs(&Scope::Every, &[]).await.unwrap(), []);
 }
 
 async fn run_now_ignores_pause_and_limits_and_keeps_its_input(world: &World) {
@@ -121,7 +139,7 @@ async fn nothing_is_run_for_a_task_that_is_gone(world: &World) {
     world.store.delete_task(&Scope::Every, task.id).await.unwrap();
     missing(world.store.run_now(&Scope::Every, task.id, new_id(START), None, START, None).await);
     missing(world.store.backfill(&Scope::Every, task.id, Uuid::nil(), &[START], None).await);
-    let why = conflict(world.store.retry_run(&Scope::Every, ended.run.id, new_id(START), START, None).await);
+    let why = conflict(world.store.retry_run(&Scope::Every, ended.run.id, new_id(START), START, |_| Ok(None)).await);
     assert_eq!(why, "the task of the run was deleted");
     assert_eq!(world.runs_of(&task).await.len(), 1);
 }
@@ -153,11 +171,11 @@ async fn a_retry_is_a_new_run_that_names_the_old(world: &World) {
     let old = world.get_run(started.run.id).await;
     world.pass(5);
     let id = new_id(world.now());
-    world.store.retry_run(&Scope::Every, old.id, id, world.now(), None).await.unwrap();
+    world.store.retry_run(&Scope::Every, old.id, id, world.now(), |_| Ok(None)).await.unwrap();
     assert!(old.missed.is_some());
     let expected = Run {
         id,
-        fire_key: format!("t:{}:{id}", old.id),
+        fire_key: format!("t:{}:1", old.id),
         retry_of: Some(old.id),
         state: RunState::Queued,
         attempt: 0,
@@ -174,12 +192,33 @@ async fn a_retry_is_a_new_run_that_names_the_old(world: &World) {
 async fn a_run_that_has_not_ended_is_not_retried(world: &World) {
     let task = world.task(allowing()).await;
     let queued = world.run_now(&task).await;
-    let retry = |id: Uuid| world.store.retry_run(&Scope::Every, id, Uuid::from_u128(9), START, None);
+    let retry = |id: Uuid| world.store.retry_run(&Scope::Every, id, Uuid::from_u128(9), START, |_| Ok(None));
     assert_eq!(conflict(retry(queued).await), "the run is queued, so it can't be retried yet");
     let starts = world.store.start_runs(&leases(&world.claim().await), at(45)).await.unwrap();
     assert_eq!(conflict(retry(queued).await), "the run is running, so it can't be retried yet");
     world.succeed(&starts.started[0]).await;
     retry(queued).await.unwrap();
+}
+
+async fn retries_of_a_run_are_numbered_whoever_asks_at_once(world: &World) {
+    let task = world.task(allowing()).await;
+    let old = world.started(&task).await;
+    world.succeed(&old).await;
+    let id = old.run.id;
+    let other = world.other_instance().await;
+    for round in 0..4 {
+        let retry = |store: reveille::store::Store| async move {
+            store.retry_run(&Scope::Every, id, new_id(START), START, |_| Ok(None)).await.unwrap()
+        };
+        let (one, two) = tokio::join!(retry(world.store.clone()), retry(other.clone()));
+        let mut keys = [one, two].map(|answer| match answer {
+            Answer::Done(key) => key,
+            other => panic!("{other:?}"),
+        });
+        keys.sort();
+        assert_eq!(keys, [2 * round + 1, 2 * round + 2].map(|n| format!("t:{id}:{n}")));
+    }
+    assert_eq!(world.get_task(task.id).await.run_count, 9);
 }
 
 async fn a_run_is_cancelled_in_every_state_that_has_not_ended(world: &World) {

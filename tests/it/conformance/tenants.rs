@@ -5,8 +5,9 @@ use std::fmt::Debug;
 use chrono::TimeDelta;
 use reveille::id::{Scope, new_id};
 use reveille::notification::{Addresses, Kind, Mark, NewDelivery, Recipient};
-use reveille::run::RunState;
-use reveille::store::{DeliveryFilter, RunFilter, Store, StoreError, StoredToken, TaskFilter};
+use reveille::run::transcript::{Entry, Message};
+use reveille::run::{RunState, Usage};
+use reveille::store::{DeliveryFilter, Idempotency, RunFilter, Store, StoreError, StoredToken, TaskFilter};
 use reveille::task::change::TaskChange;
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
@@ -25,9 +26,17 @@ struct Things {
     token: Uuid,
 }
 
+fn remembered() -> Idempotency {
+    Idempotency { tenant: "a".into(), key: "remembered".into(), digest: vec![1], status: 200, body: json!({}) }
+}
+
 async fn things(world: &World) -> Things {
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     let ended = world.started(&task).await;
+    let (message, usage) = (Message::user("hello"), Usage::default());
+    let entry = Entry { seq: 0, turn: 0, at: START, message, usage, duration_ms: None };
+    world.store.append(ended.lease, ended.lease_until, &[entry]).await.unwrap();
+    world.store.remember_answer(&remembered(), START).await.unwrap();
     world.store.finish_runs(&[end_of(&ended, RunState::Failed)]).await.unwrap();
     let queued = world.run_now(&task).await;
     let delivery = NewDelivery {
@@ -79,11 +88,11 @@ async fn another_tenants_things_are_not_found_and_not_changed(world: &World) {
     unseen("run_now", store.run_now(b, a.task, new_id(START), None, START, None).await);
     unseen("backfill", store.backfill(b, a.task, new_id(START), &[START], None).await);
     unseen("get_run", store.get_run(b, a.ended).await);
-    unseen("retry_run", store.retry_run(b, a.ended, new_id(START), START, None).await);
+    unseen("retry_run", store.retry_run(b, a.ended, new_id(START), START, |_| Ok(None)).await);
     unseen("cancel_run", store.cancel_run(b, a.queued, "no").await);
     unseen("get_delivery", store.get_delivery(b, a.delivery).await);
     unseen("find_delivery", store.find_delivery(b, "a", "k").await);
-    unseen("retry_delivery", store.retry_delivery(b, a.delivery).await);
+    unseen("retry_delivery", store.retry_delivery(b, a.delivery, |_| Ok(None)).await);
     unseen("get_recipient", store.get_recipient(b, "a").await);
     unseen("put_recipient", store.put_recipient(b, "a", &recipient(), 1).await);
     unseen("revoke_token", store.revoke_token(b, a.token).await);
@@ -100,6 +109,10 @@ async fn another_tenants_things_are_not_found_and_not_changed(world: &World) {
         assert_eq!(store.list_deliveries(b, &deliveries).await.unwrap(), []);
         assert_eq!(store.list_tokens(b, tenant.as_deref(), None, 9).await.unwrap(), []);
     }
+    // what is named by its id alone
+    assert_eq!(store.transcript(b, a.ended, 0, 9).await.unwrap(), []);
+    assert_eq!(store.last_runs(b, &[a.task]).await.unwrap(), []);
+    assert_eq!(store.recall_answer(b, "remembered", &[1], START).await.unwrap(), None);
     assert_eq!(store.count_tasks(b).await.unwrap(), []);
     assert_eq!(store.count_deliveries(b).await.unwrap(), 0);
     assert!(store.count_runs(b).await.unwrap().iter().all(|(_, count)| *count == 0));
@@ -132,10 +145,13 @@ async fn a_tenant_sees_and_changes_its_own(world: &World) {
     assert_eq!(store.find_delivery(a, "a", "k").await.unwrap().id, things.delivery);
     assert_eq!(store.get_recipient(a, "a").await.unwrap().version, 1);
     store.get_run(a, things.ended).await.unwrap();
-    store.retry_delivery(a, things.delivery).await.unwrap();
+    assert_eq!(store.transcript(a, things.ended, 0, 9).await.unwrap().len(), 1);
+    assert_eq!(store.last_runs(a, &[things.task]).await.unwrap().len(), 1);
+    assert!(store.recall_answer(a, "remembered", &[1], START).await.unwrap().is_some());
+    store.retry_delivery(a, things.delivery, |_| Ok(None)).await.unwrap();
     store.get_delivery(a, things.delivery).await.unwrap();
     store.cancel_run(a, things.queued, "no").await.unwrap();
-    store.retry_run(a, things.ended, new_id(START), START, None).await.unwrap();
+    store.retry_run(a, things.ended, new_id(START), START, |_| Ok(None)).await.unwrap();
     store.run_now(a, things.task, new_id(START), None, START, None).await.unwrap();
     store.backfill(a, things.task, new_id(START), &[START], None).await.unwrap();
     world.pass(3601);
@@ -194,6 +210,34 @@ async fn on_postgres_row_level_security_alone_keeps_tenants_apart() {
             .await;
     assert!(planted.unwrap_err().to_string().contains("row-level security"));
     transaction.rollback().await.unwrap();
+    world.leave().await;
+}
+
+#[tokio::test]
+async fn on_postgres_what_is_made_for_a_tenant_is_written_as_that_tenant() {
+    let world = World::postgres().await;
+    world
+        .plant(
+            "create function as_its_tenant() returns trigger language plpgsql as $$ begin
+                if current_setting('reveille.tenant', true) <> coalesce(new.tenant_id, '*') then
+                    raise exception 'written as %', current_setting('reveille.tenant', true);
+                end if;
+                return new;
+             end $$",
+        )
+        .await;
+    for table in ["tasks", "tokens", "deliveries"] {
+        let trigger =
+            format!("create trigger own before insert on {table} for each row execute function as_its_tenant()");
+        world.plant(&trigger).await;
+    }
+    things(&world).await;
+    // an admin's key is everybody's, what it makes is the tenant's
+    let key = Idempotency { tenant: "*".into(), ..remembered() };
+    let (task, nominal) = super::world::new_task("a", json!({"interval": "1h"}), json!({}), START);
+    world.store.create_task(&task, nominal, Some(&key)).await.unwrap();
+    let every = world.store.recall_answer(&Scope::Every, &key.key, &key.digest, START).await.unwrap();
+    assert!(every.is_some());
     world.leave().await;
 }
 

@@ -35,8 +35,14 @@ async fn transcripts_outputs_and_errors_are_kept_without_nul(world: &World) {
         .map(|(seq, message)| Entry { seq, turn: 1, at: START, message, usage: Usage::default(), duration_ms: None })
         .collect();
     world.store.append(started.lease, started.lease_until, &entries).await.unwrap();
-    let kept: Vec<Message> =
-        world.store.transcript(started.run.id, 0, 9).await.unwrap().into_iter().map(|e| e.message).collect();
+    let kept: Vec<Message> = world
+        .store
+        .transcript(&Scope::Every, started.run.id, 0, 9)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|e| e.message)
+        .collect();
     assert_eq!(kept, said(KEPT));
     let end = Finish {
         reason: Some(SENT.into()),
@@ -133,7 +139,7 @@ async fn looking_for_a_nul_finds_nothing_and_harms_nothing(world: &World) {
         assert_eq!(world.store.list_deliveries(every, &filter).await.unwrap(), []);
     }
     assert_eq!(world.store.list_tokens(every, Some("\0"), None, 9).await.unwrap(), []);
-    assert_eq!(world.store.recall_answer("\0", "\0", &[0], START).await.unwrap(), None);
+    assert_eq!(world.store.recall_answer(every, "\0", &[0], START).await.unwrap(), None);
     let none = world.store.get_recipient(every, "\0").await;
     assert!(matches!(none, Err(reveille::store::StoreError::NotFound)), "{none:?}");
 }

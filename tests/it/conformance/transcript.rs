@@ -1,6 +1,7 @@
 //! Transcripts: append only, in order, fenced by the lease.
 
 use chrono::TimeDelta;
+use reveille::id::Scope;
 use reveille::run::Usage;
 use reveille::run::transcript::{Entry, Message, ToolCall};
 use reveille::store::{Lease, StoreError};
@@ -42,10 +43,10 @@ async fn entries_read_back_as_they_were_appended(world: &World) {
     let entries = conversation();
     world.store.append(started.lease, started.lease_until, &entries[..1]).await.unwrap();
     world.store.append(started.lease, started.lease_until, &entries[1..]).await.unwrap();
-    assert_eq!(world.store.transcript(started.run.id, 0, 100).await.unwrap(), entries);
-    assert_eq!(world.store.transcript(started.run.id, 2, 1).await.unwrap(), entries[2..3]);
-    assert_eq!(world.store.transcript(started.run.id, 4, 9).await.unwrap(), []);
-    assert_eq!(world.store.transcript(Uuid::nil(), 0, 9).await.unwrap(), []);
+    assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 100).await.unwrap(), entries);
+    assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 2, 1).await.unwrap(), entries[2..3]);
+    assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 4, 9).await.unwrap(), []);
+    assert_eq!(world.store.transcript(&Scope::Every, Uuid::nil(), 0, 9).await.unwrap(), []);
 }
 
 async fn appending_again_after_a_lost_answer_changes_nothing(world: &World) {
@@ -54,7 +55,7 @@ async fn appending_again_after_a_lost_answer_changes_nothing(world: &World) {
     for known in [2, 4, 4] {
         world.store.append(started.lease, started.lease_until, &entries[..known]).await.unwrap();
     }
-    assert_eq!(world.store.transcript(started.run.id, 0, 100).await.unwrap(), entries);
+    assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 100).await.unwrap(), entries);
 }
 
 async fn appending_renews_the_lease(world: &World) {
@@ -77,7 +78,7 @@ async fn without_the_lease_nothing_is_appended(world: &World) {
     world.succeed(&started).await;
     let refused = world.store.append(started.lease, started.lease_until, &conversation()).await;
     assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
-    assert_eq!(world.store.transcript(started.run.id, 0, 9).await.unwrap(), []);
+    assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 9).await.unwrap(), []);
 }
 
 async fn what_was_used_adds_up(world: &World) {
@@ -92,6 +93,6 @@ async fn an_unknown_format_is_not_guessed_at(world: &World) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     world.store.append(started.lease, started.lease_until, &conversation()).await.unwrap();
     world.plant("update turns set format = 99 where seq = 1").await;
-    let unread = world.store.transcript(started.run.id, 0, 9).await;
+    let unread = world.store.transcript(&Scope::Every, started.run.id, 0, 9).await;
     assert!(matches!(&unread, Err(StoreError::Corrupt(why)) if why.contains("99")), "{unread:?}");
 }

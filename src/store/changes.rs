@@ -1,0 +1,153 @@
+//! Changing a task: edits, pauses, resumes.
+//!
+//! A change of trigger, policies or status bumps the epoch and, in the same transaction, takes back the fires that
+//! were recorded ahead of their instant; what is already due stays and runs.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use uuid::Uuid;
+
+use crate::id::{Scope, first_id};
+use crate::notification::NewDelivery;
+use crate::store::hot::Hot;
+use crate::store::requests::enqueue;
+use crate::store::runs::{NewRun, insert_run, key_instant};
+use crate::store::tasks::lock_task;
+use crate::store::text::{document, optional, text};
+use crate::store::{Split, Store, StoreError, Topic};
+use crate::task::Task;
+use crate::task::change::TaskChange;
+use crate::trigger;
+
+macro_rules! recorded_ahead {
+    () => {
+        "select q.run_id, r.scheduled_for
+           from queue q join runs r on r.id = q.run_id
+          where q.task_id = $1 and q.state <> 'started' and q.run_at > $2 and r.attempt = 0 and r.fire_key like 's:%'
+          order by q.run_id"
+    };
+}
+
+impl Store {
+    /// Changes a task and plans it anew: fires and skips that are recorded ahead are taken back, the next instant is counted
+    /// from now, and what was missed while it was paused is recorded as skipped (unless the trigger catches up).
+    ///
+    /// An instant that is due and not recorded yet is fired first, so that a change never loses it. One that waits out
+    /// its jitter stays the next one, or is recorded as skipped where an edited trigger lacks it.
+    pub async fn change_task(&self, scope: &Scope, id: Uuid, change: &TaskChange) -> Result<Task, StoreError> {
+        loop {
+            let now = self.clock.now();
+            match self.try_change(scope, id, change, None, now).await? {
+                Some(task) => {
+                    self.hint(Topic::Due);
+                    self.hint(Topic::Queue);
+                    return Ok(task);
+                }
+                None => self.fire_task(id, now).await?,
+            }
+        }
+    }
+
+    /// One try; `None` where an instant is due that has to be fired first.
+    pub(super) async fn try_change(
+        &self,
+        scope: &Scope,
+        id: Uuid,
+        change: &TaskChange,
+        notice: Option<&NewDelivery>,
+        now: DateTime<Utc>,
+    ) -> Result<Option<Task>, StoreError> {
+        Ok(on_write!(self.db, scope, |conn| {
+            let row = lock_task!(self.db, conn, id, scope);
+            if row.next_at.is_some_and(|next| next <= now) {
+                return Ok(None);
+            }
+            let considered = row.nominal_at;
+            let mut before = row.task()?;
+            let taken_back: Vec<(Uuid, DateTime<Utc>)> =
+                sqlx::query_as(self.db.text(RECORDED_AHEAD)).bind(id).bind(now).fetch_all(&mut *conn).await?;
+            before.fired -= taken_back.len() as i64;
+            before.run_count -= taken_back.len() as i64;
+            let skipped_ahead: Vec<(Uuid, DateTime<Utc>)> = sqlx::query_as(SKIPPED_AHEAD)
+                .bind(id)
+                .bind(now)
+                .bind(first_id(now - RECORDED_LATELY))
+                .fetch_all(&mut *conn)
+                .await?;
+            let unconsidered =
+                taken_back.iter().chain(&skipped_ahead).map(|(_, nominal)| *nominal).chain(considered).min();
+            let mut changed =
+                before.change(change, scope, unconsidered, now).map_err(|e| StoreError::Conflict(e.to_string()))?;
+            if changed.replanned {
+                for (run_id, _) in &taken_back {
+                    sqlx::query("delete from queue where run_id = $1").bind(run_id).execute(&mut *conn).await?;
+                }
+                for (run_id, _) in taken_back.iter().chain(&skipped_ahead) {
+                    sqlx::query("delete from runs where id = $1").bind(run_id).execute(&mut *conn).await?;
+                }
+                sqlx::query(
+                    "update due set next_at = $2, nominal_at = $3, epoch = $4, fired = $5, run_count = $6, kind = $7
+                      where task_id = $1",
+                )
+                .bind(id)
+                .bind(changed.task.next_fire_at)
+                .bind(changed.nominal_at)
+                .bind(changed.task.epoch)
+                .bind(changed.task.fired)
+                .bind(changed.task.run_count)
+                .bind(changed.task.spec.trigger.kind())
+                .execute(&mut *conn)
+                .await?;
+            } else {
+                changed.task.fired += taken_back.len() as i64;
+                changed.task.run_count += taken_back.len() as i64;
+            }
+            if let Some(skip) = &changed.skipped {
+                let skipped = NewRun::skipped(&changed.task, &skip.missed, skip.reason, now);
+                insert_run!(conn, skipped);
+            }
+            if let Some(nominal) = changed.fires_now {
+                let run = NewRun::queued(&changed.task, format!("s:{}", key_instant(nominal)), nominal, now);
+                if insert_run!(conn, run) == 1 {
+                    enqueue!(conn, run, changed.task.epoch, now, 0_i32, None);
+                }
+            }
+            sqlx::query(
+                "update tasks set name = $2, trigger_type = $3, spec = $4, status = $5, status_reason = $6, epoch = $7,
+                        version = $8, anchor_at = $9, active_since = $10, zone_database = $11, updated_at = $12
+                  where id = $1",
+            )
+            .bind(id)
+            .bind(text(&changed.task.name))
+            .bind(changed.task.spec.trigger.kind())
+            .bind(document(&changed.task.spec)?)
+            .bind(changed.task.status.as_str())
+            .bind(optional(changed.task.status_reason.as_deref()))
+            .bind(changed.task.epoch)
+            .bind(changed.task.version)
+            .bind(changed.task.anchor_at)
+            .bind(changed.task.active_since)
+            .bind(trigger::zone_database_version())
+            .bind(now)
+            .execute(&mut *conn)
+            .await?;
+            if let Some(notice) = notice {
+                conn.post(&[notice], now).await?;
+            }
+            Some(changed.task)
+        }))
+    }
+}
+
+/// Instants to come that are recorded as skipped already: a change takes them back, too. What was recorded longer ago
+/// than [`RECORDED_LATELY`] is not looked at, so that the history of a task is not walked.
+const SKIPPED_AHEAD: &str = "
+    select id, scheduled_for from runs
+     where task_id = $1 and scheduled_for > $2 and id >= $3 and state = 'skipped' and fire_key like 's:%'
+     order by id";
+
+/// Longer than the horizon within which instants are recorded ahead, by more than clocks differ.
+const RECORDED_LATELY: TimeDelta = TimeDelta::seconds(10);
+
+/// Automatic fires that are recorded, not started, and not due: a change takes them back.
+const RECORDED_AHEAD: Split =
+    Split { postgres: concat!(recorded_ahead!(), " for update of q"), sqlite: recorded_ahead!() };
