@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use chrono_tz::Tz;
 use futures::future::BoxFuture;
-use serde_json::Value;
 
 use crate::agent::{AgentStore, ChannelLimits, Sink, Stop};
 use crate::clock::Clock;
@@ -21,28 +20,12 @@ use crate::run::outcome::{Outcome, RunError};
 use crate::task::{Action, Task};
 use crate::tool::Host;
 
-/// What made the task fire, as far as the agent is told of it.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Cause {
-    /// A schedule, run now, a backfill, a retry.
-    Schedule,
-    Event {
-        kind: String,
-        event: Value,
-    },
-    Condition {
-        expression: String,
-        value: Value,
-    },
-}
-
 /// One execution of a run.
 #[derive(Clone)]
 pub struct Job {
     pub run: Run,
     /// `None` for a chat run.
     pub task: Option<Task>,
-    pub cause: Cause,
     /// The recipient's time zone.
     pub timezone: Tz,
     /// Of the first channel that will tell the answer; `None` when it is told to nobody.

@@ -33,13 +33,16 @@
 pub mod agent;
 pub mod app;
 pub mod approval;
+pub mod bus;
 pub mod channel;
 pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod egress;
 pub mod engine;
+pub mod event;
 pub mod executor;
+pub mod expr;
 pub mod http;
 pub mod id;
 pub mod invalid;

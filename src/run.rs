@@ -1,5 +1,6 @@
 //! A run: the record of executing one fire, and the only table of what may follow what.
 
+pub mod cause;
 pub mod outcome;
 pub mod stream;
 pub mod transcript;
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
+use crate::run::cause::Cause;
 use crate::run::outcome::RunFault;
 
 /// Where a run stands. Succeeded, failed, cancelled, expired and skipped are final.
@@ -191,7 +193,11 @@ pub struct Run {
     pub infra_retries: i32,
     pub missed: Option<Missed>,
     pub retry_of: Option<Uuid>,
+    /// The `id` of each event that it stands for.
     pub event_ids: Vec<String>,
+    /// What made the task fire; not read for lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
     /// What `run now` was given.
     pub input: Option<Value>,
     pub created_at: DateTime<Utc>,

@@ -177,6 +177,7 @@ mod tests {
             missed: None,
             retry_of: None,
             event_ids: vec![],
+            cause: None,
             input: None,
             created_at: now(),
             started_at: Some(now()),

@@ -20,7 +20,7 @@ use crate::engine::ending::Ending;
 use crate::engine::finisher::{ANSWER_LIMIT, Finisher};
 use crate::executor::host::{LeasedTranscript, StoreHost};
 use crate::executor::hub::Hub;
-use crate::executor::{Cause, Job, Registry};
+use crate::executor::{Job, Registry};
 use crate::id::Scope;
 use crate::notification::Recipient;
 use crate::notification::delivery::channels as order_of;
@@ -192,7 +192,6 @@ impl Shared {
         Job {
             run: started.run.clone(),
             task: started.task.clone(),
-            cause: Cause::Schedule,
             timezone: recipient.map_or(chrono_tz::Tz::UTC, |recipient| recipient.timezone),
             channel,
             store: transcript,

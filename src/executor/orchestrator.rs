@@ -7,9 +7,10 @@ use serde_json::{Map, Value, json};
 use tracing::Instrument;
 
 use crate::agent::{Agent, Handled, Incoming, Wishes};
-use crate::executor::{Cause, Executor, Job};
+use crate::executor::{Executor, Job};
 use crate::id::Tenant;
 use crate::invalid::{Faults, did_you_mean, escape};
+use crate::run::cause::Cause;
 use crate::run::outcome::{Outcome, RunError};
 use crate::run::{Missed, Run, Usage};
 use crate::task::{Action, Task};
@@ -158,10 +159,16 @@ fn metadata(run: &Run) -> Map<String, Value> {
 /// The trigger message: cause and instruction, then which run this is.
 fn message(job: &Job, task: &Task) -> String {
     let instruction = &task.spec.action.instruction;
-    let mut text = match &job.cause {
-        Cause::Schedule => format!("[Scheduled Task] {instruction}"),
-        Cause::Event { kind, event } => format!("[Event Trigger] {kind}: {event}\n\n{instruction}"),
-        Cause::Condition { expression, value } => {
+    let mut text = match &job.run.cause {
+        None => format!("[Scheduled Task] {instruction}"),
+        Some(Cause::Event { event, events }) => {
+            let kind = event["type"].as_str().unwrap_or("event");
+            match events.as_slice() {
+                [] | [_] => format!("[Event Trigger] {kind}: {event}\n\n{instruction}"),
+                all => format!("[Event Trigger] {kind}, {} events: {}\n\n{instruction}", all.len(), json!(all)),
+            }
+        }
+        Some(Cause::Condition { expression, value, .. }) => {
             format!("[Condition Trigger] Condition met: {expression}\nValue: {value}\n\n{instruction}")
         }
     };

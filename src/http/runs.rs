@@ -66,6 +66,7 @@ impl RunView {
             missed: None,
             retry_of: None,
             event_ids: Vec::new(),
+            cause: None,
             input,
             created_at: now,
             started_at: None,
@@ -204,6 +205,8 @@ pub async fn retry_run(Held(state): Held<State>, caller: Caller, id: Id, body: B
         let mut view = RunView::queued(&task, run_id, key, old.scheduled_for, now, old.input.clone());
         view.run.missed = old.missed.clone();
         view.run.retry_of = Some(id);
+        view.run.event_ids = old.event_ids.clone();
+        view.run.cause = old.cause.clone();
         view
     };
     let told = |fire_key: &str| body.once(&caller, StatusCode::CREATED, &view(fire_key)).map_err(unwritable);

@@ -163,6 +163,7 @@ mod tests {
             retry_of: None,
             blocked_by: None,
             event_ids: vec![],
+            cause: None,
             input: None,
             created_at: at("2026-12-24T07:00:00Z"),
             started_at: Some(at("2026-12-24T07:00:00Z")),

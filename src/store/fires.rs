@@ -134,9 +134,11 @@ impl Store {
     /// The earliest instant that any task waits for; `None` where none does.
     pub async fn next_due(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
         Ok(on_read!(self.db, |conn| {
-            sqlx::query_scalar("select next_at from due where next_at is not null order by next_at limit 1")
-                .fetch_optional(conn)
-                .await?
+            sqlx::query_scalar(
+                "select next_at from due where kind = 'schedule' and next_at is not null order by next_at limit 1",
+            )
+            .fetch_optional(conn)
+            .await?
         }))
     }
 }
@@ -241,6 +243,8 @@ impl DueRow {
             reason: None,
             missed: None,
             retry_of: None,
+            event_ids: Vec::new(),
+            cause: None,
             input: None,
             created_at: now,
         }

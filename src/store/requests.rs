@@ -158,6 +158,8 @@ impl Store {
             id: run_id,
             retry_of: Some(id),
             missed: old.missed,
+            event_ids: old.event_ids,
+            cause: old.cause,
             input: old.input,
             ..NewRun::queued(&task, String::new(), old.scheduled_for, now)
         };

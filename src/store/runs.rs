@@ -9,6 +9,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::{Scope, new_id};
+use crate::run::cause::Cause;
 use crate::run::outcome::RunFault;
 use crate::run::{Missed, Run, RunState, Usage};
 use crate::store::db::Db;
@@ -44,6 +45,8 @@ pub(super) struct NewRun {
     pub reason: Option<String>,
     pub missed: Option<Missed>,
     pub retry_of: Option<Uuid>,
+    pub event_ids: Vec<String>,
+    pub cause: Option<Cause>,
     pub input: Option<Value>,
     pub created_at: DateTime<Utc>,
 }
@@ -62,6 +65,8 @@ impl NewRun {
             reason: None,
             missed: None,
             retry_of: None,
+            event_ids: Vec::new(),
+            cause: None,
             input: None,
             created_at: now,
         }
@@ -114,6 +119,8 @@ macro_rules! insert_run {
             .bind($crate::store::text::optional_document(run.input.as_ref())?)
             .bind(run.created_at)
             .bind(run.finished_at())
+            .bind($crate::store::text::optional_document($crate::store::runs::event_ids(run))?)
+            .bind($crate::store::text::optional_document(run.cause.as_ref())?)
             .execute(&mut *$conn)
             .await?
             .rows_affected()
@@ -121,10 +128,15 @@ macro_rules! insert_run {
 }
 pub(super) use insert_run;
 
+/// The events behind a run, as they are stored; `None` where there are none.
+pub(super) fn event_ids(run: &NewRun) -> Option<&Vec<String>> {
+    (!run.event_ids.is_empty()).then_some(&run.event_ids)
+}
+
 pub(super) const INSERT_RUN: &str = "
     insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, reason, missed, retry_of,
-                      input, created_at, finished_at)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+                      input, created_at, finished_at, event_ids, cause)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
     on conflict (task_id, fire_key) do nothing";
 
 #[derive(sqlx::FromRow)]
@@ -144,6 +156,9 @@ struct RunRow {
     missed: Option<Json<Missed>>,
     retry_of: Option<Uuid>,
     event_ids: Option<Json<Vec<String>>>,
+    /// Not in lists: it holds whole events.
+    #[sqlx(default)]
+    cause: Option<Json<Cause>>,
     input: Option<Json<Value>>,
     created_at: DateTime<Utc>,
     started_at: Option<DateTime<Utc>>,
@@ -177,6 +192,7 @@ impl RunRow {
             missed: self.missed.map(|json| json.0),
             retry_of: self.retry_of,
             event_ids: self.event_ids.map(|json| json.0).unwrap_or_default(),
+            cause: self.cause.map(|json| json.0),
             input: self.input.map(|json| json.0),
             created_at: self.created_at,
             started_at: self.started_at,
@@ -196,12 +212,20 @@ impl RunRow {
 
 macro_rules! select_run {
     ($rest:literal) => {
+        select_run!("", $rest)
+    };
+    // with what made the task fire
+    (whole $rest:literal) => {
+        select_run!(", r.cause", $rest)
+    };
+    ($more:literal, $rest:literal) => {
         concat!(
             "select r.id, r.task_id, r.tenant_id, r.fire_key, r.trigger_type, r.scheduled_for, r.state, r.reason,
                     r.blocked_by, r.attempt, r.crashes, r.infra_retries, r.missed, r.retry_of, r.event_ids, r.input,
                     r.created_at, r.started_at, r.finished_at, r.output, r.error, r.turns, r.tool_calls,
-                    r.input_tokens, r.output_tokens, r.cost_micros
-               from runs r ",
+                    r.input_tokens, r.output_tokens, r.cost_micros",
+            $more,
+            " from runs r ",
             $rest
         )
     };
@@ -211,7 +235,7 @@ impl Store {
     /// One run.
     pub async fn get_run(&self, scope: &Scope, id: Uuid) -> Result<Run, StoreError> {
         let row: Option<RunRow> = on_read!(self.db, |conn| {
-            sqlx::query_as(select_run!("where r.id = $1 and ($2 is null or r.tenant_id = $2)"))
+            sqlx::query_as(select_run!(whole "where r.id = $1 and ($2 is null or r.tenant_id = $2)"))
                 .bind(id)
                 .bind(scope.tenant())
                 .fetch_optional(conn)
@@ -238,11 +262,15 @@ impl Store {
 
     async fn all_runs_by_id(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, Run>, StoreError> {
         let rows: Vec<RunRow> = match &self.db {
-            Db::Postgres(pool) => sqlx::query_as(select_run!("where r.id = any($1)")).bind(ids).fetch_all(pool).await?,
+            Db::Postgres(pool) => {
+                sqlx::query_as(select_run!(whole "where r.id = any($1)")).bind(ids).fetch_all(pool).await?
+            }
             Db::Sqlite { readers, .. } => {
                 let mut rows = Vec::with_capacity(ids.len());
                 for id in ids {
-                    rows.extend(sqlx::query_as(select_run!("where r.id = $1")).bind(id).fetch_optional(readers).await?);
+                    rows.extend(
+                        sqlx::query_as(select_run!(whole "where r.id = $1")).bind(id).fetch_optional(readers).await?,
+                    );
                 }
                 rows
             }

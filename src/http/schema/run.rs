@@ -37,7 +37,10 @@ pub struct Run {
     pub missed: Option<Missed>,
     #[schema(required)]
     pub retry_of: Option<Uuid>,
+    /// The `id` of each event that it stands for.
     pub event_ids: Vec<String>,
+    /// What made the task fire: the event, or what a poll saw. Absent in lists, and where a schedule fired.
+    pub cause: Option<Value>,
     #[schema(required)]
     pub input: Option<Value>,
     pub created_at: DateTime<Utc>,

@@ -3,7 +3,7 @@ select d.task_id, d.nominal_at, d.epoch, d.fired, t.tenant_id, t.spec -> 'trigge
        t.trigger_type, (t.spec ->> 'max_runs')::bigint as max_runs, t.anchor_at, t.active_since
   from due d
   join tasks t on t.id = d.task_id and t.epoch = d.epoch
- where d.next_at <= $1
+ where d.kind = 'schedule' and d.next_at <= $1
  order by d.next_at
  limit $2
    for update of d skip locked

@@ -2,6 +2,6 @@ select d.task_id, d.nominal_at, d.epoch, d.fired, t.tenant_id, t.spec -> 'trigge
        t.trigger_type, t.spec ->> 'max_runs' as max_runs, t.anchor_at, t.active_since
   from due d
   join tasks t on t.id = d.task_id
- where d.next_at <= $1
+ where d.kind = 'schedule' and d.next_at <= $1
  order by d.next_at
  limit $2

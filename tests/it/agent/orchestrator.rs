@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use chrono::TimeDelta;
 use reveille::executor::orchestrator::Orchestrator;
-use reveille::executor::{Cause, Executor, Job, Registry};
+use reveille::executor::{Executor, Job, Registry};
 use reveille::invalid::{Faults, InvalidSpec};
 use reveille::llm::LlmError;
+use reveille::run::cause::Cause;
 use reveille::run::outcome::{Outcome, RunError};
 use reveille::run::transcript::Message;
 use reveille::run::{Missed, Run, RunState, Usage};
@@ -68,6 +69,7 @@ fn run() -> Run {
         missed: None,
         retry_of: None,
         event_ids: vec![],
+        cause: None,
         input: None,
         created_at: start(),
         started_at: Some(start()),
@@ -78,12 +80,11 @@ fn run() -> Run {
     }
 }
 
-fn job(stage: &Stage, run: Run, action: Action, cause: Cause) -> Job {
+fn job(stage: &Stage, run: Run, action: Action) -> Job {
     let incoming = stage.incoming("");
     Job {
         run,
         task: Some(task(action)),
-        cause,
         timezone: incoming.timezone,
         channel: None,
         store: stage.store.clone(),
@@ -95,10 +96,10 @@ fn job(stage: &Stage, run: Run, action: Action, cause: Cause) -> Job {
 }
 
 /// What the agent is told.
-async fn told(run: Run, cause: Cause) -> String {
+async fn told(run: Run) -> String {
     let stage = Stage::new(vec![says("done")], vec![]);
     let orchestrator = Orchestrator::new(stage.agent.clone());
-    let job = job(&stage, run, action("Summarise my mail.", json!({})), cause);
+    let job = job(&stage, run, action("Summarise my mail.", json!({})));
     passing(&stage.clock, orchestrator.execute(job)).await.unwrap();
     match &stage.store.messages()[1] {
         Message::User { text, .. } => text.clone(),
@@ -108,7 +109,7 @@ async fn told(run: Run, cause: Cause) -> String {
 
 #[tokio::test]
 async fn a_scheduled_fire_is_told_with_its_instruction_and_which_run_it_is() {
-    insta::assert_snapshot!(told(run(), Cause::Schedule).await, @r#"
+    insta::assert_snapshot!(told(run()).await, @r#"
     [Scheduled Task] Summarise my mail.
 
     This is run 00000000-0000-0000-0000-000000000007 of the task "Morning mail", due 2026-12-24T08:00:00+01:00.
@@ -119,24 +120,28 @@ async fn a_scheduled_fire_is_told_with_its_instruction_and_which_run_it_is() {
 async fn a_late_run_is_told_how_many_fires_it_stands_for() {
     let missed = |count| Missed { from: start() - TimeDelta::days(3), to: start() - TimeDelta::days(1), count };
     let late = |count| Run { missed: Some(missed(count)), input: Some(json!({ "only": "work" })), ..run() };
-    insta::assert_snapshot!(told(late(Some(3)), Cause::Schedule).await, @r#"
+    insta::assert_snapshot!(told(late(Some(3))).await, @r#"
     [Scheduled Task] Summarise my mail.
 
     This is run 00000000-0000-0000-0000-000000000007 of the task "Morning mail", due 2026-12-24T08:00:00+01:00. 3 earlier fires were missed, from 2026-12-21T08:00:00+01:00 to 2026-12-23T08:00:00+01:00; this run stands for all of them.
     Input: {"only":"work"}
     "#);
-    assert!(told(late(Some(1)), Cause::Schedule).await.contains(" 1 earlier fire was missed, from "));
-    assert!(told(late(None), Cause::Schedule).await.contains(" Very many earlier fires were missed, from "));
+    assert!(told(late(Some(1))).await.contains(" 1 earlier fire was missed, from "));
+    assert!(told(late(None)).await.contains(" Very many earlier fires were missed, from "));
 }
 
 #[tokio::test]
 async fn an_event_and_a_condition_are_told_with_what_set_them_off() {
-    let event = Cause::Event { kind: "new_email".into(), event: json!({ "data": { "from": "ann" } }) };
-    let text = told(run(), event).await;
-    let beginning = "[Event Trigger] new_email: {\"data\":{\"from\":\"ann\"}}\n\nSummarise my mail.\n\nThis is run ";
+    let event = Cause::Event { event: json!({ "type": "new_email", "data": { "from": "ann" } }), events: vec![] };
+    let text = told(Run { cause: Some(event), ..run() }).await;
+    let beginning = "[Event Trigger] new_email: {\"data\":{\"from\":\"ann\"},\"type\":\"new_email\"}\n\nSummarise my mail.\n\nThis is run ";
     assert!(text.starts_with(beginning), "{text}");
-    let condition = Cause::Condition { expression: "value.price < 500".into(), value: json!({ "price": 480 }) };
-    let text = told(run(), condition).await;
+    let condition = Cause::Condition {
+        expression: "value.price < 500".into(),
+        value: json!({ "price": 480 }),
+        previous: json!(null),
+    };
+    let text = told(Run { cause: Some(condition), ..run() }).await;
     let beginning =
         "[Condition Trigger] Condition met: value.price < 500\nValue: {\"price\":480}\n\nSummarise my mail.\n\n";
     assert!(text.starts_with(beginning), "{text}");
@@ -146,7 +151,7 @@ async fn an_event_and_a_condition_are_told_with_what_set_them_off() {
 async fn a_run_succeeds_with_the_answer_and_the_transcript_says_which_fire_it_was() {
     let stage = Stage::new(vec![says("Two mails.")], vec![]);
     let orchestrator = Orchestrator::new(stage.agent.clone());
-    let job = job(&stage, run(), action("Summarise.", json!({ "max_turns": 3 })), Cause::Schedule);
+    let job = job(&stage, run(), action("Summarise.", json!({ "max_turns": 3 })));
     let outcome = passing(&stage.clock, orchestrator.execute(job)).await;
     let usage = Usage { turns: 1, tool_calls: 0, input_tokens: 100, output_tokens: 10, cost_micros: 110 };
     assert_eq!(outcome, Ok(Outcome::Succeeded { output: "Two mails.".into(), usage }));
@@ -166,7 +171,7 @@ async fn a_run_succeeds_with_the_answer_and_the_transcript_says_which_fire_it_wa
 async fn a_run_fails_or_is_tried_again_as_the_loop_says_and_is_skipped_when_refused() {
     let outcome = |answer, instruction: &str| {
         let stage = Stage::new(vec![answer], vec![]);
-        let job = job(&stage, run(), action(instruction, json!({})), Cause::Schedule);
+        let job = job(&stage, run(), action(instruction, json!({})));
         async move { passing(&stage.clock, Orchestrator::new(stage.agent.clone()).execute(job)).await }
     };
     let auth = Err(LlmError::Auth { message: "401".into() });
@@ -181,9 +186,9 @@ async fn a_run_fails_or_is_tried_again_as_the_loop_says_and_is_skipped_when_refu
 async fn a_run_whose_task_or_model_has_gone_fails() {
     let stage = Stage::new(vec![], vec![]);
     let orchestrator = Orchestrator::new(stage.agent.clone());
-    let gone = Job { task: None, ..job(&stage, run(), action("go", json!({})), Cause::Schedule) };
+    let gone = Job { task: None, ..job(&stage, run(), action("go", json!({}))) };
     assert_eq!(orchestrator.execute(gone).await, Err(RunError::fail("no_task", "the task of the run is gone")));
-    let stale = job(&stage, run(), action("go", json!({ "model": "mian" })), Cause::Schedule);
+    let stale = job(&stage, run(), action("go", json!({ "model": "mian" })));
     let message = "/action/config/model: unknown model `mian`; did you mean `main`?";
     assert_eq!(orchestrator.execute(stale).await, Err(RunError::fail("invalid_action", message)));
 }

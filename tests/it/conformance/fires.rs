@@ -64,6 +64,7 @@ async fn a_due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next(wo
             missed: None,
             retry_of: None,
             event_ids: vec![],
+            cause: None,
             input: None,
             created_at: at(60),
             started_at: None,

@@ -162,7 +162,18 @@ async fn a_tenant_sees_and_changes_its_own(world: &World) {
 }
 
 /// The tables that only row-level security keeps apart when a predicate is forgotten.
-const WALLED: [&str; 5] = ["tasks", "recipients", "deliveries", "tokens", "idempotency"];
+const WALLED: [&str; 10] = [
+    "tasks",
+    "recipients",
+    "deliveries",
+    "tokens",
+    "idempotency",
+    "events",
+    "dead_letters",
+    "bus_outbox",
+    "windows",
+    "task_state",
+];
 
 async fn rows(connection: &mut PgConnection, table: &str) -> i64 {
     let sql = sqlx::AssertSqlSafe(format!("select count(*) from {table}"));
@@ -182,6 +193,18 @@ async fn on_postgres_row_level_security_alone_keeps_tenants_apart() {
     };
     let (task, nominal) = super::world::new_task("a", json!({"interval": "1h"}), json!({}), START);
     world.store.create_task(&task, nominal, Some(&key)).await.unwrap();
+    for planted in [
+        "insert into events (event_key, tenant_id, source, type, body, created_at) values ('k', 'a', 's', 't', '{}', now())",
+        "insert into dead_letters (id, tenant_id, entry, body, error, deliveries, created_at)
+         values (gen_random_uuid(), 'a', '1', '{}', 'e', 1, now())",
+        "insert into bus_outbox (tenant_id, body, created_at) values ('a', '{}', now())",
+        "insert into windows (id, task_id, tenant_id, kind, key, opened_at, events)
+         values (gen_random_uuid(), gen_random_uuid(), 'a', 'debounce', '', now(), 1)",
+        "insert into task_state (task_id, tenant_id, name, value, updated_at)
+         values (gen_random_uuid(), 'a', 'n', '1', now())",
+    ] {
+        world.plant(planted).await;
+    }
 
     let mut connection = PgConnection::connect(&world.url()).await.unwrap();
     for table in WALLED {

@@ -1,0 +1,141 @@
+//! The event bus: the port, and the list of its adapters.
+//!
+//! An event that `publish` has accepted survives a crash and is delivered until it is acknowledged, more than once where a
+//! consumer dies in between; who consumes makes that harmless by its key. Order holds within a partition as long as no
+//! consumer dies. The bus never judges an event and never drops one that was not acknowledged or buried.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use futures::future::BoxFuture;
+
+use crate::event::Event;
+use crate::id::Scope;
+
+/// One entry on its way to a consumer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// The bus's own name of it, for [`Bus::acknowledge`] and [`Bus::bury`]; means nothing elsewhere.
+    pub id: String,
+    /// The event, or why the entry can't be read as one.
+    pub event: Result<Event, Unreadable>,
+    /// How often it was handed to a consumer, this time included.
+    pub deliveries: u32,
+}
+
+/// An entry that is no event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreadable {
+    /// What was found, as text; bytes that are no UTF-8 are replaced.
+    pub text: String,
+    pub why: String,
+}
+
+/// An event with its place in the log of the bus.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Logged {
+    /// Where reading goes on after it; opaque, safe in a URL and in `Last-Event-ID`.
+    pub position: String,
+    pub event: Event,
+}
+
+/// Which part of the log to read.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LogFilter {
+    /// Exact.
+    pub source: Option<String>,
+    /// Exact, or with a trailing `*`.
+    pub kind: Option<String>,
+    /// After this position, oldest first; `None`: from the oldest that is kept.
+    pub after: Option<String>,
+    pub limit: usize,
+}
+
+/// An entry that could not be handled, kept until a person replays or drops it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeadLetter {
+    pub id: String,
+    /// `None` where it could not be read.
+    pub tenant: Option<String>,
+    /// The entry as it was found.
+    pub body: String,
+    pub error: String,
+    pub deliveries: u32,
+    pub buried_at: DateTime<Utc>,
+}
+
+/// Which dead letters are meant. Those without a tenant belong to `Scope::Every` alone.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DeadLetterFilter {
+    pub source: Option<String>,
+    /// Exact, or with a trailing `*`.
+    pub kind: Option<String>,
+    /// Contained in the error, whatever its case.
+    pub error: Option<String>,
+    /// Older than this one (ids descend).
+    pub before: Option<String>,
+    pub limit: usize,
+}
+
+/// Why the bus could not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BusError {
+    /// The same call may work later, and may have taken effect.
+    #[error("the event bus is not available: {why}")]
+    Unavailable { why: String },
+    #[error("not found")]
+    NotFound,
+    /// A position that this bus did not give.
+    #[error("{why}")]
+    Invalid { why: String },
+    /// Asking again does not mend it.
+    #[error("the event bus answers what can't be read: {why}")]
+    Corrupt { why: String },
+}
+
+/// A way of events from those who publish to those who match.
+pub trait Bus: Send + Sync {
+    /// `embedded`, `redis`.
+    fn name(&self) -> &'static str;
+
+    /// Takes events on, all or (on `Unavailable`) any part of them. Durable once it has returned.
+    fn publish<'a>(&'a self, events: &'a [Event]) -> BoxFuture<'a, Result<(), BusError>>;
+
+    /// Entries that nobody has handled: new ones, and those whose consumer has stalled. Waits up to `wait` for the first.
+    /// Safe to drop while it waits: an entry that was taken and not answered comes again when its lease has run out.
+    fn read(&self, limit: usize, wait: Duration) -> BoxFuture<'_, Result<Vec<Entry>, BusError>>;
+
+    /// These are handled, and what follows from them is committed.
+    fn acknowledge<'a>(&'a self, ids: &'a [String]) -> BoxFuture<'a, Result<(), BusError>>;
+
+    /// Puts an entry among the dead letters, and then acknowledges it.
+    fn bury<'a>(&'a self, entry: &'a Entry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>>;
+
+    /// The log, oldest first.
+    fn log<'a>(&'a self, scope: &'a Scope, filter: &'a LogFilter) -> BoxFuture<'a, Result<Vec<Logged>, BusError>>;
+
+    /// The position behind the newest entry: a tail begins here.
+    fn end<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<String, BusError>>;
+
+    /// Newest first.
+    fn dead_letters<'a>(
+        &'a self,
+        scope: &'a Scope,
+        filter: &'a DeadLetterFilter,
+    ) -> BoxFuture<'a, Result<Vec<DeadLetter>, BusError>>;
+
+    fn dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<DeadLetter, BusError>>;
+
+    /// Publishes it once more, under the same identity, and removes it from the dead letters. One that is no event
+    /// stays, with `Invalid`.
+    fn replay<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<(), BusError>>;
+
+    /// Removes it for good.
+    fn drop_dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<(), BusError>>;
+
+    /// Forgets acknowledged entries older than the retention, never what is pending or unread. Answers how many.
+    fn trim(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<u64, BusError>>;
+
+    /// What is wrong with the way the server behind it is set up, in sentences for the operator; empty when all is well.
+    fn concerns(&self) -> BoxFuture<'_, Result<Vec<String>, BusError>>;
+}

@@ -1,0 +1,300 @@
+//! An event: a fact on the bus, shaped as CloudEvents 1.0 has it (https://github.com/cloudevents/spec, version 1.0.2).
+//!
+//! Pure data. Its identity is tenant + source + id; what has the same identity is the same event, however often it comes.
+
+use aws_lc_rs::digest::{Context, SHA256};
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::id::Tenant;
+use crate::invalid::{Faults, escape};
+
+/// The only version of CloudEvents that is read and written.
+pub const SPEC_VERSION: &str = "1.0";
+/// Longest `id`, `source`, `type`, `subject`, in characters.
+pub const ATTRIBUTE_LENGTH: usize = 512;
+/// Largest event as JSON, in bytes.
+pub const EVENT_BYTES: usize = 256 * 1024;
+/// The extension attribute that names the tenant.
+pub const TENANT: &str = "tenantid";
+
+/// A fact that was published.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Value", into = "Value")]
+pub struct Event {
+    pub tenant: Tenant,
+    /// Unique within tenant and source.
+    pub id: String,
+    pub source: String,
+    /// `type`.
+    pub kind: String,
+    pub subject: Option<String>,
+    /// When it happened, as its source says.
+    pub time: Option<DateTime<Utc>>,
+    pub datacontenttype: Option<String>,
+    pub dataschema: Option<String>,
+    pub data: Data,
+    /// Extension attributes but `tenantid`: text, numbers, true and false.
+    pub extensions: Map<String, Value>,
+}
+
+/// What an event carries.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Data {
+    #[default]
+    Nothing,
+    Json(Value),
+    /// Bytes that are no JSON, in base64.
+    Base64(String),
+}
+
+impl Event {
+    /// Reads the structured JSON form that stands at `pointer`; `tenantid` has to be there. All that is wrong is added
+    /// to `faults`; `None` exactly when something was.
+    pub fn parse(value: &Value, pointer: &str, faults: &mut Faults) -> Option<Event> {
+        let Some(fields) = value.as_object() else {
+            faults.add(pointer, "an event is a JSON object in the structured form of CloudEvents 1.0");
+            return None;
+        };
+        let before = faults.0.len();
+        let mut reader = Reader { fields, pointer, faults };
+        reader.version();
+        let tenant = reader.required(TENANT).and_then(|name| match Tenant::new(name) {
+            Ok(tenant) => Some(tenant),
+            Err(why) => {
+                reader.fault(TENANT, why);
+                None
+            }
+        });
+        let (id, source, kind) = (reader.required("id"), reader.required("source"), reader.required("type"));
+        let (subject, content) = (reader.text("subject"), reader.text("datacontenttype"));
+        let (schema, time, data) = (reader.text("dataschema"), reader.time(), reader.data());
+        let extensions = reader.extensions();
+        if faults.0.len() > before {
+            return None;
+        }
+        Some(Event {
+            tenant: tenant?,
+            id: id?,
+            source: source?,
+            kind: kind?,
+            subject,
+            time,
+            datacontenttype: content,
+            dataschema: schema,
+            data,
+            extensions,
+        })
+    }
+
+    /// The structured JSON form, with `tenantid`.
+    pub fn to_value(&self) -> Value {
+        let mut fields = self.extensions.clone();
+        let mut put = |name: &str, value: Option<Value>| fields.extend(value.map(|value| (name.to_owned(), value)));
+        put("specversion", Some(SPEC_VERSION.into()));
+        put("id", Some(self.id.as_str().into()));
+        put("source", Some(self.source.as_str().into()));
+        put("type", Some(self.kind.as_str().into()));
+        put(TENANT, Some(self.tenant.as_str().into()));
+        put("subject", self.subject.as_deref().map(Value::from));
+        put("time", self.time.map(|time| time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true).into()));
+        put("datacontenttype", self.datacontenttype.as_deref().map(Value::from));
+        put("dataschema", self.dataschema.as_deref().map(Value::from));
+        match &self.data {
+            Data::Nothing => {}
+            Data::Json(value) => put("data", Some(value.clone())),
+            Data::Base64(text) => put("data_base64", Some(text.as_str().into())),
+        }
+        Value::Object(fields)
+    }
+
+    /// The identity that makes it fire a task at most once.
+    pub fn key(&self) -> String {
+        event_key(&self.tenant, &self.source, &self.id)
+    }
+}
+
+/// `sha256(tenantid ‖ 0 ‖ source ‖ 0 ‖ id)`, in hexadecimal. Source: `data.md`, "Fire keys".
+pub fn event_key(tenant: &Tenant, source: &str, id: &str) -> String {
+    let mut digest = Context::new(&SHA256);
+    for (index, part) in [tenant.as_str(), source, id].into_iter().enumerate() {
+        if index > 0 {
+            digest.update(b"\0");
+        }
+        digest.update(part.as_bytes());
+    }
+    hex::encode(digest.finish())
+}
+
+/// Where a tenant's events are on a bus of `partitions`: CRC-32 (IEEE) of the UTF-8 tenant id, mod partitions.
+pub fn partition(tenant: &str, partitions: u32) -> u32 {
+    crc32fast::hash(tenant.as_bytes()) % partitions.max(1)
+}
+
+impl TryFrom<Value> for Event {
+    type Error = Faults;
+
+    fn try_from(value: Value) -> Result<Event, Faults> {
+        let mut faults = Faults::new();
+        Event::parse(&value, "", &mut faults).ok_or(faults)
+    }
+}
+
+impl From<Event> for Value {
+    fn from(event: Event) -> Value {
+        event.to_value()
+    }
+}
+
+struct Reader<'a> {
+    fields: &'a Map<String, Value>,
+    pointer: &'a str,
+    faults: &'a mut Faults,
+}
+
+impl Reader<'_> {
+    fn fault(&mut self, field: &str, why: impl Into<String>) {
+        self.faults.add(format!("{}/{}", self.pointer, escape(field)), why);
+    }
+
+    fn version(&mut self) {
+        match self.fields.get("specversion").map(Value::as_str) {
+            Some(Some(SPEC_VERSION)) => {}
+            Some(_) => self.fault("specversion", "must be \"1.0\""),
+            None => self.fault("specversion", "is missing; it is \"1.0\""),
+        }
+    }
+
+    fn required(&mut self, field: &str) -> Option<String> {
+        if !self.fields.contains_key(field) || self.fields[field].is_null() {
+            self.fault(field, "is missing");
+            return None;
+        }
+        self.text(field)
+    }
+
+    fn text(&mut self, field: &str) -> Option<String> {
+        let value = self.fields.get(field).filter(|value| !value.is_null())?;
+        match value.as_str() {
+            Some("") => self.fault(field, "must not be empty"),
+            Some(text) if text.chars().count() > ATTRIBUTE_LENGTH => {
+                self.fault(field, format!("must be at most {ATTRIBUTE_LENGTH} characters"));
+            }
+            Some(text) if text.chars().any(char::is_control) => self.fault(field, "must not have control characters"),
+            Some(text) => return Some(text.to_owned()),
+            None => self.fault(field, "must be a text"),
+        }
+        None
+    }
+
+    fn time(&mut self) -> Option<DateTime<Utc>> {
+        let text = self.text("time")?;
+        match DateTime::parse_from_rfc3339(&text) {
+            Ok(time) => Some(crate::clock::cut(time.to_utc())),
+            Err(_) => {
+                self.fault("time", "must be an instant as RFC 3339 has it, such as \"2026-12-24T15:00:00Z\"");
+                None
+            }
+        }
+    }
+
+    fn data(&mut self) -> Data {
+        match (self.fields.get("data"), self.fields.get("data_base64")) {
+            (Some(_), Some(_)) => self.fault("data_base64", "an event has `data` or `data_base64`, not both"),
+            (Some(value), None) => return Data::Json(value.clone()),
+            (None, Some(Value::String(text))) => {
+                use base64::Engine;
+                if base64::engine::general_purpose::STANDARD.decode(text).is_ok() {
+                    return Data::Base64(text.clone());
+                }
+                self.fault("data_base64", "is not base64 (RFC 4648, section 4)");
+            }
+            (None, Some(_)) => self.fault("data_base64", "must be a text"),
+            (None, None) => {}
+        }
+        Data::Nothing
+    }
+
+    /// Attribute names are lower-case letters and digits; values are simple.
+    fn extensions(&mut self) -> Map<String, Value> {
+        const KNOWN: [&str; 11] = [
+            "specversion",
+            "id",
+            "source",
+            "type",
+            TENANT,
+            "subject",
+            "time",
+            "datacontenttype",
+            "dataschema",
+            "data",
+            "data_base64",
+        ];
+        let mut kept = Map::new();
+        for (name, value) in self.fields.iter().filter(|(name, _)| !KNOWN.contains(&name.as_str())) {
+            let lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+            if name.is_empty() || name.len() > 64 || !name.chars().all(lower) {
+                self.fault(name, "the name of an extension attribute has lower-case letters and digits only");
+            } else if !matches!(value, Value::String(_) | Value::Number(_) | Value::Bool(_) | Value::Null) {
+                self.fault(name, "an extension attribute is a text, a number, true or false; put the rest into `data`");
+            } else if !value.is_null() {
+                kept.insert(name.clone(), value.clone());
+            }
+        }
+        kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_event_is_read_and_written_without_loss() {
+        let value = json!({
+            "specversion": "1.0", "id": "1", "source": "email", "type": "new_email", "tenantid": "ann",
+            "subject": "inbox", "time": "2026-12-24T15:00:00.000Z", "datacontenttype": "application/json",
+            "dataschema": "https://example.org/s", "data": {"from": "x"}, "traceparent": "00-1", "priority": 3,
+        });
+        let event = Event::try_from(value.clone()).unwrap();
+        assert_eq!((event.kind.as_str(), event.tenant.as_str()), ("new_email", "ann"));
+        assert_eq!(event.to_value(), value);
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_told_with_its_place() {
+        let value = json!({
+            "specversion": "0.3", "id": 7, "source": "", "time": "yesterday", "data": 1, "data_base64": "AA==",
+            "Bad": 1, "deep": {"x": 1},
+        });
+        let faults = Event::try_from(value).unwrap_err();
+        let places: Vec<&str> = faults.0.iter().map(|fault| fault.pointer.as_str()).collect();
+        assert_eq!(
+            places,
+            ["/specversion", "/tenantid", "/id", "/source", "/type", "/time", "/data_base64", "/Bad", "/deep"]
+        );
+    }
+
+    #[test]
+    fn the_key_tells_apart_what_a_plain_join_would_mix_up() {
+        let ann = Tenant::new("ann").unwrap();
+        assert_eq!(event_key(&ann, "a", "b").len(), 64);
+        assert_ne!(event_key(&ann, "ab", "c"), event_key(&ann, "a", "bc"));
+        // printf 'ann\0email\0evt-1' | sha256sum
+        assert_eq!(
+            event_key(&ann, "email", "evt-1"),
+            "94b8eb77e555a2e0ba0b64e1d0f213847ea09d8d25cc4a03448747752669dec9"
+        );
+    }
+
+    #[test]
+    fn the_partition_is_the_crc_32_of_zlib() {
+        // python3 -c 'import zlib; print(zlib.crc32(b"user_123"), zlib.crc32("münchen".encode()))'
+        assert_eq!(partition("user_123", u32::MAX), 1667105369);
+        assert_eq!(partition("münchen", u32::MAX), 1172628735);
+        assert_eq!(partition("user_123", 16), 1667105369 % 16);
+    }
+}

@@ -1,0 +1,346 @@
+//! Expressions in CEL (https://cel.dev): read once with all guards, evaluated many times over JSON.
+//!
+//! CEL always ends, but has no limit of its own on time, memory or stack. So what is costly is refused when it is
+//! read: see [`guard`]. Whole JSON numbers are `int`, others `double`. A key that is missing is told apart from
+//! every other error, because who filters takes it for "no". Nothing is kept between evaluations.
+
+mod convert;
+mod guard;
+mod parts;
+mod pattern;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use cel::common::value::{CowVal, Val};
+use cel::context::VariableResolver;
+use cel::{Context, Env, ExecutionError, Program};
+use serde_json::Value;
+
+use crate::expr::guard::Shape;
+use crate::expr::pattern::Patterns;
+
+pub use guard::{EXPRESSION_BYTES, MOST_STEPS};
+pub use parts::Part;
+
+/// A compiled expression. Cheap to clone; equal when the texts are.
+#[derive(Clone)]
+pub struct Expression(Arc<Compiled>);
+
+struct Compiled {
+    text: String,
+    program: Program,
+    env: Arc<Env>,
+    shape: Shape,
+    patterns: Patterns,
+}
+
+/// Why a text is no expression that is taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message} (at character {position})")]
+pub struct ExpressionFault {
+    /// Of the first character at fault, counted from 1.
+    pub position: usize,
+    pub message: String,
+}
+
+/// Why there is no value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExpressionError {
+    /// Something that the expression names is not there.
+    #[error("there is no `{0}`")]
+    Missing(String),
+    /// Types that do not go together, a division by zero, too much work.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Reads expressions: holds what they share. Cheap to clone.
+#[derive(Clone)]
+pub struct Language(Arc<Env>);
+
+impl Default for Language {
+    fn default() -> Language {
+        Language(Arc::new(Env::stdlib()))
+    }
+}
+
+impl Language {
+    /// Reads an expression that may name these variables.
+    pub fn read(&self, text: &str, variables: &[&str]) -> Result<Expression, ExpressionFault> {
+        guard::before_parsing(text)?;
+        // the parser is young: what it does not survive is no expression
+        let compiled = catch_unwind(AssertUnwindSafe(|| self.0.compile(text)))
+            .map_err(|_| ExpressionFault { position: 1, message: "can't be read as a CEL expression".into() })?;
+        let program = compiled.map_err(|errors| guard::syntax_fault(text, &errors))?;
+        let shape = guard::judge(&program, variables)?;
+        let patterns = Patterns::new(&program)?;
+        Ok(Expression(Arc::new(Compiled { text: text.to_owned(), program, env: Arc::clone(&self.0), shape, patterns })))
+    }
+}
+
+/// Values by name, converted once for any number of expressions.
+#[derive(Clone, Default)]
+pub struct Variables {
+    values: BTreeMap<&'static str, Arc<dyn Val>>,
+    /// The longest list or object anywhere in the values: what a comprehension may have to walk.
+    longest: usize,
+}
+
+impl Variables {
+    pub fn new() -> Variables {
+        Variables::default()
+    }
+
+    /// With one more; a name that is there is replaced.
+    pub fn with(mut self, name: &'static str, value: &Value) -> Variables {
+        self.set(name, value);
+        self
+    }
+
+    pub fn set(&mut self, name: &'static str, value: &Value) {
+        self.longest = self.longest.max(convert::longest(value));
+        self.insert(name, convert::to_cel(value));
+    }
+
+    /// An instant, which CEL calls a timestamp.
+    pub fn set_instant(&mut self, name: &'static str, instant: chrono::DateTime<chrono::Utc>) {
+        self.insert(name, cel::Value::Timestamp(instant.fixed_offset()));
+    }
+
+    fn insert(&mut self, name: &'static str, value: cel::Value) {
+        let value: Box<dyn Val> = value.try_into().expect("data converts; only functions do not");
+        self.values.insert(name, value.into());
+    }
+}
+
+impl VariableResolver for Variables {
+    fn resolve<'b>(&'b self, name: &str) -> Option<CowVal<'b, 'b>> {
+        self.values.get(name).map(|value| CowVal::Borrowed(&**value))
+    }
+}
+
+impl Expression {
+    pub fn text(&self) -> &str {
+        &self.0.text
+    }
+
+    /// The value, as JSON: instants and durations as text.
+    pub fn value(&self, variables: &Variables) -> Result<Value, ExpressionError> {
+        convert::to_json(&self.evaluate(variables)?)
+    }
+
+    /// Whether it is true. What is missing makes it false; a value that is neither true nor false is an error.
+    pub fn holds(&self, variables: &Variables) -> Result<bool, ExpressionError> {
+        match self.evaluate(variables) {
+            Ok(cel::Value::Bool(holds)) => Ok(holds),
+            Ok(other) => Err(ExpressionError::Failed(format!("must be true or false, is {}", other.type_of()))),
+            Err(ExpressionError::Missing(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The value as a key, to tell things apart: texts as they are, all else as JSON.
+    pub fn key(&self, variables: &Variables) -> Result<String, ExpressionError> {
+        Ok(match self.value(variables)? {
+            Value::String(text) => text,
+            other => other.to_string(),
+        })
+    }
+
+    /// The value of every part that the expression is made of, in the order of the text; the whole is the first.
+    pub fn parts(&self, variables: &Variables) -> Vec<Part> {
+        self.in_context(variables, |context| parts::of(&self.0.text, &self.0.program, context))
+            .unwrap_or_else(|error| vec![Part { text: self.0.text.clone(), value: Err(error.to_string()) }])
+    }
+
+    fn evaluate(&self, variables: &Variables) -> Result<cel::Value, ExpressionError> {
+        self.in_context(variables, |context| self.0.program.execute(context).map_err(failure))?
+    }
+
+    fn in_context<T>(
+        &self,
+        variables: &Variables,
+        act: impl FnOnce(&Context<'_, '_>) -> T,
+    ) -> Result<T, ExpressionError> {
+        self.0.shape.affordable(variables.longest)?;
+        let mut context = Context::with_env(Arc::clone(&self.0.env));
+        context.set_variable_resolver(variables);
+        self.0.patterns.add_to(&mut context);
+        catch_unwind(AssertUnwindSafe(|| act(&context)))
+            .map_err(|_| ExpressionError::Failed("the expression can't be evaluated".into()))
+    }
+}
+
+fn failure(error: ExecutionError) -> ExpressionError {
+    match error {
+        ExecutionError::NoSuchKey(key) => ExpressionError::Missing(key.to_string()),
+        ExecutionError::UndeclaredReference(name) => ExpressionError::Missing(name.to_string()),
+        // null has nothing in it
+        ExecutionError::NoSuchOverload(error)
+            if error.function() == "_._" && error.argument_types().first().is_some_and(|of| of == "null_type") =>
+        {
+            ExpressionError::Missing("field of null".into())
+        }
+        // values are never quoted: they may be long, and not for everyone's eyes
+        ExecutionError::NoSuchOverload(error) => ExpressionError::Failed(error.to_string()),
+        ExecutionError::UnexpectedType { got, want } => {
+            ExpressionError::Failed(format!("expected {want}, found {got}"))
+        }
+        ExecutionError::DivisionByZero(_) | ExecutionError::RemainderByZero(_) => {
+            ExpressionError::Failed("division by zero".into())
+        }
+        ExecutionError::Overflow(..) => ExpressionError::Failed("the number is too large".into()),
+        ExecutionError::IndexOutOfBounds(_) => ExpressionError::Missing("element at this index".into()),
+        ExecutionError::FunctionError { function, message } => {
+            ExpressionError::Failed(format!("`{function}`: {message}"))
+        }
+        ExecutionError::ValuesNotComparable(a, b) => {
+            ExpressionError::Failed(format!("{} can't be compared with {}", a.type_of(), b.type_of()))
+        }
+        ExecutionError::UnsupportedBinaryOperator(operator, a, b) => {
+            ExpressionError::Failed(format!("`{operator}` does not take {} and {}", a.type_of(), b.type_of()))
+        }
+        ExecutionError::UnsupportedIndex(index, of) => {
+            ExpressionError::Failed(format!("{} has no element by {}", of.type_of(), index.type_of()))
+        }
+        _ => ExpressionError::Failed("the types do not go together".into()),
+    }
+}
+
+impl PartialEq for Expression {
+    fn eq(&self, other: &Expression) -> bool {
+        self.0.text == other.0.text
+    }
+}
+
+impl fmt::Debug for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Expression({:?})", self.0.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(text: &str) -> Result<Expression, ExpressionFault> {
+        Language::default().read(text, &["event", "value", "now"])
+    }
+
+    fn variables() -> Variables {
+        let mut variables = Variables::new()
+            .with("event", &json!({"data": {"amount": 120, "price": 99.5, "from": "Amazon", "tags": ["a", "b"]}}))
+            .with("value", &json!(null));
+        variables.set_instant("now", "2027-03-01T08:00:00Z".parse().unwrap());
+        variables
+    }
+
+    fn value(text: &str) -> Result<Value, ExpressionError> {
+        read(text).unwrap().value(&variables())
+    }
+
+    #[test]
+    fn numbers_are_what_a_writer_expects() {
+        for (text, expected) in [
+            ("event.data.amount > 100", json!(true)),
+            ("event.data.amount > 100.5", json!(true)),
+            ("event.data.price < 100", json!(true)),
+            ("event.data.amount + 1", json!(121)),
+            ("event.data.price * 2.0", json!(199.0)),
+            ("event.data.amount == 120.0", json!(true)),
+            ("size(event.data.tags)", json!(2)),
+            ("event.data.tags.exists(t, t == 'b') && event.data.from.startsWith('Ama')", json!(true)),
+            ("event.data.tags.map(t, t + '!')", json!("refused")),
+            ("event.data.from.matches('^am') || event.data.from.matches('on$')", json!(true)),
+            ("'Order ' + string(event.data.amount)", json!("Order 120")),
+            ("now > timestamp('2027-01-01T00:00:00Z')", json!(true)),
+            ("has(event.data.nothing)", json!(false)),
+            ("{'a': event.data.amount}", json!({"a": 120})),
+        ] {
+            match read(text) {
+                Ok(read) => assert_eq!(read.value(&variables()), Ok(expected), "{text}"),
+                Err(_) => assert_eq!(expected, "refused", "{text}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_no_and_what_is_wrong_is_an_error() {
+        let holds = |text: &str| read(text).unwrap().holds(&variables());
+        assert_eq!(holds("event.data.nothing > 3"), Ok(false));
+        assert_eq!(holds("event.nothing.at.all == 'x'"), Ok(false));
+        assert_eq!(holds("value.price < 500"), Ok(false), "null has nothing in it");
+        assert_eq!(holds("event.data.tags[7] == 'x'"), Ok(false));
+        let failed = |text: &str| matches!(holds(text), Err(ExpressionError::Failed(_)));
+        assert!(failed("event.data.from > 3"), "{:?}", holds("event.data.from > 3"));
+        assert!(failed("event.data.amount"), "a number is not true");
+        assert!(failed("1 / 0 == 1"));
+        assert_eq!(value("event.data.nothing"), Err(ExpressionError::Missing("nothing".into())));
+    }
+
+    #[test]
+    fn a_text_that_is_no_expression_is_refused_with_its_position() {
+        let fault = |text: &str| read(text).unwrap_err();
+        assert_eq!(fault("event.data.amount >").position, 20);
+        assert_eq!(fault("  evnt.data.amount > 3").position, 3);
+        assert!(fault("evnt.data.amount > 3").message.contains("did you mean `event`?"));
+        assert_eq!(fault("event.data.from.matches('(')").position, 25);
+        assert_eq!(fault("").message, "an expression must not be empty");
+        assert!(read("event.data.tags.all(t, t != 'x')").is_ok());
+    }
+
+    #[test]
+    fn what_could_cost_without_limit_is_refused() {
+        let refused = |text: &str, why: &str| {
+            let fault = read(text).unwrap_err();
+            assert!(fault.message.contains(why), "{fault}");
+        };
+        refused(&format!("'{}' == 'x'", "a".repeat(2000)), "at most 1024 bytes");
+        refused(&format!("{}1{}", "(".repeat(40), ")".repeat(40)), "deep");
+        refused("[1].all(a, [1].all(b, [1].all(c, true)))", "inside each other");
+        refused("[1].all(a, true) && [1].all(a, true) && [1].all(a, true) && [1].all(a, true)", "comprehensions");
+        refused("[1].map(a, [a] + [a])", "no limit");
+        refused(&vec!["true"; 170].join("&&"), "too complex");
+        let nested = read("value.all(a, value.all(b, a == b))").unwrap();
+        let long = Variables::new().with("value", &json!(vec![0; 1001]));
+        assert!(matches!(nested.holds(&long), Err(ExpressionError::Failed(why)) if why.contains("too long")));
+        assert_eq!(nested.holds(&Variables::new().with("value", &json!([0, 0]))), Ok(true));
+    }
+
+    #[test]
+    fn nothing_that_is_typed_brings_it_down() {
+        for text in
+            ["!", "(", "a.b.c(", "'", "\"\\", "[", "{", "1 +", "?:", "a ? b", "..", "\u{0}", "🙂", "x\n\ny", "-", "in"]
+        {
+            assert!(read(text).is_err(), "{text:?}");
+        }
+        assert!(read(&"-".repeat(1024)).is_err());
+        assert!(read(&format!("true{}", "?true:true".repeat(100))).is_err());
+        // what the parser folds may be taken, as long as it ends
+        let folded = read(&format!("{}true", "!".repeat(1000))).map(|read| read.holds(&variables()));
+        assert!(matches!(folded, Err(_) | Ok(Ok(true))), "{folded:?}");
+    }
+
+    #[test]
+    fn every_part_shows_its_value() {
+        let parts = read("event.data.amount > 100 && size(event.data.tags) == 3").unwrap().parts(&variables());
+        let shown: Vec<(&str, Value)> =
+            parts.iter().map(|part| (part.text.as_str(), part.value.clone().unwrap_or_else(|e| json!(e)))).collect();
+        assert_eq!(
+            shown.iter().filter(|(text, _)| *text != "event" && *text != "event.data").cloned().collect::<Vec<_>>(),
+            [
+                ("event.data.amount > 100 && size(event.data.tags) == 3", json!(false)),
+                ("event.data.amount > 100", json!(true)),
+                ("event.data.amount", json!(120)),
+                ("size(event.data.tags) == 3", json!(false)),
+                ("size(event.data.tags)", json!(2)),
+                ("event.data.tags", json!(["a", "b"])),
+            ]
+        );
+    }
+}
