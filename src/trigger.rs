@@ -9,6 +9,7 @@
 
 pub mod catch_up;
 pub mod cron;
+pub mod event;
 pub mod exclusion;
 pub mod form;
 pub mod interval;
@@ -29,19 +30,21 @@ use crate::invalid::{Faults, InvalidSpec, did_you_mean};
 use crate::run::Missed;
 
 pub use catch_up::{Due, Next, Plan, PlannedFire, Skip};
+pub use event::EventTrigger;
 pub use policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
 pub use schedule::{Schedule, When};
 pub use timetable::Timetable;
 pub use zone::zone_database_version;
 
 /// The kinds there are, as written in `type`.
-pub const KINDS: &[&str] = &["schedule"];
+pub const KINDS: &[&str] = &["schedule", "event"];
 
 /// What makes a task fire.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Trigger {
     Schedule(Schedule),
+    Event(Box<EventTrigger>),
 }
 
 impl Trigger {
@@ -54,6 +57,9 @@ impl Trigger {
         };
         match fields.get("type").map(Value::as_str) {
             Some(Some("schedule")) => form::read(fields, pointer, now, faults).map(Trigger::Schedule),
+            Some(Some("event")) => {
+                event::form::read(fields, pointer, faults).map(|read| Trigger::Event(Box::new(read)))
+            }
             Some(Some(other)) => {
                 let hint = did_you_mean(other, KINDS.iter().copied());
                 faults.add(
@@ -77,6 +83,7 @@ impl Trigger {
     pub fn kind(&self) -> &'static str {
         match self {
             Trigger::Schedule(_) => "schedule",
+            Trigger::Event(_) => "event",
         }
     }
 
@@ -84,6 +91,7 @@ impl Trigger {
     pub fn anchor(&self, created_at: DateTime<Utc>) -> Result<DateTime<Utc>, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.anchor(created_at),
+            Trigger::Event(_) => Ok(created_at),
         }
     }
 
@@ -91,6 +99,7 @@ impl Trigger {
     pub fn first(&self, task_id: Uuid, anchor: DateTime<Utc>, now: DateTime<Utc>) -> Result<Option<Next>, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.first(task_id, anchor, now),
+            Trigger::Event(_) => Ok(None),
         }
     }
 
@@ -107,6 +116,7 @@ impl Trigger {
                 let has = timetable.next_after(nominal - timetable::TICK) == Some(nominal);
                 Ok(has.then(|| (timetable.with_run_at(task_id, nominal), timetable.excludes(nominal))))
             }
+            Trigger::Event(_) => Ok(None),
         }
     }
 
@@ -114,6 +124,7 @@ impl Trigger {
     pub fn plan(&self, due: &Due, now: DateTime<Utc>, until: DateTime<Utc>) -> Result<Plan, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.plan(due, now, until),
+            Trigger::Event(_) => Err(no_instants("event")),
         }
     }
 
@@ -130,6 +141,7 @@ impl Trigger {
                 let to = timetable.last_before(now, from);
                 Ok(to.map(|to| timetable.range(from, to)))
             }
+            Trigger::Event(_) => Ok(None),
         }
     }
 
@@ -142,6 +154,7 @@ impl Trigger {
     ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.preview(from, anchor, count),
+            Trigger::Event(_) => Err(no_instants("event")),
         }
     }
 
@@ -155,6 +168,7 @@ impl Trigger {
     ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.between(from, to, anchor, limit),
+            Trigger::Event(_) => Err(no_instants("event")),
         }
     }
 
@@ -162,6 +176,7 @@ impl Trigger {
     pub fn catches_up_on_resume(&self) -> bool {
         match self {
             Trigger::Schedule(schedule) => schedule.on_resume == OnResume::CatchUp,
+            Trigger::Event(_) => false,
         }
     }
 
@@ -169,6 +184,7 @@ impl Trigger {
     pub fn catches_all_up(&self) -> bool {
         match self {
             Trigger::Schedule(schedule) => schedule.catch_up == CatchUp::All,
+            Trigger::Event(_) => false,
         }
     }
 
@@ -176,8 +192,15 @@ impl Trigger {
     pub fn ends_without_instant(&self) -> bool {
         match self {
             Trigger::Schedule(_) => true,
+            Trigger::Event(_) => false,
         }
     }
+}
+
+/// Asked of a trigger that does not go by the clock.
+fn no_instants(kind: &str) -> InvalidSpec {
+    let message = format!("is `{kind}`: only a schedule has instants that can be told ahead");
+    InvalidSpec { pointer: "/trigger/type".into(), message }
 }
 
 fn known() -> String {
