@@ -13,10 +13,12 @@ pub mod finisher;
 pub mod heartbeat;
 pub mod held;
 pub mod housekeeping;
+pub mod matcher;
 pub mod notifier;
 pub mod rescuer;
 pub mod scheduler;
 pub mod service;
+pub mod windows;
 pub mod worker;
 
 use std::sync::Arc;

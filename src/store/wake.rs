@@ -15,11 +15,13 @@ pub enum Topic {
     Cancels,
     /// A delivery may be ready.
     Outbox,
+    /// A window may close earlier than known.
+    Windows,
 }
 
 /// One hint per topic; many at once are one.
 #[derive(Debug, Clone)]
-pub(super) struct Hints([watch::Sender<()>; 4]);
+pub(super) struct Hints([watch::Sender<()>; 5]);
 
 impl Hints {
     pub(super) fn new() -> Hints {

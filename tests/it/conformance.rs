@@ -28,6 +28,7 @@ mod deliveries;
 mod fires;
 mod idempotency;
 mod lease;
+mod matching;
 mod races;
 mod recipients;
 mod rescue;

@@ -7,13 +7,14 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::task::{Action, LastRun, Retry, TaskStatus};
-use crate::trigger::{CatchUp, DstFold, DstGap, OnResume, Overlap};
+use crate::trigger::{CatchUp, DstFold, DstGap, EventTrigger, OnResume, Overlap};
 
 /// When a task fires.
 #[derive(Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Trigger {
     Schedule(Schedule),
+    Event(EventTrigger),
 }
 
 /// Exactly one of `cron`, `interval`, `at` and `rrule`, and the rules around it.
