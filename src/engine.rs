@@ -28,6 +28,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::bus::Bus;
 use crate::channel::Channels;
 use crate::engine::active::Active;
 use crate::engine::execution::Executions;
@@ -93,6 +94,7 @@ pub struct Parts {
     pub executors: Registry,
     pub channels: Channels,
     pub host: Arc<StoreHost>,
+    pub bus: Arc<dyn Bus>,
     pub hub: Hub,
     pub metrics: Metrics,
     pub settings: Settings,
@@ -116,7 +118,7 @@ pub struct Engine {
 
 impl Engine {
     pub fn new(parts: Parts) -> Engine {
-        let Parts { store, executors, channels, host, hub, metrics, settings } = parts;
+        let Parts { store, executors, channels, host, bus, hub, metrics, settings } = parts;
         let worker_id = new_id(store.clock().now());
         let active = Active::default();
         let held = Held::new(settings.max_concurrent_runs, settings.prefetch, active.clone());
@@ -145,7 +147,7 @@ impl Engine {
             heartbeat: Arc::new(Heartbeat::new(store.clone(), active.clone(), settings.lease())),
             rescuer: Arc::new(Rescuer::new(store.clone(), settings.lease())),
             notifier: Arc::new(Notifier::new(store.clone(), channels)),
-            housekeeping: Housekeeping::new(store.clone(), &settings),
+            housekeeping: Housekeeping::new(store.clone(), bus, &settings),
             finisher,
             active,
             store,

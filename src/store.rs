@@ -9,7 +9,9 @@
 mod db;
 mod changes;
 mod connect;
+mod dead_letters;
 mod deliveries;
+mod events;
 mod examine;
 mod failing;
 mod fires;
@@ -33,7 +35,9 @@ use crate::store::db::Db;
 use crate::store::wake::Hints;
 
 pub use connect::{OpenError, ServerFacts, Settings};
+pub use dead_letters::{Burial, StoredDeadLetter, StoredDeadLetterFilter};
 pub use deliveries::DeliveryFilter;
+pub use events::{EventBacklog, EventFilter, LeasedEvent};
 pub use examine::{Examined, SqliteFile, examine, sqlite_version};
 pub use fires::{FireDue, Fired};
 pub use idempotency::{Answer, Idempotency};

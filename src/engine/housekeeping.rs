@@ -1,8 +1,11 @@
 //! Housekeeping: a handful of in-process jobs on cron times in UTC. Tasks of tenants never come here.
 
+use std::sync::Arc;
+
 use chrono::TimeDelta;
 use tokio_cron_scheduler::{Job, JobScheduler};
 
+use crate::bus::Bus;
 use crate::engine::Settings;
 use crate::store::{Store, StoreError};
 
@@ -11,6 +14,7 @@ const BATCH: i64 = 200;
 
 pub struct Housekeeping {
     store: Store,
+    bus: Arc<dyn Bus>,
     cron: String,
     retention: TimeDelta,
 }
@@ -19,9 +23,10 @@ pub struct Housekeeping {
 pub struct Jobs(JobScheduler);
 
 impl Housekeeping {
-    pub fn new(store: Store, settings: &Settings) -> Housekeeping {
+    pub fn new(store: Store, bus: Arc<dyn Bus>, settings: &Settings) -> Housekeeping {
         Housekeeping {
             store,
+            bus,
             cron: settings.housekeeping.clone(),
             retention: TimeDelta::days(settings.retention_days.max(1).into()),
         }
@@ -57,6 +62,20 @@ impl Housekeeping {
             })
         })?;
         scheduler.add(clean).await?;
+        let (bus, clock) = (Arc::clone(&self.bus), self.store.clock().clone());
+        let trim = Job::new_async(self.cron.as_str(), move |_, _| {
+            let (bus, now) = (Arc::clone(&bus), clock.now());
+            Box::pin(async move {
+                match bus.trim(now).await {
+                    Ok(0) => {}
+                    Ok(events) => tracing::info!(events, "old events are forgotten"),
+                    Err(error) => {
+                        tracing::warn!(%error, "the bus could not be trimmed, it is done again at its next time")
+                    }
+                }
+            })
+        })?;
+        scheduler.add(trim).await?;
         scheduler.start().await?;
         Ok(Jobs(scheduler))
     }

@@ -15,11 +15,13 @@ pub enum Topic {
     Cancels,
     /// A delivery may be ready.
     Outbox,
+    /// An event may be on the embedded bus.
+    Events,
 }
 
 /// One hint per topic; many at once are one.
 #[derive(Debug, Clone)]
-pub(super) struct Hints([watch::Sender<()>; 4]);
+pub(super) struct Hints([watch::Sender<()>; 5]);
 
 impl Hints {
     pub(super) fn new() -> Hints {
