@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
+use crate::bus;
 use crate::channel::Channels;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -109,13 +110,16 @@ pub async fn build(
     executors.extend(extras.executors);
     let executors = Registry::new(executors);
     let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
+    let bus = bus::open(&config.bus, &store).map_err(|why| under("/bus")(Faults::one("/url", why)))?;
     let known = known(&executors, &channels);
     let hub = Hub::new();
     let engine = Engine::new(engine::Parts {
         store: store.clone(),
         executors: executors.clone(),
         channels: channels.clone(),
-        host: Arc::new(StoreHost::new(store.clone(), known.clone())),
+        host: Arc::new(StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus))),
+        bus: Arc::clone(&bus),
+        max_deliveries: config.bus.max_deliveries,
         hub: hub.clone(),
         metrics: metrics.clone(),
         settings: config.engine.clone(),
@@ -127,6 +131,7 @@ pub async fn build(
         executors,
         tools: tools.definitions().cloned().collect(),
         known,
+        bus,
         hub,
         metrics,
         settings: config.server.clone(),

@@ -42,6 +42,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
+use crate::bus::Bus;
 use crate::clock::Clock;
 use crate::executor::Registry;
 use crate::executor::hub::Hub;
@@ -110,6 +111,7 @@ pub struct Parts {
     pub tools: Vec<Definition>,
     /// What a task may name.
     pub known: Known,
+    pub bus: Arc<dyn Bus>,
     /// Seals what is secret in recipients.
     pub vault: Vault,
     /// Who watches which run.

@@ -219,18 +219,36 @@ impl Store {
         Ok(EventsFired::Done(self.told_of(recorded, opened)))
     }
 
-    /// Forgets what rules about events need no more: events of windows whose runs are older than `runs_before`, keys and
-    /// rates whose time is over. Answers how many rows.
-    pub async fn forget_event_rules(&self, now: DateTime<Utc>, runs_before: DateTime<Utc>) -> Result<u64, StoreError> {
+    /// Forgets what rules about events need no more, up to `limit` rows of each kind: events of windows whose runs are
+    /// older than `runs_before`, keys and rates whose time is over. Answers how many rows.
+    pub async fn forget_event_rules(
+        &self,
+        now: DateTime<Utc>,
+        runs_before: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<u64, StoreError> {
         let runs_before = runs_before - TimeDelta::days(1); // a window is older than its run
         Ok(on_write!(self.db, |conn| {
             let mut forgotten = 0;
             for (statement, before) in [
-                ("delete from window_events where created_at < $1 and body is null", runs_before),
-                ("delete from dedups where expires_at <= $1", now),
-                ("delete from throttles where arrival_at <= $1", now),
+                (
+                    "delete from window_events where (task_id, event_key) in (
+                        select task_id, event_key from window_events
+                         where created_at < $1 and body is null order by created_at limit $2)",
+                    runs_before,
+                ),
+                (
+                    "delete from dedups where (task_id, key) in (
+                        select task_id, key from dedups where expires_at <= $1 order by expires_at limit $2)",
+                    now,
+                ),
+                (
+                    "delete from throttles where (task_id, key) in (
+                        select task_id, key from throttles where arrival_at <= $1 order by arrival_at limit $2)",
+                    now,
+                ),
             ] {
-                forgotten += sqlx::query(statement).bind(before).execute(&mut *conn).await?.rows_affected();
+                forgotten += sqlx::query(statement).bind(before).bind(limit).execute(&mut *conn).await?.rows_affected();
             }
             forgotten
         }))

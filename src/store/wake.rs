@@ -17,11 +17,13 @@ pub enum Topic {
     Outbox,
     /// A window may close earlier than known.
     Windows,
+    /// An event may be on the embedded bus.
+    Events,
 }
 
 /// One hint per topic; many at once are one.
 #[derive(Debug, Clone)]
-pub(super) struct Hints([watch::Sender<()>; 5]);
+pub(super) struct Hints([watch::Sender<()>; 6]);
 
 impl Hints {
     pub(super) fn new() -> Hints {

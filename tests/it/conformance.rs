@@ -25,6 +25,7 @@ macro_rules! on_both {
 mod connect;
 mod coverage;
 mod deliveries;
+mod events;
 mod fires;
 mod idempotency;
 mod lease;

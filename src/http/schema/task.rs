@@ -193,6 +193,15 @@ pub struct Pause {
     pub reason: Option<String>,
 }
 
+/// What a resume does with events that a task with `hold` has collected while it was paused.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Resume {
+    /// `run` (when absent): each goes the way it would have gone; `drop`: each is recorded as skipped.
+    #[schema(required = false, example = "run")]
+    pub held: String,
+}
+
 /// What a run by hand is told.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -10,6 +10,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
+use reveille::bus;
 use reveille::clock::Clock;
 use reveille::executor::hub::Hub;
 use reveille::executor::{Executor, Job, Registry};
@@ -146,6 +147,7 @@ impl Api {
             executors,
             tools: Vec::new(),
             known: Known { channels: vec!["email".into(), "webhook".into()], check },
+            bus: bus::open(&bus::Settings::default(), &store).expect("a bus"),
             vault,
             hub: hub.clone(),
             metrics: metrics.clone(),

@@ -498,11 +498,15 @@ async fn rules_are_forgotten_when_their_time_is_over(world: &World) {
     publish(world, vec![event("e1")]).await;
     world.pass(3599);
     close(world).await;
-    assert_eq!(world.store.forget_event_rules(world.now(), START).await.unwrap(), 1, "the rate");
+    assert_eq!(world.store.forget_event_rules(world.now(), START, 10).await.unwrap(), 1, "the rate");
     world.pass(1);
-    assert_eq!(world.store.forget_event_rules(world.now(), START).await.unwrap(), 1, "the key");
+    assert_eq!(world.store.forget_event_rules(world.now(), START, 10).await.unwrap(), 1, "the key");
     let later = START + TimeDelta::days(2);
-    assert_eq!(world.store.forget_event_rules(world.now(), later).await.unwrap(), 1, "the event of a forgotten run");
+    assert_eq!(
+        world.store.forget_event_rules(world.now(), later, 10).await.unwrap(),
+        1,
+        "the event of a forgotten run"
+    );
 }
 
 async fn a_retry_of_an_event_run_has_the_event(world: &World) {
