@@ -6,6 +6,7 @@ mod cli;
 mod conformance;
 mod egress;
 mod engine;
+mod events;
 mod notifications;
 mod scheduling;
 mod spine;
