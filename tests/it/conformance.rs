@@ -40,4 +40,4 @@ mod tenants;
 mod texts;
 mod tokens;
 mod transcript;
-mod world;
+pub mod world;
