@@ -6,6 +6,7 @@
 
 pub mod embedded;
 pub mod open;
+pub mod redis;
 pub mod settings;
 
 use std::time::Duration;

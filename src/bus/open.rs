@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::bus::embedded::Embedded;
+use crate::bus::redis::Redis;
 use crate::bus::{Bus, Settings};
 use crate::store::Store;
 
@@ -11,5 +12,8 @@ use crate::store::Store;
 /// # Errors
 /// A sentence on what is wrong with `bus.url`.
 pub fn open(settings: &Settings, store: &Store) -> Result<Arc<dyn Bus>, String> {
-    Ok(Arc::new(Embedded::new(store.clone(), settings)))
+    if settings.is_embedded() {
+        return Ok(Arc::new(Embedded::new(store.clone(), settings)));
+    }
+    Ok(Arc::new(Redis::new(settings, store.clock())?))
 }

@@ -41,4 +41,4 @@ mod tenants;
 mod texts;
 mod tokens;
 mod transcript;
-mod world;
+pub mod world;

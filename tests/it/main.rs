@@ -2,6 +2,7 @@
 
 mod agent;
 mod api;
+mod bus;
 mod cli;
 mod conformance;
 mod egress;
