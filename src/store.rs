@@ -8,6 +8,7 @@
 #[macro_use]
 mod db;
 mod changes;
+mod conditions;
 mod connect;
 mod deliveries;
 mod examine;
@@ -32,6 +33,7 @@ use crate::clock::Clock;
 use crate::store::db::Db;
 use crate::store::wake::Hints;
 
+pub use conditions::{PollClaim, Recorded};
 pub use connect::{OpenError, ServerFacts, Settings};
 pub use deliveries::DeliveryFilter;
 pub use examine::{Examined, SqliteFile, examine, sqlite_version};

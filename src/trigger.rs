@@ -5,9 +5,10 @@
 //!
 //! Reading order: [`schedule`] is what an owner wrote, [`form`] reads it from JSON with all its faults, [`timetable`]
 //! is its compiled form over [`cron`], [`interval`], [`once`] and [`rrule`]; [`zone`] turns wall time into instants;
-//! [`catch_up`] decides what is recorded for a task that is due.
+//! [`catch_up`] decides what is recorded for a task that is due. [`condition`] is the kind that polls.
 
 pub mod catch_up;
+pub mod condition;
 pub mod cron;
 pub mod exclusion;
 pub mod form;
@@ -29,19 +30,21 @@ use crate::invalid::{Faults, InvalidSpec, did_you_mean};
 use crate::run::Missed;
 
 pub use catch_up::{Due, Next, Plan, PlannedFire, Skip};
+pub use condition::Condition;
 pub use policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
 pub use schedule::{Schedule, When};
 pub use timetable::Timetable;
 pub use zone::zone_database_version;
 
 /// The kinds there are, as written in `type`.
-pub const KINDS: &[&str] = &["schedule"];
+pub const KINDS: &[&str] = &["schedule", "condition"];
 
 /// What makes a task fire.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Trigger {
     Schedule(Schedule),
+    Condition(Condition),
 }
 
 impl Trigger {
@@ -54,6 +57,7 @@ impl Trigger {
         };
         match fields.get("type").map(Value::as_str) {
             Some(Some("schedule")) => form::read(fields, pointer, now, faults).map(Trigger::Schedule),
+            Some(Some("condition")) => condition::form::read(fields, pointer, now, faults).map(Trigger::Condition),
             Some(Some(other)) => {
                 let hint = did_you_mean(other, KINDS.iter().copied());
                 faults.add(
@@ -77,6 +81,7 @@ impl Trigger {
     pub fn kind(&self) -> &'static str {
         match self {
             Trigger::Schedule(_) => "schedule",
+            Trigger::Condition(_) => "condition",
         }
     }
 
@@ -84,13 +89,15 @@ impl Trigger {
     pub fn anchor(&self, created_at: DateTime<Utc>) -> Result<DateTime<Utc>, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.anchor(created_at),
+            Trigger::Condition(_) => Ok(created_at),
         }
     }
 
-    /// What a new, edited or resumed task waits for; `None`: no instant.
+    /// What a new, edited or resumed task waits for, a fire or a poll; `None`: no instant.
     pub fn first(&self, task_id: Uuid, anchor: DateTime<Utc>, now: DateTime<Utc>) -> Result<Option<Next>, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.first(task_id, anchor, now),
+            Trigger::Condition(condition) => condition.first(task_id, now),
         }
     }
 
@@ -107,6 +114,7 @@ impl Trigger {
                 let has = timetable.next_after(nominal - timetable::TICK) == Some(nominal);
                 Ok(has.then(|| (timetable.with_run_at(task_id, nominal), timetable.excludes(nominal))))
             }
+            Trigger::Condition(_) => Ok(None),
         }
     }
 
@@ -114,6 +122,7 @@ impl Trigger {
     pub fn plan(&self, due: &Due, now: DateTime<Utc>, until: DateTime<Utc>) -> Result<Plan, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.plan(due, now, until),
+            Trigger::Condition(_) => Err(no_instants(self)),
         }
     }
 
@@ -130,6 +139,7 @@ impl Trigger {
                 let to = timetable.last_before(now, from);
                 Ok(to.map(|to| timetable.range(from, to)))
             }
+            Trigger::Condition(_) => Ok(None),
         }
     }
 
@@ -142,6 +152,7 @@ impl Trigger {
     ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.preview(from, anchor, count),
+            Trigger::Condition(_) => Err(no_instants(self)),
         }
     }
 
@@ -155,6 +166,7 @@ impl Trigger {
     ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.between(from, to, anchor, limit),
+            Trigger::Condition(_) => Err(no_instants(self)),
         }
     }
 
@@ -162,6 +174,7 @@ impl Trigger {
     pub fn catches_up_on_resume(&self) -> bool {
         match self {
             Trigger::Schedule(schedule) => schedule.on_resume == OnResume::CatchUp,
+            Trigger::Condition(_) => false,
         }
     }
 
@@ -169,15 +182,34 @@ impl Trigger {
     pub fn catches_all_up(&self) -> bool {
         match self {
             Trigger::Schedule(schedule) => schedule.catch_up == CatchUp::All,
+            Trigger::Condition(_) => false,
         }
     }
 
     /// Whether a task without a next instant has come to its end.
     pub fn ends_without_instant(&self) -> bool {
         match self {
-            Trigger::Schedule(_) => true,
+            Trigger::Schedule(_) | Trigger::Condition(_) => true,
         }
     }
+
+    /// Whether its `due` row holds instants that fire, which a change of the task must not lose. Those of a condition
+    /// are polls: one that is not done is no fire that is missed.
+    pub fn fires_by_the_clock(&self) -> bool {
+        matches!(self, Trigger::Schedule(_))
+    }
+
+    pub fn condition(&self) -> Option<&Condition> {
+        match self {
+            Trigger::Condition(condition) => Some(condition),
+            _ => None,
+        }
+    }
+}
+
+fn no_instants(trigger: &Trigger) -> InvalidSpec {
+    let message = format!("a trigger of type `{}` has no instants of its own; only a schedule has", trigger.kind());
+    InvalidSpec { pointer: "/trigger/type".into(), message }
 }
 
 fn known() -> String {

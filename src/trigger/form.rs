@@ -36,7 +36,7 @@ const FIELDS: &[&str] = &[
 pub fn read(fields: &Map<String, Value>, pointer: &str, now: DateTime<Utc>, faults: &mut Faults) -> Option<Schedule> {
     let known = faults.0.len();
     let mut form = Form { fields, pointer, faults };
-    form.refuse_unknown();
+    form.refuse_unknown(FIELDS);
     let when = form.when();
     let mut schedule = Schedule::new(when.clone().unwrap_or_else(|| When::Cron("@daily".into())));
     schedule.timezone = form.text("timezone");
@@ -109,23 +109,26 @@ fn refuse_past(schedule: &Schedule, timetable: &Timetable, pointer: &str, now: D
     faults.add(format!("{pointer}/{field}"), message);
 }
 
-/// The fields at one place, and where their faults go.
-struct Form<'a> {
-    fields: &'a Map<String, Value>,
-    pointer: &'a str,
-    faults: &'a mut Faults,
+/// The fields at one place, and where their faults go. Other kinds of triggers are read with it, too.
+pub(super) struct Form<'a> {
+    pub(super) fields: &'a Map<String, Value>,
+    pub(super) pointer: &'a str,
+    pub(super) faults: &'a mut Faults,
 }
 
+/// Fields that hold a length of time.
+const LENGTHS: [&str; 6] = ["interval", "jitter", "catch_up_window", "hold_for", "cooldown", "timeout"];
+
 impl Form<'_> {
-    fn fault(&mut self, field: &str, message: impl Into<String>) {
+    pub(super) fn fault(&mut self, field: &str, message: impl Into<String>) {
         self.faults.add(format!("{}/{field}", self.pointer), message);
     }
 
-    fn refuse_unknown(&mut self) {
-        for name in self.fields.keys().filter(|name| !FIELDS.contains(&name.as_str())) {
+    pub(super) fn refuse_unknown(&mut self, known: &[&str]) {
+        for name in self.fields.keys().filter(|name| !known.contains(&name.as_str())) {
             let message = match name.as_str() {
                 "max_runs" => "`max_runs` is a field of the task, beside `trigger`".to_owned(),
-                _ => format!("unknown field `{name}`{}", did_you_mean(name, FIELDS.iter().copied())),
+                _ => format!("unknown field `{name}`{}", did_you_mean(name, known.iter().copied())),
             };
             self.fault(&escape(name), message);
         }
@@ -163,14 +166,14 @@ impl Form<'_> {
     }
 
     /// A field that is there and not null.
-    fn given(&self, name: &str) -> Option<&Value> {
+    pub(super) fn given(&self, name: &str) -> Option<&Value> {
         self.fields.get(name).filter(|value| !value.is_null())
     }
 
-    fn text(&mut self, name: &str) -> Option<String> {
+    pub(super) fn text(&mut self, name: &str) -> Option<String> {
         match self.given(name)? {
             Value::String(text) => Some(text.trim().to_owned()),
-            Value::Number(number) if matches!(name, "interval" | "jitter" | "catch_up_window") => {
+            Value::Number(number) if LENGTHS.contains(&name) => {
                 let message = format!("must be a text with a unit, such as \"{number}s\"");
                 self.fault(name, message);
                 None
@@ -203,7 +206,7 @@ impl Form<'_> {
         texts
     }
 
-    fn word<T: Default>(&mut self, name: &str, parse: fn(&str) -> Option<T>, words: &[&str]) -> T {
+    pub(super) fn word<T: Default>(&mut self, name: &str, parse: fn(&str) -> Option<T>, words: &[&str]) -> T {
         let Some(text) = self.text(name) else { return T::default() };
         parse(&text).unwrap_or_else(|| {
             let all = words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ");
@@ -213,7 +216,7 @@ impl Form<'_> {
         })
     }
 
-    fn flag(&mut self, name: &str) -> bool {
+    pub(super) fn flag(&mut self, name: &str) -> bool {
         match self.given(name) {
             None => false,
             Some(Value::Bool(flag)) => *flag,
@@ -226,7 +229,7 @@ impl Form<'_> {
     }
 }
 
-fn kind(value: &Value) -> &'static str {
+pub(super) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "true or false",
@@ -429,7 +432,7 @@ mod tests {
     #[test]
     fn a_stored_trigger_that_can_t_be_read_any_more_is_a_fault_only_when_it_is_asked() {
         let stored = json!({"type": "schedule", "cron": "gone", "timezone": "Mars/Olympus"});
-        let Trigger::Schedule(schedule) = serde_json::from_value(stored).unwrap();
+        let Trigger::Schedule(schedule) = serde_json::from_value(stored).unwrap() else { panic!("a schedule") };
         let fault = schedule.next_after(now(), now()).unwrap_err();
         assert_eq!(fault.pointer, "/trigger/timezone");
     }
