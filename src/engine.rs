@@ -1,7 +1,7 @@
 //! The engine: services that turn instants into runs, and runs into ends. They meet everything else in the store.
 //!
 //! Every instance runs all of them; row locks, unique keys and lease tokens do what an election would. Reading order:
-//! [`service`] is the loop, [`scheduler`] fires, [`worker`] starts, [`execution`] is one run from start to end,
+//! [`service`] is the loop, [`scheduler`] fires, [`watcher`] polls, [`worker`] starts, [`execution`] is one run from start to end,
 //! [`finisher`] writes ends in batches, [`heartbeat`] keeps leases, [`rescuer`] picks up what dead workers left,
 //! [`notifier`] sends, [`housekeeping`] forgets.
 
@@ -17,6 +17,7 @@ pub mod notifier;
 pub mod rescuer;
 pub mod scheduler;
 pub mod service;
+pub mod watcher;
 pub mod worker;
 
 use std::sync::Arc;
@@ -38,12 +39,14 @@ use crate::engine::housekeeping::Housekeeping;
 use crate::engine::notifier::Notifier;
 use crate::engine::rescuer::Rescuer;
 use crate::engine::scheduler::Scheduler;
+use crate::engine::watcher::Watcher;
 use crate::engine::worker::Worker;
 use crate::executor::Registry;
 use crate::executor::host::StoreHost;
 use crate::executor::hub::Hub;
 use crate::id::new_id;
 use crate::metrics::Metrics;
+use crate::poll::Poller;
 use crate::store::Store;
 
 /// `[engine]`
@@ -93,6 +96,10 @@ pub struct Parts {
     pub executors: Registry,
     pub channels: Channels,
     pub host: Arc<StoreHost>,
+    /// Looks at what conditions watch.
+    pub poller: Poller,
+    /// Polls at the same time.
+    pub polls_at_once: usize,
     pub hub: Hub,
     pub metrics: Metrics,
     pub settings: Settings,
@@ -101,6 +108,7 @@ pub struct Parts {
 /// All services of one instance, built and not yet running: `start` loops them, tests tick them by hand.
 pub struct Engine {
     pub scheduler: Arc<Scheduler>,
+    pub watcher: Arc<Watcher>,
     pub worker: Arc<Worker>,
     pub heartbeat: Arc<Heartbeat>,
     pub rescuer: Arc<Rescuer>,
@@ -116,7 +124,7 @@ pub struct Engine {
 
 impl Engine {
     pub fn new(parts: Parts) -> Engine {
-        let Parts { store, executors, channels, host, hub, metrics, settings } = parts;
+        let Parts { store, executors, channels, host, poller, polls_at_once, hub, metrics, settings } = parts;
         let worker_id = new_id(store.clock().now());
         let active = Active::default();
         let held = Held::new(settings.max_concurrent_runs, settings.prefetch, active.clone());
@@ -133,6 +141,7 @@ impl Engine {
         );
         Engine {
             scheduler: Arc::new(Scheduler::new(store.clone(), Arc::clone(&held), worker_id, &metrics)),
+            watcher: Arc::new(Watcher::new(store.clone(), poller, polls_at_once, &metrics)),
             worker: Arc::new(Worker::new(
                 store.clone(),
                 held,
@@ -172,6 +181,7 @@ impl Engine {
         let looped = service::Looped { clock: self.store.clock().clone(), metrics: self.metrics.clone() };
         let claiming = vec![
             looped.spawn(Arc::clone(&self.scheduler), stop_claiming.clone()),
+            looped.spawn(Arc::clone(&self.watcher), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.worker), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.rescuer), stop_claiming.clone()),
         ];
@@ -200,6 +210,7 @@ impl Running {
         let Running { engine, stop_claiming, stop_all, claiming, keeping, housekeeping } = self;
         stop_claiming.cancel();
         futures::future::join_all(claiming).await;
+        engine.watcher.drain().await;
         if let Err(error) = engine.store.release_claims(engine.worker_id).await {
             tracing::warn!(%error, "claims could not be given back; they run out by themselves");
         }

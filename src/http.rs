@@ -8,6 +8,7 @@
 
 pub mod auth;
 pub mod body;
+pub mod conditions;
 pub mod deliveries;
 pub mod error;
 pub mod guard;
@@ -49,6 +50,7 @@ use crate::http::server::Limits;
 use crate::http::wrong_tokens::WrongTokens;
 use crate::invalid::Faults;
 use crate::metrics::Metrics;
+use crate::poll::Poller;
 use crate::secret::Secret;
 use crate::store::Store;
 use crate::task::Known;
@@ -110,6 +112,8 @@ pub struct Parts {
     pub tools: Vec<Definition>,
     /// What a task may name.
     pub known: Known,
+    /// Tries conditions.
+    pub poller: Poller,
     /// Seals what is secret in recipients.
     pub vault: Vault,
     /// Who watches which run.
@@ -191,6 +195,7 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(tasks::run_task))
         .routes(routes!(tasks::backfill_task))
         .routes(routes!(schedules::preview_schedule))
+        .routes(routes!(conditions::test_condition))
         .routes(routes!(runs::list_runs))
         .routes(routes!(runs::get_run))
         .routes(routes!(runs::get_transcript))

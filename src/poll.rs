@@ -251,7 +251,8 @@ fn bounded(value: &Value) -> Result<(), PollFault> {
     match value.to_string().len() {
         ..=VALUE_BYTES => Ok(()),
         length => {
-            let message = format!("the value has {length} bytes as JSON, {VALUE_BYTES} at most; poll something narrower");
+            let message =
+                format!("the value has {length} bytes as JSON, {VALUE_BYTES} at most; poll something narrower");
             Err(PollFault::new("too_large", message))
         }
     }

@@ -10,6 +10,7 @@
 pub mod catch_up;
 pub mod condition;
 pub mod cron;
+pub mod event;
 pub mod exclusion;
 pub mod form;
 pub mod interval;
@@ -31,19 +32,21 @@ use crate::run::Missed;
 
 pub use catch_up::{Due, Next, Plan, PlannedFire, Skip};
 pub use condition::Condition;
+pub use event::EventTrigger;
 pub use policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
 pub use schedule::{Schedule, When};
 pub use timetable::Timetable;
 pub use zone::zone_database_version;
 
 /// The kinds there are, as written in `type`.
-pub const KINDS: &[&str] = &["schedule", "condition"];
+pub const KINDS: &[&str] = &["schedule", "event", "condition"];
 
 /// What makes a task fire.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Trigger {
     Schedule(Schedule),
+    Event(Box<EventTrigger>),
     Condition(Condition),
 }
 
@@ -57,6 +60,9 @@ impl Trigger {
         };
         match fields.get("type").map(Value::as_str) {
             Some(Some("schedule")) => form::read(fields, pointer, now, faults).map(Trigger::Schedule),
+            Some(Some("event")) => {
+                event::form::read(fields, pointer, faults).map(|read| Trigger::Event(Box::new(read)))
+            }
             Some(Some("condition")) => condition::form::read(fields, pointer, now, faults).map(Trigger::Condition),
             Some(Some(other)) => {
                 let hint = did_you_mean(other, KINDS.iter().copied());
@@ -81,6 +87,7 @@ impl Trigger {
     pub fn kind(&self) -> &'static str {
         match self {
             Trigger::Schedule(_) => "schedule",
+            Trigger::Event(_) => "event",
             Trigger::Condition(_) => "condition",
         }
     }
@@ -89,6 +96,7 @@ impl Trigger {
     pub fn anchor(&self, created_at: DateTime<Utc>) -> Result<DateTime<Utc>, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.anchor(created_at),
+            Trigger::Event(_) => Ok(created_at),
             Trigger::Condition(_) => Ok(created_at),
         }
     }
@@ -97,6 +105,7 @@ impl Trigger {
     pub fn first(&self, task_id: Uuid, anchor: DateTime<Utc>, now: DateTime<Utc>) -> Result<Option<Next>, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.first(task_id, anchor, now),
+            Trigger::Event(_) => Ok(None),
             Trigger::Condition(condition) => condition.first(task_id, now),
         }
     }
@@ -114,6 +123,7 @@ impl Trigger {
                 let has = timetable.next_after(nominal - timetable::TICK) == Some(nominal);
                 Ok(has.then(|| (timetable.with_run_at(task_id, nominal), timetable.excludes(nominal))))
             }
+            Trigger::Event(_) => Ok(None),
             Trigger::Condition(_) => Ok(None),
         }
     }
@@ -122,7 +132,8 @@ impl Trigger {
     pub fn plan(&self, due: &Due, now: DateTime<Utc>, until: DateTime<Utc>) -> Result<Plan, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.plan(due, now, until),
-            Trigger::Condition(_) => Err(no_instants(self)),
+            Trigger::Event(_) => Err(no_instants("event")),
+            Trigger::Condition(_) => Err(no_instants("condition")),
         }
     }
 
@@ -139,6 +150,7 @@ impl Trigger {
                 let to = timetable.last_before(now, from);
                 Ok(to.map(|to| timetable.range(from, to)))
             }
+            Trigger::Event(_) => Ok(None),
             Trigger::Condition(_) => Ok(None),
         }
     }
@@ -152,7 +164,8 @@ impl Trigger {
     ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.preview(from, anchor, count),
-            Trigger::Condition(_) => Err(no_instants(self)),
+            Trigger::Event(_) => Err(no_instants("event")),
+            Trigger::Condition(_) => Err(no_instants("condition")),
         }
     }
 
@@ -166,7 +179,8 @@ impl Trigger {
     ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.between(from, to, anchor, limit),
-            Trigger::Condition(_) => Err(no_instants(self)),
+            Trigger::Event(_) => Err(no_instants("event")),
+            Trigger::Condition(_) => Err(no_instants("condition")),
         }
     }
 
@@ -174,6 +188,7 @@ impl Trigger {
     pub fn catches_up_on_resume(&self) -> bool {
         match self {
             Trigger::Schedule(schedule) => schedule.on_resume == OnResume::CatchUp,
+            Trigger::Event(_) => false,
             Trigger::Condition(_) => false,
         }
     }
@@ -182,6 +197,7 @@ impl Trigger {
     pub fn catches_all_up(&self) -> bool {
         match self {
             Trigger::Schedule(schedule) => schedule.catch_up == CatchUp::All,
+            Trigger::Event(_) => false,
             Trigger::Condition(_) => false,
         }
     }
@@ -190,6 +206,7 @@ impl Trigger {
     pub fn ends_without_instant(&self) -> bool {
         match self {
             Trigger::Schedule(_) | Trigger::Condition(_) => true,
+            Trigger::Event(_) => false,
         }
     }
 
@@ -207,8 +224,9 @@ impl Trigger {
     }
 }
 
-fn no_instants(trigger: &Trigger) -> InvalidSpec {
-    let message = format!("a trigger of type `{}` has no instants of its own; only a schedule has", trigger.kind());
+/// Asked of a trigger that does not go by the clock.
+fn no_instants(kind: &str) -> InvalidSpec {
+    let message = format!("is `{kind}`: only a schedule has instants that can be told ahead");
     InvalidSpec { pointer: "/trigger/type".into(), message }
 }
 

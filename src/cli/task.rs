@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::client::ServiceArgs;
-use super::draft::{self, SpecArgs, TaskFile, TriggerArgs};
+use super::condition::state_of;
+use super::draft::{self, ConditionArgs, SpecArgs, TaskFile, TriggerArgs};
 use super::run::{follow, print_run};
 use super::screen::{Screen, Tone, text_of, time_of};
 use crate::cli::Client;
@@ -43,6 +44,8 @@ pub struct CreateArgs {
     #[command(flatten)]
     trigger: TriggerArgs,
     #[command(flatten)]
+    condition: ConditionArgs,
+    #[command(flatten)]
     spec: SpecArgs,
     #[command(flatten)]
     service: ServiceArgs,
@@ -56,7 +59,7 @@ pub struct ListArgs {
     /// Only these: active, paused, disabled, completed
     #[arg(long)]
     status: Option<String>,
-    /// Only those of this kind of trigger: schedule
+    /// Only those of this kind of trigger: schedule, event, condition
     #[arg(long, value_name = "KIND")]
     trigger_type: Option<String>,
     /// Only those whose name holds this
@@ -85,6 +88,8 @@ pub struct UpdateArgs {
     id: String,
     #[command(flatten)]
     trigger: TriggerArgs,
+    #[command(flatten)]
+    condition: ConditionArgs,
     #[command(flatten)]
     spec: SpecArgs,
     #[command(flatten)]
@@ -145,6 +150,7 @@ async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen
     }
     if let Some(trigger) = task.get_mut("trigger").and_then(Value::as_object_mut) {
         args.trigger.write_into(trigger);
+        args.condition.write_into(trigger);
     }
     args.spec.write_into(&mut task);
     let created = Client::new(&args.service, environment)?.post(&["v1", "tasks"], &Value::Object(task)).await?;
@@ -187,6 +193,7 @@ async fn update(args: UpdateArgs, environment: &Environment, screen: &mut Screen
     let mut task = stored.as_object().cloned().unwrap_or_default();
     if let Some(trigger) = task.get_mut("trigger").and_then(Value::as_object_mut) {
         args.trigger.write_into(trigger);
+        args.condition.write_into(trigger);
     }
     args.spec.write_into(&mut task);
     let mut changes: Map<String, Value> =
@@ -251,24 +258,34 @@ fn print_task(task: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Resul
         (status, reason) => format!("{status} ({reason})"),
     };
     let tone = if task["status"] == "active" { Tone::Good } else { Tone::Notable };
-    screen.facts(&[
+    let when = match &task["condition"] {
+        Value::Null => vec![("next fire", time_of(&task["next_fire_at"]))],
+        condition => state_of(condition),
+    };
+    let mut facts = vec![
         ("id", text_of(&task["id"])),
         ("tenant", text_of(&task["tenant_id"])),
         ("name", text_of(&task["name"])),
         ("status", screen.tone(tone, status)),
         ("trigger", trigger_of(&task["trigger"])),
-        ("next fire", time_of(&task["next_fire_at"])),
+    ];
+    facts.extend(when);
+    facts.extend([
         ("runs", text_of(&task["run_count"])),
         ("last run", last_run_of(&task["last_run"])),
         ("executor", text_of(&task["executor"])),
         ("instruction", text_of(&task["action"]["instruction"])),
         ("output", output_of(task)),
-    ])?;
-    Ok(())
+    ]);
+    Ok(screen.facts(&facts)?)
 }
 
-/// `cron 0 8 * * * Asia/Shanghai`
+/// `cron 0 8 * * * Asia/Shanghai`, `every 30m: value.price < 500`
 fn trigger_of(trigger: &Value) -> String {
+    if trigger["type"] == "condition" {
+        let asks = ["expression", "watch"].iter().find_map(|key| trigger[key].as_str()).unwrap_or("any change");
+        return format!("every {}: {asks}", text_of(&trigger["interval"]));
+    }
     let kinds = ["cron", "interval", "at", "rrule"];
     let when = kinds.iter().find_map(|kind| Some(format!("{kind} {}", trigger[kind].as_str()?)));
     let zone = trigger["timezone"].as_str().filter(|zone| *zone != "UTC").unwrap_or_default();

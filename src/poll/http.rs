@@ -37,9 +37,8 @@ fn headers(poll: &HttpPoll, known: Option<&Validators>) -> Result<HeaderMap, Pol
         let value = HeaderValue::from_str(value).map_err(|_| fault())?;
         headers.insert(name.parse::<HeaderName>().map_err(|_| fault())?, value);
     }
-    let validators = known.map(|known| {
-        [(header::IF_NONE_MATCH, &known.etag), (header::IF_MODIFIED_SINCE, &known.last_modified)]
-    });
+    let validators =
+        known.map(|known| [(header::IF_NONE_MATCH, &known.etag), (header::IF_MODIFIED_SINCE, &known.last_modified)]);
     for (name, value) in validators.into_iter().flatten() {
         let value = value.as_deref().and_then(|value| HeaderValue::from_str(value).ok());
         headers.extend(value.map(|value| (name, value)));

@@ -52,9 +52,7 @@ impl Source {
         let url = settings.url.expose();
         let database = match url.split_once("://").map(|(scheme, _)| scheme) {
             Some("postgres" | "postgresql") => Database::Postgres(postgres::pool(url)?),
-            Some("sqlite") => {
-                Database::Sqlite(sqlite::pool(&url.replace("{data_dir}", &data_dir.to_string_lossy()))?)
-            }
+            Some("sqlite") => Database::Sqlite(sqlite::pool(&url.replace("{data_dir}", &data_dir.to_string_lossy()))?),
             _ => return Err("must begin with postgres:// or sqlite://".into()),
         };
         Ok(Source { database, tenants: settings.tenants.clone() })

@@ -18,7 +18,7 @@ use crate::store::db::Db;
 use crate::store::hot::Hot;
 use crate::store::requests::enqueue;
 use crate::store::runs::{NewRun, insert_run};
-use crate::store::text::document;
+use crate::store::text::{document, text};
 use crate::store::{Split, Store, StoreError, Topic, split};
 use crate::task::change::{REASON_ENDED, REASON_MAX_RUNS};
 use crate::trigger::Trigger;
@@ -252,6 +252,36 @@ impl Store {
             .rows_affected()
         });
         Ok(given_back == 1)
+    }
+
+    /// Disables a task whose condition can't be read any more, as schedules are: an edit of its trigger mends it.
+    /// Answers whether the claim was still held.
+    pub async fn disable_condition(&self, claim: &PollClaim, why: &str) -> Result<bool, StoreError> {
+        let now = self.clock.now();
+        Ok(on_write!(self.db, |conn| {
+            let stopped = sqlx::query(
+                "update due set next_at = null, claimed_until = null
+                  where task_id = $1 and epoch = $2 and claimed_until = $3",
+            )
+            .bind(claim.subject.id)
+            .bind(claim.epoch)
+            .bind(claim.until)
+            .execute(&mut *conn)
+            .await?;
+            if stopped.rows_affected() == 0 {
+                return Ok(false);
+            }
+            sqlx::query(
+                "update tasks set status = 'disabled', status_reason = $2, version = version + 1, updated_at = $3
+                  where id = $1 and status = 'active'",
+            )
+            .bind(claim.subject.id)
+            .bind(text(why))
+            .bind(now)
+            .execute(&mut *conn)
+            .await?;
+            true
+        }))
     }
 
     /// Where the conditions of these tasks stand, as far as they were polled and lie within the scope.

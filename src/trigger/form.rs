@@ -12,6 +12,21 @@ use crate::trigger::timetable::Timetable;
 use crate::trigger::zone::is_local;
 
 const WHEN: [&str; 4] = ["cron", "interval", "at", "rrule"];
+/// Fields that hold a length, in schedules and other triggers alike.
+const LENGTHS: &[&str] = &[
+    "interval",
+    "jitter",
+    "catch_up_window",
+    "max_age",
+    "quiet",
+    "max_wait",
+    "per",
+    "wait",
+    "window",
+    "cooldown",
+    "hold_for",
+    "timeout",
+];
 const FIELDS: &[&str] = &[
     "type",
     "cron",
@@ -109,22 +124,20 @@ fn refuse_past(schedule: &Schedule, timetable: &Timetable, pointer: &str, now: D
     faults.add(format!("{pointer}/{field}"), message);
 }
 
-/// The fields at one place, and where their faults go. Other kinds of triggers are read with it, too.
+/// The fields at one place, and where their faults go.
 pub(super) struct Form<'a> {
-    pub(super) fields: &'a Map<String, Value>,
-    pub(super) pointer: &'a str,
-    pub(super) faults: &'a mut Faults,
+    pub fields: &'a Map<String, Value>,
+    pub pointer: &'a str,
+    pub faults: &'a mut Faults,
 }
 
-/// Fields that hold a length of time.
-const LENGTHS: [&str; 6] = ["interval", "jitter", "catch_up_window", "hold_for", "cooldown", "timeout"];
-
 impl Form<'_> {
-    pub(super) fn fault(&mut self, field: &str, message: impl Into<String>) {
+    pub fn fault(&mut self, field: &str, message: impl Into<String>) {
         self.faults.add(format!("{}/{field}", self.pointer), message);
     }
 
-    pub(super) fn refuse_unknown(&mut self, known: &[&str]) {
+    /// Every field that is not among these is a fault.
+    pub fn refuse_unknown(&mut self, known: &[&str]) {
         for name in self.fields.keys().filter(|name| !known.contains(&name.as_str())) {
             let message = match name.as_str() {
                 "max_runs" => "`max_runs` is a field of the task, beside `trigger`".to_owned(),
@@ -166,11 +179,11 @@ impl Form<'_> {
     }
 
     /// A field that is there and not null.
-    pub(super) fn given(&self, name: &str) -> Option<&Value> {
+    pub fn given(&self, name: &str) -> Option<&Value> {
         self.fields.get(name).filter(|value| !value.is_null())
     }
 
-    pub(super) fn text(&mut self, name: &str) -> Option<String> {
+    pub fn text(&mut self, name: &str) -> Option<String> {
         match self.given(name)? {
             Value::String(text) => Some(text.trim().to_owned()),
             Value::Number(number) if LENGTHS.contains(&name) => {
@@ -206,17 +219,22 @@ impl Form<'_> {
         texts
     }
 
-    pub(super) fn word<T: Default>(&mut self, name: &str, parse: fn(&str) -> Option<T>, words: &[&str]) -> T {
-        let Some(text) = self.text(name) else { return T::default() };
+    pub fn word<T: Default>(&mut self, name: &str, parse: fn(&str) -> Option<T>, words: &[&str]) -> T {
+        self.word_or(name, parse, words, T::default())
+    }
+
+    /// The same with a default of its own.
+    pub fn word_or<T>(&mut self, name: &str, parse: fn(&str) -> Option<T>, words: &[&str], default: T) -> T {
+        let Some(text) = self.text(name) else { return default };
         parse(&text).unwrap_or_else(|| {
             let all = words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ");
             let hint = did_you_mean(&text, words.iter().copied());
             self.fault(name, format!("`{text}` is not one of {all}{hint}"));
-            T::default()
+            default
         })
     }
 
-    pub(super) fn flag(&mut self, name: &str) -> bool {
+    pub fn flag(&mut self, name: &str) -> bool {
         match self.given(name) {
             None => false,
             Some(Value::Bool(flag)) => *flag,
@@ -229,6 +247,7 @@ impl Form<'_> {
     }
 }
 
+/// What kind of JSON a value is, in words.
 pub(super) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -32,7 +32,9 @@ pub async fn rows(pool: &PgPool, query: &str, time_limit: Duration) -> Result<Ro
     let mut rows = Rows::default();
     {
         // prepared, so that the server takes one statement and no second one
-        let mut found = sqlx::query_scalar::<_, Json<Map<String, Value>>>(AssertSqlSafe(wrapped)).persistent(false).fetch(&mut *transaction);
+        let mut found = sqlx::query_scalar::<_, Json<Map<String, Value>>>(AssertSqlSafe(wrapped))
+            .persistent(false)
+            .fetch(&mut *transaction);
         while let Some(Json(row)) = found.try_next().await.map_err(failed)? {
             rows.add(row)?;
         }

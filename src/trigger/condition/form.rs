@@ -61,10 +61,7 @@ pub fn read(fields: &Map<String, Value>, pointer: &str, now: DateTime<Utc>, faul
     let timeout = form.length("timeout");
     let (start_at, end_at) = form.bounds(now);
     let failure_notice_after = form.notice();
-    let overlap = match form.given("overlap") {
-        None => Overlap::QueueOne,
-        Some(_) => form.word("overlap", Overlap::parse, Overlap::WORDS),
-    };
+    let overlap = form.word_or("overlap", Overlap::parse, Overlap::WORDS, Overlap::QueueOne);
     let waiting_counts = form.flag("waiting_counts");
     form.refuse_what_does_not_go_together(fire);
     if timeout.as_deref().is_some_and(|text| parse_length(text).is_ok_and(|limit| limit > LONGEST_TIMEOUT)) {
