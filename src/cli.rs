@@ -6,6 +6,7 @@
 mod check;
 mod client;
 mod completions;
+mod condition;
 mod delivery;
 mod demo;
 mod draft;
@@ -62,6 +63,9 @@ enum Command {
     /// See when a schedule fires; needs no service
     #[command(subcommand)]
     Schedule(schedule::Command),
+    /// Try a condition: poll once and see what its expressions say
+    #[command(subcommand)]
+    Condition(Box<condition::Command>),
     /// List, show, watch, cancel and retry runs
     #[command(subcommand)]
     Run(run::Command),
@@ -104,6 +108,7 @@ async fn act(command: Command, environment: &Environment, screen: &mut Screen) -
         Command::Demo(args) => demo::run(args, screen).await,
         Command::Task(command) => task::run(*command, environment, screen).await,
         Command::Schedule(command) => schedule::run(command, screen),
+        Command::Condition(command) => condition::run(*command, environment, screen).await,
         Command::Run(command) => run::run(command, environment, screen).await,
         Command::Delivery(command) => delivery::run(command, environment, screen).await,
         Command::Recipient(command) => recipient::run(command, environment, screen).await,

@@ -9,6 +9,7 @@
 mod db;
 mod changes;
 mod closing;
+mod conditions;
 mod connect;
 mod dead_letters;
 mod deliveries;
@@ -39,6 +40,7 @@ use crate::store::db::Db;
 use crate::store::wake::Hints;
 
 pub use closing::{Held, Release};
+pub use conditions::{PollClaim, Recorded};
 pub use connect::{OpenError, ServerFacts, Settings};
 pub use dead_letters::{Burial, StoredDeadLetter, StoredDeadLetterFilter};
 pub use deliveries::DeliveryFilter;
@@ -48,7 +50,7 @@ pub use examine::{Examined, SqliteFile, examine, sqlite_version};
 pub use fires::{FireDue, Fired};
 pub use idempotency::{Answer, Idempotency};
 pub use lease::{Again, Beat, Blocked, CLAIM_MARGIN, Claim, Finish, Lease, StartedRun, Starts};
-pub use matching::{EventsFired, FireEvents, Match, Recorded};
+pub use matching::{EventsFired, EventsRecorded, FireEvents, Match};
 pub use recipients::StoredRecipient;
 pub use requests::Cancelled;
 pub use rescue::Stranded;

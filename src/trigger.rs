@@ -5,9 +5,10 @@
 //!
 //! Reading order: [`schedule`] is what an owner wrote, [`form`] reads it from JSON with all its faults, [`timetable`]
 //! is its compiled form over [`cron`], [`interval`], [`once`] and [`rrule`]; [`zone`] turns wall time into instants;
-//! [`catch_up`] decides what is recorded for a task that is due.
+//! [`catch_up`] decides what is recorded for a task that is due. [`condition`] is the kind that polls.
 
 pub mod catch_up;
+pub mod condition;
 pub mod cron;
 pub mod event;
 pub mod exclusion;
@@ -30,6 +31,7 @@ use crate::invalid::{Faults, InvalidSpec, did_you_mean};
 use crate::run::Missed;
 
 pub use catch_up::{Due, Next, Plan, PlannedFire, Skip};
+pub use condition::Condition;
 pub use event::EventTrigger;
 pub use policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
 pub use schedule::{Schedule, When};
@@ -37,7 +39,7 @@ pub use timetable::Timetable;
 pub use zone::zone_database_version;
 
 /// The kinds there are, as written in `type`.
-pub const KINDS: &[&str] = &["schedule", "event"];
+pub const KINDS: &[&str] = &["schedule", "event", "condition"];
 
 /// What makes a task fire.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -45,6 +47,7 @@ pub const KINDS: &[&str] = &["schedule", "event"];
 pub enum Trigger {
     Schedule(Schedule),
     Event(Box<EventTrigger>),
+    Condition(Condition),
 }
 
 impl Trigger {
@@ -60,6 +63,7 @@ impl Trigger {
             Some(Some("event")) => {
                 event::form::read(fields, pointer, faults).map(|read| Trigger::Event(Box::new(read)))
             }
+            Some(Some("condition")) => condition::form::read(fields, pointer, now, faults).map(Trigger::Condition),
             Some(Some(other)) => {
                 let hint = did_you_mean(other, KINDS.iter().copied());
                 faults.add(
@@ -84,6 +88,7 @@ impl Trigger {
         match self {
             Trigger::Schedule(_) => "schedule",
             Trigger::Event(_) => "event",
+            Trigger::Condition(_) => "condition",
         }
     }
 
@@ -92,14 +97,16 @@ impl Trigger {
         match self {
             Trigger::Schedule(schedule) => schedule.anchor(created_at),
             Trigger::Event(_) => Ok(created_at),
+            Trigger::Condition(_) => Ok(created_at),
         }
     }
 
-    /// What a new, edited or resumed task waits for; `None`: no instant.
+    /// What a new, edited or resumed task waits for, a fire or a poll; `None`: no instant.
     pub fn first(&self, task_id: Uuid, anchor: DateTime<Utc>, now: DateTime<Utc>) -> Result<Option<Next>, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.first(task_id, anchor, now),
             Trigger::Event(_) => Ok(None),
+            Trigger::Condition(condition) => condition.first(task_id, now),
         }
     }
 
@@ -117,6 +124,7 @@ impl Trigger {
                 Ok(has.then(|| (timetable.with_run_at(task_id, nominal), timetable.excludes(nominal))))
             }
             Trigger::Event(_) => Ok(None),
+            Trigger::Condition(_) => Ok(None),
         }
     }
 
@@ -125,6 +133,7 @@ impl Trigger {
         match self {
             Trigger::Schedule(schedule) => schedule.plan(due, now, until),
             Trigger::Event(_) => Err(no_instants("event")),
+            Trigger::Condition(_) => Err(no_instants("condition")),
         }
     }
 
@@ -142,6 +151,7 @@ impl Trigger {
                 Ok(to.map(|to| timetable.range(from, to)))
             }
             Trigger::Event(_) => Ok(None),
+            Trigger::Condition(_) => Ok(None),
         }
     }
 
@@ -155,6 +165,7 @@ impl Trigger {
         match self {
             Trigger::Schedule(schedule) => schedule.preview(from, anchor, count),
             Trigger::Event(_) => Err(no_instants("event")),
+            Trigger::Condition(_) => Err(no_instants("condition")),
         }
     }
 
@@ -169,6 +180,7 @@ impl Trigger {
         match self {
             Trigger::Schedule(schedule) => schedule.between(from, to, anchor, limit),
             Trigger::Event(_) => Err(no_instants("event")),
+            Trigger::Condition(_) => Err(no_instants("condition")),
         }
     }
 
@@ -177,6 +189,7 @@ impl Trigger {
         match self {
             Trigger::Schedule(schedule) => schedule.on_resume == OnResume::CatchUp,
             Trigger::Event(_) => false,
+            Trigger::Condition(_) => false,
         }
     }
 
@@ -185,14 +198,28 @@ impl Trigger {
         match self {
             Trigger::Schedule(schedule) => schedule.catch_up == CatchUp::All,
             Trigger::Event(_) => false,
+            Trigger::Condition(_) => false,
         }
     }
 
     /// Whether a task without a next instant has come to its end.
     pub fn ends_without_instant(&self) -> bool {
         match self {
-            Trigger::Schedule(_) => true,
+            Trigger::Schedule(_) | Trigger::Condition(_) => true,
             Trigger::Event(_) => false,
+        }
+    }
+
+    /// Whether its `due` row holds instants that fire, which a change of the task must not lose. Those of a condition
+    /// are polls: one that is not done is no fire that is missed.
+    pub fn fires_by_the_clock(&self) -> bool {
+        matches!(self, Trigger::Schedule(_))
+    }
+
+    pub fn condition(&self) -> Option<&Condition> {
+        match self {
+            Trigger::Condition(condition) => Some(condition),
+            _ => None,
         }
     }
 }

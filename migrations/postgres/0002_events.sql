@@ -126,6 +126,8 @@ create index dedups_age on dedups (expires_at);
 create table condition_state (
     task_id         uuid primary key,
     version         bigint not null,
+    -- fires counted so far: their keys are never used twice, whatever becomes of the body
+    edges           bigint not null,
     body            jsonb not null,
     updated_at      timestamptz not null
 );

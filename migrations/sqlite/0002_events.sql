@@ -126,6 +126,8 @@ create index dedups_age on dedups (expires_at);
 create table condition_state (
     task_id         blob primary key,
     version         integer not null,
+    -- fires counted so far: their keys are never used twice, whatever becomes of the body
+    edges           integer not null,
     body            text not null,
     updated_at      text not null
 );

@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::client::ServiceArgs;
-use super::draft::{self, SpecArgs, TaskFile, TriggerArgs};
+use super::condition::state_of;
+use super::draft::{self, ConditionArgs, SpecArgs, TaskFile, TriggerArgs};
 use super::run::{follow, print_run};
 use super::screen::{Screen, Tone, text_of, time_of};
 use crate::cli::Client;
@@ -50,6 +51,8 @@ pub struct CreateArgs {
     #[command(flatten)]
     event: EventArgs,
     #[command(flatten)]
+    condition: ConditionArgs,
+    #[command(flatten)]
     spec: SpecArgs,
     #[command(flatten)]
     service: ServiceArgs,
@@ -57,7 +60,7 @@ pub struct CreateArgs {
 
 /// For tasks that events fire.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Events")]
+#[command(next_help_heading = "When an event comes")]
 pub struct EventArgs {
     /// Fire on events of this source; `*` at the end stands for anything
     #[arg(long, value_name = "SOURCE")]
@@ -100,7 +103,7 @@ pub struct ListArgs {
     /// Only these: active, paused, disabled, completed
     #[arg(long)]
     status: Option<String>,
-    /// Only those of this kind of trigger: schedule, event
+    /// Only those of this kind of trigger: schedule, event, condition
     #[arg(long, value_name = "KIND")]
     trigger_type: Option<String>,
     /// Only those whose name holds this
@@ -129,6 +132,8 @@ pub struct UpdateArgs {
     id: String,
     #[command(flatten)]
     trigger: TriggerArgs,
+    #[command(flatten)]
+    condition: ConditionArgs,
     #[command(flatten)]
     spec: SpecArgs,
     #[command(flatten)]
@@ -189,6 +194,7 @@ async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen
     }
     if let Some(trigger) = task.get_mut("trigger").and_then(Value::as_object_mut) {
         args.trigger.write_into(trigger);
+        args.condition.write_into(trigger);
     }
     args.spec.write_into(&mut task);
     let created = Client::new(&args.service, environment)?.post(&["v1", "tasks"], &Value::Object(task)).await?;
@@ -231,6 +237,7 @@ async fn update(args: UpdateArgs, environment: &Environment, screen: &mut Screen
     let mut task = stored.as_object().cloned().unwrap_or_default();
     if let Some(trigger) = task.get_mut("trigger").and_then(Value::as_object_mut) {
         args.trigger.write_into(trigger);
+        args.condition.write_into(trigger);
     }
     args.spec.write_into(&mut task);
     let mut changes: Map<String, Value> =
@@ -302,27 +309,37 @@ fn print_task(task: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Resul
         (status, reason) => format!("{status} ({reason})"),
     };
     let tone = if task["status"] == "active" { Tone::Good } else { Tone::Notable };
-    screen.facts(&[
+    let when = match &task["condition"] {
+        Value::Null => vec![("next fire", time_of(&task["next_fire_at"]))],
+        condition => state_of(condition),
+    };
+    let mut facts = vec![
         ("id", text_of(&task["id"])),
         ("tenant", text_of(&task["tenant_id"])),
         ("name", text_of(&task["name"])),
         ("status", screen.tone(tone, status)),
         ("trigger", trigger_of(&task["trigger"])),
-        ("next fire", time_of(&task["next_fire_at"])),
+    ];
+    facts.extend(when);
+    facts.extend([
         ("runs", text_of(&task["run_count"])),
         ("last run", last_run_of(&task["last_run"])),
         ("executor", text_of(&task["executor"])),
         ("instruction", text_of(&task["action"]["instruction"])),
         ("output", output_of(task)),
-    ])?;
-    Ok(())
+    ]);
+    Ok(screen.facts(&facts)?)
 }
 
-/// `cron 0 8 * * * Asia/Shanghai`
+/// `cron 0 8 * * * Asia/Shanghai`, `every 30m: value.price < 500`
 fn trigger_of(trigger: &Value) -> String {
     if trigger["type"] == "event" {
         let part = |name: &str| trigger[name].as_str().unwrap_or("*").to_owned();
         return format!("event {} {}", part("source"), part("event_type"));
+    }
+    if trigger["type"] == "condition" {
+        let asks = ["expression", "watch"].iter().find_map(|key| trigger[key].as_str()).unwrap_or("any change");
+        return format!("every {}: {asks}", text_of(&trigger["interval"]));
     }
     let kinds = ["cron", "interval", "at", "rrule"];
     let when = kinds.iter().find_map(|kind| Some(format!("{kind} {}", trigger[kind].as_str()?)));

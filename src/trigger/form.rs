@@ -25,6 +25,7 @@ const LENGTHS: &[&str] = &[
     "window",
     "cooldown",
     "hold_for",
+    "timeout",
 ];
 const FIELDS: &[&str] = &[
     "type",
@@ -346,7 +347,7 @@ mod tests {
                 json!({"type": "schedul", "cron": "@daily"}),
                 place(
                     "/type",
-                    "unknown trigger type `schedul`; supported: `schedule`, `event`; did you mean `schedule`?",
+                    "unknown trigger type `schedul`; supported: `schedule`, `event`, `condition`; did you mean `schedule`?",
                 ),
             ),
             (json!({"cron": "@daily"}), place("/type", "is missing; supported: `schedule`")),
