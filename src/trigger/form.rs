@@ -345,9 +345,12 @@ mod tests {
             (json!({"type": "schedule"}), place("", "a schedule needs one of `cron`, `interval`, `at`, `rrule`")),
             (
                 json!({"type": "schedul", "cron": "@daily"}),
-                place("/type", "unknown trigger type `schedul`; supported: `schedule`; did you mean `schedule`?"),
+                place(
+                    "/type",
+                    "unknown trigger type `schedul`; supported: `schedule`, `event`, `condition`; did you mean `schedule`?",
+                ),
             ),
-            (json!({"cron": "@daily"}), place("/type", "is missing; supported: `schedule`")),
+            (json!({"cron": "@daily"}), place("/type", "is missing; supported: `schedule`, `event`, `condition`")),
             (json!({"type": 5}), place("/type", "must be a text, one of `schedule`")),
             (
                 json!({"type": "schedule", "cron": "@daily", "interval": "5m"}),
