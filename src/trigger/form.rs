@@ -351,7 +351,7 @@ mod tests {
                 ),
             ),
             (json!({"cron": "@daily"}), place("/type", "is missing; supported: `schedule`, `event`, `condition`")),
-            (json!({"type": 5}), place("/type", "must be a text, one of `schedule`")),
+            (json!({"type": 5}), place("/type", "must be a text, one of `schedule`, `event`, `condition`")),
             (
                 json!({"type": "schedule", "cron": "@daily", "interval": "5m"}),
                 place(

@@ -3,6 +3,7 @@
 mod agent;
 mod api;
 mod cli;
+mod conditions;
 mod conformance;
 mod egress;
 mod engine;
