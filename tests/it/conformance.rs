@@ -22,6 +22,7 @@ macro_rules! on_both {
     )+};
 }
 
+mod conditions;
 mod connect;
 mod coverage;
 mod deliveries;
