@@ -142,6 +142,7 @@ pub async fn build(
         hub,
         metrics,
         settings: config.server.clone(),
+        hooks: config.hooks.clone(),
         limits: Limits::default(),
         stopping: ending.announced,
         stop: ending.http,

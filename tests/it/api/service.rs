@@ -170,6 +170,7 @@ impl Api {
             hub: hub.clone(),
             metrics: metrics.clone(),
             settings: http::Settings { admin_token: Some(Secret::new(ADMIN)), ..http::Settings::default() },
+            hooks: hooks(),
             limits,
             stopping: stopping.clone(),
             stop: stop.clone(),
@@ -313,6 +314,38 @@ impl Api {
     pub fn advance(&self, seconds: i64) {
         self.clock.advance(TimeDelta::seconds(seconds));
     }
+}
+
+/// A hook of each kind, all of the tenant ann.
+fn hooks() -> http::hooks::Settings {
+    toml::from_str(
+        r#"
+        [standard]
+        secrets = ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]
+        tenant_id = "ann"
+        [github]
+        preset = "github"
+        secrets = ["an-older-secret", "It's a Secret to Everybody"]
+        tenant_id = "ann"
+        [stripe]
+        preset = "stripe"
+        secrets = ["whsec_test_secret_1"]
+        tenant_id = "ann"
+        [slack]
+        preset = "slack"
+        secrets = ["8f742231b10e8888abcd99yyyzzz85a5"]
+        tenant_id = "ann"
+        [door]
+        preset = "token"
+        secrets = ["a-shared-token"]
+        header = "X-Door"
+        type = "body:/what/happened"
+        tenant_id = "ann"
+        [bare]
+        type = "rang"
+        "#,
+    )
+    .expect("hooks")
 }
 
 /// An instant.
