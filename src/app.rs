@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::Agent;
+use crate::agent::{Agent, Configured};
 use crate::channel::Channels;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -22,6 +22,8 @@ use crate::engine::{self, Engine};
 use crate::executor::host::StoreHost;
 use crate::executor::hub::Hub;
 use crate::executor::orchestrator::Orchestrator;
+use crate::executor::pipeline::{self, Pipeline};
+use crate::executor::webhook::Webhook;
 use crate::executor::{Executor, Registry};
 use crate::http::server::Limits;
 use crate::http::{self, server};
@@ -105,7 +107,23 @@ pub async fn build(
     tools.extend(extras.tools);
     let tools = Arc::new(tool::Registry::new(tools).map_err(anyhow::Error::msg)?);
     let agent = Agent { models, tools: Arc::clone(&tools), settings: config.react.clone() };
-    let mut executors: Vec<Arc<dyn Executor>> = vec![Arc::new(Orchestrator::new(agent))];
+    let mut faults = Faults::new();
+    let (known_tools, known_models): (Vec<_>, Vec<_>) = (tools.names().collect(), agent.models.names().collect());
+    Configured::check(&config.agents, &known_tools, &known_models, &mut faults);
+    faults.or(())?;
+    let pipeline = Pipeline::new(pipeline::Parts {
+        egress: egress.clone(),
+        agent: agent.clone(),
+        agents: config.agents.clone(),
+        channels: channels.names().into_iter().map(str::to_owned).collect(),
+        expressions: Default::default(),
+        templates: Default::default(),
+    });
+    let mut executors: Vec<Arc<dyn Executor>> = vec![
+        Arc::new(Orchestrator::new(agent)),
+        Arc::new(pipeline.clone()),
+        Arc::new(Webhook::new(egress.clone(), vault.clone(), &config.server.public_url())),
+    ];
     executors.extend(extras.executors);
     let executors = Registry::new(executors);
     let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
@@ -115,7 +133,7 @@ pub async fn build(
         store: store.clone(),
         executors: executors.clone(),
         channels: channels.clone(),
-        host: Arc::new(StoreHost::new(store.clone(), known.clone())),
+        host: Arc::new(StoreHost::new(store.clone(), known.clone(), None)),
         hub: hub.clone(),
         metrics: metrics.clone(),
         settings: config.engine.clone(),
@@ -125,6 +143,7 @@ pub async fn build(
         vault,
         clock,
         executors,
+        pipeline,
         tools: tools.definitions().cloned().collect(),
         known,
         hub,
@@ -208,10 +227,11 @@ async fn warn_of_role(store: &Store) -> anyhow::Result<()> {
 
 /// What drafts of tasks may name.
 fn known(executors: &Registry, channels: &Channels) -> Known {
-    let executors = executors.clone();
+    let (executors, sealing) = (executors.clone(), executors.clone());
     Known {
         channels: channels.names().into_iter().map(str::to_owned).collect(),
         check: Arc::new(move |name, action, faults: &mut Faults| executors.validate(name, action, faults)),
+        seal: Arc::new(move |name, tenant, action, before| sealing.seal(name, tenant, action, before)),
     }
 }
 

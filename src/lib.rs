@@ -13,7 +13,7 @@
 //!
 //! # Layers, each importing only what stands above it
 //!
-//! - [`clock`], [`id`], [`invalid`], [`retry`], [`secret`], [`template`], [`token`]: no I/O of the product.
+//! - [`clock`], [`id`], [`invalid`], [`retry`], [`secret`], [`signature`], [`template`], [`token`]: no I/O of the product.
 //! - [`task`], [`trigger`], [`run`], [`approval`], [`notification`]: pure domain, data and transitions, no await.
 //! - [`store`]: the only place that knows a database.
 //! - [`egress`], [`vault`]; then [`llm`], [`tool`], [`channel`]: ports, a trait and a list each, one file per adapter.
@@ -52,6 +52,7 @@ pub mod notification;
 pub mod retry;
 pub mod run;
 pub mod secret;
+pub mod signature;
 pub mod store;
 pub mod task;
 pub mod telemetry;

@@ -8,6 +8,7 @@
 #[macro_use]
 mod db;
 mod changes;
+mod completions;
 mod connect;
 mod deliveries;
 mod examine;
@@ -22,6 +23,7 @@ mod rescue;
 mod retention;
 mod runs;
 mod slots;
+mod task_state;
 mod tasks;
 mod text;
 mod tokens;
@@ -32,6 +34,7 @@ use crate::clock::Clock;
 use crate::store::db::Db;
 use crate::store::wake::Hints;
 
+pub use completions::Completion;
 pub use connect::{OpenError, ServerFacts, Settings};
 pub use deliveries::DeliveryFilter;
 pub use examine::{Examined, SqliteFile, examine, sqlite_version};
@@ -42,6 +45,7 @@ pub use recipients::StoredRecipient;
 pub use requests::Cancelled;
 pub use rescue::Stranded;
 pub use runs::RunFilter;
+pub use task_state::STATE_NAMES;
 pub use tasks::TaskFilter;
 pub use tokens::StoredToken;
 pub use wake::Topic;

@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use crate::approval::matrix::{Category, Consequence};
 use crate::clock::Clock;
+use crate::event::Event;
 use crate::id::Tenant;
 use crate::invalid::Faults;
 
@@ -180,6 +181,21 @@ pub trait Host: Send + Sync {
 
     /// Puts a message into the outbox. Answers `{"delivery_id": id}`.
     fn notify<'a>(&'a self, tenant: &'a Tenant, notice: Notice) -> BoxFuture<'a, Result<Value, HostError>>;
+
+    /// Puts an event on the bus; one with an identity that is known changes nothing.
+    fn publish_event<'a>(&'a self, tenant: &'a Tenant, event: Event) -> BoxFuture<'a, Result<(), HostError>>;
+
+    /// All that pipelines of a task have stored, by name.
+    fn task_state<'a>(&'a self, tenant: &'a Tenant, task_id: Uuid) -> BoxFuture<'a, Result<Value, HostError>>;
+
+    /// Stores a value under a name, or removes it where there is none.
+    fn put_task_state<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        task_id: Uuid,
+        name: &'a str,
+        value: Option<Value>,
+    ) -> BoxFuture<'a, Result<(), HostError>>;
 }
 
 impl Failure {

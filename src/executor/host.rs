@@ -1,7 +1,7 @@
 //! The store, as tools and agents see it: the tenant's own things through `Host`, one run's transcript through
 //! `AgentStore`, fenced by its lease.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::agent::{AgentStore, AppendError};
+use crate::bus::{Bus, BusError};
 use crate::clock::signed;
+use crate::event::Event;
 use crate::id::{Scope, Tenant, new_id};
 use crate::invalid::Faults;
 use crate::notification::delivery::channels as order_of;
@@ -20,7 +22,7 @@ use crate::run::transcript::Entry;
 use crate::store::{Answer, Idempotency, Lease, Store, StoreError, TaskFilter};
 use crate::task::Known;
 use crate::task::change::TaskChange;
-use crate::task::{Draft, Output, Task, TaskStatus};
+use crate::task::{DEFAULT_EXECUTOR, Draft, Output, Spec, Task, TaskStatus};
 use crate::tool::{self, Host, HostError, Notice};
 
 /// Entries of a transcript that are read at once.
@@ -32,17 +34,31 @@ const REASON_PAUSED: &str = "paused_by_agent";
 pub struct StoreHost {
     store: Store,
     known: Known,
+    bus: Option<Arc<dyn Bus>>,
 }
 
 impl StoreHost {
-    pub fn new(store: Store, known: Known) -> StoreHost {
-        StoreHost { store, known }
+    /// Without a bus nothing can be published.
+    pub fn new(store: Store, known: Known, bus: Option<Arc<dyn Bus>>) -> StoreHost {
+        StoreHost { store, known, bus }
+    }
+
+    async fn publish(&self, tenant: &Tenant, event: Event) -> Result<(), HostError> {
+        if event.tenant != *tenant {
+            return Err(HostError::NotFound);
+        }
+        let bus = self.bus.as_ref().ok_or(HostError::Unavailable)?;
+        bus.publish(&[event]).await.map_err(|error| match error {
+            BusError::Unavailable { .. } => HostError::Unavailable,
+            other => HostError::Conflict(other.to_string()),
+        })
     }
 
     async fn create(&self, tenant: &Tenant, draft: Value, key: &str) -> Result<Value, HostError> {
         let now = self.store.clock().now();
         let draft_digest = digest(&SHA256, draft.to_string().as_bytes());
         let draft = Draft::parse(Ok(tenant.clone()), &draft, &self.known, now).map_err(HostError::Invalid)?;
+        by_an_agent(&draft).map_err(HostError::Invalid)?;
         let (task, next) =
             Task::new(new_id(now), draft, now).map_err(|fault| HostError::Invalid(Faults(vec![fault])))?;
         let once = Idempotency {
@@ -115,6 +131,26 @@ impl StoreHost {
     }
 }
 
+/// What an agent may not give itself by making a task: effects that nobody approved. So its tasks wake an agent, which
+/// is asked for its approvals, and poll nothing but with GET.
+fn by_an_agent(draft: &Draft) -> Result<(), Faults> {
+    let mut faults = Faults::new();
+    let Spec { executor, trigger, .. } = &draft.spec;
+    if executor != DEFAULT_EXECUTOR {
+        let message = format!("an agent may make tasks for `{DEFAULT_EXECUTOR}` only, not for `{executor}`");
+        faults.add("/executor", message);
+    }
+    if trigger.kind() == "condition" {
+        let trigger = serde_json::to_value(trigger).unwrap_or_default();
+        let http = trigger["poll"].get("http");
+        let method = http.and_then(|http| http["method"].as_str()).unwrap_or("GET");
+        if http.is_none() || !matches!(method, "GET" | "HEAD") {
+            faults.add("/trigger/poll", "an agent may make conditions that poll `http` with GET only");
+        }
+    }
+    faults.or(())
+}
+
 /// A task in the few words that a model needs of it.
 fn brief(task: &Task) -> Value {
     json!({
@@ -162,6 +198,31 @@ impl Host for StoreHost {
 
     fn notify<'a>(&'a self, tenant: &'a Tenant, notice: Notice) -> BoxFuture<'a, Result<Value, HostError>> {
         Box::pin(self.post(tenant, notice))
+    }
+
+    fn publish_event<'a>(&'a self, tenant: &'a Tenant, event: Event) -> BoxFuture<'a, Result<(), HostError>> {
+        Box::pin(self.publish(tenant, event))
+    }
+
+    fn task_state<'a>(&'a self, tenant: &'a Tenant, task_id: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
+        Box::pin(async move { self.store.task_state(tenant, task_id).await.map(Value::Object).map_err(told) })
+    }
+
+    fn put_task_state<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        task_id: Uuid,
+        name: &'a str,
+        value: Option<Value>,
+    ) -> BoxFuture<'a, Result<(), HostError>> {
+        Box::pin(async move {
+            let now = self.store.clock().now();
+            let done = match value {
+                Some(value) => self.store.put_task_state(tenant, task_id, name, &value, now).await,
+                None => self.store.delete_task_state(tenant, task_id, name).await,
+            };
+            done.map_err(told)
+        })
     }
 }
 

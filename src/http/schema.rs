@@ -3,6 +3,7 @@
 //! Nothing is ever read into or written from these: the domain reads requests value by value, with every fault at its
 //! place. The tests of the API hold each answer against the shape that is promised for it.
 
+mod pipeline;
 mod recipient;
 mod run;
 mod task;
@@ -15,6 +16,7 @@ use utoipa::ToSchema;
 use crate::approval::matrix::{Category, Consequence};
 use crate::tool::ToolStatus;
 
+pub use pipeline::{Completion, DryRunRequest};
 pub use recipient::{NewRecipient, Recipient};
 pub use run::{Entry, Run};
 pub use task::{BackfillRange, NewTask, Pause, PreviewRequest, RunNow, Task, TaskPatch};

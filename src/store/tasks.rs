@@ -249,7 +249,11 @@ impl Store {
                     .execute(&mut *conn)
                     .await?;
             }
-            for statement in ["delete from due where task_id = $1", "delete from tasks where id = $1"] {
+            for statement in [
+                "delete from task_state where task_id = $1",
+                "delete from due where task_id = $1",
+                "delete from tasks where id = $1",
+            ] {
                 sqlx::query(statement).bind(id).execute(&mut *conn).await?;
             }
         });

@@ -49,6 +49,10 @@ const READ_ONLY: [&str; 8] =
 /// Adds what is wrong with an executor's name, or with an action that is meant for it.
 pub type ActionCheck = Arc<dyn Fn(&str, &Action, &mut Faults) + Send + Sync>;
 
+/// Seals what is secret in an action of this executor and tenant; the last is what is stored, where it is of the same
+/// executor.
+pub type ActionSeal = Arc<dyn Fn(&str, &Tenant, &mut Action, Option<&Action>) -> Result<(), Faults> + Send + Sync>;
+
 /// What a draft may name; filled from the registries.
 #[derive(Clone)]
 pub struct Known {
@@ -56,6 +60,8 @@ pub struct Known {
     pub channels: Vec<String>,
     /// The executors, and what each asks of its action.
     pub check: ActionCheck,
+    /// How they make it ready to be stored.
+    pub seal: ActionSeal,
 }
 
 impl Draft {
@@ -69,7 +75,10 @@ impl Draft {
     ) -> Result<Draft, Faults> {
         let read = Reader::new(value, known, now, &[]).and_then(|reader| reader.task(None));
         match (tenant, read) {
-            (Ok(tenant), Ok((name, spec))) => Ok(Draft { tenant, name, spec }),
+            (Ok(tenant), Ok((name, mut spec))) => {
+                (known.seal)(&spec.executor, &tenant, &mut spec.action, None)?;
+                Ok(Draft { tenant, name, spec })
+            }
             (Err(mut faults), Err(more)) => {
                 faults.0.extend(more.0);
                 Err(faults)
@@ -83,7 +92,12 @@ impl Draft {
     pub fn patch(task: &Task, value: &Value, known: &Known, now: DateTime<Utc>) -> Result<Draft, Faults> {
         let tenant = Tenant::new(&task.tenant_id).map_err(|why| Faults::one("/tenant_id", why))?;
         let reader = Reader::new(value, known, now, &["version"])?;
-        let (name, spec) = reader.task(Some(task))?;
+        let touched = reader.fields.contains_key("action");
+        let (name, mut spec) = reader.task(Some(task))?;
+        let before = (spec.executor == task.spec.executor).then_some(&task.spec.action);
+        if touched || before.is_none() {
+            (known.seal)(&spec.executor, &tenant, &mut spec.action, before)?;
+        }
         Ok(Draft { tenant, name, spec })
     }
 }
@@ -215,7 +229,11 @@ impl<'a> Reader<'a> {
     fn check(&mut self, new: bool, executor: Option<&str>, action: Option<&Action>) {
         let touched = new || self.fields.contains_key("executor") || self.fields.contains_key("action");
         if let (true, Some(executor), Some(action)) = (touched, executor, action) {
-            (self.known.check)(executor, action, &mut self.faults);
+            match self.fields.contains_key("action") || new {
+                true => (self.known.check)(executor, action, &mut self.faults),
+                // what is stored is judged in the form that its owner knows
+                false => (self.known.check)(executor, &action.public(), &mut self.faults),
+            }
         }
     }
 
@@ -323,7 +341,7 @@ mod tests {
     use super::*;
 
     fn known() -> Known {
-        Known { channels: vec!["email".into()], check: Arc::new(|_, _, _| {}) }
+        Known { channels: vec!["email".into()], check: Arc::new(|_, _, _| {}), seal: Arc::new(|_, _, _, _| Ok(())) }
     }
 
     fn now() -> DateTime<Utc> {

@@ -41,7 +41,7 @@ pub fn engine(insert: Insert) -> Environment<'static> {
     engine.add_filter("replace", replace);
     engine.add_filter("round", filters::round);
     engine.add_filter("string", filters::string);
-    engine.add_filter("tojson", filters::tojson);
+    engine.add_filter("tojson", tojson);
     engine.add_filter("trim", filters::trim);
     engine.add_filter("upper", filters::upper);
     engine.add_filter("urlencode", filters::urlencode);
@@ -90,6 +90,11 @@ fn shown(value: &Value) -> Result<String, Error> {
         Some(text) => Ok(text.to_owned()),
         None => serde_json::to_string(value).map_err(|_| Error::from(ErrorKind::BadSerialization)),
     }
+}
+
+/// Plain JSON: no page is made of it.
+fn tojson(value: &Value) -> Result<String, Error> {
+    serde_json::to_string(value).map_err(|_| Error::from(ErrorKind::BadSerialization))
 }
 
 /// All but unreserved characters percent-encoded (RFC 3986, section 2.3).
