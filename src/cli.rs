@@ -12,6 +12,7 @@ mod draft;
 mod failure;
 mod migrate;
 mod notify;
+mod pipeline;
 mod recipient;
 mod run;
 mod schedule;
@@ -62,6 +63,9 @@ enum Command {
     /// See when a schedule fires; needs no service
     #[command(subcommand)]
     Schedule(schedule::Command),
+    /// Try out the steps of a pipeline
+    #[command(subcommand)]
+    Pipeline(pipeline::Command),
     /// List, show, watch, cancel and retry runs
     #[command(subcommand)]
     Run(run::Command),
@@ -104,6 +108,7 @@ async fn act(command: Command, environment: &Environment, screen: &mut Screen) -
         Command::Demo(args) => demo::run(args, screen).await,
         Command::Task(command) => task::run(*command, environment, screen).await,
         Command::Schedule(command) => schedule::run(command, screen),
+        Command::Pipeline(command) => pipeline::run(command, environment, screen).await,
         Command::Run(command) => run::run(command, environment, screen).await,
         Command::Delivery(command) => delivery::run(command, environment, screen).await,
         Command::Recipient(command) => recipient::run(command, environment, screen).await,

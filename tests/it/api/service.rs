@@ -4,25 +4,31 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
+use reveille::agent::{self, Agent};
 use reveille::clock::Clock;
+use reveille::egress::{self, Egress};
 use reveille::executor::hub::Hub;
+use reveille::executor::pipeline::{self, Pipeline};
 use reveille::executor::{Executor, Job, Registry};
 use reveille::http::server::Limits;
 use reveille::http::{self, Parts, State};
 use reveille::id::{Scope, Tenant, new_id};
 use reveille::invalid::Faults;
+use reveille::llm;
 use reveille::metrics::Metrics;
 use reveille::run::outcome::{Outcome, RunError};
 use reveille::secret::{Secret, SecretUrl};
 use reveille::store::{self, Store, StoredToken};
 use reveille::task::{Action, Known};
 use reveille::token::{TokenKind, TokenText};
+use reveille::tool;
 use reveille::vault::{self, Vault, WithoutKeys};
 use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnectOptions;
@@ -140,12 +146,28 @@ impl Api {
         let check = Arc::new(move |name: &str, action: &Action, faults: &mut Faults| {
             checked.validate(name, action, faults);
         });
+        let egress = Egress::new(&egress::Settings::default()).expect("the default rules");
+        let retry = llm::fallback::Retry { max_retries: 0, base_delay: Duration::ZERO };
+        let agent = Agent {
+            models: llm::Models::new(vec![], "main", vec![], retry, &clock),
+            tools: Arc::new(tool::Registry::new(tool::builtin::all(&egress)).expect("tools")),
+            settings: agent::Settings::default(),
+        };
+        let pipeline = Pipeline::new(pipeline::Parts {
+            egress,
+            agent,
+            agents: vec![],
+            channels: vec!["email".into(), "webhook".into()],
+            expressions: Default::default(),
+            templates: Default::default(),
+        });
         let state = State::new(Parts {
             store: store.clone(),
             clock: clock.clone(),
             executors,
+            pipeline,
             tools: Vec::new(),
-            known: Known { channels: vec!["email".into(), "webhook".into()], check },
+            known: Known { channels: vec!["email".into(), "webhook".into()], check, seal: Arc::new(|_, _, _, _| Ok(())) },
             vault,
             hub: hub.clone(),
             metrics: metrics.clone(),
