@@ -7,6 +7,7 @@ mod conformance;
 mod egress;
 mod engine;
 mod notifications;
+mod pipelines;
 mod scheduling;
 mod spine;
 #[allow(dead_code)] // the areas take from it what they need
