@@ -282,7 +282,11 @@ mod tests {
         assert_eq!(failed("{{ event.missing }}"), TemplateError::Missing(": `event.missing`".into()));
         assert!(matches!(failed("a {{ event.missing }}"), TemplateError::Missing(_)));
         assert!(matches!(failed("{{ event.missing.more }}"), TemplateError::Missing(_)));
-        assert!(matches!(failed("{{ event.name | int }}"), TemplateError::Failed(_)), "{}", failed("{{ event.name | int }}"));
+        assert!(
+            matches!(failed("{{ event.name | int }}"), TemplateError::Failed(_)),
+            "{}",
+            failed("{{ event.name | int }}")
+        );
     }
 
     #[test]
@@ -292,7 +296,10 @@ mod tests {
             refused("{{ evnt.id }}"),
             "unknown name `evnt`; did you mean `event`?; there are `event`, `steps`, `input`"
         );
-        assert_eq!(refused("{{ steps.ordre.body }}"), "there is no step `ordre` before this one; did you mean `order`?");
+        assert_eq!(
+            refused("{{ steps.ordre.body }}"),
+            "there is no step `ordre` before this one; did you mean `order`?"
+        );
         assert_eq!(refused("{% for a in steps.later %}{% endfor %}"), "there is no step `later` before this one");
         assert!(refused("{{ event.id ").contains("unexpected end"), "{}", refused("{{ event.id "));
         assert!(refused("{{ event.id | shout }}").contains("shout"), "{}", refused("{{ event.id | shout }}"));

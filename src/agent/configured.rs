@@ -63,7 +63,14 @@ mod tests {
 
     fn agent(name: &str) -> Configured {
         let instruction = "You book tables.".into();
-        Configured { name: name.into(), description: String::new(), instruction, tools: None, model: None, max_turns: None }
+        Configured {
+            name: name.into(),
+            description: String::new(),
+            instruction,
+            tools: None,
+            model: None,
+            max_turns: None,
+        }
     }
 
     #[test]

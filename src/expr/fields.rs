@@ -62,7 +62,10 @@ mod tests {
         let read = |text: &str| Language::default().read(text, &["steps", "event"]).unwrap().members_of("steps");
         let names = |text: &str| read(text).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!(read("event.x == 1 && steps.order.body.id > 3"), [("order".to_owned(), 17)]);
-        assert_eq!(names("[1].all(n, n == steps.a) && {'k': steps['b']}.size() == 1 && has(steps.c.d)"), ["a", "b", "c"]);
+        assert_eq!(
+            names("[1].all(n, n == steps.a) && {'k': steps['b']}.size() == 1 && has(steps.c.d)"),
+            ["a", "b", "c"]
+        );
         assert_eq!(names("event.steps.a == 1 && size(steps) > 0"), Vec::<String>::new());
     }
 }

@@ -90,12 +90,7 @@ async fn waiting(state: &State, scope: &Scope, id: Uuid) -> Result<Run, StoreErr
     }
 }
 
-async fn completion(
-    state: &State,
-    run: &Run,
-    task: Option<&Task>,
-    report: Report,
-) -> Result<Completion, ApiError> {
+async fn completion(state: &State, run: &Run, task: Option<&Task>, report: Report) -> Result<Completion, ApiError> {
     let recipient = match state.store.get_recipient(&Scope::Every, &run.tenant_id).await {
         Ok(stored) => Some(stored.recipient),
         Err(StoreError::NotFound) => None,

@@ -13,8 +13,7 @@ use crate::http::schema;
 use crate::invalid::Faults;
 use crate::token::Permission;
 
-const FIELDS: [&str; 9] =
-    ["tenant_id", "config", "event", "value", "previous", "input", "state", "mocks", "live"];
+const FIELDS: [&str; 9] = ["tenant_id", "config", "event", "value", "previous", "input", "state", "mocks", "live"];
 
 /// Try a pipeline
 ///

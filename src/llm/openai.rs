@@ -43,7 +43,10 @@ impl OpenAi {
     fn body(&self, request: &ModelRequest, stream: bool) -> Value {
         let mut body = Map::new();
         body.insert("model".into(), json!(self.model));
-        body.insert("messages".into(), request.messages.iter().filter(|message| message.is_said()).map(message).collect());
+        body.insert(
+            "messages".into(),
+            request.messages.iter().filter(|message| message.is_said()).map(message).collect(),
+        );
         if !request.tools.is_empty() {
             let choice = match request.tool_choice {
                 ToolChoice::Auto => "auto",

@@ -54,12 +54,11 @@ impl Store {
             if epoch.is_none() || owner.is_none() {
                 return Err(StoreError::NotFound);
             }
-            let others: i64 =
-                sqlx::query_scalar("select count(*) from task_state where task_id = $1 and name <> $2")
-                    .bind(task_id)
-                    .bind(text(name))
-                    .fetch_one(&mut *conn)
-                    .await?;
+            let others: i64 = sqlx::query_scalar("select count(*) from task_state where task_id = $1 and name <> $2")
+                .bind(task_id)
+                .bind(text(name))
+                .fetch_one(&mut *conn)
+                .await?;
             if others >= STATE_NAMES {
                 return Err(StoreError::Conflict(format!("a task may store at most {STATE_NAMES} names")));
             }

@@ -179,7 +179,8 @@ mod tests {
         assert_eq!(failed("{{ event.long ~ event.long }}"), too_long());
         assert_eq!(failed("{{ event.long | replace('x', event.long) }}"), too_long());
         assert_eq!(failed("{{ event.list | join(event.long) }}"), too_long());
-        let loops = "{% for a in event.list %}{% for b in event.list %}{% if a > b %}.{% endif %}{% endfor %}{% endfor %}";
+        let loops =
+            "{% for a in event.list %}{% for b in event.list %}{% if a > b %}.{% endif %}{% endfor %}{% endfor %}";
         assert_eq!(failed(loops), TemplateError::Failed("the template takes too much work".into()));
     }
 }

@@ -8,8 +8,22 @@ use crate::template::guard::{FUEL, OUTPUT_BYTES};
 
 /// The filters that there are.
 pub const FILTERS: [&str; 16] = [
-    "abs", "default", "first", "float", "int", "join", "last", "length", "lower", "replace", "round", "string", "tojson",
-    "trim", "upper", "urlencode",
+    "abs",
+    "default",
+    "first",
+    "float",
+    "int",
+    "join",
+    "last",
+    "length",
+    "lower",
+    "replace",
+    "round",
+    "string",
+    "tojson",
+    "trim",
+    "upper",
+    "urlencode",
 ];
 
 /// Where values are put.

@@ -88,7 +88,8 @@ mod tests {
     fn texts_anywhere_are_templates_and_keep_types() {
         let mut values = Values::default();
         values.set("event", &json!({ "id": 7, "tags": ["a"] }));
-        let written = json!({ "id": "{{ event.id }}", "list": ["n{{ event.id }}", 1, null], "tags": "{{ event.tags }}" });
+        let written =
+            json!({ "id": "{{ event.id }}", "list": ["n{{ event.id }}", 1, null], "tags": "{{ event.tags }}" });
         let tree = read(&written, &mut Faults::new());
         assert_eq!(tree.value(&values).unwrap(), json!({ "id": 7, "list": ["n7", 1, null], "tags": ["a"] }));
         assert_eq!(tree.literal(), None);

@@ -96,7 +96,9 @@ mod tests {
     fn what_is_inserted_stays_where_it_is_put() {
         let inserted = |v: &str| url("https://h.example:8443/a/{{ v }}/b?q={{ v }}&r=1", &json!(v)).unwrap();
         assert_eq!(inserted("x"), "https://h.example:8443/a/x/b?q=x&r=1");
-        for hostile in ["../admin", "a/b", "x?y=1", "x#y", "@evil.example", "a\\b", "%2e%2e", "a&r=2", "é\r\n", "//evil"] {
+        for hostile in
+            ["../admin", "a/b", "x?y=1", "x#y", "@evil.example", "a\\b", "%2e%2e", "a&r=2", "é\r\n", "//evil"]
+        {
             let parsed: ::url::Url = inserted(hostile).parse().unwrap();
             assert_eq!(parsed.host_str(), Some("h.example"), "{hostile}");
             assert_eq!(parsed.port(), Some(8443));
@@ -120,8 +122,16 @@ mod tests {
     #[test]
     fn scheme_host_and_port_are_written_out() {
         for refused in [
-            "{{ v }}", "{{ v }}://h.example/", "https://{{ v }}/", "https://h.example:{{ v }}/", "https://{{ v }}.example/x",
-            "https://h.example{{ v }}", "https://u:p@h.example/", "https://h.example/#{{ v }}", "/relative", "https://h.example\\{{ v }}",
+            "{{ v }}",
+            "{{ v }}://h.example/",
+            "https://{{ v }}/",
+            "https://h.example:{{ v }}/",
+            "https://{{ v }}.example/x",
+            "https://h.example{{ v }}",
+            "https://u:p@h.example/",
+            "https://h.example/#{{ v }}",
+            "/relative",
+            "https://h.example\\{{ v }}",
             "https://%7b{{ v }}/",
         ] {
             assert!(read(refused).is_err(), "{refused}");

@@ -22,6 +22,7 @@ macro_rules! on_both {
     )+};
 }
 
+mod completions;
 mod connect;
 mod coverage;
 mod deliveries;
@@ -34,6 +35,7 @@ mod rescue;
 mod retention;
 mod runs;
 mod slots;
+mod task_state;
 mod tasks;
 mod tenants;
 mod texts;

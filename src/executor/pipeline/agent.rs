@@ -49,7 +49,10 @@ pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
     let wishes = Wishes {
         system_prompt: reading.text(fields, "system_prompt").or(configured.map(|agent| agent.instruction.clone())),
         model: model(fields, reading).or(configured.and_then(|agent| agent.model.clone())),
-        max_turns: reading.number(fields, "max_turns", TURNS).map(|n| n as u32).or(configured.and_then(|a| a.max_turns)),
+        max_turns: reading
+            .number(fields, "max_turns", TURNS)
+            .map(|n| n as u32)
+            .or(configured.and_then(|a| a.max_turns)),
         tools: tools(fields, reading).or(configured.and_then(|agent| agent.tools.clone())),
     };
     reading.need(fields, "instruction")?;

@@ -47,7 +47,7 @@ impl Attempts<'_> {
             What::One(kind) => {
                 let later = step.on_error == OnError::Fail;
                 self.unit(Unit { step, kind: kind.as_ref(), index: None, position, later }, scope).await
-            },
+            }
             What::Each(each) => self.each(step, each, position, scope).await,
         }
     }
@@ -130,7 +130,8 @@ impl Attempts<'_> {
                 Err(fault) => match wait(unit, &fault, tries) {
                     Next::Wait(wait) => (fault, wait),
                     Next::LaterAttempt(after) => {
-                        self.record(unit, StepOutcome::Again { error: fault.fault.clone() }, Usage::default(), 0).await?;
+                        self.record(unit, StepOutcome::Again { error: fault.fault.clone() }, Usage::default(), 0)
+                            .await?;
                         return Err(RunError::Retry { fault: fault.fault, after });
                     }
                     Next::Never => {
@@ -194,7 +195,13 @@ impl Attempts<'_> {
         }
     }
 
-    async fn record(&self, unit: Unit<'_>, outcome: StepOutcome, usage: Usage, duration_ms: i64) -> Result<(), RunError> {
+    async fn record(
+        &self,
+        unit: Unit<'_>,
+        outcome: StepOutcome,
+        usage: Usage,
+        duration_ms: i64,
+    ) -> Result<(), RunError> {
         self.ledger.record(unit.position, &unit.step.name, unit.index, outcome, usage, duration_ms).await
     }
 }

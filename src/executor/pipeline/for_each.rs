@@ -41,7 +41,9 @@ impl ForEach {
         }
         let step = Step::read(name.to_owned(), inner, &["timeout_seconds", "retry", "on_error"], &mut reading)?;
         if !KINDS.contains(&step.kind) {
-            reading.below(step.kind).fault(format!("can't stand inside of a `for_each`; there can {}", KINDS.join(", ")));
+            reading
+                .below(step.kind)
+                .fault(format!("can't stand inside of a `for_each`; there can {}", KINDS.join(", ")));
             return None;
         }
         if step.on_error == OnError::Stop {

@@ -233,7 +233,12 @@ mod tests {
         let run = Uuid::from_u128(7);
         let key = key_of(run, "tell", Some(1));
         assert_eq!((key.len(), key == key_of(run, "tell", Some(1))), (64, true));
-        let others = [(Uuid::from_u128(8), "tell", Some(1)), (run, "tel", Some(1)), (run, "tell", None), (run, "tell", Some(11))];
+        let others = [
+            (Uuid::from_u128(8), "tell", Some(1)),
+            (run, "tel", Some(1)),
+            (run, "tell", None),
+            (run, "tell", Some(11)),
+        ];
         assert!(others.iter().all(|(run, step, index)| key_of(*run, step, *index) != key));
     }
 }

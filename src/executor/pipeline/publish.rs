@@ -67,8 +67,8 @@ impl Publish {
         body["id"] = json!(format!("{}:{}", act.world.run_id, act.place()));
         body[crate::event::TENANT] = json!(act.world.tenant.as_str());
         let mut faults = Faults::new();
-        let event = Event::parse(&body, "", &mut faults)
-            .ok_or_else(|| StepFault::new("invalid_event", faults.to_string()))?;
+        let event =
+            Event::parse(&body, "", &mut faults).ok_or_else(|| StepFault::new("invalid_event", faults.to_string()))?;
         if let Data::Json(data) = &event.data
             && data.to_string().len() > crate::event::EVENT_BYTES
         {

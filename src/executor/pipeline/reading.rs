@@ -76,7 +76,12 @@ impl Reading<'_> {
         value
     }
 
-    pub fn number(&mut self, fields: &Map<String, Value>, key: &str, range: std::ops::RangeInclusive<u64>) -> Option<u64> {
+    pub fn number(
+        &mut self,
+        fields: &Map<String, Value>,
+        key: &str,
+        range: std::ops::RangeInclusive<u64>,
+    ) -> Option<u64> {
         let number = given(fields, key)?.as_u64().filter(|number| range.contains(number));
         if number.is_none() {
             self.below(key).fault(format!("must be a whole number from {} to {}", range.start(), range.end()));
@@ -84,7 +89,12 @@ impl Reading<'_> {
         number
     }
 
-    pub fn seconds(&mut self, fields: &Map<String, Value>, key: &str, range: std::ops::RangeInclusive<u64>) -> Option<Duration> {
+    pub fn seconds(
+        &mut self,
+        fields: &Map<String, Value>,
+        key: &str,
+        range: std::ops::RangeInclusive<u64>,
+    ) -> Option<Duration> {
         self.number(fields, key, range).map(Duration::from_secs)
     }
 

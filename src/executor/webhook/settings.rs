@@ -27,7 +27,14 @@ const DEFAULT_COMPLETION: u64 = 3_600;
 const HEADERS: usize = 30;
 /// Headers that are written by the client, or by us.
 const OURS: [&str; 8] = [
-    "host", "content-length", "content-type", "transfer-encoding", "connection", "idempotency-key", "expect", "cookie",
+    "host",
+    "content-length",
+    "content-type",
+    "transfer-encoding",
+    "connection",
+    "idempotency-key",
+    "expect",
+    "cookie",
 ];
 const SECRET_FORM: &str =
     "`whsec_` and 24 to 64 random bytes in base64, as `echo whsec_$(openssl rand -base64 32)` prints";

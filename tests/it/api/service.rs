@@ -167,7 +167,11 @@ impl Api {
             executors,
             pipeline,
             tools: Vec::new(),
-            known: Known { channels: vec!["email".into(), "webhook".into()], check, seal: Arc::new(|_, _, _, _| Ok(())) },
+            known: Known {
+                channels: vec!["email".into(), "webhook".into()],
+                check,
+                seal: Arc::new(|_, _, _, _| Ok(())),
+            },
             vault,
             hub: hub.clone(),
             metrics: metrics.clone(),

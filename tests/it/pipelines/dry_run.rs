@@ -84,7 +84,8 @@ async fn what_is_not_known_is_said_and_a_filter_ends_the_trial() {
     let done = tried(&stage, needs, sample()).await;
     assert_eq!((done.outcome.as_str(), done.output), ("unknown", None));
     assert!(done.steps[1]["hint"].as_str().unwrap().contains("mocks"), "{:?}", done.steps);
-    let small = tried(&stage, json!([{ "name": "f", "filter": "event.data.id > 7" }, { "name": "x", "map": "1" }]), sample());
+    let small =
+        tried(&stage, json!([{ "name": "f", "filter": "event.data.id > 7" }, { "name": "x", "map": "1" }]), sample());
     let small = small.await;
     assert_eq!((small.outcome.as_str(), small.steps.len()), ("filtered", 1));
     let broken = tried(&stage, json!([{ "name": "m", "map": "event.data.nothing" }]), sample()).await;

@@ -164,7 +164,10 @@ async fn an_agent_goes_on_at_its_last_turn_and_two_of_them_have_calls_of_their_o
         }
         points += 1;
         let resumed = pipeline(&stage).execute(job(&stage, kept.clone(), config.clone(), None)).await;
-        assert!(matches!(&resumed, Ok(Outcome::Succeeded { output, .. }) if output == "first second"), "{n}: {resumed:?}");
+        assert!(
+            matches!(&resumed, Ok(Outcome::Succeeded { output, .. }) if output == "first second"),
+            "{n}: {resumed:?}"
+        );
         let keys = keys.lock().unwrap();
         let distinct: std::collections::HashSet<&String> = keys.iter().collect();
         assert_eq!(distinct.len(), 2, "{n}: {keys:?}");

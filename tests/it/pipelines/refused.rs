@@ -7,7 +7,8 @@ use super::stage::faults;
 use crate::agent::stage::{Prop, Stage};
 
 fn stage() -> Stage {
-    let strict = json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "additionalProperties": false });
+    let strict =
+        json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "additionalProperties": false });
     let tools = vec![
         Prop::echo("echo").with(|tool| tool.parameters = strict),
         Prop::echo("send").with(|tool| tool.category = Category::SideEffect),

@@ -64,11 +64,7 @@ pub fn event(data: Value) -> Cause {
 }
 
 fn task(config: Value) -> Task {
-    let known = Known {
-        channels: vec![],
-        check: Arc::new(|_, _, _| {}),
-        seal: Arc::new(|_, _, _, _| Ok(())),
-    };
+    let known = Known { channels: vec![], check: Arc::new(|_, _, _| {}), seal: Arc::new(|_, _, _, _| Ok(())) };
     let fields = json!({
         "name": "Orders", "executor": "pipeline", "action": { "config": config },
         "trigger": { "type": "schedule", "interval": "1h" }, "metadata": { "team": "sales" },

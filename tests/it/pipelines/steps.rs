@@ -79,11 +79,18 @@ async fn a_body_keeps_its_types_and_the_key_is_the_step_s_own() {
         .mount(&server)
         .await;
     let stage = stage();
-    let body = json!({ "id": "{{ event.data.id }}", "tags": "{{ event.data.tags }}", "note": "id {{ event.data.id }}" });
+    let body =
+        json!({ "id": "{{ event.data.id }}", "tags": "{{ event.data.tags }}", "note": "id {{ event.data.id }}" });
     let post = json!({ "method": "POST", "url": server.uri(), "body": body });
     let steps = json!([{ "name": "make", "http": post }, { "name": "again", "http": post }, { "name": "got", "map": "steps.make.body" }]);
     assert_eq!(answer(&stage, steps, Some(event(json!({ "id": 7, "tags": ["a"] })))).await, "made");
-    let keys: Vec<String> = server.received_requests().await.unwrap().iter().map(|r| r.headers["idempotency-key"].to_str().unwrap().into()).collect();
+    let keys: Vec<String> = server
+        .received_requests()
+        .await
+        .unwrap()
+        .iter()
+        .map(|r| r.headers["idempotency-key"].to_str().unwrap().into())
+        .collect();
     assert_eq!((keys.len(), keys[0].len()), (2, 64));
     assert_ne!(keys[0], keys[1]);
 }
@@ -92,7 +99,8 @@ async fn a_body_keeps_its_types_and_the_key_is_the_step_s_own() {
 async fn a_failure_that_may_pass_is_tried_again_in_the_run_and_then_by_the_run() {
     let server = answering("GET", ResponseTemplate::new(500)).await;
     let step = |more: Value| {
-        let mut step = json!({ "name": "read", "http": { "url": server.uri() }, "retry": { "count": 2, "backoff_seconds": 0 } });
+        let mut step =
+            json!({ "name": "read", "http": { "url": server.uri() }, "retry": { "count": 2, "backoff_seconds": 0 } });
         step.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         json!({ "steps": [step, { "name": "after", "map": "steps.read.error.code" }] })
     };
@@ -134,9 +142,7 @@ async fn the_next_attempt_goes_on_at_the_step_that_failed() {
 
 #[tokio::test]
 async fn what_would_happen_twice_is_repeated_only_where_the_other_side_did_nothing() {
-    let post = |url: String| {
-        json!({ "steps": [{ "name": "pay", "http": { "method": "POST", "url": url }, "retry": { "count": 1, "backoff_seconds": 0 } }] })
-    };
+    let post = |url: String| json!({ "steps": [{ "name": "pay", "http": { "method": "POST", "url": url }, "retry": { "count": 1, "backoff_seconds": 0 } }] });
     for (template, sent, told) in [
         (ResponseTemplate::new(500), 1, "fail http_500"),
         (ResponseTemplate::new(503), 1, "fail http_503"),
@@ -165,7 +171,8 @@ async fn a_status_that_is_expected_is_no_failure_and_addresses_inside_are_denied
         { "name": "status", "map": "steps.read.status" },
     ]);
     assert_eq!(answer(&stage(), step, None).await, "404");
-    let inside = json!({ "steps": [{ "name": "read", "http": { "url": "http://localhost:8080/" } }] });
+    let away = ResponseTemplate::new(302).insert_header("location", "http://10.0.0.1/");
+    let inside = json!({ "steps": [{ "name": "read", "http": { "url": answering("GET", away).await.uri() } }] });
     assert_eq!(failure(run(&stage(), inside, None).await), "fail address_denied");
 }
 
@@ -186,8 +193,13 @@ async fn each_item_has_its_own_request_key_and_place() {
     let going = stage();
     let output = run(&going, each(json!({ "on_error": "continue" })), cause()).await;
     assert!(matches!(output, Ok(Outcome::Succeeded { output, .. }) if output == r#"["ok","http_404","ok"]"#));
-    let keys: std::collections::HashSet<String> =
-        server.received_requests().await.unwrap().iter().map(|r| r.headers["idempotency-key"].to_str().unwrap().into()).collect();
+    let keys: std::collections::HashSet<String> = server
+        .received_requests()
+        .await
+        .unwrap()
+        .iter()
+        .map(|r| r.headers["idempotency-key"].to_str().unwrap().into())
+        .collect();
     assert_eq!(keys.len(), 3);
 
     let failing = stage();
@@ -201,17 +213,26 @@ async fn each_item_has_its_own_request_key_and_place() {
 #[tokio::test]
 async fn tools_are_called_and_their_json_has_parts() {
     let tool = Prop::echo("echo");
-    let stage = Stage::new(vec![], vec![tool, Prop::new("broken", |_, _| async {
-        Err(ToolError::tell(Failure::NotFound, "no_such_thing", "it is not there"))
-    })]);
+    let stage = Stage::new(
+        vec![],
+        vec![
+            tool,
+            Prop::new("broken", |_, _| async {
+                Err(ToolError::tell(Failure::NotFound, "no_such_thing", "it is not there"))
+            }),
+        ],
+    );
     let steps = json!([
         { "name": "call", "tool": { "name": "echo", "arguments": { "n": "{{ event.data.n }}" } } },
         { "name": "n", "map": "steps.call.n + 1" },
     ]);
     assert_eq!(answer(&stage, steps, Some(event(json!({ "n": 41 })))).await, "42");
-    let fresh = Stage::new(vec![], vec![Prop::new("broken", |_, _| async {
-        Err(ToolError::tell(Failure::NotFound, "no_such_thing", "it is not there"))
-    })]);
+    let fresh = Stage::new(
+        vec![],
+        vec![Prop::new("broken", |_, _| async {
+            Err(ToolError::tell(Failure::NotFound, "no_such_thing", "it is not there"))
+        })],
+    );
     let broken = json!({ "steps": [{ "name": "call", "tool": { "name": "broken" } }] });
     assert_eq!(failure(run(&fresh, broken, None).await), "fail no_such_thing");
 }

@@ -10,9 +10,9 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::clock::Clock;
 use reveille::config::Config;
-use reveille::engine;
 use reveille::secret::{Secret, SecretUrl};
 use reveille::store::{self, Store};
+use reveille::{egress, engine};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
 
 use super::app::Instance;
@@ -25,6 +25,9 @@ use super::servers;
 const BUSY: Duration = Duration::from_secs(30);
 /// Instances on Postgres share their keys.
 const MASTER_KEY: &str = "test:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
+/// The configured admin token.
+pub const ADMIN: &str = "an admin token of the tests";
 
 /// Runs each of these cases on SQLite and on Postgres.
 macro_rules! on_both {
@@ -56,6 +59,7 @@ pub struct World {
     pub clock: Clock,
     pub journal: Journal,
     pub settings: engine::Settings,
+    pub egress: egress::Settings,
     database: Kept,
     dir: TempDir,
     instances: AtomicUsize,
@@ -86,6 +90,7 @@ impl World {
             journal: Journal::new(),
             // tests that are not about leases need not beat
             settings: engine::Settings { lease_seconds: 3600.0, ..engine::Settings::default() },
+            egress: egress::Settings::default(),
             database,
             dir: TempDir::new(),
             instances: AtomicUsize::new(0),
@@ -115,7 +120,9 @@ impl World {
     fn config(&self) -> Config {
         let mut config = Config::default();
         config.server.data_dir = self.dir.path().to_string_lossy().into_owned();
+        config.server.admin_token = Some(Secret::new(ADMIN));
         config.engine = self.settings.clone();
+        config.egress = self.egress.clone();
         if let Kept::Postgres(database) = &self.database {
             config.database.url = SecretUrl::new(database.url.clone());
             config.vault.master_keys = vec![Secret::new(MASTER_KEY)];
