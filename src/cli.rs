@@ -13,6 +13,7 @@ mod draft;
 mod failure;
 mod migrate;
 mod notify;
+mod pipeline;
 mod recipient;
 mod run;
 mod schedule;
@@ -66,6 +67,9 @@ enum Command {
     /// Try a condition: poll once and see what its expressions say
     #[command(subcommand)]
     Condition(Box<condition::Command>),
+    /// Try out the steps of a pipeline
+    #[command(subcommand)]
+    Pipeline(pipeline::Command),
     /// List, show, watch, cancel and retry runs
     #[command(subcommand)]
     Run(run::Command),
@@ -109,6 +113,7 @@ async fn act(command: Command, environment: &Environment, screen: &mut Screen) -
         Command::Task(command) => task::run(*command, environment, screen).await,
         Command::Schedule(command) => schedule::run(command, screen),
         Command::Condition(command) => condition::run(*command, environment, screen).await,
+        Command::Pipeline(command) => pipeline::run(command, environment, screen).await,
         Command::Run(command) => run::run(command, environment, screen).await,
         Command::Delivery(command) => delivery::run(command, environment, screen).await,
         Command::Recipient(command) => recipient::run(command, environment, screen).await,

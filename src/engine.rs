@@ -10,6 +10,7 @@ pub mod active;
 pub mod attempt;
 pub mod ending;
 pub mod execution;
+mod expirer;
 pub mod finisher;
 pub mod heartbeat;
 pub mod held;
@@ -36,6 +37,7 @@ use crate::bus::Bus;
 use crate::channel::Channels;
 use crate::engine::active::Active;
 use crate::engine::execution::Executions;
+use crate::engine::expirer::Expirer;
 use crate::engine::finisher::Finisher;
 use crate::engine::heartbeat::Heartbeat;
 use crate::engine::held::Held;
@@ -123,6 +125,7 @@ pub struct Engine {
     pub worker: Arc<Worker>,
     pub heartbeat: Arc<Heartbeat>,
     pub rescuer: Arc<Rescuer>,
+    pub expirer: Arc<Expirer>,
     pub notifier: Arc<Notifier>,
     pub housekeeping: Housekeeping,
     pub finisher: Finisher,
@@ -185,6 +188,7 @@ impl Engine {
             )),
             heartbeat: Arc::new(Heartbeat::new(store.clone(), active.clone(), settings.lease())),
             rescuer: Arc::new(Rescuer::new(store.clone(), settings.lease())),
+            expirer: Arc::new(Expirer::new(store.clone())),
             notifier: Arc::new(Notifier::new(store.clone(), channels)),
             housekeeping: Housekeeping::new(store.clone(), bus, &settings),
             finisher,
@@ -218,6 +222,7 @@ impl Engine {
             looped.spawn(Arc::clone(&self.watcher), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.worker), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.rescuer), stop_claiming.clone()),
+            looped.spawn(Arc::clone(&self.expirer), stop_claiming.clone()),
         ];
         let keeping = vec![
             looped.spawn(Arc::clone(&self.heartbeat), stop_all.clone()),

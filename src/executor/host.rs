@@ -22,7 +22,7 @@ use crate::run::transcript::Entry;
 use crate::store::{Answer, Idempotency, Lease, Store, StoreError, TaskFilter};
 use crate::task::Known;
 use crate::task::change::TaskChange;
-use crate::task::{Draft, Output, Task, TaskStatus};
+use crate::task::{DEFAULT_EXECUTOR, Draft, Output, Spec, Task, TaskStatus};
 use crate::tool::{self, Host, HostError, Notice};
 
 /// Entries of a transcript that are read at once.
@@ -46,6 +46,7 @@ impl StoreHost {
         let now = self.store.clock().now();
         let draft_digest = digest(&SHA256, draft.to_string().as_bytes());
         let draft = Draft::parse(Ok(tenant.clone()), &draft, &self.known, now).map_err(HostError::Invalid)?;
+        by_an_agent(&draft).map_err(HostError::Invalid)?;
         let (task, next) =
             Task::new(new_id(now), draft, now).map_err(|fault| HostError::Invalid(Faults(vec![fault])))?;
         let once = Idempotency {
@@ -132,6 +133,26 @@ impl StoreHost {
     }
 }
 
+/// What an agent may not give itself by making a task: effects that nobody approved. So its tasks wake an agent, which
+/// is asked for its approvals, and poll nothing but with GET.
+fn by_an_agent(draft: &Draft) -> Result<(), Faults> {
+    let mut faults = Faults::new();
+    let Spec { executor, trigger, .. } = &draft.spec;
+    if executor != DEFAULT_EXECUTOR {
+        let message = format!("an agent may make tasks for `{DEFAULT_EXECUTOR}` only, not for `{executor}`");
+        faults.add("/executor", message);
+    }
+    if trigger.kind() == "condition" {
+        let trigger = serde_json::to_value(trigger).unwrap_or_default();
+        let http = trigger["poll"].get("http");
+        let method = http.and_then(|http| http["method"].as_str()).unwrap_or("GET");
+        if http.is_none() || !matches!(method, "GET" | "HEAD") {
+            faults.add("/trigger/poll", "an agent may make conditions that poll `http` with GET only");
+        }
+    }
+    faults.or(())
+}
+
 /// A task in the few words that a model needs of it.
 fn brief(task: &Task) -> Value {
     json!({
@@ -183,6 +204,26 @@ impl Host for StoreHost {
 
     fn publish_event<'a>(&'a self, tenant: &'a Tenant, event: Event) -> BoxFuture<'a, Result<Value, HostError>> {
         Box::pin(self.publish(tenant, event))
+    }
+    fn task_state<'a>(&'a self, tenant: &'a Tenant, task_id: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
+        Box::pin(async move { self.store.task_state(tenant, task_id).await.map(Value::Object).map_err(told) })
+    }
+
+    fn put_task_state<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        task_id: Uuid,
+        name: &'a str,
+        value: Option<Value>,
+    ) -> BoxFuture<'a, Result<(), HostError>> {
+        Box::pin(async move {
+            let now = self.store.clock().now();
+            let done = match value {
+                Some(value) => self.store.put_task_state(tenant, task_id, name, &value, now).await,
+                None => self.store.delete_task_state(tenant, task_id, name).await,
+            };
+            done.map_err(told)
+        })
     }
 }
 

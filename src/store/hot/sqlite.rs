@@ -275,6 +275,16 @@ impl Hot for SqliteConnection {
             if fenced.rows_affected() == 0 {
                 continue;
             }
+            if let Some(until) = end.park {
+                sqlx::query(
+                    "insert into parked (run_id, task_id, tenant_id, why, wake_at)
+                     select id, task_id, tenant_id, 'completion', $2 from runs where id = $1",
+                )
+                .bind(run_id)
+                .bind(until)
+                .execute(&mut *self)
+                .await?;
+            }
             if end.again.is_none() {
                 sqlx::query(
                     "delete from slots where run_id = $1 and task_id = (select task_id from runs where id = $1)",
@@ -302,7 +312,7 @@ impl Hot for SqliteConnection {
             .bind(end.usage.cost_micros)
             .bind(end.ran_ms)
             .bind(end.attempts_back())
-            .bind(end.again.is_none().then_some(now))
+            .bind(end.finished_at(now))
             .bind(i32::from(end.crashed))
             .bind(i32::from(end.infra_retry))
             .execute(&mut *self)

@@ -40,6 +40,7 @@ impl Looking {
             channels: vec![],
             check: std::sync::Arc::new(|_, _, _| {}),
             poll: std::sync::Arc::new(|_, _, _, _| {}),
+            seal: std::sync::Arc::new(|_, _, _, _| Ok(())),
         };
         let host = std::sync::Arc::new(StoreHost::new(store, known, bus));
         Looking { poller: reveille::poll::Poller::new(sources.clone(), host, Clock::system()), sources }

@@ -334,6 +334,7 @@ pub fn end_of(started: &StartedRun, state: RunState) -> Finish {
         deliveries: Vec::new(),
         crashed: false,
         infra_retry: false,
+        park: None,
     }
 }
 
