@@ -3,6 +3,7 @@
 //! Client commands speak HTTP to a running service and know nothing of its insides; `serve`, `demo`, `migrate` and
 //! `check` work on this machine. Exit codes: 0 done, 1 refused or failed, 2 wrong usage (clap's own).
 
+mod bench;
 mod check;
 mod client;
 mod completions;
@@ -89,6 +90,8 @@ enum Command {
     Migrate(migrate::Args),
     /// Look at the configuration and what it names, and say what is wrong
     Check(check::Args),
+    /// Measure this machine against its own limits
+    Bench(bench::Args),
     /// Print the versions of Reveille and of what is compiled in
     Version(version::Args),
     /// Print a completion script for a shell
@@ -108,6 +111,7 @@ pub async fn run(cli: Cli, environment: &Environment) -> anyhow::Result<()> {
 
 async fn act(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     match command {
+        Command::Bench(args) => bench::run(args, screen).await,
         Command::Serve(args) => serve::run(args, environment, screen).await,
         Command::Demo(args) => demo::run(args, screen).await,
         Command::Task(command) => task::run(*command, environment, screen).await,
