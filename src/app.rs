@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
+use crate::bus;
 use crate::channel::Channels;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -111,8 +112,9 @@ pub async fn build(
     executors.extend(extras.executors);
     let executors = Registry::new(executors);
     let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
+    let bus = bus::open(&config.bus, &store).map_err(|why| under("/bus")(Faults::one("/url", why)))?;
     let known = known(&executors, &channels, &sources);
-    let host = Arc::new(StoreHost::new(store.clone(), known.clone()));
+    let host = Arc::new(StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus)));
     let poller = Poller::new(sources, host.clone(), clock.clone());
     let hub = Hub::new();
     let engine = Engine::new(engine::Parts {
@@ -120,6 +122,8 @@ pub async fn build(
         executors: executors.clone(),
         channels: channels.clone(),
         host,
+        bus: Arc::clone(&bus),
+        max_deliveries: config.bus.max_deliveries,
         poller: poller.clone(),
         polls_at_once: config.poll.max_concurrent,
         hub: hub.clone(),
@@ -134,6 +138,7 @@ pub async fn build(
         tools: tools.definitions().cloned().collect(),
         known,
         poller,
+        bus,
         hub,
         metrics,
         settings: config.server.clone(),

@@ -1,7 +1,8 @@
 //! The engine: services that turn instants into runs, and runs into ends. They meet everything else in the store.
 //!
 //! Every instance runs all of them; row locks, unique keys and lease tokens do what an election would. Reading order:
-//! [`service`] is the loop, [`scheduler`] fires, [`watcher`] polls, [`worker`] starts, [`execution`] is one run from start to end,
+//! [`service`] is the loop, [`scheduler`] fires, [`matcher`] and [`windows`] make runs of events, [`watcher`] polls,
+//! [`worker`] starts, [`execution`] is one run from start to end,
 //! [`finisher`] writes ends in batches, [`heartbeat`] keeps leases, [`rescuer`] picks up what dead workers left,
 //! [`notifier`] sends, [`housekeeping`] forgets.
 
@@ -13,11 +14,13 @@ pub mod finisher;
 pub mod heartbeat;
 pub mod held;
 pub mod housekeeping;
+pub mod matcher;
 pub mod notifier;
 pub mod rescuer;
 pub mod scheduler;
 pub mod service;
 pub mod watcher;
+pub mod windows;
 pub mod worker;
 
 use std::sync::Arc;
@@ -29,6 +32,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::bus::Bus;
 use crate::channel::Channels;
 use crate::engine::active::Active;
 use crate::engine::execution::Executions;
@@ -36,10 +40,12 @@ use crate::engine::finisher::Finisher;
 use crate::engine::heartbeat::Heartbeat;
 use crate::engine::held::Held;
 use crate::engine::housekeeping::Housekeeping;
+use crate::engine::matcher::Matcher;
 use crate::engine::notifier::Notifier;
 use crate::engine::rescuer::Rescuer;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::watcher::Watcher;
+use crate::engine::windows::Windows;
 use crate::engine::worker::Worker;
 use crate::executor::Registry;
 use crate::executor::host::StoreHost;
@@ -100,6 +106,9 @@ pub struct Parts {
     pub poller: Poller,
     /// Polls at the same time.
     pub polls_at_once: usize,
+    pub bus: Arc<dyn Bus>,
+    /// An entry of the bus that failed this often is put among the dead letters.
+    pub max_deliveries: u32,
     pub hub: Hub,
     pub metrics: Metrics,
     pub settings: Settings,
@@ -109,6 +118,8 @@ pub struct Parts {
 pub struct Engine {
     pub scheduler: Arc<Scheduler>,
     pub watcher: Arc<Watcher>,
+    pub matcher: Arc<Matcher>,
+    pub windows: Arc<Windows>,
     pub worker: Arc<Worker>,
     pub heartbeat: Arc<Heartbeat>,
     pub rescuer: Arc<Rescuer>,
@@ -124,7 +135,19 @@ pub struct Engine {
 
 impl Engine {
     pub fn new(parts: Parts) -> Engine {
-        let Parts { store, executors, channels, host, poller, polls_at_once, hub, metrics, settings } = parts;
+        let Parts {
+            store,
+            executors,
+            channels,
+            host,
+            bus,
+            max_deliveries,
+            poller,
+            polls_at_once,
+            hub,
+            metrics,
+            settings,
+        } = parts;
         let worker_id = new_id(store.clock().now());
         let active = Active::default();
         let held = Held::new(settings.max_concurrent_runs, settings.prefetch, active.clone());
@@ -142,6 +165,15 @@ impl Engine {
         Engine {
             scheduler: Arc::new(Scheduler::new(store.clone(), Arc::clone(&held), worker_id, &metrics)),
             watcher: Arc::new(Watcher::new(store.clone(), poller, polls_at_once, &metrics)),
+            matcher: Arc::new(Matcher::new(
+                store.clone(),
+                Arc::clone(&bus),
+                Arc::clone(&held),
+                worker_id,
+                max_deliveries,
+                &metrics,
+            )),
+            windows: Arc::new(Windows::new(store.clone(), Arc::clone(&held), worker_id)),
             worker: Arc::new(Worker::new(
                 store.clone(),
                 held,
@@ -154,7 +186,7 @@ impl Engine {
             heartbeat: Arc::new(Heartbeat::new(store.clone(), active.clone(), settings.lease())),
             rescuer: Arc::new(Rescuer::new(store.clone(), settings.lease())),
             notifier: Arc::new(Notifier::new(store.clone(), channels)),
-            housekeeping: Housekeeping::new(store.clone(), &settings),
+            housekeeping: Housekeeping::new(store.clone(), bus, &settings),
             finisher,
             active,
             store,
@@ -182,6 +214,8 @@ impl Engine {
         let claiming = vec![
             looped.spawn(Arc::clone(&self.scheduler), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.watcher), stop_claiming.clone()),
+            looped.spawn(Arc::clone(&self.matcher), stop_claiming.clone()),
+            looped.spawn(Arc::clone(&self.windows), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.worker), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.rescuer), stop_claiming.clone()),
         ];

@@ -43,6 +43,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
+use crate::bus::Bus;
 use crate::clock::Clock;
 use crate::executor::Registry;
 use crate::executor::hub::Hub;
@@ -114,6 +115,7 @@ pub struct Parts {
     pub known: Known,
     /// Tries conditions.
     pub poller: Poller,
+    pub bus: Arc<dyn Bus>,
     /// Seals what is secret in recipients.
     pub vault: Vault,
     /// Who watches which run.

@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use crate::approval::matrix::{Category, Consequence};
 use crate::clock::Clock;
+use crate::event::Event;
 use crate::id::Tenant;
 use crate::invalid::Faults;
 
@@ -154,7 +155,7 @@ pub enum HostError {
     /// It can't be done as things stand; the sentence says why.
     #[error("{0}")]
     Conflict(String),
-    /// The store is away; later may do.
+    /// The store or the bus is away; later may do.
     #[error("the store is unavailable")]
     Unavailable,
 }
@@ -180,6 +181,10 @@ pub trait Host: Send + Sync {
 
     /// Puts a message into the outbox. Answers `{"delivery_id": id}`.
     fn notify<'a>(&'a self, tenant: &'a Tenant, notice: Notice) -> BoxFuture<'a, Result<Value, HostError>>;
+
+    /// Publishes an event of the tenant's own; one of another tenant is refused. Answers `{"event_id": id}`. The same
+    /// event again does nothing.
+    fn publish_event<'a>(&'a self, tenant: &'a Tenant, event: Event) -> BoxFuture<'a, Result<Value, HostError>>;
 }
 
 impl Failure {

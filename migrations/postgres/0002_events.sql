@@ -67,7 +67,8 @@ create table event_tasks (
     task_id         uuid primary key,
     shard           integer not null,
     version         bigint not null,
-    live            boolean not null
+    live            boolean not null,
+    changed_at      timestamptz not null
 );
 create index event_tasks_changes on event_tasks (shard, version);
 
@@ -81,6 +82,7 @@ create table windows (
     opened_at       timestamptz not null,
     closes_at       timestamptz,
     events          integer not null,
+    bytes           bigint not null default 0,
     -- held events that are released: `run` or `drop`
     release         text,
     unique (task_id, kind, key)

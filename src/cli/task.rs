@@ -23,7 +23,7 @@ pub enum Command {
     /// Stop firing until resumed
     Pause(OneArgs),
     /// Fire again, from now on
-    Resume(OneArgs),
+    Resume(ResumeArgs),
     /// Run a task now, whatever its schedule says
     Run(RunArgs),
     /// Run a task for each instant of a past range
@@ -33,7 +33,12 @@ pub enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(group(clap::ArgGroup::new("source").required(true).args(["file", "cron", "interval", "at", "rrule"])))]
+#[command(
+    group(clap::ArgGroup::new("when").required(true).multiple(true)
+        .args(["file", "cron", "interval", "at", "rrule", "source", "event_type"])),
+    group(clap::ArgGroup::new("schedule").args(["file", "cron", "interval", "at", "rrule"])),
+    group(clap::ArgGroup::new("event").multiple(true).args(["source", "event_type"]).conflicts_with("schedule")),
+)]
 pub struct CreateArgs {
     /// The task in JSON or YAML; `-` is standard input
     #[arg(long, value_name = "FILE")]
@@ -46,7 +51,46 @@ pub struct CreateArgs {
     #[command(flatten)]
     condition: ConditionArgs,
     #[command(flatten)]
+    event: EventArgs,
+    #[command(flatten)]
     spec: SpecArgs,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+/// For tasks that events fire.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Events")]
+pub struct EventArgs {
+    /// Fire on events of this source; `*` at the end stands for anything
+    #[arg(long, value_name = "SOURCE")]
+    source: Option<String>,
+    /// Fire on events of this type; `*` at the end stands for anything
+    #[arg(long, value_name = "TYPE")]
+    event_type: Option<String>,
+    /// Only where this CEL expression over `event` and `task` is true
+    #[arg(long, value_name = "CEL", requires = "event")]
+    filter: Option<String>,
+}
+
+impl EventArgs {
+    /// The beginning of a trigger: of events where one was typed, else of a schedule.
+    fn trigger(&self) -> Value {
+        let kind = if self.source.is_some() || self.event_type.is_some() { "event" } else { "schedule" };
+        let typed = [("source", &self.source), ("event_type", &self.event_type), ("filter", &self.filter)];
+        let typed = typed.into_iter().filter_map(|(name, text)| Some((name.to_owned(), json!(text.as_ref()?))));
+        Value::Object(typed.chain([("type".to_owned(), json!(kind))]).collect())
+    }
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ResumeArgs {
+    /// Id of the task
+    #[arg(value_name = "TASK")]
+    id: String,
+    /// Do not run the events that it has held while it was paused
+    #[arg(long)]
+    drop_held: bool,
     #[command(flatten)]
     service: ServiceArgs,
 }
@@ -132,8 +176,8 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         Command::List(args) => list(args, environment, screen).await,
         Command::Show(args) => show(args, environment, screen).await,
         Command::Update(args) => update(args, environment, screen).await,
-        Command::Pause(args) => set_status(args, "pause", environment, screen).await,
-        Command::Resume(args) => set_status(args, "resume", environment, screen).await,
+        Command::Pause(args) => pause(args, environment, screen).await,
+        Command::Resume(args) => resume(args, environment, screen).await,
         Command::Run(args) => run_now(args, environment, screen).await,
         Command::Backfill(args) => backfill(args, environment, screen).await,
         Command::Delete(args) => delete(args, environment, screen).await,
@@ -143,7 +187,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let mut task = match &args.file {
         Some(file) => draft::read_file(file)?,
-        None => Map::from_iter([("trigger".to_owned(), json!({ "type": "schedule" }))]),
+        None => Map::from_iter([("trigger".to_owned(), args.event.trigger())]),
     };
     if let Some(tenant) = &args.tenant {
         task.insert("tenant_id".into(), json!(tenant));
@@ -208,9 +252,16 @@ async fn update(args: UpdateArgs, environment: &Environment, screen: &mut Screen
     print_task(&updated, args.service.json, screen)
 }
 
-async fn set_status(args: OneArgs, verb: &str, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+async fn pause(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?;
-    let task = client.post(&["v1", "tasks", &args.id, verb], &json!({})).await?;
+    let task = client.post(&["v1", "tasks", &args.id, "pause"], &json!({})).await?;
+    print_task(&task, args.service.json, screen)
+}
+
+async fn resume(args: ResumeArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let client = Client::new(&args.service, environment)?;
+    let body = if args.drop_held { json!({ "held": "drop" }) } else { json!({}) };
+    let task = client.post(&["v1", "tasks", &args.id, "resume"], &body).await?;
     print_task(&task, args.service.json, screen)
 }
 
@@ -285,6 +336,10 @@ fn trigger_of(trigger: &Value) -> String {
     if trigger["type"] == "condition" {
         let asks = ["expression", "watch"].iter().find_map(|key| trigger[key].as_str()).unwrap_or("any change");
         return format!("every {}: {asks}", text_of(&trigger["interval"]));
+    }
+    if trigger["type"] == "event" {
+        let part = |name: &str| trigger[name].as_str().unwrap_or("*").to_owned();
+        return format!("event {} {}", part("source"), part("event_type"));
     }
     let kinds = ["cron", "interval", "at", "rrule"];
     let when = kinds.iter().find_map(|kind| Some(format!("{kind} {}", trigger[kind].as_str()?)));

@@ -1,7 +1,7 @@
 //! The store, as tools and agents see it: the tenant's own things through `Host`, one run's transcript through
 //! `AgentStore`, fenced by its lease.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::agent::{AgentStore, AppendError};
+use crate::bus::{Bus, BusError};
 use crate::clock::signed;
+use crate::event::Event;
 use crate::id::{Scope, Tenant, new_id};
 use crate::invalid::Faults;
 use crate::notification::delivery::channels as order_of;
@@ -32,11 +34,12 @@ const REASON_PAUSED: &str = "paused_by_agent";
 pub struct StoreHost {
     store: Store,
     known: Known,
+    bus: Arc<dyn Bus>,
 }
 
 impl StoreHost {
-    pub fn new(store: Store, known: Known) -> StoreHost {
-        StoreHost { store, known }
+    pub fn new(store: Store, known: Known, bus: Arc<dyn Bus>) -> StoreHost {
+        StoreHost { store, known, bus }
     }
 
     async fn create(&self, tenant: &Tenant, draft: Value, key: &str) -> Result<Value, HostError> {
@@ -113,6 +116,20 @@ impl StoreHost {
         let stored = self.store.find_delivery(&scope, tenant.as_str(), &notice.dedupe_key).await.map_err(told)?;
         Ok(json!({ "delivery_id": stored.id }))
     }
+
+    async fn publish(&self, tenant: &Tenant, event: Event) -> Result<Value, HostError> {
+        if event.tenant != *tenant {
+            return Err(HostError::Invalid(Faults::one("/tenantid", "must be the tenant of the run")));
+        }
+        match self.bus.publish(std::slice::from_ref(&event)).await {
+            Ok(()) => Ok(json!({ "event_id": event.id })),
+            Err(error @ BusError::Invalid { .. }) => Err(HostError::Conflict(error.to_string())),
+            Err(error) => {
+                tracing::warn!(%error, "an event of a tool could not be published");
+                Err(HostError::Unavailable)
+            }
+        }
+    }
 }
 
 /// A task in the few words that a model needs of it.
@@ -162,6 +179,10 @@ impl Host for StoreHost {
 
     fn notify<'a>(&'a self, tenant: &'a Tenant, notice: Notice) -> BoxFuture<'a, Result<Value, HostError>> {
         Box::pin(self.post(tenant, notice))
+    }
+
+    fn publish_event<'a>(&'a self, tenant: &'a Tenant, event: Event) -> BoxFuture<'a, Result<Value, HostError>> {
+        Box::pin(self.publish(tenant, event))
     }
 }
 

@@ -197,18 +197,26 @@ pub async fn pause_task(Held(state): Held<State>, caller: Caller, id: Id, body: 
 
 /// Resume a task
 ///
-/// What it missed while it was paused is not caught up, unless its trigger says so.
+/// What it missed while it was paused is not caught up, unless its trigger says so. Events that it has held run, or are
+/// dropped.
 #[utoipa::path(post, path = "/v1/tasks/{id}/resume", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("id" = Uuid, Path),
-        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), responses((status = 200, body = schema::Task)))]
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Resume>,
+    responses((status = 200, body = schema::Task)))]
 pub async fn resume_task(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
     caller.may(Permission::TasksWrite)?;
     let id = id.of("task")?;
     if let Some(replay) = body.replay(&state, &caller).await? {
         return Ok(replay);
     }
-    only(&body.json_or_nothing()?, &[])?;
-    let changed = state.store.change_task(&caller.scope, id, &TaskChange::Resume).await;
+    let value = body.json_or_nothing()?;
+    only(&value, &["held"])?;
+    let change = match value.get("held").map(Value::as_str) {
+        None | Some(Some("run")) => TaskChange::Resume,
+        Some(Some("drop")) => TaskChange::ResumeDropping,
+        Some(_) => return Err(ApiError::invalid("/held", "must be `run` or `drop`")),
+    };
+    let changed = state.store.change_task(&caller.scope, id, &change).await;
     let Json(view) = shown(&state, &caller, &changed.map_err(missing)?).await?;
     body.settled(&state, &caller, StatusCode::OK, &view).await
 }

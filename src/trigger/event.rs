@@ -24,7 +24,7 @@ pub const HELD_EVENTS: u64 = 10_000;
 pub const VARIABLES: &[&str] = &["event", "task"];
 
 /// When a task fires by events. Made by `Trigger::parse` alone; its JSON is the one of the API.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct EventTrigger {
     /// Exact, or with a trailing `*`; absent: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,7 +70,7 @@ fn allow() -> Overlap {
 }
 
 /// Lengths are as in schedules: `30s`, `5m`, `PT1H`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Debounce {
     /// How long no event of the key may come before it fires.
     pub quiet: String,
@@ -82,7 +82,7 @@ pub struct Debounce {
     pub key: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Batch {
     /// It fires with this many events, 2 to 1,000.
     pub size: u64,
@@ -93,7 +93,7 @@ pub struct Batch {
     pub key: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Throttle {
     /// Fires at most, evenly refilled; a burst of as many is let through.
     pub limit: u64,
@@ -103,7 +103,7 @@ pub struct Throttle {
     pub key: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Dedup {
     /// CEL.
     pub key: String,

@@ -2,11 +2,13 @@
 
 mod agent;
 mod api;
+mod bus;
 mod cli;
 mod conditions;
 mod conformance;
 mod egress;
 mod engine;
+mod events;
 mod notifications;
 mod scheduling;
 mod spine;

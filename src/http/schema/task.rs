@@ -8,13 +8,14 @@ use uuid::Uuid;
 
 use crate::task::{Action, LastRun, Retry, TaskStatus};
 use crate::trigger::condition::{ConditionView, FireOn, HttpPoll, RedisPoll, SqlPoll, ToolPoll};
-use crate::trigger::{CatchUp, DstFold, DstGap, OnResume, Overlap};
+use crate::trigger::{CatchUp, DstFold, DstGap, EventTrigger, OnResume, Overlap};
 
 /// When a task fires.
 #[derive(Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Trigger {
     Schedule(Schedule),
+    Event(EventTrigger),
     Condition(Condition),
 }
 
@@ -289,6 +290,15 @@ pub struct Task {
 pub struct Pause {
     #[schema(required = false, max_length = 500)]
     pub reason: Option<String>,
+}
+
+/// What a resume does with events that a task with `hold` has collected while it was paused.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Resume {
+    /// `run` (when absent): each goes the way it would have gone; `drop`: each is recorded as skipped.
+    #[schema(required = false, example = "run")]
+    pub held: String,
 }
 
 /// What a run by hand is told.

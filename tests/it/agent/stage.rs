@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 use reveille::agent::{Agent, AgentStore, AppendError, Handled, Incoming, Settings, Stop, Wishes};
 use reveille::approval::matrix::{Category, Consequence};
 use reveille::clock::Clock;
+use reveille::event::Event;
 use reveille::id::Tenant;
 use reveille::llm::fallback::Link;
 use reveille::llm::pricing::Rates;
@@ -107,6 +108,10 @@ impl Host for Ledger {
         let Notice { run_id, channel, subject, text, dedupe_key } = notice;
         let words = [Some(subject), Some(text), channel, Some(dedupe_key)];
         self.note(json!({ "notify": words, "run": run_id, "tenant": tenant }))
+    }
+
+    fn publish_event<'a>(&'a self, tenant: &'a Tenant, event: Event) -> BoxFuture<'a, Result<Value, HostError>> {
+        self.note(json!({ "publish": event, "tenant": tenant }))
     }
 }
 

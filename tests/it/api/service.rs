@@ -10,6 +10,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
+use reveille::bus;
 use reveille::clock::Clock;
 use reveille::egress::{self, Egress};
 use reveille::executor::host::StoreHost;
@@ -155,7 +156,8 @@ impl Api {
             check,
             poll: Arc::new(move |tenant, poll, at, faults| pollable.check(tenant, poll, at, faults)),
         };
-        let host = Arc::new(StoreHost::new(store.clone(), known.clone()));
+        let bus = bus::open(&bus::Settings::default(), &store).expect("a bus");
+        let host = Arc::new(StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus)));
         let state = State::new(Parts {
             poller: Poller::new(sources, host, clock.clone()),
             store: store.clone(),
@@ -163,6 +165,7 @@ impl Api {
             executors,
             tools: Vec::new(),
             known,
+            bus,
             vault,
             hub: hub.clone(),
             metrics: metrics.clone(),

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use redis::AsyncCommands;
+use reveille::bus;
 use reveille::clock::Clock;
 use reveille::egress::{self, Egress};
 use reveille::executor::host::StoreHost;
@@ -40,7 +41,8 @@ impl Looking {
             check: std::sync::Arc::new(|_, _, _| {}),
             poll: std::sync::Arc::new(|_, _, _, _| {}),
         };
-        let host = std::sync::Arc::new(StoreHost::new(store, known));
+        let bus = bus::open(&bus::Settings::default(), &store).expect("a bus");
+        let host = std::sync::Arc::new(StoreHost::new(store, known, bus));
         Looking { poller: reveille::poll::Poller::new(sources.clone(), host, Clock::system()), sources }
     }
 
