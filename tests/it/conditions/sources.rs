@@ -4,6 +4,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use redis::AsyncCommands;
+use reveille::bus;
 use reveille::clock::Clock;
 use reveille::egress::{self, Egress};
 use reveille::executor::host::StoreHost;
