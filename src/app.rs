@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Agent, Configured};
+use crate::bus;
 use crate::channel::Channels;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -31,6 +32,7 @@ use crate::id::new_id;
 use crate::invalid::Faults;
 use crate::llm::Models;
 use crate::metrics::Metrics;
+use crate::poll::{Poller, Sources};
 use crate::store::{Store, StoredToken};
 use crate::task::Known;
 use crate::token::{Permission, TokenKind, TokenText};
@@ -106,6 +108,7 @@ pub async fn build(
     let mut tools = tool::builtin::all(&egress);
     tools.extend(extras.tools);
     let tools = Arc::new(tool::Registry::new(tools).map_err(anyhow::Error::msg)?);
+    let sources = Arc::new(Sources::new(&config.poll, &egress, Arc::clone(&tools), data_dir).map_err(under("/poll"))?);
     let agent = Agent { models, tools: Arc::clone(&tools), settings: config.react.clone() };
     let mut faults = Faults::new();
     let (known_tools, known_models): (Vec<_>, Vec<_>) = (tools.names().collect(), agent.models.names().collect());
@@ -127,13 +130,20 @@ pub async fn build(
     executors.extend(extras.executors);
     let executors = Registry::new(executors);
     let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
-    let known = known(&executors, &channels);
+    let bus = bus::open(&config.bus, &store).map_err(|why| under("/bus")(Faults::one("/url", why)))?;
+    let known = known(&executors, &channels, &sources);
+    let host = Arc::new(StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus)));
+    let poller = Poller::new(sources, host.clone(), clock.clone());
     let hub = Hub::new();
     let engine = Engine::new(engine::Parts {
         store: store.clone(),
         executors: executors.clone(),
         channels: channels.clone(),
-        host: Arc::new(StoreHost::new(store.clone(), known.clone(), None)),
+        bus: Arc::clone(&bus),
+        max_deliveries: config.bus.max_deliveries,
+        host,
+        poller: poller.clone(),
+        polls_at_once: config.poll.max_concurrent,
         hub: hub.clone(),
         metrics: metrics.clone(),
         settings: config.engine.clone(),
@@ -146,6 +156,8 @@ pub async fn build(
         pipeline,
         tools: tools.definitions().cloned().collect(),
         known,
+        bus,
+        poller,
         hub,
         metrics,
         settings: config.server.clone(),
@@ -226,12 +238,13 @@ async fn warn_of_role(store: &Store) -> anyhow::Result<()> {
 }
 
 /// What drafts of tasks may name.
-fn known(executors: &Registry, channels: &Channels) -> Known {
-    let (executors, sealing) = (executors.clone(), executors.clone());
+fn known(executors: &Registry, channels: &Channels, sources: &Arc<Sources>) -> Known {
+    let (executors, sealing, sources) = (executors.clone(), executors.clone(), Arc::clone(sources));
     Known {
         channels: channels.names().into_iter().map(str::to_owned).collect(),
         check: Arc::new(move |name, action, faults: &mut Faults| executors.validate(name, action, faults)),
         seal: Arc::new(move |name, tenant, action, before| sealing.seal(name, tenant, action, before)),
+        poll: Arc::new(move |tenant, poll, at, faults: &mut Faults| sources.check(tenant, poll, at, faults)),
     }
 }
 

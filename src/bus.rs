@@ -4,13 +4,21 @@
 //! consumer dies in between; who consumes makes that harmless by its key. Order holds within a partition as long as no
 //! consumer dies. The bus never judges an event and never drops one that was not acknowledged or buried.
 
+pub mod embedded;
+pub mod open;
+pub mod redis;
+pub mod settings;
+
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 
-use crate::event::Event;
+use crate::event::{EVENT_BYTES, Event};
 use crate::id::Scope;
+
+pub use open::open;
+pub use settings::Settings;
 
 /// One entry on its way to a consumer.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,6 +57,25 @@ pub struct LogFilter {
     /// After this position, oldest first; `None`: from the oldest that is kept.
     pub after: Option<String>,
     pub limit: usize,
+}
+
+/// A part of the log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Log {
+    pub events: Vec<Logged>,
+    /// Where reading goes on: behind all that was looked at, whether it matched or not.
+    pub position: String,
+    /// Whether there was more to look at when it was read.
+    pub more: bool,
+}
+
+/// What waits on the bus.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Published, and handed to no consumer yet.
+    pub unread: u64,
+    /// Handed to a consumer that has not acknowledged it yet.
+    pub pending: u64,
 }
 
 /// An entry that could not be handled, kept until a person replays or drops it.
@@ -112,7 +139,7 @@ pub trait Bus: Send + Sync {
     fn bury<'a>(&'a self, entry: &'a Entry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>>;
 
     /// The log, oldest first.
-    fn log<'a>(&'a self, scope: &'a Scope, filter: &'a LogFilter) -> BoxFuture<'a, Result<Vec<Logged>, BusError>>;
+    fn log<'a>(&'a self, scope: &'a Scope, filter: &'a LogFilter) -> BoxFuture<'a, Result<Log, BusError>>;
 
     /// The position behind the newest entry: a tail begins here.
     fn end<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<String, BusError>>;
@@ -136,6 +163,33 @@ pub trait Bus: Send + Sync {
     /// Forgets acknowledged entries older than the retention, never what is pending or unread. Answers how many.
     fn trim(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<u64, BusError>>;
 
+    /// How much waits now, over all consumers.
+    fn backlog(&self) -> BoxFuture<'_, Result<Backlog, BusError>>;
+
+    /// Hands on some of what was taken while the bus was away (`bus.outbox`), oldest first. Answers how many.
+    fn forward(&self) -> BoxFuture<'_, Result<usize, BusError>> {
+        Box::pin(std::future::ready(Ok(0)))
+    }
+
     /// What is wrong with the way the server behind it is set up, in sentences for the operator; empty when all is well.
     fn concerns(&self) -> BoxFuture<'_, Result<Vec<String>, BusError>>;
+}
+
+/// The event that an entry holds, or why it holds none.
+pub fn read_entry(bytes: &[u8]) -> Result<Event, Unreadable> {
+    let unreadable = |why: String| Unreadable { text: String::from_utf8_lossy(bytes).into_owned(), why };
+    if bytes.len() > EVENT_BYTES {
+        return Err(unreadable(format!("it has {} bytes, and an event at most {EVENT_BYTES}", bytes.len())));
+    }
+    let value: serde_json::Value =
+        serde_json::from_slice(bytes).map_err(|error| unreadable(format!("it is not JSON: {error}")))?;
+    Event::try_from(value).map_err(|faults| unreadable(format!("it is no CloudEvent: {faults}")))
+}
+
+/// Whether `text` is `pattern`, or begins with it where it ends in `*`.
+pub fn fits(pattern: &str, text: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(beginning) => text.starts_with(beginning),
+        None => pattern == text,
+    }
 }

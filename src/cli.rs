@@ -6,6 +6,7 @@
 mod check;
 mod client;
 mod completions;
+mod condition;
 mod delivery;
 mod demo;
 mod draft;
@@ -63,6 +64,9 @@ enum Command {
     /// See when a schedule fires; needs no service
     #[command(subcommand)]
     Schedule(schedule::Command),
+    /// Try a condition: poll once and see what its expressions say
+    #[command(subcommand)]
+    Condition(Box<condition::Command>),
     /// Try out the steps of a pipeline
     #[command(subcommand)]
     Pipeline(pipeline::Command),
@@ -108,6 +112,7 @@ async fn act(command: Command, environment: &Environment, screen: &mut Screen) -
         Command::Demo(args) => demo::run(args, screen).await,
         Command::Task(command) => task::run(*command, environment, screen).await,
         Command::Schedule(command) => schedule::run(command, screen),
+        Command::Condition(command) => condition::run(*command, environment, screen).await,
         Command::Pipeline(command) => pipeline::run(command, environment, screen).await,
         Command::Run(command) => run::run(command, environment, screen).await,
         Command::Delivery(command) => delivery::run(command, environment, screen).await,

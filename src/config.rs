@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use toml::Table;
 
 use crate::invalid::Faults;
-use crate::{agent, channel, egress, engine, http, llm, store, telemetry, vault};
+use crate::{agent, bus, channel, egress, engine, http, llm, poll, store, telemetry, vault};
 
 pub use environment::Environment;
 pub use fault::ConfigError;
@@ -31,12 +31,14 @@ pub struct Config {
     pub server: http::Settings,
     pub database: store::Settings,
     pub engine: engine::Settings,
+    pub bus: bus::Settings,
     pub llm: llm::Settings,
     pub react: agent::Settings,
     pub agents: Vec<agent::Configured>,
     pub vault: vault::Settings,
     pub channels: channel::Settings,
     pub egress: egress::Settings,
+    pub poll: poll::Settings,
     pub telemetry: telemetry::Settings,
 }
 
@@ -81,6 +83,12 @@ impl Config {
     fn check(&self) -> Result<(), Faults> {
         let mut faults = Faults::new();
         self.server.check(&mut faults);
+        self.bus.check(&mut faults);
+        // a run is how an event that comes again is known: were it forgotten first, the event would run twice
+        let runs_kept = std::time::Duration::from_secs(u64::from(self.engine.retention_days) * 24 * 3600);
+        if self.bus.retention() >= runs_kept {
+            faults.add("/bus/retention", "must be shorter than `engine.retention_days`: an event is known by its run");
+        }
         self.llm.check(&mut faults);
         self.react.check(&mut faults);
         self.telemetry.check(&mut faults);

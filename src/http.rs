@@ -9,6 +9,7 @@
 pub mod auth;
 pub mod body;
 pub mod completion;
+pub mod conditions;
 pub mod deliveries;
 pub mod error;
 pub mod guard;
@@ -44,6 +45,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
+use crate::bus::Bus;
 use crate::clock::Clock;
 use crate::executor::Registry;
 use crate::executor::hub::Hub;
@@ -52,6 +54,7 @@ use crate::http::server::Limits;
 use crate::http::wrong_tokens::WrongTokens;
 use crate::invalid::Faults;
 use crate::metrics::Metrics;
+use crate::poll::Poller;
 use crate::secret::Secret;
 use crate::store::Store;
 use crate::task::Known;
@@ -120,6 +123,9 @@ pub struct Parts {
     pub tools: Vec<Definition>,
     /// What a task may name.
     pub known: Known,
+    pub bus: Arc<dyn Bus>,
+    /// Tries conditions.
+    pub poller: Poller,
     /// Seals what is secret in recipients.
     pub vault: Vault,
     /// Who watches which run.
@@ -201,6 +207,7 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(tasks::run_task))
         .routes(routes!(tasks::backfill_task))
         .routes(routes!(schedules::preview_schedule))
+        .routes(routes!(conditions::test_condition))
         .routes(routes!(runs::list_runs))
         .routes(routes!(runs::get_run))
         .routes(routes!(runs::get_transcript))

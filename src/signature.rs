@@ -1,6 +1,4 @@
-//! Signed requests as Standard Webhooks has them (https://www.standardwebhooks.com), and what an answer asks for.
-
-use std::time::Duration;
+//! Signed requests as Standard Webhooks has them (https://www.standardwebhooks.com).
 
 use aws_lc_rs::hmac;
 use base64::Engine;
@@ -37,15 +35,6 @@ pub fn sign(keys: &[impl AsRef<[u8]>], id: &str, timestamp: i64, body: &[u8]) ->
     keys.iter().map(|key| one(key.as_ref())).collect::<Vec<_>>().join(" ")
 }
 
-/// Retry-After in seconds or as a date (RFC 9110, section 10.2.3); nonsense is nothing.
-pub fn retry_after(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
-    let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
-    match value.parse::<u64>() {
-        Ok(seconds) => Some(Duration::from_secs(seconds)),
-        Err(_) => (DateTime::parse_from_rfc2822(value).ok()?.to_utc() - now).to_std().ok(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,19 +60,5 @@ mod tests {
         let (new, old) = both.split_once(' ').unwrap();
         assert_eq!(old, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
         assert!(new.starts_with("v1,") && new != old, "{new}");
-    }
-
-    #[test]
-    fn retry_after_is_read_as_seconds_or_as_a_date() {
-        let now: DateTime<Utc> = "2026-12-24T07:00:00Z".parse().unwrap();
-        let read = |value: &str| {
-            let headers = HeaderMap::from_iter([(header::RETRY_AFTER, HeaderValue::from_str(value).unwrap())]);
-            retry_after(&headers, now).map(|wait| wait.as_secs())
-        };
-        assert_eq!(read("120"), Some(120));
-        assert_eq!(read("Thu, 24 Dec 2026 07:01:30 GMT"), Some(90));
-        for nothing in ["", "-5", "soon", "1.5", "Thu, 24 Dec 2026 06:59:00 GMT"] {
-            assert_eq!(read(nothing), None, "{nothing}");
-        }
     }
 }

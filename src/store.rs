@@ -8,15 +8,21 @@
 #[macro_use]
 mod db;
 mod changes;
+mod closing;
 mod completions;
+mod conditions;
 mod connect;
+mod dead_letters;
 mod deliveries;
+mod event_index;
+mod events;
 mod examine;
 mod failing;
 mod fires;
 mod hot;
 mod idempotency;
 mod lease;
+mod matching;
 mod recipients;
 mod requests;
 mod rescue;
@@ -29,18 +35,25 @@ mod text;
 mod tokens;
 mod transcript;
 mod wake;
+mod windows;
 
 use crate::clock::Clock;
 use crate::store::db::Db;
 use crate::store::wake::Hints;
 
+pub use closing::{Held, Release};
 pub use completions::Completion;
+pub use conditions::{PollClaim, Recorded};
 pub use connect::{OpenError, ServerFacts, Settings};
+pub use dead_letters::{Burial, StoredDeadLetter, StoredDeadLetterFilter};
 pub use deliveries::DeliveryFilter;
+pub use event_index::{EVENT_SHARDS, EventTask, EventTaskChanges, event_shard};
+pub use events::{EventBacklog, EventFilter, LeasedEvent};
 pub use examine::{Examined, SqliteFile, examine, sqlite_version};
 pub use fires::{FireDue, Fired};
 pub use idempotency::{Answer, Idempotency};
 pub use lease::{Again, Beat, Blocked, CLAIM_MARGIN, Claim, Finish, Lease, StartedRun, Starts};
+pub use matching::{EventsFired, EventsRecorded, FireEvents, Match};
 pub use recipients::StoredRecipient;
 pub use requests::Cancelled;
 pub use rescue::Stranded;

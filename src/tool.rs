@@ -155,7 +155,7 @@ pub enum HostError {
     /// It can't be done as things stand; the sentence says why.
     #[error("{0}")]
     Conflict(String),
-    /// The store is away; later may do.
+    /// The store or the bus is away; later may do.
     #[error("the store is unavailable")]
     Unavailable,
 }
@@ -182,8 +182,9 @@ pub trait Host: Send + Sync {
     /// Puts a message into the outbox. Answers `{"delivery_id": id}`.
     fn notify<'a>(&'a self, tenant: &'a Tenant, notice: Notice) -> BoxFuture<'a, Result<Value, HostError>>;
 
-    /// Puts an event on the bus; one with an identity that is known changes nothing.
-    fn publish_event<'a>(&'a self, tenant: &'a Tenant, event: Event) -> BoxFuture<'a, Result<(), HostError>>;
+    /// Publishes an event of the tenant's own; one of another tenant is refused. Answers `{"event_id": id}`. The same
+    /// event again does nothing.
+    fn publish_event<'a>(&'a self, tenant: &'a Tenant, event: Event) -> BoxFuture<'a, Result<Value, HostError>>;
 
     /// All that pipelines of a task have stored, by name.
     fn task_state<'a>(&'a self, tenant: &'a Tenant, task_id: Uuid) -> BoxFuture<'a, Result<Value, HostError>>;

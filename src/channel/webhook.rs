@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, Message, Receipt};
-use crate::egress::{Egress, EgressError, Request, Response};
+use crate::egress::{Egress, EgressError, Request, Response, retry_after};
 use crate::invalid::Faults;
 use crate::notification::WebhookAddress;
 use crate::notification::recipient::signing_keys;
@@ -116,7 +116,7 @@ fn body(message: &Message) -> Bytes {
 /// What an answer, or its absence, means.
 fn judge(answer: Result<Response, EgressError>, now: DateTime<Utc>) -> Result<Receipt, ChannelError> {
     match answer {
-        Ok(response) => judge_status(response.status, signature::retry_after(&response.headers, now)),
+        Ok(response) => judge_status(response.status, retry_after(&response.headers, now)),
         Err(EgressError::TooLarge { status, .. }) => judge_status(status, None),
         Err(error @ (EgressError::Denied { .. } | EgressError::Invalid { .. } | EgressError::TooManyRedirects)) => {
             Err(ChannelError::Rejected { why: error.to_string() })

@@ -1,16 +1,22 @@
 //! Housekeeping: a handful of in-process jobs on cron times in UTC. Tasks of tenants never come here.
 
+use std::sync::Arc;
+
 use chrono::TimeDelta;
 use tokio_cron_scheduler::{Job, JobScheduler};
 
+use crate::bus::Bus;
 use crate::engine::Settings;
 use crate::store::{Store, StoreError};
 
 /// Runs, deliveries, or answers forgotten in one transaction.
 const BATCH: i64 = 200;
+/// How long an instance may go without a look at the index of event tasks and need not read all of it anew.
+const INDEX_MEMORY: TimeDelta = TimeDelta::days(1);
 
 pub struct Housekeeping {
     store: Store,
+    bus: Arc<dyn Bus>,
     cron: String,
     retention: TimeDelta,
 }
@@ -19,9 +25,10 @@ pub struct Housekeeping {
 pub struct Jobs(JobScheduler);
 
 impl Housekeeping {
-    pub fn new(store: Store, settings: &Settings) -> Housekeeping {
+    pub fn new(store: Store, bus: Arc<dyn Bus>, settings: &Settings) -> Housekeeping {
         Housekeeping {
             store,
+            bus,
             cron: settings.housekeeping.clone(),
             retention: TimeDelta::days(settings.retention_days.max(1).into()),
         }
@@ -40,6 +47,8 @@ impl Housekeeping {
         }
         while store.forget_deliveries(now - retention, BATCH).await? == BATCH as u64 {}
         while store.forget_answers(now, BATCH).await? == BATCH as u64 {}
+        while store.forget_event_rules(now, now - retention, BATCH).await? >= BATCH as u64 {}
+        store.forget_event_tasks(now - INDEX_MEMORY).await?;
         Ok(forgotten)
     }
 
@@ -57,6 +66,20 @@ impl Housekeeping {
             })
         })?;
         scheduler.add(clean).await?;
+        let (bus, clock) = (Arc::clone(&self.bus), self.store.clock().clone());
+        let trim = Job::new_async(self.cron.as_str(), move |_, _| {
+            let (bus, now) = (Arc::clone(&bus), clock.now());
+            Box::pin(async move {
+                match bus.trim(now).await {
+                    Ok(0) => {}
+                    Ok(events) => tracing::info!(events, "old events are forgotten"),
+                    Err(error) => {
+                        tracing::warn!(%error, "the bus could not be trimmed, it is done again at its next time")
+                    }
+                }
+            })
+        })?;
+        scheduler.add(trim).await?;
         scheduler.start().await?;
         Ok(Jobs(scheduler))
     }

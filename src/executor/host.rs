@@ -34,24 +34,12 @@ const REASON_PAUSED: &str = "paused_by_agent";
 pub struct StoreHost {
     store: Store,
     known: Known,
-    bus: Option<Arc<dyn Bus>>,
+    bus: Arc<dyn Bus>,
 }
 
 impl StoreHost {
-    /// Without a bus nothing can be published.
-    pub fn new(store: Store, known: Known, bus: Option<Arc<dyn Bus>>) -> StoreHost {
+    pub fn new(store: Store, known: Known, bus: Arc<dyn Bus>) -> StoreHost {
         StoreHost { store, known, bus }
-    }
-
-    async fn publish(&self, tenant: &Tenant, event: Event) -> Result<(), HostError> {
-        if event.tenant != *tenant {
-            return Err(HostError::NotFound);
-        }
-        let bus = self.bus.as_ref().ok_or(HostError::Unavailable)?;
-        bus.publish(&[event]).await.map_err(|error| match error {
-            BusError::Unavailable { .. } => HostError::Unavailable,
-            other => HostError::Conflict(other.to_string()),
-        })
     }
 
     async fn create(&self, tenant: &Tenant, draft: Value, key: &str) -> Result<Value, HostError> {
@@ -129,6 +117,20 @@ impl StoreHost {
         let stored = self.store.find_delivery(&scope, tenant.as_str(), &notice.dedupe_key).await.map_err(told)?;
         Ok(json!({ "delivery_id": stored.id }))
     }
+
+    async fn publish(&self, tenant: &Tenant, event: Event) -> Result<Value, HostError> {
+        if event.tenant != *tenant {
+            return Err(HostError::Invalid(Faults::one("/tenantid", "must be the tenant of the run")));
+        }
+        match self.bus.publish(std::slice::from_ref(&event)).await {
+            Ok(()) => Ok(json!({ "event_id": event.id })),
+            Err(error @ BusError::Invalid { .. }) => Err(HostError::Conflict(error.to_string())),
+            Err(error) => {
+                tracing::warn!(%error, "an event of a tool could not be published");
+                Err(HostError::Unavailable)
+            }
+        }
+    }
 }
 
 /// What an agent may not give itself by making a task: effects that nobody approved. So its tasks wake an agent, which
@@ -155,7 +157,7 @@ fn by_an_agent(draft: &Draft) -> Result<(), Faults> {
 fn brief(task: &Task) -> Value {
     json!({
         "id": task.id, "name": task.name, "status": task.status, "trigger": task.spec.trigger,
-        "instruction": task.spec.action.instruction, "next_fire_at": task.next_fire_at,
+        "instruction": task.spec.action.instruction, "next_fire_at": task.fires_at(),
     })
 }
 
@@ -200,7 +202,7 @@ impl Host for StoreHost {
         Box::pin(self.post(tenant, notice))
     }
 
-    fn publish_event<'a>(&'a self, tenant: &'a Tenant, event: Event) -> BoxFuture<'a, Result<(), HostError>> {
+    fn publish_event<'a>(&'a self, tenant: &'a Tenant, event: Event) -> BoxFuture<'a, Result<Value, HostError>> {
         Box::pin(self.publish(tenant, event))
     }
 

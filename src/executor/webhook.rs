@@ -21,7 +21,7 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::clock::signed;
-use crate::egress::{Egress, EgressError, Request, Response};
+use crate::egress::{Egress, EgressError, Request, Response, retry_after};
 use crate::executor::webhook::settings::Settings;
 use crate::executor::{Executor, Job};
 use crate::id::Tenant;
@@ -184,7 +184,7 @@ fn judge(
             let message = format!("{message}; only 307 and 308 within the same host are followed, set the new address");
             Err(RunError::fail("webhook_redirected", message))
         }
-        408 | 425 | 429 | 500..=599 => later(&code, message, signature::retry_after(&response.headers, now)),
+        408 | 425 | 429 | 500..=599 => later(&code, message, retry_after(&response.headers, now)),
         _ => Err(RunError::fail(code, message)),
     }
 }

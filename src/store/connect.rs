@@ -154,6 +154,9 @@ impl Store {
         sqlx::query("update queue set lease_until = $1 where state <> 'ready' and lease_until > $1")
             .bind(now)
             .execute(writer)
+            .await?;
+        sqlx::query("update event_queue set lease_until = null where lease_until is not null")
+            .execute(writer)
             .await
             .map(drop)
     }

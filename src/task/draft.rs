@@ -12,6 +12,7 @@ use crate::id::Tenant;
 use crate::invalid::{Faults, did_you_mean, escape};
 use crate::task::{Action, Draft, INSTRUCTION_LENGTH, NAME_LENGTH, Output, Retry, Spec, TIMEOUT_RANGE, Task};
 use crate::trigger::Trigger;
+use crate::trigger::condition::Poll;
 
 /// The executor of a task that names none.
 pub const DEFAULT_EXECUTOR: &str = "orchestrator";
@@ -43,8 +44,8 @@ const FIELDS: [&str; 11] = [
     "metadata",
 ];
 /// What a task is answered with besides, and nobody sets.
-const READ_ONLY: [&str; 8] =
-    ["id", "status", "status_reason", "next_fire_at", "last_run", "run_count", "created_at", "updated_at"];
+const READ_ONLY: [&str; 9] =
+    ["id", "status", "status_reason", "next_fire_at", "condition", "last_run", "run_count", "created_at", "updated_at"];
 
 /// Adds what is wrong with an executor's name, or with an action that is meant for it.
 pub type ActionCheck = Arc<dyn Fn(&str, &Action, &mut Faults) + Send + Sync>;
@@ -52,6 +53,9 @@ pub type ActionCheck = Arc<dyn Fn(&str, &Action, &mut Faults) + Send + Sync>;
 /// Seals what is secret in an action of this executor and tenant; the last is what is stored, where it is of the same
 /// executor.
 pub type ActionSeal = Arc<dyn Fn(&str, &Tenant, &mut Action, Option<&Action>) -> Result<(), Faults> + Send + Sync>;
+
+/// Adds what is wrong with what a tenant's condition polls; pointers begin with the one given.
+pub type PollCheck = Arc<dyn Fn(&Tenant, &Poll, &str, &mut Faults) + Send + Sync>;
 
 /// What a draft may name; filled from the registries.
 #[derive(Clone)]
@@ -62,6 +66,8 @@ pub struct Known {
     pub check: ActionCheck,
     /// How they make it ready to be stored.
     pub seal: ActionSeal,
+    /// What may be polled.
+    pub poll: PollCheck,
 }
 
 impl Draft {
@@ -76,6 +82,7 @@ impl Draft {
         let read = Reader::new(value, known, now, &[]).and_then(|reader| reader.task(None));
         match (tenant, read) {
             (Ok(tenant), Ok((name, mut spec))) => {
+                known.check_poll(&tenant, &spec.trigger)?;
                 (known.seal)(&spec.executor, &tenant, &mut spec.action, None)?;
                 Ok(Draft { tenant, name, spec })
             }
@@ -94,11 +101,25 @@ impl Draft {
         let reader = Reader::new(value, known, now, &["version"])?;
         let touched = reader.fields.contains_key("action");
         let (name, mut spec) = reader.task(Some(task))?;
+        // what was allowed once and is no longer shows as a failing poll; it must not bar other edits
+        if spec.trigger != task.spec.trigger {
+            known.check_poll(&tenant, &spec.trigger)?;
+        }
         let before = (spec.executor == task.spec.executor).then_some(&task.spec.action);
         if touched || before.is_none() {
             (known.seal)(&spec.executor, &tenant, &mut spec.action, before)?;
         }
         Ok(Draft { tenant, name, spec })
+    }
+}
+
+impl Known {
+    fn check_poll(&self, tenant: &Tenant, trigger: &Trigger) -> Result<(), Faults> {
+        let mut faults = Faults::new();
+        if let Some(condition) = trigger.condition() {
+            (self.poll)(tenant, &condition.poll, "/trigger/poll", &mut faults);
+        }
+        faults.or(())
     }
 }
 
@@ -341,7 +362,12 @@ mod tests {
     use super::*;
 
     fn known() -> Known {
-        Known { channels: vec!["email".into()], check: Arc::new(|_, _, _| {}), seal: Arc::new(|_, _, _, _| Ok(())) }
+        Known {
+            channels: vec!["email".into()],
+            check: Arc::new(|_, _, _| {}),
+            seal: Arc::new(|_, _, _, _| Ok(())),
+            poll: Arc::new(|_, _, _, _| {}),
+        }
     }
 
     fn now() -> DateTime<Utc> {

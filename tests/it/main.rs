@@ -2,10 +2,12 @@
 
 mod agent;
 mod api;
+mod bus;
 mod cli;
 mod conformance;
 mod egress;
 mod engine;
+mod events;
 mod notifications;
 mod pipelines;
 mod scheduling;

@@ -9,6 +9,7 @@ pub mod gate;
 pub mod journal;
 pub mod model;
 pub mod postgres;
+pub mod redis;
 pub mod servers;
 pub mod smtp;
 pub mod world;

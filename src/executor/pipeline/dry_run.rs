@@ -275,7 +275,7 @@ impl Host for Nobody {
         Nobody::refused()
     }
 
-    fn publish_event<'a>(&'a self, _: &'a Tenant, _: Event) -> BoxFuture<'a, Result<(), HostError>> {
+    fn publish_event<'a>(&'a self, _: &'a Tenant, _: Event) -> BoxFuture<'a, Result<Value, HostError>> {
         Nobody::refused()
     }
 

@@ -12,11 +12,10 @@ use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::{Map, Value, json};
 
-use crate::egress::{EgressError, Request, Response};
+use crate::egress::{EgressError, Request, Response, retry_after};
 use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
 use crate::executor::pipeline::reading::{Reading, given};
 use crate::executor::pipeline::scope::Scope;
-use crate::signature::retry_after;
 use crate::template::{Template, Tree, UrlTemplate};
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];

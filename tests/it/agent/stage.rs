@@ -112,9 +112,8 @@ impl Host for Ledger {
         self.note(json!({ "notify": words, "run": run_id, "tenant": tenant }))
     }
 
-    fn publish_event<'a>(&'a self, _: &'a Tenant, event: Event) -> BoxFuture<'a, Result<(), HostError>> {
-        let asked = self.note(json!({ "publish": event.to_value() }));
-        Box::pin(async { asked.await.map(drop) })
+    fn publish_event<'a>(&'a self, tenant: &'a Tenant, event: Event) -> BoxFuture<'a, Result<Value, HostError>> {
+        self.note(json!({ "publish": event, "tenant": tenant }))
     }
 
     fn task_state<'a>(&'a self, _: &'a Tenant, _: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {

@@ -12,8 +12,10 @@ use axum::http::{HeaderMap, Request, StatusCode};
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
 use reveille::agent::{self, Agent};
+use reveille::bus;
 use reveille::clock::Clock;
 use reveille::egress::{self, Egress};
+use reveille::executor::host::StoreHost;
 use reveille::executor::hub::Hub;
 use reveille::executor::pipeline::{self, Pipeline};
 use reveille::executor::{Executor, Job, Registry};
@@ -23,6 +25,7 @@ use reveille::id::{Scope, Tenant, new_id};
 use reveille::invalid::Faults;
 use reveille::llm;
 use reveille::metrics::Metrics;
+use reveille::poll::{self, Poller, Sources};
 use reveille::run::outcome::{Outcome, RunError};
 use reveille::secret::{Secret, SecretUrl};
 use reveille::store::{self, Store, StoredToken};
@@ -146,32 +149,40 @@ impl Api {
         let check = Arc::new(move |name: &str, action: &Action, faults: &mut Faults| {
             checked.validate(name, action, faults);
         });
-        let egress = Egress::new(&egress::Settings::default()).expect("the default rules");
+        let egress = Egress::new(&egress::Settings { allow: vec!["127.0.0.1:*".into()], ..Default::default() });
+        let tools = tool::builtin::all(egress.as_ref().expect("an egress"));
+        let tools = Arc::new(tool::Registry::new(tools).expect("tools"));
+        let egress = egress.expect("an egress");
         let retry = llm::fallback::Retry { max_retries: 0, base_delay: Duration::ZERO };
-        let agent = Agent {
-            models: llm::Models::new(vec![], "main", vec![], retry, &clock),
-            tools: Arc::new(tool::Registry::new(tool::builtin::all(&egress)).expect("tools")),
-            settings: agent::Settings::default(),
-        };
+        let models = llm::Models::new(vec![], "main", vec![], retry, &clock);
         let pipeline = Pipeline::new(pipeline::Parts {
-            egress,
-            agent,
+            egress: egress.clone(),
+            agent: Agent { models, tools: Arc::clone(&tools), settings: agent::Settings::default() },
             agents: vec![],
             channels: vec!["email".into(), "webhook".into()],
             expressions: Default::default(),
             templates: Default::default(),
         });
+        let sources = Sources::new(&poll::Settings::default(), &egress, tools, dir.path());
+        let sources = Arc::new(sources.expect("sources"));
+        let pollable = Arc::clone(&sources);
+        let known = Known {
+            channels: vec!["email".into(), "webhook".into()],
+            check,
+            seal: Arc::new(|_, _, _, _| Ok(())),
+            poll: Arc::new(move |tenant, poll, at, faults| pollable.check(tenant, poll, at, faults)),
+        };
+        let bus = bus::open(&bus::Settings::default(), &store).expect("a bus");
+        let host = Arc::new(StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus)));
         let state = State::new(Parts {
+            poller: Poller::new(sources, host, clock.clone()),
             store: store.clone(),
             clock: clock.clone(),
             executors,
             pipeline,
             tools: Vec::new(),
-            known: Known {
-                channels: vec!["email".into(), "webhook".into()],
-                check,
-                seal: Arc::new(|_, _, _, _| Ok(())),
-            },
+            bus,
+            known,
             vault,
             hub: hub.clone(),
             metrics: metrics.clone(),

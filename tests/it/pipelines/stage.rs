@@ -64,7 +64,12 @@ pub fn event(data: Value) -> Cause {
 }
 
 fn task(config: Value) -> Task {
-    let known = Known { channels: vec![], check: Arc::new(|_, _, _| {}), seal: Arc::new(|_, _, _, _| Ok(())) };
+    let known = Known {
+        channels: vec![],
+        check: Arc::new(|_, _, _| {}),
+        seal: Arc::new(|_, _, _, _| Ok(())),
+        poll: Arc::new(|_, _, _, _| {}),
+    };
     let fields = json!({
         "name": "Orders", "executor": "pipeline", "action": { "config": config },
         "trigger": { "type": "schedule", "interval": "1h" }, "metadata": { "team": "sales" },

@@ -1,0 +1,235 @@
+//! The bus in the database: the log and the queue of `store/events.rs`, the same on SQLite and on Postgres.
+//!
+//! Owns nothing but the wait of a reader. Any number of instances on Postgres share it: leases keep them apart. What is
+//! published in this process wakes its readers at once, what another one publishes is found by looking.
+
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use futures::future::BoxFuture;
+use uuid::Uuid;
+
+use crate::bus::{
+    Backlog, Bus, BusError, DeadLetter, DeadLetterFilter, Entry, Log, LogFilter, Logged, Settings, read_entry,
+};
+use crate::clock::signed;
+use crate::event::Event;
+use crate::id::{Scope, new_id};
+use crate::store::{
+    Burial, EventFilter, LeasedEvent, Store, StoreError, StoredDeadLetter, StoredDeadLetterFilter, Topic,
+};
+
+/// How long a reader waits at most before it looks for what other processes have published.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// Events that are forgotten in one transaction.
+const BATCH: i64 = 500;
+
+pub struct Embedded {
+    store: Store,
+    consumer: Uuid,
+    lease: TimeDelta,
+    retention: TimeDelta,
+}
+
+impl Embedded {
+    pub fn new(store: Store, settings: &Settings) -> Embedded {
+        let consumer = new_id(store.clock().now());
+        let (lease, retention) = (signed(settings.stalled_after()), signed(settings.retention()));
+        Embedded { store, consumer, lease, retention }
+    }
+
+    async fn read_within(&self, limit: usize, wait: Duration) -> Result<Vec<Entry>, BusError> {
+        let begun = Instant::now();
+        // listen before asking, or what is published in between is missed
+        let mut hint = self.store.listen(Topic::Events);
+        loop {
+            let until = self.store.clock().now() + self.lease;
+            let leased = self.store.lease_events(self.consumer, until, limit as i64).await?;
+            let left = wait.saturating_sub(begun.elapsed());
+            if !leased.is_empty() || left.is_zero() {
+                return Ok(leased.into_iter().map(entry).collect());
+            }
+            // a hint, or the time to look again: both lead to the same question
+            let _ = tokio::time::timeout(left.min(LOOK_AGAIN), hint.changed()).await;
+        }
+    }
+
+    async fn read_log(&self, scope: &Scope, filter: &LogFilter) -> Result<Log, BusError> {
+        let after = filter.after.as_deref().map_or(Ok(0), place)?;
+        let asked = EventFilter {
+            source: filter.source.clone(),
+            kind: filter.kind.clone(),
+            after,
+            limit: filter.limit as i64 + 1,
+        };
+        let mut rows = self.store.read_events(scope, &asked).await?;
+        let more = rows.len() > filter.limit;
+        rows.truncate(filter.limit);
+        let last = rows.last().map_or(after, |(seq, _)| *seq);
+        let mut events = Vec::with_capacity(rows.len());
+        for (seq, body) in rows {
+            match read_entry(body.as_bytes()) {
+                Ok(event) => events.push(Logged { position: seq.to_string(), event }),
+                Err(unreadable) => tracing::debug!(seq, why = unreadable.why, "an entry of the log is no event"),
+            }
+        }
+        Ok(Log { events, position: last.to_string(), more })
+    }
+
+    async fn list_dead(&self, scope: &Scope, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>, BusError> {
+        let before = filter.before.as_deref().map(|id| Uuid::try_parse(id).map_err(|_| not_ours("dead letter")));
+        let asked = StoredDeadLetterFilter {
+            source: filter.source.clone(),
+            kind: filter.kind.clone(),
+            error: filter.error.clone(),
+            before: before.transpose()?,
+            limit: filter.limit as i64,
+        };
+        let letters = self.store.list_dead_letters(scope, &asked).await?;
+        Ok(letters.into_iter().map(dead_letter).collect())
+    }
+
+    async fn replay_one(&self, scope: &Scope, id: &str) -> Result<(), BusError> {
+        let id = letter_id(id)?;
+        let letter = self.store.get_dead_letter(scope, id).await?;
+        let event = read_entry(letter.body.as_bytes())
+            .map_err(|unreadable| BusError::Invalid { why: format!("it can't be replayed: {}", unreadable.why) })?;
+        Ok(self.store.replay_dead_letter(scope, id, &event).await?)
+    }
+}
+
+impl Bus for Embedded {
+    fn name(&self) -> &'static str {
+        "embedded"
+    }
+
+    fn publish<'a>(&'a self, events: &'a [Event]) -> BoxFuture<'a, Result<(), BusError>> {
+        Box::pin(async {
+            self.store.publish_events(events).await?;
+            Ok(())
+        })
+    }
+
+    fn read(&self, limit: usize, wait: Duration) -> BoxFuture<'_, Result<Vec<Entry>, BusError>> {
+        Box::pin(self.read_within(limit, wait))
+    }
+
+    fn acknowledge<'a>(&'a self, ids: &'a [String]) -> BoxFuture<'a, Result<(), BusError>> {
+        Box::pin(async {
+            let seqs = ids.iter().map(|id| place(id)).collect::<Result<Vec<i64>, BusError>>()?;
+            Ok(self.store.acknowledge_events(&seqs).await?)
+        })
+    }
+
+    fn bury<'a>(&'a self, entry: &'a Entry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+        Box::pin(async move {
+            let (event, body) = match &entry.event {
+                Ok(event) => (Some(event), event.to_value().to_string()),
+                Err(unreadable) => (None, unreadable.text.clone()),
+            };
+            let deliveries = entry.deliveries.try_into().unwrap_or(i32::MAX);
+            let burial = Burial { seq: place(&entry.id)?, event, body: &body, error, deliveries };
+            Ok(self.store.bury_event(burial).await?)
+        })
+    }
+
+    fn log<'a>(&'a self, scope: &'a Scope, filter: &'a LogFilter) -> BoxFuture<'a, Result<Log, BusError>> {
+        Box::pin(self.read_log(scope, filter))
+    }
+
+    fn end<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<String, BusError>> {
+        Box::pin(async { Ok(self.store.last_event(scope).await?.to_string()) })
+    }
+
+    fn dead_letters<'a>(
+        &'a self,
+        scope: &'a Scope,
+        filter: &'a DeadLetterFilter,
+    ) -> BoxFuture<'a, Result<Vec<DeadLetter>, BusError>> {
+        Box::pin(self.list_dead(scope, filter))
+    }
+
+    fn dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<DeadLetter, BusError>> {
+        Box::pin(async { Ok(dead_letter(self.store.get_dead_letter(scope, letter_id(id)?).await?)) })
+    }
+
+    fn replay<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+        Box::pin(self.replay_one(scope, id))
+    }
+
+    fn drop_dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+        Box::pin(async { Ok(self.store.drop_dead_letter(scope, letter_id(id)?).await?) })
+    }
+
+    fn trim(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<u64, BusError>> {
+        Box::pin(async move {
+            let mut forgotten = 0;
+            loop {
+                let batch = self.store.forget_events(now - self.retention, BATCH).await?;
+                forgotten += batch;
+                if batch < BATCH as u64 {
+                    return Ok(forgotten);
+                }
+            }
+        })
+    }
+
+    fn backlog(&self) -> BoxFuture<'_, Result<Backlog, BusError>> {
+        Box::pin(async {
+            let counted = self.store.event_backlog().await?;
+            Ok(Backlog { unread: counted.unread as u64, pending: counted.leased as u64 })
+        })
+    }
+
+    /// What the database must have is looked at when it is opened.
+    fn concerns(&self) -> BoxFuture<'_, Result<Vec<String>, BusError>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+}
+
+impl From<StoreError> for BusError {
+    fn from(error: StoreError) -> BusError {
+        match error {
+            StoreError::NotFound => BusError::NotFound,
+            StoreError::Corrupt(why) => BusError::Corrupt { why },
+            StoreError::Unavailable(why) => BusError::Unavailable { why },
+            // nothing here is fenced by a lease, and each key that is unique may come again
+            other @ (StoreError::Conflict(_) | StoreError::LeaseLost) => {
+                BusError::Unavailable { why: other.to_string() }
+            }
+        }
+    }
+}
+
+fn entry(leased: LeasedEvent) -> Entry {
+    Entry {
+        id: leased.seq.to_string(),
+        event: read_entry(leased.body.as_bytes()),
+        deliveries: leased.deliveries.max(0) as u32,
+    }
+}
+
+fn dead_letter(stored: StoredDeadLetter) -> DeadLetter {
+    DeadLetter {
+        id: stored.id.to_string(),
+        tenant: stored.tenant_id,
+        body: stored.body,
+        error: stored.error,
+        deliveries: stored.deliveries.max(0) as u32,
+        buried_at: stored.created_at,
+    }
+}
+
+/// A place in the log.
+fn place(text: &str) -> Result<i64, BusError> {
+    text.parse().ok().filter(|seq| *seq >= 0).ok_or_else(|| not_ours("position"))
+}
+
+/// What is no id of ours is the id of nothing.
+fn letter_id(text: &str) -> Result<Uuid, BusError> {
+    Uuid::try_parse(text).map_err(|_| BusError::NotFound)
+}
+
+fn not_ours(what: &str) -> BusError {
+    BusError::Invalid { why: format!("this is no {what} that this bus gave") }
+}

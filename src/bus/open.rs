@@ -1,0 +1,19 @@
+//! Opening the bus that the settings name.
+
+use std::sync::Arc;
+
+use crate::bus::embedded::Embedded;
+use crate::bus::redis::Redis;
+use crate::bus::{Bus, Settings};
+use crate::store::Store;
+
+/// The bus of this instance. A server that is away now is no error: it is asked again with each call.
+///
+/// # Errors
+/// A sentence on what is wrong with `bus.url`.
+pub fn open(settings: &Settings, store: &Store) -> Result<Arc<dyn Bus>, String> {
+    if settings.is_embedded() {
+        return Ok(Arc::new(Embedded::new(store.clone(), settings)));
+    }
+    Ok(Arc::new(Redis::new(settings, store.clock())?))
+}

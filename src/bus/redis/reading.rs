@@ -1,0 +1,257 @@
+//! Reading as one consumer of the group: what is new, and what other consumers have left.
+//!
+//! Entries that were taken are pending in Redis until they are acknowledged; what a dead instance has taken is claimed
+//! once it has been idle for long enough. Nothing of this is kept here.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use redis::{Cmd, RedisError, cmd};
+use tokio::sync::{Mutex, Notify};
+
+use crate::bus::redis::servers::{Connection, Link, is_lost};
+use crate::bus::redis::streams::{Names, Raw, StreamId, entry_name, event_of};
+use crate::bus::{BusError, Entry};
+
+/// The longest block of one read; answers are waited for longer than that, or a read would fail and take all the same.
+const BLOCK: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// How often the streams of a cluster are asked: first, and at last while nothing comes.
+const CLUSTER_WAIT: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
+
+type Streams = Option<Vec<(String, Vec<Raw>)>>;
+type Claimed = (String, Vec<Option<Raw>>, Vec<String>);
+type Pending = Vec<(String, String, u64, u32)>;
+
+pub(super) struct Reader {
+    names: Names,
+    group: String,
+    consumer: String,
+    stalled_after: Duration,
+    state: Mutex<State>,
+    /// Rung when something was published in this process: a cluster can't be waited for in one read.
+    pub published: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    connection: Option<Connection>,
+    /// How many streams there are, the old ones included; 0: the groups are not known to be there.
+    streams: u32,
+    /// Streams that had something at the last read.
+    busy: usize,
+    /// What was read beyond what was asked for.
+    rest: VecDeque<Entry>,
+    looked_for_stalled: Option<Instant>,
+}
+
+impl Reader {
+    pub fn new(names: Names, group: &str, consumer: String, stalled_after: Duration) -> Reader {
+        let (state, published) = (Mutex::default(), Notify::new());
+        Reader { names, group: group.to_owned(), consumer, stalled_after, state, published }
+    }
+
+    pub async fn read(&self, link: &Link, limit: usize, wait: Duration) -> Result<Vec<Entry>, BusError> {
+        let begun = Instant::now();
+        let mut state = self.state.lock().await;
+        loop {
+            if !state.rest.is_empty() {
+                let count = state.rest.len().min(limit);
+                return Ok(state.rest.drain(..count).collect());
+            }
+            // a connection is put back only after an answer: one whose read was dropped may still take entries
+            let mut connection = match state.connection.take() {
+                Some(connection) => connection,
+                None => link.servers.connect(PATIENCE).await?,
+            };
+            match self.once(link, &mut connection, &mut state, limit, wait.saturating_sub(begun.elapsed())).await {
+                Ok(entries) => {
+                    state.connection = Some(connection);
+                    state.rest.extend(entries);
+                }
+                Err(error) if error.code() == Some("NOGROUP") => {
+                    state.streams = 0;
+                    state.connection = Some(connection);
+                    continue;
+                }
+                Err(error) => {
+                    if !is_lost(&error) {
+                        state.connection = Some(connection);
+                    }
+                    return Err(error.into());
+                }
+            }
+            if state.rest.is_empty() && begun.elapsed() >= wait {
+                return Ok(Vec::new());
+            }
+        }
+    }
+
+    async fn once(
+        &self,
+        link: &Link,
+        connection: &mut Connection,
+        state: &mut State,
+        limit: usize,
+        wait: Duration,
+    ) -> Result<Vec<Entry>, RedisError> {
+        if state.streams == 0 {
+            state.streams = self.make_groups(connection).await?;
+        }
+        let due = state.looked_for_stalled.is_none_or(|at| at.elapsed() >= self.stalled_after / 4);
+        if due {
+            let stalled = self.claim_stalled(connection, state.streams, limit).await?;
+            if !stalled.is_empty() {
+                return Ok(stalled);
+            }
+            state.looked_for_stalled = Some(Instant::now());
+        }
+        let count = (limit / state.busy.max(1)).max(1);
+        let wait = wait.min(BLOCK).min(self.stalled_after / 4);
+        let read = match link.servers.is_cluster() {
+            true => self.read_each(connection, state.streams, count, wait).await?,
+            false => self.read_all(connection, state.streams, count, wait).await?,
+        };
+        state.busy = read.len();
+        let entry = |partition: u32, (id, fields): Raw| Entry {
+            id: entry_name(partition, &id),
+            event: event_of(&fields),
+            deliveries: 1,
+        };
+        Ok(read.into_iter().flat_map(|(p, raws)| raws.into_iter().map(move |raw| entry(p, raw))).collect())
+    }
+
+    /// Makes sure that every stream has the group, from its first entry on: what was published before is read, too.
+    async fn make_groups(&self, connection: &mut Connection) -> Result<u32, RedisError> {
+        let most: Option<u32> = cmd("GET").arg(self.names.most()).query_async(connection).await?;
+        let streams = most.unwrap_or(0).max(self.names.partitions);
+        if most != Some(streams) {
+            let () = cmd("SET").arg(self.names.most()).arg(streams).query_async(connection).await?;
+        }
+        for partition in 0..streams {
+            let stream = self.names.stream(partition);
+            let made: Result<(), RedisError> = cmd("XGROUP")
+                .arg("CREATE")
+                .arg(stream)
+                .arg(&self.group)
+                .arg("0")
+                .arg("MKSTREAM")
+                .query_async(connection)
+                .await;
+            if let Err(error) = made
+                && error.code() != Some("BUSYGROUP")
+            {
+                return Err(error);
+            }
+        }
+        Ok(streams)
+    }
+
+    /// One blocking read over all streams.
+    async fn read_all(
+        &self,
+        connection: &mut Connection,
+        streams: u32,
+        count: usize,
+        wait: Duration,
+    ) -> Result<Vec<(u32, Vec<Raw>)>, RedisError> {
+        let mut read = self.read_command(count);
+        if !wait.is_zero() {
+            read.arg("BLOCK").arg(wait.as_millis().max(1) as u64);
+        }
+        let all: Vec<String> = (0..streams).map(|partition| self.names.stream(partition)).collect();
+        read.arg("STREAMS").arg(all).arg(vec![">"; streams as usize]);
+        let answer: Streams = read.query_async(connection).await?;
+        Ok(self.by_partition(answer))
+    }
+
+    /// In a cluster one command names one slot: each stream is asked for itself, and again while nothing comes.
+    async fn read_each(
+        &self,
+        connection: &Connection,
+        streams: u32,
+        count: usize,
+        wait: Duration,
+    ) -> Result<Vec<(u32, Vec<Raw>)>, RedisError> {
+        let begun = Instant::now();
+        let mut pause = CLUSTER_WAIT.0;
+        loop {
+            let published = self.published.notified();
+            let reads = (0..streams).map(|partition| {
+                let mut connection = connection.clone();
+                let mut read = self.read_command(count);
+                read.arg("STREAMS").arg(self.names.stream(partition)).arg(">");
+                async move { read.query_async::<Streams>(&mut connection).await }
+            });
+            let mut found = Vec::new();
+            for answer in join_all(reads).await {
+                found.extend(self.by_partition(answer?));
+            }
+            let left = wait.saturating_sub(begun.elapsed());
+            if !found.is_empty() || left.is_zero() {
+                return Ok(found);
+            }
+            let _ = tokio::time::timeout(pause.min(left), published).await;
+            pause = (pause * 2).min(CLUSTER_WAIT.1);
+        }
+    }
+
+    fn read_command(&self, count: usize) -> Cmd {
+        let mut read = cmd("XREADGROUP");
+        read.arg("GROUP").arg(&self.group).arg(&self.consumer).arg("COUNT").arg(count);
+        read
+    }
+
+    fn by_partition(&self, answer: Streams) -> Vec<(u32, Vec<Raw>)> {
+        let partition = |stream: &str| stream.rsplit_once(':').and_then(|(_, number)| number.parse().ok());
+        let streams = answer.unwrap_or_default().into_iter();
+        streams.filter_map(|(stream, raws)| Some((partition(&stream)?, raws))).collect()
+    }
+
+    /// Takes what others have held for too long. What was deleted meanwhile is acknowledged: there is nothing to handle.
+    async fn claim_stalled(
+        &self,
+        connection: &mut Connection,
+        streams: u32,
+        limit: usize,
+    ) -> Result<Vec<Entry>, RedisError> {
+        let mut claimed = Vec::new();
+        for partition in 0..streams {
+            let stream = self.names.stream(partition);
+            let mut from = "0-0".to_owned();
+            while claimed.len() < limit {
+                let idle = self.stalled_after.as_millis() as u64;
+                let (next, raws, deleted): Claimed = cmd("XAUTOCLAIM")
+                    .arg(&stream)
+                    .arg(&self.group)
+                    .arg(&self.consumer)
+                    .arg(idle)
+                    .arg(&from)
+                    .arg("COUNT")
+                    .arg(limit - claimed.len())
+                    .query_async(connection)
+                    .await?;
+                if !deleted.is_empty() {
+                    let () = cmd("XACK").arg(&stream).arg(&self.group).arg(&deleted).query_async(connection).await?;
+                }
+                for (id, fields) in raws.into_iter().flatten() {
+                    let deliveries = self.deliveries(connection, &stream, &id).await?;
+                    claimed.push(Entry { id: entry_name(partition, &id), event: event_of(&fields), deliveries });
+                }
+                if StreamId::parse(&next).is_none_or(|next| next == StreamId::default()) {
+                    break;
+                }
+                from = next;
+            }
+        }
+        Ok(claimed)
+    }
+
+    /// How often an entry that we hold was handed out.
+    async fn deliveries(&self, connection: &mut Connection, stream: &str, id: &str) -> Result<u32, RedisError> {
+        let pending: Pending =
+            cmd("XPENDING").arg(stream).arg(&self.group).arg(id).arg(id).arg(1).query_async(connection).await?;
+        Ok(pending.first().map_or(1, |(_, _, _, deliveries)| *deliveries))
+    }
+}

@@ -1,0 +1,183 @@
+//! Entries of the embedded bus that could not be handled, kept until a person replays or drops them.
+
+use chrono::{DateTime, Utc};
+use sqlx::QueryBuilder;
+use uuid::Uuid;
+
+use crate::event::Event;
+use crate::id::{Scope, new_id};
+use crate::store::text::{document, optional, text};
+use crate::store::{Store, StoreError, Topic};
+
+/// A dead letter, as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+pub struct StoredDeadLetter {
+    pub id: Uuid,
+    /// `None` where it could not be read.
+    pub tenant_id: Option<String>,
+    pub body: String,
+    pub error: String,
+    pub deliveries: i32,
+    pub created_at: DateTime<Utc>,
+}
+
+/// What is buried.
+#[derive(Debug, Clone, Copy)]
+pub struct Burial<'a> {
+    /// Its place in the queue.
+    pub seq: i64,
+    pub event: Option<&'a Event>,
+    /// The entry as it was found.
+    pub body: &'a str,
+    pub error: &'a str,
+    pub deliveries: i32,
+}
+
+/// Which dead letters to list. Newest first, after the one `before`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoredDeadLetterFilter {
+    /// Exact.
+    pub source: Option<String>,
+    /// Exact, or with a trailing `*`.
+    pub kind: Option<String>,
+    /// Contained in the error, whatever its case.
+    pub error: Option<String>,
+    pub before: Option<Uuid>,
+    pub limit: i64,
+}
+
+impl Store {
+    /// Moves an entry from the queue to the dead letters, once.
+    pub async fn bury_event(&self, burial: Burial<'_>) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let event = burial.event;
+        on_write!(self.db, |conn| {
+            sqlx::query(
+                "insert into dead_letters (id, tenant_id, source, type, entry, body, error, deliveries, created_at)
+                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9) on conflict (entry) do nothing",
+            )
+            .bind(new_id(now))
+            .bind(event.map(|event| event.tenant.as_str()))
+            .bind(optional(event.map(|event| event.source.as_str())))
+            .bind(optional(event.map(|event| event.kind.as_str())))
+            .bind(burial.seq.to_string())
+            .bind(text(burial.body))
+            .bind(text(burial.error))
+            .bind(burial.deliveries)
+            .bind(now)
+            .execute(&mut *conn)
+            .await?;
+            sqlx::query("delete from event_queue where seq = $1").bind(burial.seq).execute(&mut *conn).await?;
+        });
+        Ok(())
+    }
+
+    /// Dead letters that match, newest first.
+    pub async fn list_dead_letters(
+        &self,
+        scope: &Scope,
+        filter: &StoredDeadLetterFilter,
+    ) -> Result<Vec<StoredDeadLetter>, StoreError> {
+        Ok(on_read!(self.db, scope, |conn| {
+            let mut query = QueryBuilder::new(
+                "select id, tenant_id, body, error, deliveries, created_at from dead_letters where true",
+            );
+            if let Some(tenant) = scope.tenant() {
+                query.push(" and tenant_id = ").push_bind(tenant.to_owned());
+            }
+            if let Some(source) = &filter.source {
+                query.push(" and source = ").push_bind(text(source).into_owned());
+            }
+            match filter.kind.as_deref().map(|kind| (kind, kind.strip_suffix('*'))) {
+                None => {}
+                Some((_, Some(beginning))) => {
+                    let length = beginning.chars().count() as i32;
+                    query.push(" and substr(type, 1, ").push_bind(length).push(") = ");
+                    query.push_bind(text(beginning).into_owned());
+                }
+                Some((kind, None)) => {
+                    query.push(" and type = ").push_bind(text(kind).into_owned());
+                }
+            }
+            if let Some(error) = &filter.error {
+                let escaped = error.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
+                query.push(" and lower(error) like lower(").push_bind(format!("%{}%", text(&escaped)));
+                query.push(") escape '\\'");
+            }
+            if let Some(before) = filter.before {
+                query.push(" and id < ").push_bind(before);
+            }
+            query.push(" order by id desc limit ").push_bind(filter.limit);
+            query.build_query_as().fetch_all(conn).await?
+        }))
+    }
+
+    /// One dead letter.
+    pub async fn get_dead_letter(&self, scope: &Scope, id: Uuid) -> Result<StoredDeadLetter, StoreError> {
+        let row: Option<StoredDeadLetter> = on_read!(self.db, scope, |conn| {
+            sqlx::query_as(
+                "select id, tenant_id, body, error, deliveries, created_at from dead_letters
+                  where id = $1 and ($2 is null or tenant_id = $2)",
+            )
+            .bind(id)
+            .bind(scope.tenant())
+            .fetch_optional(conn)
+            .await?
+        });
+        row.ok_or(StoreError::NotFound)
+    }
+
+    /// Puts the event of a dead letter into the queue once more, under the same key, and removes the letter.
+    pub async fn replay_dead_letter(&self, scope: &Scope, id: Uuid, event: &Event) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        on_write!(self.db, scope, |conn| {
+            let removed = sqlx::query(
+                "delete from dead_letters where id = $1 and tenant_id = $2 and ($3 is null or tenant_id = $3)",
+            )
+            .bind(id)
+            .bind(event.tenant.as_str())
+            .bind(scope.tenant())
+            .execute(&mut *conn)
+            .await?
+            .rows_affected();
+            if removed == 0 {
+                return Err(StoreError::NotFound);
+            }
+            // the log may have forgotten the event by now
+            sqlx::query(self.db.text(super::events::IN_TURN)).execute(&mut *conn).await?;
+            sqlx::query(
+                "insert into events (event_key, tenant_id, source, type, body, created_at)
+                 values ($1, $2, $3, $4, $5, $6) on conflict (event_key) do nothing",
+            )
+            .bind(event.key())
+            .bind(event.tenant.as_str())
+            .bind(&event.source)
+            .bind(&event.kind)
+            .bind(document(event)?)
+            .bind(now)
+            .execute(&mut *conn)
+            .await?;
+            sqlx::query(
+                "insert into event_queue (seq) select seq from events where event_key = $1 on conflict (seq) do nothing",
+            )
+            .bind(event.key())
+            .execute(&mut *conn)
+            .await?;
+        });
+        self.hint(Topic::Events);
+        Ok(())
+    }
+
+    /// Removes a dead letter for good.
+    pub async fn drop_dead_letter(&self, scope: &Scope, id: Uuid) -> Result<(), StoreError> {
+        let removed = on_write!(self.db, scope, |conn| {
+            sqlx::query("delete from dead_letters where id = $1 and ($2 is null or tenant_id = $2)")
+                .bind(id)
+                .bind(scope.tenant())
+                .execute(conn)
+                .await?
+                .rows_affected()
+        });
+        if removed == 0 { Err(StoreError::NotFound) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,6 @@
+//! The event bus: what every adapter does, on every database; and what only a real Redis can show.
+
+mod cluster;
+mod redis;
+mod suite;
+mod world;

@@ -1,0 +1,144 @@
+//! A bus of one test: embedded on either database, or on streams of its own in the Redis of the tests.
+
+use std::time::Duration;
+
+use reveille::bus::{self, Bus, BusError, DeadLetterFilter, Entry, LogFilter, Settings};
+use reveille::event::Event;
+use reveille::id::{Scope, Tenant};
+use reveille::secret::SecretUrl;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+use crate::conformance::world::World;
+use crate::support::redis::Redis;
+use crate::support::servers;
+
+/// What the case's clock shows first, and what its bus and its database are.
+pub struct Stage {
+    pub bus: Arc<dyn Bus>,
+    pub settings: Settings,
+    pub world: World,
+    pub redis: Option<Redis>,
+}
+
+/// How long an entry may be held in tests before others get it.
+pub const STALLED: Duration = Duration::from_millis(200);
+/// How long a reader waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Stage {
+    pub async fn embedded(world: World) -> Stage {
+        let settings = Settings { stalled_after_seconds: 60.0, ..Settings::default() };
+        Stage::over(world, settings, None)
+    }
+
+    /// Streams of its own in the Redis of the tests.
+    pub async fn redis() -> Stage {
+        Stage::redis_at(servers::redis_url(), Settings::default()).await
+    }
+
+    /// The same on another Redis, or with other settings.
+    pub async fn redis_at(url: String, settings: Settings) -> Stage {
+        let settings = Settings {
+            url: SecretUrl::new(url.clone()),
+            stream_prefix: format!("t{:016x}", fastrand::u64(..)),
+            stalled_after_seconds: STALLED.as_secs_f64(),
+            ..settings
+        };
+        let redis = Redis::at(&url);
+        Stage::over(World::sqlite().await, settings, Some(redis))
+    }
+
+    fn over(world: World, settings: Settings, redis: Option<Redis>) -> Stage {
+        let bus = bus::open(&settings, &world.store).expect("a bus");
+        Stage { bus, settings, world, redis }
+    }
+
+    /// Another instance on the same bus.
+    pub async fn another(&self) -> Arc<dyn Bus> {
+        bus::open(&self.settings, &self.world.other_instance().await).expect("a bus")
+    }
+
+    /// The Redis behind it.
+    pub fn redis_server(&self) -> &Redis {
+        self.redis.as_ref().expect("a bus on Redis")
+    }
+
+    /// The stream of a tenant.
+    pub fn stream(&self, tenant: &str) -> String {
+        let partition = reveille::event::partition(tenant, self.settings.partitions);
+        format!("{}:{partition}", self.settings.stream_prefix)
+    }
+
+    /// Lets so much time pass that what is held counts as stalled.
+    pub async fn stall(&self) {
+        match self.redis {
+            Some(_) => reveille::clock::pause(STALLED * 3 / 2).await,
+            None => self.world.pass(60),
+        }
+    }
+
+    pub async fn publish(&self, events: &[Event]) {
+        self.bus.publish(events).await.expect("published");
+    }
+
+    pub async fn leave(self) {
+        drop(self.bus);
+        self.world.leave().await;
+    }
+}
+
+/// Everything that a consumer gets within a moment, until there are `count`.
+pub async fn read(bus: &dyn Bus, count: usize) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    let begun = std::time::Instant::now();
+    while entries.len() < count {
+        assert!(begun.elapsed() < PATIENCE, "{count} entries should come, there are {entries:?}");
+        entries.extend(bus.read(count - entries.len(), Duration::from_secs(1)).await.expect("read"));
+    }
+    entries
+}
+
+/// That nothing comes.
+pub async fn read_nothing(bus: &dyn Bus) {
+    assert_eq!(bus.read(10, Duration::ZERO).await, Ok(Vec::new()));
+}
+
+pub fn ids_of(entries: &[Entry]) -> Vec<String> {
+    entries.iter().map(|entry| entry.event.as_ref().expect("an event").id.clone()).collect()
+}
+
+pub fn names_of(entries: &[Entry]) -> Vec<String> {
+    entries.iter().map(|entry| entry.id.clone()).collect()
+}
+
+pub async fn acknowledge(bus: &dyn Bus, entries: &[Entry]) {
+    bus.acknowledge(&names_of(entries)).await.expect("acknowledged");
+}
+
+pub fn event(tenant: &str, id: &str) -> Event {
+    of(json!({"tenantid": tenant, "id": id, "source": "mail", "type": "mail.new", "data": {"n": 1}}))
+}
+
+pub fn of(mut fields: Value) -> Event {
+    fields["specversion"] = "1.0".into();
+    Event::try_from(fields).expect("an event")
+}
+
+pub fn only(tenant: &str) -> Scope {
+    Scope::Only(Tenant::new(tenant).expect("a tenant"))
+}
+
+pub fn log_filter(limit: usize) -> LogFilter {
+    LogFilter { limit, ..LogFilter::default() }
+}
+
+/// The ids in the log, and where it goes on.
+pub async fn log(bus: &dyn Bus, scope: &Scope, filter: &LogFilter) -> (Vec<String>, String, bool) {
+    let log = bus.log(scope, filter).await.expect("the log");
+    (log.events.into_iter().map(|logged| logged.event.id).collect(), log.position, log.more)
+}
+
+pub async fn dead_letters(bus: &dyn Bus, scope: &Scope) -> Result<Vec<bus::DeadLetter>, BusError> {
+    bus.dead_letters(scope, &DeadLetterFilter { limit: 100, ..DeadLetterFilter::default() }).await
+}

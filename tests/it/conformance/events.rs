@@ -1,0 +1,253 @@
+//! The log and the queue of the embedded bus, and its dead letters.
+
+use chrono::TimeDelta;
+use reveille::event::Event;
+use reveille::id::Scope;
+use reveille::store::{
+    Burial, EventBacklog, EventFilter, LeasedEvent, StoreError, StoredDeadLetter, StoredDeadLetterFilter,
+};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::world::{OTHER_WORKER, START, WORKER, World, only};
+
+on_both!(
+    an_event_is_taken_once_by_its_key,
+    a_batch_is_taken_whole_or_not_at_all,
+    what_one_has_leased_no_other_gets_until_the_lease_is_over,
+    the_log_is_read_by_source_type_tenant_and_place,
+    only_what_is_old_and_acknowledged_is_forgotten,
+    a_buried_entry_is_a_dead_letter_once,
+    dead_letters_are_listed_by_what_is_asked_for,
+    a_replayed_event_is_queued_under_its_key,
+    a_dropped_letter_is_gone,
+    a_letter_without_a_tenant_belongs_to_nobody,
+);
+
+fn event(tenant: &str, id: &str) -> Event {
+    of(json!({"tenantid": tenant, "id": id, "source": "mail", "type": "mail.new", "data": {"n": 1}}))
+}
+
+fn of(mut fields: Value) -> Event {
+    fields["specversion"] = "1.0".into();
+    Event::try_from(fields).expect("an event")
+}
+
+async fn lease(world: &World, limit: i64) -> Vec<LeasedEvent> {
+    let until = world.now() + TimeDelta::seconds(60);
+    world.store.lease_events(WORKER, until, limit).await.expect("lease")
+}
+
+fn body(leased: &LeasedEvent) -> Event {
+    serde_json::from_str(&leased.body).expect("an event")
+}
+
+fn places(entries: &[LeasedEvent]) -> Vec<i64> {
+    entries.iter().map(|entry| entry.seq).collect()
+}
+
+async fn an_event_is_taken_once_by_its_key(world: &World) {
+    let first = event("a", "1");
+    assert_eq!(world.store.publish_events(&[first.clone(), first.clone(), event("b", "1")]).await.unwrap(), 2);
+    assert_eq!(world.store.publish_events(std::slice::from_ref(&first)).await.unwrap(), 0);
+    let entries = lease(world, 10).await;
+    assert_eq!(entries.iter().map(body).collect::<Vec<_>>(), [first.clone(), event("b", "1")]);
+    world.store.acknowledge_events(&places(&entries)).await.unwrap();
+    assert_eq!(world.store.publish_events(&[first]).await.unwrap(), 0, "known for as long as the log keeps it");
+    assert_eq!(lease(world, 10).await, []);
+    assert_eq!(world.store.publish_events(&[]).await.unwrap(), 0);
+}
+
+async fn a_batch_is_taken_whole_or_not_at_all(world: &World) {
+    let many: Vec<Event> = (0..1201).map(|n| event("a", &n.to_string())).collect();
+    assert_eq!(world.store.publish_events(&many).await.unwrap(), 1201);
+    let entries = lease(world, 2000).await;
+    assert_eq!(
+        entries.iter().map(|entry| body(entry).id).collect::<Vec<_>>(),
+        many.iter().map(|e| e.id.clone()).collect::<Vec<_>>()
+    );
+    world.store.acknowledge_events(&places(&entries)).await.unwrap();
+    assert_eq!(world.count("select count(*) from event_queue").await, 0);
+
+    // the last row of the batch can't be written: none is
+    match world.is_postgres() {
+        true => world.plant("alter table events add constraint planted check (source <> 'bad')").await,
+        false => {
+            world
+                .plant("create trigger planted before insert on events when new.source = 'bad' begin select raise(abort, 'planted'); end")
+                .await
+        }
+    }
+    let bad = of(json!({"tenantid": "a", "id": "x", "source": "bad", "type": "t"}));
+    world.store.publish_events(&[event("a", "good"), bad]).await.unwrap_err();
+    assert_eq!(world.count("select count(*) from events").await, 1201);
+    assert_eq!(lease(world, 10).await, []);
+}
+
+async fn what_one_has_leased_no_other_gets_until_the_lease_is_over(world: &World) {
+    let events = ["1", "2", "3"].map(|id| event("a", id));
+    world.store.publish_events(&events).await.unwrap();
+    let first = lease(world, 2).await;
+    assert_eq!(first.iter().map(|entry| entry.deliveries).collect::<Vec<_>>(), [1, 1]);
+    let other = world.other_instance().await;
+    let until = world.now() + TimeDelta::seconds(60);
+    let second = other.lease_events(OTHER_WORKER, until, 10).await.unwrap();
+    assert_eq!(second.iter().map(body).collect::<Vec<_>>(), [events[2].clone()]);
+    assert_eq!(world.store.event_backlog().await.unwrap(), EventBacklog { unread: 0, leased: 3 });
+
+    world.store.acknowledge_events(&[first[0].seq]).await.unwrap();
+    world.pass(60);
+    assert_eq!(world.store.event_backlog().await.unwrap(), EventBacklog { unread: 2, leased: 0 });
+    let again = lease(world, 10).await;
+    assert_eq!(places(&again), [first[1].seq, second[0].seq]);
+    assert_eq!(again.iter().map(|entry| entry.deliveries).collect::<Vec<_>>(), [2, 2]);
+}
+
+async fn the_log_is_read_by_source_type_tenant_and_place(world: &World) {
+    assert_eq!(world.store.last_event(&Scope::Every).await.unwrap(), 0);
+    let like = |tenant: &str, id: &str, source: &str, kind: &str| {
+        of(json!({"tenantid": tenant, "id": id, "source": source, "type": kind}))
+    };
+    let all = [
+        like("a", "1", "mail", "mail.new"),
+        like("a", "2", "mail", "mail.gone"),
+        like("a", "3", "shop", "mail.new"),
+        like("b", "4", "mail", "mail.new"),
+        like("a", "5", "mail", "other"),
+    ];
+    world.store.publish_events(&all).await.unwrap();
+    let ids = async |scope: &Scope, filter: EventFilter| {
+        let read = world.store.read_events(scope, &EventFilter { limit: 10, ..filter }).await.unwrap();
+        read.iter().map(|(_, body)| serde_json::from_str::<Event>(body).unwrap().id).collect::<String>()
+    };
+    let filter = |source: Option<&str>, kind: Option<&str>| EventFilter {
+        source: source.map(str::to_owned),
+        kind: kind.map(str::to_owned),
+        ..EventFilter::default()
+    };
+    assert_eq!(ids(&Scope::Every, filter(None, None)).await, "12345");
+    assert_eq!(ids(&only("a"), filter(None, None)).await, "1235");
+    assert_eq!(ids(&only("c"), filter(None, None)).await, "");
+    assert_eq!(ids(&Scope::Every, filter(Some("mail"), None)).await, "1245");
+    assert_eq!(ids(&only("a"), filter(Some("mail"), Some("mail.*"))).await, "12");
+    assert_eq!(ids(&only("a"), filter(None, Some("mail.new"))).await, "13");
+    assert_eq!(ids(&only("a"), filter(None, Some("*"))).await, "1235");
+
+    let read = world.store.read_events(&Scope::Every, &EventFilter { limit: 2, ..filter(None, None) }).await.unwrap();
+    assert_eq!(ids(&Scope::Every, EventFilter { after: read[1].0, ..filter(None, None) }).await, "345");
+    let last = world.store.last_event(&only("b")).await.unwrap();
+    assert_eq!(ids(&Scope::Every, EventFilter { after: last, ..filter(None, None) }).await, "5");
+}
+
+async fn only_what_is_old_and_acknowledged_is_forgotten(world: &World) {
+    world.store.publish_events(&["1", "2", "3"].map(|id| event("a", id))).await.unwrap();
+    let entries = lease(world, 2).await;
+    world.store.acknowledge_events(&[entries[0].seq]).await.unwrap();
+    assert_eq!(world.store.forget_events(START, 10).await.unwrap(), 0, "none is old");
+    let later = START + TimeDelta::seconds(1);
+    assert_eq!(world.store.forget_events(later, 10).await.unwrap(), 1, "one is leased still, one was never read");
+    world.store.acknowledge_events(&places(&lease(world, 9).await)).await.unwrap();
+    world.store.acknowledge_events(&[entries[1].seq]).await.unwrap();
+    assert_eq!(world.store.forget_events(later, 1).await.unwrap(), 1);
+    assert_eq!(world.store.forget_events(later, 10).await.unwrap(), 1);
+    assert_eq!(world.store.last_event(&Scope::Every).await.unwrap(), 0);
+}
+
+/// Publishes an event and buries its entry.
+async fn buried(world: &World, event: &Event, error: &str) -> StoredDeadLetter {
+    world.store.publish_events(std::slice::from_ref(event)).await.unwrap();
+    let [entry] = <[LeasedEvent; 1]>::try_from(lease(world, 1).await).unwrap();
+    let burial = Burial { seq: entry.seq, event: Some(event), body: &entry.body, error, deliveries: 5 };
+    world.store.bury_event(burial).await.unwrap();
+    world.store.bury_event(burial).await.unwrap();
+    let filter = StoredDeadLetterFilter { limit: 1, ..StoredDeadLetterFilter::default() };
+    world.store.list_dead_letters(&Scope::Every, &filter).await.unwrap().remove(0)
+}
+
+async fn a_buried_entry_is_a_dead_letter_once(world: &World) {
+    let event = event("a", "1");
+    let letter = buried(world, &event, "it \0 broke").await;
+    assert_eq!(serde_json::from_str::<Event>(&letter.body).unwrap(), event);
+    let shown = (letter.tenant_id.as_deref(), letter.error.as_str(), letter.deliveries, letter.created_at);
+    assert_eq!(shown, (Some("a"), "it \u{FFFD} broke", 5, START));
+    assert_eq!(world.count("select count(*) from dead_letters").await, 1);
+    assert_eq!(world.count("select count(*) from event_queue").await, 0);
+    assert_eq!(world.store.get_dead_letter(&only("a"), letter.id).await.unwrap(), letter);
+    let other = world.store.get_dead_letter(&only("b"), letter.id).await;
+    assert!(matches!(other, Err(StoreError::NotFound)), "{other:?}");
+}
+
+async fn dead_letters_are_listed_by_what_is_asked_for(world: &World) {
+    let mut letters = Vec::new();
+    for (tenant, id, error) in [("a", "1", "Boom"), ("a", "2", "100% sure"), ("b", "3", "boom_")] {
+        letters.push(buried(world, &event(tenant, id), error).await);
+    }
+    letters.reverse();
+    let list = async |scope: &Scope, filter: StoredDeadLetterFilter| {
+        let filter = StoredDeadLetterFilter { limit: 10, ..filter };
+        world.store.list_dead_letters(scope, &filter).await.unwrap()
+    };
+    let nothing = StoredDeadLetterFilter::default;
+    assert_eq!(list(&Scope::Every, nothing()).await, letters);
+    assert_eq!(list(&only("a"), nothing()).await, letters[1..]);
+    let with = |error: &str| StoredDeadLetterFilter { error: Some(error.into()), ..nothing() };
+    assert_eq!(list(&Scope::Every, with("BOOM")).await, [letters[0].clone(), letters[2].clone()]);
+    assert_eq!(list(&Scope::Every, with("m_")).await, letters[..1], "no character stands for any other");
+    assert_eq!(list(&Scope::Every, with("0%")).await, letters[1..2]);
+    let kind = |kind: &str| StoredDeadLetterFilter { kind: Some(kind.into()), ..nothing() };
+    assert_eq!(list(&only("b"), kind("mail.*")).await, letters[..1]);
+    assert_eq!(list(&only("b"), kind("mail")).await, []);
+    let source = |source: &str| StoredDeadLetterFilter { source: Some(source.into()), ..nothing() };
+    assert_eq!(list(&only("b"), source("mail")).await, letters[..1]);
+    assert_eq!(list(&only("b"), source("shop")).await, []);
+    let after = StoredDeadLetterFilter { before: Some(letters[0].id), ..nothing() };
+    assert_eq!(list(&Scope::Every, after).await, letters[1..]);
+}
+
+async fn a_replayed_event_is_queued_under_its_key(world: &World) {
+    let event = event("a", "1");
+    let letter = buried(world, &event, "boom").await;
+    let other = world.store.replay_dead_letter(&only("b"), letter.id, &event).await;
+    assert!(matches!(other, Err(StoreError::NotFound)), "{other:?}");
+    world.store.replay_dead_letter(&only("a"), letter.id, &event).await.unwrap();
+    let twice = world.store.replay_dead_letter(&only("a"), letter.id, &event).await;
+    assert!(matches!(twice, Err(StoreError::NotFound)), "{twice:?}");
+    assert_eq!(
+        lease(world, 10).await.iter().map(|entry| (body(entry), entry.deliveries)).collect::<Vec<_>>(),
+        [(event.clone(), 1)]
+    );
+
+    // an event that the log has forgotten is in it again
+    world.plant("delete from event_queue").await;
+    world.store.forget_events(START + TimeDelta::seconds(1), 10).await.unwrap();
+    let letter = buried(world, &event, "boom").await;
+    world.plant("delete from events").await;
+    world.store.replay_dead_letter(&Scope::Every, letter.id, &event).await.unwrap();
+    assert_eq!(lease(world, 10).await.iter().map(body).collect::<Vec<_>>(), [event]);
+    assert_eq!(world.count("select count(*) from dead_letters").await, 0);
+}
+
+async fn a_dropped_letter_is_gone(world: &World) {
+    let letter = buried(world, &event("a", "1"), "boom").await;
+    let other = world.store.drop_dead_letter(&only("b"), letter.id).await;
+    assert!(matches!(other, Err(StoreError::NotFound)), "{other:?}");
+    world.store.drop_dead_letter(&only("a"), letter.id).await.unwrap();
+    let twice = world.store.drop_dead_letter(&only("a"), letter.id).await;
+    assert!(matches!(twice, Err(StoreError::NotFound)), "{twice:?}");
+    assert_eq!(world.count("select count(*) from dead_letters").await, 0);
+}
+
+async fn a_letter_without_a_tenant_belongs_to_nobody(world: &World) {
+    let burial = Burial { seq: 7, event: None, body: "not an event", error: "it is not JSON", deliveries: 1 };
+    world.store.bury_event(burial).await.unwrap();
+    let filter = StoredDeadLetterFilter { limit: 9, ..StoredDeadLetterFilter::default() };
+    let all = world.store.list_dead_letters(&Scope::Every, &filter).await.unwrap();
+    assert_eq!(
+        all.iter().map(|letter| (letter.tenant_id.clone(), letter.body.as_str())).collect::<Vec<_>>(),
+        [(None, "not an event")]
+    );
+    assert_eq!(world.store.list_dead_letters(&only("a"), &filter).await.unwrap(), []);
+    let other: Result<(), StoreError> = world.store.drop_dead_letter(&only("a"), all[0].id).await;
+    assert!(matches!(other, Err(StoreError::NotFound)), "{other:?}");
+    assert!(matches!(world.store.get_dead_letter(&Scope::Every, Uuid::nil()).await, Err(StoreError::NotFound)));
+}
