@@ -295,3 +295,37 @@ fn refused(error: StoreError) -> AppendError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draft(fields: Value) -> Draft {
+        let mut task = json!({ "name": "a task", "trigger": { "type": "schedule", "interval": "1h" } });
+        task.as_object_mut().expect("an object").extend(fields.as_object().cloned().expect("an object"));
+        let known = Known {
+            channels: vec![],
+            check: Arc::new(|_, _, _| {}),
+            seal: Arc::new(|_, _, _, _| Ok(())),
+            poll: Arc::new(|_, _, _, _| {}),
+        };
+        let now = "2027-03-01T08:00:00Z".parse().expect("an instant");
+        Draft::parse(Tenant::new("ann").map_err(|why| panic!("{why}")), &task, &known, now)
+            .unwrap_or_else(|faults| panic!("{faults}"))
+    }
+
+    fn places(fields: Value) -> Vec<String> {
+        by_an_agent(&draft(fields)).err().map_or(vec![], |faults| faults.0.into_iter().map(|f| f.pointer).collect())
+    }
+
+    #[test]
+    fn an_agent_gives_itself_no_effects_by_making_tasks() {
+        assert_eq!(places(json!({ "action": { "instruction": "look" } })), Vec::<String>::new());
+        for executor in ["pipeline", "webhook", "anything"] {
+            assert_eq!(places(json!({ "executor": executor })), ["/executor"]);
+        }
+        let poll = |poll: Value| json!({ "trigger": { "type": "condition", "poll": poll, "interval": "30m", "expression": "value.x < 5" } });
+        assert_eq!(places(poll(json!({ "http": { "url": "https://example.org" } }))), Vec::<String>::new());
+        assert_eq!(places(poll(json!({ "redis": { "source": "cache", "key": "k" } }))), ["/trigger/poll"]);
+    }
+}

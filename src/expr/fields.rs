@@ -47,7 +47,7 @@ fn walk(program: &Program, node: &IdedExpr, variable: &str, found: &mut Vec<(Str
                 &comprehension.loop_step,
                 &comprehension.result,
             ];
-            parts.into_iter().for_each(|part| into(part));
+            parts.into_iter().for_each(into);
         }
         Expr::Unspecified | Expr::Literal(_) | Expr::Ident(_) | Expr::Struct(_) => {}
     }

@@ -4,6 +4,6 @@
 mod dry_run;
 mod ledger;
 mod refused;
-mod stage;
+pub mod stage;
 mod steps;
 mod webhook;

@@ -170,8 +170,8 @@ impl Api {
             settings: agent::Settings::default(),
         };
         let pipeline = Pipeline::new(pipeline::Parts {
-            egress,
-            agent,
+            egress: egress.clone(),
+            agent: Agent { models, tools: Arc::clone(&tools), settings: agent::Settings::default() },
             agents: vec![],
             channels: vec!["email".into(), "webhook".into()],
             expressions: Default::default(),

@@ -246,7 +246,7 @@ async fn events_are_published_under_the_step_s_own_id_and_circles_end() {
         "specversion": "1.0", "id": format!("{RUN}:tell"), "source": "reveille/pipeline", "type": "order.large",
         "tenantid": "ann", "reveillehops": 1, "data": { "id": 7 },
     });
-    assert_eq!(*stage.host.asked.lock().unwrap(), [json!({ "publish": published })]);
+    assert_eq!(*stage.host.asked.lock().unwrap(), [json!({ "publish": published, "tenant": "ann" })]);
     let mut circling = event(json!({ "id": 7 }));
     if let reveille::run::cause::Cause::Event { event, .. } = &mut circling {
         event["reveillehops"] = json!(16);
