@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
-use crate::bus;
+use crate::bus::{self, Bus, counted::Counted};
 use crate::channel::Channels;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -57,6 +57,7 @@ pub struct Built {
     pub store: Store,
     pub engine: Engine,
     pub http: http::State,
+    pub bus: Arc<dyn Bus>,
     /// The key file of the vault, if it was made now.
     pub key_file: Option<PathBuf>,
 }
@@ -111,6 +112,7 @@ pub async fn build(
     let executors = Registry::new(executors);
     let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
     let bus = bus::open(&config.bus, &store).map_err(|why| under("/bus")(Faults::one("/url", why)))?;
+    let bus: Arc<dyn Bus> = Arc::new(Counted::new(bus, &metrics));
     let known = known(&executors, &channels);
     let hub = Hub::new();
     let engine = Engine::new(engine::Parts {
@@ -130,7 +132,7 @@ pub async fn build(
         executors,
         tools: tools.definitions().cloned().collect(),
         known,
-        bus,
+        bus: Arc::clone(&bus),
         hub,
         metrics,
         settings: config.server.clone(),
@@ -139,7 +141,7 @@ pub async fn build(
         stopping: ending.announced,
         stop: ending.http,
     });
-    Ok(Built { store, engine, http, key_file })
+    Ok(Built { store, engine, http, bus, key_file })
 }
 
 impl App {
@@ -155,9 +157,10 @@ impl App {
             .with_context(|| format!("the service can't listen on {listen}\nhint: is another one running there?"))?;
         let address = listener.local_addr()?;
         let ending = Ending::default();
-        let Built { store, engine, http, key_file } =
+        let Built { store, engine, http, bus, key_file } =
             build(config, Clock::system(), extras, ending.clone(), waiting).await?;
         warn_of_role(&store).await?;
+        warn_of_bus(&*bus).await;
         let engine = engine.start().await?;
         let (limits, metrics) = (http.limits, http.metrics.clone());
         let http = tokio::spawn(server::serve(listener, http::router(http), limits, metrics, ending.http.clone()));
@@ -209,6 +212,14 @@ async fn warn_of_role(store: &Store) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// What an event bus has accepted is as durable as its server is set up to be; without it the service works on.
+async fn warn_of_bus(bus: &dyn Bus) {
+    match bus.concerns().await {
+        Ok(concerns) => concerns.iter().for_each(|concern| tracing::warn!("{concern}")),
+        Err(error) => tracing::warn!(%error, "the event bus does not answer; it is asked again by itself"),
+    }
 }
 
 /// What drafts of tasks may name.

@@ -6,9 +6,11 @@
 mod check;
 mod client;
 mod completions;
+mod dead_letter;
 mod delivery;
 mod demo;
 mod draft;
+mod event;
 mod failure;
 mod migrate;
 mod notify;
@@ -65,6 +67,12 @@ enum Command {
     /// List, show, watch, cancel and retry runs
     #[command(subcommand)]
     Run(run::Command),
+    /// Publish events, and watch them come
+    #[command(subcommand)]
+    Event(Box<event::Command>),
+    /// List, show, replay and drop events that could not be handled
+    #[command(subcommand)]
+    DeadLetter(dead_letter::Command),
     /// List deliveries, and send one again
     #[command(subcommand)]
     Delivery(delivery::Command),
@@ -105,6 +113,8 @@ async fn act(command: Command, environment: &Environment, screen: &mut Screen) -
         Command::Task(command) => task::run(*command, environment, screen).await,
         Command::Schedule(command) => schedule::run(command, screen),
         Command::Run(command) => run::run(command, environment, screen).await,
+        Command::Event(command) => event::run(*command, environment, screen).await,
+        Command::DeadLetter(command) => dead_letter::run(command, environment, screen).await,
         Command::Delivery(command) => delivery::run(command, environment, screen).await,
         Command::Recipient(command) => recipient::run(command, environment, screen).await,
         Command::Notify(command) => notify::run(command, environment, screen).await,

@@ -3,13 +3,14 @@
 //! Every instance runs all of them; row locks, unique keys and lease tokens do what an election would. Reading order:
 //! [`service`] is the loop, [`scheduler`] fires, [`worker`] starts, [`execution`] is one run from start to end,
 //! [`finisher`] writes ends in batches, [`heartbeat`] keeps leases, [`rescuer`] picks up what dead workers left,
-//! [`notifier`] sends, [`housekeeping`] forgets.
+//! [`notifier`] sends, [`forwarder`] hands on events that were taken while the bus was away, [`housekeeping`] forgets.
 
 pub mod active;
 pub mod attempt;
 pub mod ending;
 pub mod execution;
 pub mod finisher;
+pub mod forwarder;
 pub mod heartbeat;
 pub mod held;
 pub mod housekeeping;
@@ -33,6 +34,7 @@ use crate::channel::Channels;
 use crate::engine::active::Active;
 use crate::engine::execution::Executions;
 use crate::engine::finisher::Finisher;
+use crate::engine::forwarder::Forwarder;
 use crate::engine::heartbeat::Heartbeat;
 use crate::engine::held::Held;
 use crate::engine::housekeeping::Housekeeping;
@@ -107,6 +109,7 @@ pub struct Engine {
     pub heartbeat: Arc<Heartbeat>,
     pub rescuer: Arc<Rescuer>,
     pub notifier: Arc<Notifier>,
+    pub forwarder: Arc<Forwarder>,
     pub housekeeping: Housekeeping,
     pub finisher: Finisher,
     active: Active,
@@ -147,6 +150,7 @@ impl Engine {
             heartbeat: Arc::new(Heartbeat::new(store.clone(), active.clone(), settings.lease())),
             rescuer: Arc::new(Rescuer::new(store.clone(), settings.lease())),
             notifier: Arc::new(Notifier::new(store.clone(), channels)),
+            forwarder: Arc::new(Forwarder::new(Arc::clone(&bus), store.clock().clone())),
             housekeeping: Housekeeping::new(store.clone(), bus, &settings),
             finisher,
             active,
@@ -180,6 +184,7 @@ impl Engine {
         let keeping = vec![
             looped.spawn(Arc::clone(&self.heartbeat), stop_all.clone()),
             looped.spawn(Arc::clone(&self.notifier), stop_all.clone()),
+            looped.spawn(Arc::clone(&self.forwarder), stop_all.clone()),
             finisher,
         ];
         Ok(Running { engine: self, stop_claiming, stop_all, claiming, keeping, housekeeping })

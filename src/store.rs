@@ -18,6 +18,7 @@ mod fires;
 mod hot;
 mod idempotency;
 mod lease;
+mod outbox;
 mod recipients;
 mod requests;
 mod rescue;

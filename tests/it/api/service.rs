@@ -12,6 +12,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
 use reveille::bus;
 use reveille::clock::Clock;
+use reveille::event::Event;
 use reveille::executor::hub::Hub;
 use reveille::executor::{Executor, Job, Registry};
 use reveille::http::server::Limits;
@@ -21,7 +22,7 @@ use reveille::invalid::Faults;
 use reveille::metrics::Metrics;
 use reveille::run::outcome::{Outcome, RunError};
 use reveille::secret::{Secret, SecretUrl};
-use reveille::store::{self, Store, StoredToken};
+use reveille::store::{self, Burial, Store, StoredDeadLetterFilter, StoredToken};
 use reveille::task::{Action, Known};
 use reveille::token::{TokenKind, TokenText};
 use reveille::vault::{self, Vault, WithoutKeys};
@@ -186,6 +187,22 @@ impl Api {
         };
         self.store.create_token(&token, None).await.expect("store a token");
         (token.id, text.expose().to_owned())
+    }
+
+    /// A dead letter of a tenant; answers its id.
+    pub async fn dead_letter(&self, tenant: &str, error: &str) -> String {
+        let fields = json!({
+            "specversion": "1.0", "tenantid": tenant, "id": format!("{:x}", fastrand::u64(..)), "source": "mail",
+            "type": "mail.new", "data": { "n": 1 },
+        });
+        let event = Event::try_from(fields).expect("an event");
+        self.store.publish_events(std::slice::from_ref(&event)).await.expect("published");
+        let until = self.clock.now() + TimeDelta::seconds(60);
+        let leased = self.store.lease_events(uuid::Uuid::nil(), until, 1).await.expect("leased").remove(0);
+        let burial = Burial { seq: leased.seq, event: Some(&event), body: &leased.body, error, deliveries: 5 };
+        self.store.bury_event(burial).await.expect("buried");
+        let filter = StoredDeadLetterFilter { limit: 1, ..StoredDeadLetterFilter::default() };
+        self.store.list_dead_letters(&only(tenant), &filter).await.expect("letters").remove(0).id.to_string()
     }
 
     /// Asks as the admin.
