@@ -29,6 +29,7 @@ mod events;
 mod fires;
 mod idempotency;
 mod lease;
+mod outbox;
 mod races;
 mod recipients;
 mod rescue;
