@@ -30,6 +30,7 @@ use crate::id::new_id;
 use crate::invalid::Faults;
 use crate::llm::Models;
 use crate::metrics::Metrics;
+use crate::poll::{Poller, Sources};
 use crate::store::{Store, StoredToken};
 use crate::task::Known;
 use crate::token::{Permission, TokenKind, TokenText};
@@ -106,6 +107,7 @@ pub async fn build(
     let mut tools = tool::builtin::all(&egress);
     tools.extend(extras.tools);
     let tools = Arc::new(tool::Registry::new(tools).map_err(anyhow::Error::msg)?);
+    let sources = Arc::new(Sources::new(&config.poll, &egress, Arc::clone(&tools), data_dir).map_err(under("/poll"))?);
     let agent = Agent { models, tools: Arc::clone(&tools), settings: config.react.clone() };
     let mut executors: Vec<Arc<dyn Executor>> = vec![Arc::new(Orchestrator::new(agent))];
     executors.extend(extras.executors);
@@ -113,14 +115,19 @@ pub async fn build(
     let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
     let bus = bus::open(&config.bus, &store).map_err(|why| under("/bus")(Faults::one("/url", why)))?;
     let bus: Arc<dyn Bus> = Arc::new(Counted::new(bus, &metrics));
-    let known = known(&executors, &channels);
+    let known = known(&executors, &channels, &sources);
+    let host = Arc::new(StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus)));
+    let poller = Poller::new(sources, host.clone(), clock.clone());
     let hub = Hub::new();
     let engine = Engine::new(engine::Parts {
         store: store.clone(),
         executors: executors.clone(),
         channels: channels.clone(),
-        host: Arc::new(StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus))),
         bus: Arc::clone(&bus),
+        max_deliveries: config.bus.max_deliveries,
+        host,
+        poller: poller.clone(),
+        polls_at_once: config.poll.max_concurrent,
         hub: hub.clone(),
         metrics: metrics.clone(),
         settings: config.engine.clone(),
@@ -133,6 +140,7 @@ pub async fn build(
         tools: tools.definitions().cloned().collect(),
         known,
         bus: Arc::clone(&bus),
+        poller,
         hub,
         metrics,
         settings: config.server.clone(),
@@ -223,11 +231,12 @@ async fn warn_of_bus(bus: &dyn Bus) {
 }
 
 /// What drafts of tasks may name.
-fn known(executors: &Registry, channels: &Channels) -> Known {
-    let executors = executors.clone();
+fn known(executors: &Registry, channels: &Channels, sources: &Arc<Sources>) -> Known {
+    let (executors, sources) = (executors.clone(), Arc::clone(sources));
     Known {
         channels: channels.names().into_iter().map(str::to_owned).collect(),
         check: Arc::new(move |name, action, faults: &mut Faults| executors.validate(name, action, faults)),
+        poll: Arc::new(move |tenant, poll, at, faults: &mut Faults| sources.check(tenant, poll, at, faults)),
     }
 }
 

@@ -6,6 +6,7 @@
 mod check;
 mod client;
 mod completions;
+mod condition;
 mod dead_letter;
 mod delivery;
 mod demo;
@@ -64,6 +65,9 @@ enum Command {
     /// See when a schedule fires; needs no service
     #[command(subcommand)]
     Schedule(schedule::Command),
+    /// Try a condition: poll once and see what its expressions say
+    #[command(subcommand)]
+    Condition(Box<condition::Command>),
     /// List, show, watch, cancel and retry runs
     #[command(subcommand)]
     Run(run::Command),
@@ -112,6 +116,7 @@ async fn act(command: Command, environment: &Environment, screen: &mut Screen) -
         Command::Demo(args) => demo::run(args, screen).await,
         Command::Task(command) => task::run(*command, environment, screen).await,
         Command::Schedule(command) => schedule::run(command, screen),
+        Command::Condition(command) => condition::run(*command, environment, screen).await,
         Command::Run(command) => run::run(command, environment, screen).await,
         Command::Event(command) => event::run(*command, environment, screen).await,
         Command::DeadLetter(command) => dead_letter::run(command, environment, screen).await,

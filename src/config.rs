@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use toml::Table;
 
 use crate::invalid::Faults;
-use crate::{agent, bus, channel, egress, engine, http, llm, store, telemetry, vault};
+use crate::{agent, bus, channel, egress, engine, http, llm, poll, store, telemetry, vault};
 
 pub use environment::Environment;
 pub use fault::ConfigError;
@@ -38,6 +38,7 @@ pub struct Config {
     pub vault: vault::Settings,
     pub channels: channel::Settings,
     pub egress: egress::Settings,
+    pub poll: poll::Settings,
     pub telemetry: telemetry::Settings,
 }
 

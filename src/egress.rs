@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, StatusCode};
+use chrono::{DateTime, Utc};
+use http::{HeaderMap, Method, StatusCode, header};
 use rustls_platform_verifier::BuilderVerifierExt;
 use serde::{Deserialize, Serialize};
 use url::Url;
@@ -170,6 +171,15 @@ impl Egress {
     }
 }
 
+/// Retry-After in seconds or as a date (RFC 9110, section 10.2.3); nonsense is nothing.
+pub fn retry_after(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
+    let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
+    match value.parse::<u64>() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        Err(_) => (DateTime::parse_from_rfc2822(value).ok()?.to_utc() - now).to_std().ok(),
+    }
+}
+
 /// A client for addresses from the operator's configuration (models, identity providers), which may be private. It
 /// takes no proxy from the environment and follows no redirect. `timeout` bounds a whole request, its body included.
 #[allow(clippy::disallowed_methods)] // the owner
@@ -203,4 +213,25 @@ fn tls() -> rustls::ClientConfig {
     };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn retry_after_is_read_as_seconds_or_as_a_date() {
+        let now: DateTime<Utc> = "2026-12-24T07:00:00Z".parse().unwrap();
+        let read = |value: &str| {
+            let headers = HeaderMap::from_iter([(header::RETRY_AFTER, HeaderValue::from_str(value).unwrap())]);
+            retry_after(&headers, now).map(|wait| wait.as_secs())
+        };
+        assert_eq!(read("120"), Some(120));
+        assert_eq!(read("Thu, 24 Dec 2026 07:01:30 GMT"), Some(90));
+        for nothing in ["", "-5", "soon", "1.5", "Thu, 24 Dec 2026 06:59:00 GMT"] {
+            assert_eq!(read(nothing), None, "{nothing}");
+        }
+    }
 }

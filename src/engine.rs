@@ -1,7 +1,8 @@
 //! The engine: services that turn instants into runs, and runs into ends. They meet everything else in the store.
 //!
 //! Every instance runs all of them; row locks, unique keys and lease tokens do what an election would. Reading order:
-//! [`service`] is the loop, [`scheduler`] fires, [`worker`] starts, [`execution`] is one run from start to end,
+//! [`service`] is the loop, [`scheduler`] fires, [`matcher`] and [`windows`] make runs of events, [`watcher`] polls,
+//! [`worker`] starts, [`execution`] is one run from start to end,
 //! [`finisher`] writes ends in batches, [`heartbeat`] keeps leases, [`rescuer`] picks up what dead workers left,
 //! [`notifier`] sends, [`forwarder`] hands on events that were taken while the bus was away, [`housekeeping`] forgets.
 
@@ -14,10 +15,13 @@ pub mod forwarder;
 pub mod heartbeat;
 pub mod held;
 pub mod housekeeping;
+pub mod matcher;
 pub mod notifier;
 pub mod rescuer;
 pub mod scheduler;
 pub mod service;
+pub mod watcher;
+pub mod windows;
 pub mod worker;
 
 use std::sync::Arc;
@@ -38,15 +42,19 @@ use crate::engine::forwarder::Forwarder;
 use crate::engine::heartbeat::Heartbeat;
 use crate::engine::held::Held;
 use crate::engine::housekeeping::Housekeeping;
+use crate::engine::matcher::Matcher;
 use crate::engine::notifier::Notifier;
 use crate::engine::rescuer::Rescuer;
 use crate::engine::scheduler::Scheduler;
+use crate::engine::watcher::Watcher;
+use crate::engine::windows::Windows;
 use crate::engine::worker::Worker;
 use crate::executor::Registry;
 use crate::executor::host::StoreHost;
 use crate::executor::hub::Hub;
 use crate::id::new_id;
 use crate::metrics::Metrics;
+use crate::poll::Poller;
 use crate::store::Store;
 
 /// `[engine]`
@@ -97,6 +105,12 @@ pub struct Parts {
     pub channels: Channels,
     pub host: Arc<StoreHost>,
     pub bus: Arc<dyn Bus>,
+    /// An entry of the bus that failed this often is put among the dead letters.
+    pub max_deliveries: u32,
+    /// Looks at what conditions watch.
+    pub poller: Poller,
+    /// Polls at the same time.
+    pub polls_at_once: usize,
     pub hub: Hub,
     pub metrics: Metrics,
     pub settings: Settings,
@@ -105,6 +119,9 @@ pub struct Parts {
 /// All services of one instance, built and not yet running: `start` loops them, tests tick them by hand.
 pub struct Engine {
     pub scheduler: Arc<Scheduler>,
+    pub matcher: Arc<Matcher>,
+    pub windows: Arc<Windows>,
+    pub watcher: Arc<Watcher>,
     pub worker: Arc<Worker>,
     pub heartbeat: Arc<Heartbeat>,
     pub rescuer: Arc<Rescuer>,
@@ -121,7 +138,19 @@ pub struct Engine {
 
 impl Engine {
     pub fn new(parts: Parts) -> Engine {
-        let Parts { store, executors, channels, host, bus, hub, metrics, settings } = parts;
+        let Parts {
+            store,
+            executors,
+            channels,
+            host,
+            bus,
+            max_deliveries,
+            poller,
+            polls_at_once,
+            hub,
+            metrics,
+            settings,
+        } = parts;
         let worker_id = new_id(store.clock().now());
         let active = Active::default();
         let held = Held::new(settings.max_concurrent_runs, settings.prefetch, active.clone());
@@ -138,6 +167,16 @@ impl Engine {
         );
         Engine {
             scheduler: Arc::new(Scheduler::new(store.clone(), Arc::clone(&held), worker_id, &metrics)),
+            matcher: Arc::new(Matcher::new(
+                store.clone(),
+                Arc::clone(&bus),
+                Arc::clone(&held),
+                worker_id,
+                max_deliveries,
+                &metrics,
+            )),
+            windows: Arc::new(Windows::new(store.clone(), Arc::clone(&held), worker_id)),
+            watcher: Arc::new(Watcher::new(store.clone(), poller, polls_at_once, &metrics)),
             worker: Arc::new(Worker::new(
                 store.clone(),
                 held,
@@ -178,6 +217,9 @@ impl Engine {
         let looped = service::Looped { clock: self.store.clock().clone(), metrics: self.metrics.clone() };
         let claiming = vec![
             looped.spawn(Arc::clone(&self.scheduler), stop_claiming.clone()),
+            looped.spawn(Arc::clone(&self.matcher), stop_claiming.clone()),
+            looped.spawn(Arc::clone(&self.windows), stop_claiming.clone()),
+            looped.spawn(Arc::clone(&self.watcher), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.worker), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.rescuer), stop_claiming.clone()),
         ];
@@ -207,6 +249,7 @@ impl Running {
         let Running { engine, stop_claiming, stop_all, claiming, keeping, housekeeping } = self;
         stop_claiming.cancel();
         futures::future::join_all(claiming).await;
+        engine.watcher.drain().await;
         if let Err(error) = engine.store.release_claims(engine.worker_id).await {
             tracing::warn!(%error, "claims could not be given back; they run out by themselves");
         }

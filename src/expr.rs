@@ -82,7 +82,7 @@ impl Language {
 }
 
 /// Values by name, converted once for any number of expressions.
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Variables {
     values: BTreeMap<&'static str, Arc<dyn Val>>,
     /// The longest list or object anywhere in the values: what a comprehension may have to walk.
@@ -108,6 +108,14 @@ impl Variables {
     /// An instant, which CEL calls a timestamp.
     pub fn set_instant(&mut self, name: &'static str, instant: chrono::DateTime<chrono::Utc>) {
         self.insert(name, cel::Value::Timestamp(instant.fixed_offset()));
+    }
+
+    /// These, and those of `more`.
+    pub fn and(&self, more: &Variables) -> Variables {
+        let mut both = self.clone();
+        both.values.extend(more.values.iter().map(|(name, value)| (*name, Arc::clone(value))));
+        both.longest = both.longest.max(more.longest);
+        both
     }
 
     fn insert(&mut self, name: &'static str, value: cel::Value) {

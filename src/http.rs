@@ -8,6 +8,7 @@
 
 pub mod auth;
 pub mod body;
+pub mod conditions;
 pub mod dead_letters;
 pub mod deliveries;
 pub mod error;
@@ -53,6 +54,7 @@ use crate::http::server::Limits;
 use crate::http::wrong_tokens::WrongTokens;
 use crate::invalid::Faults;
 use crate::metrics::Metrics;
+use crate::poll::Poller;
 use crate::secret::Secret;
 use crate::store::Store;
 use crate::task::Known;
@@ -115,6 +117,8 @@ pub struct Parts {
     /// What a task may name.
     pub known: Known,
     pub bus: Arc<dyn Bus>,
+    /// Tries conditions.
+    pub poller: Poller,
     /// Seals what is secret in recipients.
     pub vault: Vault,
     /// Who watches which run.
@@ -201,6 +205,7 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(tasks::run_task))
         .routes(routes!(tasks::backfill_task))
         .routes(routes!(schedules::preview_schedule))
+        .routes(routes!(conditions::test_condition))
         .routes(routes!(runs::list_runs))
         .routes(routes!(runs::get_run))
         .routes(routes!(runs::get_transcript))

@@ -16,7 +16,7 @@
 //! - [`clock`], [`id`], [`invalid`], [`retry`], [`secret`], [`token`]: no I/O of the product.
 //! - [`task`], [`trigger`], [`run`], [`approval`], [`notification`]: pure domain, data and transitions, no await.
 //! - [`store`]: the only place that knows a database.
-//! - [`egress`], [`vault`]; then [`llm`], [`tool`], [`channel`]: ports, a trait and a list each, one file per adapter.
+//! - [`egress`], [`vault`]; then [`llm`], [`tool`], [`channel`], [`poll`]: ports, a trait and a list each, one file per adapter.
 //! - [`agent`]: reasoning, no storage.
 //! - [`executor`]: how a run is executed.
 //! - [`engine`] and [`http`]: services, and the face; [`metrics`] beside both.
@@ -49,6 +49,7 @@ pub mod invalid;
 pub mod llm;
 pub mod metrics;
 pub mod notification;
+pub mod poll;
 pub mod retry;
 pub mod run;
 pub mod secret;

@@ -8,9 +8,12 @@
 #[macro_use]
 mod db;
 mod changes;
+mod closing;
+mod conditions;
 mod connect;
 mod dead_letters;
 mod deliveries;
+mod event_index;
 mod events;
 mod examine;
 mod failing;
@@ -18,6 +21,7 @@ mod fires;
 mod hot;
 mod idempotency;
 mod lease;
+mod matching;
 mod outbox;
 mod recipients;
 mod requests;
@@ -30,19 +34,24 @@ mod text;
 mod tokens;
 mod transcript;
 mod wake;
+mod windows;
 
 use crate::clock::Clock;
 use crate::store::db::Db;
 use crate::store::wake::Hints;
 
+pub use closing::{Held, Release};
+pub use conditions::{PollClaim, Recorded};
 pub use connect::{OpenError, ServerFacts, Settings};
 pub use dead_letters::{Burial, StoredDeadLetter, StoredDeadLetterFilter};
 pub use deliveries::DeliveryFilter;
+pub use event_index::{EVENT_SHARDS, EventTask, EventTaskChanges, event_shard};
 pub use events::{EventBacklog, EventFilter, LeasedEvent};
 pub use examine::{Examined, SqliteFile, examine, sqlite_version};
 pub use fires::{FireDue, Fired};
 pub use idempotency::{Answer, Idempotency};
 pub use lease::{Again, Beat, Blocked, CLAIM_MARGIN, Claim, Finish, Lease, StartedRun, Starts};
+pub use matching::{EventsFired, EventsRecorded, FireEvents, Match};
 pub use recipients::StoredRecipient;
 pub use requests::Cancelled;
 pub use rescue::Stranded;

@@ -13,7 +13,7 @@ use crate::id::Tenant;
 use crate::invalid::InvalidSpec;
 use crate::trigger::{Next, Trigger};
 
-pub use draft::{ActionCheck, DEFAULT_EXECUTOR, DEFAULT_TIMEOUT, Known};
+pub use draft::{ActionCheck, DEFAULT_EXECUTOR, DEFAULT_TIMEOUT, Known, PollCheck};
 pub use view::{LastRun, TaskView};
 
 /// Longest name of a task, in characters.
@@ -183,7 +183,8 @@ pub struct Task {
     pub anchor_at: DateTime<Utc>,
     /// Nothing before this instant is ever caught up: creation, last edit of the trigger, last resume.
     pub active_since: DateTime<Utc>,
-    /// When the next fire is recorded for; none while the last one is recorded and about to run.
+    /// When the next fire is recorded for, or a condition is polled next; none while the last fire is recorded and
+    /// about to run.
     pub next_fire_at: Option<DateTime<Utc>>,
     /// Runs that were recorded to run, automatic or asked for, one included that was then skipped for overlap. Instants
     /// that were recorded as skipped when they fell due are not counted.

@@ -5,10 +5,12 @@
 //!
 //! Reading order: [`schedule`] is what an owner wrote, [`form`] reads it from JSON with all its faults, [`timetable`]
 //! is its compiled form over [`cron`], [`interval`], [`once`] and [`rrule`]; [`zone`] turns wall time into instants;
-//! [`catch_up`] decides what is recorded for a task that is due.
+//! [`catch_up`] decides what is recorded for a task that is due. [`condition`] is the kind that polls.
 
 pub mod catch_up;
+pub mod condition;
 pub mod cron;
+pub mod event;
 pub mod exclusion;
 pub mod form;
 pub mod interval;
@@ -29,19 +31,23 @@ use crate::invalid::{Faults, InvalidSpec, did_you_mean};
 use crate::run::Missed;
 
 pub use catch_up::{Due, Next, Plan, PlannedFire, Skip};
+pub use condition::Condition;
+pub use event::EventTrigger;
 pub use policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
 pub use schedule::{Schedule, When};
 pub use timetable::Timetable;
 pub use zone::zone_database_version;
 
 /// The kinds there are, as written in `type`.
-pub const KINDS: &[&str] = &["schedule"];
+pub const KINDS: &[&str] = &["schedule", "event", "condition"];
 
 /// What makes a task fire.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Trigger {
     Schedule(Schedule),
+    Event(Box<EventTrigger>),
+    Condition(Condition),
 }
 
 impl Trigger {
@@ -54,6 +60,10 @@ impl Trigger {
         };
         match fields.get("type").map(Value::as_str) {
             Some(Some("schedule")) => form::read(fields, pointer, now, faults).map(Trigger::Schedule),
+            Some(Some("event")) => {
+                event::form::read(fields, pointer, faults).map(|read| Trigger::Event(Box::new(read)))
+            }
+            Some(Some("condition")) => condition::form::read(fields, pointer, now, faults).map(Trigger::Condition),
             Some(Some(other)) => {
                 let hint = did_you_mean(other, KINDS.iter().copied());
                 faults.add(
@@ -77,6 +87,8 @@ impl Trigger {
     pub fn kind(&self) -> &'static str {
         match self {
             Trigger::Schedule(_) => "schedule",
+            Trigger::Event(_) => "event",
+            Trigger::Condition(_) => "condition",
         }
     }
 
@@ -84,13 +96,17 @@ impl Trigger {
     pub fn anchor(&self, created_at: DateTime<Utc>) -> Result<DateTime<Utc>, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.anchor(created_at),
+            Trigger::Event(_) => Ok(created_at),
+            Trigger::Condition(_) => Ok(created_at),
         }
     }
 
-    /// What a new, edited or resumed task waits for; `None`: no instant.
+    /// What a new, edited or resumed task waits for, a fire or a poll; `None`: no instant.
     pub fn first(&self, task_id: Uuid, anchor: DateTime<Utc>, now: DateTime<Utc>) -> Result<Option<Next>, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.first(task_id, anchor, now),
+            Trigger::Event(_) => Ok(None),
+            Trigger::Condition(condition) => condition.first(task_id, now),
         }
     }
 
@@ -107,6 +123,8 @@ impl Trigger {
                 let has = timetable.next_after(nominal - timetable::TICK) == Some(nominal);
                 Ok(has.then(|| (timetable.with_run_at(task_id, nominal), timetable.excludes(nominal))))
             }
+            Trigger::Event(_) => Ok(None),
+            Trigger::Condition(_) => Ok(None),
         }
     }
 
@@ -114,6 +132,8 @@ impl Trigger {
     pub fn plan(&self, due: &Due, now: DateTime<Utc>, until: DateTime<Utc>) -> Result<Plan, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.plan(due, now, until),
+            Trigger::Event(_) => Err(no_instants("event")),
+            Trigger::Condition(_) => Err(no_instants("condition")),
         }
     }
 
@@ -130,6 +150,8 @@ impl Trigger {
                 let to = timetable.last_before(now, from);
                 Ok(to.map(|to| timetable.range(from, to)))
             }
+            Trigger::Event(_) => Ok(None),
+            Trigger::Condition(_) => Ok(None),
         }
     }
 
@@ -142,6 +164,8 @@ impl Trigger {
     ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.preview(from, anchor, count),
+            Trigger::Event(_) => Err(no_instants("event")),
+            Trigger::Condition(_) => Err(no_instants("condition")),
         }
     }
 
@@ -155,6 +179,8 @@ impl Trigger {
     ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.between(from, to, anchor, limit),
+            Trigger::Event(_) => Err(no_instants("event")),
+            Trigger::Condition(_) => Err(no_instants("condition")),
         }
     }
 
@@ -162,6 +188,8 @@ impl Trigger {
     pub fn catches_up_on_resume(&self) -> bool {
         match self {
             Trigger::Schedule(schedule) => schedule.on_resume == OnResume::CatchUp,
+            Trigger::Event(_) => false,
+            Trigger::Condition(_) => false,
         }
     }
 
@@ -169,15 +197,37 @@ impl Trigger {
     pub fn catches_all_up(&self) -> bool {
         match self {
             Trigger::Schedule(schedule) => schedule.catch_up == CatchUp::All,
+            Trigger::Event(_) => false,
+            Trigger::Condition(_) => false,
         }
     }
 
     /// Whether a task without a next instant has come to its end.
     pub fn ends_without_instant(&self) -> bool {
         match self {
-            Trigger::Schedule(_) => true,
+            Trigger::Schedule(_) | Trigger::Condition(_) => true,
+            Trigger::Event(_) => false,
         }
     }
+
+    /// Whether its `due` row holds instants that fire, which a change of the task must not lose. Those of a condition
+    /// are polls: one that is not done is no fire that is missed.
+    pub fn fires_by_the_clock(&self) -> bool {
+        matches!(self, Trigger::Schedule(_))
+    }
+
+    pub fn condition(&self) -> Option<&Condition> {
+        match self {
+            Trigger::Condition(condition) => Some(condition),
+            _ => None,
+        }
+    }
+}
+
+/// Asked of a trigger that does not go by the clock.
+fn no_instants(kind: &str) -> InvalidSpec {
+    let message = format!("is `{kind}`: only a schedule has instants that can be told ahead");
+    InvalidSpec { pointer: "/trigger/type".into(), message }
 }
 
 fn known() -> String {

@@ -67,7 +67,8 @@ create table event_tasks (
     task_id         uuid primary key,
     shard           integer not null,
     version         bigint not null,
-    live            boolean not null
+    live            boolean not null,
+    changed_at      timestamptz not null
 );
 create index event_tasks_changes on event_tasks (shard, version);
 
@@ -81,6 +82,7 @@ create table windows (
     opened_at       timestamptz not null,
     closes_at       timestamptz,
     events          integer not null,
+    bytes           bigint not null default 0,
     -- held events that are released: `run` or `drop`
     release         text,
     unique (task_id, kind, key)
@@ -124,6 +126,8 @@ create index dedups_age on dedups (expires_at);
 create table condition_state (
     task_id         uuid primary key,
     version         bigint not null,
+    -- fires counted so far: their keys are never used twice, whatever becomes of the body
+    edges           bigint not null,
     body            jsonb not null,
     updated_at      timestamptz not null
 );

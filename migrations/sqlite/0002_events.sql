@@ -67,7 +67,8 @@ create table event_tasks (
     task_id         blob primary key,
     shard           integer not null,
     version         integer not null,
-    live            integer not null
+    live            integer not null,
+    changed_at      text not null
 );
 create index event_tasks_changes on event_tasks (shard, version);
 
@@ -81,6 +82,7 @@ create table windows (
     opened_at       text not null,
     closes_at       text,
     events          integer not null,
+    bytes           integer not null default 0,
     -- held events that are released: `run` or `drop`
     release         text,
     unique (task_id, kind, key)
@@ -124,6 +126,8 @@ create index dedups_age on dedups (expires_at);
 create table condition_state (
     task_id         blob primary key,
     version         integer not null,
+    -- fires counted so far: their keys are never used twice, whatever becomes of the body
+    edges           integer not null,
     body            text not null,
     updated_at      text not null
 );

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, Message, Receipt};
-use crate::egress::{Egress, EgressError, Request, Response};
+use crate::egress::{Egress, EgressError, Request, Response, retry_after};
 use crate::invalid::Faults;
 use crate::notification::WebhookAddress;
 use crate::notification::recipient::signing_keys;
@@ -166,15 +166,6 @@ fn judge_status(status: StatusCode, retry_after: Option<Duration>) -> Result<Rec
     }
 }
 
-/// Retry-After in seconds or as a date (RFC 9110, section 10.2.3); nonsense is nothing.
-fn retry_after(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
-    let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
-    match value.parse::<u64>() {
-        Ok(seconds) => Some(Duration::from_secs(seconds)),
-        Err(_) => (DateTime::parse_from_rfc2822(value).ok()?.to_utc() - now).to_std().ok(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,20 +204,6 @@ mod tests {
                 _ => "Rejected",
             };
             assert_eq!(meaning(code), expected, "{code}");
-        }
-    }
-
-    #[test]
-    fn retry_after_is_read_as_seconds_or_as_a_date() {
-        let now: DateTime<Utc> = "2026-12-24T07:00:00Z".parse().unwrap();
-        let read = |value: &str| {
-            let headers = HeaderMap::from_iter([(header::RETRY_AFTER, HeaderValue::from_str(value).unwrap())]);
-            retry_after(&headers, now).map(|wait| wait.as_secs())
-        };
-        assert_eq!(read("120"), Some(120));
-        assert_eq!(read("Thu, 24 Dec 2026 07:01:30 GMT"), Some(90));
-        for nothing in ["", "-5", "soon", "1.5", "Thu, 24 Dec 2026 06:59:00 GMT"] {
-            assert_eq!(read(nothing), None, "{nothing}");
         }
     }
 

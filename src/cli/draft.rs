@@ -63,6 +63,42 @@ pub struct TriggerArgs {
     waiting_counts: Option<bool>,
 }
 
+/// What a condition watches, every `--interval`.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "When something is so")]
+pub struct ConditionArgs {
+    /// Address to poll, every `--interval`
+    #[arg(long, value_name = "URL", conflicts_with = "poll")]
+    poll_url: Option<String>,
+    /// What to poll instead, a JSON object with `http`, `tool`, `sql` or `redis`
+    #[arg(long, value_name = "JSON", value_parser = json_object)]
+    poll: Option<Map<String, Value>>,
+    /// What must be true, in CEL over `value`, `previous`, `now` and `task`
+    #[arg(long, value_name = "CEL")]
+    expression: Option<String>,
+    /// Which polls fire: on_true, every_time, on_change
+    #[arg(long, value_name = "RULE")]
+    fire: Option<String>,
+    /// With on_change: what is compared, in CEL [default: the whole value]
+    #[arg(long, value_name = "CEL")]
+    watch: Option<String>,
+    /// What must be true, the expression being false, before it fires again
+    #[arg(long, value_name = "CEL")]
+    reset: Option<String>,
+    /// How long the expression must have been true
+    #[arg(long, value_name = "LENGTH")]
+    hold_for: Option<String>,
+    /// No other fire for this long after one
+    #[arg(long, value_name = "LENGTH")]
+    cooldown: Option<String>,
+    /// Longest time of one poll [default: 10s]
+    #[arg(long, value_name = "LENGTH")]
+    poll_timeout: Option<String>,
+    /// Tell the owner after so many failing polls in a row [default: 3]
+    #[arg(long, value_name = "N")]
+    failure_notice_after: Option<u32>,
+}
+
 /// What a task does, and how.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "What")]
@@ -129,6 +165,30 @@ impl TriggerArgs {
         }
         set(trigger, "waiting_counts", self.waiting_counts);
         set(trigger, "exclude", Some(&self.exclude).filter(|dates| !dates.is_empty()));
+    }
+}
+
+impl ConditionArgs {
+    /// Writes what was typed into a trigger; with something to poll it becomes a condition.
+    pub fn write_into(&self, trigger: &mut Map<String, Value>) {
+        let poll = self.poll_url.as_ref().map(|url| json!({ "http": { "url": url } }));
+        let poll = poll.or_else(|| self.poll.clone().map(Value::Object));
+        if poll.is_some() {
+            trigger.insert("type".into(), json!("condition"));
+        }
+        set(trigger, "poll", poll);
+        for (key, text) in [
+            ("expression", &self.expression),
+            ("fire", &self.fire),
+            ("watch", &self.watch),
+            ("reset", &self.reset),
+            ("hold_for", &self.hold_for),
+            ("cooldown", &self.cooldown),
+            ("timeout", &self.poll_timeout),
+        ] {
+            set(trigger, key, text.as_ref());
+        }
+        set(trigger, "failure_notice_after", self.failure_notice_after);
     }
 }
 
@@ -226,6 +286,8 @@ mod tests {
         #[command(flatten)]
         trigger: TriggerArgs,
         #[command(flatten)]
+        condition: ConditionArgs,
+        #[command(flatten)]
         spec: SpecArgs,
     }
 
@@ -233,6 +295,7 @@ mod tests {
         let typed = Typed::parse_from([&["task"], typed].concat());
         let mut task = base.as_object().unwrap().clone();
         typed.trigger.write_into(object_in(&mut task, "trigger"));
+        typed.condition.write_into(object_in(&mut task, "trigger"));
         typed.spec.write_into(&mut task);
         Value::Object(task)
     }
@@ -299,6 +362,31 @@ mod tests {
         assert_eq!(written(base.clone(), &typed)["trigger"], expected);
         let taken_back = written(base, &["--rrule=FREQ=DAILY", "--waiting-counts=false"]);
         assert_eq!(taken_back["trigger"]["waiting_counts"], json!(false));
+    }
+
+    #[test]
+    fn every_field_of_a_condition_can_be_typed() {
+        let typed = [
+            "--poll-url=https://example.org/price",
+            "--interval=30m",
+            "--expression=value.price < 500",
+            "--fire=on_true",
+            "--watch=value.status",
+            "--reset=value.price > 550",
+            "--hold-for=10m",
+            "--cooldown=6h",
+            "--poll-timeout=5s",
+            "--failure-notice-after=4",
+        ];
+        let expected = json!({
+            "type": "condition", "poll": { "http": { "url": "https://example.org/price" } }, "interval": "30m",
+            "expression": "value.price < 500", "fire": "on_true", "watch": "value.status", "reset": "value.price > 550",
+            "hold_for": "10m", "cooldown": "6h", "timeout": "5s", "failure_notice_after": 4
+        });
+        let base = json!({ "trigger": { "type": "schedule" } });
+        assert_eq!(written(base.clone(), &typed)["trigger"], expected);
+        let other = written(base, &[r#"--poll={"redis":{"source":"s","key":"k"}}"#, "--interval=1m"]);
+        assert_eq!(other["trigger"]["poll"], json!({ "redis": { "source": "s", "key": "k" } }));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::client::ServiceArgs;
-use super::draft::{self, SpecArgs, TaskFile, TriggerArgs};
+use super::condition::state_of;
+use super::draft::{self, ConditionArgs, SpecArgs, TaskFile, TriggerArgs};
 use super::run::{follow, print_run};
 use super::screen::{Screen, Tone, text_of, time_of};
 use crate::cli::Client;
@@ -22,7 +23,7 @@ pub enum Command {
     /// Stop firing until resumed
     Pause(OneArgs),
     /// Fire again, from now on
-    Resume(OneArgs),
+    Resume(ResumeArgs),
     /// Run a task now, whatever its schedule says
     Run(RunArgs),
     /// Run a task for each instant of a past range
@@ -32,7 +33,12 @@ pub enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(group(clap::ArgGroup::new("source").required(true).args(["file", "cron", "interval", "at", "rrule"])))]
+#[command(
+    group(clap::ArgGroup::new("when").required(true).multiple(true)
+        .args(["file", "cron", "interval", "at", "rrule", "source", "event_type"])),
+    group(clap::ArgGroup::new("schedule").args(["file", "cron", "interval", "at", "rrule"])),
+    group(clap::ArgGroup::new("event").multiple(true).args(["source", "event_type"]).conflicts_with("schedule")),
+)]
 pub struct CreateArgs {
     /// The task in JSON or YAML; `-` is standard input
     #[arg(long, value_name = "FILE")]
@@ -43,7 +49,48 @@ pub struct CreateArgs {
     #[command(flatten)]
     trigger: TriggerArgs,
     #[command(flatten)]
+    event: EventArgs,
+    #[command(flatten)]
+    condition: ConditionArgs,
+    #[command(flatten)]
     spec: SpecArgs,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+/// For tasks that events fire.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "When an event comes")]
+pub struct EventArgs {
+    /// Fire on events of this source; `*` at the end stands for anything
+    #[arg(long, value_name = "SOURCE")]
+    source: Option<String>,
+    /// Fire on events of this type; `*` at the end stands for anything
+    #[arg(long, value_name = "TYPE")]
+    event_type: Option<String>,
+    /// Only where this CEL expression over `event` and `task` is true
+    #[arg(long, value_name = "CEL", requires = "event")]
+    filter: Option<String>,
+}
+
+impl EventArgs {
+    /// The beginning of a trigger: of events where one was typed, else of a schedule.
+    fn trigger(&self) -> Value {
+        let kind = if self.source.is_some() || self.event_type.is_some() { "event" } else { "schedule" };
+        let typed = [("source", &self.source), ("event_type", &self.event_type), ("filter", &self.filter)];
+        let typed = typed.into_iter().filter_map(|(name, text)| Some((name.to_owned(), json!(text.as_ref()?))));
+        Value::Object(typed.chain([("type".to_owned(), json!(kind))]).collect())
+    }
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ResumeArgs {
+    /// Id of the task
+    #[arg(value_name = "TASK")]
+    id: String,
+    /// Do not run the events that it has held while it was paused
+    #[arg(long)]
+    drop_held: bool,
     #[command(flatten)]
     service: ServiceArgs,
 }
@@ -56,7 +103,7 @@ pub struct ListArgs {
     /// Only these: active, paused, disabled, completed
     #[arg(long)]
     status: Option<String>,
-    /// Only those of this kind of trigger: schedule
+    /// Only those of this kind of trigger: schedule, event, condition
     #[arg(long, value_name = "KIND")]
     trigger_type: Option<String>,
     /// Only those whose name holds this
@@ -85,6 +132,8 @@ pub struct UpdateArgs {
     id: String,
     #[command(flatten)]
     trigger: TriggerArgs,
+    #[command(flatten)]
+    condition: ConditionArgs,
     #[command(flatten)]
     spec: SpecArgs,
     #[command(flatten)]
@@ -127,8 +176,8 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         Command::List(args) => list(args, environment, screen).await,
         Command::Show(args) => show(args, environment, screen).await,
         Command::Update(args) => update(args, environment, screen).await,
-        Command::Pause(args) => set_status(args, "pause", environment, screen).await,
-        Command::Resume(args) => set_status(args, "resume", environment, screen).await,
+        Command::Pause(args) => pause(args, environment, screen).await,
+        Command::Resume(args) => resume(args, environment, screen).await,
         Command::Run(args) => run_now(args, environment, screen).await,
         Command::Backfill(args) => backfill(args, environment, screen).await,
         Command::Delete(args) => delete(args, environment, screen).await,
@@ -138,13 +187,14 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let mut task = match &args.file {
         Some(file) => draft::read_file(file)?,
-        None => Map::from_iter([("trigger".to_owned(), json!({ "type": "schedule" }))]),
+        None => Map::from_iter([("trigger".to_owned(), args.event.trigger())]),
     };
     if let Some(tenant) = &args.tenant {
         task.insert("tenant_id".into(), json!(tenant));
     }
     if let Some(trigger) = task.get_mut("trigger").and_then(Value::as_object_mut) {
         args.trigger.write_into(trigger);
+        args.condition.write_into(trigger);
     }
     args.spec.write_into(&mut task);
     let created = Client::new(&args.service, environment)?.post(&["v1", "tasks"], &Value::Object(task)).await?;
@@ -187,6 +237,7 @@ async fn update(args: UpdateArgs, environment: &Environment, screen: &mut Screen
     let mut task = stored.as_object().cloned().unwrap_or_default();
     if let Some(trigger) = task.get_mut("trigger").and_then(Value::as_object_mut) {
         args.trigger.write_into(trigger);
+        args.condition.write_into(trigger);
     }
     args.spec.write_into(&mut task);
     let mut changes: Map<String, Value> =
@@ -201,9 +252,16 @@ async fn update(args: UpdateArgs, environment: &Environment, screen: &mut Screen
     print_task(&updated, args.service.json, screen)
 }
 
-async fn set_status(args: OneArgs, verb: &str, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+async fn pause(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?;
-    let task = client.post(&["v1", "tasks", &args.id, verb], &json!({})).await?;
+    let task = client.post(&["v1", "tasks", &args.id, "pause"], &json!({})).await?;
+    print_task(&task, args.service.json, screen)
+}
+
+async fn resume(args: ResumeArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let client = Client::new(&args.service, environment)?;
+    let body = if args.drop_held { json!({ "held": "drop" }) } else { json!({}) };
+    let task = client.post(&["v1", "tasks", &args.id, "resume"], &body).await?;
     print_task(&task, args.service.json, screen)
 }
 
@@ -251,24 +309,38 @@ fn print_task(task: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Resul
         (status, reason) => format!("{status} ({reason})"),
     };
     let tone = if task["status"] == "active" { Tone::Good } else { Tone::Notable };
-    screen.facts(&[
+    let when = match &task["condition"] {
+        Value::Null => vec![("next fire", time_of(&task["next_fire_at"]))],
+        condition => state_of(condition),
+    };
+    let mut facts = vec![
         ("id", text_of(&task["id"])),
         ("tenant", text_of(&task["tenant_id"])),
         ("name", text_of(&task["name"])),
         ("status", screen.tone(tone, status)),
         ("trigger", trigger_of(&task["trigger"])),
-        ("next fire", time_of(&task["next_fire_at"])),
+    ];
+    facts.extend(when);
+    facts.extend([
         ("runs", text_of(&task["run_count"])),
         ("last run", last_run_of(&task["last_run"])),
         ("executor", text_of(&task["executor"])),
         ("instruction", text_of(&task["action"]["instruction"])),
         ("output", output_of(task)),
-    ])?;
-    Ok(())
+    ]);
+    Ok(screen.facts(&facts)?)
 }
 
-/// `cron 0 8 * * * Asia/Shanghai`
+/// `cron 0 8 * * * Asia/Shanghai`, `every 30m: value.price < 500`
 fn trigger_of(trigger: &Value) -> String {
+    if trigger["type"] == "event" {
+        let part = |name: &str| trigger[name].as_str().unwrap_or("*").to_owned();
+        return format!("event {} {}", part("source"), part("event_type"));
+    }
+    if trigger["type"] == "condition" {
+        let asks = ["expression", "watch"].iter().find_map(|key| trigger[key].as_str()).unwrap_or("any change");
+        return format!("every {}: {asks}", text_of(&trigger["interval"]));
+    }
     let kinds = ["cron", "interval", "at", "rrule"];
     let when = kinds.iter().find_map(|kind| Some(format!("{kind} {}", trigger[kind].as_str()?)));
     let zone = trigger["timezone"].as_str().filter(|zone| *zone != "UTC").unwrap_or_default();

@@ -12,6 +12,7 @@ use futures::future::BoxFuture;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::bus::BusError;
 use crate::clock::{Clock, signed};
 use crate::metrics::Metrics;
 use crate::retry::full_jitter;
@@ -33,6 +34,8 @@ pub enum Next {
 pub enum TickError {
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error(transparent)]
+    Bus(#[from] BusError),
     #[error("the database's clock is not known well enough to claim anything")]
     ClockUnknown,
     #[error("no answer from the database within {0:?}")]

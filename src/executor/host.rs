@@ -136,7 +136,7 @@ impl StoreHost {
 fn brief(task: &Task) -> Value {
     json!({
         "id": task.id, "name": task.name, "status": task.status, "trigger": task.spec.trigger,
-        "instruction": task.spec.action.instruction, "next_fire_at": task.next_fire_at,
+        "instruction": task.spec.action.instruction, "next_fire_at": task.fires_at(),
     })
 }
 

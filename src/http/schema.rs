@@ -19,7 +19,9 @@ use crate::tool::ToolStatus;
 pub use event::{CloudEvent, DeadLetterChoice, NewEvent};
 pub use recipient::{NewRecipient, Recipient};
 pub use run::{Entry, Run};
-pub use task::{BackfillRange, NewTask, Pause, PreviewRequest, RunNow, Task, TaskPatch};
+pub use task::{
+    BackfillRange, ConditionTest, ExpressionPart, NewTask, Pause, PreviewRequest, Resume, RunNow, Task, TaskPatch,
+};
 
 /// What is to be tried.
 #[derive(Serialize, ToSchema)]

@@ -1,5 +1,7 @@
 //! Tasks over HTTP: create, read, change, pause, run, backfill, delete.
 
+use std::collections::HashMap;
+
 use axum::Json;
 use axum::extract::State as Held;
 use axum::http::{StatusCode, header};
@@ -18,13 +20,14 @@ use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::runs::RunView;
 use crate::http::schema;
-use crate::id;
+use crate::id::{self, Scope};
 use crate::invalid::Faults;
 use crate::store::{StoreError, TaskFilter};
 use crate::task::change::TaskChange;
 use crate::task::{Draft, LastRun, Task, TaskStatus, TaskView};
 use crate::token::Permission;
 use crate::trigger;
+use crate::trigger::condition::ConditionState;
 
 /// How often an edit without a version is tried against edits of others.
 const EDITS: usize = 5;
@@ -94,9 +97,11 @@ pub async fn list_tasks(
     let tasks = page.items(state.store.list_tasks(&scope, &filter).await?, |task| task.id);
     let ids: Vec<Uuid> = tasks.items.iter().map(|task| task.id).collect();
     let runs = state.store.last_runs(&scope, &ids).await?;
+    let states = condition_states(&state, &scope, &tasks.items).await?;
+    let now = state.clock.now();
     Ok(Json(tasks.map(|task| {
         let last = runs.iter().find(|run| run.task_id == Some(task.id));
-        task.view(last.map(LastRun::of))
+        task.view_with(last.map(LastRun::of), states.get(&task.id).unwrap_or(&ConditionState::default()), now)
     })))
 }
 
@@ -192,18 +197,26 @@ pub async fn pause_task(Held(state): Held<State>, caller: Caller, id: Id, body: 
 
 /// Resume a task
 ///
-/// What it missed while it was paused is not caught up, unless its trigger says so.
+/// What it missed while it was paused is not caught up, unless its trigger says so. Events that it has held run, or are
+/// dropped.
 #[utoipa::path(post, path = "/v1/tasks/{id}/resume", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("id" = Uuid, Path),
-        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), responses((status = 200, body = schema::Task)))]
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Resume>,
+    responses((status = 200, body = schema::Task)))]
 pub async fn resume_task(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
     caller.may(Permission::TasksWrite)?;
     let id = id.of("task")?;
     if let Some(replay) = body.replay(&state, &caller).await? {
         return Ok(replay);
     }
-    only(&body.json_or_nothing()?, &[])?;
-    let changed = state.store.change_task(&caller.scope, id, &TaskChange::Resume).await;
+    let value = body.json_or_nothing()?;
+    only(&value, &["held"])?;
+    let change = match value.get("held").map(Value::as_str) {
+        None | Some(Some("run")) => TaskChange::Resume,
+        Some(Some("drop")) => TaskChange::ResumeDropping,
+        Some(_) => return Err(ApiError::invalid("/held", "must be `run` or `drop`")),
+    };
+    let changed = state.store.change_task(&caller.scope, id, &change).await;
     let Json(view) = shown(&state, &caller, &changed.map_err(missing)?).await?;
     body.settled(&state, &caller, StatusCode::OK, &view).await
 }
@@ -264,7 +277,20 @@ pub async fn backfill_task(Held(state): Held<State>, caller: Caller, id: Id, bod
 /// The task as it is shown, with its newest run.
 async fn shown(state: &State, caller: &Caller, task: &Task) -> Result<Json<TaskView>, ApiError> {
     let runs = state.store.last_runs(&caller.scope, &[task.id]).await?;
-    Ok(Json(task.view(runs.first().map(LastRun::of))))
+    let states = condition_states(state, &caller.scope, std::slice::from_ref(task)).await?;
+    let condition = states.get(&task.id).cloned().unwrap_or_default();
+    Ok(Json(task.view_with(runs.first().map(LastRun::of), &condition, state.clock.now())))
+}
+
+/// Where the conditions among these tasks stand.
+async fn condition_states(
+    state: &State,
+    scope: &Scope,
+    tasks: &[Task],
+) -> Result<HashMap<Uuid, ConditionState>, ApiError> {
+    let conditions = tasks.iter().filter(|task| task.spec.trigger.condition().is_some());
+    let ids: Vec<Uuid> = conditions.map(|task| task.id).collect();
+    Ok(state.store.condition_states(scope, &ids).await?)
 }
 
 fn missing(error: StoreError) -> ApiError {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::notification::Recipient;
-use crate::task::Output;
+use crate::task::{Output, Task};
 
 /// Waits before the second, third, … attempt: `engine.md`, "Policies". After the last the delivery fails.
 pub const BACKOFF: [Duration; 6] = [
@@ -261,6 +261,35 @@ impl NewDelivery {
             kind,
             subject: None,
             text: None,
+        })
+    }
+}
+
+impl NewDelivery {
+    /// Something about a task that its owner is told, even where its results are told to nobody; `None` where there is
+    /// no way to.
+    pub fn notice(
+        task: &Task,
+        recipient: Option<&Recipient>,
+        dedupe_key: String,
+        (subject, text): (String, String),
+    ) -> Option<NewDelivery> {
+        let output = match &task.spec.output {
+            Output::Nobody => &Output::RecipientOrder,
+            told => told,
+        };
+        let order = channels(output, recipient);
+        let (first, rest) = order.split_first()?;
+        Some(NewDelivery {
+            tenant_id: task.tenant_id.clone(),
+            recipient: task.tenant_id.clone(),
+            channel: first.clone(),
+            fallback: rest.to_vec(),
+            dedupe_key,
+            run_id: None,
+            kind: Kind::Notice,
+            subject: Some(subject),
+            text: Some(text),
         })
     }
 }

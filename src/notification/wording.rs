@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::notification::{Delivery, Kind};
 use crate::run::{Run, RunState};
+use crate::trigger::condition::Failing;
 
 /// Longest subject, in characters.
 const SUBJECT_LENGTH: usize = 200;
@@ -59,6 +60,22 @@ pub fn paused(task_name: &str, failures: u32) -> (String, String) {
         "The task \"{task_name}\" failed {failures} times in a row and is paused now. It fires again once it is resumed."
     );
     (format!("Paused: {task_name}"), text)
+}
+
+/// Subject and text of the notice that what a condition polls keeps failing.
+pub fn poll_failing(task_name: &str, failing: &Failing) -> (String, String) {
+    let text = format!(
+        "What the task \"{task_name}\" polls has failed {} times in a row: {}. It is polled on, less often; it does not \
+         fire meanwhile, and you will hear when it answers again.",
+        failing.count, failing.error.message
+    );
+    (format!("Failing: {task_name}"), text)
+}
+
+/// Subject and text of the notice that it answers again.
+pub fn poll_recovered(task_name: &str, failing: &Failing) -> (String, String) {
+    let text = format!("What the task \"{task_name}\" polls answers again, after {} failing polls.", failing.count);
+    (format!("Well again: {task_name}"), text)
 }
 
 fn literal(delivery: &Delivery, name: &str) -> (String, String) {

@@ -8,14 +8,17 @@ use uuid::Uuid;
 
 use crate::id::{Scope, first_id};
 use crate::notification::NewDelivery;
+use crate::store::closing::{RELEASE, Release};
+use crate::store::conditions::{asks_anew, begin_anew};
+use crate::store::event_index::{index_event_task, is_indexed};
 use crate::store::hot::Hot;
 use crate::store::requests::enqueue;
 use crate::store::runs::{NewRun, insert_run, key_instant};
 use crate::store::tasks::lock_task;
 use crate::store::text::{document, optional, text};
 use crate::store::{Split, Store, StoreError, Topic};
-use crate::task::Task;
 use crate::task::change::TaskChange;
+use crate::task::{Task, TaskStatus};
 use crate::trigger;
 
 macro_rules! recorded_ahead {
@@ -40,6 +43,7 @@ impl Store {
                 Some(task) => {
                     self.hint(Topic::Due);
                     self.hint(Topic::Queue);
+                    self.hint(Topic::Windows);
                     return Ok(task);
                 }
                 None => self.fire_task(id, now).await?,
@@ -58,11 +62,13 @@ impl Store {
     ) -> Result<Option<Task>, StoreError> {
         Ok(on_write!(self.db, scope, |conn| {
             let row = lock_task!(self.db, conn, id, scope);
-            if row.next_at.is_some_and(|next| next <= now) {
+            let (next_at, nominal_at) = (row.next_at, row.nominal_at);
+            let mut before = row.task()?;
+            let by_the_clock = before.spec.trigger.fires_by_the_clock();
+            if by_the_clock && next_at.is_some_and(|next| next <= now) {
                 return Ok(None);
             }
-            let considered = row.nominal_at;
-            let mut before = row.task()?;
+            let considered = nominal_at.filter(|_| by_the_clock);
             let taken_back: Vec<(Uuid, DateTime<Utc>)> =
                 sqlx::query_as(self.db.text(RECORDED_AHEAD)).bind(id).bind(now).fetch_all(&mut *conn).await?;
             before.fired -= taken_back.len() as i64;
@@ -85,7 +91,8 @@ impl Store {
                     sqlx::query("delete from runs where id = $1").bind(run_id).execute(&mut *conn).await?;
                 }
                 sqlx::query(
-                    "update due set next_at = $2, nominal_at = $3, epoch = $4, fired = $5, run_count = $6, kind = $7
+                    "update due set next_at = $2, nominal_at = $3, epoch = $4, fired = $5, run_count = $6, kind = $7,
+                                    claimed_until = null
                       where task_id = $1",
                 )
                 .bind(id)
@@ -100,6 +107,9 @@ impl Store {
             } else {
                 changed.task.fired += taken_back.len() as i64;
                 changed.task.run_count += taken_back.len() as i64;
+            }
+            if asks_anew(&before.spec.trigger, &changed.task.spec.trigger) {
+                begin_anew!(conn, id, now);
             }
             if let Some(skip) = &changed.skipped {
                 let skipped = NewRun::skipped(&changed.task, &skip.missed, skip.reason, now);
@@ -130,6 +140,15 @@ impl Store {
             .bind(now)
             .execute(&mut *conn)
             .await?;
+            let (was, is) = (is_indexed(&before), is_indexed(&changed.task));
+            let resumed = before.status != TaskStatus::Active && changed.task.status == TaskStatus::Active;
+            if is && resumed {
+                let release = if *change == TaskChange::ResumeDropping { Release::Drop } else { Release::Run };
+                sqlx::query(RELEASE).bind(id).bind(release.as_str()).bind(now).execute(&mut *conn).await?;
+            }
+            if was || is {
+                index_event_task!(conn, id, &changed.task.tenant_id, is, now);
+            }
             if let Some(notice) = notice {
                 conn.post(&[notice], now).await?;
             }

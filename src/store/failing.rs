@@ -3,11 +3,11 @@
 use uuid::Uuid;
 
 use crate::id::Scope;
-use crate::notification::delivery::{channels, dedupe};
-use crate::notification::{Kind, NewDelivery, Recipient, wording};
+use crate::notification::delivery::dedupe;
+use crate::notification::{NewDelivery, wording};
 use crate::store::{Store, StoreError, Topic};
+use crate::task::TaskStatus;
 use crate::task::change::TaskChange;
-use crate::task::{Output, Task, TaskStatus};
 
 impl Store {
     /// Pauses a task whose last `limit` runs since its last change all failed, and puts the notice to its owner into
@@ -35,7 +35,8 @@ impl Store {
             Err(StoreError::NotFound) => None,
             Err(error) => return Err(error),
         };
-        let notice = paused_notice(&task, limit, recipient.as_ref());
+        let key = dedupe::notice("paused", task.id, task.version);
+        let notice = NewDelivery::notice(&task, recipient.as_ref(), key, wording::paused(&task.name, limit));
         let change = TaskChange::Pause { reason: Some(format!("{limit} failed runs in a row")) };
         let now = self.clock.now();
         while self.try_change(&Scope::Every, id, &change, notice.as_ref(), now).await?.is_none() {
@@ -45,27 +46,4 @@ impl Store {
         self.hint(Topic::Outbox);
         Ok(true)
     }
-}
-
-/// What the owner of a task that keeps failing is told, even if its results are told to nobody; `None` where there is
-/// no way to.
-fn paused_notice(task: &Task, failures: u32, recipient: Option<&Recipient>) -> Option<NewDelivery> {
-    let output = match &task.spec.output {
-        Output::Nobody => &Output::RecipientOrder,
-        told => told,
-    };
-    let order = channels(output, recipient);
-    let (first, rest) = order.split_first()?;
-    let (subject, text) = wording::paused(&task.name, failures);
-    Some(NewDelivery {
-        tenant_id: task.tenant_id.clone(),
-        recipient: task.tenant_id.clone(),
-        channel: first.clone(),
-        fallback: rest.to_vec(),
-        dedupe_key: dedupe::notice("paused", task.id, task.version),
-        run_id: None,
-        kind: Kind::Notice,
-        subject: Some(subject),
-        text: Some(text),
-    })
 }

@@ -8,12 +8,14 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::Scope;
+use crate::store::closing::FORGET_TASK;
 use crate::store::db::Db;
+use crate::store::event_index::{index_event_task, is_indexed};
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::text::{document, optional, text};
 use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::{Spec, Task, TaskStatus};
-use crate::trigger;
+use crate::trigger::{self, Trigger};
 
 /// Which tasks to list. Newest first, after the task `before`.
 #[derive(Debug, Clone, Default)]
@@ -137,6 +139,9 @@ impl Store {
                 .bind(task.epoch)
                 .execute(&mut *conn)
                 .await?;
+            if is_indexed(task) {
+                index_event_task!(conn, task.id, &task.tenant_id, true, task.created_at);
+            }
         });
         self.hint(Topic::Due);
         Ok(Answer::Done(()))
@@ -219,7 +224,7 @@ impl Store {
     pub async fn delete_task(&self, scope: &Scope, id: Uuid) -> Result<(), StoreError> {
         let now = self.clock.now();
         on_write!(self.db, scope, |conn| {
-            lock_task!(self.db, conn, id, scope);
+            let row = lock_task!(self.db, conn, id, scope);
             // The first look waits for whoever ends a run of the task; the second sees whom it handed the slot to.
             // From then on the queue of the task stands still.
             let mut queued: Vec<(Uuid, String)> = Vec::new();
@@ -249,8 +254,18 @@ impl Store {
                     .execute(&mut *conn)
                     .await?;
             }
-            for statement in ["delete from due where task_id = $1", "delete from tasks where id = $1"] {
+            for statement in FORGET_TASK {
                 sqlx::query(statement).bind(id).execute(&mut *conn).await?;
+            }
+            for statement in [
+                "delete from due where task_id = $1",
+                "delete from condition_state where task_id = $1",
+                "delete from tasks where id = $1",
+            ] {
+                sqlx::query(statement).bind(id).execute(&mut *conn).await?;
+            }
+            if matches!(row.spec.0.trigger, Trigger::Event(_)) {
+                index_event_task!(conn, id, &row.tenant_id, false, now);
             }
         });
         self.hint(Topic::Cancels);

@@ -15,13 +15,15 @@ pub enum Topic {
     Cancels,
     /// A delivery may be ready.
     Outbox,
+    /// A window may close earlier than known.
+    Windows,
     /// An event may be on the embedded bus.
     Events,
 }
 
 /// One hint per topic; many at once are one.
 #[derive(Debug, Clone)]
-pub(super) struct Hints([watch::Sender<()>; 5]);
+pub(super) struct Hints([watch::Sender<()>; 6]);
 
 impl Hints {
     pub(super) fn new() -> Hints {

@@ -29,7 +29,10 @@ pub enum TaskChange {
     Pause {
         reason: Option<String>,
     },
+    /// What a paused task has held runs.
     Resume,
+    /// What a paused task has held is recorded as skipped.
+    ResumeDropping,
 }
 
 /// A task after a change, and what its `due` row says then.
@@ -99,11 +102,11 @@ impl Task {
             }
             TaskChange::Pause { .. } if barred => return Err(ChangeError::Disabled("paused")),
             TaskChange::Pause { reason } => task.set_status(TaskStatus::Paused, reason.clone()),
-            TaskChange::Resume if self.status == TaskStatus::Completed => {
+            TaskChange::Resume | TaskChange::ResumeDropping if self.status == TaskStatus::Completed => {
                 return Err(ChangeError::Completed("resumed"));
             }
-            TaskChange::Resume if barred => return Err(ChangeError::Disabled("resumed")),
-            TaskChange::Resume => task.set_status(TaskStatus::Active, None),
+            TaskChange::Resume | TaskChange::ResumeDropping if barred => return Err(ChangeError::Disabled("resumed")),
+            TaskChange::Resume | TaskChange::ResumeDropping => task.set_status(TaskStatus::Active, None),
         }
         if self.status == TaskStatus::Disabled && self.spec.trigger != task.spec.trigger {
             task.set_status(TaskStatus::Active, None); // what could not be read is mended

@@ -12,6 +12,7 @@ use crate::id::Tenant;
 use crate::invalid::{Faults, did_you_mean, escape};
 use crate::task::{Action, Draft, INSTRUCTION_LENGTH, NAME_LENGTH, Output, Retry, Spec, TIMEOUT_RANGE, Task};
 use crate::trigger::Trigger;
+use crate::trigger::condition::Poll;
 
 /// The executor of a task that names none.
 pub const DEFAULT_EXECUTOR: &str = "orchestrator";
@@ -43,11 +44,14 @@ const FIELDS: [&str; 11] = [
     "metadata",
 ];
 /// What a task is answered with besides, and nobody sets.
-const READ_ONLY: [&str; 8] =
-    ["id", "status", "status_reason", "next_fire_at", "last_run", "run_count", "created_at", "updated_at"];
+const READ_ONLY: [&str; 9] =
+    ["id", "status", "status_reason", "next_fire_at", "condition", "last_run", "run_count", "created_at", "updated_at"];
 
 /// Adds what is wrong with an executor's name, or with an action that is meant for it.
 pub type ActionCheck = Arc<dyn Fn(&str, &Action, &mut Faults) + Send + Sync>;
+
+/// Adds what is wrong with what a tenant's condition polls; pointers begin with the one given.
+pub type PollCheck = Arc<dyn Fn(&Tenant, &Poll, &str, &mut Faults) + Send + Sync>;
 
 /// What a draft may name; filled from the registries.
 #[derive(Clone)]
@@ -56,6 +60,8 @@ pub struct Known {
     pub channels: Vec<String>,
     /// The executors, and what each asks of its action.
     pub check: ActionCheck,
+    /// What may be polled.
+    pub poll: PollCheck,
 }
 
 impl Draft {
@@ -69,7 +75,10 @@ impl Draft {
     ) -> Result<Draft, Faults> {
         let read = Reader::new(value, known, now, &[]).and_then(|reader| reader.task(None));
         match (tenant, read) {
-            (Ok(tenant), Ok((name, spec))) => Ok(Draft { tenant, name, spec }),
+            (Ok(tenant), Ok((name, spec))) => {
+                known.check_poll(&tenant, &spec.trigger)?;
+                Ok(Draft { tenant, name, spec })
+            }
             (Err(mut faults), Err(more)) => {
                 faults.0.extend(more.0);
                 Err(faults)
@@ -84,7 +93,21 @@ impl Draft {
         let tenant = Tenant::new(&task.tenant_id).map_err(|why| Faults::one("/tenant_id", why))?;
         let reader = Reader::new(value, known, now, &["version"])?;
         let (name, spec) = reader.task(Some(task))?;
+        // what was allowed once and is no longer shows as a failing poll; it must not bar other edits
+        if spec.trigger != task.spec.trigger {
+            known.check_poll(&tenant, &spec.trigger)?;
+        }
         Ok(Draft { tenant, name, spec })
+    }
+}
+
+impl Known {
+    fn check_poll(&self, tenant: &Tenant, trigger: &Trigger) -> Result<(), Faults> {
+        let mut faults = Faults::new();
+        if let Some(condition) = trigger.condition() {
+            (self.poll)(tenant, &condition.poll, "/trigger/poll", &mut faults);
+        }
+        faults.or(())
     }
 }
 
@@ -323,7 +346,7 @@ mod tests {
     use super::*;
 
     fn known() -> Known {
-        Known { channels: vec!["email".into()], check: Arc::new(|_, _, _| {}) }
+        Known { channels: vec!["email".into()], check: Arc::new(|_, _, _| {}), poll: Arc::new(|_, _, _, _| {}) }
     }
 
     fn now() -> DateTime<Utc> {

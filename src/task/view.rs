@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use crate::run::{Run, RunState};
 use crate::task::{Spec, Task, TaskStatus};
+use crate::trigger::condition::{ConditionState, ConditionView};
 
 /// The newest run of a task, in short.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
@@ -33,7 +34,11 @@ pub struct TaskView {
     pub spec: Spec,
     pub status: TaskStatus,
     pub status_reason: Option<String>,
+    /// Null for a condition: nobody knows; `condition` says when it is polled next.
     pub next_fire_at: Option<DateTime<Utc>>,
+    /// Where its condition stands; absent for other triggers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub condition: Option<ConditionView>,
     pub last_run: Option<LastRun>,
     pub run_count: i64,
     pub created_at: DateTime<Utc>,
@@ -42,8 +47,18 @@ pub struct TaskView {
 }
 
 impl Task {
-    /// The task as it is shown. Epoch, anchor and counters of the engine are not.
+    /// When it fires next, where that is known.
+    pub fn fires_at(&self) -> Option<DateTime<Utc>> {
+        self.next_fire_at.filter(|_| self.spec.trigger.fires_by_the_clock())
+    }
+
+    /// The task as it is shown, a condition as one that was not polled yet. Epoch, anchor and counters of the engine are not.
     pub fn view(&self, last_run: Option<LastRun>) -> TaskView {
+        self.view_with(last_run, &ConditionState::default(), self.updated_at)
+    }
+
+    /// The task as it is shown at `now`, with where its condition stands, if it has one.
+    pub fn view_with(&self, last_run: Option<LastRun>, state: &ConditionState, now: DateTime<Utc>) -> TaskView {
         TaskView {
             id: self.id,
             tenant_id: self.tenant_id.clone(),
@@ -51,7 +66,8 @@ impl Task {
             spec: self.spec.clone(),
             status: self.status,
             status_reason: self.status_reason.clone(),
-            next_fire_at: self.next_fire_at,
+            next_fire_at: self.fires_at(),
+            condition: self.spec.trigger.condition().map(|_| state.view(self.next_fire_at, now)),
             last_run,
             run_count: self.run_count,
             created_at: self.created_at,

@@ -12,6 +12,21 @@ use crate::trigger::timetable::Timetable;
 use crate::trigger::zone::is_local;
 
 const WHEN: [&str; 4] = ["cron", "interval", "at", "rrule"];
+/// Fields that hold a length, in schedules and other triggers alike.
+const LENGTHS: &[&str] = &[
+    "interval",
+    "jitter",
+    "catch_up_window",
+    "max_age",
+    "quiet",
+    "max_wait",
+    "per",
+    "wait",
+    "window",
+    "cooldown",
+    "hold_for",
+    "timeout",
+];
 const FIELDS: &[&str] = &[
     "type",
     "cron",
@@ -36,7 +51,7 @@ const FIELDS: &[&str] = &[
 pub fn read(fields: &Map<String, Value>, pointer: &str, now: DateTime<Utc>, faults: &mut Faults) -> Option<Schedule> {
     let known = faults.0.len();
     let mut form = Form { fields, pointer, faults };
-    form.refuse_unknown();
+    form.refuse_unknown(FIELDS);
     let when = form.when();
     let mut schedule = Schedule::new(when.clone().unwrap_or_else(|| When::Cron("@daily".into())));
     schedule.timezone = form.text("timezone");
@@ -110,22 +125,23 @@ fn refuse_past(schedule: &Schedule, timetable: &Timetable, pointer: &str, now: D
 }
 
 /// The fields at one place, and where their faults go.
-struct Form<'a> {
-    fields: &'a Map<String, Value>,
-    pointer: &'a str,
-    faults: &'a mut Faults,
+pub(super) struct Form<'a> {
+    pub fields: &'a Map<String, Value>,
+    pub pointer: &'a str,
+    pub faults: &'a mut Faults,
 }
 
 impl Form<'_> {
-    fn fault(&mut self, field: &str, message: impl Into<String>) {
+    pub fn fault(&mut self, field: &str, message: impl Into<String>) {
         self.faults.add(format!("{}/{field}", self.pointer), message);
     }
 
-    fn refuse_unknown(&mut self) {
-        for name in self.fields.keys().filter(|name| !FIELDS.contains(&name.as_str())) {
+    /// Every field that is not among these is a fault.
+    pub fn refuse_unknown(&mut self, known: &[&str]) {
+        for name in self.fields.keys().filter(|name| !known.contains(&name.as_str())) {
             let message = match name.as_str() {
                 "max_runs" => "`max_runs` is a field of the task, beside `trigger`".to_owned(),
-                _ => format!("unknown field `{name}`{}", did_you_mean(name, FIELDS.iter().copied())),
+                _ => format!("unknown field `{name}`{}", did_you_mean(name, known.iter().copied())),
             };
             self.fault(&escape(name), message);
         }
@@ -163,14 +179,14 @@ impl Form<'_> {
     }
 
     /// A field that is there and not null.
-    fn given(&self, name: &str) -> Option<&Value> {
+    pub fn given(&self, name: &str) -> Option<&Value> {
         self.fields.get(name).filter(|value| !value.is_null())
     }
 
-    fn text(&mut self, name: &str) -> Option<String> {
+    pub fn text(&mut self, name: &str) -> Option<String> {
         match self.given(name)? {
             Value::String(text) => Some(text.trim().to_owned()),
-            Value::Number(number) if matches!(name, "interval" | "jitter" | "catch_up_window") => {
+            Value::Number(number) if LENGTHS.contains(&name) => {
                 let message = format!("must be a text with a unit, such as \"{number}s\"");
                 self.fault(name, message);
                 None
@@ -203,17 +219,22 @@ impl Form<'_> {
         texts
     }
 
-    fn word<T: Default>(&mut self, name: &str, parse: fn(&str) -> Option<T>, words: &[&str]) -> T {
-        let Some(text) = self.text(name) else { return T::default() };
+    pub fn word<T: Default>(&mut self, name: &str, parse: fn(&str) -> Option<T>, words: &[&str]) -> T {
+        self.word_or(name, parse, words, T::default())
+    }
+
+    /// The same with a default of its own.
+    pub fn word_or<T>(&mut self, name: &str, parse: fn(&str) -> Option<T>, words: &[&str], default: T) -> T {
+        let Some(text) = self.text(name) else { return default };
         parse(&text).unwrap_or_else(|| {
             let all = words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ");
             let hint = did_you_mean(&text, words.iter().copied());
             self.fault(name, format!("`{text}` is not one of {all}{hint}"));
-            T::default()
+            default
         })
     }
 
-    fn flag(&mut self, name: &str) -> bool {
+    pub fn flag(&mut self, name: &str) -> bool {
         match self.given(name) {
             None => false,
             Some(Value::Bool(flag)) => *flag,
@@ -226,7 +247,8 @@ impl Form<'_> {
     }
 }
 
-fn kind(value: &Value) -> &'static str {
+/// What kind of JSON a value is, in words.
+pub(super) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "true or false",
@@ -323,10 +345,13 @@ mod tests {
             (json!({"type": "schedule"}), place("", "a schedule needs one of `cron`, `interval`, `at`, `rrule`")),
             (
                 json!({"type": "schedul", "cron": "@daily"}),
-                place("/type", "unknown trigger type `schedul`; supported: `schedule`; did you mean `schedule`?"),
+                place(
+                    "/type",
+                    "unknown trigger type `schedul`; supported: `schedule`, `event`, `condition`; did you mean `schedule`?",
+                ),
             ),
-            (json!({"cron": "@daily"}), place("/type", "is missing; supported: `schedule`")),
-            (json!({"type": 5}), place("/type", "must be a text, one of `schedule`")),
+            (json!({"cron": "@daily"}), place("/type", "is missing; supported: `schedule`, `event`, `condition`")),
+            (json!({"type": 5}), place("/type", "must be a text, one of `schedule`, `event`, `condition`")),
             (
                 json!({"type": "schedule", "cron": "@daily", "interval": "5m"}),
                 place(
@@ -429,7 +454,7 @@ mod tests {
     #[test]
     fn a_stored_trigger_that_can_t_be_read_any_more_is_a_fault_only_when_it_is_asked() {
         let stored = json!({"type": "schedule", "cron": "gone", "timezone": "Mars/Olympus"});
-        let Trigger::Schedule(schedule) = serde_json::from_value(stored).unwrap();
+        let Trigger::Schedule(schedule) = serde_json::from_value(stored).unwrap() else { panic!("a schedule") };
         let fault = schedule.next_after(now(), now()).unwrap_err();
         assert_eq!(fault.pointer, "/trigger/timezone");
     }

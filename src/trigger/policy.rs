@@ -31,6 +31,8 @@ macro_rules! words {
     };
 }
 
+pub(super) use words;
+
 words! {
     /// What becomes of instants that passed while nobody could fire them.
     CatchUp {

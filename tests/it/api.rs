@@ -1,5 +1,6 @@
 //! The HTTP face: what it answers, to whom, and what it bears.
 
+mod conditions;
 mod dead_letters;
 mod deliveries;
 mod events;

@@ -22,6 +22,7 @@ macro_rules! on_both {
     )+};
 }
 
+mod conditions;
 mod connect;
 mod coverage;
 mod deliveries;
@@ -29,6 +30,7 @@ mod events;
 mod fires;
 mod idempotency;
 mod lease;
+mod matching;
 mod outbox;
 mod races;
 mod recipients;

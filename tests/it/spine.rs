@@ -200,7 +200,11 @@ async fn open(database: &Database) -> Store {
 }
 
 async fn create_tasks(store: &Store, at: DateTime<Utc>) {
-    let known = reveille::task::Known { channels: vec![], check: std::sync::Arc::new(|_, _, _| {}) };
+    let known = reveille::task::Known {
+        channels: vec![],
+        check: std::sync::Arc::new(|_, _, _| {}),
+        poll: std::sync::Arc::new(|_, _, _, _| {}),
+    };
     let body = json!({
         "name": "at once", "trigger": { "type": "schedule", "at": at.to_rfc3339() },
         "action": { "instruction": "Say hello." }, "output": null,

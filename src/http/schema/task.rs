@@ -7,13 +7,16 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::task::{Action, LastRun, Retry, TaskStatus};
-use crate::trigger::{CatchUp, DstFold, DstGap, OnResume, Overlap};
+use crate::trigger::condition::{ConditionView, FireOn, HttpPoll, RedisPoll, SqlPoll, ToolPoll};
+use crate::trigger::{CatchUp, DstFold, DstGap, EventTrigger, OnResume, Overlap};
 
 /// When a task fires.
 #[derive(Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Trigger {
     Schedule(Schedule),
+    Event(EventTrigger),
+    Condition(Condition),
 }
 
 /// Exactly one of `cron`, `interval`, `at` and `rrule`, and the rules around it.
@@ -63,6 +66,99 @@ pub struct Schedule {
     /// Whether a run that waits for a person counts as running for `overlap`.
     #[schema(required = false)]
     pub waiting_counts: bool,
+}
+
+/// Something is polled, and fires by what is seen: exactly one of `http`, `tool`, `sql` and `redis`.
+///
+/// A condition that is true at its first poll fires, and then not before it was false once. A poll that fails is
+/// neither true nor false: it is repeated less and less often, shown in the task, and told to the owner once. Another
+/// poll, expression, `watch`, `reset` or `fire` begins anew: what was known is forgotten.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"type": "condition", "poll": {"http": {"url": "https://api.example.org/price"}},
+    "interval": "30m", "expression": "value.price < 500", "cooldown": "6h"}))]
+pub struct Condition {
+    pub poll: Poll,
+    /// How often it is polled, at least `1s`; spread by the task's id, so that many tasks do not poll at once.
+    #[schema(example = "30m")]
+    pub interval: String,
+    /// What must be true, in CEL over `value`, `previous` (what the good poll before saw), `now` and `task` (`id`,
+    /// `name`, `metadata`). What is missing makes it false, what is wrong a failing poll. `on_change` can do without.
+    #[schema(required = false, example = "value.price < 500")]
+    pub expression: Option<String>,
+    #[schema(required = false)]
+    pub fire: FireOn,
+    /// With `on_change`: the CEL expression whose value is compared from poll to poll; the whole value when absent. The
+    /// first poll is what the second is compared with.
+    #[schema(required = false, example = "value.status")]
+    pub watch: Option<String>,
+    /// With `on_true`: it fires again only after a poll of which this is true and the expression is not.
+    #[schema(required = false, example = "value.price > 550")]
+    pub reset: Option<String>,
+    /// How long the expression must have been true, at every poll. Time in which nothing was seen (failing polls, a
+    /// pause) neither counts nor begins it anew. Not with `on_change`.
+    #[schema(required = false, example = "10m")]
+    pub hold_for: Option<String>,
+    /// For so long after a fire further ones are recorded as skipped, with the reason `cooldown`; they are not made up for.
+    #[schema(required = false, example = "6h")]
+    pub cooldown: Option<String>,
+    /// Of one poll, at most `30s`; `10s` when absent.
+    #[schema(required = false, example = "10s")]
+    pub timeout: Option<String>,
+    /// Failing polls in a row after which the owner is told, once.
+    #[schema(required = false, default = 3, minimum = 1, maximum = 1000)]
+    pub failure_notice_after: u32,
+    /// No poll before it.
+    #[schema(required = false)]
+    pub start_at: Option<DateTime<Utc>>,
+    /// No poll after it; the task is completed then.
+    #[schema(required = false)]
+    pub end_at: Option<DateTime<Utc>>,
+    /// `queue_one` when absent.
+    #[schema(required = false)]
+    pub overlap: Overlap,
+    /// Whether a run that waits for a person counts as running for `overlap`.
+    #[schema(required = false)]
+    pub waiting_counts: bool,
+}
+
+/// What is polled: one of these.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Poll {
+    #[schema(required = false)]
+    pub http: Option<HttpPoll>,
+    #[schema(required = false)]
+    pub tool: Option<ToolPoll>,
+    #[schema(required = false)]
+    pub sql: Option<SqlPoll>,
+    #[schema(required = false)]
+    pub redis: Option<RedisPoll>,
+}
+
+/// A condition to be tried.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConditionTest {
+    /// Of the type `condition`.
+    pub trigger: Trigger,
+    /// What the poll before is to have seen.
+    #[schema(required = false)]
+    pub previous: Value,
+    /// Named with an admin token; with a tenant's, it is that tenant.
+    #[schema(required = false)]
+    pub tenant_id: Option<String>,
+}
+
+/// A part of an expression, and its value; or why it has none.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExpressionPart {
+    #[schema(example = "value.price")]
+    pub expression: String,
+    #[schema(required = false)]
+    pub value: Value,
+    #[schema(required = false)]
+    pub error: Option<String>,
 }
 
 /// Where the result is told: a channel, or several, the later ones when the earlier fail.
@@ -172,8 +268,12 @@ pub struct Task {
     /// Why it is paused, disabled or completed.
     #[schema(required)]
     pub status_reason: Option<String>,
+    /// Null for a condition, which nobody can foresee; `condition` says when it is polled.
     #[schema(required)]
     pub next_fire_at: Option<DateTime<Utc>>,
+    /// Where the condition stands; absent for other triggers.
+    #[schema(required = false)]
+    pub condition: Option<ConditionView>,
     #[schema(required)]
     pub last_run: Option<LastRun>,
     /// Runs that were recorded to run, one included that was then skipped for overlap.
@@ -190,6 +290,15 @@ pub struct Task {
 pub struct Pause {
     #[schema(required = false, max_length = 500)]
     pub reason: Option<String>,
+}
+
+/// What a resume does with events that a task with `hold` has collected while it was paused.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Resume {
+    /// `run` (when absent): each goes the way it would have gone; `drop`: each is recorded as skipped.
+    #[schema(required = false, example = "run")]
+    pub held: String,
 }
 
 /// What a run by hand is told.

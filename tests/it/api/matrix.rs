@@ -56,6 +56,7 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("run_task", line(P::TasksWrite, Here, 201, None)),
         ("backfill_task", line(P::TasksWrite, Here, 202, Some(range))),
         ("preview_schedule", line(P::TasksRead, Nothing, 200, Some(json!({ "trigger": daily()["trigger"] })))),
+        ("test_condition", line(P::TasksWrite, InBody, 200, Some(condition()))),
         ("list_runs", line(P::RunsRead, InQuery, 200, None)),
         ("get_run", line(P::RunsRead, Here, 200, None)),
         ("get_transcript", line(P::RunsRead, Here, 200, None)),
@@ -89,6 +90,12 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("get_readiness", public()),
         ("get_metrics", public()),
     ])
+}
+
+/// A condition on what is there without a network.
+fn condition() -> Value {
+    let poll = json!({ "tool": { "name": "current_time" } });
+    json!({ "trigger": { "type": "condition", "poll": poll, "interval": "1m", "expression": "value != null" } })
 }
 
 /// The things of one tenant, to be asked for.

@@ -12,7 +12,9 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
 use reveille::bus;
 use reveille::clock::Clock;
+use reveille::egress::{self, Egress};
 use reveille::event::Event;
+use reveille::executor::host::StoreHost;
 use reveille::executor::hub::Hub;
 use reveille::executor::{Executor, Job, Registry};
 use reveille::http::server::Limits;
@@ -20,11 +22,13 @@ use reveille::http::{self, Parts, State};
 use reveille::id::{Scope, Tenant, new_id};
 use reveille::invalid::Faults;
 use reveille::metrics::Metrics;
+use reveille::poll::{self, Poller, Sources};
 use reveille::run::outcome::{Outcome, RunError};
 use reveille::secret::{Secret, SecretUrl};
 use reveille::store::{self, Burial, Store, StoredDeadLetterFilter, StoredToken};
 use reveille::task::{Action, Known};
 use reveille::token::{TokenKind, TokenText};
+use reveille::tool;
 use reveille::vault::{self, Vault, WithoutKeys};
 use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnectOptions;
@@ -142,13 +146,27 @@ impl Api {
         let check = Arc::new(move |name: &str, action: &Action, faults: &mut Faults| {
             checked.validate(name, action, faults);
         });
+        let egress = Egress::new(&egress::Settings { allow: vec!["127.0.0.1:*".into()], ..Default::default() });
+        let tools = tool::builtin::all(egress.as_ref().expect("an egress"));
+        let tools = Arc::new(tool::Registry::new(tools).expect("tools"));
+        let sources = Sources::new(&poll::Settings::default(), &egress.expect("an egress"), tools, dir.path());
+        let sources = Arc::new(sources.expect("sources"));
+        let pollable = Arc::clone(&sources);
+        let known = Known {
+            channels: vec!["email".into(), "webhook".into()],
+            check,
+            poll: Arc::new(move |tenant, poll, at, faults| pollable.check(tenant, poll, at, faults)),
+        };
+        let bus = bus::open(&bus::Settings::default(), &store).expect("a bus");
+        let host = Arc::new(StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus)));
         let state = State::new(Parts {
+            poller: Poller::new(sources, host, clock.clone()),
             store: store.clone(),
             clock: clock.clone(),
             executors,
             tools: Vec::new(),
-            known: Known { channels: vec!["email".into(), "webhook".into()], check },
-            bus: bus::open(&bus::Settings::default(), &store).expect("a bus"),
+            bus,
+            known,
             vault,
             hub: hub.clone(),
             metrics: metrics.clone(),

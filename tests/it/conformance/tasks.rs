@@ -376,7 +376,7 @@ async fn whenever_tasks_are_edited_every_instant_has_one_record(world: &World) {
         let mut expected = Vec::new();
         for (trigger, (after, until)) in triggers.iter().zip(spans) {
             let trigger: Trigger = spec(trigger.clone(), json!({})).trigger;
-            let Trigger::Schedule(schedule) = trigger;
+            let Trigger::Schedule(schedule) = trigger else { panic!("a schedule") };
             let table = schedule.compile(START).unwrap();
             let all = std::iter::successors(table.next_after(after), |last| table.next_after(*last));
             expected.extend(all.take_while(|nominal| *nominal <= until));

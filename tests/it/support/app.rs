@@ -10,10 +10,12 @@ use chrono::{DateTime, Utc};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use reveille::app::{Built, Ending, Extras, build};
+use reveille::bus::Bus;
 use reveille::clock::{Clock, pause};
 use reveille::config::Config;
 use reveille::engine::service::{Next, Service, TickError};
 use reveille::engine::{self, Engine};
+use reveille::event::Event;
 use reveille::executor::Executor;
 use reveille::http;
 use reveille::id::{Scope, Tenant, new_id};
@@ -22,6 +24,7 @@ use reveille::run::{Run, RunState};
 use reveille::store::{Cancelled, DeliveryFilter, RunFilter, Store};
 use reveille::task::change::TaskChange;
 use reveille::task::{Draft, Task};
+use reveille::trigger::condition::ConditionState;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -33,6 +36,13 @@ use super::world::{World, at};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks at something that comes by itself.
 const LOOK: Duration = Duration::from_millis(2);
+
+/// An event of the tenant `ann`: what differs from source `shop`, type `order`.
+pub fn event(more: &Value) -> Event {
+    let mut event = json!({ "specversion": "1.0", "source": "shop", "type": "order", "tenantid": "ann" });
+    event.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    Event::try_from(event).unwrap_or_else(|faults| panic!("{faults}"))
+}
 
 /// One service, ticked by hand.
 pub struct Instance {
@@ -80,6 +90,13 @@ impl Instance {
             .await
             .expect("a stored task");
         task
+    }
+
+    /// What is known of the task's condition.
+    pub async fn condition(&self, task: &Task) -> ConditionState {
+        let id = task.id;
+        let states = self.on(move |store| async move { store.condition_states(&Scope::Every, &[id]).await }).await;
+        states.expect("states").remove(&id).unwrap_or_default()
     }
 
     pub fn draft(&self, json: Value) -> Draft {
@@ -141,9 +158,44 @@ impl Instance {
         self.tick_out(&self.engine().scheduler).await;
     }
 
+    /// Makes the polls that are due, and waits until they are recorded.
+    pub async fn poll(&self) {
+        self.tick(&self.engine().watcher).await.unwrap_or_else(|error| panic!("the watcher: {error}"));
+        let watcher = Arc::clone(&self.engine().watcher);
+        self.on(|_| async move { watcher.drain().await }).await;
+    }
+
     /// Starts what can start.
     pub async fn work(&self) {
         self.tick_out(&self.engine().worker).await;
+    }
+
+    /// The bus of this instance.
+    pub fn bus(&self) -> Arc<dyn Bus> {
+        Arc::clone(&self.http().bus)
+    }
+
+    /// Puts events of the tenant `ann` on the bus: what differs from source `shop`, type `order`.
+    pub async fn publish(&self, events: &[Value]) {
+        let events: Vec<Event> = events.iter().map(event).collect();
+        let bus = self.bus();
+        self.on(|_| async move { bus.publish(&events).await }).await.expect("published");
+    }
+
+    /// Handles what is on the bus, until nothing is left.
+    pub async fn match_events(&self) {
+        while self.match_once().await.expect("matched") > 0 {}
+    }
+
+    /// Handles one batch of what is on the bus.
+    pub async fn match_once(&self) -> Result<usize, TickError> {
+        let matcher = Arc::clone(&self.engine().matcher);
+        self.on(|_| async move { matcher.work(Duration::ZERO).await }).await
+    }
+
+    /// Closes windows and releases what was held.
+    pub async fn close_windows(&self) {
+        self.tick_out(&self.engine().windows).await;
     }
 
     pub async fn beat(&self) {

@@ -10,7 +10,9 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::clock::Clock;
 use reveille::config::Config;
+use reveille::egress;
 use reveille::engine;
+use reveille::poll;
 use reveille::secret::{Secret, SecretUrl};
 use reveille::store::{self, Store};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
@@ -56,6 +58,9 @@ pub struct World {
     pub clock: Clock,
     pub journal: Journal,
     pub settings: engine::Settings,
+    /// What can be polled, and which networks are open.
+    pub poll: poll::Settings,
+    pub egress: egress::Settings,
     database: Kept,
     dir: TempDir,
     instances: AtomicUsize,
@@ -86,6 +91,8 @@ impl World {
             journal: Journal::new(),
             // tests that are not about leases need not beat
             settings: engine::Settings { lease_seconds: 3600.0, ..engine::Settings::default() },
+            poll: poll::Settings::default(),
+            egress: egress::Settings::default(),
             database,
             dir: TempDir::new(),
             instances: AtomicUsize::new(0),
@@ -94,6 +101,11 @@ impl World {
 
     pub fn is_postgres(&self) -> bool {
         matches!(self.database, Kept::Postgres(_))
+    }
+
+    /// A directory that goes with the test.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
     }
 
     /// Moves the clock to an instant of [`at`].
@@ -116,6 +128,8 @@ impl World {
         let mut config = Config::default();
         config.server.data_dir = self.dir.path().to_string_lossy().into_owned();
         config.engine = self.settings.clone();
+        config.poll = self.poll.clone();
+        config.egress = self.egress.clone();
         if let Kept::Postgres(database) = &self.database {
             config.database.url = SecretUrl::new(database.url.clone());
             config.vault.master_keys = vec![Secret::new(MASTER_KEY)];

@@ -1,0 +1,206 @@
+//! The event tasks of all tenants, compiled, in memory: an event is judged by those alone that its source and type lead to.
+//!
+//! A copy of what the store has, taken in shard by shard as it changes; nothing in here survives, or has to.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::event::Event;
+use crate::expr::Language;
+use crate::store::{EventTask, Store, StoreError, event_shard};
+use crate::task::TaskStatus;
+use crate::trigger::event::{Matcher, Pattern};
+use crate::trigger::{EventTrigger, Trigger};
+
+/// Tasks that are read at once.
+const PAGE: i64 = 1000;
+
+/// A task with its compiled trigger.
+#[derive(Debug)]
+pub struct Indexed {
+    pub task_id: Uuid,
+    pub epoch: i64,
+    pub status: TaskStatus,
+    pub hold: bool,
+    pub max_runs: Option<i64>,
+    pub matcher: Matcher,
+}
+
+/// Everything that is known of event tasks.
+#[derive(Default)]
+pub struct Index {
+    language: Language,
+    /// The version of each shard that was taken in; a shard that is not here was never asked for.
+    known: BTreeMap<i32, i64>,
+    tenants: HashMap<String, Tenant>,
+    /// Where each task is, to find it again.
+    places: HashMap<Uuid, Place>,
+}
+
+struct Place {
+    tenant: String,
+    shard: i32,
+    source: Pattern,
+    kind: Pattern,
+}
+
+type Tenant = ByPattern<ByPattern<BTreeMap<Uuid, Arc<Indexed>>>>;
+
+/// Things by an exact text, or by its beginning.
+struct ByPattern<T> {
+    exact: HashMap<String, T>,
+    /// By length and text, so that a lookup asks once per length that there is.
+    prefixes: BTreeMap<usize, HashMap<String, T>>,
+}
+
+impl<T> Default for ByPattern<T> {
+    fn default() -> ByPattern<T> {
+        ByPattern { exact: HashMap::new(), prefixes: BTreeMap::new() }
+    }
+}
+
+impl<T: Default> ByPattern<T> {
+    fn entry(&mut self, pattern: &Pattern) -> &mut T {
+        let map = match pattern.is_prefix {
+            true => self.prefixes.entry(pattern.text.len()).or_default(),
+            false => &mut self.exact,
+        };
+        map.entry(pattern.text.clone()).or_default()
+    }
+
+    fn leading_to<'a>(&'a self, text: &'a str) -> impl Iterator<Item = &'a T> {
+        let lengths = self.prefixes.range(..=text.len());
+        let prefixes = lengths.filter_map(|(length, map)| map.get(text.get(..*length)?));
+        self.exact.get(text).into_iter().chain(prefixes)
+    }
+
+    /// Removes what `is_empty` says of, after `act` on what stands at the pattern.
+    fn reduce(&mut self, pattern: &Pattern, act: impl FnOnce(&mut T), is_empty: impl Fn(&T) -> bool) {
+        let map = match pattern.is_prefix {
+            true => self.prefixes.get_mut(&pattern.text.len()),
+            false => Some(&mut self.exact),
+        };
+        let Some(map) = map else { return };
+        if let Some(there) = map.get_mut(&pattern.text) {
+            act(there);
+            if is_empty(there) {
+                map.remove(&pattern.text);
+            }
+        }
+        if pattern.is_prefix && map.is_empty() {
+            self.prefixes.remove(&pattern.text.len());
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.prefixes.is_empty()
+    }
+}
+
+impl Index {
+    /// How many tasks are known.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The shards of these tenants that were never asked for.
+    pub fn unknown<'a>(&self, tenants: impl Iterator<Item = &'a str>) -> Vec<i32> {
+        let mut shards: Vec<i32> = tenants.map(event_shard).filter(|shard| !self.known.contains_key(shard)).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        shards
+    }
+
+    /// The shards of these tenants, each with the version that is known.
+    pub fn versions<'a>(&self, tenants: impl Iterator<Item = &'a str>) -> Vec<(i32, i64)> {
+        let mut shards: Vec<i32> = tenants.map(event_shard).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        shards.into_iter().map(|shard| (shard, self.known.get(&shard).copied().unwrap_or(0))).collect()
+    }
+
+    /// Takes in what is newer in a shard.
+    pub async fn refresh(&mut self, store: &Store, shard: i32) -> Result<(), StoreError> {
+        loop {
+            let known = self.known.get(&shard).copied().unwrap_or(0);
+            let changes = store.event_tasks(shard, known, PAGE).await?;
+            if changes.anew {
+                let all: Vec<Uuid> =
+                    self.places.iter().filter(|(_, place)| place.shard == shard).map(|(id, _)| *id).collect();
+                all.into_iter().for_each(|id| self.remove(id));
+            }
+            changes.gone.into_iter().for_each(|id| self.remove(id));
+            for task in changes.live {
+                self.remove(task.task_id);
+                self.add(shard, task);
+            }
+            self.known.insert(shard, changes.version);
+            if !changes.more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The tasks that an event may concern: of its tenant, with a source and type that lead to it.
+    pub fn candidates<'a>(&'a self, event: &'a Event) -> impl Iterator<Item = &'a Arc<Indexed>> {
+        let tenant = self.tenants.get(event.tenant.as_str());
+        let sources = tenant.into_iter().flat_map(|tenant| tenant.leading_to(&event.source));
+        sources.flat_map(|kinds| kinds.leading_to(&event.kind)).flat_map(BTreeMap::values)
+    }
+
+    fn add(&mut self, shard: i32, task: EventTask) {
+        let compiled = match compile(&task, &self.language) {
+            Ok(Some(compiled)) => compiled,
+            Ok(None) => return,
+            Err(why) => {
+                tracing::error!(task_id = %task.task_id, why, "the trigger of a task can't be read, it fires no more");
+                return;
+            }
+        };
+        let place = Place {
+            tenant: task.tenant_id,
+            shard,
+            source: compiled.matcher.source().clone(),
+            kind: compiled.matcher.kind().clone(),
+        };
+        let tenant = self.tenants.entry(place.tenant.clone()).or_default();
+        tenant.entry(&place.source).entry(&place.kind).insert(task.task_id, Arc::new(compiled));
+        self.places.insert(task.task_id, place);
+    }
+
+    fn remove(&mut self, task_id: Uuid) {
+        let Some(place) = self.places.remove(&task_id) else { return };
+        let Some(tenant) = self.tenants.get_mut(&place.tenant) else { return };
+        let out_of_kind = |tasks: &mut BTreeMap<_, _>| {
+            tasks.remove(&task_id);
+        };
+        let out_of_source =
+            |kinds: &mut ByPattern<BTreeMap<_, _>>| kinds.reduce(&place.kind, out_of_kind, BTreeMap::is_empty);
+        tenant.reduce(&place.source, out_of_source, ByPattern::is_empty);
+        if tenant.is_empty() {
+            self.tenants.remove(&place.tenant);
+        }
+    }
+}
+
+/// `None`: it does not go by events any more.
+fn compile(task: &EventTask, language: &Language) -> Result<Option<Indexed>, String> {
+    let trigger: Trigger = serde_json::from_value(task.trigger.clone()).map_err(|error| error.to_string())?;
+    let Trigger::Event(trigger) = trigger else { return Ok(None) };
+    Ok(Some(indexed(task, &trigger, language)?))
+}
+
+/// A task with its compiled trigger.
+pub fn indexed(task: &EventTask, trigger: &EventTrigger, language: &Language) -> Result<Indexed, String> {
+    let matcher = Matcher::compile(trigger, (task.task_id, &task.name, &task.metadata), language)?;
+    Ok(Indexed {
+        task_id: task.task_id,
+        epoch: task.epoch,
+        status: task.status,
+        hold: trigger.hold,
+        max_runs: task.max_runs,
+        matcher,
+    })
+}

@@ -1,0 +1,118 @@
+//! Windows of events that come to their close, and events that a resumed task has held: both become runs here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use uuid::Uuid;
+
+use crate::engine::held::Held;
+use crate::engine::matcher::index::indexed;
+use crate::engine::matcher::matched;
+use crate::engine::service::{Next, Service, TickError};
+use crate::event::Event;
+use crate::expr::Language;
+use crate::id::Scope;
+use crate::store::{self, EventTask, EventsFired, FireEvents, Match, Release, Store, StoreError, Topic};
+use crate::task::Task;
+use crate::trigger::Trigger;
+use crate::trigger::event::{Arrival, Verdict, reason};
+
+/// Windows that are closed in one transaction.
+const BATCH: i64 = 100;
+/// Tasks whose held events are released at once, and events of each.
+const RELEASED: (i64, i64) = (10, 100);
+
+pub struct Windows {
+    store: Store,
+    held: Arc<Held>,
+    worker: Uuid,
+    language: Language,
+}
+
+impl Windows {
+    pub fn new(store: Store, held: Arc<Held>, worker: Uuid) -> Windows {
+        Windows { store, held, worker, language: Language::default() }
+    }
+
+    /// Releases what resumed tasks have held, a part of it; answers whether there may be more.
+    async fn release(&self) -> Result<bool, TickError> {
+        let now = self.store.clock().now();
+        let released = self.store.released_events(now, RELEASED.0, RELEASED.1).await?;
+        for held in &released {
+            let task = match self.store.get_task(&Scope::Every, held.task_id).await {
+                Ok(task) => Some(task),
+                Err(StoreError::NotFound) => None,
+                Err(error) => return Err(error.into()),
+            };
+            let matches = self.judge(held, task.as_ref());
+            let room = self.held.room();
+            let ask = FireEvents { now, shards: &[], matches: &matches, worker: self.worker, room };
+            // a task that changes meanwhile is read anew at the next tick
+            if let EventsFired::Done(recorded) = self.store.release_events(held.window_id, held.task_id, &ask).await? {
+                self.held.add(recorded.claims);
+            }
+        }
+        Ok(!released.is_empty())
+    }
+
+    fn judge(&self, held: &store::Held, task: Option<&Task>) -> Vec<Match> {
+        let Some(task) = task else { return Vec::new() };
+        let facts = EventTask {
+            task_id: task.id,
+            tenant_id: task.tenant_id.clone(),
+            name: task.name.clone(),
+            metadata: task.spec.metadata.clone(),
+            epoch: task.epoch,
+            status: task.status,
+            trigger: serde_json::Value::Null,
+            max_runs: task.spec.max_runs.map(|most| most as i64),
+        };
+        let compiled = match &task.spec.trigger {
+            Trigger::Event(trigger) if held.release == Release::Run => indexed(&facts, trigger, &self.language).ok(),
+            _ => None,
+        };
+        let now = self.store.clock().now();
+        let arrivals = held.events.iter().filter_map(|event| Event::try_from(event.clone()).ok());
+        let each = arrivals.map(|event| {
+            let arrival = Arc::new(Arrival::new(event));
+            compiled.as_ref().and_then(|task| matched(task, &arrival, now)).unwrap_or_else(|| Match {
+                task_id: task.id,
+                epoch: task.epoch,
+                status: task.status,
+                hold: true,
+                max_runs: facts.max_runs,
+                arrival: Arc::clone(&arrival),
+                verdict: Verdict::Skipped(reason::DROPPED.into()),
+            })
+        });
+        each.collect()
+    }
+}
+
+impl Service for Windows {
+    const NAME: &'static str = "windows";
+    const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+    async fn tick(&self) -> Result<Next, TickError> {
+        let clock = self.store.clock();
+        if !clock.trusted() {
+            return Err(TickError::ClockUnknown);
+        }
+        let more_held = self.release().await?;
+        let (closed, recorded) = self.store.close_windows(clock.now(), BATCH, self.worker, self.held.room()).await?;
+        self.held.add(recorded.claims);
+        if more_held || closed as i64 == BATCH {
+            return Ok(Next::Now);
+        }
+        Ok(self.store.next_window().await?.map_or(Next::OnWake, Next::At))
+    }
+
+    fn hint(&self) -> BoxFuture<'static, ()> {
+        let mut hints = self.store.listen(Topic::Windows);
+        Box::pin(async move {
+            // the store outlives its services
+            let _ = hints.changed().await;
+        })
+    }
+}

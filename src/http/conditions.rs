@@ -1,0 +1,143 @@
+//! Trying a condition before a task is made of it: one poll, and what each part of its expressions says.
+
+use axum::Json;
+use axum::extract::State as Held;
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::expr::{Language, Part};
+use crate::http::State;
+use crate::http::auth::Caller;
+use crate::http::body::{Body, only};
+use crate::http::error::ApiError;
+use crate::http::schema;
+use crate::id::{Tenant, new_id};
+use crate::invalid::Faults;
+use crate::poll::{Ask, Missed};
+use crate::token::Permission;
+use crate::trigger::Trigger;
+use crate::trigger::condition::{Condition, FireOn, PollFault, Question, Seen, Subject};
+
+/// What the task of a trial is called in its expressions.
+const NAME: &str = "a trial";
+
+/// What one poll says.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct Trial {
+    /// What was seen; null where the poll failed.
+    #[schema(required, value_type = Option<Value>)]
+    pub value: Value,
+    /// What the expression says of it; null where it can't be said, or where there is none.
+    #[schema(required)]
+    pub verdict: Option<bool>,
+    /// With `on_change`: whether `watch` differs from what it is of `previous`; null without a `previous`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changed: Option<bool>,
+    /// With `reset`: what it says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reset: Option<bool>,
+    /// The expression (`watch`, with `on_change`), and everything it is made of, in the order of the text.
+    #[schema(value_type = Vec<schema::ExpressionPart>)]
+    pub parts: Vec<Part>,
+    /// Why the poll failed; such a poll is neither true nor false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<PollFault>,
+}
+
+/// Try a condition
+///
+/// Polls once, as a task with this trigger would, and says what its expressions make of it. Nothing is saved, and
+/// nothing is changed: polls only read.
+#[utoipa::path(post, path = "/v1/conditions/test", tag = "tasks", security(("bearer" = ["tasks:write"])),
+    request_body = schema::ConditionTest, responses((status = 200, body = Trial)))]
+pub async fn test_condition(Held(state): Held<State>, caller: Caller, body: Body) -> Result<Json<Trial>, ApiError> {
+    caller.may(Permission::TasksWrite)?;
+    let value = body.json()?;
+    only(&value, &["trigger", "previous", "tenant_id"])?;
+    let now = state.clock.now();
+    let (tenant, condition) = asked(&state, &caller, &value, now)?;
+    let question = condition.compile(&Language::default()).map_err(|fault| Faults(vec![fault]))?;
+    let subject = Subject { id: new_id(now), name: NAME.into(), metadata: Map::new() };
+    let ask = Ask {
+        tenant: &tenant,
+        id: subject.id,
+        poll: &condition.poll,
+        known: None,
+        time_limit: condition.time_limit().to_std().unwrap_or_default(),
+    };
+    let seen = match state.poller.poll(&ask).await {
+        Ok(Seen::Value { value, .. }) => Ok(value),
+        Ok(Seen::Unchanged) => {
+            Err(PollFault::new("http_304", "the address says that nothing changed, though nothing was known"))
+        }
+        Err(Missed::Fault(fault)) => Err(fault),
+        Err(Missed::Busy(_)) => {
+            Err(PollFault::new("busy", "too many polls of this host at the moment; try again soon"))
+        }
+    };
+    let previous = value.get("previous");
+    Ok(Json(match seen {
+        Ok(value) => trial(&question, &subject, value, previous, now),
+        Err(error) => Trial { error: Some(error), ..Trial::empty() },
+    }))
+}
+
+/// Whose trial it is, and of what; all that is wrong is told together.
+fn asked(state: &State, caller: &Caller, value: &Value, now: DateTime<Utc>) -> Result<(Tenant, Condition), Faults> {
+    let mut faults = Faults::new();
+    let tenant = caller.acts_for(value).map_err(|why| faults.0.extend(why.0)).ok();
+    let trigger = match value.get("trigger") {
+        Some(trigger) => Trigger::parse(trigger, "/trigger", now, &mut faults),
+        None => {
+            faults.add("/trigger", "is missing");
+            None
+        }
+    };
+    let condition = match trigger {
+        Some(Trigger::Condition(condition)) => Some(condition),
+        Some(other) => {
+            faults.add("/trigger/type", format!("is `{}`; only a condition can be tried here", other.kind()));
+            None
+        }
+        None => None,
+    };
+    if let (Some(tenant), Some(condition)) = (&tenant, &condition) {
+        (state.known.poll)(tenant, &condition.poll, "/trigger/poll", &mut faults);
+    }
+    match (tenant, condition) {
+        (Some(tenant), Some(condition)) if faults.is_empty() => Ok((tenant, condition)),
+        _ => Err(faults),
+    }
+}
+
+fn trial(question: &Question, subject: &Subject, value: Value, previous: Option<&Value>, now: DateTime<Utc>) -> Trial {
+    let before = previous.unwrap_or(&Value::Null);
+    let parts = question.parts(&value, before, subject, now);
+    let answers = match question.ask(&value, before, subject, now) {
+        Ok(answers) => answers,
+        Err(error) => {
+            let error = Some(PollFault::new("expression", error.to_string()));
+            return Trial { value, parts, error, ..Trial::empty() };
+        }
+    };
+    let watched_before = previous
+        .and_then(|previous| question.ask(previous, &Value::Null, subject, now).ok().map(|answers| answers.watched));
+    Trial {
+        verdict: question.expression.as_ref().map(|_| answers.holds),
+        changed: match (question.fire, watched_before) {
+            (FireOn::OnChange, Some(before)) => Some(answers.watched != before),
+            _ => None,
+        },
+        reset: answers.reset,
+        value,
+        parts,
+        error: None,
+    }
+}
+
+impl Trial {
+    fn empty() -> Trial {
+        Trial { value: Value::Null, verdict: None, changed: None, reset: None, parts: Vec::new(), error: None }
+    }
+}

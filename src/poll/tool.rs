@@ -1,0 +1,93 @@
+//! A poll by a registered tool: one that reads, and that nobody has to approve.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use serde_json::Value;
+
+use crate::approval::matrix::{Category, Gate, gate};
+use crate::clock::Clock;
+use crate::invalid::Faults;
+use crate::poll::{Ask, json_or_text};
+use crate::tool::registry::{Registered, unknown_tool};
+use crate::tool::{Definition, ToolContext, ToolError, ToolStatus};
+use crate::trigger::condition::{PollFault, ToolPoll};
+
+pub use crate::tool::{Host, Registry};
+
+/// What calls made by polls are called, in place of a model's id.
+const CALL: &str = "poll";
+
+pub struct Tools(Arc<Registry>);
+
+impl Tools {
+    pub fn new(tools: Arc<Registry>) -> Tools {
+        Tools(tools)
+    }
+
+    pub fn check(&self, poll: &ToolPoll, place: &str, faults: &mut Faults) {
+        match self.find(&poll.name) {
+            Err(fault) => faults.add(format!("{place}/name"), fault.message),
+            Ok(tool) => {
+                if let Err(error) = tool.check(&Value::Object(poll.args.clone())) {
+                    faults.add(format!("{place}/args"), of_tool(error).message);
+                }
+            }
+        }
+    }
+
+    /// Calls it. The value is what it says: as JSON where it is JSON, else as text.
+    pub async fn look(
+        &self,
+        poll: &ToolPoll,
+        ask: &Ask<'_>,
+        host: &Arc<dyn Host>,
+        clock: &Clock,
+    ) -> Result<Value, PollFault> {
+        let tool = self.find(&poll.name)?;
+        let arguments = Value::Object(poll.args.clone());
+        tool.check(&arguments).map_err(of_tool)?;
+        let context = ToolContext {
+            tenant: ask.tenant.clone(),
+            run_id: ask.id,
+            turn: 0,
+            call_id: CALL.into(),
+            idempotency_key: ToolContext::key_of(ask.id, clock.now().timestamp_millis(), CALL),
+            delegation_chain: Vec::new(),
+            timezone: chrono_tz::Tz::UTC,
+            time_limit: ask.time_limit,
+            host: Arc::clone(host),
+            clock: clock.clone(),
+        };
+        let called = AssertUnwindSafe(tool.tool.call(&context, arguments)).catch_unwind().await;
+        let output = called.map_err(|_| PollFault::new("panicked", "the tool broke down"))?.map_err(of_tool)?;
+        Ok(json_or_text(&output.text))
+    }
+
+    fn find(&self, name: &str) -> Result<&Registered, PollFault> {
+        let pollable = self.0.definitions().filter(|tool| is_pollable(tool)).map(|tool| tool.name.as_str());
+        match self.0.find(name) {
+            Some(tool) if is_pollable(tool.definition()) => Ok(tool),
+            Some(_) => {
+                let names = pollable.collect::<Vec<_>>().join(", ");
+                let message = format!("the tool `{name}` does more than read, or needs approval; there are: {names}");
+                Err(PollFault::new("denied", message))
+            }
+            None => Err(of_tool(unknown_tool(name, pollable))),
+        }
+    }
+}
+
+/// A poll happens often and nobody looks on: it may look, and never act.
+fn is_pollable(tool: &Definition) -> bool {
+    matches!(tool.category, Category::Read | Category::Analysis)
+        && gate(tool.category, tool.consequence, tool.requires_confirmation) == Gate::Auto
+        && tool.status != ToolStatus::Removed
+}
+
+fn of_tool(error: ToolError) -> PollFault {
+    match error {
+        ToolError::Tell { code, message, .. } | ToolError::Abort { code, message } => PollFault::new(code, message),
+    }
+}

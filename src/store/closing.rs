@@ -1,0 +1,256 @@
+//! Windows that close and held events that are released: what was collected becomes runs.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::Value;
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use crate::store::hot::Hot;
+use crate::store::matching::{EventsFired, EventsRecorded, FireEvents, Locked, Recording, Subject, write_recording};
+use crate::store::windows::Windows;
+use crate::store::{Store, StoreError};
+use crate::task::TaskStatus;
+
+/// What becomes of the events that a paused task has held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Release {
+    /// Each goes the way that it would have gone.
+    Run,
+    /// Each is recorded as skipped.
+    Drop,
+}
+
+impl Release {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Release::Run => "run",
+            Release::Drop => "drop",
+        }
+    }
+}
+
+/// Events that a resumed task has held, some of them, oldest first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Held {
+    pub window_id: Uuid,
+    pub task_id: Uuid,
+    pub release: Release,
+    pub events: Vec<Value>,
+}
+
+#[derive(sqlx::FromRow)]
+struct Closing {
+    id: Uuid,
+    task_id: Uuid,
+    tenant_id: String,
+}
+
+/// A task whose window closes.
+#[derive(sqlx::FromRow)]
+struct Owner {
+    status: String,
+    epoch: i64,
+    max_runs: Option<i64>,
+}
+
+const OWNER: &str = "select status, epoch, cast(spec ->> 'max_runs' as bigint) as max_runs from tasks where id = $1";
+
+/// Released by the resume of its task: found like a window that is due.
+pub(super) const RELEASE: &str = "update windows set release = $2, closes_at = $3 where task_id = $1 and kind = 'hold'";
+
+/// Everything that is kept of the events of a task, but what became runs.
+pub(super) const FORGET_TASK: [&str; 4] = [
+    "delete from window_events where task_id = $1",
+    "delete from windows where task_id = $1",
+    "delete from throttles where task_id = $1",
+    "delete from dedups where task_id = $1",
+];
+
+impl Store {
+    /// When the next window closes; `None` where none is open.
+    pub async fn next_window(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
+        Ok(on_read!(self.db, |conn| {
+            sqlx::query_scalar("select closes_at from windows where closes_at is not null order by closes_at limit 1")
+                .fetch_optional(conn)
+                .await?
+        }))
+    }
+
+    /// Closes up to `limit` windows that are due at `now`: each becomes a run of all its events, or is recorded as
+    /// skipped where its task does not fire any more. Answers with how many were due.
+    pub async fn close_windows(
+        &self,
+        now: DateTime<Utc>,
+        limit: i64,
+        worker: Uuid,
+        room: usize,
+    ) -> Result<(usize, EventsRecorded), StoreError> {
+        let due: Vec<Closing> = on_read!(self.db, |conn| {
+            sqlx::query_as(
+                "select id, task_id, tenant_id from windows
+                  where closes_at <= $1 and kind <> 'hold' order by closes_at limit $2",
+            )
+            .bind(now)
+            .bind(limit)
+            .fetch_all(conn)
+            .await?
+        });
+        if due.is_empty() {
+            return Ok((0, EventsRecorded::default()));
+        }
+        let mut tasks: Vec<Uuid> = due.iter().map(|window| window.task_id).collect();
+        tasks.sort_unstable();
+        tasks.dedup();
+        let (recorded, opened) = on_write!(self.db, |conn| {
+            let locked: HashMap<Uuid, Locked> =
+                conn.lock_tasks(&tasks).await?.into_iter().map(|row| (row.task_id, row)).collect();
+            let mut recording = Recording::new(now, room, locked);
+            for window in &due {
+                // another event may have kept it open meanwhile, another instance may have closed it
+                let still: Option<i32> = sqlx::query_scalar("select 1 from windows where id = $1 and closes_at <= $2")
+                    .bind(window.id)
+                    .bind(now)
+                    .fetch_optional(&mut *conn)
+                    .await?;
+                let owner: Option<Owner> =
+                    sqlx::query_as(OWNER).bind(window.task_id).fetch_optional(&mut *conn).await?;
+                let (Some(_), Some(owner)) = (still, owner) else { continue };
+                let events = conn.close(window.id).await?;
+                let of = Subject {
+                    task_id: window.task_id,
+                    tenant: &window.tenant_id,
+                    epoch: owner.epoch,
+                    max_runs: owner.max_runs,
+                };
+                let active = owner.status == TaskStatus::Active.as_str();
+                recording.close_window(of, window.id, events, (!active).then_some(owner.status.as_str()));
+            }
+            write_recording!(conn, recording, now, worker)
+        });
+        Ok((due.len(), self.told_of(recorded, opened)))
+    }
+
+    /// Events that resumed tasks have held: of up to `tasks` tasks, `limit` events each.
+    pub async fn released_events(&self, now: DateTime<Utc>, tasks: i64, limit: i64) -> Result<Vec<Held>, StoreError> {
+        let due: Vec<(Uuid, Uuid, Option<String>)> = on_read!(self.db, |conn| {
+            sqlx::query_as(
+                "select id, task_id, release from windows
+                  where closes_at <= $1 and kind = 'hold' order by closes_at limit $2",
+            )
+            .bind(now)
+            .bind(tasks)
+            .fetch_all(conn)
+            .await?
+        });
+        let mut held = Vec::with_capacity(due.len());
+        for (window_id, task_id, release) in due {
+            let events: Vec<Json<Value>> = on_read!(self.db, |conn| {
+                sqlx::query_scalar(
+                    "select body from window_events where window_id = $1 and body is not null order by seq limit $2",
+                )
+                .bind(window_id)
+                .bind(limit)
+                .fetch_all(conn)
+                .await?
+            });
+            let release = if release.as_deref() == Some("drop") { Release::Drop } else { Release::Run };
+            held.push(Held { window_id, task_id, release, events: events.into_iter().map(|body| body.0).collect() });
+        }
+        Ok(held)
+    }
+
+    /// Records what becomes of held events, as judged by `ask.matches` (`ask.shards` is not looked at), and forgets them
+    /// in the same transaction. With none, the window has been emptied and goes. A task that is paused again keeps
+    /// them.
+    pub async fn release_events(
+        &self,
+        window_id: Uuid,
+        task_id: Uuid,
+        ask: &FireEvents<'_>,
+    ) -> Result<EventsFired, StoreError> {
+        let (recorded, opened) = on_write!(self.db, |conn| {
+            let locked: HashMap<Uuid, Locked> =
+                conn.lock_tasks(&[task_id]).await?.into_iter().map(|row| (row.task_id, row)).collect();
+            let owner: Option<Owner> = sqlx::query_as(OWNER).bind(task_id).fetch_optional(&mut *conn).await?;
+            if owner.as_ref().is_some_and(|owner| owner.status == TaskStatus::Paused.as_str()) {
+                sqlx::query("update windows set release = null, closes_at = null where id = $1")
+                    .bind(window_id)
+                    .execute(&mut *conn)
+                    .await?;
+                (EventsRecorded::default(), false)
+            } else if ask.matches.iter().any(|m| locked.get(&task_id).is_none_or(|at| at.epoch != m.epoch)) {
+                return Ok(EventsFired::Stale);
+            } else {
+                if ask.matches.is_empty() {
+                    sqlx::query(
+                        "delete from windows where id = $1 and not exists (
+                            select 1 from window_events where window_id = $1 and body is not null)",
+                    )
+                    .bind(window_id)
+                    .execute(&mut *conn)
+                    .await?;
+                }
+                let mut recording = Recording::new(ask.now, ask.room, locked);
+                for matched in ask.matches {
+                    let taken = sqlx::query(
+                        "delete from window_events where task_id = $1 and event_key = $2 and window_id = $3",
+                    )
+                    .bind(task_id)
+                    .bind(&matched.arrival.key)
+                    .bind(window_id)
+                    .execute(&mut *conn)
+                    .await?
+                    .rows_affected();
+                    // another instance may have released it
+                    if taken == 1 {
+                        recording.take(conn, matched).await?;
+                    }
+                }
+                sqlx::query("update windows set events = events - $2 where id = $1")
+                    .bind(window_id)
+                    .bind(ask.matches.len() as i32)
+                    .execute(&mut *conn)
+                    .await?;
+                write_recording!(conn, recording, ask.now, ask.worker)
+            }
+        });
+        Ok(EventsFired::Done(self.told_of(recorded, opened)))
+    }
+
+    /// Forgets what rules about events need no more, up to `limit` rows of each kind: events of windows whose runs are
+    /// older than `runs_before`, keys and rates whose time is over. Answers how many rows.
+    pub async fn forget_event_rules(
+        &self,
+        now: DateTime<Utc>,
+        runs_before: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<u64, StoreError> {
+        let runs_before = runs_before - TimeDelta::days(1); // a window is older than its run
+        Ok(on_write!(self.db, |conn| {
+            let mut forgotten = 0;
+            for (statement, before) in [
+                (
+                    "delete from window_events where (task_id, event_key) in (
+                        select task_id, event_key from window_events
+                         where created_at < $1 and body is null order by created_at limit $2)",
+                    runs_before,
+                ),
+                (
+                    "delete from dedups where (task_id, key) in (
+                        select task_id, key from dedups where expires_at <= $1 order by expires_at limit $2)",
+                    now,
+                ),
+                (
+                    "delete from throttles where (task_id, key) in (
+                        select task_id, key from throttles where arrival_at <= $1 order by arrival_at limit $2)",
+                    now,
+                ),
+            ] {
+                forgotten += sqlx::query(statement).bind(before).bind(limit).execute(&mut *conn).await?.rows_affected();
+            }
+            forgotten
+        }))
+    }
+}

@@ -1,0 +1,345 @@
+//! Polls of conditions: claimed one by one, and recorded with all that follows in one transaction.
+//!
+//! A claim is a note in `due`, never a lock: the poll itself takes place between two transactions. Once `record_poll`
+//! has returned, the state, the fire that it counted, and the next poll are there together. If it has not returned, the
+//! claim runs out and somebody polls again; the version of the state keeps two who polled at once from both counting.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, Utc};
+use serde_json::{Map, Value};
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use crate::id::{Scope, new_id};
+use crate::notification::NewDelivery;
+use crate::run::RunState;
+use crate::store::db::Db;
+use crate::store::hot::Hot;
+use crate::store::requests::enqueue;
+use crate::store::runs::{NewRun, insert_run};
+use crate::store::text::{document, text};
+use crate::store::{Split, Store, StoreError, Topic, split};
+use crate::task::change::{REASON_ENDED, REASON_MAX_RUNS};
+use crate::trigger::Trigger;
+use crate::trigger::condition::{ConditionState, Fire, Step, Subject};
+
+/// A poll that one worker may now make.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PollClaim {
+    pub subject: Subject,
+    pub tenant_id: String,
+    /// As it is stored: it may be unreadable by now, and that must harm no other poll.
+    pub trigger: Value,
+    pub state: ConditionState,
+    /// Until when nobody else makes it.
+    pub until: DateTime<Utc>,
+    epoch: i64,
+    version: i64,
+    max_runs: Option<i64>,
+}
+
+/// What came of recording a poll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recorded {
+    /// There was no fire.
+    Quiet,
+    /// A fire, to be run.
+    Fired(Uuid),
+    /// A fire, skipped.
+    Skipped(Uuid),
+    /// The task was changed, paused or deleted meanwhile, or somebody else has recorded a poll: nothing was written.
+    Void,
+}
+
+#[derive(sqlx::FromRow)]
+struct ClaimRow {
+    task_id: Uuid,
+    epoch: i64,
+    tenant_id: String,
+    name: String,
+    trigger: Json<Value>,
+    metadata: Json<Map<String, Value>>,
+    max_runs: Option<i64>,
+    version: i64,
+    edges: i64,
+    body: Option<Json<Value>>,
+}
+
+impl ClaimRow {
+    fn claim(self, until: DateTime<Utc>) -> PollClaim {
+        PollClaim {
+            subject: Subject { id: self.task_id, name: self.name, metadata: self.metadata.0 },
+            tenant_id: self.tenant_id,
+            trigger: self.trigger.0,
+            state: ConditionState::read(&self.body.map_or(Value::Null, |body| body.0), self.edges),
+            until,
+            epoch: self.epoch,
+            version: self.version,
+            max_runs: self.max_runs,
+        }
+    }
+}
+
+impl PollClaim {
+    /// The fire as a run.
+    fn run(&self, fire: &Fire, now: DateTime<Utc>) -> NewRun {
+        NewRun {
+            id: new_id(now),
+            task_id: self.subject.id,
+            tenant_id: self.tenant_id.clone(),
+            fire_key: format!("c:{}", fire.number),
+            trigger_type: "condition".into(),
+            scheduled_for: now,
+            state: if fire.skipped.is_some() { RunState::Skipped } else { RunState::Queued },
+            reason: fire.skipped.map(str::to_owned),
+            missed: None,
+            retry_of: None,
+            event_ids: Vec::new(),
+            cause: Some(fire.cause.clone()),
+            input: None,
+            created_at: now,
+        }
+    }
+}
+
+const CLAIM_POLLS: Split = split!("claim_polls");
+
+const LOCK_DUE: Split = Split {
+    postgres: "select epoch, fired from due where task_id = $1 for update",
+    sqlite: "select epoch, fired from due where task_id = $1",
+};
+
+/// Writes a state over the version that was read (0: none was there), and over no other.
+const WRITE_STATE: &str = "
+    insert into condition_state (task_id, version, edges, body, updated_at) values ($1, $2 + 1, $3, $4, $5)
+    on conflict (task_id) do update
+       set version = excluded.version, edges = excluded.edges, body = excluded.body, updated_at = excluded.updated_at
+     where condition_state.version = $2";
+
+impl Store {
+    /// Claims polls that are due at `now`, the longest overdue first, until `until`. They are another's when the claim
+    /// has run out.
+    pub async fn claim_polls(
+        &self,
+        now: DateTime<Utc>,
+        until: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<Vec<PollClaim>, StoreError> {
+        let rows: Vec<ClaimRow> = on_write!(self.db, |conn| {
+            let rows: Vec<ClaimRow> = sqlx::query_as(self.db.text(CLAIM_POLLS))
+                .bind(now)
+                .bind(limit)
+                .bind(until)
+                .fetch_all(&mut *conn)
+                .await?;
+            if matches!(self.db, Db::Sqlite { .. }) {
+                for row in &rows {
+                    sqlx::query("update due set claimed_until = $2 where task_id = $1")
+                        .bind(row.task_id)
+                        .bind(until)
+                        .execute(&mut *conn)
+                        .await?;
+                }
+            }
+            rows
+        });
+        Ok(rows.into_iter().map(|row| row.claim(until)).collect())
+    }
+
+    /// The earliest poll that nobody is at; `None` where none waits.
+    pub async fn next_poll(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
+        Ok(on_read!(self.db, |conn| {
+            sqlx::query_scalar(
+                "select next_at from due where kind = 'condition' and next_at is not null and claimed_until is null
+                  order by next_at limit 1",
+            )
+            .fetch_optional(conn)
+            .await?
+        }))
+    }
+
+    /// Records what a poll came to: the state, its fire, the notice, and `next_at` (`None`: the condition has ended),
+    /// together or not at all. With the last of its `max_runs` the task is completed.
+    pub async fn record_poll(
+        &self,
+        claim: &PollClaim,
+        step: &Step,
+        next_at: Option<DateTime<Utc>>,
+        notice: Option<&NewDelivery>,
+        now: DateTime<Utc>,
+    ) -> Result<Recorded, StoreError> {
+        let task_id = claim.subject.id;
+        let run = step.fire.as_ref().map(|fire| claim.run(fire, now));
+        let fires = run.as_ref().is_some_and(|run| run.state == RunState::Queued);
+        on_write!(self.db, |conn| {
+            let due: Option<(i64, i64)> =
+                sqlx::query_as(self.db.text(LOCK_DUE)).bind(task_id).fetch_optional(&mut *conn).await?;
+            let Some((_, fired)) = due.filter(|(epoch, _)| *epoch == claim.epoch) else {
+                return Ok(Recorded::Void);
+            };
+            let written = sqlx::query(WRITE_STATE)
+                .bind(task_id)
+                .bind(claim.version)
+                .bind(step.state.edges)
+                .bind(document(&step.state)?)
+                .bind(now)
+                .execute(&mut *conn)
+                .await?;
+            if written.rows_affected() == 0 {
+                return Ok(Recorded::Void);
+            }
+            if let Some(run) = &run {
+                insert_run!(conn, *run);
+                if fires {
+                    enqueue!(conn, run, claim.epoch, now, 0_i32, None);
+                }
+            }
+            let fired = fired + i64::from(fires);
+            let spent = claim.max_runs.is_some_and(|most| fired >= most);
+            let next_at = next_at.filter(|_| !spent);
+            sqlx::query(
+                "update due set next_at = $2, nominal_at = $2, claimed_until = null, fired = $3, run_count = run_count + $4
+                  where task_id = $1",
+            )
+            .bind(task_id)
+            .bind(next_at)
+            .bind(fired)
+            .bind(i64::from(fires))
+            .execute(&mut *conn)
+            .await?;
+            if next_at.is_none() {
+                sqlx::query(
+                    "update tasks set status = 'completed', status_reason = $2, version = version + 1, updated_at = $3
+                      where id = $1 and status = 'active'",
+                )
+                .bind(task_id)
+                .bind(if spent { REASON_MAX_RUNS } else { REASON_ENDED })
+                .bind(now)
+                .execute(&mut *conn)
+                .await?;
+            }
+            if let Some(notice) = notice {
+                conn.post(&[notice], now).await?;
+            }
+        });
+        if fires {
+            self.hint(Topic::Queue);
+        }
+        if notice.is_some() {
+            self.hint(Topic::Outbox);
+        }
+        Ok(match run {
+            None => Recorded::Quiet,
+            Some(run) if fires => Recorded::Fired(run.id),
+            Some(run) => Recorded::Skipped(run.id),
+        })
+    }
+
+    /// Gives a claim back unused, to be polled at `at`: there was no room for it. Answers whether it was still held.
+    pub async fn postpone_poll(&self, claim: &PollClaim, at: DateTime<Utc>) -> Result<bool, StoreError> {
+        let given_back = on_write!(self.db, |conn| {
+            sqlx::query(
+                "update due set next_at = $4, nominal_at = $4, claimed_until = null
+                  where task_id = $1 and epoch = $2 and claimed_until = $3",
+            )
+            .bind(claim.subject.id)
+            .bind(claim.epoch)
+            .bind(claim.until)
+            .bind(at)
+            .execute(conn)
+            .await?
+            .rows_affected()
+        });
+        Ok(given_back == 1)
+    }
+
+    /// Disables a task whose condition can't be read any more, as schedules are: an edit of its trigger mends it.
+    /// Answers whether the claim was still held.
+    pub async fn disable_condition(&self, claim: &PollClaim, why: &str) -> Result<bool, StoreError> {
+        let now = self.clock.now();
+        Ok(on_write!(self.db, |conn| {
+            let stopped = sqlx::query(
+                "update due set next_at = null, claimed_until = null
+                  where task_id = $1 and epoch = $2 and claimed_until = $3",
+            )
+            .bind(claim.subject.id)
+            .bind(claim.epoch)
+            .bind(claim.until)
+            .execute(&mut *conn)
+            .await?;
+            if stopped.rows_affected() == 0 {
+                return Ok(false);
+            }
+            sqlx::query(
+                "update tasks set status = 'disabled', status_reason = $2, version = version + 1, updated_at = $3
+                  where id = $1 and status = 'active'",
+            )
+            .bind(claim.subject.id)
+            .bind(text(why))
+            .bind(now)
+            .execute(&mut *conn)
+            .await?;
+            true
+        }))
+    }
+
+    /// Where the conditions of these tasks stand, as far as they were polled and lie within the scope.
+    pub async fn condition_states(
+        &self,
+        scope: &Scope,
+        ids: &[Uuid],
+    ) -> Result<HashMap<Uuid, ConditionState>, StoreError> {
+        let mut states = HashMap::new();
+        if ids.is_empty() {
+            return Ok(states);
+        }
+        let rows: Vec<(Uuid, i64, Json<Value>)> = on_read!(self.db, scope, |conn| {
+            let mut query = sqlx::QueryBuilder::new(
+                "select c.task_id, c.edges, c.body from condition_state c join tasks t on t.id = c.task_id where t.id in (",
+            );
+            let mut listed = query.separated(", ");
+            for id in ids {
+                listed.push_bind(*id);
+            }
+            query.push(")");
+            if let Some(tenant) = scope.tenant() {
+                query.push(" and t.tenant_id = ").push_bind(tenant.to_owned());
+            }
+            query.build_query_as().fetch_all(conn).await?
+        });
+        states.extend(rows.into_iter().map(|(id, edges, body)| (id, ConditionState::read(&body.0, edges))));
+        Ok(states)
+    }
+}
+
+/// Whether what is known of a condition says nothing about what it asks now.
+pub(super) fn asks_anew(before: &Trigger, after: &Trigger) -> bool {
+    match (before.condition(), after.condition()) {
+        (Some(before), Some(after)) => !before.asks_the_same(after),
+        (before, after) => before.is_some() != after.is_some(),
+    }
+}
+
+/// Forgets what is known of a task's condition, but for the number of its fires; its `due` row is locked.
+macro_rules! begin_anew {
+    ($conn:ident, $task_id:expr, $now:expr) => {{
+        let known: Option<(i64, sqlx::types::Json<serde_json::Value>)> =
+            sqlx::query_as("select edges, body from condition_state where task_id = $1")
+                .bind($task_id)
+                .fetch_optional(&mut *$conn)
+                .await?;
+        if let Some((edges, body)) = known {
+            let state = $crate::trigger::condition::ConditionState::read(&body.0, edges).begun_anew();
+            sqlx::query(
+                "update condition_state set version = version + 1, body = $2, updated_at = $3 where task_id = $1",
+            )
+            .bind($task_id)
+            .bind($crate::store::text::document(&state)?)
+            .bind($now)
+            .execute(&mut *$conn)
+            .await?;
+        }
+    }};
+}
+pub(super) use begin_anew;

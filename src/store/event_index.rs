@@ -1,0 +1,187 @@
+//! The index of event tasks, as the store keeps it: which tasks there are, and the version that says when one changed.
+//!
+//! A write to an event task bumps the version of its shard in its own transaction, and nothing else does. Who matches
+//! reads what is newer than it knows; `fire_events` compares versions before it writes, so that a task which was created
+//! before an event was published always sees it.
+
+use chrono::{DateTime, Utc};
+use serde_json::{Map, Value};
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use crate::event::partition;
+use crate::store::{Store, StoreError};
+use crate::task::{Task, TaskStatus};
+use crate::trigger::Trigger;
+
+/// Tenants are spread over so many shards, by the rule that also spreads their events over partitions of the bus.
+pub const EVENT_SHARDS: u32 = 16;
+
+/// The shard of a tenant's event tasks.
+pub fn event_shard(tenant: &str) -> i32 {
+    partition(tenant, EVENT_SHARDS) as i32
+}
+
+/// An event task, as far as who matches has to know it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EventTask {
+    pub task_id: Uuid,
+    pub tenant_id: String,
+    pub name: String,
+    pub metadata: Map<String, Value>,
+    pub epoch: i64,
+    pub status: TaskStatus,
+    /// As stored: one that can't be read must not keep the others from firing.
+    pub trigger: Value,
+    pub max_runs: Option<i64>,
+}
+
+/// What is newer in a shard.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EventTaskChanges {
+    /// All that was known before is to be forgotten first.
+    pub anew: bool,
+    pub live: Vec<EventTask>,
+    pub gone: Vec<Uuid>,
+    /// What is known once this is taken in.
+    pub version: i64,
+    /// Whether more is newer still.
+    pub more: bool,
+}
+
+#[derive(sqlx::FromRow)]
+struct Row {
+    task_id: Uuid,
+    version: i64,
+    tenant_id: Option<String>,
+    name: Option<String>,
+    metadata: Option<Json<Map<String, Value>>>,
+    epoch: Option<i64>,
+    status: Option<String>,
+    trigger: Option<Json<Value>>,
+    max_runs: Option<i64>,
+}
+
+/// Whether a task is in the index: its trigger goes by events, and it may fire, now or when it is resumed.
+pub(super) fn is_indexed(task: &Task) -> bool {
+    matches!(task.spec.trigger, Trigger::Event(_)) && matches!(task.status, TaskStatus::Active | TaskStatus::Paused)
+}
+
+pub(super) const BUMP: &str = "
+    insert into event_index (shard, version) values ($1, 1)
+    on conflict (shard) do update set version = event_index.version + 1
+    returning version";
+
+pub(super) const INDEX: &str = "
+    insert into event_tasks (task_id, shard, version, live, changed_at) values ($1, $2, $3, $4, $5)
+    on conflict (task_id) do update
+       set shard = excluded.shard, version = excluded.version, live = excluded.live, changed_at = excluded.changed_at";
+
+/// Records that an event task has changed. The last statement of its transaction: until it ends, others of the shard wait.
+macro_rules! index_event_task {
+    ($conn:ident, $task_id:expr, $tenant:expr, $live:expr, $now:expr) => {{
+        let shard = $crate::store::event_index::event_shard($tenant);
+        let version: i64 =
+            sqlx::query_scalar($crate::store::event_index::BUMP).bind(shard).fetch_one(&mut *$conn).await?;
+        sqlx::query($crate::store::event_index::INDEX)
+            .bind($task_id)
+            .bind(shard)
+            .bind(version)
+            .bind($live)
+            .bind($now)
+            .execute(&mut *$conn)
+            .await?;
+    }};
+}
+pub(super) use index_event_task;
+
+impl Store {
+    /// What has changed in a shard since `known`; up to `limit` tasks, oldest change first. 0 knows nothing.
+    pub async fn event_tasks(&self, shard: i32, known: i64, limit: i64) -> Result<EventTaskChanges, StoreError> {
+        let index: Option<(i64, i64)> = on_read!(self.db, |conn| {
+            sqlx::query_as("select version, forgotten from event_index where shard = $1")
+                .bind(shard)
+                .fetch_optional(conn)
+                .await?
+        });
+        let (version, forgotten) = index.unwrap_or_default();
+        let anew = known > 0 && known < forgotten;
+        let known = if anew { 0 } else { known };
+        let rows: Vec<Row> = on_read!(self.db, |conn| {
+            sqlx::query_as(
+                "select e.task_id, e.version, t.tenant_id, t.name, t.spec -> 'metadata' as metadata, t.epoch, t.status,
+                        t.spec -> 'trigger' as trigger, cast(t.spec ->> 'max_runs' as bigint) as max_runs
+                   from event_tasks e
+                   left join tasks t on t.id = e.task_id and e.live
+                  where e.shard = $1 and e.version > $2
+                  order by e.version
+                  limit $3",
+            )
+            .bind(shard)
+            .bind(known)
+            .bind(limit)
+            .fetch_all(conn)
+            .await?
+        });
+        let more = rows.len() as i64 == limit;
+        let newest = rows.last().map_or(known, |row| row.version);
+        let mut changes = EventTaskChanges {
+            anew,
+            live: Vec::with_capacity(rows.len()),
+            gone: Vec::new(),
+            version: if more { newest } else { version.max(newest) },
+            more,
+        };
+        for row in rows {
+            let task_id = row.task_id;
+            match row.task() {
+                Some(task) => changes.live.push(task),
+                None => changes.gone.push(task_id),
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Forgets tasks of the index that were gone before `before`; who knows less than that reads its shard anew.
+    pub async fn forget_event_tasks(&self, before: DateTime<Utc>) -> Result<u64, StoreError> {
+        Ok(on_write!(self.db, |conn| {
+            let gone: Vec<(i32, i64)> = sqlx::query_as(
+                "select shard, max(version) from event_tasks where not live and changed_at < $1 group by shard order by shard",
+            )
+            .bind(before)
+            .fetch_all(&mut *conn)
+            .await?;
+            let mut forgotten = 0;
+            for (shard, version) in gone {
+                sqlx::query("update event_index set forgotten = $2 where shard = $1 and forgotten < $2")
+                    .bind(shard)
+                    .bind(version)
+                    .execute(&mut *conn)
+                    .await?;
+                forgotten += sqlx::query("delete from event_tasks where shard = $1 and version <= $2 and not live")
+                    .bind(shard)
+                    .bind(version)
+                    .execute(&mut *conn)
+                    .await?
+                    .rows_affected();
+            }
+            forgotten
+        }))
+    }
+}
+
+impl Row {
+    /// `None`: the task is gone.
+    fn task(self) -> Option<EventTask> {
+        Some(EventTask {
+            task_id: self.task_id,
+            tenant_id: self.tenant_id?,
+            name: self.name?,
+            metadata: self.metadata?.0,
+            epoch: self.epoch?,
+            status: TaskStatus::parse(&self.status?)?,
+            trigger: self.trigger?.0,
+            max_runs: self.max_runs,
+        })
+    }
+}

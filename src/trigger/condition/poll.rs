@@ -1,0 +1,113 @@
+//! What a condition looks at: an address, a tool, a query, a key. Data only; `crate::poll` acts on it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::trigger::policy::words;
+
+/// One of four.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Poll {
+    Http(HttpPoll),
+    Tool(ToolPoll),
+    Sql(SqlPoll),
+    Redis(RedisPoll),
+}
+
+impl Poll {
+    /// The words there are.
+    pub const KINDS: [&str; 4] = ["http", "tool", "sql", "redis"];
+
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Poll::Http(_) => "http",
+            Poll::Tool(_) => "tool",
+            Poll::Sql(_) => "sql",
+            Poll::Redis(_) => "redis",
+        }
+    }
+}
+
+words! {
+    /// How an address is asked.
+    PollMethod {
+        #[default]
+        Get = "GET",
+        Head = "HEAD",
+    }
+}
+
+/// An address. A status of 2xx is an answer, any other a failing poll. The value is the body: as JSON where it is
+/// JSON, else as text; null where it is empty. Of HEAD it is `{"status", "headers"}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HttpPoll {
+    #[schema(example = "https://api.example.org/price")]
+    pub url: String,
+    #[serde(default, skip_serializing_if = "PollMethod::is_default")]
+    #[schema(required = false)]
+    pub method: PollMethod,
+    /// Sent along; none that holds a secret belongs here, for they are shown with the task.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(required = false)]
+    pub headers: BTreeMap<String, String>,
+}
+
+/// A tool that reads. The value is what it answers: as JSON where it is JSON, else as text.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ToolPoll {
+    /// Its category is `read` or `analysis`, and it needs no approval.
+    #[schema(example = "http_request")]
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[schema(required = false, value_type = Object)]
+    pub args: Map<String, Value>,
+}
+
+/// A query of a source that the operator has named in `[poll.sql]`. The value is `{"rows": [{…}], "count": 1,
+/// "scalar": …}`, at most 1,000 rows; `scalar` is the value where there is one row of one column, else null.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SqlPoll {
+    #[schema(example = "shop")]
+    pub source: String,
+    /// One statement that begins with `select`, `with` or `values`; it is run in a read-only transaction.
+    #[schema(example = "select count(*) as open from orders where state = 'open'")]
+    pub query: String,
+}
+
+words! {
+    /// How a key is read.
+    RedisRead {
+        /// As its type says: `get`, `hgetall`, `llen`, `scard`, `zcard` or `xlen`.
+        #[default]
+        Auto = "auto",
+        Get = "get",
+        Hgetall = "hgetall",
+        Llen = "llen",
+        Scard = "scard",
+        Zcard = "zcard",
+        Xlen = "xlen",
+        /// True or false.
+        Exists = "exists",
+    }
+}
+
+/// A key of a source that the operator has named in `[poll.redis]`. A text is the value, as JSON where it is JSON; a
+/// hash is an object of such; of lists, sets and streams it is the length. A key that is not there is null.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RedisPoll {
+    #[schema(example = "prices")]
+    pub source: String,
+    /// Begins with one of the prefixes that the source allows.
+    #[schema(example = "price:BTC")]
+    pub key: String,
+    #[serde(default, skip_serializing_if = "RedisRead::is_default")]
+    #[schema(required = false)]
+    pub read: RedisRead,
+}

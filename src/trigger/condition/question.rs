@@ -1,0 +1,127 @@
+//! A condition compiled: its expressions read, its lengths known, and the values that they are asked of.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use crate::expr::{Expression, ExpressionError, Language, Part, Variables};
+use crate::invalid::InvalidSpec;
+use crate::trigger::condition::{Condition, FireOn, length};
+use crate::trigger::interval::Interval;
+use crate::trigger::jitter::spread;
+
+/// What expressions may name.
+pub const VARIABLES: [&str; 4] = ["value", "previous", "now", "task"];
+/// What is compared where nothing else is said.
+const WHOLE: &str = "value";
+
+/// The task, as expressions see it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Subject {
+    pub id: Uuid,
+    pub name: String,
+    pub metadata: Map<String, Value>,
+}
+
+/// A condition that can be asked.
+#[derive(Debug, Clone)]
+pub struct Question {
+    pub fire: FireOn,
+    pub expression: Option<Expression>,
+    pub watch: Expression,
+    pub reset: Option<Expression>,
+    pub every: TimeDelta,
+    pub hold_for: TimeDelta,
+    pub cooldown: TimeDelta,
+    pub time_limit: TimeDelta,
+    pub notice_after: u32,
+}
+
+/// What the expressions say of one value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answers {
+    pub holds: bool,
+    /// With `on_change`; else null.
+    pub watched: Value,
+    /// With `reset`.
+    pub reset: Option<bool>,
+}
+
+impl Condition {
+    /// The compiled form; a fault where a later release can't read it any more.
+    pub fn compile(&self, language: &Language) -> Result<Question, InvalidSpec> {
+        let read = |field: &str, text: &str| {
+            language
+                .read(text, &VARIABLES)
+                .map_err(|fault| InvalidSpec { pointer: format!("/trigger/{field}"), message: fault.to_string() })
+        };
+        let optional = |field: &str, text: &Option<String>| text.as_deref().map(|text| read(field, text)).transpose();
+        let span = |field: &str, text: &Option<String>| match text {
+            Some(text) => length(field, text),
+            None => Ok(TimeDelta::zero()),
+        };
+        Ok(Question {
+            fire: self.fire,
+            expression: optional("expression", &self.expression)?,
+            watch: read("watch", self.watch.as_deref().unwrap_or(WHOLE))?,
+            reset: optional("reset", &self.reset)?,
+            every: self.every()?,
+            hold_for: span("hold_for", &self.hold_for)?,
+            cooldown: span("cooldown", &self.cooldown)?,
+            time_limit: self.time_limit(),
+            notice_after: self.failure_notice_after,
+        })
+    }
+}
+
+impl Question {
+    /// The poll after one at `now`: the task's place on the grid of its interval, at least half an interval away, so
+    /// that polls do not drift and many tasks do not poll at once.
+    pub fn after(&self, task_id: Uuid, now: DateTime<Utc>) -> DateTime<Utc> {
+        let place = DateTime::UNIX_EPOCH + spread(task_id, DateTime::UNIX_EPOCH, self.every);
+        Interval::new(place, self.every).next_after(now + self.every / 2).unwrap_or(now + self.every)
+    }
+
+    /// What the expressions say of `value`.
+    pub fn ask(
+        &self,
+        value: &Value,
+        previous: &Value,
+        subject: &Subject,
+        now: DateTime<Utc>,
+    ) -> Result<Answers, ExpressionError> {
+        let variables = variables(value, previous, subject, now);
+        let watched = match self.fire {
+            FireOn::OnChange => match self.watch.value(&variables) {
+                Err(ExpressionError::Missing(_)) => Value::Null,
+                read => read?,
+            },
+            _ => Value::Null,
+        };
+        Ok(Answers {
+            holds: self.expression.as_ref().map_or(Ok(true), |expression| expression.holds(&variables))?,
+            watched,
+            reset: self.reset.as_ref().map(|reset| reset.holds(&variables)).transpose()?,
+        })
+    }
+
+    /// Every part of the expression (of `watch`, where there is none) with its value.
+    pub fn parts(&self, value: &Value, previous: &Value, subject: &Subject, now: DateTime<Utc>) -> Vec<Part> {
+        self.shown().parts(&variables(value, previous, subject, now))
+    }
+
+    /// What a run says it fired for: the expression, or what was watched.
+    pub fn shown(&self) -> &Expression {
+        match (&self.expression, self.fire) {
+            (Some(expression), FireOn::OnTrue | FireOn::EveryTime) => expression,
+            _ => &self.watch,
+        }
+    }
+}
+
+fn variables(value: &Value, previous: &Value, subject: &Subject, now: DateTime<Utc>) -> Variables {
+    let task = json!({ "id": subject.id, "name": subject.name, "metadata": subject.metadata });
+    let mut variables = Variables::new().with("value", value).with("previous", previous).with("task", &task);
+    variables.set_instant("now", now);
+    variables
+}

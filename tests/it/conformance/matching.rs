@@ -1,0 +1,522 @@
+//! Events: each match has one record, whatever happens how often, and rules with a memory decide about each event once.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use reveille::engine::matcher::index::Index;
+use reveille::engine::matcher::matched;
+use reveille::event::Event;
+use reveille::id::{Scope, new_id};
+use reveille::run::cause::Cause;
+use reveille::run::{Run, RunState};
+use reveille::store::{EventsFired, EventsRecorded, FireEvents, Match, event_shard};
+use reveille::task::change::TaskChange;
+use reveille::task::{Task, TaskStatus};
+use reveille::trigger::event::{Arrival, HELD_EVENTS, Verdict, reason};
+use serde_json::{Value, json};
+
+use super::world::{START, WORKER, World, only};
+
+on_both!(
+    an_event_becomes_one_leased_run_that_keeps_it,
+    an_event_that_comes_again_changes_nothing,
+    the_same_id_of_another_source_or_tenant_is_another_event,
+    a_task_of_another_tenant_is_not_fired,
+    what_has_no_room_is_ready_for_anyone,
+    an_index_that_is_older_than_a_task_is_stale,
+    only_what_has_changed_is_read_again,
+    a_reader_that_knows_too_little_reads_its_shard_anew,
+    a_pause_between_matching_and_recording_is_seen,
+    a_paused_task_records_its_events_as_skipped,
+    max_runs_completes_the_task_and_the_rest_is_skipped,
+    an_error_of_the_filter_is_recorded,
+    a_key_fires_once_within_its_window,
+    a_throttle_lets_a_burst_through_and_then_one_at_a_time,
+    quiet_closes_a_debounce_and_the_last_event_fires,
+    a_debounce_that_is_never_quiet_closes_at_its_longest,
+    keys_have_windows_of_their_own,
+    a_batch_closes_when_it_is_full_or_its_time_is_over,
+    a_window_that_would_grow_too_large_closes_first,
+    a_window_of_a_task_that_was_paused_is_recorded_as_skipped,
+    an_event_in_a_window_that_comes_again_is_not_counted_twice,
+    a_held_event_waits_for_the_resume,
+    held_events_can_be_dropped,
+    held_events_that_come_again_are_one,
+    a_pause_during_the_release_keeps_the_rest,
+    a_full_hold_says_so,
+    deleting_a_task_forgets_its_events,
+    rules_are_forgotten_when_their_time_is_over,
+    a_retry_of_an_event_run_has_the_event,
+);
+
+fn at(seconds: i64) -> DateTime<Utc> {
+    START + TimeDelta::seconds(seconds)
+}
+
+async fn task(world: &World, trigger: Value) -> Task {
+    task_with(world, trigger, json!({})).await
+}
+
+async fn task_with(world: &World, trigger: Value, more: Value) -> Task {
+    let mut event = json!({"type": "event", "source": "shop"});
+    event.as_object_mut().unwrap().extend(trigger.as_object().unwrap().clone());
+    world.task_with("a", event, more).await
+}
+
+fn event(id: &str) -> Event {
+    event_with(id, json!({}))
+}
+
+fn event_with(id: &str, more: Value) -> Event {
+    let mut value = json!({
+        "specversion": "1.0", "id": id, "source": "shop", "type": "order", "tenantid": "a", "data": {"n": id},
+    });
+    value.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    Event::try_from(value).unwrap()
+}
+
+/// What the engine's matcher makes of events, step by step.
+struct Matching {
+    index: Index,
+    matches: Vec<Match>,
+    shards: Vec<(i32, i64)>,
+}
+
+impl Matching {
+    async fn of(world: &World, events: Vec<Event>) -> Matching {
+        let mut index = Index::default();
+        for shard in index.unknown(events.iter().map(|event| event.tenant.as_str())) {
+            index.refresh(&world.store, shard).await.unwrap();
+        }
+        let shards = index.versions(events.iter().map(|event| event.tenant.as_str()));
+        let arrivals = events.into_iter().map(|event| Arc::new(Arrival::new(event)));
+        let judge = |arrival: Arc<Arrival>| -> Vec<Match> {
+            index.candidates(&arrival.event).filter_map(|task| matched(task, &arrival, world.now())).collect()
+        };
+        let matches = arrivals.flat_map(judge).collect();
+        Matching { index, matches, shards }
+    }
+
+    async fn record(&self, world: &World, room: usize) -> EventsFired {
+        let ask = FireEvents { now: world.now(), shards: &self.shards, matches: &self.matches, worker: WORKER, room };
+        world.store.fire_events(&ask).await.unwrap()
+    }
+}
+
+async fn publish(world: &World, events: Vec<Event>) -> EventsRecorded {
+    match Matching::of(world, events).await.record(world, 100).await {
+        EventsFired::Done(recorded) => recorded,
+        EventsFired::Stale => panic!("nothing has changed meanwhile"),
+    }
+}
+
+async fn close(world: &World) -> EventsRecorded {
+    world.store.close_windows(world.now(), 100, WORKER, 100).await.unwrap().1
+}
+
+/// Fire key, state and reason of each run, oldest first.
+async fn told(world: &World, task: &Task) -> Vec<(String, String)> {
+    let runs = world.runs_of(task).await;
+    runs.into_iter()
+        .map(|run| (run.event_ids.join("+"), run.reason.unwrap_or_else(|| run.state.as_str().to_owned())))
+        .collect()
+}
+
+fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+    expected.iter().map(|(ids, state)| ((*ids).to_owned(), (*state).to_owned())).collect()
+}
+
+async fn an_event_becomes_one_leased_run_that_keeps_it(world: &World) {
+    let task = task(world, json!({"filter": "event.data.n == 'e1'"})).await;
+    assert_eq!(task.next_fire_at, None);
+    world.pass(5);
+    let recorded = publish(world, vec![event("e1"), event("e2")]).await;
+    let [run] = <[Run; 1]>::try_from(world.runs_of(&task).await).unwrap();
+    assert_eq!((recorded.recorded, recorded.claims.len(), recorded.claims[0].lease.run_id), (1, 1, run.id));
+    assert_eq!(
+        (run.fire_key, run.trigger_type.as_str(), run.scheduled_for, run.event_ids),
+        (format!("e:{}", event("e1").key()), "event", at(5), vec!["e1".to_owned()])
+    );
+    let whole = world.get_run(run.id).await;
+    assert_eq!(whole.cause, Some(Cause::Event { event: event("e1").to_value(), events: vec![] }));
+    let after = world.get_task(task.id).await;
+    assert_eq!((after.fired, after.run_count, after.status), (1, 1, TaskStatus::Active));
+    let leases: Vec<_> = recorded.claims.iter().map(|claim| claim.lease).collect();
+    let starts = world.store.start_runs(&leases, world.now() + TimeDelta::seconds(45)).await.unwrap();
+    assert_eq!(starts.started[0].run.cause, whole.cause, "who executes it is told");
+}
+
+async fn an_event_that_comes_again_changes_nothing(world: &World) {
+    let task = task(world, json!({})).await;
+    publish(world, vec![event("e1")]).await;
+    let again = publish(world, vec![event("e1"), event("e1")]).await;
+    assert_eq!((again.recorded, again.duplicates), (0, 2));
+    assert_eq!(told(world, &task).await, pairs(&[("e1", "queued")]));
+    let after = world.get_task(task.id).await;
+    assert_eq!((after.fired, after.run_count), (1, 1), "it is counted once");
+}
+
+async fn the_same_id_of_another_source_or_tenant_is_another_event(world: &World) {
+    let task = task(world, json!({"source": "*"})).await;
+    let others = [json!({}), json!({"source": "post"}), json!({"tenantid": "b"})];
+    publish(world, others.map(|more| event_with("e1", more)).to_vec()).await;
+    assert_eq!(told(world, &task).await, pairs(&[("e1", "queued"), ("e1", "queued")]));
+}
+
+async fn a_task_of_another_tenant_is_not_fired(world: &World) {
+    let task = task(world, json!({})).await;
+    let recorded = publish(world, vec![event_with("e1", json!({"tenantid": "b"}))]).await;
+    assert_eq!((recorded, world.runs_of(&task).await.len()), (EventsRecorded::default(), 0));
+}
+
+async fn what_has_no_room_is_ready_for_anyone(world: &World) {
+    task(world, json!({})).await;
+    let matching = Matching::of(world, vec![event("e1"), event("e2")]).await;
+    let EventsFired::Done(recorded) = matching.record(world, 1).await else { panic!("stale") };
+    assert_eq!((recorded.recorded, recorded.claims.len()), (2, 1));
+    assert_eq!(world.claim().await.len(), 1);
+}
+
+async fn an_index_that_is_older_than_a_task_is_stale(world: &World) {
+    let early = Matching::of(world, vec![event("e1")]).await;
+    let task = task(world, json!({})).await;
+    assert_eq!(early.record(world, 9).await, EventsFired::Stale);
+    assert_eq!(publish(world, vec![event("e1")]).await.recorded, 1);
+    assert_eq!(world.runs_of(&task).await.len(), 1);
+}
+
+async fn only_what_has_changed_is_read_again(world: &World) {
+    let shard = event_shard("a");
+    let first = task(world, json!({})).await;
+    let second = task(world, json!({})).await;
+    world.task(json!({"interval": "1m"})).await;
+    let all = world.store.event_tasks(shard, 0, 10).await.unwrap();
+    assert_eq!((all.live.len(), all.version, all.more, all.anew), (2, 2, false, false));
+    let page = world.store.event_tasks(shard, 0, 1).await.unwrap();
+    assert_eq!((page.live[0].task_id, page.version, page.more), (first.id, 1, true));
+    world.store.change_task(&Scope::Every, first.id, &TaskChange::Pause { reason: None }).await.unwrap();
+    world.store.delete_task(&Scope::Every, second.id).await.unwrap();
+    let newer = world.store.event_tasks(shard, all.version, 10).await.unwrap();
+    let live: Vec<_> = newer.live.iter().map(|task| (task.task_id, task.status)).collect();
+    assert_eq!((live, newer.gone, newer.version), (vec![(first.id, TaskStatus::Paused)], vec![second.id], 4));
+    let other = world.store.event_tasks((shard + 1) % 16, 0, 10).await.unwrap();
+    assert_eq!((other.live.len(), other.version), (0, 0));
+}
+
+async fn a_reader_that_knows_too_little_reads_its_shard_anew(world: &World) {
+    let shard = event_shard("a");
+    let gone = task(world, json!({})).await;
+    let known = world.store.event_tasks(shard, 0, 10).await.unwrap().version;
+    world.store.delete_task(&Scope::Every, gone.id).await.unwrap();
+    let stays = task(world, json!({})).await;
+    world.pass(100);
+    assert_eq!(world.store.forget_event_tasks(at(0)).await.unwrap(), 0, "not yet");
+    assert_eq!(world.store.forget_event_tasks(at(50)).await.unwrap(), 1);
+    let anew = world.store.event_tasks(shard, known, 10).await.unwrap();
+    assert!(anew.anew);
+    assert_eq!(anew.live.iter().map(|task| task.task_id).collect::<Vec<_>>(), [stays.id]);
+    let mut index = Index::default();
+    index.refresh(&world.store, shard).await.unwrap();
+    assert_eq!(index.len(), 1);
+    assert!(!world.store.event_tasks(shard, anew.version, 10).await.unwrap().anew);
+}
+
+async fn a_pause_between_matching_and_recording_is_seen(world: &World) {
+    let task = task(world, json!({})).await;
+    let matching = Matching::of(world, vec![event("e1")]).await;
+    assert_eq!(matching.index.len(), 1);
+    world.store.change_task(&Scope::Every, task.id, &TaskChange::Pause { reason: None }).await.unwrap();
+    assert_eq!(matching.record(world, 9).await, EventsFired::Stale);
+    let deleted = Matching::of(world, vec![event("e1")]).await;
+    world.store.delete_task(&Scope::Every, task.id).await.unwrap();
+    assert_eq!(deleted.record(world, 9).await, EventsFired::Stale);
+    assert_eq!(world.count("select count(*) from runs").await, 0);
+}
+
+async fn a_paused_task_records_its_events_as_skipped(world: &World) {
+    let task = task(world, json!({})).await;
+    world.store.change_task(&Scope::Every, task.id, &TaskChange::Pause { reason: None }).await.unwrap();
+    publish(world, vec![event("e1")]).await;
+    world.store.change_task(&Scope::Every, task.id, &TaskChange::Resume).await.unwrap();
+    publish(world, vec![event("e1"), event("e2")]).await;
+    assert_eq!(told(world, &task).await, pairs(&[("e1", "paused"), ("e2", "queued")]));
+}
+
+async fn max_runs_completes_the_task_and_the_rest_is_skipped(world: &World) {
+    let task = task_with(world, json!({}), json!({"max_runs": 2})).await;
+    publish(world, vec![event("e1")]).await;
+    publish(world, vec![event("e1")]).await;
+    assert_eq!(world.get_task(task.id).await.status, TaskStatus::Active, "one that came again does not count");
+    publish(world, vec![event("e2"), event("e3")]).await;
+    assert_eq!(told(world, &task).await, pairs(&[("e1", "queued"), ("e2", "queued"), ("e3", "max_runs")]));
+    let after = world.get_task(task.id).await;
+    assert_eq!(
+        (after.status, after.status_reason.as_deref(), after.fired),
+        (TaskStatus::Completed, Some("max_runs"), 2)
+    );
+    assert_eq!(publish(world, vec![event("e4")]).await, EventsRecorded::default(), "it is in no index any more");
+}
+
+async fn an_error_of_the_filter_is_recorded(world: &World) {
+    let task = task(world, json!({"filter": "event.data.n > 3"})).await;
+    publish(world, vec![event("e1")]).await;
+    let [(ids, why)] = <[(String, String); 1]>::try_from(told(world, &task).await).unwrap();
+    assert!(ids == "e1" && why.starts_with("filter_error: "), "{why}");
+}
+
+async fn a_key_fires_once_within_its_window(world: &World) {
+    let task = task(world, json!({"dedup": {"key": "event.data.order", "window": "1h"}})).await;
+    let order = |id: &str, order: i64| event_with(id, json!({"data": {"order": order}}));
+    publish(world, vec![order("e1", 1), order("e2", 1), order("e3", 2)]).await;
+    publish(world, vec![order("e1", 1)]).await;
+    world.pass(3599);
+    publish(world, vec![order("e4", 1)]).await;
+    world.pass(1);
+    publish(world, vec![order("e5", 1)]).await;
+    let mut told = told(world, &task).await;
+    told.sort();
+    let expected = [("e1", "queued"), ("e2", "duplicate"), ("e3", "queued"), ("e4", "duplicate"), ("e5", "queued")];
+    assert_eq!(told, pairs(&expected));
+}
+
+async fn a_throttle_lets_a_burst_through_and_then_one_at_a_time(world: &World) {
+    let task = task(world, json!({"throttle": {"limit": 2, "per": "1m"}})).await;
+    let send = async |ids: &[&str]| publish(world, ids.iter().map(|id| event(id)).collect()).await;
+    send(&["e1", "e2", "e3"]).await;
+    send(&["e1", "e2"]).await;
+    world.pass(30);
+    send(&["e4", "e5"]).await;
+    world.pass(60);
+    send(&["e6", "e7", "e8"]).await;
+    let mut told = told(world, &task).await;
+    told.sort();
+    let expected = [
+        ("e1", "queued"),
+        ("e2", "queued"),
+        ("e3", "throttled"),
+        ("e4", "queued"),
+        ("e5", "throttled"),
+        ("e6", "queued"),
+        ("e7", "queued"),
+        ("e8", "throttled"),
+    ];
+    assert_eq!(told, pairs(&expected));
+}
+
+async fn quiet_closes_a_debounce_and_the_last_event_fires(world: &World) {
+    let task = task(world, json!({"debounce": {"quiet": "30s"}})).await;
+    assert_eq!(publish(world, vec![event("e1")]).await.collected, 1);
+    assert_eq!(world.store.next_window().await.unwrap(), Some(at(30)));
+    world.pass(20);
+    publish(world, vec![event("e2")]).await;
+    world.pass(20);
+    assert_eq!(close(world).await, EventsRecorded::default(), "it is quiet for 20 s only");
+    world.pass(10);
+    assert_eq!(close(world).await.recorded, 1);
+    let [run] = <[Run; 1]>::try_from(world.runs_of(&task).await).unwrap();
+    assert!(run.fire_key.starts_with("w:") && run.event_ids == ["e1", "e2"], "{run:?}");
+    let all = vec![event("e1").to_value(), event("e2").to_value()];
+    assert_eq!(world.get_run(run.id).await.cause, Some(Cause::Event { event: all[1].clone(), events: all }));
+    assert_eq!(world.store.next_window().await.unwrap(), None);
+    assert_eq!(publish(world, vec![event("e2")]).await.duplicates, 1, "it is known as long as the run");
+    publish(world, vec![event("e3")]).await;
+    world.pass(30);
+    close(world).await;
+    assert_eq!(told(world, &task).await, pairs(&[("e1+e2", "queued"), ("e3", "queued")]));
+}
+
+async fn a_debounce_that_is_never_quiet_closes_at_its_longest(world: &World) {
+    let task = task(world, json!({"debounce": {"quiet": "30s", "max_wait": "1m"}})).await;
+    for id in ["e1", "e2", "e3"] {
+        publish(world, vec![event(id)]).await;
+        world.pass(20);
+    }
+    assert_eq!(close(world).await.recorded, 1);
+    assert_eq!(told(world, &task).await, pairs(&[("e1+e2+e3", "queued")]));
+}
+
+async fn keys_have_windows_of_their_own(world: &World) {
+    let task = task(world, json!({"debounce": {"quiet": "30s", "key": "event.data.who"}})).await;
+    let of = |id: &str, who: &str| event_with(id, json!({"data": {"who": who}}));
+    publish(world, vec![of("e1", "x"), of("e2", "y"), of("e3", "x")]).await;
+    world.pass(30);
+    close(world).await;
+    let mut told = told(world, &task).await;
+    told.sort();
+    assert_eq!(told, pairs(&[("e1+e3", "queued"), ("e2", "queued")]));
+}
+
+async fn a_batch_closes_when_it_is_full_or_its_time_is_over(world: &World) {
+    let task = task(world, json!({"batch": {"size": 3, "wait": "1m"}})).await;
+    let send = async |ids: &[&str]| publish(world, ids.iter().map(|id| event(id)).collect()).await;
+    let recorded = send(&["e1", "e2", "e3", "e4"]).await;
+    assert_eq!((recorded.recorded, recorded.collected), (1, 3));
+    world.pass(60);
+    assert_eq!(close(world).await.recorded, 1);
+    assert_eq!(told(world, &task).await, pairs(&[("e1+e2+e3", "queued"), ("e4", "queued")]));
+    let after = world.get_task(task.id).await;
+    assert_eq!((after.fired, after.run_count), (2, 2));
+}
+
+async fn a_window_that_would_grow_too_large_closes_first(world: &World) {
+    let task = task(world, json!({"debounce": {"quiet": "30s"}})).await;
+    let large = |id: &str| event_with(id, json!({"data": {"text": "x".repeat(400_000)}}));
+    publish(world, vec![large("e1"), large("e2"), large("e3")]).await;
+    assert_eq!(told(world, &task).await, pairs(&[("e1+e2", "queued")]));
+    world.pass(30);
+    close(world).await;
+    assert_eq!(told(world, &task).await, pairs(&[("e1+e2", "queued"), ("e3", "queued")]));
+}
+
+async fn a_window_of_a_task_that_was_paused_is_recorded_as_skipped(world: &World) {
+    let task = task(world, json!({"debounce": {"quiet": "30s"}})).await;
+    publish(world, vec![event("e1")]).await;
+    world.store.change_task(&Scope::Every, task.id, &TaskChange::Pause { reason: None }).await.unwrap();
+    world.pass(30);
+    assert_eq!(close(world).await.skipped, 1);
+    assert_eq!(told(world, &task).await, pairs(&[("e1", "paused")]));
+}
+
+async fn an_event_in_a_window_that_comes_again_is_not_counted_twice(world: &World) {
+    let task = task(world, json!({"batch": {"size": 2, "wait": "1m"}})).await;
+    assert_eq!(publish(world, vec![event("e1")]).await.collected, 1);
+    assert_eq!(publish(world, vec![event("e1")]).await.duplicates, 1);
+    assert_eq!(world.runs_of(&task).await.len(), 0);
+    publish(world, vec![event("e2")]).await;
+    assert_eq!(told(world, &task).await, pairs(&[("e1+e2", "queued")]));
+}
+
+async fn paused(world: &World, trigger: Value) -> Task {
+    let task = task(world, trigger).await;
+    world.store.change_task(&Scope::Every, task.id, &TaskChange::Pause { reason: None }).await.unwrap();
+    task
+}
+
+/// Releases what is due as the engine does, each event running straight; answers what was recorded.
+async fn release(world: &World, verdict: Option<Verdict>) -> Vec<EventsRecorded> {
+    let mut recorded = Vec::new();
+    for held in world.store.released_events(world.now(), 10, 2).await.unwrap() {
+        let task = world.get_task(held.task_id).await;
+        let matches: Vec<Match> = held
+            .events
+            .iter()
+            .map(|event| Match {
+                task_id: task.id,
+                epoch: task.epoch,
+                status: task.status,
+                hold: true,
+                max_runs: None,
+                arrival: Arc::new(Arrival::new(Event::try_from(event.clone()).unwrap())),
+                verdict: verdict.clone().unwrap_or(Verdict::Fires(Default::default())),
+            })
+            .collect();
+        let ask = FireEvents { now: world.now(), shards: &[], matches: &matches, worker: WORKER, room: 9 };
+        match world.store.release_events(held.window_id, held.task_id, &ask).await.unwrap() {
+            EventsFired::Done(done) => recorded.push(done),
+            EventsFired::Stale => panic!("stale"),
+        }
+    }
+    recorded
+}
+
+async fn a_held_event_waits_for_the_resume(world: &World) {
+    let task = paused(world, json!({"hold": true})).await;
+    assert_eq!(publish(world, vec![event("e1"), event("e2"), event("e3")]).await.collected, 3);
+    assert_eq!(release(world, None).await, [], "nothing is released while it is paused");
+    world.pass(100);
+    world.store.change_task(&Scope::Every, task.id, &TaskChange::Resume).await.unwrap();
+    assert_eq!(world.store.next_window().await.unwrap(), Some(at(100)));
+    let recorded: Vec<usize> = release(world, None).await.iter().map(|recorded| recorded.recorded).collect();
+    assert_eq!(recorded, [2], "a part at a time");
+    assert_eq!(release(world, None).await[0].recorded, 1);
+    assert_eq!(release(world, None).await, [EventsRecorded::default()]);
+    assert_eq!(release(world, None).await, []);
+    assert_eq!(told(world, &task).await, pairs(&[("e1", "queued"), ("e2", "queued"), ("e3", "queued")]));
+    assert_eq!(publish(world, vec![event("e1")]).await.duplicates, 1);
+    assert_eq!(world.count("select count(*) from windows").await, 0);
+}
+
+async fn held_events_can_be_dropped(world: &World) {
+    let task = paused(world, json!({"hold": true})).await;
+    publish(world, vec![event("e1")]).await;
+    world.store.change_task(&Scope::Every, task.id, &TaskChange::ResumeDropping).await.unwrap();
+    let held = world.store.released_events(world.now(), 10, 10).await.unwrap();
+    assert_eq!((held[0].release, held[0].events.len()), (reveille::store::Release::Drop, 1));
+    release(world, Some(Verdict::Skipped(reason::DROPPED.into()))).await;
+    assert_eq!(told(world, &task).await, pairs(&[("e1", "dropped")]));
+}
+
+async fn held_events_that_come_again_are_one(world: &World) {
+    paused(world, json!({"hold": true})).await;
+    publish(world, vec![event("e1")]).await;
+    assert_eq!(publish(world, vec![event("e1")]).await.duplicates, 1);
+    assert_eq!(world.count("select cast(events as bigint) from windows").await, 1);
+}
+
+async fn a_pause_during_the_release_keeps_the_rest(world: &World) {
+    let task = paused(world, json!({"hold": true})).await;
+    publish(world, vec![event("e1"), event("e2"), event("e3")]).await;
+    world.store.change_task(&Scope::Every, task.id, &TaskChange::Resume).await.unwrap();
+    release(world, None).await;
+    world.store.change_task(&Scope::Every, task.id, &TaskChange::Pause { reason: None }).await.unwrap();
+    assert_eq!(release(world, None).await, [EventsRecorded::default()]);
+    assert_eq!(release(world, None).await, [], "it is held again");
+    publish(world, vec![event("e4")]).await;
+    world.store.change_task(&Scope::Every, task.id, &TaskChange::Resume).await.unwrap();
+    while !release(world, None).await.is_empty() {}
+    assert_eq!(told(world, &task).await, pairs(&["e1", "e2", "e3", "e4"].map(|id| (id, "queued"))));
+}
+
+async fn a_full_hold_says_so(world: &World) {
+    let task = paused(world, json!({"hold": true})).await;
+    publish(world, vec![event("e1")]).await;
+    world.plant(&format!("update windows set events = {HELD_EVENTS}")).await;
+    publish(world, vec![event("e2")]).await;
+    assert_eq!(told(world, &task).await, pairs(&[("e2", "hold_full")]));
+}
+
+async fn deleting_a_task_forgets_its_events(world: &World) {
+    let trigger = json!({
+        "debounce": {"quiet": "30s"}, "dedup": {"key": "event.id", "window": "1h"}, "throttle": {"limit": 5, "per": "1m"},
+    });
+    let task = task(world, trigger).await;
+    publish(world, vec![event("e1")]).await;
+    assert_eq!(world.count("select count(*) from window_events").await, 1);
+    world.store.delete_task(&only("a"), task.id).await.unwrap();
+    for table in ["windows", "window_events", "throttles", "dedups"] {
+        assert_eq!(world.count(&format!("select count(*) from {table}")).await, 0, "{table}");
+    }
+    world.pass(30);
+    assert_eq!(close(world).await, EventsRecorded::default());
+}
+
+async fn rules_are_forgotten_when_their_time_is_over(world: &World) {
+    let trigger = json!({
+        "debounce": {"quiet": "30s"}, "dedup": {"key": "event.id", "window": "1h"}, "throttle": {"limit": 5, "per": "1m"},
+    });
+    task(world, trigger).await;
+    publish(world, vec![event("e1")]).await;
+    world.pass(3599);
+    close(world).await;
+    assert_eq!(world.store.forget_event_rules(world.now(), START, 10).await.unwrap(), 1, "the rate");
+    world.pass(1);
+    assert_eq!(world.store.forget_event_rules(world.now(), START, 10).await.unwrap(), 1, "the key");
+    let later = START + TimeDelta::days(2);
+    assert_eq!(
+        world.store.forget_event_rules(world.now(), later, 10).await.unwrap(),
+        1,
+        "the event of a forgotten run"
+    );
+}
+
+async fn a_retry_of_an_event_run_has_the_event(world: &World) {
+    let task = task(world, json!({})).await;
+    publish(world, vec![event("e1")]).await;
+    let first = world.runs_of(&task).await[0].id;
+    world.store.cancel_run(&Scope::Every, first, "no").await.unwrap();
+    let retry = new_id(world.now());
+    world.store.retry_run(&Scope::Every, first, retry, world.now(), |_| Ok(None)).await.unwrap();
+    let run = world.get_run(retry).await;
+    assert_eq!((run.event_ids, run.state), (vec!["e1".to_owned()], RunState::Queued));
+    assert_eq!(run.cause, Some(Cause::Event { event: event("e1").to_value(), events: vec![] }));
+}

@@ -1,0 +1,320 @@
+//! Events from the bus to runs: the matcher ticked by hand, instances that come and go.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use futures::future::BoxFuture;
+use reveille::bus::{Backlog, Bus, BusError, DeadLetter, DeadLetterFilter, Entry, Log, LogFilter};
+use reveille::engine::active::Active;
+use reveille::engine::held::Held;
+use reveille::engine::matcher::Matcher;
+use reveille::event::Event;
+use reveille::id::Scope;
+use reveille::metrics::Metrics;
+use reveille::task::change::TaskChange;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::support::app::Instance;
+use crate::support::world::World;
+
+/// Runs each case on every pair of bus and database that is told apart by what it does.
+macro_rules! on_each_bus {
+    ($($case:ident)*) => { $(
+        mod $case {
+            #[tokio::test]
+            async fn embedded_on_sqlite() {
+                super::$case($crate::support::world::World::sqlite()).await;
+            }
+
+            #[tokio::test]
+            async fn embedded_on_postgres() {
+                super::$case($crate::support::world::World::postgres().await).await;
+            }
+        }
+    )* };
+}
+
+on_each_bus! {
+    an_event_runs_the_tasks_that_it_matches_and_no_other
+    a_task_that_was_created_before_an_event_sees_it
+    an_instance_that_dies_before_it_acknowledges_leaves_no_second_run
+    one_event_that_can_not_be_recorded_holds_up_no_other_and_is_buried
+    a_paused_task_holds_its_events_and_runs_them_when_it_is_resumed
+    held_events_go_through_the_rules_of_their_task
+    held_events_are_dropped_where_that_is_wanted
+    a_window_closes_though_the_instance_that_opened_it_is_gone
+    two_instances_share_the_bus
+}
+
+fn on(trigger: Value) -> Value {
+    let mut event = json!({ "type": "event", "source": "shop" });
+    event.as_object_mut().unwrap().extend(trigger.as_object().unwrap().clone());
+    json!({ "trigger": event })
+}
+
+/// The ids of the events of each run of a task, in the order of the ids, with what became of it.
+async fn told(instance: &Instance, task: &reveille::task::Task) -> Vec<String> {
+    let runs = instance.runs(task).await;
+    let mut told: Vec<String> = runs
+        .into_iter()
+        .map(|run| format!("{} {}", run.event_ids.join("+"), run.reason.unwrap_or(run.state.as_str().into())))
+        .collect();
+    told.sort();
+    told
+}
+
+async fn an_event_runs_the_tasks_that_it_matches_and_no_other(world: World) {
+    let instance = world.instance();
+    let large = instance.task(on(json!({ "filter": "event.data.amount > 100" }))).await;
+    let all = instance.task(on(json!({ "event_type": "ord*" }))).await;
+    let other = instance.task(on(json!({ "event_type": "refund" }))).await;
+    let amounts = [(1, 50), (2, 150)];
+    instance.publish(&amounts.map(|(id, amount)| json!({ "id": id.to_string(), "data": { "amount": amount } }))).await;
+    instance.match_events().await;
+    instance.settle(0).await;
+    assert_eq!(told(&instance, &large).await, ["2 succeeded"]);
+    assert_eq!(told(&instance, &all).await, ["1 succeeded", "2 succeeded"]);
+    assert_eq!(told(&instance, &other).await, [""; 0]);
+    assert_eq!(instance.bus().backlog().await.unwrap(), Backlog::default(), "everything is acknowledged");
+    instance.finish(&world).await;
+}
+
+async fn a_task_that_was_created_before_an_event_sees_it(world: World) {
+    let first = world.instance();
+    let second = if world.is_postgres() { Some(world.instance()) } else { None };
+    let matching = second.as_ref().unwrap_or(&first);
+    // its index knows a shard without tasks
+    matching.publish(&[json!({ "id": "0" })]).await;
+    matching.match_events().await;
+    let mut tasks = Vec::new();
+    for id in 1..=5 {
+        tasks.push(first.task(on(json!({}))).await);
+        first.publish(&[json!({ "id": id.to_string() })]).await;
+        matching.match_events().await;
+    }
+    matching.settle(0).await;
+    for (made, task) in tasks.iter().enumerate() {
+        let expected: Vec<String> = (made + 1..=5).map(|id| format!("{id} succeeded")).collect();
+        assert_eq!(told(&first, task).await, expected);
+    }
+    for instance in [Some(first), second].into_iter().flatten() {
+        instance.finish(&world).await;
+    }
+}
+
+/// A bus whose acknowledgements get lost.
+struct Deaf(Arc<dyn Bus>);
+
+impl Bus for Deaf {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn publish<'a>(&'a self, events: &'a [Event]) -> BoxFuture<'a, Result<(), BusError>> {
+        self.0.publish(events)
+    }
+
+    fn read(&self, limit: usize, wait: Duration) -> BoxFuture<'_, Result<Vec<Entry>, BusError>> {
+        self.0.read(limit, wait)
+    }
+
+    fn acknowledge<'a>(&'a self, _: &'a [String]) -> BoxFuture<'a, Result<(), BusError>> {
+        Box::pin(async { Err(BusError::Unavailable { why: "the wire is cut".into() }) })
+    }
+
+    fn bury<'a>(&'a self, entry: &'a Entry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+        self.0.bury(entry, error)
+    }
+
+    fn log<'a>(&'a self, scope: &'a Scope, filter: &'a LogFilter) -> BoxFuture<'a, Result<Log, BusError>> {
+        self.0.log(scope, filter)
+    }
+
+    fn end<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<String, BusError>> {
+        self.0.end(scope)
+    }
+
+    fn dead_letters<'a>(
+        &'a self,
+        scope: &'a Scope,
+        filter: &'a DeadLetterFilter,
+    ) -> BoxFuture<'a, Result<Vec<DeadLetter>, BusError>> {
+        self.0.dead_letters(scope, filter)
+    }
+
+    fn dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<DeadLetter, BusError>> {
+        self.0.dead_letter(scope, id)
+    }
+
+    fn replay<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+        self.0.replay(scope, id)
+    }
+
+    fn drop_dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+        self.0.drop_dead_letter(scope, id)
+    }
+
+    fn trim(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<u64, BusError>> {
+        self.0.trim(now)
+    }
+
+    fn backlog(&self) -> BoxFuture<'_, Result<Backlog, BusError>> {
+        self.0.backlog()
+    }
+
+    fn concerns(&self) -> BoxFuture<'_, Result<Vec<String>, BusError>> {
+        self.0.concerns()
+    }
+}
+
+async fn an_instance_that_dies_before_it_acknowledges_leaves_no_second_run(world: World) {
+    let first = world.instance();
+    let task = first.task(on(json!({}))).await;
+    let throttled = first.task(on(json!({ "throttle": { "limit": 1, "per": "1h" } }))).await;
+    first.publish(&[json!({ "id": "1" }), json!({ "id": "2" })]).await;
+    let (bus, held) = (first.bus(), Held::new(0, 0, Active::default()));
+    let died = first
+        .on(|store| async move {
+            let matcher = Matcher::new(store, Arc::new(Deaf(bus)), held, Uuid::from_u128(1), 5, &Metrics::new());
+            matcher.work(Duration::ZERO).await
+        })
+        .await;
+    assert!(died.unwrap_err().to_string().contains("the wire is cut"));
+    first.crash();
+    let second = world.instance();
+    second.match_events().await;
+    if world.is_postgres() {
+        assert_eq!(second.bus().backlog().await.unwrap().pending, 2, "they are still the dead one's");
+    }
+    world.advance(61.0);
+    second.match_events().await;
+    second.settle(0).await;
+    assert_eq!(told(&second, &task).await, ["1 succeeded", "2 succeeded"]);
+    assert_eq!(told(&second, &throttled).await, ["1 succeeded", "2 throttled"]);
+    assert_eq!(second.bus().backlog().await.unwrap(), Backlog::default());
+    second.finish(&world).await;
+}
+
+async fn one_event_that_can_not_be_recorded_holds_up_no_other_and_is_buried(world: World) {
+    let instance = world.instance();
+    let task = instance.task(on(json!({}))).await;
+    world
+        .define(
+            "create trigger poison before insert on runs when new.event_ids like '%poison%'
+             begin select raise(abort, 'as planted'); end",
+            "alter table runs add constraint poison check (event_ids::text not like '%poison%')",
+        )
+        .await;
+    instance.publish(&["1", "poison", "2"].map(|id| json!({ "id": id }))).await;
+    for delivery in 1..=5 {
+        instance.match_events().await;
+        assert_eq!(told(&instance, &task).await, ["1 queued", "2 queued"]);
+        assert_eq!(instance.bus().backlog().await.unwrap().pending, u64::from(delivery < 5));
+        world.advance(61.0);
+    }
+    let all = DeadLetterFilter { limit: 9, ..DeadLetterFilter::default() };
+    let letters = instance.bus().dead_letters(&Scope::Every, &all).await.unwrap();
+    let [letter] = <[DeadLetter; 1]>::try_from(letters).unwrap();
+    assert_eq!((letter.tenant.as_deref(), letter.deliveries), (Some("ann"), 5));
+    assert!(letter.error.contains("poison") || letter.error.contains("as planted"), "{}", letter.error);
+    instance.live(0).await;
+    instance.finish(&world).await;
+}
+
+async fn a_paused_task_holds_its_events_and_runs_them_when_it_is_resumed(world: World) {
+    let first = world.instance();
+    let task = first.task(on(json!({ "hold": true }))).await;
+    first.change(&task, TaskChange::Pause { reason: None }).await;
+    first.publish(&(0..250).map(|id| json!({ "id": format!("{id:03}") })).collect::<Vec<_>>()).await;
+    first.match_events().await;
+    assert_eq!(told(&first, &task).await, [""; 0]);
+    first.crash();
+    let second = world.instance();
+    second.change(&task, TaskChange::Resume).await;
+    second.close_windows().await;
+    second.settle(0).await;
+    assert_eq!(told(&second, &task).await, (0..250).map(|id| format!("{id:03} succeeded")).collect::<Vec<_>>());
+    second.finish(&world).await;
+}
+
+async fn held_events_go_through_the_rules_of_their_task(world: World) {
+    let instance = world.instance();
+    let task = instance
+        .task(on(json!({ "hold": true, "dedup": { "key": "event.data.order", "window": "1h" },
+            "filter": "event.data.order > 0" })))
+        .await;
+    instance.change(&task, TaskChange::Pause { reason: None }).await;
+    let order = |id: &str, order: i64| json!({ "id": id, "data": { "order": order } });
+    instance.publish(&[order("1", 7), order("2", 7), order("3", 8), order("4", 0)]).await;
+    instance.match_events().await;
+    instance.change(&task, TaskChange::Resume).await;
+    instance.close_windows().await;
+    instance.settle(0).await;
+    assert_eq!(told(&instance, &task).await, ["1 succeeded", "2 duplicate", "3 succeeded"]);
+    instance.finish(&world).await;
+}
+
+async fn held_events_are_dropped_where_that_is_wanted(world: World) {
+    let instance = world.instance();
+    let task = instance.task(on(json!({ "hold": true }))).await;
+    instance.change(&task, TaskChange::Pause { reason: None }).await;
+    instance.publish(&[json!({ "id": "1" }), json!({ "id": "2" })]).await;
+    instance.match_events().await;
+    instance.change(&task, TaskChange::ResumeDropping).await;
+    instance.close_windows().await;
+    instance.publish(&[json!({ "id": "2" }), json!({ "id": "3" })]).await;
+    instance.match_events().await;
+    instance.settle(0).await;
+    assert_eq!(told(&instance, &task).await, ["1 dropped", "2 dropped", "3 succeeded"]);
+    instance.finish(&world).await;
+}
+
+async fn a_window_closes_though_the_instance_that_opened_it_is_gone(world: World) {
+    let first = world.instance();
+    let debounced = first.task(on(json!({ "debounce": "30s" }))).await;
+    let batched = first.task(on(json!({ "batch": { "size": 2, "wait": "1m" } }))).await;
+    first.publish(&["1", "2", "3"].map(|id| json!({ "id": id }))).await;
+    first.match_events().await;
+    first.crash();
+    let second = world.instance();
+    second.close_windows().await;
+    world.advance(20.0); // what the dead one had claimed is given up
+    second.live(0).await;
+    assert_eq!(
+        (told(&second, &debounced).await, told(&second, &batched).await),
+        (vec![], vec!["1+2 succeeded".into()])
+    );
+    world.advance(10.0);
+    second.close_windows().await;
+    world.advance(30.0);
+    second.close_windows().await;
+    second.live(0).await;
+    assert_eq!(told(&second, &debounced).await, ["1+2+3 succeeded"]);
+    assert_eq!(told(&second, &batched).await, ["1+2 succeeded", "3 succeeded"]);
+    second.finish(&world).await;
+}
+
+async fn two_instances_share_the_bus(world: World) {
+    if !world.is_postgres() {
+        // one process alone may have the file; two matchers of it are two threads
+        let instance = world.instance();
+        let task = instance.task(on(json!({}))).await;
+        instance.publish(&(0..600).map(|id| json!({ "id": format!("{id:03}") })).collect::<Vec<_>>()).await;
+        let (one, two) = tokio::join!(instance.match_events(), instance.match_events());
+        assert_eq!((one, two), ((), ()));
+        instance.settle(0).await;
+        assert_eq!(instance.runs(&task).await.len(), 600);
+        instance.finish(&world).await;
+        return;
+    }
+    let (first, second) = (world.instance(), world.instance());
+    let task = first.task(on(json!({}))).await;
+    first.publish(&(0..600).map(|id| json!({ "id": format!("{id:03}") })).collect::<Vec<_>>()).await;
+    tokio::join!(first.match_events(), second.match_events());
+    tokio::join!(first.settle_shared(), second.settle_shared());
+    assert_eq!(told(&first, &task).await, (0..600).map(|id| format!("{id:03} succeeded")).collect::<Vec<_>>());
+    first.finish(&world).await;
+    second.finish(&world).await;
+}
