@@ -8,9 +8,11 @@ mod check;
 mod client;
 mod completions;
 mod condition;
+mod dead_letter;
 mod delivery;
 mod demo;
 mod draft;
+mod event;
 mod failure;
 mod migrate;
 mod notify;
@@ -74,6 +76,12 @@ enum Command {
     /// List, show, watch, cancel and retry runs
     #[command(subcommand)]
     Run(run::Command),
+    /// Publish events, and watch them come
+    #[command(subcommand)]
+    Event(Box<event::Command>),
+    /// List, show, replay and drop events that could not be handled
+    #[command(subcommand)]
+    DeadLetter(dead_letter::Command),
     /// List deliveries, and send one again
     #[command(subcommand)]
     Delivery(delivery::Command),
@@ -119,6 +127,8 @@ async fn act(command: Command, environment: &Environment, screen: &mut Screen) -
         Command::Condition(command) => condition::run(*command, environment, screen).await,
         Command::Pipeline(command) => pipeline::run(command, environment, screen).await,
         Command::Run(command) => run::run(command, environment, screen).await,
+        Command::Event(command) => event::run(*command, environment, screen).await,
+        Command::DeadLetter(command) => dead_letter::run(command, environment, screen).await,
         Command::Delivery(command) => delivery::run(command, environment, screen).await,
         Command::Recipient(command) => recipient::run(command, environment, screen).await,
         Command::Notify(command) => notify::run(command, environment, screen).await,

@@ -23,6 +23,7 @@ mod hot;
 mod idempotency;
 mod lease;
 mod matching;
+mod outbox;
 mod recipients;
 mod requests;
 mod rescue;

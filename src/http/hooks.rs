@@ -70,7 +70,7 @@ impl FromRequestParts<State> for WithToken {
 /// Any JSON body becomes an event of this source, for the tenant that `[hooks.<source>]` names. Its signature is
 /// checked as the hook's preset has it (Standard Webhooks, GitHub, Stripe, Slack, a shared token). A source without
 /// secrets takes requests with a token that has `events:publish` only; an admin's names the tenant in `tenant_id`.
-#[utoipa::path(post, path = "/v1/hooks/{source}", tag = "events", security((), ("bearer" = ["events:publish"])),
+#[utoipa::path(post, path = "/v1/hooks/{source}", tag = "events", security(("bearer" = ["events:publish"]), ()),
     params(("source" = String, Path, example = "github"),
         ("tenant_id" = Option<String>, Query, description = "Whose event it is; with an admin's token")),
     request_body = Value,

@@ -32,6 +32,7 @@ mod fires;
 mod idempotency;
 mod lease;
 mod matching;
+mod outbox;
 mod races;
 mod recipients;
 mod rescue;

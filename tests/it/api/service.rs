@@ -15,6 +15,7 @@ use reveille::agent::{self, Agent};
 use reveille::bus;
 use reveille::clock::Clock;
 use reveille::egress::{self, Egress};
+use reveille::event::Event;
 use reveille::executor::host::StoreHost;
 use reveille::executor::hub::Hub;
 use reveille::executor::pipeline::{self, Pipeline};
@@ -28,7 +29,7 @@ use reveille::metrics::Metrics;
 use reveille::poll::{self, Poller, Sources};
 use reveille::run::outcome::{Outcome, RunError};
 use reveille::secret::{Secret, SecretUrl};
-use reveille::store::{self, Store, StoredToken};
+use reveille::store::{self, Burial, Store, StoredDeadLetterFilter, StoredToken};
 use reveille::task::{Action, Known};
 use reveille::token::{TokenKind, TokenText};
 use reveille::tool;
@@ -224,6 +225,22 @@ impl Api {
         };
         self.store.create_token(&token, None).await.expect("store a token");
         (token.id, text.expose().to_owned())
+    }
+
+    /// A dead letter of a tenant; answers its id.
+    pub async fn dead_letter(&self, tenant: &str, error: &str) -> String {
+        let fields = json!({
+            "specversion": "1.0", "tenantid": tenant, "id": format!("{:x}", fastrand::u64(..)), "source": "mail",
+            "type": "mail.new", "data": { "n": 1 },
+        });
+        let event = Event::try_from(fields).expect("an event");
+        self.store.publish_events(std::slice::from_ref(&event)).await.expect("published");
+        let until = self.clock.now() + TimeDelta::seconds(60);
+        let leased = self.store.lease_events(uuid::Uuid::nil(), until, 1).await.expect("leased").remove(0);
+        let burial = Burial { seq: leased.seq, event: Some(&event), body: &leased.body, error, deliveries: 5 };
+        self.store.bury_event(burial).await.expect("buried");
+        let filter = StoredDeadLetterFilter { limit: 1, ..StoredDeadLetterFilter::default() };
+        self.store.list_dead_letters(&only(tenant), &filter).await.expect("letters").remove(0).id.to_string()
     }
 
     /// Asks as the admin.
