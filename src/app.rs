@@ -14,7 +14,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Agent, Configured};
-use crate::bus;
+use crate::bus::counted::Counted;
+use crate::bus::{self, Bus};
 use crate::channel::Channels;
 use crate::clock::Clock;
 use crate::config::Config;

@@ -68,8 +68,7 @@ impl Store {
             if by_the_clock && next_at.is_some_and(|next| next <= now) {
                 return Ok(None);
             }
-            let considered = row.nominal_at.filter(|_| scheduled);
-            let mut before = row.task()?;
+            let considered = nominal_at.filter(|_| by_the_clock);
             let taken_back: Vec<(Uuid, DateTime<Utc>)> =
                 sqlx::query_as(self.db.text(RECORDED_AHEAD)).bind(id).bind(now).fetch_all(&mut *conn).await?;
             before.fired -= taken_back.len() as i64;

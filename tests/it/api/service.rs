@@ -172,7 +172,7 @@ impl Api {
         };
         let pipeline = Pipeline::new(pipeline::Parts {
             egress: egress.clone(),
-            agent: Agent { models, tools: Arc::clone(&tools), settings: agent::Settings::default() },
+            agent,
             agents: vec![],
             channels: vec!["email".into(), "webhook".into()],
             expressions: Default::default(),

@@ -36,7 +36,7 @@ impl Looking {
         let sources = Sources::new(&settings, &egress, std::sync::Arc::new(tools), dir).expect("sources");
         let sources = std::sync::Arc::new(sources);
         let store = Store::open(&store::Settings::default(), dir, Clock::system(), |_| {}).await.expect("a store");
-        let bus = reveille::bus::open(&reveille::bus::Settings::default(), &store).expect("a bus");
+        let bus = bus::open(&bus::Settings::default(), &store).expect("a bus");
         let known = Known {
             channels: vec![],
             check: std::sync::Arc::new(|_, _, _| {}),
