@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::clock::Clock;
+use reveille::clock::{Clock, pause};
 use reveille::config::Config;
 use reveille::secret::{Secret, SecretUrl};
 use reveille::store::{self, Store};
-use reveille::{egress, engine, poll};
+use reveille::{bus, egress, engine, poll};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
 
 use super::app::Instance;
@@ -21,6 +21,8 @@ use super::journal::Journal;
 use super::postgres::Database;
 use super::servers;
 
+/// After so long an entry in Redis is someone else's; that of the embedded bus after the usual minute.
+const REDIS_STALLED: Duration = Duration::from_millis(200);
 /// How long SQLite's one writer is waited for.
 const BUSY: Duration = Duration::from_secs(30);
 /// Instances on Postgres share their keys.
@@ -62,6 +64,7 @@ pub struct World {
     /// What can be polled, and which networks are open.
     pub poll: poll::Settings,
     pub egress: egress::Settings,
+    pub bus: bus::Settings,
     database: Kept,
     dir: TempDir,
     instances: AtomicUsize,
@@ -86,6 +89,25 @@ impl World {
         World::new(Kept::Postgres(Database::copy_of("engine_template", migrate).await))
     }
 
+    /// Events go through streams of the world's own in the Redis of the tests; the rest is on Postgres.
+    pub async fn redis() -> World {
+        let bus = bus::Settings {
+            url: SecretUrl::new(servers::redis_url()),
+            stream_prefix: format!("w{:016x}", fastrand::u64(..)),
+            stalled_after_seconds: REDIS_STALLED.as_secs_f64(),
+            ..bus::Settings::default()
+        };
+        World { bus, ..World::postgres().await }
+    }
+
+    /// Lets so much time pass that what a dead consumer holds is handed to another. Redis has a clock of its own.
+    pub async fn stall(&self) {
+        self.advance(61.0);
+        if !self.bus.is_embedded() {
+            pause(REDIS_STALLED * 2).await;
+        }
+    }
+
     fn new(database: Kept) -> World {
         World {
             clock: Clock::manual(at("08:00")),
@@ -94,6 +116,7 @@ impl World {
             settings: engine::Settings { lease_seconds: 3600.0, ..engine::Settings::default() },
             poll: poll::Settings::default(),
             egress: egress::Settings::default(),
+            bus: bus::Settings::default(),
             database,
             dir: TempDir::new(),
             instances: AtomicUsize::new(0),
@@ -132,6 +155,7 @@ impl World {
         config.engine = self.settings.clone();
         config.poll = self.poll.clone();
         config.egress = self.egress.clone();
+        config.bus = self.bus.clone();
         if let Kept::Postgres(database) = &self.database {
             config.database.url = SecretUrl::new(database.url.clone());
             config.vault.master_keys = vec![Secret::new(MASTER_KEY)];
