@@ -197,7 +197,7 @@ mod tests {
         let file = "[engine]\nretention_days = 7\n[hooks.shop]\nsecrets = [\"\"]\ntenant_id = \"ann\"\n";
         assert_eq!(
             read(file, &[("REVEILLE_BUS__RETENTION", "8d")]).unwrap_err(),
-            "reveille.toml:4:12: `hooks.shop.secrets.0`: must have at least 8 characters\n\
+            "reveille.toml:4:1: `hooks.shop.secrets.0`: must have at least 8 characters\n\
              REVEILLE_BUS__RETENTION: `bus.retention`: must be shorter than `engine.retention_days`: an event is known by its run"
         );
     }
