@@ -13,8 +13,9 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::Agent;
-use crate::bus::{self, Bus, counted::Counted};
+use crate::agent::{Agent, Configured};
+use crate::bus::counted::Counted;
+use crate::bus::{self, Bus};
 use crate::channel::Channels;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -23,6 +24,8 @@ use crate::engine::{self, Engine};
 use crate::executor::host::StoreHost;
 use crate::executor::hub::Hub;
 use crate::executor::orchestrator::Orchestrator;
+use crate::executor::pipeline::{self, Pipeline};
+use crate::executor::webhook::Webhook;
 use crate::executor::{Executor, Registry};
 use crate::http::server::Limits;
 use crate::http::{self, server};
@@ -109,7 +112,23 @@ pub async fn build(
     let tools = Arc::new(tool::Registry::new(tools).map_err(anyhow::Error::msg)?);
     let sources = Arc::new(Sources::new(&config.poll, &egress, Arc::clone(&tools), data_dir).map_err(under("/poll"))?);
     let agent = Agent { models, tools: Arc::clone(&tools), settings: config.react.clone() };
-    let mut executors: Vec<Arc<dyn Executor>> = vec![Arc::new(Orchestrator::new(agent))];
+    let mut faults = Faults::new();
+    let (known_tools, known_models): (Vec<_>, Vec<_>) = (tools.names().collect(), agent.models.names().collect());
+    Configured::check(&config.agents, &known_tools, &known_models, &mut faults);
+    faults.or(())?;
+    let pipeline = Pipeline::new(pipeline::Parts {
+        egress: egress.clone(),
+        agent: agent.clone(),
+        agents: config.agents.clone(),
+        channels: channels.names().into_iter().map(str::to_owned).collect(),
+        expressions: Default::default(),
+        templates: Default::default(),
+    });
+    let mut executors: Vec<Arc<dyn Executor>> = vec![
+        Arc::new(Orchestrator::new(agent)),
+        Arc::new(pipeline.clone()),
+        Arc::new(Webhook::new(egress.clone(), vault.clone(), &config.server.public_url())),
+    ];
     executors.extend(extras.executors);
     let executors = Registry::new(executors);
     let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
@@ -137,6 +156,7 @@ pub async fn build(
         vault,
         clock,
         executors,
+        pipeline,
         tools: tools.definitions().cloned().collect(),
         known,
         bus: Arc::clone(&bus),
@@ -232,11 +252,12 @@ async fn warn_of_bus(bus: &dyn Bus) {
 
 /// What drafts of tasks may name.
 fn known(executors: &Registry, channels: &Channels, sources: &Arc<Sources>) -> Known {
-    let (executors, sources) = (executors.clone(), Arc::clone(sources));
+    let (executors, sealing, sources) = (executors.clone(), executors.clone(), Arc::clone(sources));
     Known {
         channels: channels.names().into_iter().map(str::to_owned).collect(),
         check: Arc::new(move |name, action, faults: &mut Faults| executors.validate(name, action, faults)),
         poll: Arc::new(move |tenant, poll, at, faults: &mut Faults| sources.check(tenant, poll, at, faults)),
+        seal: Arc::new(move |name, tenant, action, before| sealing.seal(name, tenant, action, before)),
     }
 }
 

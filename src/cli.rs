@@ -3,6 +3,7 @@
 //! Client commands speak HTTP to a running service and know nothing of its insides; `serve`, `demo`, `migrate` and
 //! `check` work on this machine. Exit codes: 0 done, 1 refused or failed, 2 wrong usage (clap's own).
 
+mod bench;
 mod check;
 mod client;
 mod completions;
@@ -15,6 +16,7 @@ mod event;
 mod failure;
 mod migrate;
 mod notify;
+mod pipeline;
 mod recipient;
 mod run;
 mod schedule;
@@ -68,6 +70,9 @@ enum Command {
     /// Try a condition: poll once and see what its expressions say
     #[command(subcommand)]
     Condition(Box<condition::Command>),
+    /// Try out the steps of a pipeline
+    #[command(subcommand)]
+    Pipeline(pipeline::Command),
     /// List, show, watch, cancel and retry runs
     #[command(subcommand)]
     Run(run::Command),
@@ -93,6 +98,8 @@ enum Command {
     Migrate(migrate::Args),
     /// Look at the configuration and what it names, and say what is wrong
     Check(check::Args),
+    /// Measure this machine against its own limits
+    Bench(bench::Args),
     /// Print the versions of Reveille and of what is compiled in
     Version(version::Args),
     /// Print a completion script for a shell
@@ -112,11 +119,13 @@ pub async fn run(cli: Cli, environment: &Environment) -> anyhow::Result<()> {
 
 async fn act(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     match command {
+        Command::Bench(args) => bench::run(args, screen).await,
         Command::Serve(args) => serve::run(args, environment, screen).await,
         Command::Demo(args) => demo::run(args, screen).await,
         Command::Task(command) => task::run(*command, environment, screen).await,
         Command::Schedule(command) => schedule::run(command, screen),
         Command::Condition(command) => condition::run(*command, environment, screen).await,
+        Command::Pipeline(command) => pipeline::run(command, environment, screen).await,
         Command::Run(command) => run::run(command, environment, screen).await,
         Command::Event(command) => event::run(*command, environment, screen).await,
         Command::DeadLetter(command) => dead_letter::run(command, environment, screen).await,

@@ -35,6 +35,7 @@ pub struct Config {
     pub bus: bus::Settings,
     pub llm: llm::Settings,
     pub react: agent::Settings,
+    pub agents: Vec<agent::Configured>,
     pub vault: vault::Settings,
     pub channels: channel::Settings,
     pub egress: egress::Settings,

@@ -10,6 +10,7 @@ pub mod active;
 pub mod attempt;
 pub mod ending;
 pub mod execution;
+mod expirer;
 pub mod finisher;
 pub mod forwarder;
 pub mod heartbeat;
@@ -37,6 +38,7 @@ use crate::bus::Bus;
 use crate::channel::Channels;
 use crate::engine::active::Active;
 use crate::engine::execution::Executions;
+use crate::engine::expirer::Expirer;
 use crate::engine::finisher::Finisher;
 use crate::engine::forwarder::Forwarder;
 use crate::engine::heartbeat::Heartbeat;
@@ -125,6 +127,7 @@ pub struct Engine {
     pub worker: Arc<Worker>,
     pub heartbeat: Arc<Heartbeat>,
     pub rescuer: Arc<Rescuer>,
+    pub expirer: Arc<Expirer>,
     pub notifier: Arc<Notifier>,
     pub forwarder: Arc<Forwarder>,
     pub housekeeping: Housekeeping,
@@ -188,6 +191,7 @@ impl Engine {
             )),
             heartbeat: Arc::new(Heartbeat::new(store.clone(), active.clone(), settings.lease())),
             rescuer: Arc::new(Rescuer::new(store.clone(), settings.lease())),
+            expirer: Arc::new(Expirer::new(store.clone())),
             notifier: Arc::new(Notifier::new(store.clone(), channels)),
             forwarder: Arc::new(Forwarder::new(Arc::clone(&bus), store.clock().clone())),
             housekeeping: Housekeeping::new(store.clone(), bus, &settings),
@@ -222,6 +226,7 @@ impl Engine {
             looped.spawn(Arc::clone(&self.watcher), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.worker), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.rescuer), stop_claiming.clone()),
+            looped.spawn(Arc::clone(&self.expirer), stop_claiming.clone()),
         ];
         let keeping = vec![
             looped.spawn(Arc::clone(&self.heartbeat), stop_all.clone()),

@@ -8,6 +8,7 @@
 
 pub mod auth;
 pub mod body;
+pub mod completion;
 pub mod conditions;
 pub mod dead_letters;
 pub mod deliveries;
@@ -19,6 +20,7 @@ pub mod hooks;
 pub mod openapi;
 pub mod page;
 pub mod path;
+pub mod pipelines;
 pub mod query;
 pub mod recipients;
 pub mod registry;
@@ -50,6 +52,7 @@ use crate::bus::Bus;
 use crate::clock::Clock;
 use crate::executor::Registry;
 use crate::executor::hub::Hub;
+use crate::executor::pipeline::Pipeline;
 use crate::http::server::Limits;
 use crate::http::wrong_tokens::WrongTokens;
 use crate::invalid::Faults;
@@ -86,6 +89,11 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Where others reach the service, for links in what is sent to them.
+    pub fn public_url(&self) -> String {
+        self.public_url.clone().unwrap_or_else(|| format!("http://{}", self.listen))
+    }
+
     /// Adds what is wrong; pointers begin with `/server`.
     pub fn check(&self, faults: &mut Faults) {
         if self.listen.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
@@ -113,6 +121,8 @@ pub struct Parts {
     pub store: Store,
     pub clock: Clock,
     pub executors: Registry,
+    /// For dry runs.
+    pub pipeline: Pipeline,
     pub tools: Vec<Definition>,
     /// What a task may name.
     pub known: Known,
@@ -212,6 +222,8 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(stream::stream_run))
         .routes(routes!(runs::cancel_run))
         .routes(routes!(runs::retry_run))
+        .routes(routes!(completion::complete_run))
+        .routes(routes!(pipelines::dry_run_pipeline))
         .routes(routes!(deliveries::list_deliveries))
         .routes(routes!(deliveries::get_delivery))
         .routes(routes!(deliveries::retry_delivery))

@@ -24,7 +24,7 @@ use crate::metrics::Metrics;
 use crate::notification::delivery::dedupe;
 use crate::notification::{NewDelivery, wording};
 use crate::poll::{Ask, Missed, Poller};
-use crate::store::{PollClaim, Recorded, Store, StoreError, Topic};
+use crate::store::{PollClaim, RecordedPoll, Store, StoreError, Topic};
 use crate::trigger::Trigger;
 use crate::trigger::condition::{Condition, Notice, PollFault, Seen, Step};
 
@@ -217,9 +217,9 @@ impl Work {
         };
         let now = self.store.clock().now();
         match self.store.record_poll(claim, step, next_at, notice.as_ref(), now).await? {
-            Recorded::Fired(_) => drop(self.fired.inc()),
-            Recorded::Skipped(_) => drop(self.skipped.inc()),
-            Recorded::Quiet | Recorded::Void => {}
+            RecordedPoll::Fired(_) => drop(self.fired.inc()),
+            RecordedPoll::Skipped(_) => drop(self.skipped.inc()),
+            RecordedPoll::Quiet | RecordedPoll::Void => {}
         }
         Ok(())
     }

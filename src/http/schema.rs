@@ -4,6 +4,7 @@
 //! place. The tests of the API hold each answer against the shape that is promised for it.
 
 mod event;
+mod pipeline;
 mod recipient;
 mod run;
 mod task;
@@ -17,6 +18,7 @@ use crate::approval::matrix::{Category, Consequence};
 use crate::tool::ToolStatus;
 
 pub use event::{CloudEvent, DeadLetterChoice, NewEvent};
+pub use pipeline::{Completion, DryRunRequest};
 pub use recipient::{NewRecipient, Recipient};
 pub use run::{Entry, Run};
 pub use task::{

@@ -22,6 +22,7 @@ macro_rules! on_both {
     )+};
 }
 
+mod completions;
 mod conditions;
 mod connect;
 mod coverage;
@@ -38,6 +39,7 @@ mod rescue;
 mod retention;
 mod runs;
 mod slots;
+mod task_state;
 mod tasks;
 mod tenants;
 mod texts;

@@ -63,6 +63,18 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("stream_run", line(P::RunsRead, Here, 200, None)),
         ("cancel_run", line(P::RunsWrite, Here, 200, None)),
         ("retry_run", line(P::RunsWrite, Here, 201, None)),
+        ("complete_run", line(P::RunsWrite, Here, 409, Some(json!({ "state": "succeeded" })))),
+        (
+            "dry_run_pipeline",
+            line(
+                P::TasksWrite,
+                InBody,
+                200,
+                Some(json!({ "config": { "steps": [
+            { "name": "one", "map": "1" },
+        ] } })),
+            ),
+        ),
         ("list_deliveries", line(P::DeliveriesRead, InQuery, 200, None)),
         ("get_delivery", line(P::DeliveriesRead, Here, 200, None)),
         ("retry_delivery", line(P::DeliveriesWrite, Here, 202, None)),

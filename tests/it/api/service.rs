@@ -4,23 +4,27 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
+use reveille::agent::{self, Agent};
 use reveille::bus;
 use reveille::clock::Clock;
 use reveille::egress::{self, Egress};
 use reveille::event::Event;
 use reveille::executor::host::StoreHost;
 use reveille::executor::hub::Hub;
+use reveille::executor::pipeline::{self, Pipeline};
 use reveille::executor::{Executor, Job, Registry};
 use reveille::http::server::Limits;
 use reveille::http::{self, Parts, State};
 use reveille::id::{Scope, Tenant, new_id};
 use reveille::invalid::Faults;
+use reveille::llm;
 use reveille::metrics::Metrics;
 use reveille::poll::{self, Poller, Sources};
 use reveille::run::outcome::{Outcome, RunError};
@@ -147,23 +151,39 @@ impl Api {
             checked.validate(name, action, faults);
         });
         let egress = Egress::new(&egress::Settings { allow: vec!["127.0.0.1:*".into()], ..Default::default() });
-        let tools = tool::builtin::all(egress.as_ref().expect("an egress"));
-        let tools = Arc::new(tool::Registry::new(tools).expect("tools"));
-        let sources = Sources::new(&poll::Settings::default(), &egress.expect("an egress"), tools, dir.path());
+        let egress = egress.expect("an egress");
+        let tools = Arc::new(tool::Registry::new(tool::builtin::all(&egress)).expect("tools"));
+        let sources = Sources::new(&poll::Settings::default(), &egress, Arc::clone(&tools), dir.path());
         let sources = Arc::new(sources.expect("sources"));
         let pollable = Arc::clone(&sources);
         let known = Known {
             channels: vec!["email".into(), "webhook".into()],
             check,
             poll: Arc::new(move |tenant, poll, at, faults| pollable.check(tenant, poll, at, faults)),
+            seal: Arc::new(|_, _, _, _| Ok(())),
         };
         let bus = bus::open(&bus::Settings::default(), &store).expect("a bus");
         let host = Arc::new(StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus)));
+        let retry = llm::fallback::Retry { max_retries: 0, base_delay: Duration::ZERO };
+        let agent = Agent {
+            models: llm::Models::new(vec![], "main", vec![], retry, &clock),
+            tools,
+            settings: agent::Settings::default(),
+        };
+        let pipeline = Pipeline::new(pipeline::Parts {
+            egress: egress.clone(),
+            agent,
+            agents: vec![],
+            channels: vec!["email".into(), "webhook".into()],
+            expressions: Default::default(),
+            templates: Default::default(),
+        });
         let state = State::new(Parts {
             poller: Poller::new(sources, host, clock.clone()),
             store: store.clone(),
             clock: clock.clone(),
             executors,
+            pipeline,
             tools: Vec::new(),
             bus,
             known,

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use redis::AsyncCommands;
+use reveille::bus;
 use reveille::clock::Clock;
 use reveille::egress::{self, Egress};
 use reveille::executor::host::StoreHost;
@@ -35,11 +36,12 @@ impl Looking {
         let sources = Sources::new(&settings, &egress, std::sync::Arc::new(tools), dir).expect("sources");
         let sources = std::sync::Arc::new(sources);
         let store = Store::open(&store::Settings::default(), dir, Clock::system(), |_| {}).await.expect("a store");
-        let bus = reveille::bus::open(&reveille::bus::Settings::default(), &store).expect("a bus");
+        let bus = bus::open(&bus::Settings::default(), &store).expect("a bus");
         let known = Known {
             channels: vec![],
             check: std::sync::Arc::new(|_, _, _| {}),
             poll: std::sync::Arc::new(|_, _, _, _| {}),
+            seal: std::sync::Arc::new(|_, _, _, _| Ok(())),
         };
         let host = std::sync::Arc::new(StoreHost::new(store, known, bus));
         Looking { poller: reveille::poll::Poller::new(sources.clone(), host, Clock::system()), sources }

@@ -6,7 +6,7 @@ use reveille::id::Scope;
 use reveille::notification::{Kind, NewDelivery};
 use reveille::run::RunState;
 use reveille::run::cause::Cause;
-use reveille::store::{DeliveryFilter, PollClaim, Recorded, Store};
+use reveille::store::{DeliveryFilter, PollClaim, RecordedPoll, Store};
 use reveille::task::change::TaskChange;
 use reveille::task::{Task, TaskStatus};
 use reveille::trigger::Trigger;
@@ -63,7 +63,7 @@ fn step(claim: &PollClaim, polled: Result<Value, &str>, now: DateTime<Utc>) -> S
     claim.state.on_poll(&question, &claim.subject, polled, now, 0.0)
 }
 
-async fn record(world: &World, claim: &PollClaim, value: i64) -> Recorded {
+async fn record(world: &World, claim: &PollClaim, value: i64) -> RecordedPoll {
     let step = step(claim, Ok(json!(value)), world.now());
     let next = Some(step.next_poll_at);
     world.store.record_poll(claim, &step, next, None, world.now()).await.unwrap()
@@ -108,9 +108,9 @@ async fn a_poll_is_claimed_by_one_and_again_when_the_claim_ran_out(world: &World
 async fn the_edge_its_run_and_the_next_poll_are_recorded_together(world: &World) {
     let task = world.task(condition(json!({}))).await;
     let claim = due(world).await;
-    assert_eq!(record(world, &claim, 600).await, Recorded::Quiet);
+    assert_eq!(record(world, &claim, 600).await, RecordedPoll::Quiet);
     let claim = due(world).await;
-    let Recorded::Fired(run_id) = record(world, &claim, 480).await else { panic!("an edge") };
+    let RecordedPoll::Fired(run_id) = record(world, &claim, 480).await else { panic!("an edge") };
     let run = world.get_run(run_id).await;
     assert_eq!((run.fire_key.as_str(), run.state, run.trigger_type.as_str()), ("c:1", RunState::Queued, "condition"));
     assert_eq!(run.scheduled_for, world.now());
@@ -129,9 +129,9 @@ async fn two_who_polled_at_once_count_one_edge(world: &World) {
     let slow = due(world).await;
     world.pass(46);
     let quick = claim_from(&world.other_instance().await, world.now()).await.remove(0);
-    assert!(matches!(record(world, &quick, 400).await, Recorded::Fired(_)));
-    assert_eq!(record(world, &slow, 400).await, Recorded::Void);
-    assert_eq!(record(world, &quick, 400).await, Recorded::Void, "not even itself a second time");
+    assert!(matches!(record(world, &quick, 400).await, RecordedPoll::Fired(_)));
+    assert_eq!(record(world, &slow, 400).await, RecordedPoll::Void);
+    assert_eq!(record(world, &quick, 400).await, RecordedPoll::Void, "not even itself a second time");
     assert_eq!(fires(world, &task).await, ["c:1 queued"]);
     assert_eq!(world.get_task(task.id).await.fired, 1);
 }
@@ -148,7 +148,7 @@ async fn what_was_polled_before_a_change_is_void(world: &World) {
             }
             _ => world.store.delete_task(&Scope::Every, task.id).await.unwrap(),
         }
-        assert_eq!(record(world, &claim, 400).await, Recorded::Void, "{change}");
+        assert_eq!(record(world, &claim, 400).await, RecordedPoll::Void, "{change}");
         assert!(!world.store.postpone_poll(&claim, world.now()).await.unwrap(), "{change}");
         assert_eq!(world.count("select count(*) from runs").await, 0, "{change}");
         if change == "pause" {
@@ -167,13 +167,17 @@ async fn a_pause_keeps_what_is_known_and_another_question_forgets_it(world: &Wor
     world.pass(3600);
     assert_eq!(claim_from(&world.store, world.now()).await, [], "a paused condition is not polled");
     world.store.change_task(&Scope::Every, task.id, &TaskChange::Resume).await.unwrap();
-    assert_eq!(record(world, &due(world).await, 410).await, Recorded::Quiet, "it has fired, and was not false since");
+    assert_eq!(
+        record(world, &due(world).await, 410).await,
+        RecordedPoll::Quiet,
+        "it has fired, and was not false since"
+    );
     edit(world, &task, condition(json!({"cooldown": "1s"}))).await;
-    assert_eq!(record(world, &due(world).await, 410).await, Recorded::Quiet, "the same question");
+    assert_eq!(record(world, &due(world).await, 410).await, RecordedPoll::Quiet, "the same question");
     edit(world, &task, condition(json!({"expression": "value < 450"}))).await;
     let known = state(world, &task).await;
     assert_eq!((known.verdict, known.value, known.edges), (None, Value::Null, 1));
-    assert!(matches!(record(world, &due(world).await, 410).await, Recorded::Fired(_)), "another question");
+    assert!(matches!(record(world, &due(world).await, 410).await, RecordedPoll::Fired(_)), "another question");
     assert_eq!(fires(world, &task).await, ["c:1 queued", "c:2 queued"], "numbers go on");
 }
 
@@ -181,7 +185,7 @@ async fn an_edge_within_a_cooldown_is_a_skipped_run(world: &World) {
     let task = world.task(condition(json!({"cooldown": "6h"}))).await;
     record(world, &due(world).await, 400).await;
     record(world, &due(world).await, 600).await;
-    let Recorded::Skipped(run_id) = record(world, &due(world).await, 400).await else { panic!("skipped") };
+    let RecordedPoll::Skipped(run_id) = record(world, &due(world).await, 400).await else { panic!("skipped") };
     let run = world.get_run(run_id).await;
     assert_eq!((run.state, run.finished_at), (RunState::Skipped, Some(world.now())));
     assert_eq!(fires(world, &task).await, ["c:1 queued", "c:2 skipped cooldown"]);
@@ -251,10 +255,10 @@ async fn a_notice_is_stored_with_the_poll(world: &World) {
     };
     let next = Some(step.next_poll_at);
     let recorded = world.store.record_poll(&claim, &step, next, Some(&notice), world.now()).await.unwrap();
-    assert_eq!(recorded, Recorded::Quiet);
+    assert_eq!(recorded, RecordedPoll::Quiet);
     // a second one who polled as well has nothing to tell
     let void = world.store.record_poll(&claim, &step, next, Some(&notice), world.now()).await.unwrap();
-    assert_eq!(void, Recorded::Void);
+    assert_eq!(void, RecordedPoll::Void);
     let filter = DeliveryFilter { limit: 10, ..DeliveryFilter::default() };
     assert_eq!(world.store.list_deliveries(&Scope::Every, &filter).await.unwrap().len(), 1);
     let failing = state(world, &task).await.failing.unwrap();
@@ -291,7 +295,7 @@ async fn a_condition_and_a_schedule_may_take_each_other_s_place(world: &World) {
     assert_eq!(world.fire().await.recorded, 1);
     edit(world, &task, condition(json!({}))).await;
     assert_eq!(world.store.next_due().await.unwrap(), None);
-    assert!(matches!(record(world, &due(world).await, 400).await, Recorded::Fired(_)));
+    assert!(matches!(record(world, &due(world).await, 400).await, RecordedPoll::Fired(_)));
     let keys: Vec<String> = world.runs_of(&task).await.iter().map(|run| run.fire_key.clone()).collect();
     assert_eq!((keys[0].as_str(), keys[2].as_str()), ("c:1", "c:2"), "{keys:?}");
 }
