@@ -194,6 +194,16 @@ mod tests {
     }
 
     #[test]
+    fn runs_outlive_the_bus_and_a_hook_without_a_good_secret_is_refused() {
+        let file = "[engine]\nretention_days = 7\n[hooks.shop]\nsecrets = [\"\"]\ntenant_id = \"ann\"\n";
+        assert_eq!(
+            read(file, &[("REVEILLE_BUS__RETENTION", "8d")]).unwrap_err(),
+            "reveille.toml:4:1: `hooks.shop.secrets.0`: must have at least 8 characters\n\
+             REVEILLE_BUS__RETENTION: `bus.retention`: must be shorter than `engine.retention_days`: an event is known by its run"
+        );
+    }
+
+    #[test]
     fn a_key_comes_from_the_variable_that_is_named_for_it() {
         let file = "[llm.models.main]\nmodel = \"m\"\napi_key_env = \"MY_KEY\"\n";
         let config = read(file, &[("MY_KEY", "canary-7")]).unwrap();
@@ -207,7 +217,8 @@ mod tests {
 
     #[test]
     fn no_secret_of_the_configuration_is_printed() {
-        let file = "[vault]\nmaster_keys = [\"canary-1\"]\n[channels.email]\nurl = \"smtp://u:canary-2@h\"\n\
+        let file = "[bus]\nurl = \"redis://u:canary-5@h\"\n[hooks.x]\nsecrets = [\"d2hzZWNfY2FuYXJ5LTY=canary\"]\npreset = \"github\"\n\
+            tenant_id = \"a\"\n[vault]\nmaster_keys = [\"canary-1\"]\n[channels.email]\nurl = \"smtp://u:canary-2@h\"\n\
             [egress]\nproxy = \"http://u:canary-3@p\"\n[database]\nurl = \"postgres://u:canary-4@h/d\"\n";
         let config = read(file, &[]).unwrap();
         let printed = format!("{config:?} {}", serde_json::to_string(&config).unwrap());

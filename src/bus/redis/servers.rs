@@ -234,9 +234,8 @@ fn sentinels(scheme: &str, rest: &str) -> Result<SentinelClient, String> {
     let mut path = path.split('/').skip(1);
     let service =
         path.next().filter(|service| !service.is_empty()).ok_or("the service's name is missing: …/service")?;
-    let mut builder =
-        SentinelClientBuilder::new(nodes.iter().map(address), service.to_owned(), SentinelServerType::Master)
-            .map_err(|error| error.to_string())?;
+    let mut builder = SentinelClientBuilder::new(nodes.iter().map(address), service, SentinelServerType::Master)
+        .map_err(|error| error.to_string())?;
     if let Some(db) = path.next().filter(|db| !db.is_empty()) {
         builder = builder.set_client_to_redis_db(db.parse().map_err(|_| format!("`{db}` is no database's number"))?);
     }

@@ -49,7 +49,7 @@ pub enum Refusal {
 
 /// A secret as it is used.
 pub enum Key {
-    Hmac(hmac::Key),
+    Hmac(Box<hmac::Key>),
     /// SHA-256 of the token: texts of any length are compared in the same time.
     Token(digest::Digest),
 }
@@ -65,7 +65,7 @@ impl Key {
         let text = secret.expose();
         let hmac = |bytes: &[u8]| match bytes.len() {
             0..LEAST => Err(format!("must have at least {LEAST} bytes")),
-            _ => Ok(Key::Hmac(hmac::Key::new(hmac::HMAC_SHA256, bytes))),
+            _ => Ok(Key::Hmac(Box::new(hmac::Key::new(hmac::HMAC_SHA256, bytes)))),
         };
         match preset {
             _ if text.trim().len() < LEAST => Err(format!("must have at least {LEAST} characters")),

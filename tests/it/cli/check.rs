@@ -24,7 +24,7 @@ async fn with_no_configuration_at_all_nothing_is_wrong_and_nothing_is_made() {
     assert_eq!(
         verdicts(&answer),
         json!({ "configuration": "fine", "data directory": "fine", "database": "fine", "keys": "fine",
-                "egress": "fine", "model": "odd", "email": "fine" })
+                "egress": "fine", "model": "odd", "event bus": "fine", "email": "fine" })
     );
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "a look leaves nothing behind");
 }
@@ -68,7 +68,7 @@ async fn servers_that_answer_are_fine() {
     assert_eq!(
         verdicts(&shell.json(&["check"]).await),
         json!({ "configuration": "fine", "data directory": "fine", "database": "fine", "database role": "fine",
-                "keys": "fine", "egress": "fine", "model main": "fine", "email": "fine" })
+                "keys": "fine", "egress": "fine", "model main": "fine", "event bus": "fine", "email": "fine" })
     );
     assert!(shell.ok(&["check"]).await.contains("2 migrations are run by `reveille migrate`"));
     shell.ok(&["migrate"]).await;
@@ -80,16 +80,17 @@ async fn everything_that_is_wrong_is_said_at_once_and_no_password_is() {
     let dir = TempDir::new();
     let config = "[database]\nurl = \"postgres://u:canary-1@127.0.0.1:1/x\"\n[server]\ndata_dir = \"/proc/nowhere\"\n\
         [llm.models.main]\nbase_url = \"http://127.0.0.1:1/v1\"\nmodel = \"m\"\napi_key = \"canary-2\"\n\
-        [channels.email]\nurl = \"smtp://u:canary-3@127.0.0.1:1\"\nfrom = \"a@b.c\"\n[egress]\nallow = [\"10.0.0.0/99\"]\n";
+        [channels.email]\nurl = \"smtp://u:canary-3@127.0.0.1:1\"\nfrom = \"a@b.c\"\n[egress]\nallow = [\"10.0.0.0/99\"]\n\
+        [bus]\nurl = \"redis://u:canary-4@127.0.0.1:1\"\n";
     std::fs::write(dir.path().join("reveille.toml"), config).unwrap();
     let done = Shell::in_dir(&dir).run(&["check", "--json"]).await;
-    assert_eq!((done.code, done.err.as_str()), (1, "error: 6 things are wrong\n"));
+    assert_eq!((done.code, done.err.as_str()), (1, "error: 7 things are wrong\n"));
     assert!(!done.out.contains("canary"), "{}", done.out);
     let answer: Value = serde_json::from_str(&done.out).unwrap();
     assert_eq!(
         verdicts(&answer),
         json!({ "configuration": "fine", "data directory": "wrong", "database": "wrong", "keys": "wrong",
-                "egress": "wrong", "model main": "wrong", "email": "wrong" })
+                "egress": "wrong", "model main": "wrong", "event bus": "wrong", "email": "wrong" })
     );
 }
 

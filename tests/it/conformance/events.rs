@@ -84,6 +84,37 @@ async fn a_batch_is_taken_whole_or_not_at_all(world: &World) {
     assert_eq!(lease(world, 10).await, []);
 }
 
+/// Else the log would hide a lower number that is committed after a higher one.
+#[tokio::test]
+async fn on_postgres_publishers_take_turns_so_that_numbers_are_committed_in_order() {
+    let world = World::postgres().await;
+    world.plant("select pg_advisory_lock(8243101700221)").await;
+    let events = [event("a", "1")];
+    let waits = tokio::time::timeout(std::time::Duration::from_millis(200), world.store.publish_events(&events)).await;
+    assert!(waits.is_err(), "another is publishing: {waits:?}");
+    world.plant("select pg_advisory_unlock_all()").await;
+    assert_eq!(world.store.publish_events(&events).await.unwrap(), 1);
+    world.leave().await;
+}
+
+#[tokio::test]
+async fn on_sqlite_what_the_dead_process_held_is_free_when_the_next_one_opens() {
+    let dir = crate::support::binary::TempDir::new();
+    let clock = reveille::clock::Clock::manual(START);
+    let open = async || {
+        let settings = reveille::store::Settings::default();
+        reveille::store::Store::open(&settings, dir.path(), clock.clone(), |_| {}).await.expect("a store")
+    };
+    let until = START + TimeDelta::seconds(60);
+    let store = open().await;
+    store.publish_events(&[event("a", "1")]).await.unwrap();
+    assert_eq!(store.lease_events(WORKER, until, 9).await.unwrap().len(), 1);
+    store.close().await;
+    drop(store);
+    let again = open().await.lease_events(OTHER_WORKER, until, 9).await.unwrap();
+    assert_eq!(again.iter().map(|entry| entry.deliveries).collect::<Vec<_>>(), [2]);
+}
+
 async fn what_one_has_leased_no_other_gets_until_the_lease_is_over(world: &World) {
     let events = ["1", "2", "3"].map(|id| event("a", id));
     world.store.publish_events(&events).await.unwrap();
