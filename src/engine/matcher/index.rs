@@ -105,6 +105,10 @@ impl Index {
         self.places.len()
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
     /// The shards of these tenants that were never asked for.
     pub fn unknown<'a>(&self, tenants: impl Iterator<Item = &'a str>) -> Vec<i32> {
         let mut shards: Vec<i32> = tenants.map(event_shard).filter(|shard| !self.known.contains_key(shard)).collect();

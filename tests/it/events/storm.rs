@@ -120,7 +120,7 @@ async fn a_hundred_thousand_events_through_three_instances_that_are_killed_make_
     assert_eq!(until(&mut connection, counted, &many, expected, began).await, expected, "events in windows");
     for task in [&each, &many] {
         let (all, distinct): (i64, i64) = sqlx::query_as(
-            "select count(*), count(distinct id) from runs, jsonb_array_elements_text(event_ids) as e (id)
+            "select count(*), count(distinct e.event) from runs, jsonb_array_elements_text(event_ids) as e (event)
               where task_id = $1::uuid",
         )
         .bind(task)
