@@ -5,6 +5,7 @@
 
 mod calls;
 pub mod checkpoint;
+mod configured;
 mod context;
 mod policy;
 mod prompt;
@@ -37,6 +38,7 @@ use crate::run::stream::StreamEvent;
 use crate::run::transcript::{Entry, Message};
 use crate::tool::{Host, Registry};
 
+pub use configured::Configured;
 pub use result::ReactLoopResult;
 pub use settings::Settings;
 pub use stop::{Stop, StopReason};
@@ -93,6 +95,8 @@ pub struct Incoming {
     /// Where it came from; kept in the transcript.
     pub metadata: Map<String, Value>,
     pub wishes: Wishes,
+    /// The turn before its first: where several agents speak in one run, the turns of each are its own.
+    pub first_turn: i64,
     /// The recipient's.
     pub timezone: Tz,
     pub channel: Option<ChannelLimits>,
@@ -178,7 +182,7 @@ impl Agent {
     async fn react_loop(&self, prepared: Prepared<'_>) -> Result<ReactLoopResult, RunError> {
         let Prepared { incoming, chain, window, offered, system, mut checkpoint, teller } = prepared;
         if checkpoint.is_empty() {
-            checkpoint.append(0, opening(incoming, &system)).await?;
+            checkpoint.append(incoming.first_turn, opening(incoming, &system)).await?;
         }
         let schemas = self.tools.definitions().filter(|tool| offered.contains(&tool.name.as_str()));
         let schemas = schemas.map(|tool| ToolSchema {
@@ -204,7 +208,7 @@ impl Agent {
             schemas: schemas.collect(),
             view: shown(&checkpoint, system),
             checkpoint,
-            max_turns: i64::from(incoming.wishes.max_turns.unwrap_or(self.settings.max_turns)),
+            max_turns: incoming.first_turn + i64::from(incoming.wishes.max_turns.unwrap_or(self.settings.max_turns)),
             max_recoveries: self.settings.max_overflow_recovery_attempts,
             stop: &incoming.stop,
             clock: &incoming.clock,

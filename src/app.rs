@@ -13,8 +13,9 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::Agent;
-use crate::bus;
+use crate::agent::{Agent, Configured};
+use crate::bus::counted::Counted;
+use crate::bus::{self, Bus};
 use crate::channel::Channels;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -23,6 +24,8 @@ use crate::engine::{self, Engine};
 use crate::executor::host::StoreHost;
 use crate::executor::hub::Hub;
 use crate::executor::orchestrator::Orchestrator;
+use crate::executor::pipeline::{self, Pipeline};
+use crate::executor::webhook::Webhook;
 use crate::executor::{Executor, Registry};
 use crate::http::server::Limits;
 use crate::http::{self, server};
@@ -58,6 +61,7 @@ pub struct Built {
     pub store: Store,
     pub engine: Engine,
     pub http: http::State,
+    pub bus: Arc<dyn Bus>,
     /// The key file of the vault, if it was made now.
     pub key_file: Option<PathBuf>,
 }
@@ -108,11 +112,28 @@ pub async fn build(
     let tools = Arc::new(tool::Registry::new(tools).map_err(anyhow::Error::msg)?);
     let sources = Arc::new(Sources::new(&config.poll, &egress, Arc::clone(&tools), data_dir).map_err(under("/poll"))?);
     let agent = Agent { models, tools: Arc::clone(&tools), settings: config.react.clone() };
-    let mut executors: Vec<Arc<dyn Executor>> = vec![Arc::new(Orchestrator::new(agent))];
+    let mut faults = Faults::new();
+    let (known_tools, known_models): (Vec<_>, Vec<_>) = (tools.names().collect(), agent.models.names().collect());
+    Configured::check(&config.agents, &known_tools, &known_models, &mut faults);
+    faults.or(())?;
+    let pipeline = Pipeline::new(pipeline::Parts {
+        egress: egress.clone(),
+        agent: agent.clone(),
+        agents: config.agents.clone(),
+        channels: channels.names().into_iter().map(str::to_owned).collect(),
+        expressions: Default::default(),
+        templates: Default::default(),
+    });
+    let mut executors: Vec<Arc<dyn Executor>> = vec![
+        Arc::new(Orchestrator::new(agent)),
+        Arc::new(pipeline.clone()),
+        Arc::new(Webhook::new(egress.clone(), vault.clone(), &config.server.public_url())),
+    ];
     executors.extend(extras.executors);
     let executors = Registry::new(executors);
     let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
     let bus = bus::open(&config.bus, &store).map_err(|why| under("/bus")(Faults::one("/url", why)))?;
+    let bus: Arc<dyn Bus> = Arc::new(Counted::new(bus, &metrics));
     let known = known(&executors, &channels, &sources);
     let host = Arc::new(StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus)));
     let poller = Poller::new(sources, host.clone(), clock.clone());
@@ -121,9 +142,9 @@ pub async fn build(
         store: store.clone(),
         executors: executors.clone(),
         channels: channels.clone(),
-        host,
         bus: Arc::clone(&bus),
         max_deliveries: config.bus.max_deliveries,
+        host,
         poller: poller.clone(),
         polls_at_once: config.poll.max_concurrent,
         hub: hub.clone(),
@@ -135,18 +156,20 @@ pub async fn build(
         vault,
         clock,
         executors,
+        pipeline,
         tools: tools.definitions().cloned().collect(),
         known,
+        bus: Arc::clone(&bus),
         poller,
-        bus,
         hub,
         metrics,
         settings: config.server.clone(),
+        hooks: config.hooks.clone(),
         limits: Limits::default(),
         stopping: ending.announced,
         stop: ending.http,
     });
-    Ok(Built { store, engine, http, key_file })
+    Ok(Built { store, engine, http, bus, key_file })
 }
 
 impl App {
@@ -162,9 +185,10 @@ impl App {
             .with_context(|| format!("the service can't listen on {listen}\nhint: is another one running there?"))?;
         let address = listener.local_addr()?;
         let ending = Ending::default();
-        let Built { store, engine, http, key_file } =
+        let Built { store, engine, http, bus, key_file } =
             build(config, Clock::system(), extras, ending.clone(), waiting).await?;
         warn_of_role(&store).await?;
+        warn_of_bus(&*bus).await;
         let engine = engine.start().await?;
         let (limits, metrics) = (http.limits, http.metrics.clone());
         let http = tokio::spawn(server::serve(listener, http::router(http), limits, metrics, ending.http.clone()));
@@ -218,13 +242,22 @@ async fn warn_of_role(store: &Store) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What an event bus has accepted is as durable as its server is set up to be; without it the service works on.
+async fn warn_of_bus(bus: &dyn Bus) {
+    match bus.concerns().await {
+        Ok(concerns) => concerns.iter().for_each(|concern| tracing::warn!("{concern}")),
+        Err(error) => tracing::warn!(%error, "the event bus does not answer; it is asked again by itself"),
+    }
+}
+
 /// What drafts of tasks may name.
 fn known(executors: &Registry, channels: &Channels, sources: &Arc<Sources>) -> Known {
-    let (executors, sources) = (executors.clone(), Arc::clone(sources));
+    let (executors, sealing, sources) = (executors.clone(), executors.clone(), Arc::clone(sources));
     Known {
         channels: channels.names().into_iter().map(str::to_owned).collect(),
         check: Arc::new(move |name, action, faults: &mut Faults| executors.validate(name, action, faults)),
         poll: Arc::new(move |tenant, poll, at, faults: &mut Faults| sources.check(tenant, poll, at, faults)),
+        seal: Arc::new(move |name, tenant, action, before| sealing.seal(name, tenant, action, before)),
     }
 }
 

@@ -4,13 +4,15 @@
 //! [`service`] is the loop, [`scheduler`] fires, [`matcher`] and [`windows`] make runs of events, [`watcher`] polls,
 //! [`worker`] starts, [`execution`] is one run from start to end,
 //! [`finisher`] writes ends in batches, [`heartbeat`] keeps leases, [`rescuer`] picks up what dead workers left,
-//! [`notifier`] sends, [`housekeeping`] forgets.
+//! [`notifier`] sends, [`forwarder`] hands on events that were taken while the bus was away, [`housekeeping`] forgets.
 
 pub mod active;
 pub mod attempt;
 pub mod ending;
 pub mod execution;
+mod expirer;
 pub mod finisher;
+pub mod forwarder;
 pub mod heartbeat;
 pub mod held;
 pub mod housekeeping;
@@ -36,7 +38,9 @@ use crate::bus::Bus;
 use crate::channel::Channels;
 use crate::engine::active::Active;
 use crate::engine::execution::Executions;
+use crate::engine::expirer::Expirer;
 use crate::engine::finisher::Finisher;
+use crate::engine::forwarder::Forwarder;
 use crate::engine::heartbeat::Heartbeat;
 use crate::engine::held::Held;
 use crate::engine::housekeeping::Housekeeping;
@@ -102,13 +106,13 @@ pub struct Parts {
     pub executors: Registry,
     pub channels: Channels,
     pub host: Arc<StoreHost>,
+    pub bus: Arc<dyn Bus>,
+    /// An entry of the bus that failed this often is put among the dead letters.
+    pub max_deliveries: u32,
     /// Looks at what conditions watch.
     pub poller: Poller,
     /// Polls at the same time.
     pub polls_at_once: usize,
-    pub bus: Arc<dyn Bus>,
-    /// An entry of the bus that failed this often is put among the dead letters.
-    pub max_deliveries: u32,
     pub hub: Hub,
     pub metrics: Metrics,
     pub settings: Settings,
@@ -117,13 +121,15 @@ pub struct Parts {
 /// All services of one instance, built and not yet running: `start` loops them, tests tick them by hand.
 pub struct Engine {
     pub scheduler: Arc<Scheduler>,
-    pub watcher: Arc<Watcher>,
     pub matcher: Arc<Matcher>,
     pub windows: Arc<Windows>,
+    pub watcher: Arc<Watcher>,
     pub worker: Arc<Worker>,
     pub heartbeat: Arc<Heartbeat>,
     pub rescuer: Arc<Rescuer>,
+    pub expirer: Arc<Expirer>,
     pub notifier: Arc<Notifier>,
+    pub forwarder: Arc<Forwarder>,
     pub housekeeping: Housekeeping,
     pub finisher: Finisher,
     active: Active,
@@ -164,7 +170,6 @@ impl Engine {
         );
         Engine {
             scheduler: Arc::new(Scheduler::new(store.clone(), Arc::clone(&held), worker_id, &metrics)),
-            watcher: Arc::new(Watcher::new(store.clone(), poller, polls_at_once, &metrics)),
             matcher: Arc::new(Matcher::new(
                 store.clone(),
                 Arc::clone(&bus),
@@ -174,6 +179,7 @@ impl Engine {
                 &metrics,
             )),
             windows: Arc::new(Windows::new(store.clone(), Arc::clone(&held), worker_id)),
+            watcher: Arc::new(Watcher::new(store.clone(), poller, polls_at_once, &metrics)),
             worker: Arc::new(Worker::new(
                 store.clone(),
                 held,
@@ -185,7 +191,9 @@ impl Engine {
             )),
             heartbeat: Arc::new(Heartbeat::new(store.clone(), active.clone(), settings.lease())),
             rescuer: Arc::new(Rescuer::new(store.clone(), settings.lease())),
+            expirer: Arc::new(Expirer::new(store.clone())),
             notifier: Arc::new(Notifier::new(store.clone(), channels)),
+            forwarder: Arc::new(Forwarder::new(Arc::clone(&bus), store.clock().clone())),
             housekeeping: Housekeeping::new(store.clone(), bus, &settings),
             finisher,
             active,
@@ -213,15 +221,17 @@ impl Engine {
         let looped = service::Looped { clock: self.store.clock().clone(), metrics: self.metrics.clone() };
         let claiming = vec![
             looped.spawn(Arc::clone(&self.scheduler), stop_claiming.clone()),
-            looped.spawn(Arc::clone(&self.watcher), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.matcher), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.windows), stop_claiming.clone()),
+            looped.spawn(Arc::clone(&self.watcher), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.worker), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.rescuer), stop_claiming.clone()),
+            looped.spawn(Arc::clone(&self.expirer), stop_claiming.clone()),
         ];
         let keeping = vec![
             looped.spawn(Arc::clone(&self.heartbeat), stop_all.clone()),
             looped.spawn(Arc::clone(&self.notifier), stop_all.clone()),
+            looped.spawn(Arc::clone(&self.forwarder), stop_all.clone()),
             finisher,
         ];
         Ok(Running { engine: self, stop_claiming, stop_all, claiming, keeping, housekeeping })

@@ -6,6 +6,8 @@
 pub mod host;
 pub mod hub;
 pub mod orchestrator;
+pub mod pipeline;
+pub mod webhook;
 
 use std::sync::Arc;
 
@@ -14,6 +16,7 @@ use futures::future::BoxFuture;
 
 use crate::agent::{AgentStore, ChannelLimits, Sink, Stop};
 use crate::clock::Clock;
+use crate::id::Tenant;
 use crate::invalid::{Faults, did_you_mean};
 use crate::run::Run;
 use crate::run::outcome::{Outcome, RunError};
@@ -45,6 +48,12 @@ pub trait Executor: Send + Sync {
     /// Adds what is wrong with an action; pointers begin with `/action`.
     fn validate(&self, action: &Action, faults: &mut Faults);
 
+    /// Makes an action that was checked ready to be stored: seals its secrets. `before` is what is stored, where the
+    /// executor is the same; a secret that is left out is kept from it.
+    fn seal(&self, _tenant: &Tenant, _action: &mut Action, _before: Option<&Action>) -> Result<(), Faults> {
+        Ok(())
+    }
+
     /// Executes a run, or goes on with it where its transcript ends. Safe to drop at any await: what was appended
     /// stays, the rest is done again.
     fn execute(&self, job: Job) -> BoxFuture<'_, Result<Outcome, RunError>>;
@@ -65,6 +74,17 @@ impl Registry {
 
     pub fn names(&self) -> Vec<&'static str> {
         self.0.iter().map(|executor| executor.name()).collect()
+    }
+
+    /// Seals what is secret in an action that is meant for this executor.
+    pub fn seal(
+        &self,
+        name: &str,
+        tenant: &Tenant,
+        action: &mut Action,
+        before: Option<&Action>,
+    ) -> Result<(), Faults> {
+        self.find(name).map_or(Ok(()), |executor| executor.seal(tenant, action, before))
     }
 
     /// Adds what is wrong with an executor's name and the action meant for it.

@@ -5,6 +5,7 @@
 //! every other error, because who filters takes it for "no". Nothing is kept between evaluations.
 
 mod convert;
+mod fields;
 mod guard;
 mod parts;
 mod pattern;
@@ -156,6 +157,11 @@ impl Expression {
             Value::String(text) => text,
             other => other.to_string(),
         })
+    }
+
+    /// The members of a variable that it names, each with its place in characters from 1.
+    pub fn members_of(&self, variable: &str) -> Vec<(String, usize)> {
+        fields::of(&self.0.program, variable)
     }
 
     /// The value of every part that the expression is made of, in the order of the text; the whole is the first.

@@ -8,14 +8,19 @@
 
 pub mod auth;
 pub mod body;
+pub mod completion;
 pub mod conditions;
+pub mod dead_letters;
 pub mod deliveries;
 pub mod error;
+pub mod events;
 pub mod guard;
 pub mod health;
+pub mod hooks;
 pub mod openapi;
 pub mod page;
 pub mod path;
+pub mod pipelines;
 pub mod query;
 pub mod recipients;
 pub mod registry;
@@ -47,6 +52,7 @@ use crate::bus::Bus;
 use crate::clock::Clock;
 use crate::executor::Registry;
 use crate::executor::hub::Hub;
+use crate::executor::pipeline::Pipeline;
 use crate::http::server::Limits;
 use crate::http::wrong_tokens::WrongTokens;
 use crate::invalid::Faults;
@@ -83,6 +89,11 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Where others reach the service, for links in what is sent to them.
+    pub fn public_url(&self) -> String {
+        self.public_url.clone().unwrap_or_else(|| format!("http://{}", self.listen))
+    }
+
     /// Adds what is wrong; pointers begin with `/server`.
     pub fn check(&self, faults: &mut Faults) {
         if self.listen.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
@@ -110,18 +121,22 @@ pub struct Parts {
     pub store: Store,
     pub clock: Clock,
     pub executors: Registry,
+    /// For dry runs.
+    pub pipeline: Pipeline,
     pub tools: Vec<Definition>,
     /// What a task may name.
     pub known: Known,
+    pub bus: Arc<dyn Bus>,
     /// Tries conditions.
     pub poller: Poller,
-    pub bus: Arc<dyn Bus>,
     /// Seals what is secret in recipients.
     pub vault: Vault,
     /// Who watches which run.
     pub hub: Hub,
     pub metrics: Metrics,
     pub settings: Settings,
+    /// Who may send webhooks.
+    pub hooks: hooks::Settings,
     pub limits: Limits,
     /// Cancelled when the service is asked to stop: `/readyz` says so, all else goes on while runs are finished.
     pub stopping: CancellationToken,
@@ -139,6 +154,8 @@ pub struct Shared {
     /// The hash of the configured admin token.
     pub admin_token: Option<TokenHash>,
     pub wrong_tokens: WrongTokens,
+    /// The configured webhooks, their keys made ready.
+    pub hooks: hooks::Hooks,
 }
 
 impl State {
@@ -148,7 +165,8 @@ impl State {
         let admin_token = parts.settings.admin_token.as_ref().filter(|_| usable);
         let admin_token = admin_token.map(|token| TokenHash::of(token.expose().trim()));
         let wrong_tokens = WrongTokens::new(parts.limits.wrong_tokens);
-        State(Arc::new(Shared { parts, admin_token, wrong_tokens }))
+        let hooks = hooks::Hooks::new(&parts.hooks);
+        State(Arc::new(Shared { parts, admin_token, wrong_tokens, hooks }))
     }
 }
 
@@ -204,9 +222,19 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(stream::stream_run))
         .routes(routes!(runs::cancel_run))
         .routes(routes!(runs::retry_run))
+        .routes(routes!(completion::complete_run))
+        .routes(routes!(pipelines::dry_run_pipeline))
         .routes(routes!(deliveries::list_deliveries))
         .routes(routes!(deliveries::get_delivery))
         .routes(routes!(deliveries::retry_delivery))
+        .routes(routes!(events::publish_events, events::list_events))
+        .routes(routes!(events::stream_events))
+        .routes(routes!(hooks::receive_hook))
+        .routes(routes!(dead_letters::list_dead_letters))
+        .routes(routes!(dead_letters::get_dead_letter, dead_letters::drop_dead_letter))
+        .routes(routes!(dead_letters::replay_dead_letter))
+        .routes(routes!(dead_letters::replay_dead_letters))
+        .routes(routes!(dead_letters::drop_dead_letters))
         .routes(routes!(recipients::get_recipient, recipients::put_recipient))
         .routes(routes!(recipients::test_recipient))
         .routes(routes!(tokens::create_token, tokens::list_tokens))

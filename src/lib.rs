@@ -13,7 +13,7 @@
 //!
 //! # Layers, each importing only what stands above it
 //!
-//! - [`clock`], [`id`], [`invalid`], [`retry`], [`secret`], [`token`]: no I/O of the product.
+//! - [`clock`], [`id`], [`invalid`], [`retry`], [`secret`], [`signature`], [`template`], [`token`]: no I/O of the product.
 //! - [`task`], [`trigger`], [`run`], [`approval`], [`notification`]: pure domain, data and transitions, no await.
 //! - [`store`]: the only place that knows a database.
 //! - [`egress`], [`vault`]; then [`llm`], [`tool`], [`channel`], [`poll`]: ports, a trait and a list each, one file per adapter.
@@ -33,6 +33,7 @@
 pub mod agent;
 pub mod app;
 pub mod approval;
+pub mod bench;
 pub mod bus;
 pub mod channel;
 pub mod cli;
@@ -53,9 +54,11 @@ pub mod poll;
 pub mod retry;
 pub mod run;
 pub mod secret;
+pub mod signature;
 pub mod store;
 pub mod task;
 pub mod telemetry;
+pub mod template;
 pub mod token;
 pub mod tool;
 pub mod trigger;

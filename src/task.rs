@@ -13,7 +13,7 @@ use crate::id::Tenant;
 use crate::invalid::InvalidSpec;
 use crate::trigger::{Next, Trigger};
 
-pub use draft::{ActionCheck, DEFAULT_EXECUTOR, DEFAULT_TIMEOUT, Known, PollCheck};
+pub use draft::{ActionCheck, ActionSeal, DEFAULT_EXECUTOR, DEFAULT_TIMEOUT, Known, PollCheck};
 pub use view::{LastRun, TaskView};
 
 /// Longest name of a task, in characters.
@@ -65,6 +65,20 @@ pub struct Action {
     /// Settings of the executor.
     #[serde(default)]
     pub config: Map<String, Value>,
+}
+
+/// What begins so in `action.config` is a sealed secret.
+const SEALED: &str = "sealed_";
+
+impl Action {
+    /// As it is shown: of a sealed secret only that there is one.
+    pub fn public(&self) -> Action {
+        let shown = |(key, value): (&String, &Value)| match key.strip_prefix(SEALED) {
+            Some(name) => (format!("{name}_set"), Value::Bool(true)),
+            None => (key.clone(), value.clone()),
+        };
+        Action { instruction: self.instruction.clone(), config: self.config.iter().map(shown).collect() }
+    }
 }
 
 /// Where the result is told.

@@ -185,6 +185,18 @@ pub trait Host: Send + Sync {
     /// Publishes an event of the tenant's own; one of another tenant is refused. Answers `{"event_id": id}`. The same
     /// event again does nothing.
     fn publish_event<'a>(&'a self, tenant: &'a Tenant, event: Event) -> BoxFuture<'a, Result<Value, HostError>>;
+
+    /// All that pipelines of a task have stored, by name.
+    fn task_state<'a>(&'a self, tenant: &'a Tenant, task_id: Uuid) -> BoxFuture<'a, Result<Value, HostError>>;
+
+    /// Stores a value under a name, or removes it where there is none.
+    fn put_task_state<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        task_id: Uuid,
+        name: &'a str,
+        value: Option<Value>,
+    ) -> BoxFuture<'a, Result<(), HostError>>;
 }
 
 impl Failure {

@@ -10,6 +10,7 @@ mod keyring;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use aws_lc_rs::hmac;
 use serde::{Deserialize, Serialize};
 
 use crate::secret::Secret;
@@ -83,12 +84,29 @@ impl Vault {
         envelope::seal(self.keyring.first(), context, secret.expose().as_bytes())
     }
 
+    /// A tag over a text for one purpose (HMAC-SHA-256, hexadecimal) that nobody without the master key can make. The
+    /// same each time, until the first master key changes.
+    pub fn tag(&self, purpose: &str, text: &str) -> String {
+        hex::encode(hmac::sign(&self.keyring.first().tagging, &tagged(purpose, text)))
+    }
+
+    /// Whether this tag was made for this purpose and text, with any of the master keys.
+    pub fn is_tag(&self, purpose: &str, text: &str, tag: &str) -> bool {
+        let Ok(tag) = hex::decode(tag) else { return false };
+        let text = tagged(purpose, text);
+        self.keyring.all().iter().any(|key| hmac::verify(&key.tagging, &text, &tag).is_ok())
+    }
+
     /// What was sealed for exactly this place.
     pub fn unseal(&self, context: &Context, sealed: &str) -> Result<Secret, VaultError> {
         let opened = envelope::open(&self.keyring, context, sealed)?;
         let text = std::str::from_utf8(&opened).map_err(|_| VaultError::Refused)?;
         Ok(Secret::new(text))
     }
+}
+
+fn tagged(purpose: &str, text: &str) -> Vec<u8> {
+    [purpose.as_bytes(), b"\0", text.as_bytes()].concat()
 }
 
 impl std::fmt::Debug for Vault {
@@ -134,6 +152,24 @@ mod tests {
         let (second, made) = open();
         assert_eq!(made, None);
         assert_eq!(second.unseal(&PLACE, &sealed).unwrap().expose(), "canary");
+    }
+
+    #[test]
+    fn a_tag_is_good_for_its_purpose_and_text_under_any_configured_key() {
+        const OLD: &str = "old:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+        const NEW: &str = "new:HwECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+        let vault = |keys: &[&str]| {
+            let settings = Settings { master_keys: keys.iter().map(|key| Secret::new(*key)).collect() };
+            Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
+        };
+        let (old, rotated, other) = (vault(&[OLD]), vault(&[NEW, OLD]), vault(&[NEW]));
+        let tag = old.tag("complete", "run 1");
+        assert_eq!((tag.len(), tag == old.tag("complete", "run 1")), (64, true));
+        assert!(old.is_tag("complete", "run 1", &tag) && rotated.is_tag("complete", "run 1", &tag));
+        assert!(!other.is_tag("complete", "run 1", &tag));
+        assert!(!old.is_tag("complete", "run 2", &tag) && !old.is_tag("approve", "run 1", &tag));
+        assert!(!old.is_tag("complete", "run 1", "") && !old.is_tag("complete", "run 1", "zz"));
+        assert_ne!(rotated.tag("complete", "run 1"), tag);
     }
 
     #[test]

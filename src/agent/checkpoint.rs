@@ -52,6 +52,11 @@ impl Checkpoint {
         self.entries.is_empty()
     }
 
+    /// All entries, in order.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
     /// The last turn that was answered; 0 before the first.
     pub fn turn(&self) -> i64 {
         self.entries.last().map_or(0, |entry| entry.turn)

@@ -141,6 +141,7 @@ mod tests {
     /// One letter a message, for whole conversations at a glance: `S` system, `u` user, `a` assistant, `t` tool.
     fn shape(messages: &[Message]) -> String {
         let letter = |message: &Message| match message {
+            Message::Pipeline { .. } | Message::Step { .. } | Message::StepResult { .. } => 'p',
             Message::System { .. } => 'S',
             Message::User { .. } => 'u',
             Message::Assistant { .. } => 'a',

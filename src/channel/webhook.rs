@@ -5,13 +5,10 @@
 
 use std::time::Duration;
 
-use aws_lc_rs::hmac;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use chrono::{DateTime, SecondsFormat, Utc};
 use futures::future::BoxFuture;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use http::{HeaderMap, Method, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -21,6 +18,7 @@ use crate::invalid::Faults;
 use crate::notification::WebhookAddress;
 use crate::notification::recipient::signing_keys;
 use crate::secret::Secret;
+use crate::signature;
 use crate::vault::{Context, Vault, VaultError};
 
 /// How long an attempt may take, in seconds.
@@ -78,21 +76,7 @@ impl Webhook {
         let misconfigured = |why: String| ChannelError::Misconfigured { why: format!("the webhook's secret {why}") };
         let secrets = self.vault.unseal(&context(message.tenant_id), &address.sealed_secret);
         let keys = signing_keys(&secrets.map_err(|error| misconfigured(error.to_string()))?).map_err(misconfigured)?;
-        let timestamp = message.now.timestamp();
-        let signature = sign(&keys, message.id, timestamp, body);
-        let mut headers = HeaderMap::new();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let ours = [
-            ("webhook-id", message.id.to_string()),
-            ("webhook-timestamp", timestamp.to_string()),
-            ("webhook-signature", signature),
-            ("idempotency-key", message.id.to_string()),
-        ];
-        for (name, value) in ours {
-            let value = HeaderValue::try_from(value).map_err(|error| misconfigured(error.to_string()))?;
-            headers.insert(name, value);
-        }
-        Ok(headers)
+        signature::headers(&keys, &message.id.to_string(), message.now, body).map_err(misconfigured)
     }
 }
 
@@ -129,16 +113,6 @@ fn body(message: &Message) -> Bytes {
     json!({ "type": message.words.event, "timestamp": created_at, "data": message.words.data }).to_string().into()
 }
 
-/// `v1,<base64 of HMAC-SHA-256 over "id.timestamp.body">` for each key, apart by spaces.
-fn sign(keys: &[impl AsRef<[u8]>], id: impl std::fmt::Display, timestamp: i64, body: &[u8]) -> String {
-    let signed = [format!("{id}.{timestamp}.").as_bytes(), body].concat();
-    let one = |key: &[u8]| {
-        let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), &signed);
-        format!("v1,{}", STANDARD.encode(tag))
-    };
-    keys.iter().map(|key| one(key.as_ref())).collect::<Vec<_>>().join(" ")
-}
-
 /// What an answer, or its absence, means.
 fn judge(answer: Result<Response, EgressError>, now: DateTime<Utc>) -> Result<Receipt, ChannelError> {
     match answer {
@@ -169,27 +143,6 @@ fn judge_status(status: StatusCode, retry_after: Option<Duration>) -> Result<Rec
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The vector of the Standard Webhooks specification and its libraries.
-    #[test]
-    fn the_signature_is_the_one_of_the_specification() {
-        let keys = signing_keys(&Secret::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")).unwrap();
-        let body = br#"{"test": 2432232314}"#;
-        assert_eq!(
-            sign(&keys, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, body),
-            "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
-        );
-    }
-
-    #[test]
-    fn each_secret_signs_while_they_are_rotated() {
-        let secrets = Secret::new("whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
-        let keys = signing_keys(&secrets).unwrap();
-        let both = sign(&keys, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#);
-        let (new, old) = both.split_once(' ').unwrap();
-        assert_eq!(old, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
-        assert!(new.starts_with("v1,") && new != old, "{new}");
-    }
 
     #[test]
     fn every_status_has_its_meaning() {

@@ -23,6 +23,8 @@ pub enum Command {
     Cancel(OneArgs),
     /// Make a new run of one that has ended
     Retry(OneArgs),
+    /// Complete a run that waits for its webhook's runtime
+    Complete(CompleteArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -58,6 +60,21 @@ pub struct OneArgs {
     service: ServiceArgs,
 }
 
+#[derive(Debug, clap::Args)]
+pub struct CompleteArgs {
+    /// Id of the run
+    #[arg(value_name = "RUN")]
+    id: String,
+    /// What it answers
+    #[arg(long, value_name = "TEXT", conflicts_with = "error")]
+    output: Option<String>,
+    /// Why it failed; without this it succeeded
+    #[arg(long, value_name = "TEXT")]
+    error: Option<String>,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
 pub async fn run(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     match command {
         Command::List(args) => list(args, environment, screen).await,
@@ -67,6 +84,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         }
         Command::Cancel(args) => act(args, "cancel", environment, screen).await,
         Command::Retry(args) => act(args, "retry", environment, screen).await,
+        Command::Complete(args) => complete(args, environment, screen).await,
     }
 }
 
@@ -112,6 +130,16 @@ async fn show(args: OneArgs, environment: &Environment, screen: &mut Screen) -> 
 async fn act(args: OneArgs, verb: &str, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?;
     let run = client.post(&["v1", "runs", &args.id, verb], &json!({})).await?;
+    print_run(&run, args.service.json, screen)
+}
+
+async fn complete(args: CompleteArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let report = match &args.error {
+        Some(error) => json!({ "state": "failed", "error": error }),
+        None => json!({ "state": "succeeded", "output": args.output }),
+    };
+    let client = Client::new(&args.service, environment)?;
+    let run = client.post(&["v1", "runs", &args.id, "complete"], &report).await?;
     print_run(&run, args.service.json, screen)
 }
 

@@ -49,9 +49,9 @@ pub struct CreateArgs {
     #[command(flatten)]
     trigger: TriggerArgs,
     #[command(flatten)]
-    condition: ConditionArgs,
-    #[command(flatten)]
     event: EventArgs,
+    #[command(flatten)]
+    condition: ConditionArgs,
     #[command(flatten)]
     spec: SpecArgs,
     #[command(flatten)]
@@ -60,7 +60,7 @@ pub struct CreateArgs {
 
 /// For tasks that events fire.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Events")]
+#[command(next_help_heading = "When an event comes")]
 pub struct EventArgs {
     /// Fire on events of this source; `*` at the end stands for anything
     #[arg(long, value_name = "SOURCE")]
@@ -333,13 +333,13 @@ fn print_task(task: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Resul
 
 /// `cron 0 8 * * * Asia/Shanghai`, `every 30m: value.price < 500`
 fn trigger_of(trigger: &Value) -> String {
-    if trigger["type"] == "condition" {
-        let asks = ["expression", "watch"].iter().find_map(|key| trigger[key].as_str()).unwrap_or("any change");
-        return format!("every {}: {asks}", text_of(&trigger["interval"]));
-    }
     if trigger["type"] == "event" {
         let part = |name: &str| trigger[name].as_str().unwrap_or("*").to_owned();
         return format!("event {} {}", part("source"), part("event_type"));
+    }
+    if trigger["type"] == "condition" {
+        let asks = ["expression", "watch"].iter().find_map(|key| trigger[key].as_str()).unwrap_or("any change");
+        return format!("every {}: {asks}", text_of(&trigger["interval"]));
     }
     let kinds = ["cron", "interval", "at", "rrule"];
     let when = kinds.iter().find_map(|kind| Some(format!("{kind} {}", trigger[kind].as_str()?)));

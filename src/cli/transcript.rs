@@ -14,6 +14,9 @@ pub fn print(entries: &[Value], screen: &mut Screen) -> io::Result<()> {
     for entry in entries {
         let speaker = text_of(&entry["role"]);
         match speaker.as_str() {
+            "pipeline" => screen.line(screen.tone(Tone::Faint, "pipeline"))?,
+            "step" => print_step(entry, "…", screen)?,
+            "step_result" => print_outcome(entry, screen)?,
             "tool" => print_result(&entry["name"], &entry["content"], entry["is_error"] == true, screen)?,
             _ => {
                 print_said(&speaker, &text_of(&entry["text"]), screen)?;
@@ -28,6 +31,25 @@ pub fn print(entries: &[Value], screen: &mut Screen) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A step of a pipeline: its name, which item, and what of it.
+fn print_step(entry: &Value, what: &str, screen: &mut Screen) -> io::Result<()> {
+    let index = entry["index"].as_u64().map_or(String::new(), |index| format!("[{index}]"));
+    screen.line(format!("  {}{index} {what}", text_of(&entry["name"])))
+}
+
+fn print_outcome(entry: &Value, screen: &mut Screen) -> io::Result<()> {
+    let outcome = &entry["outcome"];
+    let told = match outcome["status"].as_str() {
+        Some("done") => format!("✓ {}", cut(&outcome["value"].to_string(), LONGEST)),
+        status => {
+            let again = if status == Some("again") { ", to be tried again" } else { "" };
+            let error = &outcome["error"];
+            format!("✗ {} ({}{again})", cut(&text_of(&error["message"]), LONGEST), text_of(&error["code"]))
+        }
+    };
+    print_step(entry, &told, screen)
 }
 
 /// A stream as it comes; knows whether a line is open.

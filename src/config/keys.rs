@@ -12,6 +12,8 @@ use super::fault::expected_fields;
 const PROBE: &str = "\u{1}";
 /// Stands for the name that the operator gives, as in `llm.models.*.provider`.
 pub const ANY: &str = "*";
+/// Stands for the entries of a list of tables, as in `agents.[].name`.
+const EACH: &str = "[]";
 
 /// The dotted paths of all keys that hold values, those without a default included.
 pub fn all() -> BTreeSet<String> {
@@ -27,7 +29,10 @@ pub fn shown_in(text: &str) -> BTreeSet<String> {
     let mut shown = BTreeSet::new();
     for line in text.lines().map(|line| example(line).unwrap_or(line)) {
         if let Some((name, _)) = line.strip_prefix('[').and_then(|line| line.split_once(']')) {
-            table = name.trim_matches(['[', ']']).to_owned();
+            table = match name.strip_prefix('[') {
+                Some(entries) => format!("{entries}.{EACH}"),
+                None => name.to_owned(),
+            };
         } else if let Some((key, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) {
             let path = format!("{table}.{key}");
             shown.insert(known.iter().find(|key| stands_for(key, &path)).unwrap_or(&path).clone());
@@ -72,13 +77,16 @@ fn collect(path: &mut Vec<String>, found: &mut BTreeSet<String>) {
             }
         }
         None => {
-            path.push(ANY.to_owned());
-            let names_below = fields_at(path);
-            if names_below.is_some() {
-                collect(path, found);
+            let mut leaf = true;
+            for below in [ANY, EACH] {
+                path.push(below.to_owned());
+                if fields_at(path).is_some() {
+                    leaf = false;
+                    collect(path, found);
+                }
+                path.pop();
             }
-            path.pop();
-            if names_below.is_none() {
+            if leaf {
                 found.insert(path.join("."));
             }
         }
@@ -88,7 +96,10 @@ fn collect(path: &mut Vec<String>, found: &mut BTreeSet<String>) {
 /// The fields of the struct at `path`; `None` where there is none.
 fn fields_at(path: &[String]) -> Option<Vec<String>> {
     let planted = Table::from_iter([(PROBE.to_owned(), Value::Boolean(true))]);
-    let nest = |below: Value, key: &String| Value::Table(Table::from_iter([(key.clone(), below)]));
+    let nest = |below: Value, key: &String| match key.as_str() {
+        EACH => Value::Array(vec![below]),
+        _ => Value::Table(Table::from_iter([(key.clone(), below)])),
+    };
     let document = path.iter().rev().fold(Value::Table(planted), nest);
     let error = serde_path_to_error::deserialize::<_, Config>(document).err()?;
     let at = path_of(error.path());

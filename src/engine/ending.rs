@@ -15,6 +15,8 @@ use crate::task::{Output, Retry, Task};
 
 /// The longest wait between two attempts.
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(3600);
+/// The longest wait that is asked for by the other side, or by the executor.
+const LONGEST_WISH: Duration = Duration::from_secs(24 * 3600);
 /// A run whose process died this often is not tried again, whatever its attempts.
 pub const CRASH_LIMIT: i32 = 3;
 
@@ -44,6 +46,12 @@ impl Ending<'_> {
             Ok(Outcome::Succeeded { output, usage }) => {
                 let deliveries = self.tell(Kind::Result);
                 Finish { output: Some(output), usage, deliveries, ..self.end(RunEvent::Succeed)? }
+            }
+            Ok(Outcome::Quiet { reason, usage }) => {
+                Finish { reason: Some(reason), usage, ..self.end(RunEvent::Succeed)? }
+            }
+            Ok(Outcome::Waits { until, usage }) => {
+                Finish { park: Some(until), usage, ..self.end(RunEvent::AskCompletion)? }
             }
             Ok(Outcome::Skipped { reason, usage }) => {
                 Finish { reason: Some(reason), usage, ..self.end(RunEvent::Skip)? }
@@ -94,8 +102,8 @@ impl Ending<'_> {
         }
         let first = Duration::from_secs(self.retry().backoff_seconds);
         let tries = self.run.attempt.max(1) as u32;
-        let wait = full_jitter(first, tries, LONGEST_BACK_OFF, self.random).max(after.unwrap_or_default());
-        Some(cut(self.now + signed(wait.min(LONGEST_BACK_OFF))))
+        let own = full_jitter(first, tries, LONGEST_BACK_OFF, self.random);
+        Some(cut(self.now + signed(own.max(after.unwrap_or_default().min(LONGEST_WISH)))))
     }
 
     /// When a run follows that the infrastructure held up.
@@ -132,6 +140,7 @@ impl Ending<'_> {
             deliveries: Vec::new(),
             crashed: false,
             infra_retry: false,
+            park: None,
         })
     }
 }
@@ -223,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_was_asked_for_is_the_least_but_never_more_than_an_hour() {
+    fn a_wait_that_was_asked_for_is_the_least_but_never_more_than_a_day() {
         assert_eq!(next_attempt(1, 1.0, Some(300)), Some(300));
         assert_eq!(next_attempt(4, 1.0, Some(30)), Some(80));
         assert_eq!(next_attempt(1, 1.0, Some(86_400)), Some(3600));

@@ -8,6 +8,7 @@ pub mod index;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -21,7 +22,7 @@ use crate::engine::held::Held;
 use crate::engine::matcher::index::{Index, Indexed};
 use crate::engine::service::{Next, Service, TickError};
 use crate::metrics::Metrics;
-use crate::store::{EventsFired, FireEvents, Match, Recorded, Store, StoreError};
+use crate::store::{EventsFired, EventsRecorded, FireEvents, Match, Store, StoreError};
 use crate::trigger::event::{Arrival, Verdict};
 
 /// Entries that are read, and events that are recorded, at once.
@@ -40,6 +41,7 @@ pub struct Matcher {
     /// An entry that failed this often is buried.
     max_deliveries: u32,
     work: Mutex<Work>,
+    began: AtomicBool,
     events: Counter,
     matched: Counter,
     skipped: Counter,
@@ -78,6 +80,7 @@ impl Matcher {
             worker,
             max_deliveries,
             work: Mutex::default(),
+            began: AtomicBool::new(false),
             events: Counter::default(),
             matched: Counter::default(),
             skipped: Counter::default(),
@@ -169,7 +172,7 @@ impl Matcher {
         Err(StoreError::Unavailable("event tasks change faster than they can be read".into()))
     }
 
-    fn account(&self, events: usize, recorded: Recorded) {
+    fn account(&self, events: usize, recorded: EventsRecorded) {
         self.events.inc_by(events as u64);
         self.matched.inc_by(recorded.recorded as u64);
         self.skipped.inc_by(recorded.skipped as u64);
@@ -245,8 +248,9 @@ impl Service for Matcher {
         if !self.store.clock().trusted() {
             return Err(TickError::ClockUnknown);
         }
-        // reading is the wait: what is published ends it
-        self.work(WAIT).await?;
+        // reading is the wait, what is published ends it; the first tick says that all is well, and does not wait
+        let wait = if self.began.swap(true, Ordering::Relaxed) { WAIT } else { Duration::ZERO };
+        self.work(wait).await?;
         Ok(Next::Now)
     }
 

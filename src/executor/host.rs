@@ -22,7 +22,7 @@ use crate::run::transcript::Entry;
 use crate::store::{Answer, Idempotency, Lease, Store, StoreError, TaskFilter};
 use crate::task::Known;
 use crate::task::change::TaskChange;
-use crate::task::{Draft, Output, Task, TaskStatus};
+use crate::task::{DEFAULT_EXECUTOR, Draft, Output, Spec, Task, TaskStatus};
 use crate::tool::{self, Host, HostError, Notice};
 
 /// Entries of a transcript that are read at once.
@@ -46,6 +46,7 @@ impl StoreHost {
         let now = self.store.clock().now();
         let draft_digest = digest(&SHA256, draft.to_string().as_bytes());
         let draft = Draft::parse(Ok(tenant.clone()), &draft, &self.known, now).map_err(HostError::Invalid)?;
+        by_an_agent(&draft).map_err(HostError::Invalid)?;
         let (task, next) =
             Task::new(new_id(now), draft, now).map_err(|fault| HostError::Invalid(Faults(vec![fault])))?;
         let once = Idempotency {
@@ -132,6 +133,26 @@ impl StoreHost {
     }
 }
 
+/// What an agent may not give itself by making a task: effects that nobody approved. So its tasks wake an agent, which
+/// is asked for its approvals, and poll nothing but with GET.
+fn by_an_agent(draft: &Draft) -> Result<(), Faults> {
+    let mut faults = Faults::new();
+    let Spec { executor, trigger, .. } = &draft.spec;
+    if executor != DEFAULT_EXECUTOR {
+        let message = format!("an agent may make tasks for `{DEFAULT_EXECUTOR}` only, not for `{executor}`");
+        faults.add("/executor", message);
+    }
+    if trigger.kind() == "condition" {
+        let trigger = serde_json::to_value(trigger).unwrap_or_default();
+        let http = trigger["poll"].get("http");
+        let method = http.and_then(|http| http["method"].as_str()).unwrap_or("GET");
+        if http.is_none() || !matches!(method, "GET" | "HEAD") {
+            faults.add("/trigger/poll", "an agent may make conditions that poll `http` with GET only");
+        }
+    }
+    faults.or(())
+}
+
 /// A task in the few words that a model needs of it.
 fn brief(task: &Task) -> Value {
     json!({
@@ -183,6 +204,26 @@ impl Host for StoreHost {
 
     fn publish_event<'a>(&'a self, tenant: &'a Tenant, event: Event) -> BoxFuture<'a, Result<Value, HostError>> {
         Box::pin(self.publish(tenant, event))
+    }
+    fn task_state<'a>(&'a self, tenant: &'a Tenant, task_id: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
+        Box::pin(async move { self.store.task_state(tenant, task_id).await.map(Value::Object).map_err(told) })
+    }
+
+    fn put_task_state<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        task_id: Uuid,
+        name: &'a str,
+        value: Option<Value>,
+    ) -> BoxFuture<'a, Result<(), HostError>> {
+        Box::pin(async move {
+            let now = self.store.clock().now();
+            let done = match value {
+                Some(value) => self.store.put_task_state(tenant, task_id, name, &value, now).await,
+                None => self.store.delete_task_state(tenant, task_id, name).await,
+            };
+            done.map_err(told)
+        })
     }
 }
 
@@ -252,5 +293,39 @@ fn refused(error: StoreError) -> AppendError {
             tracing::error!(error = %other, "a transcript can't be read or written");
             AppendError::Corrupt
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draft(fields: Value) -> Draft {
+        let mut task = json!({ "name": "a task", "trigger": { "type": "schedule", "interval": "1h" } });
+        task.as_object_mut().expect("an object").extend(fields.as_object().cloned().expect("an object"));
+        let known = Known {
+            channels: vec![],
+            check: Arc::new(|_, _, _| {}),
+            seal: Arc::new(|_, _, _, _| Ok(())),
+            poll: Arc::new(|_, _, _, _| {}),
+        };
+        let now = "2027-03-01T08:00:00Z".parse().expect("an instant");
+        Draft::parse(Tenant::new("ann").map_err(|why| panic!("{why}")), &task, &known, now)
+            .unwrap_or_else(|faults| panic!("{faults}"))
+    }
+
+    fn places(fields: Value) -> Vec<String> {
+        by_an_agent(&draft(fields)).err().map_or(vec![], |faults| faults.0.into_iter().map(|f| f.pointer).collect())
+    }
+
+    #[test]
+    fn an_agent_gives_itself_no_effects_by_making_tasks() {
+        assert_eq!(places(json!({ "action": { "instruction": "look" } })), Vec::<String>::new());
+        for executor in ["pipeline", "webhook", "anything"] {
+            assert_eq!(places(json!({ "executor": executor })), ["/executor"]);
+        }
+        let poll = |poll: Value| json!({ "trigger": { "type": "condition", "poll": poll, "interval": "30m", "expression": "value.x < 5" } });
+        assert_eq!(places(poll(json!({ "http": { "url": "https://example.org" } }))), Vec::<String>::new());
+        assert_eq!(places(poll(json!({ "redis": { "source": "cache", "key": "k" } }))), ["/trigger/poll"]);
     }
 }

@@ -39,6 +39,7 @@ impl Orchestrator {
             text: message(&job, task),
             metadata: metadata(&job.run),
             wishes: self.wishes_now(&task.spec.action)?,
+            first_turn: 0,
             timezone: job.timezone,
             channel: job.channel,
             host: job.host,

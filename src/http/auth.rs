@@ -4,12 +4,14 @@
 //! caller's tenant is not found; that it exists is never said.
 
 use axum::extract::FromRequestParts;
+use axum::http::Uri;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 use uuid::Uuid;
 
+use crate::executor::webhook::{TOKEN_PREFIX, is_completion_token};
 use crate::http::State;
 use crate::http::error::ApiError;
 use crate::http::server::Peer;
@@ -43,7 +45,10 @@ impl FromRequestParts<State> for Caller {
             let detail = "too many wrong tokens came from this address";
             return Err(ApiError::TooManyRequests { detail, retry_after });
         }
-        let caller = known(state, &text, &hash).await;
+        let caller = match completed_by(&parts.uri, &text) {
+            Some(run) => of_run(state, run, &text, &hash).await,
+            None => known(state, &text, &hash).await,
+        };
         match (&caller, peer) {
             (Ok(_), _) => state.wrong_tokens.right(&hash),
             (Err(ApiError::Unauthorized(_)), Some(peer)) => state.wrong_tokens.wrong(peer, now),
@@ -124,6 +129,26 @@ fn bearer(parts: &Parts) -> Result<String, ApiError> {
 }
 
 /// Whom a token stands for, if it is valid now.
+/// The run that is to be completed, where a completion token is sent: it is good at this one address.
+fn completed_by(uri: &Uri, text: &str) -> Option<Uuid> {
+    let run = uri.path().strip_prefix("/v1/runs/")?.strip_suffix("/complete")?;
+    text.starts_with(TOKEN_PREFIX).then(|| run.parse().ok()).flatten()
+}
+
+async fn of_run(state: &State, run: Uuid, text: &str, hash: &TokenHash) -> Result<Caller, ApiError> {
+    let refused = || ApiError::Unauthorized("the token is not this run's completion token");
+    if !is_completion_token(&state.vault, run, text) {
+        return Err(refused());
+    }
+    let run = match state.store.get_run(&Scope::Every, run).await {
+        Err(StoreError::NotFound) => return Err(refused()),
+        found => found?,
+    };
+    let tenant = Tenant::new(run.tenant_id).map_err(|why| ApiError::Internal { log: why })?;
+    let permissions = vec![Permission::RunsWrite];
+    Ok(Caller { scope: Scope::Only(tenant), permissions, token_id: None, expires_at: None, hash: *hash })
+}
+
 async fn known(state: &State, text: &str, hash: &TokenHash) -> Result<Caller, ApiError> {
     if state.admin_token.as_ref() == Some(hash) {
         let permissions = vec![Permission::All];

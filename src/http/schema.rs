@@ -3,6 +3,8 @@
 //! Nothing is ever read into or written from these: the domain reads requests value by value, with every fault at its
 //! place. The tests of the API hold each answer against the shape that is promised for it.
 
+mod event;
+mod pipeline;
 mod recipient;
 mod run;
 mod task;
@@ -15,6 +17,8 @@ use utoipa::ToSchema;
 use crate::approval::matrix::{Category, Consequence};
 use crate::tool::ToolStatus;
 
+pub use event::{CloudEvent, DeadLetterChoice, NewEvent};
+pub use pipeline::{Completion, DryRunRequest};
 pub use recipient::{NewRecipient, Recipient};
 pub use run::{Entry, Run};
 pub use task::{

@@ -143,7 +143,9 @@ fn blocks(message: &Message) -> (&'static str, Vec<Value>) {
     // empty text blocks are refused by the API
     let text = |text: &str| (!text.is_empty()).then(|| json!({ "type": "text", "text": text }));
     match message {
-        Message::System { .. } => ("user", vec![]),
+        Message::System { .. } | Message::Pipeline { .. } | Message::Step { .. } | Message::StepResult { .. } => {
+            ("user", vec![])
+        }
         Message::User { text: said, .. } => ("user", text(said).into_iter().collect()),
         Message::Assistant { text: said, tool_calls } => {
             let said = said.as_deref().and_then(text);

@@ -43,7 +43,10 @@ impl OpenAi {
     fn body(&self, request: &ModelRequest, stream: bool) -> Value {
         let mut body = Map::new();
         body.insert("model".into(), json!(self.model));
-        body.insert("messages".into(), request.messages.iter().map(message).collect());
+        body.insert(
+            "messages".into(),
+            request.messages.iter().filter(|message| message.is_said()).map(message).collect(),
+        );
         if !request.tools.is_empty() {
             let choice = match request.tool_choice {
                 ToolChoice::Auto => "auto",
@@ -128,6 +131,8 @@ fn message(message: &Message) -> Value {
         Message::Tool { call_id, content, .. } => {
             json!({ "role": "tool", "tool_call_id": call_id, "content": content })
         }
+        // no part of a conversation: left out before
+        Message::Pipeline { .. } | Message::Step { .. } | Message::StepResult { .. } => Value::Null,
     }
 }
 

@@ -44,6 +44,7 @@ impl Counter {
     pub fn message(self, message: &Message) -> u64 {
         let words = match message {
             Message::System { text } | Message::User { text, .. } => self.text(text),
+            Message::Pipeline { .. } | Message::Step { .. } | Message::StepResult { .. } => 0,
             Message::Tool { content, name, .. } => self.text(content) + self.text(name),
             Message::Assistant { text, tool_calls } => {
                 let calls = tool_calls.iter().map(|c| FRAME + self.text(&c.name) + self.text(&c.arguments.to_string()));

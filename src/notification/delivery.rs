@@ -304,6 +304,9 @@ pub fn channels(output: &Output, recipient: Option<&Recipient>) -> Vec<String> {
     }
 }
 
+/// The attempt behind which the longest wait comes.
+pub const LAST_WAIT: i32 = BACKOFF.len() as i32;
+
 /// When the next attempt follows after `attempts` have been made, or `None` when they are used up. `hint` is what the
 /// other side asked for (Retry-After): never earlier than that, up to a day. `random` lies in 0..1.
 pub fn retry_after(attempts: i32, hint: Option<Duration>, random: f64) -> Option<Duration> {
@@ -330,6 +333,11 @@ pub mod dedupe {
     /// What a tool call of a run wants to be said.
     pub fn call(run: Uuid, turn: i64, call: &str) -> String {
         format!("call:{run}:{turn}:{call}")
+    }
+
+    /// What a step of a pipeline says, or one item of it.
+    pub fn step(run: Uuid, step: &str, index: Option<u32>) -> String {
+        format!("step:{run}:{step}:{}", index.unwrap_or(0))
     }
 
     /// The `n`th notice of a kind about one thing.

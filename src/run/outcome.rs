@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::run::Usage;
@@ -11,6 +12,10 @@ use crate::run::Usage;
 pub enum Outcome {
     /// Done. `output` is the answer that is told to the recipient.
     Succeeded { output: String, usage: Usage },
+    /// Done as far as it was to be done, and nobody is told; `reason` is recorded (`filtered`, `stopped`).
+    Quiet { reason: String, usage: Usage },
+    /// A foreign runtime goes on with it and reports, at the latest at `until`.
+    Waits { until: DateTime<Utc>, usage: Usage },
     /// Refused before anything was done (quota, rate limit, safety); `reason` is recorded.
     Skipped { reason: String, usage: Usage },
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::run::Usage;
+use crate::run::outcome::RunFault;
 
 /// The version of the stored form; older ones are read or migrated.
 pub const FORMAT: i16 = 1;
@@ -39,11 +40,55 @@ pub enum Message {
         #[serde(default)]
         is_error: bool,
     },
+    /// A pipeline begins: all that its steps read and that may be different later.
+    Pipeline {
+        /// SHA-256 of the steps, in hexadecimal: other steps can't go on with this ledger.
+        digest: String,
+        /// What earlier runs of the task have stored.
+        state: Value,
+        ledger: u8,
+    },
+    /// A step is about to have its effect.
+    Step {
+        name: String,
+        /// Which item of a `for_each`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        index: Option<u32>,
+        ledger: u8,
+    },
+    /// What came of a step.
+    StepResult {
+        name: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        index: Option<u32>,
+        outcome: StepOutcome,
+        ledger: u8,
+    },
+}
+
+/// The version of the entries of pipelines.
+pub const LEDGER: u8 = 1;
+
+/// What came of one execution of a step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum StepOutcome {
+    /// It is never executed again.
+    Done { value: Value },
+    /// The same: it failed for good.
+    Failed { error: RunFault },
+    /// It had no effect, and is executed again.
+    Again { error: RunFault },
 }
 
 impl Message {
     pub fn system(text: impl Into<String>) -> Message {
         Message::System { text: text.into() }
+    }
+
+    /// Whether it is part of a conversation, not of the ledger of a pipeline.
+    pub fn is_said(&self) -> bool {
+        !matches!(self, Message::Pipeline { .. } | Message::Step { .. } | Message::StepResult { .. })
     }
 
     /// What a person said, or the service in a person's place.

@@ -62,12 +62,13 @@ impl Store {
     ) -> Result<Option<Task>, StoreError> {
         Ok(on_write!(self.db, scope, |conn| {
             let row = lock_task!(self.db, conn, id, scope);
-            let scheduled = row.is_schedule();
-            if scheduled && row.next_at.is_some_and(|next| next <= now) {
+            let (next_at, nominal_at) = (row.next_at, row.nominal_at);
+            let mut before = row.task()?;
+            let by_the_clock = before.spec.trigger.fires_by_the_clock();
+            if by_the_clock && next_at.is_some_and(|next| next <= now) {
                 return Ok(None);
             }
-            let considered = row.nominal_at.filter(|_| scheduled);
-            let mut before = row.task()?;
+            let considered = nominal_at.filter(|_| by_the_clock);
             let taken_back: Vec<(Uuid, DateTime<Utc>)> =
                 sqlx::query_as(self.db.text(RECORDED_AHEAD)).bind(id).bind(now).fetch_all(&mut *conn).await?;
             before.fired -= taken_back.len() as i64;

@@ -8,7 +8,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::store::hot::Hot;
-use crate::store::matching::{EventsFired, FireEvents, Locked, Recorded, Recording, Subject, write_recording};
+use crate::store::matching::{EventsFired, EventsRecorded, FireEvents, Locked, Recording, Subject, write_recording};
 use crate::store::windows::Windows;
 use crate::store::{Store, StoreError};
 use crate::task::TaskStatus;
@@ -86,7 +86,7 @@ impl Store {
         limit: i64,
         worker: Uuid,
         room: usize,
-    ) -> Result<(usize, Recorded), StoreError> {
+    ) -> Result<(usize, EventsRecorded), StoreError> {
         let due: Vec<Closing> = on_read!(self.db, |conn| {
             sqlx::query_as(
                 "select id, task_id, tenant_id from windows
@@ -98,7 +98,7 @@ impl Store {
             .await?
         });
         if due.is_empty() {
-            return Ok((0, Recorded::default()));
+            return Ok((0, EventsRecorded::default()));
         }
         let mut tasks: Vec<Uuid> = due.iter().map(|window| window.task_id).collect();
         tasks.sort_unstable();
@@ -179,7 +179,7 @@ impl Store {
                     .bind(window_id)
                     .execute(&mut *conn)
                     .await?;
-                (Recorded::default(), false)
+                (EventsRecorded::default(), false)
             } else if ask.matches.iter().any(|m| locked.get(&task_id).is_none_or(|at| at.epoch != m.epoch)) {
                 return Ok(EventsFired::Stale);
             } else {

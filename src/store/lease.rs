@@ -96,6 +96,8 @@ pub struct Finish {
     pub crashed: bool,
     /// It goes back because a part of the infrastructure was away; it is counted with the end.
     pub infra_retry: bool,
+    /// It waits for a foreign runtime, at the latest until then, instead of ending.
+    pub park: Option<DateTime<Utc>>,
 }
 
 /// A run that goes back to the queue.
@@ -107,6 +109,11 @@ pub struct Again {
 }
 
 impl Finish {
+    /// When it ended, if it did.
+    pub(super) fn finished_at(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        (self.again.is_none() && self.park.is_none()).then_some(now)
+    }
+
     /// How many attempts are given back.
     pub(super) fn attempts_back(&self) -> i32 {
         i32::from(self.again.is_some_and(|again| !again.uses_attempt))

@@ -68,11 +68,11 @@ pub struct FireEvents<'a> {
 pub enum EventsFired {
     /// The index is older than the tasks: read what is newer and match again. Nothing was written.
     Stale,
-    Done(Recorded),
+    Done(EventsRecorded),
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Recorded {
+pub struct EventsRecorded {
     /// Runs that were recorded to be executed, and matches that were recorded as skipped.
     pub recorded: usize,
     pub skipped: usize,
@@ -148,7 +148,7 @@ impl Store {
     }
 
     /// Wakes those who go on with what was recorded.
-    pub(super) fn told_of(&self, recorded: Recorded, opened: bool) -> Recorded {
+    pub(super) fn told_of(&self, recorded: EventsRecorded, opened: bool) -> EventsRecorded {
         if recorded.recorded > recorded.claims.len() {
             self.hint(Topic::Queue);
         }
@@ -312,9 +312,9 @@ impl Recording {
         spent.map(|(task_id, (_, tenant))| (*task_id, tenant.as_str()))
     }
 
-    pub fn summary(self, written: EventsWritten) -> (Recorded, bool) {
+    pub fn summary(self, written: EventsWritten) -> (EventsRecorded, bool) {
         let asked = self.batch.runs.len() + self.batch.skipped.len();
-        let recorded = Recorded {
+        let recorded = EventsRecorded {
             recorded: written.recorded,
             skipped: written.skipped,
             collected: self.collected,

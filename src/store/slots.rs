@@ -288,6 +288,10 @@ pub(super) const SUPERSEDE: &str = "
        set cancel_reason = $2, run_at = case when state = 'ready' and run_at > $3 then $3 else run_at end
      where run_id = $1 and cancel_reason is null and overlap is null";
 
+/// Frees the slot that this run has; the table's key is the task.
+pub(super) const LEAVE_SLOT: &str =
+    "delete from slots where run_id = $1 and task_id = (select task_id from runs where id = $1)";
+
 pub(super) const LOCK_SLOT: Split = Split {
     postgres: "select run_id from slots where task_id = $1 for update",
     sqlite: "select run_id from slots where task_id = $1",

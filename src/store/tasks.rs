@@ -50,11 +50,6 @@ pub(super) struct TaskRow {
 }
 
 impl TaskRow {
-    /// Whether its next instant is one of the clock's.
-    pub(super) fn is_schedule(&self) -> bool {
-        matches!(self.spec.0.trigger, Trigger::Schedule(_))
-    }
-
     pub(super) fn task(self) -> Result<Task, StoreError> {
         let status = TaskStatus::parse(&self.status)
             .ok_or_else(|| StoreError::Corrupt(format!("task {} has the status {}", self.id, self.status)))?;
@@ -265,6 +260,7 @@ impl Store {
             for statement in [
                 "delete from due where task_id = $1",
                 "delete from condition_state where task_id = $1",
+                "delete from task_state where task_id = $1",
                 "delete from tasks where id = $1",
             ] {
                 sqlx::query(statement).bind(id).execute(&mut *conn).await?;

@@ -52,6 +52,9 @@ pub type ActionCheck = Arc<dyn Fn(&str, &Action, &mut Faults) + Send + Sync>;
 
 /// Adds what is wrong with what a tenant's condition polls; pointers begin with the one given.
 pub type PollCheck = Arc<dyn Fn(&Tenant, &Poll, &str, &mut Faults) + Send + Sync>;
+/// Seals what is secret in an action of this executor and tenant; the last is what is stored, where it is of the same
+/// executor.
+pub type ActionSeal = Arc<dyn Fn(&str, &Tenant, &mut Action, Option<&Action>) -> Result<(), Faults> + Send + Sync>;
 
 /// What a draft may name; filled from the registries.
 #[derive(Clone)]
@@ -62,6 +65,8 @@ pub struct Known {
     pub check: ActionCheck,
     /// What may be polled.
     pub poll: PollCheck,
+    /// How they make it ready to be stored.
+    pub seal: ActionSeal,
 }
 
 impl Draft {
@@ -75,8 +80,9 @@ impl Draft {
     ) -> Result<Draft, Faults> {
         let read = Reader::new(value, known, now, &[]).and_then(|reader| reader.task(None));
         match (tenant, read) {
-            (Ok(tenant), Ok((name, spec))) => {
+            (Ok(tenant), Ok((name, mut spec))) => {
                 known.check_poll(&tenant, &spec.trigger)?;
+                (known.seal)(&spec.executor, &tenant, &mut spec.action, None)?;
                 Ok(Draft { tenant, name, spec })
             }
             (Err(mut faults), Err(more)) => {
@@ -92,10 +98,15 @@ impl Draft {
     pub fn patch(task: &Task, value: &Value, known: &Known, now: DateTime<Utc>) -> Result<Draft, Faults> {
         let tenant = Tenant::new(&task.tenant_id).map_err(|why| Faults::one("/tenant_id", why))?;
         let reader = Reader::new(value, known, now, &["version"])?;
-        let (name, spec) = reader.task(Some(task))?;
+        let touched = reader.fields.contains_key("action");
+        let (name, mut spec) = reader.task(Some(task))?;
         // what was allowed once and is no longer shows as a failing poll; it must not bar other edits
         if spec.trigger != task.spec.trigger {
             known.check_poll(&tenant, &spec.trigger)?;
+        }
+        let before = (spec.executor == task.spec.executor).then_some(&task.spec.action);
+        if touched || before.is_none() {
+            (known.seal)(&spec.executor, &tenant, &mut spec.action, before)?;
         }
         Ok(Draft { tenant, name, spec })
     }
@@ -238,7 +249,11 @@ impl<'a> Reader<'a> {
     fn check(&mut self, new: bool, executor: Option<&str>, action: Option<&Action>) {
         let touched = new || self.fields.contains_key("executor") || self.fields.contains_key("action");
         if let (true, Some(executor), Some(action)) = (touched, executor, action) {
-            (self.known.check)(executor, action, &mut self.faults);
+            match self.fields.contains_key("action") || new {
+                true => (self.known.check)(executor, action, &mut self.faults),
+                // what is stored is judged in the form that its owner knows
+                false => (self.known.check)(executor, &action.public(), &mut self.faults),
+            }
         }
     }
 
@@ -346,7 +361,12 @@ mod tests {
     use super::*;
 
     fn known() -> Known {
-        Known { channels: vec!["email".into()], check: Arc::new(|_, _, _| {}), poll: Arc::new(|_, _, _, _| {}) }
+        Known {
+            channels: vec!["email".into()],
+            check: Arc::new(|_, _, _| {}),
+            poll: Arc::new(|_, _, _, _| {}),
+            seal: Arc::new(|_, _, _, _| Ok(())),
+        }
     }
 
     fn now() -> DateTime<Utc> {

@@ -63,7 +63,7 @@ impl Task {
             id: self.id,
             tenant_id: self.tenant_id.clone(),
             name: self.name.clone(),
-            spec: self.spec.clone(),
+            spec: Spec { action: self.spec.action.public(), ..self.spec.clone() },
             status: self.status,
             status_reason: self.status_reason.clone(),
             next_fire_at: self.fires_at(),

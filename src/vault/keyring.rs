@@ -5,6 +5,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::aead::{AES_256_GCM, RandomizedNonceKey};
+use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
@@ -23,6 +24,8 @@ pub struct Keyring(Vec<MasterKey>);
 pub struct MasterKey {
     pub id: String,
     pub key: RandomizedNonceKey,
+    /// Derived from it, for tags.
+    pub tagging: hmac::Key,
 }
 
 impl Keyring {
@@ -61,6 +64,11 @@ impl Keyring {
         &self.0[0]
     }
 
+    /// All of them, the one that encrypts first.
+    pub fn all(&self) -> &[MasterKey] {
+        &self.0
+    }
+
     pub fn get(&self, id: &str) -> Option<&MasterKey> {
         self.0.iter().find(|key| key.id == id)
     }
@@ -83,7 +91,9 @@ impl MasterKey {
             return Err(format!("has {} bytes after the colon instead of {KEY_LENGTH}", bytes.len()));
         }
         let key = RandomizedNonceKey::new(&AES_256_GCM, &bytes).map_err(|_| "is not a usable key")?;
-        Ok(MasterKey { id: id.to_owned(), key })
+        let derived = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &bytes), b"reveille tags 1");
+        let tagging = hmac::Key::new(hmac::HMAC_SHA256, derived.as_ref());
+        Ok(MasterKey { id: id.to_owned(), key, tagging })
     }
 }
 

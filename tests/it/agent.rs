@@ -3,6 +3,6 @@
 mod looping;
 mod orchestrator;
 mod resume;
-mod stage;
+pub mod stage;
 mod tools;
 mod wire;

@@ -4,6 +4,7 @@ mod check;
 mod client;
 mod condition;
 mod demo;
+mod events;
 mod help;
 mod schedule;
 mod serve;

@@ -22,6 +22,7 @@ macro_rules! on_both {
     )+};
 }
 
+mod completions;
 mod conditions;
 mod connect;
 mod coverage;
@@ -31,12 +32,14 @@ mod fires;
 mod idempotency;
 mod lease;
 mod matching;
+mod outbox;
 mod races;
 mod recipients;
 mod rescue;
 mod retention;
 mod runs;
 mod slots;
+mod task_state;
 mod tasks;
 mod tenants;
 mod texts;

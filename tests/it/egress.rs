@@ -1,6 +1,7 @@
 //! Outgoing HTTP for addresses that users and models name: what is reached, what is not, in every spelling.
 
 mod exchange;
+mod fields;
 mod redirects;
 mod spellings;
 

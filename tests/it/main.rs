@@ -10,6 +10,7 @@ mod egress;
 mod engine;
 mod events;
 mod notifications;
+mod pipelines;
 mod scheduling;
 mod spine;
 #[allow(dead_code)] // the areas take from it what they need

@@ -25,7 +25,7 @@ fn words() -> Words {
     }
 }
 
-fn recipient(addresses: Addresses) -> Recipient {
+pub fn recipient(addresses: Addresses) -> Recipient {
     Recipient { timezone: Tz::UTC, locale: "en".into(), addresses, fallback: vec![] }
 }
 
@@ -36,6 +36,6 @@ async fn deliver_at(channel: &dyn Channel, recipient: &Recipient, now: DateTime<
     channel.deliver(&message).await
 }
 
-async fn deliver(channel: &dyn Channel, recipient: &Recipient) -> Result<Receipt, ChannelError> {
+pub async fn deliver(channel: &dyn Channel, recipient: &Recipient) -> Result<Receipt, ChannelError> {
     deliver_at(channel, recipient, created_at()).await
 }

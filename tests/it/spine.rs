@@ -204,6 +204,7 @@ async fn create_tasks(store: &Store, at: DateTime<Utc>) {
         channels: vec![],
         check: std::sync::Arc::new(|_, _, _| {}),
         poll: std::sync::Arc::new(|_, _, _, _| {}),
+        seal: std::sync::Arc::new(|_, _, _, _| Ok(())),
     };
     let body = json!({
         "name": "at once", "trigger": { "type": "schedule", "at": at.to_rfc3339() },

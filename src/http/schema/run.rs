@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::run::outcome::RunFault;
+use crate::run::transcript::StepOutcome;
 use crate::run::{Missed, RunState};
 
 /// One fire and what became of it.
@@ -95,6 +96,21 @@ pub struct Entry {
     pub content: Option<String>,
     #[schema(required = false)]
     pub is_error: Option<bool>,
+    /// Of a pipeline that begins: SHA-256 of its steps.
+    #[schema(required = false)]
+    pub digest: Option<String>,
+    /// Of a pipeline that begins: what earlier runs of the task have stored.
+    #[schema(required = false)]
+    pub state: Option<Value>,
+    /// Which item of a `for_each` a step was executed for.
+    #[schema(required = false)]
+    pub index: Option<u32>,
+    /// What came of a step.
+    #[schema(required = false)]
+    pub outcome: Option<StepOutcome>,
+    /// The version of the entries of pipelines.
+    #[schema(required = false)]
+    pub ledger: Option<u8>,
     #[schema(required = false)]
     pub duration_ms: Option<i64>,
 }
@@ -106,6 +122,11 @@ pub enum Role {
     User,
     Assistant,
     Tool,
+    /// A pipeline begins.
+    Pipeline,
+    /// A step is about to have its effect.
+    Step,
+    StepResult,
 }
 
 /// A call that the model asked for.

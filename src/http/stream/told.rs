@@ -55,6 +55,7 @@ impl Told {
 fn events(entry: &Entry) -> Vec<StreamEvent> {
     match &entry.message {
         Message::System { .. } | Message::User { .. } => Vec::new(),
+        Message::Pipeline { .. } | Message::Step { .. } | Message::StepResult { .. } => Vec::new(),
         Message::Assistant { text, tool_calls } => {
             let end = StreamEvent::MessageEnd { turn: entry.turn, text: text.clone().unwrap_or_default() };
             let calls = tool_calls.iter().map(|call| StreamEvent::ToolCallStart {

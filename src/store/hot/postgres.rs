@@ -188,6 +188,7 @@ impl Hot for PgConnection {
             .bind(now)
             .bind(ends.iter().map(|f| i32::from(f.crashed)).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| i32::from(f.infra_retry)).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| f.park).collect::<Vec<_>>())
             .fetch_all(self)
             .await?)
     }

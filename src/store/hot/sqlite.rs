@@ -7,11 +7,13 @@ use uuid::Uuid;
 use crate::id::new_id;
 use crate::notification::NewDelivery;
 use crate::store::StoreError;
+use crate::store::completions::PARK;
 use crate::store::fires::{Batch, FireDue, Written};
 use crate::store::hot::{Going, Hot};
 use crate::store::lease::{Beat, Claim, Finish, Lease};
 use crate::store::matching::{EventBatch, EventsWritten, LOCK_TASK, Locked};
 use crate::store::runs::insert_run;
+use crate::store::slots::LEAVE_SLOT;
 use crate::store::text::{document, optional, optional_document, text};
 
 impl Hot for SqliteConnection {
@@ -275,13 +277,11 @@ impl Hot for SqliteConnection {
             if fenced.rows_affected() == 0 {
                 continue;
             }
+            if let Some(until) = end.park {
+                sqlx::query(PARK).bind(run_id).bind(until).execute(&mut *self).await?;
+            }
             if end.again.is_none() {
-                sqlx::query(
-                    "delete from slots where run_id = $1 and task_id = (select task_id from runs where id = $1)",
-                )
-                .bind(run_id)
-                .execute(&mut *self)
-                .await?;
+                sqlx::query(LEAVE_SLOT).bind(run_id).execute(&mut *self).await?;
             }
             sqlx::query(
                 "update runs set state = $2, reason = $3, output = $4, error = $5, turns = $6, tool_calls = $7,
@@ -302,7 +302,7 @@ impl Hot for SqliteConnection {
             .bind(end.usage.cost_micros)
             .bind(end.ran_ms)
             .bind(end.attempts_back())
-            .bind(end.again.is_none().then_some(now))
+            .bind(end.finished_at(now))
             .bind(i32::from(end.crashed))
             .bind(i32::from(end.infra_retry))
             .execute(&mut *self)

@@ -1,12 +1,12 @@
--- One statement to finish: only whose lease still stands is taken; the row leaves the queue (or waits there again),
--- the slot is freed, the record is written.
+-- One statement to finish: only whose lease still stands is taken; the row leaves the queue (or waits there again,
+-- or among the parked ones), the slot is freed, the record is written.
 with f as (
     select *
       from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::jsonb[], $7::bigint[], $8::bigint[],
                   $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::timestamptz[], $14::int[],
-                  $16::int[], $17::int[])
+                  $16::int[], $17::int[], $18::timestamptz[])
            as f (run_id, lease_token, state, reason, output, error, turns, tool_calls,
-                 input_tokens, output_tokens, cost_micros, ran_ms, run_at, attempts_back, crashes, infra_retries)
+                 input_tokens, output_tokens, cost_micros, ran_ms, run_at, attempts_back, crashes, infra_retries, park_at)
 ), mine as (
     select q.run_id, q.task_id
       from queue q
@@ -18,7 +18,10 @@ with f as (
     delete from queue q
      using mine, f
      where q.run_id = mine.run_id and f.run_id = mine.run_id and f.run_at is null
-    returning q.run_id, q.task_id
+    returning q.run_id, q.task_id, q.tenant_id, f.park_at
+), waits as (
+    insert into parked (run_id, task_id, tenant_id, why, wake_at)
+    select run_id, task_id, tenant_id, 'completion', park_at from gone where park_at is not null
 ), back as (
     update queue q
        set state = 'ready', run_at = f.run_at, lease_token = 0, lease_until = null, worker = null, deadline_at = null
@@ -41,7 +44,7 @@ update runs r
        tool_calls = f.tool_calls, input_tokens = f.input_tokens, output_tokens = f.output_tokens,
        cost_micros = f.cost_micros, ran_ms = r.ran_ms + f.ran_ms, attempt = r.attempt - f.attempts_back,
        crashes = r.crashes + f.crashes, infra_retries = r.infra_retries + f.infra_retries,
-       finished_at = case when f.run_at is null then $15 end
+       finished_at = case when f.run_at is null and f.park_at is null then $15 end
   from f
   join mine on mine.run_id = f.run_id
  where r.id = f.run_id

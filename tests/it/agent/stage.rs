@@ -23,7 +23,7 @@ use reveille::run::transcript::{Entry, Message, ToolCall};
 use reveille::tool::{
     Definition, Host, HostError, Notice, Registry, TaskFilter, Tool, ToolContext, ToolError, ToolOutput, ToolStatus,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 pub const RUN: Uuid = Uuid::from_u128(7);
@@ -70,6 +70,8 @@ impl AgentStore for Memory {
 #[derive(Default)]
 pub struct Ledger {
     pub asked: Mutex<Vec<Value>>,
+    /// What the task has stored.
+    pub state: Mutex<Map<String, Value>>,
     /// What the coming wish fails with.
     pub failure: Mutex<Option<HostError>>,
 }
@@ -112,6 +114,29 @@ impl Host for Ledger {
 
     fn publish_event<'a>(&'a self, tenant: &'a Tenant, event: Event) -> BoxFuture<'a, Result<Value, HostError>> {
         self.note(json!({ "publish": event, "tenant": tenant }))
+    }
+
+    fn task_state<'a>(&'a self, _: &'a Tenant, _: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
+        Box::pin(async { Ok(Value::Object(self.state.lock().unwrap().clone())) })
+    }
+
+    fn put_task_state<'a>(
+        &'a self,
+        _: &'a Tenant,
+        _: Uuid,
+        name: &'a str,
+        value: Option<Value>,
+    ) -> BoxFuture<'a, Result<(), HostError>> {
+        let asked = self.note(json!({ "store": name, "value": value }));
+        Box::pin(async move {
+            asked.await?;
+            let mut state = self.state.lock().unwrap();
+            match value {
+                Some(value) => state.insert(name.to_owned(), value),
+                None => state.remove(name),
+            };
+            Ok(())
+        })
     }
 }
 
@@ -252,6 +277,7 @@ impl Stage {
             tenant: Tenant::new("ann").unwrap(),
             run_id: RUN,
             text: text.into(),
+            first_turn: 0,
             metadata: Default::default(),
             wishes: Wishes::default(),
             timezone: chrono_tz::Europe::Berlin,

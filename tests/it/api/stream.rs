@@ -128,6 +128,7 @@ async fn finish(api: &Api, lease: Lease, state: RunState, error: Option<RunFault
         deliveries: Vec::new(),
         crashed: false,
         infra_retry: false,
+        park: None,
     };
     assert_eq!(api.store.finish_runs(&[end]).await.unwrap(), [] as [Uuid; 0]);
 }

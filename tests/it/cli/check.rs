@@ -70,7 +70,7 @@ async fn servers_that_answer_are_fine() {
         json!({ "configuration": "fine", "data directory": "fine", "database": "fine", "database role": "fine",
                 "keys": "fine", "egress": "fine", "model main": "fine", "email": "fine" })
     );
-    assert!(shell.ok(&["check"]).await.contains("1 migration is run by `reveille migrate`"));
+    assert!(shell.ok(&["check"]).await.contains("2 migrations are run by `reveille migrate`"));
     shell.ok(&["migrate"]).await;
     assert!(shell.ok(&["check"]).await.contains("its tables are up to date"));
 }

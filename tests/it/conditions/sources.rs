@@ -36,12 +36,13 @@ impl Looking {
         let sources = Sources::new(&settings, &egress, std::sync::Arc::new(tools), dir).expect("sources");
         let sources = std::sync::Arc::new(sources);
         let store = Store::open(&store::Settings::default(), dir, Clock::system(), |_| {}).await.expect("a store");
+        let bus = bus::open(&bus::Settings::default(), &store).expect("a bus");
         let known = Known {
             channels: vec![],
             check: std::sync::Arc::new(|_, _, _| {}),
             poll: std::sync::Arc::new(|_, _, _, _| {}),
+            seal: std::sync::Arc::new(|_, _, _, _| Ok(())),
         };
-        let bus = bus::open(&bus::Settings::default(), &store).expect("a bus");
         let host = std::sync::Arc::new(StoreHost::new(store, known, bus));
         Looking { poller: reveille::poll::Poller::new(sources.clone(), host, Clock::system()), sources }
     }

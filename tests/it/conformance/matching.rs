@@ -9,7 +9,7 @@ use reveille::event::Event;
 use reveille::id::{Scope, new_id};
 use reveille::run::cause::Cause;
 use reveille::run::{Run, RunState};
-use reveille::store::{EventsFired, FireEvents, Match, Recorded, event_shard};
+use reveille::store::{EventsFired, EventsRecorded, FireEvents, Match, event_shard};
 use reveille::task::change::TaskChange;
 use reveille::task::{Task, TaskStatus};
 use reveille::trigger::event::{Arrival, HELD_EVENTS, Verdict, reason};
@@ -103,14 +103,14 @@ impl Matching {
     }
 }
 
-async fn publish(world: &World, events: Vec<Event>) -> Recorded {
+async fn publish(world: &World, events: Vec<Event>) -> EventsRecorded {
     match Matching::of(world, events).await.record(world, 100).await {
         EventsFired::Done(recorded) => recorded,
         EventsFired::Stale => panic!("nothing has changed meanwhile"),
     }
 }
 
-async fn close(world: &World) -> Recorded {
+async fn close(world: &World) -> EventsRecorded {
     world.store.close_windows(world.now(), 100, WORKER, 100).await.unwrap().1
 }
 
@@ -166,7 +166,7 @@ async fn the_same_id_of_another_source_or_tenant_is_another_event(world: &World)
 async fn a_task_of_another_tenant_is_not_fired(world: &World) {
     let task = task(world, json!({})).await;
     let recorded = publish(world, vec![event_with("e1", json!({"tenantid": "b"}))]).await;
-    assert_eq!((recorded, world.runs_of(&task).await.len()), (Recorded::default(), 0));
+    assert_eq!((recorded, world.runs_of(&task).await.len()), (EventsRecorded::default(), 0));
 }
 
 async fn what_has_no_room_is_ready_for_anyone(world: &World) {
@@ -254,7 +254,7 @@ async fn max_runs_completes_the_task_and_the_rest_is_skipped(world: &World) {
         (after.status, after.status_reason.as_deref(), after.fired),
         (TaskStatus::Completed, Some("max_runs"), 2)
     );
-    assert_eq!(publish(world, vec![event("e4")]).await, Recorded::default(), "it is in no index any more");
+    assert_eq!(publish(world, vec![event("e4")]).await, EventsRecorded::default(), "it is in no index any more");
 }
 
 async fn an_error_of_the_filter_is_recorded(world: &World) {
@@ -310,7 +310,7 @@ async fn quiet_closes_a_debounce_and_the_last_event_fires(world: &World) {
     world.pass(20);
     publish(world, vec![event("e2")]).await;
     world.pass(20);
-    assert_eq!(close(world).await, Recorded::default(), "it is quiet for 20 s only");
+    assert_eq!(close(world).await, EventsRecorded::default(), "it is quiet for 20 s only");
     world.pass(10);
     assert_eq!(close(world).await.recorded, 1);
     let [run] = <[Run; 1]>::try_from(world.runs_of(&task).await).unwrap();
@@ -393,7 +393,7 @@ async fn paused(world: &World, trigger: Value) -> Task {
 }
 
 /// Releases what is due as the engine does, each event running straight; answers what was recorded.
-async fn release(world: &World, verdict: Option<Verdict>) -> Vec<Recorded> {
+async fn release(world: &World, verdict: Option<Verdict>) -> Vec<EventsRecorded> {
     let mut recorded = Vec::new();
     for held in world.store.released_events(world.now(), 10, 2).await.unwrap() {
         let task = world.get_task(held.task_id).await;
@@ -429,7 +429,7 @@ async fn a_held_event_waits_for_the_resume(world: &World) {
     let recorded: Vec<usize> = release(world, None).await.iter().map(|recorded| recorded.recorded).collect();
     assert_eq!(recorded, [2], "a part at a time");
     assert_eq!(release(world, None).await[0].recorded, 1);
-    assert_eq!(release(world, None).await, [Recorded::default()]);
+    assert_eq!(release(world, None).await, [EventsRecorded::default()]);
     assert_eq!(release(world, None).await, []);
     assert_eq!(told(world, &task).await, pairs(&[("e1", "queued"), ("e2", "queued"), ("e3", "queued")]));
     assert_eq!(publish(world, vec![event("e1")]).await.duplicates, 1);
@@ -459,7 +459,7 @@ async fn a_pause_during_the_release_keeps_the_rest(world: &World) {
     world.store.change_task(&Scope::Every, task.id, &TaskChange::Resume).await.unwrap();
     release(world, None).await;
     world.store.change_task(&Scope::Every, task.id, &TaskChange::Pause { reason: None }).await.unwrap();
-    assert_eq!(release(world, None).await, [Recorded::default()]);
+    assert_eq!(release(world, None).await, [EventsRecorded::default()]);
     assert_eq!(release(world, None).await, [], "it is held again");
     publish(world, vec![event("e4")]).await;
     world.store.change_task(&Scope::Every, task.id, &TaskChange::Resume).await.unwrap();
@@ -487,7 +487,7 @@ async fn deleting_a_task_forgets_its_events(world: &World) {
         assert_eq!(world.count(&format!("select count(*) from {table}")).await, 0, "{table}");
     }
     world.pass(30);
-    assert_eq!(close(world).await, Recorded::default());
+    assert_eq!(close(world).await, EventsRecorded::default());
 }
 
 async fn rules_are_forgotten_when_their_time_is_over(world: &World) {

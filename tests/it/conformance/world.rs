@@ -230,7 +230,7 @@ impl Look {
 }
 
 /// What holds, and the number of rows for which it does not.
-const INVARIANTS: [(&str, &str); 11] = [
+const INVARIANTS: [(&str, &str); 12] = [
     (
         "a queued run is in the queue or parked, once",
         "select count(*) from runs r where r.state = 'queued'
@@ -241,6 +241,11 @@ const INVARIANTS: [(&str, &str); 11] = [
         "a running run is started in the queue",
         "select count(*) from runs r where r.state = 'running'
             and not exists (select 1 from queue q where q.run_id = r.id and q.state = 'started')",
+    ),
+    (
+        "a run that waits is parked",
+        "select count(*) from runs r where r.state in ('waiting_for_input', 'pending_approval', 'waiting_for_completion')
+            and not exists (select 1 from parked p where p.run_id = r.id)",
     ),
     (
         "a run that has ended is in neither",
@@ -334,6 +339,7 @@ pub fn end_of(started: &StartedRun, state: RunState) -> Finish {
         deliveries: Vec::new(),
         crashed: false,
         infra_retry: false,
+        park: None,
     }
 }
 

@@ -155,6 +155,12 @@ fn spellings(ip: Ipv4Addr) -> Vec<String> {
     ]
 }
 
+/// The whole table, as URLs.
+pub fn all() -> Vec<String> {
+    let private = PRIVATE.into_iter().flat_map(spellings).map(|host| format!("http://{host}/"));
+    ODD.into_iter().map(str::to_owned).chain(private).collect()
+}
+
 fn refused(egress: &Egress, url: &str) -> bool {
     matches!(egress.check(url), Err(EgressError::Denied { .. } | EgressError::Invalid { .. }))
 }

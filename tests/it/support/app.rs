@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::body::Body;
+use axum::http::Request;
 use chrono::{DateTime, Utc};
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -28,6 +30,7 @@ use reveille::trigger::condition::ConditionState;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
 use uuid::Uuid;
 
 use super::world::{World, at};
@@ -302,6 +305,29 @@ impl Instance {
         self.on(move |store| async move { store.change_task(&Scope::Every, id, &change).await })
             .await
             .expect("a change")
+    }
+
+    /// Asks over HTTP with a bearer token: the status and the JSON of the answer.
+    pub async fn ask(&self, method: &str, path: &str, token: &str, body: Option<Value>) -> (u16, Value) {
+        let mut request =
+            Request::builder().method(method).uri(path).header("authorization", format!("Bearer {token}"));
+        if body.is_some() {
+            request = request.header("content-type", "application/json");
+        }
+        let body = body.map_or(Body::empty(), |body| Body::from(body.to_string()));
+        let (router, request) = (http::router(self.http().clone()), request.body(body).expect("a request"));
+        self.on(|_| async move {
+            let answer = router.oneshot(request).await.expect("an answer");
+            let status = answer.status().as_u16();
+            let bytes = axum::body::to_bytes(answer.into_body(), usize::MAX).await.expect("a body");
+            (status, serde_json::from_slice(&bytes).unwrap_or_default())
+        })
+        .await
+    }
+
+    /// Ends what waited too long.
+    pub async fn expire(&self) {
+        self.tick_out(&self.engine().expirer).await;
     }
 
     /// Changes fields of a task, as PATCH does.

@@ -10,11 +10,9 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::clock::Clock;
 use reveille::config::Config;
-use reveille::egress;
-use reveille::engine;
-use reveille::poll;
 use reveille::secret::{Secret, SecretUrl};
 use reveille::store::{self, Store};
+use reveille::{egress, engine, poll};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
 
 use super::app::Instance;
@@ -27,6 +25,9 @@ use super::servers;
 const BUSY: Duration = Duration::from_secs(30);
 /// Instances on Postgres share their keys.
 const MASTER_KEY: &str = "test:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
+/// The configured admin token.
+pub const ADMIN: &str = "an admin token of the tests";
 
 /// Runs each of these cases on SQLite and on Postgres.
 macro_rules! on_both {
@@ -127,6 +128,7 @@ impl World {
     fn config(&self) -> Config {
         let mut config = Config::default();
         config.server.data_dir = self.dir.path().to_string_lossy().into_owned();
+        config.server.admin_token = Some(Secret::new(ADMIN));
         config.engine = self.settings.clone();
         config.poll = self.poll.clone();
         config.egress = self.egress.clone();

@@ -3,7 +3,8 @@
 use super::source::Source;
 
 /// Time, ids and other things without I/O of the product.
-const L0: &[&str] = &["clock", "expr", "id", "invalid", "metrics", "retry", "secret", "shutdown", "token"];
+const L0: &[&str] =
+    &["clock", "expr", "id", "invalid", "metrics", "retry", "secret", "shutdown", "signature", "template", "token"];
 /// The domain: data and transitions.
 const L1: &[&str] = &["approval", "conversation", "credential", "event", "notification", "run", "task", "trigger"];
 const L2: &[&str] = &["store"];

@@ -1,0 +1,82 @@
+//! The expirer: runs that wait for a foreign runtime past their time end as `expired`, and their owner is told.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+use crate::engine::service::{Next, Service, TickError};
+use crate::id::Scope;
+use crate::notification::delivery::channels;
+use crate::notification::{Kind, NewDelivery};
+use crate::run::outcome::RunFault;
+use crate::run::{Run, RunEvent};
+use crate::store::{Completion, Store, StoreError};
+use crate::task::{Output, Task};
+
+/// Rows handled at once.
+const PAGE: i64 = 100;
+/// Why a run expired; the fault's code, too.
+pub const REASON: &str = "completion_timeout";
+
+pub struct Expirer {
+    store: Store,
+}
+
+impl Expirer {
+    pub fn new(store: Store) -> Expirer {
+        Expirer { store }
+    }
+
+    async fn expire(&self, run: &Run, task: Option<&Task>) -> Result<(), StoreError> {
+        let recipient = match self.store.get_recipient(&Scope::Every, &run.tenant_id).await {
+            Ok(stored) => Some(stored.recipient),
+            Err(StoreError::NotFound) => None,
+            Err(error) => return Err(error),
+        };
+        let output = task.map_or(Output::Nobody, |task| task.spec.output.clone());
+        let order = channels(&output, recipient.as_ref());
+        let completion = Completion {
+            event: RunEvent::Expire,
+            output: None,
+            error: Some(RunFault::new(REASON, "the webhook did not complete the run in time")),
+            reason: Some(REASON.into()),
+            deliveries: NewDelivery::of_run(&run.tenant_id, run.id, Kind::Failure, order).into_iter().collect(),
+        };
+        let now = self.store.clock().now();
+        match self.store.complete_run(&Scope::Every, run.id, &completion, now, None).await {
+            Ok(_) => tracing::warn!(run_id = %run.id, "a run was not completed in time"),
+            // it was completed or cancelled meanwhile
+            Err(StoreError::Conflict(_) | StoreError::NotFound) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        if let Some((task, limit)) = task.and_then(|task| Some((task, task.spec.pause_after_failures?))) {
+            self.store.pause_if_failing(task.id, limit).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Service for Expirer {
+    const NAME: &'static str = "expirer";
+    const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+    async fn tick(&self) -> Result<Next, TickError> {
+        if !self.store.clock().trusted() {
+            return Err(TickError::ClockUnknown);
+        }
+        let overdue = self.store.overdue_completions(self.store.clock().now(), PAGE).await?;
+        let full = overdue.len() as i64 == PAGE;
+        for (run, task) in overdue {
+            self.expire(&run, task.as_ref()).await?;
+        }
+        match (full, self.store.next_overdue().await?) {
+            (true, _) => Ok(Next::Now),
+            (false, Some(at)) => Ok(Next::At(at)),
+            (false, None) => Ok(Next::OnWake),
+        }
+    }
+
+    fn hint(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}

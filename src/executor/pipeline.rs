@@ -1,0 +1,196 @@
+//! `pipeline`: steps in order, written as JSON, without a model's decisions.
+//!
+//! Owns the order, and what a failure means. Keeps nothing itself: what survives a crash is the ledger in the run's
+//! transcript, and a run goes on at the step where it ends, in this attempt or in the next. An effect that would happen
+//! twice and whose outcome nobody knows is never repeated.
+
+mod agent;
+mod attempt;
+mod dry_run;
+mod filter;
+mod for_each;
+mod http;
+mod kind;
+mod ledger;
+mod llm;
+mod map;
+mod notify;
+mod publish;
+mod reading;
+mod scope;
+mod spec;
+mod store;
+mod tool;
+
+use std::sync::Arc;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use futures::future::BoxFuture;
+use serde_json::{Map, Value};
+use tracing::Instrument;
+
+use crate::executor::pipeline::attempt::{Attempts, error_value};
+use crate::executor::pipeline::kind::World;
+use crate::executor::pipeline::ledger::{Beginning, Ledger};
+use crate::executor::pipeline::scope::{Fire, Scope, run_value, task_value};
+use crate::executor::pipeline::spec::{OnError, Spec, What};
+use crate::executor::{Executor, Job};
+use crate::id::Tenant;
+use crate::invalid::Faults;
+use crate::run::outcome::{Outcome, RunError, RunFault};
+use crate::task::{Action, Task};
+use crate::template::Tree;
+use crate::tool::HostError;
+
+pub use crate::executor::pipeline::dry_run::{DryRun, Sample};
+pub use crate::executor::pipeline::kind::Parts;
+
+/// Why a run ended early and well: a `filter` was false, or a step with `on_error: stop` failed.
+pub const REASON_FILTERED: &str = "filtered";
+pub const REASON_STOPPED: &str = "stopped";
+/// Where the steps stand in a task.
+const CONFIG: &str = "/action/config";
+
+/// The executor.
+#[derive(Clone)]
+pub struct Pipeline(Arc<Parts>);
+
+impl Pipeline {
+    pub fn new(parts: Parts) -> Pipeline {
+        Pipeline(Arc::new(parts))
+    }
+
+    async fn run(&self, job: Job) -> Result<Outcome, RunError> {
+        let task = job.task.as_ref().ok_or_else(|| RunError::fail("no_task", "the task of the run is gone"))?;
+        let spec = self.spec_now(&task.spec.action)?;
+        let world = self.world(&job, task)?;
+        let (ledger, begun) = Ledger::load(job.store.clone(), job.clock.clone()).await?;
+        let digest = digest_of(&task.spec.action.config);
+        let beginning = match begun {
+            Some(begun) if begun.digest != digest => {
+                let message = "the steps of the task were changed while the run went on; run it again";
+                return Err(RunError::fail("pipeline_changed", message));
+            }
+            Some(begun) => begun,
+            None => {
+                let beginning = Beginning { digest, state: state_of(&world).await? };
+                ledger.begin(&beginning).await?;
+                beginning
+            }
+        };
+        let scope = Scope::new(&Fire::of(&job.run), &run_value(&job.run), &task_value(task), beginning.state);
+        let attempts = Attempts { world: &world, ledger: &ledger };
+        steps(&spec, &attempts, scope).await
+    }
+
+    /// The steps once more: tools, models and channels may have gone since they were checked.
+    fn spec_now(&self, action: &Action) -> Result<Spec, RunError> {
+        let mut faults = Faults::new();
+        let spec = Spec::read(&action.config, CONFIG, &self.0, &mut faults);
+        spec.ok_or_else(|| RunError::fail("invalid_action", faults.to_string()))
+    }
+
+    fn world(&self, job: &Job, task: &Task) -> Result<World, RunError> {
+        Ok(World {
+            parts: self.0.clone(),
+            tenant: Tenant::new(&job.run.tenant_id).map_err(|why| RunError::fail("invalid_tenant", why))?,
+            run_id: job.run.id,
+            task_id: task.id,
+            timezone: job.timezone,
+            channel: job.channel.clone(),
+            host: job.host.clone(),
+            store: job.store.clone(),
+            stop: job.stop.clone(),
+            sink: job.sink.clone(),
+            clock: job.clock.clone(),
+        })
+    }
+}
+
+async fn steps(spec: &Spec, attempts: &Attempts<'_>, mut scope: Scope) -> Result<Outcome, RunError> {
+    let mut last = Value::Null;
+    for (step, position) in spec.steps.iter().zip(1..) {
+        match attempts.settle(step, position, &scope).await? {
+            Ok(value) => {
+                if let What::One(kind) = &step.what {
+                    if kind.ends_run(&value) {
+                        return Ok(attempts.quiet(REASON_FILTERED).await);
+                    }
+                    kind.settle(&value, &mut scope);
+                }
+                last = value;
+            }
+            Err(fault) => match step.on_error {
+                OnError::Continue => last = error_value(&fault),
+                OnError::Stop => return Ok(attempts.quiet(REASON_STOPPED).await),
+                OnError::Fail => {
+                    let message = format!("step `{}`: {}", step.name, fault.message);
+                    return Err(RunError::Fail { fault: RunFault::new(fault.code, message) });
+                }
+            },
+        }
+        scope.step(&step.name, last.clone());
+    }
+    let output = output(spec.output.as_ref(), &scope, last).map_err(|why| RunError::fail("output", why))?;
+    Ok(Outcome::Succeeded { output: shown(output), usage: attempts.ledger.usage().await })
+}
+
+impl Attempts<'_> {
+    async fn quiet(&self, reason: &str) -> Outcome {
+        Outcome::Quiet { reason: reason.to_owned(), usage: self.ledger.usage().await }
+    }
+}
+
+/// What the run answers: its `output`, else the last step's value.
+fn output(template: Option<&Tree>, scope: &Scope, last: Value) -> Result<Value, String> {
+    match template {
+        None => Ok(last),
+        Some(template) => template.value(&scope.template).map_err(|error| format!("the output: {error}")),
+    }
+}
+
+fn shown(value: Value) -> String {
+    match value {
+        Value::String(text) => text,
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+async fn state_of(world: &World) -> Result<Map<String, Value>, RunError> {
+    match world.host.task_state(&world.tenant, world.task_id).await {
+        Ok(Value::Object(state)) => Ok(state),
+        Ok(_) => Ok(Map::new()),
+        Err(HostError::Unavailable) => {
+            let fault = RunFault::new("store_unavailable", "what the task has stored can't be read now");
+            Err(RunError::Infrastructure { fault })
+        }
+        Err(error) => Err(RunError::fail("state", error.to_string())),
+    }
+}
+
+/// Hex SHA-256 of the steps; keys are in order, whatever the database made of them.
+fn digest_of(config: &Map<String, Value>) -> String {
+    hex::encode(digest(&SHA256, Value::Object(config.clone()).to_string().as_bytes()))
+}
+
+impl Executor for Pipeline {
+    fn name(&self) -> &'static str {
+        "pipeline"
+    }
+
+    fn validate(&self, action: &Action, faults: &mut Faults) {
+        Spec::read(&action.config, CONFIG, &self.0, faults);
+    }
+
+    fn execute(&self, job: Job) -> BoxFuture<'_, Result<Outcome, RunError>> {
+        let span = tracing::info_span!(
+            "run",
+            run_id = %job.run.id,
+            task_id = job.run.task_id.map(tracing::field::display),
+            fire_key = %job.run.fire_key,
+            trigger_type = %job.run.trigger_type,
+        );
+        Box::pin(self.run(job).instrument(span))
+    }
+}

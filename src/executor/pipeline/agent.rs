@@ -1,0 +1,171 @@
+//! `agent`: the loop of an agent as one step. Its conversation is in the run's transcript between the step's intent and
+//! its result, so a crash goes on at its last finished turn.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use futures::future::BoxFuture;
+use serde_json::{Map, Value, json};
+
+use crate::agent::{AgentStore, AppendError, Handled, Incoming, Wishes};
+use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
+use crate::executor::pipeline::llm::model;
+use crate::executor::pipeline::reading::{Reading, given};
+use crate::executor::pipeline::scope::Scope;
+use crate::invalid::did_you_mean;
+use crate::run::outcome::RunError;
+use crate::run::transcript::Entry;
+use crate::template::Template;
+
+/// Turns that may be asked for.
+const TURNS: std::ops::RangeInclusive<u64> = 1..=100;
+/// Turns of the agents of one run count on from these steps, so that the keys of their calls differ.
+const TURNS_OF_A_STEP: i64 = 1_000;
+
+struct Agent {
+    instruction: Template,
+    wishes: Wishes,
+    /// The `[[agents]]` entry it comes from.
+    name: Option<String>,
+}
+
+/// `{"instruction": …, "system_prompt"?, "model"?, "max_turns"?, "tools"?}`, or the `name` of a configured one.
+pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
+    let fields = reading.object(value, &["name", "instruction", "system_prompt", "model", "max_turns", "tools"])?;
+    let name = reading.text(fields, "name");
+    let configured = match &name {
+        None => None,
+        Some(name) => {
+            let agents = &reading.parts.agents;
+            let found = agents.iter().find(|agent| agent.name == *name);
+            if found.is_none() {
+                let hint = did_you_mean(name, agents.iter().map(|agent| agent.name.as_str()));
+                reading.below("name").fault(format!("there is no agent `{name}` in [[agents]]{hint}"));
+                return None;
+            }
+            found
+        }
+    };
+    let wishes = Wishes {
+        system_prompt: reading.text(fields, "system_prompt").or(configured.map(|agent| agent.instruction.clone())),
+        model: model(fields, reading).or(configured.and_then(|agent| agent.model.clone())),
+        max_turns: reading
+            .number(fields, "max_turns", TURNS)
+            .map(|n| n as u32)
+            .or(configured.and_then(|a| a.max_turns)),
+        tools: tools(fields, reading).or(configured.and_then(|agent| agent.tools.clone())),
+    };
+    reading.need(fields, "instruction")?;
+    let instruction = reading.template(fields, "instruction")?;
+    Some(Box::new(Agent { instruction, wishes, name }))
+}
+
+fn tools(fields: &Map<String, Value>, reading: &mut Reading) -> Option<Vec<String>> {
+    let list = given(fields, "tools")?;
+    let place = format!("{}/tools", reading.pointer);
+    let names: Vec<String> = reading.faults.read(list, &place)?;
+    let known = reading.parts.tools().clone();
+    for (index, name) in names.iter().enumerate() {
+        if !known.names().any(|known| known == name) {
+            let hint = did_you_mean(name, known.names());
+            reading.faults.add(format!("{place}/{index}"), format!("unknown tool `{name}`{hint}"));
+        }
+    }
+    Some(names)
+}
+
+impl Agent {
+    async fn run(&self, act: &Act<'_>) -> Result<Done, StepError> {
+        let text = self.instruction.text(&act.scope.template).map_err(StepFault::from)?;
+        let world = act.world;
+        let metadata = [
+            ("source", json!("pipeline")),
+            ("run_id", json!(world.run_id)),
+            ("task_id", json!(world.task_id)),
+            ("step", json!(act.step)),
+        ];
+        let transcript = StepTranscript::new(world.store.clone(), act.step);
+        let incoming = Incoming {
+            tenant: world.tenant.clone(),
+            run_id: world.run_id,
+            text,
+            metadata: metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+            wishes: self.wishes.clone(),
+            first_turn: act.position * TURNS_OF_A_STEP,
+            timezone: world.timezone,
+            channel: world.channel.clone(),
+            host: world.host.clone(),
+            store: Arc::new(transcript),
+            stop: world.stop.clone(),
+            sink: world.sink.clone(),
+            clock: world.clock.clone(),
+        };
+        match world.parts.agent.handle_message(&incoming).await {
+            // what it used is in its own entries
+            Ok(Handled::Answered(result)) => Ok(Done::plain(json!(result.response))),
+            Ok(Handled::Refused { reason }) => Err(StepFault::new("refused", reason).into()),
+            Err(RunError::Fail { fault }) => Err(StepFault::new(fault.code, fault.message).into()),
+            Err(RunError::Retry { fault, after }) => Err(StepFault::passing(fault.code, fault.message, after).into()),
+            Err(other) => Err(StepError::Run(other)),
+        }
+    }
+}
+
+impl StepKind for Agent {
+    fn effect(&self) -> Effect {
+        Effect::Repeatable
+    }
+
+    fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {
+        let instruction = self.instruction.text(&scope.template)?;
+        let Wishes { model, max_turns, tools, .. } = &self.wishes;
+        Ok(json!({
+            "name": self.name, "instruction": instruction, "model": model, "max_turns": max_turns, "tools": tools,
+        }))
+    }
+
+    fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
+        Box::pin(self.run(act))
+    }
+}
+
+/// The part of a run's transcript that is one agent's conversation: what is said between a step's first intent and its
+/// result. It counts its entries from 0.
+struct StepTranscript {
+    store: Arc<dyn AgentStore>,
+    step: String,
+    /// Where the next entry of the run comes, less where the agent believes it does.
+    ahead: AtomicI64,
+}
+
+impl StepTranscript {
+    fn new(store: Arc<dyn AgentStore>, step: &str) -> StepTranscript {
+        StepTranscript { store, step: step.to_owned(), ahead: AtomicI64::new(0) }
+    }
+}
+
+impl AgentStore for StepTranscript {
+    fn load(&self) -> BoxFuture<'_, Result<Vec<Entry>, AppendError>> {
+        Box::pin(async {
+            let all = self.store.load().await?;
+            let own = own(&all, &self.step);
+            self.ahead.store(all.len() as i64 - own.len() as i64, Ordering::SeqCst);
+            Ok(own)
+        })
+    }
+
+    fn append(&self, mut entries: Vec<Entry>) -> BoxFuture<'_, Result<(), AppendError>> {
+        let ahead = self.ahead.load(Ordering::SeqCst);
+        entries.iter_mut().for_each(|entry| entry.seq += ahead);
+        self.store.append(entries)
+    }
+}
+
+/// What was said since the step's first intent, numbered anew.
+fn own(all: &[Entry], step: &str) -> Vec<Entry> {
+    use crate::run::transcript::Message;
+    let begins = |entry: &Entry| matches!(&entry.message, Message::Step { name, .. } if name == step);
+    let from = all.iter().position(begins).unwrap_or(all.len());
+    let said = all[from..].iter().filter(|entry| entry.message.is_said());
+    said.zip(0..).map(|(entry, seq)| Entry { seq, ..entry.clone() }).collect()
+}

@@ -1,0 +1,235 @@
+//! Executing a step: what the ledger says, the intent, the effect within its time, the result, and again where that may
+//! help.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use serde_json::{Value, json};
+
+use crate::executor::pipeline::for_each::ForEach;
+use crate::executor::pipeline::kind::{Act, Again, Done, Effect, StepError, StepFault, StepKind, World};
+use crate::executor::pipeline::ledger::{Ledger, Standing, VALUE_BYTES};
+use crate::executor::pipeline::scope::Scope;
+use crate::executor::pipeline::spec::{OnError, Step, What};
+use crate::retry::full_jitter;
+use crate::run::Usage;
+use crate::run::outcome::{RunError, RunFault};
+use crate::run::transcript::StepOutcome;
+
+/// The longest wait within a run. Who asks for more is asked again by the run's next attempt.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// A step that came to its end: a value, or a failure for good.
+pub type Settled = Result<Value, RunFault>;
+
+/// What executes the steps of one run.
+pub struct Attempts<'a> {
+    pub world: &'a World,
+    pub ledger: &'a Ledger,
+}
+
+/// One step, or one item of it.
+#[derive(Clone, Copy)]
+struct Unit<'a> {
+    step: &'a Step,
+    kind: &'a dyn StepKind,
+    index: Option<u32>,
+    position: i64,
+    /// A failure that time may heal is left to the run's next attempt, once the step's own are used up.
+    later: bool,
+}
+
+impl Attempts<'_> {
+    /// Executes a step, or takes from the ledger what it gave. An error ends the run, or this attempt of it.
+    pub async fn settle(&self, step: &Step, position: i64, scope: &Scope) -> Result<Settled, RunError> {
+        match &step.what {
+            What::One(kind) => {
+                let later = step.on_error == OnError::Fail;
+                self.unit(Unit { step, kind: kind.as_ref(), index: None, position, later }, scope).await
+            }
+            What::Each(each) => self.each(step, each, position, scope).await,
+        }
+    }
+
+    /// All items, several at once. The first failure lets none begin after it.
+    async fn each(&self, step: &Step, each: &ForEach, position: i64, scope: &Scope) -> Result<Settled, RunError> {
+        match self.ledger.standing(&step.name, None) {
+            Standing::Failed(fault) => return Ok(Err(fault)),
+            Standing::Done(value) => return Ok(Ok(value)),
+            Standing::Fresh | Standing::Open => {}
+        }
+        let items = match each.list(scope) {
+            Ok(items) => items,
+            Err(fault) => return self.failed(&step.name, position, fault.fault).await.map(Err),
+        };
+        let mut values = vec![Value::Null; items.len()];
+        let mut waiting = items.iter().zip(0_u32..);
+        let mut running = FuturesUnordered::new();
+        let later = step.on_error == OnError::Fail && each.step.on_error == OnError::Fail;
+        let (mut failed, mut ended, mut bytes) = (None, None, 0);
+        // what has begun comes to its end: an effect that is dropped would be one of unknown outcome
+        loop {
+            while failed.is_none() && ended.is_none() && running.len() < each.concurrency {
+                let Some((item, index)) = waiting.next() else { break };
+                let unit = Unit { step: &each.step, kind: each.kind(), index: Some(index), position, later };
+                running.push(async move { (index, self.unit(unit, &scope.with_item(index, item)).await) });
+            }
+            let Some((index, settled)) = running.next().await else { break };
+            let settled = match settled {
+                Ok(settled) => settled,
+                Err(error) => {
+                    ended = ended.or(Some(error));
+                    continue;
+                }
+            };
+            match settled {
+                Ok(value) => {
+                    bytes += value.to_string().len();
+                    values[index as usize] = value;
+                }
+                Err(fault) if each.step.on_error == OnError::Continue => values[index as usize] = error_value(&fault),
+                Err(fault) => failed = failed.or(Some(fault)),
+            }
+            if bytes > VALUE_BYTES {
+                failed = failed.or(Some(too_large("the values of all items together")));
+            }
+        }
+        if let Some(error) = ended {
+            return Err(error);
+        }
+        match failed {
+            Some(fault) => self.failed(&step.name, position, fault).await.map(Err),
+            None => Ok(Ok(Value::Array(values))),
+        }
+    }
+
+    async fn failed(&self, step: &str, position: i64, fault: RunFault) -> Result<RunFault, RunError> {
+        let outcome = StepOutcome::Failed { error: fault.clone() };
+        self.ledger.record(position, step, None, outcome, Usage::default(), 0).await?;
+        Ok(fault)
+    }
+
+    async fn unit(&self, unit: Unit<'_>, scope: &Scope) -> Result<Settled, RunError> {
+        let name = &unit.step.name;
+        match self.ledger.standing(name, unit.index) {
+            Standing::Done(value) => return Ok(Ok(value)),
+            Standing::Failed(fault) => return Ok(Err(fault)),
+            Standing::Open if unit.kind.effect() == Effect::Once => {
+                let message = "the service stopped during this step; whether it had its effect is unknown, and it was \
+                               not repeated";
+                let fault = StepFault::unknown(message).fault;
+                self.record(unit, StepOutcome::Failed { error: fault.clone() }, Usage::default(), 0).await?;
+                return Ok(Err(fault));
+            }
+            Standing::Fresh | Standing::Open => {}
+        }
+        for tries in 1.. {
+            let (fault, wait) = match self.once(unit, scope).await? {
+                Ok(value) => return Ok(Ok(value)),
+                Err(fault) => match wait(unit, &fault, tries) {
+                    Next::Wait(wait) => (fault, wait),
+                    Next::LaterAttempt(after) => {
+                        self.record(unit, StepOutcome::Again { error: fault.fault.clone() }, Usage::default(), 0)
+                            .await?;
+                        return Err(RunError::Retry { fault: fault.fault, after });
+                    }
+                    Next::Never => {
+                        let outcome = StepOutcome::Failed { error: fault.fault.clone() };
+                        self.record(unit, outcome, Usage::default(), 0).await?;
+                        return Ok(Err(fault.fault));
+                    }
+                },
+            };
+            self.record(unit, StepOutcome::Again { error: fault.fault }, Usage::default(), 0).await?;
+            self.world.stop.or(self.world.clock.sleep(wait)).await?;
+        }
+        unreachable!("tries are counted, and limited by the step")
+    }
+
+    /// One execution: the intent, the effect, and its value in the ledger.
+    async fn once(&self, unit: Unit<'_>, scope: &Scope) -> Result<Result<Value, StepFault>, RunError> {
+        let name = &unit.step.name;
+        self.world.stop.check()?;
+        if unit.kind.effect() != Effect::Nothing && self.ledger.standing(name, unit.index) != Standing::Open {
+            self.ledger.intend(unit.position, name, unit.index).await?;
+        }
+        let begun = self.world.clock.elapsed();
+        let done = self.within(unit, scope).await;
+        if unit.step.kind == "agent" {
+            self.ledger.catch_up().await?;
+        }
+        let Done { value, usage } = match done {
+            Ok(done) => done,
+            Err(StepError::Run(error)) => return Err(error),
+            Err(StepError::Fault(fault)) => return Ok(Err(fault)),
+        };
+        if value.to_string().len() > VALUE_BYTES {
+            return Ok(Err(StepFault { fault: too_large("the step's value"), again: Again::No }));
+        }
+        let duration_ms = self.world.clock.elapsed().saturating_sub(begun).as_millis() as i64;
+        self.record(unit, StepOutcome::Done { value: value.clone() }, usage, duration_ms).await?;
+        Ok(Ok(value))
+    }
+
+    async fn within(&self, unit: Unit<'_>, scope: &Scope) -> Result<Done, StepError> {
+        let limit = unit.step.timeout;
+        let act = Act {
+            world: self.world,
+            scope,
+            step: &unit.step.name,
+            index: unit.index,
+            position: unit.position,
+            time_limit: limit,
+        };
+        tokio::select! {
+            biased;
+            done = unit.kind.perform(&act) => done,
+            () = self.world.clock.sleep(limit) => {
+                let message = format!("no end within {} s", limit.as_secs());
+                Err(StepError::Fault(match unit.kind.effect() {
+                    Effect::Once => StepFault::unknown(format!("{message}; whether it had its effect is unknown")),
+                    _ => StepFault::passing("timeout", message, None),
+                }))
+            }
+        }
+    }
+
+    async fn record(
+        &self,
+        unit: Unit<'_>,
+        outcome: StepOutcome,
+        usage: Usage,
+        duration_ms: i64,
+    ) -> Result<(), RunError> {
+        self.ledger.record(unit.position, &unit.step.name, unit.index, outcome, usage, duration_ms).await
+    }
+}
+
+enum Next {
+    Wait(Duration),
+    /// The run's own retries go on at this step.
+    LaterAttempt(Option<Duration>),
+    Never,
+}
+
+fn wait(unit: Unit<'_>, fault: &StepFault, tries: u32) -> Next {
+    let Again::After(wished) = fault.again else { return Next::Never };
+    let retry = unit.step.retry;
+    if tries <= retry.count && wished <= LONGEST_WAIT {
+        return Next::Wait(full_jitter(retry.back_off, tries, LONGEST_WAIT, fastrand::f64()).max(wished));
+    }
+    match unit.later {
+        true => Next::LaterAttempt((!wished.is_zero()).then_some(wished)),
+        false => Next::Never,
+    }
+}
+
+/// What stands in the place of a value.
+pub fn error_value(fault: &RunFault) -> Value {
+    json!({ "error": { "code": fault.code, "message": fault.message } })
+}
+
+fn too_large(what: &str) -> RunFault {
+    RunFault::new("value_too_large", format!("{what} would have more than {VALUE_BYTES} bytes"))
+}

@@ -1,0 +1,305 @@
+//! A pipeline tried out: what each step would do with a sample, its side effects off. Saves nothing.
+//!
+//! What computes is computed. What reads is executed only where that is asked for (`live`), through a host that refuses
+//! everything. All else is shown with everything put in, and skipped; `mocks` say what it would have given.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use futures::future::BoxFuture;
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use crate::agent::{AgentStore, AppendError, Stop};
+use crate::clock::Clock;
+use crate::event::Event;
+use crate::executor::pipeline::attempt::error_value;
+use crate::executor::pipeline::for_each::ForEach;
+use crate::executor::pipeline::kind::{Act, Effect, StepError, StepFault, StepKind, World};
+use crate::executor::pipeline::scope::{Fire, Scope};
+use crate::executor::pipeline::spec::{OnError, Spec, Step, What};
+use crate::executor::pipeline::{Pipeline, output};
+use crate::id::Tenant;
+use crate::invalid::Faults;
+use crate::run::outcome::RunFault;
+use crate::run::transcript::Entry;
+use crate::tool::{Host, HostError, Notice, TaskFilter};
+
+/// Items of a `for_each` that are shown.
+const ITEMS_SHOWN: usize = 10;
+/// How long everything may take.
+const LIMIT: Duration = Duration::from_secs(25);
+
+/// What a pipeline is tried out with.
+#[derive(Debug, Clone, Default)]
+pub struct Sample {
+    pub event: Value,
+    pub value: Value,
+    pub previous: Value,
+    pub input: Value,
+    pub state: Map<String, Value>,
+    /// Values of steps by name, instead of executing them.
+    pub mocks: Map<String, Value>,
+    /// Executes what only reads.
+    pub live: bool,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, utoipa::ToSchema)]
+pub struct DryRun {
+    /// In order, as far as the run would come: `{name, kind}` and `value`, or `error`, or `skipped` with the `request`.
+    #[schema(value_type = Vec<Object>)]
+    pub steps: Vec<Value>,
+    /// `succeeded`, `filtered`, `stopped`, `failed`; `unknown` where a value is missing that only the effect gives.
+    pub outcome: String,
+    /// What the run would answer, where that is known.
+    pub output: Option<Value>,
+}
+
+impl Pipeline {
+    /// Tries the steps of `config`, which stand at `/config`.
+    ///
+    /// # Errors
+    /// What is wrong with the steps.
+    pub async fn dry_run(
+        &self,
+        tenant: &Tenant,
+        config: &Map<String, Value>,
+        sample: Sample,
+        clock: &Clock,
+    ) -> Result<DryRun, Faults> {
+        let mut faults = Faults::new();
+        let spec = Spec::read(config, "/config", &self.0, &mut faults);
+        for name in sample.mocks.keys() {
+            if spec.as_ref().is_some_and(|spec| spec.steps.iter().all(|step| step.name != *name)) {
+                faults.add(format!("/mocks/{name}"), format!("there is no step `{name}`"));
+            }
+        }
+        let Some(spec) = spec.filter(|_| faults.is_empty()) else { return Err(faults) };
+        let world = World {
+            parts: self.0.clone(),
+            tenant: tenant.clone(),
+            run_id: Uuid::nil(),
+            task_id: Uuid::nil(),
+            timezone: chrono_tz::Tz::UTC,
+            channel: None,
+            host: Arc::new(Nobody),
+            store: Arc::new(Nobody),
+            stop: Stop::new(),
+            sink: Arc::new(|_| {}),
+            clock: clock.clone(),
+        };
+        Ok(Trial { world, live: sample.live, until: tokio::time::Instant::now() + LIMIT }.run(&spec, sample).await)
+    }
+}
+
+/// What a pipeline's own `run` and `task` are in a trial.
+fn stand_in(tenant: &Tenant, now: DateTime<Utc>) -> (Value, Value) {
+    let run = json!({
+        "id": Uuid::nil(), "task_id": Uuid::nil(), "tenant_id": tenant.as_str(), "fire_key": "dry-run",
+        "trigger_type": "dry_run", "scheduled_for": now, "missed": null, "event_ids": [],
+    });
+    let task = json!({
+        "id": Uuid::nil(), "name": "dry run", "tenant_id": tenant.as_str(), "metadata": {}, "instruction": "",
+    });
+    (run, task)
+}
+
+struct Trial {
+    world: World,
+    live: bool,
+    until: tokio::time::Instant,
+}
+
+/// What came of one step.
+enum Tried {
+    Value(Value),
+    Failed(RunFault),
+    /// It was not executed; this is what it would have done.
+    Skipped(Value),
+}
+
+impl Trial {
+    async fn run(&self, spec: &Spec, sample: Sample) -> DryRun {
+        let Sample { event, value, previous, input, state, mocks, .. } = sample;
+        let events = if event.is_null() { vec![] } else { vec![event.clone()] };
+        let (run, task) = stand_in(&self.world.tenant, self.world.clock.now());
+        let mut scope = Scope::new(&Fire { event, events, value, previous, input }, &run, &task, state);
+        let (mut steps, mut outcome, mut last) = (Vec::new(), "succeeded", Some(Value::Null));
+        for (step, position) in spec.steps.iter().zip(1..) {
+            let mut shown = json!({ "name": step.name, "kind": step.kind });
+            let tried = match mocks.get(&step.name) {
+                Some(mock) => {
+                    shown["mocked"] = json!(true);
+                    Tried::Value(mock.clone())
+                }
+                None => self.step(step, position, &scope).await,
+            };
+            match tried {
+                Tried::Value(value) => {
+                    shown["value"] = value.clone();
+                    steps.push(shown);
+                    if let What::One(kind) = &step.what {
+                        if kind.ends_run(&value) {
+                            return DryRun { steps, outcome: "filtered".into(), output: None };
+                        }
+                        kind.settle(&value, &mut scope);
+                    }
+                    scope.step(&step.name, value.clone());
+                    last = Some(value);
+                }
+                Tried::Skipped(request) => {
+                    shown["skipped"] = json!(true);
+                    shown["request"] = request;
+                    steps.push(shown);
+                    if step.kind == "store" {
+                        self.settle_store(step, steps.last(), &mut scope);
+                    }
+                    last = None;
+                }
+                Tried::Failed(fault) => {
+                    // what a skipped step would have given is not known here, and that is no failure of this one
+                    let unknown = fault.code == "missing" && steps.iter().any(|step| step["skipped"] == json!(true));
+                    shown["error"] = error_value(&fault)["error"].clone();
+                    if unknown {
+                        shown["hint"] = json!("a step before was skipped: give its value in `mocks`, or set `live`");
+                    }
+                    steps.push(shown);
+                    match step.on_error {
+                        _ if unknown => outcome = "unknown",
+                        OnError::Continue => scope.step(&step.name, error_value(&fault)),
+                        OnError::Stop => return DryRun { steps, outcome: "stopped".into(), output: None },
+                        OnError::Fail => return DryRun { steps, outcome: "failed".into(), output: None },
+                    }
+                    last = (!unknown).then(|| error_value(&fault));
+                }
+            }
+        }
+        let output = match (&spec.output, last) {
+            (None, last) => last,
+            (template, last) => output(template.as_ref(), &scope, last.unwrap_or_default()).ok(),
+        };
+        let outcome = if output.is_none() && outcome == "succeeded" { "unknown" } else { outcome };
+        DryRun { steps, outcome: outcome.into(), output }
+    }
+
+    /// What would have been stored is there for later steps.
+    fn settle_store(&self, step: &Step, shown: Option<&Value>, scope: &mut Scope) {
+        if let (What::One(kind), Some(shown)) = (&step.what, shown) {
+            let value = shown["request"].get("value").cloned().unwrap_or_default();
+            kind.settle(&value, scope);
+            scope.step(&step.name, value);
+        }
+    }
+
+    async fn step(&self, step: &Step, position: i64, scope: &Scope) -> Tried {
+        match &step.what {
+            What::One(kind) => self.one(step, kind.as_ref(), position, None, scope).await,
+            What::Each(each) => match self.each(each, position, scope).await {
+                Ok(tried) => tried,
+                Err(fault) => Tried::Failed(fault.fault),
+            },
+        }
+    }
+
+    async fn one(&self, step: &Step, kind: &dyn StepKind, position: i64, index: Option<u32>, scope: &Scope) -> Tried {
+        let executed = match kind.effect() {
+            Effect::Nothing => true,
+            Effect::Read => self.live,
+            Effect::Repeatable | Effect::Once => false,
+        };
+        if !executed {
+            return match kind.shown(scope) {
+                Ok(request) => Tried::Skipped(request),
+                Err(fault) => Tried::Failed(fault.fault),
+            };
+        }
+        let left = self.until.saturating_duration_since(tokio::time::Instant::now()).min(step.timeout);
+        let act = Act { world: &self.world, scope, step: &step.name, index, position, time_limit: left };
+        match tokio::time::timeout(left, kind.perform(&act)).await {
+            Ok(Ok(done)) => Tried::Value(done.value),
+            Ok(Err(StepError::Fault(fault))) => Tried::Failed(fault.fault),
+            Ok(Err(StepError::Run(error))) => Tried::Failed(RunFault::new("refused", format!("{error:?}"))),
+            Err(_) => Tried::Failed(RunFault::new("timeout", format!("no end within {} s", left.as_secs()))),
+        }
+    }
+
+    async fn each(&self, each: &ForEach, position: i64, scope: &Scope) -> Result<Tried, StepFault> {
+        let items = each.list(scope)?;
+        let pure = each.kind().effect() == Effect::Nothing;
+        let (mut values, mut requests) = (Vec::new(), Vec::new());
+        for (item, index) in items.iter().zip(0_u32..).take(if pure { items.len() } else { ITEMS_SHOWN }) {
+            let scope = scope.with_item(index, item);
+            match self.one(&each.step, each.kind(), position, Some(index), &scope).await {
+                Tried::Value(value) => values.push(value),
+                Tried::Skipped(request) => requests.push(request),
+                Tried::Failed(fault) if each.step.on_error == OnError::Continue => values.push(error_value(&fault)),
+                Tried::Failed(fault) => return Ok(Tried::Failed(fault)),
+            }
+        }
+        Ok(match values.len() == items.len() {
+            true => Tried::Value(Value::Array(values)),
+            false => Tried::Skipped(json!({ "items": items.len(), "first": requests, "values": values })),
+        })
+    }
+}
+
+/// The host and the transcript of a trial: nothing is there, and nothing can be done.
+struct Nobody;
+
+impl Nobody {
+    fn refused<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T, HostError>> {
+        Box::pin(async { Err(HostError::Conflict("a dry run changes nothing".into())) })
+    }
+}
+
+impl Host for Nobody {
+    fn create_task<'a>(&'a self, _: &'a Tenant, _: Value, _: &'a str) -> BoxFuture<'a, Result<Value, HostError>> {
+        Nobody::refused()
+    }
+
+    fn list_tasks<'a>(&'a self, _: &'a Tenant, _: TaskFilter) -> BoxFuture<'a, Result<Value, HostError>> {
+        Nobody::refused()
+    }
+
+    fn pause_task<'a>(&'a self, _: &'a Tenant, _: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
+        Nobody::refused()
+    }
+
+    fn delete_task<'a>(&'a self, _: &'a Tenant, _: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
+        Nobody::refused()
+    }
+
+    fn notify<'a>(&'a self, _: &'a Tenant, _: Notice) -> BoxFuture<'a, Result<Value, HostError>> {
+        Nobody::refused()
+    }
+
+    fn publish_event<'a>(&'a self, _: &'a Tenant, _: Event) -> BoxFuture<'a, Result<Value, HostError>> {
+        Nobody::refused()
+    }
+
+    fn task_state<'a>(&'a self, _: &'a Tenant, _: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
+        Nobody::refused()
+    }
+
+    fn put_task_state<'a>(
+        &'a self,
+        _: &'a Tenant,
+        _: Uuid,
+        _: &'a str,
+        _: Option<Value>,
+    ) -> BoxFuture<'a, Result<(), HostError>> {
+        Nobody::refused()
+    }
+}
+
+impl AgentStore for Nobody {
+    fn load(&self) -> BoxFuture<'_, Result<Vec<Entry>, AppendError>> {
+        Box::pin(async { Ok(vec![]) })
+    }
+
+    fn append(&self, _: Vec<Entry>) -> BoxFuture<'_, Result<(), AppendError>> {
+        Box::pin(async { Err(AppendError::Unavailable) })
+    }
+}

@@ -1,0 +1,40 @@
+//! `filter`: a CEL expression; false ends the run as succeeded, and nobody is told.
+
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+
+use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
+use crate::executor::pipeline::reading::Reading;
+use crate::executor::pipeline::scope::Scope;
+use crate::expr::Expression;
+
+struct Filter(Expression);
+
+pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
+    Some(Box::new(Filter(reading.expression(value)?)))
+}
+
+impl Filter {
+    /// What is missing makes it false.
+    fn holds(&self, scope: &Scope) -> Result<Value, StepFault> {
+        Ok(Value::Bool(self.0.holds(&scope.cel)?))
+    }
+}
+
+impl StepKind for Filter {
+    fn effect(&self) -> Effect {
+        Effect::Nothing
+    }
+
+    fn shown(&self, _: &Scope) -> Result<Value, StepFault> {
+        Ok(json!({ "expression": self.0.text() }))
+    }
+
+    fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
+        Box::pin(async move { Ok(Done::plain(self.holds(act.scope)?)) })
+    }
+
+    fn ends_run(&self, value: &Value) -> bool {
+        *value == Value::Bool(false)
+    }
+}

@@ -1,0 +1,73 @@
+//! `for_each`: one step for each item of a list, several at once, each with its own entry in the ledger.
+
+use serde_json::Value;
+
+use crate::executor::pipeline::kind::StepFault;
+use crate::executor::pipeline::reading::Reading;
+use crate::executor::pipeline::scope::Scope;
+use crate::executor::pipeline::spec::{OnError, Step, What};
+use crate::expr::Expression;
+
+/// Most items of a list.
+pub const ITEMS: usize = 1_000;
+/// Most items that are executed at once.
+const CONCURRENCY: std::ops::RangeInclusive<u64> = 1..=10;
+/// What the inner step may be: what a model says is not asked for once per item, and what is stored goes by one name.
+const KINDS: [&str; 5] = ["http", "tool", "map", "publish", "notify"];
+
+pub struct ForEach {
+    items: Expression,
+    /// Executed for each item; its name is the outer step's.
+    pub step: Step,
+    pub concurrency: usize,
+}
+
+impl ForEach {
+    /// `{"items": CEL, "do": {<kind>: …, timeout_seconds?, retry?, on_error?}, "concurrency"?}`.
+    pub fn read(name: &str, value: &Value, reading: &mut Reading) -> Option<ForEach> {
+        if reading.in_each {
+            reading.fault("a `for_each` can't stand inside of another one");
+            return None;
+        }
+        let fields = reading.object(value, &["items", "do", "concurrency"])?;
+        let items = reading.need(fields, "items").and_then(|items| reading.below("items").expression(items));
+        let concurrency = reading.number(fields, "concurrency", CONCURRENCY).unwrap_or(1) as usize;
+        let inner = reading.need(fields, "do")?;
+        let mut reading = reading.below("do");
+        reading.in_each = true;
+        if !inner.is_object() {
+            reading.fault("must be a step without a name, such as {\"http\": {…}}");
+            return None;
+        }
+        let step = Step::read(name.to_owned(), inner, &["timeout_seconds", "retry", "on_error"], &mut reading)?;
+        if !KINDS.contains(&step.kind) {
+            reading
+                .below(step.kind)
+                .fault(format!("can't stand inside of a `for_each`; there can {}", KINDS.join(", ")));
+            return None;
+        }
+        if step.on_error == OnError::Stop {
+            reading.below("on_error").fault("an item can't stop the run; say it of the `for_each`");
+        }
+        Some(ForEach { items: items?, step, concurrency })
+    }
+
+    /// The list, as it is now.
+    pub fn list(&self, scope: &Scope) -> Result<Vec<Value>, StepFault> {
+        match self.items.value(&scope.cel)? {
+            Value::Array(items) if items.len() <= ITEMS => Ok(items),
+            Value::Array(items) => {
+                let message = format!("the list has {} items, at most {ITEMS} can be gone through", items.len());
+                Err(StepFault::new("too_many_items", message))
+            }
+            _ => Err(StepFault::new("no_list", "`items` gives no list")),
+        }
+    }
+
+    pub fn kind(&self) -> &dyn crate::executor::pipeline::kind::StepKind {
+        match &self.step.what {
+            What::One(kind) => kind.as_ref(),
+            What::Each(_) => unreachable!("refused when it was read"),
+        }
+    }
+}

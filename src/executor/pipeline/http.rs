@@ -1,0 +1,282 @@
+//! `http`: one request to an address outside, through [`Egress`](crate::egress::Egress) and no other way.
+//!
+//! Every request carries an `Idempotency-Key` of its run, step and item. GET, HEAD, PUT, DELETE and OPTIONS are
+//! idempotent (RFC 9110, section 9.2.2) and repeated when nobody knows how they went; POST and PATCH are repeated only
+//! where nothing was sent, or where the other side says that it did nothing (429, and 503 with Retry-After).
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use futures::future::BoxFuture;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use serde_json::{Map, Value, json};
+
+use crate::egress::{EgressError, Request, Response, retry_after};
+use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
+use crate::executor::pipeline::reading::{Reading, given};
+use crate::executor::pipeline::scope::Scope;
+use crate::template::{Template, Tree, UrlTemplate};
+
+const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+const FIELDS: [&str; 6] = ["method", "url", "headers", "query", "body", "accept_status"];
+/// Headers that may be set.
+const HEADERS: usize = 30;
+/// Headers that are written by the client, or by us.
+const OURS: [&str; 6] = ["host", "content-length", "transfer-encoding", "connection", "idempotency-key", "expect"];
+/// As much of an error's body as the fault shows, in characters.
+const EXCERPT: usize = 300;
+
+struct Http {
+    method: Method,
+    url: UrlTemplate,
+    headers: Vec<(HeaderName, Template)>,
+    query: Vec<(String, Template)>,
+    body: Option<Tree>,
+    /// Answers from 400 on that are no failure.
+    accept_status: Vec<u16>,
+}
+
+/// A request, everything put in.
+struct Resolved {
+    url: String,
+    headers: HeaderMap,
+    body: Option<Value>,
+}
+
+pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
+    if let Some(fields) = value.as_object()
+        && fields.contains_key("credential")
+    {
+        reading.below("credential").fault("credentials can't be used in steps yet; leave it out");
+        return None;
+    }
+    let fields = reading.object(value, &FIELDS)?;
+    let method = reading.word(fields, "method", &METHODS).unwrap_or_else(|| "GET".into());
+    let method = Method::from_bytes(method.as_bytes()).ok()?;
+    let url = url(fields, reading);
+    let headers = headers(fields, reading);
+    let query = query(fields, reading);
+    let body = reading.tree(fields, "body");
+    if body.is_some() && matches!(method, Method::GET | Method::HEAD) {
+        reading.below("body").fault(format!("a {method} request has no body"));
+    }
+    let accept_status = match given(fields, "accept_status") {
+        None => vec![],
+        Some(list) => {
+            let place = format!("{}/accept_status", reading.pointer);
+            reading.faults.read::<Vec<u16>>(list, &place).unwrap_or_default()
+        }
+    };
+    Some(Box::new(Http { method, url: url?, headers: headers?, query: query?, body, accept_status }))
+}
+
+fn url(fields: &Map<String, Value>, reading: &mut Reading) -> Option<UrlTemplate> {
+    let text = reading.needed_text(fields, "url")?;
+    let read = UrlTemplate::read(&text, &reading.parts.templates, reading.names());
+    let why = match read {
+        Ok(url) => match reading.parts.egress.check(url.origin()) {
+            Ok(_) => return Some(url),
+            Err(error) => error.to_string(),
+        },
+        Err(fault) => fault.to_string(),
+    };
+    reading.below("url").fault(why);
+    None
+}
+
+fn headers(fields: &Map<String, Value>, reading: &mut Reading) -> Option<Vec<(HeaderName, Template)>> {
+    let Some(value) = given(fields, "headers") else { return Some(vec![]) };
+    let mut reading = reading.below("headers");
+    let Some(written) = value.as_object().filter(|written| written.len() <= HEADERS) else {
+        reading.fault(format!("must be an object of at most {HEADERS} headers"));
+        return None;
+    };
+    let mut headers = Vec::new();
+    for key in written.keys() {
+        match key.parse::<HeaderName>() {
+            Ok(name) if OURS.contains(&name.as_str()) => {
+                reading.below(key).fault("can't be set: Reveille writes this header itself");
+            }
+            Ok(name) => headers.push((name, reading.template(written, key)?)),
+            Err(_) => reading.below(key).fault("is no name of a header"),
+        }
+    }
+    Some(headers)
+}
+
+fn query(fields: &Map<String, Value>, reading: &mut Reading) -> Option<Vec<(String, Template)>> {
+    let Some(value) = given(fields, "query") else { return Some(vec![]) };
+    let mut reading = reading.below("query");
+    let Some(written) = value.as_object() else {
+        reading.fault("must be an object of names and texts");
+        return None;
+    };
+    written.keys().map(|key| Some((key.clone(), reading.template(written, key)?))).collect()
+}
+
+impl Http {
+    fn resolve(&self, scope: &Scope) -> Result<Resolved, StepFault> {
+        let mut url = self.url.url(&scope.template)?;
+        if !self.query.is_empty() {
+            let mut parsed: url::Url =
+                url.parse().map_err(|error| StepFault::new("invalid_url", format!("the URL: {error}")))?;
+            for (key, template) in &self.query {
+                parsed.query_pairs_mut().append_pair(key, &template.text(&scope.template)?);
+            }
+            url = parsed.into();
+        }
+        let mut headers = HeaderMap::new();
+        for (name, template) in &self.headers {
+            let text = template.text(&scope.template)?;
+            let fault = |_| StepFault::new("invalid_header", format!("the header `{name}` can't carry its value"));
+            headers.insert(name, HeaderValue::from_str(&text).map_err(fault)?);
+        }
+        let body = self.body.as_ref().map(|body| body.value(&scope.template)).transpose()?;
+        if let Some(body) = &body
+            && !headers.contains_key(header::CONTENT_TYPE)
+        {
+            let kind = if body.is_string() { "text/plain; charset=utf-8" } else { "application/json" };
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+        }
+        Ok(Resolved { url, headers, body })
+    }
+
+    async fn send(&self, act: &Act<'_>) -> Result<Done, StepFault> {
+        let Resolved { url, mut headers, body } = self.resolve(act.scope)?;
+        let key = HeaderValue::from_str(&act.key()).expect("a digest is a header's value");
+        headers.insert(HeaderName::from_static("idempotency-key"), key);
+        let body = match body {
+            None => Bytes::new(),
+            Some(Value::String(text)) => Bytes::from(text),
+            Some(value) => Bytes::from(value.to_string()),
+        };
+        let request = Request {
+            headers,
+            body,
+            timeout: act.time_limit,
+            // what leads elsewhere may lead a change elsewhere
+            follow_redirects: self.effect() == Effect::Read,
+            ..Request::new(self.method.clone(), url)
+        };
+        let idempotent = self.effect() != Effect::Once;
+        let response = act.world.parts.egress.fetch(request).await.map_err(|error| unreachable(error, idempotent))?;
+        self.judge(response, idempotent, act.world.clock.now())
+    }
+
+    fn judge(&self, response: Response, idempotent: bool, now: DateTime<Utc>) -> Result<Done, StepFault> {
+        let status = response.status.as_u16();
+        let redirected = response.status.is_redirection() && self.effect() != Effect::Read;
+        if (status < 400 && !redirected) || self.accept_status.contains(&status) {
+            return Ok(Done::plain(answer(&response)));
+        }
+        let wished = retry_after(&response.headers, now);
+        let code = format!("http_{status}");
+        let excerpt: String = String::from_utf8_lossy(&response.body).trim().chars().take(EXCERPT).collect();
+        let message = match redirected {
+            true => format!("answered {}; redirects of this method are not followed", response.status),
+            false => format!("answered {}: {excerpt}", response.status),
+        };
+        Err(match passes(response.status, idempotent, wished) {
+            true => StepFault::passing(code, message, wished),
+            false => StepFault::new(code, message),
+        })
+    }
+}
+
+impl StepKind for Http {
+    fn effect(&self) -> Effect {
+        match self.method {
+            Method::GET | Method::HEAD | Method::OPTIONS => Effect::Read,
+            Method::PUT | Method::DELETE => Effect::Repeatable,
+            _ => Effect::Once,
+        }
+    }
+
+    fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {
+        let Resolved { url, headers, body } = self.resolve(scope)?;
+        let headers: Map<String, Value> = headers
+            .iter()
+            .map(|(name, value)| (name.to_string(), json!(String::from_utf8_lossy(value.as_bytes()))))
+            .collect();
+        Ok(json!({ "method": self.method.as_str(), "url": url, "headers": headers, "body": body }))
+    }
+
+    fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
+        Box::pin(async move { Ok(self.send(act).await?) })
+    }
+}
+
+/// `{status, headers, body}`: JSON as JSON, text as text; of anything else only how long it is.
+fn answer(response: &Response) -> Value {
+    let kind = response.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let is_json = kind.split(';').next().is_some_and(|kind| kind.trim().to_ascii_lowercase().ends_with("json"));
+    let parsed = is_json.then(|| serde_json::from_slice::<Value>(&response.body).ok()).flatten();
+    let body = parsed.unwrap_or_else(|| match std::str::from_utf8(&response.body) {
+        Ok(text) => json!(text),
+        Err(_) => json!(format!("[{} bytes that are no text]", response.body.len())),
+    });
+    // cookies are secrets of a conversation that nobody goes on with
+    let shown = response.headers.iter().filter(|(name, _)| *name != header::SET_COOKIE);
+    let headers: Map<String, Value> =
+        shown.map(|(name, value)| (name.to_string(), json!(String::from_utf8_lossy(value.as_bytes())))).collect();
+    json!({ "status": response.status.as_u16(), "headers": headers, "body": body })
+}
+
+/// Whether the same request may do later, and may be made again.
+fn passes(status: StatusCode, idempotent: bool, wished: Option<Duration>) -> bool {
+    match status.as_u16() {
+        429 => true,
+        503 => idempotent || wished.is_some(),
+        408 | 425 | 500..=599 => idempotent,
+        _ => false,
+    }
+}
+
+fn unreachable(error: EgressError, idempotent: bool) -> StepFault {
+    let message = error.to_string();
+    match error {
+        EgressError::Denied { .. } => StepFault::new("address_denied", message),
+        EgressError::Invalid { .. } => StepFault::new("invalid_request", message),
+        EgressError::TooLarge { .. } => StepFault::new("too_large", message),
+        EgressError::TooManyRedirects => StepFault::new("too_many_redirects", message),
+        EgressError::Connect { .. } => StepFault::passing("connect", message, None),
+        EgressError::Timeout { .. } if idempotent => StepFault::passing("timeout", message, None),
+        EgressError::Broken { .. } if idempotent => StepFault::passing("broken_off", message, None),
+        EgressError::Timeout { .. } | EgressError::Broken { .. } => {
+            StepFault::unknown(format!("{message}; whether the request had its effect is unknown, it is not repeated"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_repeated_depends_on_the_method_and_on_what_the_other_side_said() {
+        let wish = Some(Duration::from_secs(3));
+        let statuses = |idempotent, wished| -> Vec<u16> {
+            (400..600).filter(|code| passes(StatusCode::from_u16(*code).unwrap(), idempotent, wished)).collect()
+        };
+        assert_eq!(statuses(false, None), [429]);
+        assert_eq!(statuses(false, wish), [429, 503]);
+        let expected: Vec<u16> = [408, 425, 429].into_iter().chain(500..600).collect();
+        assert_eq!(statuses(true, None), expected);
+    }
+
+    #[test]
+    fn nothing_that_was_sent_without_an_answer_is_repeated_unless_that_is_harmless() {
+        let after = Duration::from_secs(1);
+        let fault = |idempotent| {
+            [
+                EgressError::Connect { why: "refused".into() },
+                EgressError::Timeout { after },
+                EgressError::Broken { why: "reset".into() },
+            ]
+            .map(|error| unreachable(error, idempotent).fault.code)
+        };
+        assert_eq!(fault(true), ["connect", "timeout", "broken_off"]);
+        assert_eq!(fault(false), ["connect", "outcome_unknown", "outcome_unknown"]);
+    }
+}

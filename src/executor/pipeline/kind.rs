@@ -1,0 +1,244 @@
+//! The kinds of steps: the port, the list, and what an execution of a step is given.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono_tz::Tz;
+use futures::future::BoxFuture;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::agent::{Agent, AgentStore, ChannelLimits, Configured, Sink, Stop};
+use crate::clock::Clock;
+use crate::egress::Egress;
+use crate::executor::pipeline::reading::Reading;
+use crate::executor::pipeline::scope::Scope;
+use crate::executor::pipeline::{agent, filter, http, llm, map, notify, publish, store, tool};
+use crate::expr::ExpressionError;
+use crate::id::Tenant;
+use crate::run::Usage;
+use crate::run::outcome::{RunError, RunFault};
+use crate::template::TemplateError;
+use crate::tool::{Host, HostError, Registry};
+
+/// What all pipelines share.
+pub struct Parts {
+    pub egress: Egress,
+    pub agent: Agent,
+    /// `[[agents]]`.
+    pub agents: Vec<Configured>,
+    pub channels: Vec<String>,
+    pub expressions: crate::expr::Language,
+    pub templates: crate::template::Templates,
+}
+
+impl Parts {
+    pub fn tools(&self) -> &Arc<Registry> {
+        &self.agent.tools
+    }
+}
+
+/// What happens when a step is executed twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// It computes: nothing outside of the run hears of it.
+    Nothing,
+    /// It reads.
+    Read,
+    /// Twice is as good as once: by its nature, or because the other side is told a key.
+    Repeatable,
+    /// Its effect would happen twice. An execution of unknown outcome is not repeated.
+    Once,
+}
+
+/// A step of one kind, read and checked.
+pub trait StepKind: Send + Sync {
+    fn effect(&self) -> Effect;
+
+    /// What would be done, everything put in: a dry run shows it.
+    fn shown(&self, scope: &Scope) -> Result<Value, StepFault>;
+
+    /// Executes it. Dropped when it takes longer than its time limit.
+    fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>>;
+
+    /// Whether this value ends the run, quietly.
+    fn ends_run(&self, _value: &Value) -> bool {
+        false
+    }
+
+    /// What later steps see of it besides its value.
+    fn settle(&self, _value: &Value, _scope: &mut Scope) {}
+}
+
+/// Reads what stands behind the name of a kind; adds what is wrong.
+pub type ReadKind = fn(&Value, &mut Reading) -> Option<Box<dyn StepKind>>;
+
+/// The kinds, `for_each` aside, which is made of them.
+pub const KINDS: [(&str, ReadKind); 9] = [
+    ("http", http::read),
+    ("tool", tool::read),
+    ("filter", filter::read),
+    ("map", map::read),
+    ("publish", publish::read),
+    ("notify", notify::read),
+    ("store", store::read),
+    ("agent", agent::read),
+    ("llm", llm::read),
+];
+
+/// What steps of one run have in common.
+pub struct World {
+    pub parts: Arc<Parts>,
+    pub tenant: Tenant,
+    pub run_id: Uuid,
+    pub task_id: Uuid,
+    pub timezone: Tz,
+    pub channel: Option<ChannelLimits>,
+    pub host: Arc<dyn Host>,
+    pub store: Arc<dyn AgentStore>,
+    pub stop: Stop,
+    pub sink: Sink,
+    pub clock: Clock,
+}
+
+/// One execution of one step.
+pub struct Act<'a> {
+    pub world: &'a World,
+    pub scope: &'a Scope,
+    pub step: &'a str,
+    /// Which item of a `for_each`.
+    pub index: Option<u32>,
+    /// The step's place, from 1.
+    pub position: i64,
+    pub time_limit: Duration,
+}
+
+/// What a step gives.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Done {
+    pub value: Value,
+    /// What is not in the transcript already.
+    pub usage: Usage,
+}
+
+/// Why a step gave nothing.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StepError {
+    Fault(StepFault),
+    /// The run as a whole stops here: its lease is lost, its store is away, its end was asked for.
+    Run(RunError),
+}
+
+/// A failure of a step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepFault {
+    pub fault: RunFault,
+    pub again: Again,
+}
+
+/// Whether a step that failed may be executed again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    No,
+    /// It had no effect, or may have it twice; not earlier than after this.
+    After(Duration),
+}
+
+impl Act<'_> {
+    /// The same for each execution of this step and item, and no other's. Source: `promises.md` P5.
+    pub fn key(&self) -> String {
+        key_of(self.world.run_id, self.step, self.index)
+    }
+
+    /// What identifies the step and item within the run.
+    pub fn place(&self) -> String {
+        match self.index {
+            Some(index) => format!("{}:{index}", self.step),
+            None => self.step.to_owned(),
+        }
+    }
+}
+
+/// Hex SHA-256 of run, step and index.
+pub fn key_of(run_id: Uuid, step: &str, index: Option<u32>) -> String {
+    let index = index.map_or(String::new(), |index| index.to_string());
+    let identity = format!("{run_id}|{step}|{index}");
+    hex::encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, identity.as_bytes()))
+}
+
+impl Done {
+    pub fn plain(value: Value) -> Done {
+        Done { value, usage: Usage::default() }
+    }
+}
+
+impl StepFault {
+    pub fn new(code: impl Into<String>, message: impl Into<String>) -> StepFault {
+        StepFault { fault: RunFault::new(code, message), again: Again::No }
+    }
+
+    /// The same, but time may heal it.
+    pub fn passing(code: impl Into<String>, message: impl Into<String>, after: Option<Duration>) -> StepFault {
+        StepFault { fault: RunFault::new(code, message), again: Again::After(after.unwrap_or_default()) }
+    }
+
+    /// Nobody knows whether it had its effect, so it is not repeated.
+    pub fn unknown(message: impl Into<String>) -> StepFault {
+        StepFault::new("outcome_unknown", message)
+    }
+}
+
+impl From<StepFault> for StepError {
+    fn from(fault: StepFault) -> StepError {
+        StepError::Fault(fault)
+    }
+}
+
+impl From<ExpressionError> for StepFault {
+    fn from(error: ExpressionError) -> StepFault {
+        match &error {
+            ExpressionError::Missing(_) => StepFault::new("missing", error.to_string()),
+            ExpressionError::Failed(_) => StepFault::new("expression", error.to_string()),
+        }
+    }
+}
+
+impl From<TemplateError> for StepFault {
+    fn from(error: TemplateError) -> StepFault {
+        match &error {
+            TemplateError::Missing(_) => StepFault::new("missing", error.to_string()),
+            TemplateError::Failed(_) => StepFault::new("template", error.to_string()),
+        }
+    }
+}
+
+impl From<HostError> for StepFault {
+    fn from(error: HostError) -> StepFault {
+        let message = error.to_string();
+        match error {
+            HostError::NotFound => StepFault::new("not_found", message),
+            HostError::Invalid(_) => StepFault::new("invalid", message),
+            HostError::Conflict(_) => StepFault::new("refused", message),
+            HostError::Unavailable => StepFault::passing("unavailable", message, None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_of_a_step_is_its_own() {
+        let run = Uuid::from_u128(7);
+        let key = key_of(run, "tell", Some(1));
+        assert_eq!((key.len(), key == key_of(run, "tell", Some(1))), (64, true));
+        let others = [
+            (Uuid::from_u128(8), "tell", Some(1)),
+            (run, "tel", Some(1)),
+            (run, "tell", None),
+            (run, "tell", Some(11)),
+        ];
+        assert!(others.iter().all(|(run, step, index)| key_of(*run, step, *index) != key));
+    }
+}

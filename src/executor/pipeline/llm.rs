@@ -1,0 +1,108 @@
+//! `llm`: one completion without tools, for "summarise this". Asking twice costs twice and changes nothing else.
+
+use futures::future::BoxFuture;
+use serde_json::{Map, Value, json};
+
+use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
+use crate::executor::pipeline::reading::Reading;
+use crate::executor::pipeline::scope::Scope;
+use crate::invalid::did_you_mean;
+use crate::llm::{LlmError, ModelRequest, StopReason, ToolChoice};
+use crate::run::Usage;
+use crate::run::transcript::Message;
+use crate::template::Template;
+
+/// Longest answers that may be asked for, in tokens.
+const TOKENS: std::ops::RangeInclusive<u64> = 1..=100_000;
+
+struct Llm {
+    prompt: Template,
+    system: Option<Template>,
+    model: Option<String>,
+    max_tokens: Option<u32>,
+}
+
+/// `{"prompt": …, "system"?, "model"?, "max_tokens"?}`.
+pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
+    let fields = reading.object(value, &["prompt", "system", "model", "max_tokens"])?;
+    let model = model(fields, reading);
+    let max_tokens = reading.number(fields, "max_tokens", TOKENS).map(|tokens| tokens as u32);
+    reading.need(fields, "prompt")?;
+    let (prompt, system) = (reading.template(fields, "prompt"), reading.template(fields, "system"));
+    Some(Box::new(Llm { prompt: prompt?, system, model, max_tokens }))
+}
+
+/// A model that is there, where one is named.
+pub fn model(fields: &Map<String, Value>, reading: &mut Reading) -> Option<String> {
+    let name = reading.text(fields, "model")?;
+    let models = &reading.parts.agent.models;
+    if !models.names().any(|known| known == name) {
+        let hint = did_you_mean(&name, models.names());
+        reading.below("model").fault(format!("unknown model `{name}`{hint}"));
+    }
+    Some(name)
+}
+
+impl Llm {
+    fn request(&self, scope: &Scope) -> Result<ModelRequest, StepFault> {
+        let system = self.system.as_ref().map(|system| system.text(&scope.template)).transpose()?;
+        let prompt = Message::user(self.prompt.text(&scope.template)?);
+        Ok(ModelRequest {
+            messages: system.map(Message::system).into_iter().chain([prompt]).collect(),
+            tools: vec![],
+            tool_choice: ToolChoice::None,
+            max_tokens: self.max_tokens,
+            temperature: None,
+        })
+    }
+
+    async fn ask(&self, act: &Act<'_>) -> Result<Done, StepFault> {
+        let request = self.request(act.scope)?;
+        let chain = act.world.parts.agent.models.chain(self.model.as_deref());
+        let chain = chain.ok_or_else(|| StepFault::new("unknown_model", "there is no such model in [llm.models]"))?;
+        let completed = chain.complete(&request, &|_| {}).await.map_err(failed)?;
+        if completed.answer.stop == StopReason::Refused {
+            return Err(StepFault::new("llm_refused", "the provider of the model withheld the answer"));
+        }
+        let tokens = completed.answer.tokens;
+        let usage = Usage {
+            turns: 1,
+            tool_calls: 0,
+            input_tokens: tokens.input,
+            output_tokens: tokens.output,
+            cost_micros: completed.cost_micros,
+        };
+        Ok(Done { value: json!(completed.answer.text.unwrap_or_default()), usage })
+    }
+}
+
+fn failed(error: LlmError) -> StepFault {
+    let code = match &error {
+        LlmError::RateLimited { .. } => "llm_rate_limited",
+        LlmError::Overflow { .. } => "context_overflow",
+        LlmError::Timeout { .. } => "llm_timeout",
+        LlmError::Auth { .. } => "llm_auth",
+        LlmError::Transient { .. } => "llm_unavailable",
+        LlmError::Rejected { .. } => "llm_rejected",
+    };
+    match error.may_heal() {
+        true => StepFault::passing(code, error.to_string(), error.retry_after()),
+        false => StepFault::new(code, error.to_string()),
+    }
+}
+
+impl StepKind for Llm {
+    fn effect(&self) -> Effect {
+        Effect::Repeatable
+    }
+
+    fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {
+        let system = self.system.as_ref().map(|system| system.text(&scope.template)).transpose()?;
+        let prompt = self.prompt.text(&scope.template)?;
+        Ok(json!({ "model": self.model, "system": system, "prompt": prompt, "max_tokens": self.max_tokens }))
+    }
+
+    fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
+        Box::pin(async move { Ok(self.ask(act).await?) })
+    }
+}

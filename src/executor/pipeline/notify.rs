@@ -1,0 +1,79 @@
+//! `notify`: a message to the tenant's own recipient, by way of the outbox; a repetition is the same message.
+
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+
+use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
+use crate::executor::pipeline::reading::Reading;
+use crate::executor::pipeline::scope::Scope;
+use crate::invalid::did_you_mean;
+use crate::notification::delivery::dedupe;
+use crate::template::Template;
+use crate::tool::Notice;
+
+/// Longest beginning of a message that is its subject, in characters.
+const SUBJECT_LENGTH: usize = 80;
+
+struct Notify {
+    channel: Option<String>,
+    subject: Option<Template>,
+    message: Template,
+}
+
+/// `{"message": …, "subject"?, "channel"?}`.
+pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
+    let fields = reading.object(value, &["channel", "subject", "message"])?;
+    let channel = reading.text(fields, "channel");
+    if let Some(name) = &channel
+        && !reading.parts.channels.contains(name)
+    {
+        let known = reading.parts.channels.clone();
+        let hint = did_you_mean(name, known.iter().map(String::as_str));
+        let known = if known.is_empty() { "none is configured".into() } else { known.join(", ") };
+        reading.below("channel").fault(format!("unknown channel `{name}` ({known}){hint}"));
+    }
+    reading.need(fields, "message")?;
+    let (subject, message) = (reading.template(fields, "subject"), reading.template(fields, "message"));
+    Some(Box::new(Notify { channel, subject, message: message? }))
+}
+
+impl Notify {
+    fn words(&self, scope: &Scope) -> Result<(String, String), StepFault> {
+        let text = self.message.text(&scope.template)?;
+        let subject = match &self.subject {
+            Some(subject) => subject.text(&scope.template)?,
+            None => {
+                let line = text.trim_start().lines().next().unwrap_or_default();
+                line.chars().take(SUBJECT_LENGTH).collect()
+            }
+        };
+        Ok((subject, text))
+    }
+
+    async fn tell(&self, act: &Act<'_>) -> Result<Done, StepFault> {
+        let (subject, text) = self.words(act.scope)?;
+        let notice = Notice {
+            run_id: act.world.run_id,
+            channel: self.channel.clone(),
+            subject,
+            text,
+            dedupe_key: dedupe::step(act.world.run_id, act.step, act.index),
+        };
+        Ok(Done::plain(act.world.host.notify(&act.world.tenant, notice).await?))
+    }
+}
+
+impl StepKind for Notify {
+    fn effect(&self) -> Effect {
+        Effect::Repeatable
+    }
+
+    fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {
+        let (subject, message) = self.words(scope)?;
+        Ok(json!({ "channel": self.channel, "subject": subject, "message": message }))
+    }
+
+    fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
+        Box::pin(async move { Ok(self.tell(act).await?) })
+    }
+}

@@ -1,0 +1,95 @@
+//! `publish`: an event on the bus, under an id that is the step's own, so that a repetition is the same event.
+
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+
+use crate::event::{Data, Event};
+use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
+use crate::executor::pipeline::reading::Reading;
+use crate::executor::pipeline::scope::{HOPS, Scope};
+use crate::invalid::Faults;
+use crate::template::{Template, Tree};
+
+/// The source of events that name none.
+const SOURCE: &str = "reveille/pipeline";
+/// More than this is taken for a circle.
+const MOST_HOPS: i64 = 16;
+
+struct Publish {
+    kind: Template,
+    source: Option<Template>,
+    subject: Option<Template>,
+    data: Option<Tree>,
+}
+
+/// `{"type": …, "source"?, "subject"?, "data"?}`.
+pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
+    let fields = reading.object(value, &["type", "source", "subject", "data"])?;
+    reading.need(fields, "type")?;
+    let kind = reading.template(fields, "type");
+    let source = reading.template(fields, "source");
+    let subject = reading.template(fields, "subject");
+    let data = reading.tree(fields, "data");
+    Some(Box::new(Publish { kind: kind?, source, subject, data }))
+}
+
+impl Publish {
+    /// The event without its id, tenant and time.
+    fn body(&self, scope: &Scope) -> Result<Value, StepFault> {
+        let text = |template: &Option<Template>| template.as_ref().map(|t| t.text(&scope.template)).transpose();
+        let mut body = json!({
+            "specversion": "1.0", "type": self.kind.text(&scope.template)?,
+            "source": text(&self.source)?.unwrap_or_else(|| SOURCE.into()),
+            HOPS: self.hops(scope)?,
+        });
+        if let Some(subject) = text(&self.subject)? {
+            body["subject"] = json!(subject);
+        }
+        if let Some(data) = &self.data {
+            body["data"] = data.value(&scope.template)?;
+        }
+        Ok(body)
+    }
+
+    /// One more than the event that made this task fire.
+    fn hops(&self, scope: &Scope) -> Result<i64, StepFault> {
+        match scope.hops() + 1 {
+            hops if hops > MOST_HOPS => {
+                let message = format!("the event came through {MOST_HOPS} pipelines already: they run in a circle");
+                Err(StepFault::new("circle", message))
+            }
+            hops => Ok(hops),
+        }
+    }
+
+    async fn publish(&self, act: &Act<'_>) -> Result<Done, StepFault> {
+        let mut body = self.body(act.scope)?;
+        body["id"] = json!(format!("{}:{}", act.world.run_id, act.place()));
+        body[crate::event::TENANT] = json!(act.world.tenant.as_str());
+        let mut faults = Faults::new();
+        let event =
+            Event::parse(&body, "", &mut faults).ok_or_else(|| StepFault::new("invalid_event", faults.to_string()))?;
+        if let Data::Json(data) = &event.data
+            && data.to_string().len() > crate::event::EVENT_BYTES
+        {
+            return Err(StepFault::new("too_large", "the event's data is too large"));
+        }
+        let value = json!({ "id": event.id, "source": event.source, "type": event.kind });
+        act.world.host.publish_event(&act.world.tenant, event).await?;
+        Ok(Done::plain(value))
+    }
+}
+
+impl StepKind for Publish {
+    fn effect(&self) -> Effect {
+        Effect::Repeatable
+    }
+
+    fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {
+        self.body(scope)
+    }
+
+    fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
+        Box::pin(async move { Ok(self.publish(act).await?) })
+    }
+}

@@ -1,0 +1,161 @@
+//! Reading the fields of a step: each value is checked at its place, and all faults are told at once.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use crate::executor::pipeline::kind::Parts;
+use crate::executor::pipeline::scope::{NAMES, NAMES_OF_EACH};
+use crate::expr::Expression;
+use crate::invalid::{Faults, did_you_mean, escape};
+use crate::template::{Names, Template, Tree};
+
+/// What is read, where it stands, and what it may name.
+pub struct Reading<'a> {
+    pub parts: &'a Parts,
+    pub faults: &'a mut Faults,
+    /// The pointer of what is being read.
+    pub pointer: String,
+    /// The names of the steps before.
+    pub steps: &'a [String],
+    /// Inside of a `for_each`.
+    pub in_each: bool,
+}
+
+impl Reading<'_> {
+    /// The same, one level below.
+    pub fn below(&mut self, key: &str) -> Reading<'_> {
+        Reading {
+            parts: self.parts,
+            faults: &mut *self.faults,
+            pointer: format!("{}/{}", self.pointer, escape(key)),
+            steps: self.steps,
+            in_each: self.in_each,
+        }
+    }
+
+    /// A fault of what is being read.
+    pub fn fault(&mut self, message: impl Into<String>) {
+        let place = self.pointer.clone();
+        self.faults.add(place, message);
+    }
+
+    /// An object with these fields and no others.
+    pub fn object<'v>(&mut self, value: &'v Value, known: &[&str]) -> Option<&'v Map<String, Value>> {
+        let Some(fields) = value.as_object() else {
+            self.fault(format!("must be an object; its fields are {}", known.join(", ")));
+            return None;
+        };
+        for key in fields.keys().filter(|key| !known.contains(&key.as_str())) {
+            let hint = did_you_mean(key, known.iter().copied());
+            self.below(key).fault(format!("unknown field{hint}; known: {}", known.join(", ")));
+        }
+        Some(fields)
+    }
+
+    pub fn text(&mut self, fields: &Map<String, Value>, key: &str) -> Option<String> {
+        match given(fields, key)? {
+            Value::String(text) if !text.trim().is_empty() => Some(text.clone()),
+            _ => {
+                self.below(key).fault("must be a text that is not empty");
+                None
+            }
+        }
+    }
+
+    pub fn needed_text(&mut self, fields: &Map<String, Value>, key: &str) -> Option<String> {
+        self.need(fields, key).and_then(|_| self.text(fields, key))
+    }
+
+    /// Adds a fault where the field is missing.
+    pub fn need<'v>(&mut self, fields: &'v Map<String, Value>, key: &str) -> Option<&'v Value> {
+        let value = given(fields, key);
+        if value.is_none() {
+            self.below(key).fault("is missing");
+        }
+        value
+    }
+
+    pub fn number(
+        &mut self,
+        fields: &Map<String, Value>,
+        key: &str,
+        range: std::ops::RangeInclusive<u64>,
+    ) -> Option<u64> {
+        let number = given(fields, key)?.as_u64().filter(|number| range.contains(number));
+        if number.is_none() {
+            self.below(key).fault(format!("must be a whole number from {} to {}", range.start(), range.end()));
+        }
+        number
+    }
+
+    pub fn seconds(
+        &mut self,
+        fields: &Map<String, Value>,
+        key: &str,
+        range: std::ops::RangeInclusive<u64>,
+    ) -> Option<Duration> {
+        self.number(fields, key, range).map(Duration::from_secs)
+    }
+
+    /// One of these words.
+    pub fn word(&mut self, fields: &Map<String, Value>, key: &str, known: &[&str]) -> Option<String> {
+        let word = self.text(fields, key)?;
+        if !known.contains(&word.as_str()) {
+            let hint = did_you_mean(&word, known.iter().copied());
+            self.below(key).fault(format!("must be one of {}{hint}", known.join(", ")));
+            return None;
+        }
+        Some(word)
+    }
+
+    pub fn names(&self) -> Names<'_> {
+        Names { variables: if self.in_each { &NAMES_OF_EACH } else { &NAMES }, steps: self.steps }
+    }
+
+    pub fn template(&mut self, fields: &Map<String, Value>, key: &str) -> Option<Template> {
+        let text = self.text(fields, key)?;
+        match self.parts.templates.read(&text, self.names()) {
+            Ok(template) => Some(template),
+            Err(fault) => {
+                self.below(key).fault(fault.to_string());
+                None
+            }
+        }
+    }
+
+    pub fn tree(&mut self, fields: &Map<String, Value>, key: &str) -> Option<Tree> {
+        let value = fields.get(key)?;
+        let pointer = format!("{}/{}", self.pointer, escape(key));
+        let names = Names { variables: if self.in_each { &NAMES_OF_EACH } else { &NAMES }, steps: self.steps };
+        Some(Tree::read(value, &pointer, &self.parts.templates, names, self.faults))
+    }
+
+    /// A CEL expression that stands where the reading is.
+    pub fn expression(&mut self, value: &Value) -> Option<Expression> {
+        let Some(text) = value.as_str() else {
+            self.fault("must be a CEL expression, as a text");
+            return None;
+        };
+        let read = self.parts.expressions.read(text, self.names().variables);
+        let expression = match read {
+            Ok(expression) => expression,
+            Err(fault) => {
+                self.fault(fault.to_string());
+                return None;
+            }
+        };
+        for (step, position) in expression.members_of("steps") {
+            if let Some(why) = self.names().no_step(&step) {
+                self.fault(format!("{why} (at character {position})"));
+                return None;
+            }
+        }
+        Some(expression)
+    }
+}
+
+/// A field that is there and not null.
+pub fn given<'v>(fields: &'v Map<String, Value>, key: &str) -> Option<&'v Value> {
+    fields.get(key).filter(|value| !value.is_null())
+}

@@ -1,0 +1,127 @@
+//! What expressions and templates of a pipeline see: the fire, what steps before have given, what is stored.
+
+use serde_json::{Map, Value, json};
+
+use crate::expr::Variables;
+use crate::run::Run;
+use crate::run::cause::Cause;
+use crate::task::Task;
+use crate::template::Values;
+
+/// The extension attribute that counts through how many pipelines an event came.
+pub const HOPS: &str = "reveillehops";
+
+/// The names outside of a `for_each`.
+pub const NAMES: [&str; 9] = ["event", "events", "value", "previous", "input", "run", "task", "steps", "state"];
+/// The names inside of one.
+pub const NAMES_OF_EACH: [&str; 11] =
+    ["event", "events", "value", "previous", "input", "run", "task", "steps", "state", "item", "index"];
+
+/// The values of all names, for both languages. What a fire has not is null.
+#[derive(Clone)]
+pub struct Scope {
+    pub cel: Variables,
+    pub template: Values,
+    steps: Map<String, Value>,
+    state: Map<String, Value>,
+    /// Through how many pipelines the events came.
+    hops: i64,
+}
+
+/// What a fire brings along.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Fire {
+    pub event: Value,
+    pub events: Vec<Value>,
+    pub value: Value,
+    pub previous: Value,
+    pub input: Value,
+}
+
+impl Fire {
+    pub fn of(run: &Run) -> Fire {
+        let mut fire = Fire { input: run.input.clone().unwrap_or_default(), ..Fire::default() };
+        match &run.cause {
+            None => {}
+            Some(Cause::Event { event, events }) => {
+                fire.event = event.clone();
+                fire.events = if events.is_empty() { vec![event.clone()] } else { events.clone() };
+            }
+            Some(Cause::Condition { value, previous, .. }) => {
+                fire.value = value.clone();
+                fire.previous = previous.clone();
+            }
+        }
+        fire
+    }
+}
+
+/// What steps see of a run: all that is the same at each attempt.
+pub fn run_value(run: &Run) -> Value {
+    json!({
+        "id": run.id, "task_id": run.task_id, "tenant_id": run.tenant_id, "fire_key": run.fire_key,
+        "trigger_type": run.trigger_type, "scheduled_for": run.scheduled_for, "missed": run.missed,
+        "event_ids": run.event_ids,
+    })
+}
+
+/// What steps see of a task.
+pub fn task_value(task: &Task) -> Value {
+    json!({
+        "id": task.id, "name": task.name, "tenant_id": task.tenant_id, "metadata": task.spec.metadata,
+        "instruction": task.spec.action.instruction,
+    })
+}
+
+impl Scope {
+    pub fn new(fire: &Fire, run: &Value, task: &Value, state: Map<String, Value>) -> Scope {
+        let mut scope =
+            Scope { cel: Variables::new(), template: Values::default(), steps: Map::new(), state: Map::new(), hops: 0 };
+        scope.set("event", &fire.event);
+        scope.set("events", &json!(fire.events));
+        scope.set("value", &fire.value);
+        scope.set("previous", &fire.previous);
+        scope.set("input", &fire.input);
+        scope.set("run", run);
+        scope.set("task", task);
+        scope.set("steps", &json!({}));
+        scope.set("state", &Value::Object(state.clone()));
+        scope.state = state;
+        let events = fire.events.iter().chain([&fire.event]);
+        scope.hops = events.filter_map(|event| event[HOPS].as_i64()).max().unwrap_or(0);
+        scope
+    }
+
+    fn set(&mut self, name: &'static str, value: &Value) {
+        self.cel.set(name, value);
+        self.template.set(name, value);
+    }
+
+    /// Through how many pipelines the events came that made the task fire.
+    pub fn hops(&self) -> i64 {
+        self.hops
+    }
+
+    /// What a step gave, for those behind it.
+    pub fn step(&mut self, name: &str, value: Value) {
+        self.steps.insert(name.to_owned(), value);
+        self.set("steps", &Value::Object(self.steps.clone()));
+    }
+
+    /// What the pipeline has stored itself, or removed.
+    pub fn stored(&mut self, name: &str, value: Option<Value>) {
+        match value {
+            Some(value) => self.state.insert(name.to_owned(), value),
+            None => self.state.remove(name),
+        };
+        self.set("state", &Value::Object(self.state.clone()));
+    }
+
+    /// The same inside of a `for_each`.
+    pub fn with_item(&self, index: u32, item: &Value) -> Scope {
+        let mut scope = self.clone();
+        scope.set("item", item);
+        scope.set("index", &json!(index));
+        scope
+    }
+}

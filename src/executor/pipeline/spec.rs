@@ -1,0 +1,190 @@
+//! A pipeline as it was written: steps in order, each of one kind, with its limits.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use crate::executor::pipeline::for_each::ForEach;
+use crate::executor::pipeline::kind::{KINDS, Parts, StepKind};
+use crate::executor::pipeline::reading::{Reading, given};
+use crate::invalid::{Faults, did_you_mean};
+use crate::template::Tree;
+
+/// Most steps of a pipeline.
+const STEPS: usize = 50;
+/// Longest name of a step.
+const NAME_LENGTH: usize = 64;
+/// Time limits that may be asked for, in seconds.
+const TIMEOUTS: std::ops::RangeInclusive<u64> = 1..=3_600;
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+/// An agent or a model takes longer.
+const MODEL_TIMEOUT: Duration = Duration::from_secs(300);
+/// Repetitions that may be asked for.
+const RETRIES: std::ops::RangeInclusive<u64> = 0..=10;
+/// First waits that may be asked for, in seconds.
+const BACK_OFFS: std::ops::RangeInclusive<u64> = 0..=60;
+const DEFAULT_BACK_OFF: Duration = Duration::from_secs(1);
+/// What a step has besides its kind.
+const FIELDS: [&str; 4] = ["name", "timeout_seconds", "retry", "on_error"];
+const FOR_EACH: &str = "for_each";
+
+/// Steps, and what the run answers.
+pub struct Spec {
+    pub steps: Vec<Step>,
+    pub output: Option<Tree>,
+}
+
+pub struct Step {
+    pub name: String,
+    pub kind: &'static str,
+    pub what: What,
+    pub timeout: Duration,
+    pub retry: StepRetry,
+    pub on_error: OnError,
+}
+
+pub enum What {
+    One(Box<dyn StepKind>),
+    Each(Box<ForEach>),
+}
+
+/// How often a failure that time may heal is tried again within the run, and how soon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepRetry {
+    pub count: u32,
+    /// The first wait; doubled each time up to a minute, with full jitter.
+    pub back_off: Duration,
+}
+
+/// What a failure of a step means for the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnError {
+    /// It fails, or is tried again where time may heal it.
+    Fail,
+    /// It goes on; the step's value is `{"error": {"code", "message"}}`.
+    Continue,
+    /// It ends here, succeeded, and nobody is told.
+    Stop,
+}
+
+impl Spec {
+    /// Reads `action.config`; adds all that is wrong, with pointers below `pointer`.
+    pub fn read(config: &Map<String, Value>, pointer: &str, parts: &Parts, faults: &mut Faults) -> Option<Spec> {
+        let before = faults.0.len();
+        let mut names: Vec<String> = Vec::new();
+        let mut reading = Reading { parts, faults, pointer: pointer.to_owned(), steps: &[], in_each: false };
+        let whole = Value::Object(config.clone());
+        reading.object(&whole, &["steps", "output"])?;
+        let written = match reading.need(config, "steps")?.as_array() {
+            Some(steps) if (1..=STEPS).contains(&steps.len()) => steps,
+            _ => {
+                reading.below("steps").fault(format!("must be a list of 1 to {STEPS} steps"));
+                return None;
+            }
+        };
+        let mut steps: Vec<Step> = Vec::new();
+        for (index, value) in written.iter().enumerate() {
+            let pointer = format!("{pointer}/steps/{index}");
+            let mut reading = Reading { parts, faults, pointer, steps: &names, in_each: false };
+            let name = name_of(value, &mut reading);
+            if let Some(step) = name.clone().and_then(|name| Step::read(name, value, &FIELDS, &mut reading)) {
+                if step.kind == "llm" && steps.iter().any(|other| other.kind == "llm") {
+                    reading.below("llm").fault("there is one `llm` step in a pipeline at most; use `agent` for more");
+                }
+                steps.push(step);
+            }
+            names.extend(name);
+        }
+        let mut reading = Reading { parts, faults, pointer: pointer.to_owned(), steps: &names, in_each: false };
+        let output = reading.tree(config, "output");
+        (faults.0.len() == before).then_some(Spec { steps, output })
+    }
+}
+
+fn name_of(step: &Value, reading: &mut Reading) -> Option<String> {
+    let Some(fields) = step.as_object() else {
+        reading.fault("a step is an object with a name and one kind");
+        return None;
+    };
+    let name = reading.needed_text(fields, "name")?;
+    let fine = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    if name.len() > NAME_LENGTH || !begins || !name.chars().all(fine) {
+        let message = format!("must be at most {NAME_LENGTH} letters, digits and `_`, and not begin with a digit");
+        reading.below("name").fault(message);
+        return None;
+    }
+    if reading.steps.contains(&name) {
+        reading.below("name").fault(format!("another step is named `{name}`"));
+        return None;
+    }
+    Some(name)
+}
+
+impl Step {
+    /// Reads a step of this name; `fields` are what it may have besides its kind.
+    pub fn read(name: String, value: &Value, fields: &[&str], reading: &mut Reading) -> Option<Step> {
+        let written = value.as_object()?;
+        let kinds: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).chain([FOR_EACH]).collect();
+        let mut named: Vec<&str> = Vec::new();
+        for key in written.keys().map(String::as_str).filter(|key| !fields.contains(key)) {
+            match kinds.iter().find(|kind| **kind == key) {
+                Some(kind) => named.push(kind),
+                None => {
+                    let hint = did_you_mean(key, kinds.iter().chain(fields).copied());
+                    let known = kinds.join(", ");
+                    reading.below(key).fault(format!("unknown kind of step `{key}`{hint}; there are {known}"));
+                }
+            }
+        }
+        let timeout = reading.seconds(written, "timeout_seconds", TIMEOUTS);
+        let retry = retry(written, reading);
+        let on_error = on_error(written, reading);
+        let kind = match named.as_slice() {
+            [one] => *one,
+            [] => {
+                reading.fault(format!("has no kind; there are {}", kinds.join(", ")));
+                return None;
+            }
+            [_, more @ ..] => {
+                reading.below(more[0]).fault(format!("a step has one kind, and this one has `{}` as well", named[0]));
+                return None;
+            }
+        };
+        let what = match KINDS.iter().find(|(known, _)| *known == kind) {
+            Some((_, read)) => What::One(read(&written[kind], &mut reading.below(kind))?),
+            None => What::Each(Box::new(ForEach::read(&name, &written[kind], &mut reading.below(kind))?)),
+        };
+        let (kind, usual) = match KINDS.iter().find(|(known, _)| *known == kind) {
+            Some((kind @ ("agent" | "llm"), _)) => (*kind, MODEL_TIMEOUT),
+            Some((kind, _)) => (*kind, DEFAULT_TIMEOUT),
+            None => (FOR_EACH, DEFAULT_TIMEOUT),
+        };
+        Some(Step { name, kind, what, timeout: timeout.unwrap_or(usual), retry, on_error })
+    }
+}
+
+/// `2`, or `{"count": 2, "backoff_seconds": 5}`.
+fn retry(fields: &Map<String, Value>, reading: &mut Reading) -> StepRetry {
+    let mut retry = StepRetry { count: 0, back_off: DEFAULT_BACK_OFF };
+    match given(fields, "retry") {
+        None => {}
+        Some(Value::Number(_)) => retry.count = reading.number(fields, "retry", RETRIES).unwrap_or(0) as u32,
+        Some(value) => {
+            let mut reading = reading.below("retry");
+            if let Some(fields) = reading.object(value, &["count", "backoff_seconds"]) {
+                retry.count = reading.number(fields, "count", RETRIES).unwrap_or(0) as u32;
+                retry.back_off = reading.seconds(fields, "backoff_seconds", BACK_OFFS).unwrap_or(DEFAULT_BACK_OFF);
+            }
+        }
+    }
+    retry
+}
+
+fn on_error(fields: &Map<String, Value>, reading: &mut Reading) -> OnError {
+    match reading.word(fields, "on_error", &["fail", "continue", "stop"]).as_deref() {
+        Some("continue") => OnError::Continue,
+        Some("stop") => OnError::Stop,
+        _ => OnError::Fail,
+    }
+}

@@ -1,0 +1,134 @@
+//! `tool`: a call of a registered tool, without a model. Tools that need a person's approval are refused when the task is
+//! saved.
+
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+
+use crate::approval::matrix::{Category, Gate, gate};
+use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
+use crate::executor::pipeline::reading::{Reading, given};
+use crate::executor::pipeline::scope::Scope;
+use crate::template::Tree;
+use crate::tool::registry::unknown_tool;
+use crate::tool::{Definition, Failure, ToolContext, ToolError, ToolStatus};
+
+struct Tool {
+    name: String,
+    arguments: Tree,
+    effect: Effect,
+}
+
+/// `{"name": …, "arguments": {…}}`.
+pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
+    let fields = reading.object(value, &["name", "arguments"])?;
+    let name = reading.needed_text(fields, "name")?;
+    let tools = reading.parts.tools().clone();
+    let Some(tool) = tools.find(&name) else {
+        let near = crate::invalid::did_you_mean(&name, tools.names());
+        reading.below("name").fault(format!("unknown tool `{name}`{near}"));
+        return None;
+    };
+    if let Some(why) = refused(tool.definition()) {
+        reading.below("name").fault(why);
+        return None;
+    }
+    let arguments = match given(fields, "arguments") {
+        None => Tree::Literal(json!({})),
+        Some(_) => reading.tree(fields, "arguments")?,
+    };
+    if let Some(literal) = arguments.literal()
+        && let Err(error) = tool.check(literal)
+    {
+        reading.below("arguments").fault(message(&error));
+    }
+    Some(Box::new(Tool { effect: effect(tool.definition()), name, arguments }))
+}
+
+fn effect(tool: &Definition) -> Effect {
+    match tool.category {
+        Category::Read | Category::Analysis => Effect::Read,
+        _ if tool.idempotent => Effect::Repeatable,
+        _ => Effect::Once,
+    }
+}
+
+/// Why a tool can't be a step.
+fn refused(tool: &Definition) -> Option<String> {
+    if tool.status == ToolStatus::Removed {
+        return Some(format!("the tool `{}` has been removed", tool.name));
+    }
+    match gate(tool.category, tool.consequence, tool.requires_confirmation) {
+        Gate::Auto => None,
+        Gate::Confirm => {
+            Some(format!("`{}` needs a person's approval, and no approval can be asked for yet", tool.name))
+        }
+    }
+}
+
+fn message(error: &ToolError) -> String {
+    match error {
+        ToolError::Tell { message, .. } | ToolError::Abort { message, .. } => message.clone(),
+    }
+}
+
+impl Tool {
+    async fn call(&self, act: &Act<'_>) -> Result<Done, StepFault> {
+        let arguments = self.arguments.value(&act.scope.template)?;
+        let tools = act.world.parts.tools();
+        let Some(tool) = tools.find(&self.name) else {
+            return Err(StepFault::new("unknown_tool", message(&unknown_tool(&self.name, tools.names()))));
+        };
+        // the registry may be another one than when the task was saved
+        if let Some(why) = refused(tool.definition()) {
+            return Err(StepFault::new("tool_refused", why));
+        }
+        tool.check(&arguments).map_err(|error| StepFault::new("invalid_arguments", message(&error)))?;
+        let context = ToolContext {
+            tenant: act.world.tenant.clone(),
+            run_id: act.world.run_id,
+            turn: act.position,
+            call_id: act.place(),
+            idempotency_key: act.key(),
+            delegation_chain: vec![],
+            timezone: act.world.timezone,
+            time_limit: act.time_limit,
+            host: act.world.host.clone(),
+            clock: act.world.clock.clone(),
+        };
+        match tool.tool.call(&context, arguments).await {
+            // what reads as JSON is JSON: later steps can then name its parts
+            Ok(output) => Ok(Done::plain(serde_json::from_str(&output.text).unwrap_or(Value::String(output.text)))),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    fn failed(&self, error: ToolError) -> StepFault {
+        match error {
+            ToolError::Abort { code, message } => StepFault::new(code, message),
+            ToolError::Tell { kind, code, message } => match (kind, self.effect) {
+                (Failure::RateLimit, _) => StepFault::passing(code, message, None),
+                (Failure::Timeout | Failure::ResourceError | Failure::TransientError, Effect::Once) => {
+                    StepFault::unknown(message)
+                }
+                (Failure::Timeout | Failure::ResourceError | Failure::TransientError, _) => {
+                    StepFault::passing(code, message, None)
+                }
+                _ => StepFault::new(code, message),
+            },
+        }
+    }
+}
+
+impl StepKind for Tool {
+    fn effect(&self) -> Effect {
+        self.effect
+    }
+
+    fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {
+        Ok(json!({ "name": self.name, "arguments": self.arguments.value(&scope.template)? }))
+    }
+
+    fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
+        Box::pin(async move { Ok(self.call(act).await?) })
+    }
+}

@@ -1,0 +1,261 @@
+//! `webhook`: a signed POST of the fire (Standard Webhooks) to the tenant's own agent runtime, which answers at once or
+//! completes the run later.
+//!
+//! A 2xx with a body ends the run, one without a body as well, without an answer; 202 parks it until
+//! `POST /v1/runs/{id}/complete` or its time limit. What may work later is tried again in the waits of deliveries (5 s,
+//! 5 min, 30 min, 2 h, 5 h, 10 h), as often as the task's `retry.max_attempts` says. Every attempt of a run carries the
+//! same `webhook-id`, the run's id, so that a receiver drops what it has seen; so an attempt of unknown outcome is
+//! repeated. Nothing is kept here.
+
+mod report;
+mod settings;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
+use futures::future::BoxFuture;
+use http::{HeaderMap, Method, StatusCode, header};
+use serde_json::{Value, json};
+use url::Url;
+use uuid::Uuid;
+
+use crate::clock::signed;
+use crate::egress::{Egress, EgressError, Request, Response, retry_after};
+use crate::executor::webhook::settings::Settings;
+use crate::executor::{Executor, Job};
+use crate::id::Tenant;
+use crate::invalid::Faults;
+use crate::notification::delivery;
+use crate::run::Usage;
+use crate::run::outcome::{Outcome, RunError, RunFault};
+use crate::signature;
+use crate::task::{Action, Task};
+use crate::vault::Vault;
+
+pub use crate::executor::webhook::report::Report;
+
+/// What completion tokens begin with.
+pub const TOKEN_PREFIX: &str = "rv_complete_";
+/// What the tags of completion tokens are for; the number changes when old ones are to be void.
+const TOKEN_PURPOSE: &str = "complete-run-1";
+/// Redirects that are followed on one host.
+const REDIRECTS: usize = 3;
+
+/// The executor.
+pub struct Webhook {
+    egress: Egress,
+    vault: Vault,
+    /// Where the service is reached, without a slash at the end.
+    public_url: String,
+}
+
+impl Webhook {
+    pub fn new(egress: Egress, vault: Vault, public_url: &str) -> Webhook {
+        Webhook { egress, vault, public_url: public_url.trim_end_matches('/').to_owned() }
+    }
+
+    async fn run(&self, job: Job) -> Result<Outcome, RunError> {
+        let task = job.task.as_ref().ok_or_else(|| RunError::fail("no_task", "the task of the run is gone"))?;
+        let settings = Settings::stored(&task.spec.action.config)?;
+        let now = job.clock.now();
+        let expires_at = now + signed(settings.completion_timeout);
+        let body: Bytes = self.body(&job, task, expires_at).to_string().into();
+        let headers = self.headers(&job, &settings, now, &body)?;
+        let answer = job.stop.or(self.post(&settings, headers, body)).await?;
+        judge(answer, expires_at, |hint| again(&job, hint), now)
+    }
+
+    /// Follows 307 and 308 within the host: the body is signed, and meant for it alone.
+    async fn post(&self, settings: &Settings, headers: HeaderMap, body: Bytes) -> Result<Response, EgressError> {
+        let mut url = settings.url.clone();
+        for _ in 0..=REDIRECTS {
+            let request = Request {
+                headers: headers.clone(),
+                body: body.clone(),
+                timeout: settings.timeout,
+                follow_redirects: false,
+                ..Request::new(Method::POST, &url)
+            };
+            let response = self.egress.fetch(request).await?;
+            match moved(&response) {
+                Some(next) => url = next,
+                None => return Ok(response),
+            }
+        }
+        Err(EgressError::TooManyRedirects)
+    }
+
+    fn headers(&self, job: &Job, settings: &Settings, now: DateTime<Utc>, body: &[u8]) -> Result<HeaderMap, RunError> {
+        let broken = |why: String| RunError::fail("webhook_secret", format!("the webhook's secret {why}"));
+        let tenant = &job.run.tenant_id;
+        let keys = settings::unsealed(&self.vault, tenant, &settings.sealed_secret).map_err(broken)?;
+        let mut headers = settings.headers.clone();
+        headers.extend(signature::headers(&keys, &job.run.id.to_string(), now, body).map_err(broken)?);
+        Ok(headers)
+    }
+
+    /// The same at each attempt but for the attempt's own number and times.
+    fn body(&self, job: &Job, task: &Task, expires_at: DateTime<Utc>) -> Value {
+        let run = &job.run;
+        let instant = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Millis, true);
+        json!({
+            "type": "run.started",
+            "timestamp": instant(run.created_at),
+            "data": {
+                "run": {
+                    "id": run.id, "tenant_id": run.tenant_id, "fire_key": run.fire_key,
+                    "trigger_type": run.trigger_type, "scheduled_for": instant(run.scheduled_for),
+                    "attempt": run.attempt, "retry_of": run.retry_of, "event_ids": run.event_ids,
+                },
+                "task": { "id": task.id, "name": task.name, "metadata": task.spec.metadata },
+                "instruction": task.spec.action.instruction,
+                "cause": run.cause, "input": run.input, "missed": run.missed,
+                "completion": {
+                    "url": format!("{}/v1/runs/{}/complete", self.public_url, run.id),
+                    "token": completion_token(&self.vault, run.id),
+                    "expires_at": instant(expires_at),
+                },
+            },
+        })
+    }
+}
+
+/// The token with which this one run may be completed, and nothing else be done. It is made when it is sent, and never
+/// stored.
+pub fn completion_token(vault: &Vault, run: Uuid) -> String {
+    format!("{TOKEN_PREFIX}{}", vault.tag(TOKEN_PURPOSE, &run.to_string()))
+}
+
+/// Whether a text is this run's completion token.
+pub fn is_completion_token(vault: &Vault, run: Uuid, text: &str) -> bool {
+    text.strip_prefix(TOKEN_PREFIX).is_some_and(|tag| vault.is_tag(TOKEN_PURPOSE, &run.to_string(), tag))
+}
+
+/// Where a 307 or 308 leads, if that is the same host, and not from https to http.
+fn moved(response: &Response) -> Option<String> {
+    if !matches!(response.status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT) {
+        return None;
+    }
+    let from = &response.url;
+    let to: Url = from.join(response.headers.get(header::LOCATION)?.to_str().ok()?).ok()?;
+    let same = to.host_str() == from.host_str() && to.port_or_known_default() == from.port_or_known_default();
+    let upgraded = to.host_str() == from.host_str() && from.scheme() == "http" && to.scheme() == "https";
+    ((same && to.scheme() == from.scheme()) || upgraded).then(|| to.into())
+}
+
+fn again(job: &Job, hint: Option<Duration>) -> Option<Duration> {
+    // the task says how often; past the table its last wait goes on
+    let attempt = job.run.attempt.clamp(1, delivery::LAST_WAIT);
+    delivery::retry_after(attempt, hint, fastrand::f64())
+}
+
+/// What an answer, or its absence, means for the run.
+fn judge(
+    answer: Result<Response, EgressError>,
+    expires_at: DateTime<Utc>,
+    again: impl Fn(Option<Duration>) -> Option<Duration>,
+    now: DateTime<Utc>,
+) -> Result<Outcome, RunError> {
+    let later = |code: &str, message: String, hint| {
+        Err(RunError::Retry { fault: RunFault::new(code, message), after: again(hint) })
+    };
+    let response = match answer {
+        Ok(response) => response,
+        Err(error) => {
+            let message = error.to_string();
+            return match error {
+                EgressError::Denied { .. } => Err(RunError::fail("address_denied", message)),
+                EgressError::Invalid { .. } => Err(RunError::fail("invalid_request", message)),
+                EgressError::TooLarge { .. } => Err(RunError::fail("too_large", message)),
+                EgressError::TooManyRedirects => Err(RunError::fail("webhook_redirected", message)),
+                EgressError::Timeout { .. } => later("webhook_timeout", message, None),
+                EgressError::Connect { .. } | EgressError::Broken { .. } => later("webhook_unreachable", message, None),
+            };
+        }
+    };
+    let status = response.status;
+    let code = format!("webhook_{}", status.as_u16());
+    let message = format!("the webhook answered {status}");
+    match status.as_u16() {
+        202 => Ok(Outcome::Waits { until: expires_at, usage: Usage::default() }),
+        200..=299 => Report::of_answer(&response.body).outcome(),
+        300..=399 => {
+            let message = format!("{message}; only 307 and 308 within the same host are followed, set the new address");
+            Err(RunError::fail("webhook_redirected", message))
+        }
+        408 | 425 | 429 | 500..=599 => later(&code, message, retry_after(&response.headers, now)),
+        _ => Err(RunError::fail(code, message)),
+    }
+}
+
+impl Executor for Webhook {
+    fn name(&self) -> &'static str {
+        "webhook"
+    }
+
+    fn validate(&self, action: &Action, faults: &mut Faults) {
+        settings::check(&action.config, &self.egress, faults);
+    }
+
+    fn seal(&self, tenant: &Tenant, action: &mut Action, before: Option<&Action>) -> Result<(), Faults> {
+        settings::seal(&self.vault, tenant, action, before)
+    }
+
+    fn execute(&self, job: Job) -> BoxFuture<'_, Result<Outcome, RunError>> {
+        Box::pin(self.run(job))
+    }
+}
+
+/// The longest that a run may wait, in seconds.
+pub(crate) const LONGEST_WAIT: TimeDelta = TimeDelta::days(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response(status: u16, location: Option<&str>, body: &'static [u8]) -> Response {
+        let mut headers = HeaderMap::new();
+        if let Some(location) = location {
+            headers.insert(header::LOCATION, location.parse().unwrap());
+        }
+        Response {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers,
+            body: Bytes::from_static(body),
+            url: "http://h.example:8080/a".parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn only_the_same_host_is_followed() {
+        let to = |location| moved(&response(307, Some(location), b""));
+        assert_eq!(to("/b").as_deref(), Some("http://h.example:8080/b"));
+        assert_eq!(to("https://h.example/b").as_deref(), Some("https://h.example/b"));
+        for other in ["http://other.example:8080/", "http://h.example:9090/", "//other.example/", "ftp://h.example/"] {
+            assert_eq!(to(other), None, "{other}");
+        }
+        assert_eq!(moved(&response(302, Some("/b"), b"")), None);
+    }
+
+    #[test]
+    fn every_status_has_its_meaning() {
+        let now = DateTime::UNIX_EPOCH;
+        let meaning = |code| match judge(Ok(response(code, None, b"done")), now, |_| Some(Duration::ZERO), now) {
+            Ok(Outcome::Waits { .. }) => "waits",
+            Ok(Outcome::Succeeded { .. }) => "succeeded",
+            Err(RunError::Retry { .. }) => "retry",
+            Err(RunError::Fail { .. }) => "fail",
+            other => panic!("{other:?}"),
+        };
+        for code in 200..600 {
+            let expected = match code {
+                202 => "waits",
+                200..=299 => "succeeded",
+                408 | 425 | 429 | 500..=599 => "retry",
+                _ => "fail",
+            };
+            assert_eq!(meaning(code), expected, "{code}");
+        }
+    }
+}

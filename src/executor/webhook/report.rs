@@ -1,0 +1,133 @@
+//! What a foreign runtime reports of a run: in its answer, or later through `complete`.
+
+use serde_json::{Map, Value};
+
+use crate::invalid::{Faults, did_you_mean, escape};
+use crate::run::Usage;
+use crate::run::outcome::{Outcome, RunError, RunFault};
+
+/// The code of a failure that names none.
+const CODE: &str = "runtime_failed";
+/// Longest code and message, in characters.
+const CODE_LENGTH: usize = 100;
+const MESSAGE_LENGTH: usize = 2_000;
+
+/// How the run ended there.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Report {
+    Succeeded { output: String },
+    Failed { error: RunFault },
+}
+
+impl Report {
+    /// Reads `{"state": "succeeded"|"failed", "output"?, "error"?}`.
+    pub fn parse(value: &Value) -> Result<Report, Faults> {
+        let Some(fields) = value.as_object() else { return Err(Faults::one("", "the body is a JSON object")) };
+        let mut faults = Faults::new();
+        for key in fields.keys().filter(|key| !["state", "output", "error"].contains(&key.as_str())) {
+            let hint = did_you_mean(key, ["state", "output", "error"]);
+            faults.add(format!("/{}", escape(key)), format!("unknown field{hint}"));
+        }
+        let report = match fields.get("state").and_then(Value::as_str) {
+            Some("succeeded") => {
+                if fields.get("error").is_some_and(|error| !error.is_null()) {
+                    faults.add("/error", "a run that succeeded has no error");
+                }
+                Report::Succeeded { output: text(fields.get("output")) }
+            }
+            Some("failed") => Report::Failed { error: error(fields.get("error"), &mut faults) },
+            _ => return Err(Faults::one("/state", "must be `succeeded` or `failed`")),
+        };
+        faults.or(report)
+    }
+
+    /// The body of an answer: a report where it is one, `{"output": …}`, or else whatever it is as the output.
+    pub fn of_answer(body: &[u8]) -> Report {
+        let whole = || Report::Succeeded { output: String::from_utf8_lossy(body).trim().to_owned() };
+        match serde_json::from_slice::<Value>(body) {
+            Ok(Value::Object(fields)) if fields.contains_key("state") => {
+                Report::parse(&Value::Object(fields)).unwrap_or_else(|_| whole())
+            }
+            Ok(Value::Object(fields)) if is_output(&fields) => Report::Succeeded { output: text(fields.get("output")) },
+            _ => whole(),
+        }
+    }
+
+    pub fn outcome(self) -> Result<Outcome, RunError> {
+        match self {
+            Report::Succeeded { output } => Ok(Outcome::Succeeded { output, usage: Usage::default() }),
+            Report::Failed { error } => Err(RunError::Fail { fault: error }),
+        }
+    }
+}
+
+fn is_output(fields: &Map<String, Value>) -> bool {
+    fields.len() == 1 && fields.contains_key("output")
+}
+
+/// A text as it is, anything else as JSON.
+fn text(output: Option<&Value>) -> String {
+    match output {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+/// A sentence, or `{"code", "message"}`.
+fn error(written: Option<&Value>, faults: &mut Faults) -> RunFault {
+    let cut = |text: &str, length| text.chars().take(length).collect::<String>();
+    match written {
+        None | Some(Value::Null) => RunFault::new(CODE, "the runtime reported a failure"),
+        Some(Value::String(message)) => RunFault::new(CODE, cut(message, MESSAGE_LENGTH)),
+        Some(Value::Object(fields)) => {
+            let code = fields.get("code").and_then(Value::as_str).unwrap_or(CODE);
+            let message = fields.get("message").and_then(Value::as_str).unwrap_or("the runtime reported a failure");
+            RunFault::new(cut(code, CODE_LENGTH), cut(message, MESSAGE_LENGTH))
+        }
+        Some(_) => {
+            faults.add("/error", "must be a text, or an object with `code` and `message`");
+            RunFault::new(CODE, "")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn succeeded(output: &str) -> Report {
+        Report::Succeeded { output: output.into() }
+    }
+
+    #[test]
+    fn an_answer_is_a_report_an_output_or_itself() {
+        let of = |body: &str| Report::of_answer(body.as_bytes());
+        assert_eq!(of(""), succeeded(""));
+        assert_eq!(of(" all done\n"), succeeded("all done"));
+        assert_eq!(of(r#"{"output":"all done"}"#), succeeded("all done"));
+        assert_eq!(of(r#"{"output":{"a":1}}"#), succeeded(r#"{"a":1}"#));
+        assert_eq!(of(r#"{"ok":true}"#), succeeded(r#"{"ok":true}"#));
+        assert_eq!(of(r#"{"state":"succeeded","output":"x"}"#), succeeded("x"));
+        let failed = Report::Failed { error: RunFault::new("no_money", "the card was declined") };
+        assert_eq!(of(r#"{"state":"failed","error":{"code":"no_money","message":"the card was declined"}}"#), failed);
+    }
+
+    #[test]
+    fn a_report_says_how_it_ended() {
+        assert_eq!(Report::parse(&json!({ "state": "succeeded" })).unwrap(), succeeded(""));
+        let failed = Report::parse(&json!({ "state": "failed", "error": "it broke" })).unwrap();
+        assert_eq!(failed, Report::Failed { error: RunFault::new("runtime_failed", "it broke") });
+        let places = |value: Value| {
+            let faults = Report::parse(&value).unwrap_err();
+            faults.0.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>()
+        };
+        assert_eq!(places(json!({})), ["/state"]);
+        assert_eq!(places(json!({ "state": "running" })), ["/state"]);
+        assert_eq!(places(json!({ "state": "failed", "error": 7, "outptu": 1 })), ["/outptu", "/error"]);
+        assert_eq!(places(json!({ "state": "succeeded", "error": "x" })), ["/error"]);
+        assert_eq!(places(json!([])), [""]);
+    }
+}

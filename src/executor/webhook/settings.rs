@@ -1,0 +1,162 @@
+//! `action.config` of a webhook task: as it is written, with the secret in the clear, and as it is stored, with the
+//! secret sealed for its tenant. No answer shows either.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use serde_json::{Map, Value, json};
+use zeroize::Zeroizing;
+
+use crate::egress::Egress;
+use crate::executor::webhook::LONGEST_WAIT;
+use crate::id::Tenant;
+use crate::invalid::{Faults, did_you_mean, escape};
+use crate::notification::recipient::signing_keys;
+use crate::run::outcome::RunError;
+use crate::secret::Secret;
+use crate::task::Action;
+use crate::vault::{Context, Vault};
+
+const FIELDS: [&str; 6] = ["url", "secret", "secret_set", "timeout_seconds", "completion_timeout_seconds", "headers"];
+/// Where the sealed secret lies; what begins so is shown to nobody: see [`Action::public`].
+const SEALED: &str = "sealed_secret";
+/// Time limits of the POST, in seconds.
+const TIMEOUTS: std::ops::RangeInclusive<u64> = 1..=300;
+const DEFAULT_TIMEOUT: u64 = 30;
+const DEFAULT_COMPLETION: u64 = 3_600;
+const HEADERS: usize = 30;
+/// Headers that are written by the client, or by us.
+const OURS: [&str; 8] = [
+    "host",
+    "content-length",
+    "content-type",
+    "transfer-encoding",
+    "connection",
+    "idempotency-key",
+    "expect",
+    "cookie",
+];
+const SECRET_FORM: &str =
+    "`whsec_` and 24 to 64 random bytes in base64, as `echo whsec_$(openssl rand -base64 32)` prints";
+
+/// As it is stored.
+pub struct Settings {
+    pub url: String,
+    pub sealed_secret: String,
+    pub timeout: Duration,
+    pub completion_timeout: Duration,
+    pub headers: HeaderMap,
+}
+
+impl Settings {
+    pub fn stored(config: &Map<String, Value>) -> Result<Settings, RunError> {
+        let text = |key: &str| config.get(key).and_then(Value::as_str).map(str::to_owned);
+        let missing = |key: &str| RunError::fail("invalid_action", format!("action.config.{key} is missing"));
+        let seconds = |key: &str, usual| Duration::from_secs(config.get(key).and_then(Value::as_u64).unwrap_or(usual));
+        let mut faults = Faults::new();
+        let headers = headers(config.get("headers"), &mut faults);
+        Ok(Settings {
+            url: text("url").ok_or_else(|| missing("url"))?,
+            sealed_secret: text(SEALED).ok_or_else(|| missing("secret"))?,
+            timeout: seconds("timeout_seconds", DEFAULT_TIMEOUT),
+            completion_timeout: seconds("completion_timeout_seconds", DEFAULT_COMPLETION),
+            headers: faults.or(headers).map_err(|faults| RunError::fail("invalid_action", faults.to_string()))?,
+        })
+    }
+}
+
+/// Adds what is wrong with settings as they are written.
+pub fn check(config: &Map<String, Value>, egress: &Egress, faults: &mut Faults) {
+    for key in config.keys().filter(|key| !FIELDS.contains(&key.as_str())) {
+        let known: Vec<&str> = FIELDS.into_iter().filter(|field| *field != "secret_set").collect();
+        let hint = did_you_mean(key, known.iter().copied());
+        faults.add(place(key), format!("unknown key `{key}`{hint}; known: {}", known.join(", ")));
+    }
+    match config.get("url") {
+        Some(Value::String(url)) => {
+            if let Err(error) = egress.check(url) {
+                faults.add(place("url"), error.to_string());
+            }
+        }
+        Some(_) => faults.add(place("url"), "must be a text"),
+        None => faults.add(place("url"), "is missing: where your runtime takes runs"),
+    }
+    match config.get("secret") {
+        None | Some(Value::Null) => {}
+        Some(Value::String(secret)) => {
+            if let Err(why) = signing_keys(&Secret::new(secret.as_str())) {
+                faults.add(place("secret"), why);
+            }
+        }
+        Some(_) => faults.add(place("secret"), format!("expected {SECRET_FORM}")),
+    }
+    let mut number = |key: &str, range: std::ops::RangeInclusive<u64>| {
+        let written = config.get(key).filter(|value| !value.is_null());
+        if written.is_some_and(|value| value.as_u64().is_none_or(|number| !range.contains(&number))) {
+            let message = format!("must be a whole number from {} to {}", range.start(), range.end());
+            faults.add(place(key), message);
+        }
+    };
+    number("timeout_seconds", TIMEOUTS);
+    number("completion_timeout_seconds", 1..=LONGEST_WAIT.num_seconds().unsigned_abs());
+    headers(config.get("headers"), faults);
+}
+
+fn headers(written: Option<&Value>, faults: &mut Faults) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    let written = match written {
+        None | Some(Value::Null) => return headers,
+        Some(Value::Object(written)) if written.len() <= HEADERS => written,
+        Some(_) => {
+            faults.add(place("headers"), format!("must be an object of at most {HEADERS} headers"));
+            return headers;
+        }
+    };
+    for (key, value) in written {
+        let at = format!("{}/{}", place("headers"), escape(key));
+        let name = key.parse::<HeaderName>();
+        let value = value.as_str().and_then(|value| HeaderValue::from_str(value).ok());
+        match (name, value) {
+            (Ok(name), _) if OURS.contains(&name.as_str()) || name.as_str().starts_with("webhook-") => {
+                faults.add(at, "can't be set: Reveille writes this header itself");
+            }
+            (Ok(name), Some(value)) => {
+                headers.insert(name, value);
+            }
+            _ => faults.add(at, "is no header with a value it can carry"),
+        }
+    }
+    headers
+}
+
+/// Seals a secret that was written, or keeps the one that is stored.
+pub fn seal(vault: &Vault, tenant: &Tenant, action: &mut Action, before: Option<&Action>) -> Result<(), Faults> {
+    action.config.remove("secret_set");
+    let written = action.config.remove("secret").and_then(|secret| secret.as_str().map(Secret::new));
+    let sealed = match written {
+        Some(secret) => {
+            let refused = |_| Faults::one(place("secret"), "can't be sealed: the service's master key is not usable");
+            vault.seal(&context(tenant.as_str()), &secret).map_err(refused)?
+        }
+        None => {
+            let kept = before.and_then(|action| action.config.get(SEALED)).and_then(Value::as_str);
+            kept.ok_or_else(|| Faults::one(place("secret"), format!("is missing: {SECRET_FORM}")))?.to_owned()
+        }
+    };
+    action.config.insert(SEALED.into(), json!(sealed));
+    Ok(())
+}
+
+/// The signing keys behind a sealed secret.
+pub fn unsealed(vault: &Vault, tenant: &str, sealed: &str) -> Result<Vec<Zeroizing<Vec<u8>>>, String> {
+    let secret = vault.unseal(&context(tenant), sealed).map_err(|error| error.to_string())?;
+    signing_keys(&secret)
+}
+
+fn context(tenant: &str) -> Context<'_> {
+    Context { tenant, service: "task", account: "webhook", field: "secret" }
+}
+
+fn place(key: &str) -> String {
+    format!("/action/config/{}", escape(key))
+}

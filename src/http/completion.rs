@@ -1,0 +1,107 @@
+//! The end of a run that a foreign runtime executes, reported by it.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State as Held;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use uuid::Uuid;
+
+use crate::clock::pause;
+use crate::executor::webhook::Report;
+use crate::http::State;
+use crate::http::auth::Caller;
+use crate::http::body::{Body, answered};
+use crate::http::error::{ApiError, Problem};
+use crate::http::path::Id;
+use crate::http::runs::{RunView, missing};
+use crate::http::schema;
+use crate::id::Scope;
+use crate::notification::delivery::channels;
+use crate::notification::{Kind, NewDelivery};
+use crate::run::{Run, RunEvent, RunState};
+use crate::store::{Completion, StoreError};
+use crate::task::{Output, Task};
+use crate::token::Permission;
+
+/// A runtime may be faster than its own 202 is written down here: so long is that waited for.
+const PATIENCE: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Complete a run
+///
+/// For runs of the executor `webhook` that wait for completion. Takes the token that was in the request to the runtime
+/// (`data.completion.token`), or one with `runs:write`. The first report counts; a second one is a conflict.
+#[utoipa::path(post, path = "/v1/runs/{id}/complete", tag = "runs", security(("bearer" = ["runs:write"])),
+    params(("id" = Uuid, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
+    request_body = schema::Completion,
+    responses((status = 200, body = schema::Run),
+        (status = 409, body = Problem, content_type = "application/problem+json",
+            description = "It does not wait for completion, or not any more")))]
+pub async fn complete_run(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
+    caller.may(Permission::RunsWrite)?;
+    let id = id.of("run")?;
+    if let Some(replay) = body.replay(&state, &caller).await? {
+        return Ok(replay);
+    }
+    let report = Report::parse(&body.json()?)?;
+    let run = waiting(&state, &caller.scope, id).await.map_err(missing)?;
+    let task = match run.task_id {
+        None => None,
+        Some(task) => match state.store.get_task(&caller.scope, task).await {
+            Ok(task) => Some(task),
+            Err(StoreError::NotFound) => None,
+            Err(error) => return Err(error.into()),
+        },
+    };
+    let completion = completion(&state, &run, task.as_ref(), report).await?;
+    let now = state.clock.now();
+    let mut ended = run;
+    ended.state = RunState::WaitingForCompletion
+        .on(completion.event)
+        .map_err(|illegal| ApiError::Internal { log: illegal.to_string() })?;
+    ended.output.clone_from(&completion.output);
+    ended.error.clone_from(&completion.error);
+    ended.finished_at = Some(now);
+    let failed = ended.state == RunState::Failed;
+    let view = RunView::of(ended);
+    let once = body.once(&caller, StatusCode::OK, &view)?;
+    let answer = state.store.complete_run(&caller.scope, id, &completion, now, once.as_ref()).await.map_err(missing)?;
+    if let (true, Some(task)) = (failed, &task)
+        && let Some(limit) = task.spec.pause_after_failures
+        && let Err(error) = state.store.pause_if_failing(task.id, limit).await
+    {
+        tracing::warn!(task_id = %task.id, %error, "failures could not be counted");
+    }
+    answered(answer, |()| (StatusCode::OK, Json(view)).into_response())
+}
+
+/// The run, once it waits, or if it won't.
+async fn waiting(state: &State, scope: &Scope, id: Uuid) -> Result<Run, StoreError> {
+    let began = state.clock.elapsed();
+    loop {
+        let run = state.store.get_run(scope, id).await?;
+        if run.state != RunState::Running || state.clock.elapsed().saturating_sub(began) >= PATIENCE {
+            return Ok(run);
+        }
+        pause(LOOK).await;
+    }
+}
+
+async fn completion(state: &State, run: &Run, task: Option<&Task>, report: Report) -> Result<Completion, ApiError> {
+    let recipient = match state.store.get_recipient(&Scope::Every, &run.tenant_id).await {
+        Ok(stored) => Some(stored.recipient),
+        Err(StoreError::NotFound) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let output = task.map_or(Output::Nobody, |task| task.spec.output.clone());
+    let order = channels(&output, recipient.as_ref());
+    let (event, output, error, kind) = match report {
+        Report::Succeeded { output } => (RunEvent::Succeed, Some(output), None, Kind::Result),
+        Report::Failed { error } => (RunEvent::Fail, None, Some(error), Kind::Failure),
+    };
+    let deliveries = NewDelivery::of_run(&run.tenant_id, run.id, kind, order).into_iter().collect();
+    Ok(Completion { event, output, error, reason: None, deliveries })
+}

@@ -1,0 +1,125 @@
+//! Runs that wait for a foreign runtime: they are completed by it, or expire. Of two who end one, one wins; what has
+//! returned is recorded, with the messages that go out because of it.
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::id::Scope;
+use crate::notification::NewDelivery;
+use crate::run::outcome::RunFault;
+use crate::run::{Run, RunEvent, RunState};
+use crate::store::hot::Hot;
+use crate::store::idempotency::{Answer, Idempotency, once};
+use crate::store::text::{optional, optional_document};
+use crate::store::{Store, StoreError, Topic};
+use crate::task::Task;
+
+/// How a run ends that waited for a foreign runtime.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Completion {
+    /// `Succeed`, `Fail` or `Expire`.
+    pub event: RunEvent,
+    pub output: Option<String>,
+    pub error: Option<RunFault>,
+    /// Why it expired.
+    pub reason: Option<String>,
+    pub deliveries: Vec<NewDelivery>,
+}
+
+/// Puts a run among those that wait for a foreign runtime, until then at the latest.
+pub(super) const PARK: &str = "
+    insert into parked (run_id, task_id, tenant_id, why, wake_at)
+    select id, task_id, tenant_id, 'completion', $2 from runs where id = $1";
+
+impl Store {
+    /// Ends a run that waits for completion. One that does not wait (any more) is a conflict.
+    pub async fn complete_run(
+        &self,
+        scope: &Scope,
+        id: Uuid,
+        completion: &Completion,
+        now: DateTime<Utc>,
+        idempotency: Option<&Idempotency>,
+    ) -> Result<Answer<()>, StoreError> {
+        let next = RunState::WaitingForCompletion.on(completion.event);
+        let next = next.map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
+        on_write!(self.db, scope, |conn| {
+            once!(conn, idempotency, now);
+            // the parked row is the right to end it: who deletes it has won
+            let waited = sqlx::query(
+                "delete from parked where run_id = $1 and why = 'completion' and ($2 is null or tenant_id = $2)",
+            )
+            .bind(id)
+            .bind(scope.tenant())
+            .execute(&mut *conn)
+            .await?
+            .rows_affected();
+            if waited == 0 {
+                let state: Option<String> =
+                    sqlx::query_scalar("select state from runs where id = $1 and ($2 is null or tenant_id = $2)")
+                        .bind(id)
+                        .bind(scope.tenant())
+                        .fetch_optional(&mut *conn)
+                        .await?;
+                let state = state.ok_or(StoreError::NotFound)?;
+                return Err(StoreError::Conflict(format!("the run is {state}, it does not wait for completion")));
+            }
+            sqlx::query(
+                "update runs set state = $2, output = $3, error = $4, reason = $5, finished_at = $6
+                  where id = $1 and state = 'waiting_for_completion'",
+            )
+            .bind(id)
+            .bind(next.as_str())
+            .bind(optional(completion.output.as_deref()))
+            .bind(optional_document(completion.error.as_ref())?)
+            .bind(optional(completion.reason.as_deref()))
+            .bind(now)
+            .execute(&mut *conn)
+            .await?;
+            let deliveries: Vec<&NewDelivery> = completion.deliveries.iter().collect();
+            if !deliveries.is_empty() {
+                conn.post(&deliveries, now).await?;
+            }
+        });
+        if !completion.deliveries.is_empty() {
+            self.hint(Topic::Outbox);
+        }
+        Ok(Answer::Done(()))
+    }
+
+    /// Runs whose completion is overdue, with their tasks, the longest overdue first.
+    pub async fn overdue_completions(
+        &self,
+        now: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<Vec<(Run, Option<Task>)>, StoreError> {
+        let ids: Vec<Uuid> = on_read!(self.db, |conn| {
+            sqlx::query_scalar(
+                "select run_id from parked where wake_at <= $1 and why = 'completion' order by wake_at limit $2",
+            )
+            .bind(now)
+            .bind(limit)
+            .fetch_all(conn)
+            .await?
+        });
+        let mut runs = self.runs_by_id(&ids).await?;
+        let task_ids: Vec<Uuid> = runs.values().filter_map(|run| run.task_id).collect();
+        let tasks = self.tasks_by_id(&task_ids).await?;
+        let overdue = ids.iter().filter_map(|id| runs.remove(id));
+        Ok(overdue
+            .map(|run| {
+                let task = run.task_id.and_then(|id| tasks.get(&id).cloned());
+                (run, task)
+            })
+            .collect())
+    }
+
+    /// When the next completion is overdue, if any is waited for.
+    pub async fn next_overdue(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
+        Ok(on_read!(self.db, |conn| {
+            sqlx::query_scalar("select wake_at from parked where why = 'completion' order by wake_at limit 1")
+                .fetch_optional(conn)
+                .await?
+        }))
+    }
+}

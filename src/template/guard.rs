@@ -1,0 +1,186 @@
+//! What keeps a template cheap: its length, the statements and operators that it may have, what it may give.
+
+use std::io;
+
+use serde_json::Value;
+
+use crate::invalid::did_you_mean;
+use crate::template::insert::FILTERS;
+use crate::template::{TemplateError, TemplateFault};
+
+/// Longest template, in bytes.
+pub const TEMPLATE_BYTES: usize = 64 * 1024;
+/// Longest text or largest value that one gives, in bytes.
+pub const OUTPUT_BYTES: usize = 256 * 1024;
+/// Instructions of one rendering.
+pub const FUEL: u64 = 20_000;
+/// Places where texts or lists are put together inside of expressions: each may double what there is.
+const JOINTS: usize = 16;
+/// The statements that there are.
+const STATEMENTS: [&str; 6] = ["if", "elif", "else", "endif", "for", "endfor"];
+
+/// Whether anything is inserted.
+pub fn inserts(text: &str) -> bool {
+    ["{{", "{%", "{#"].iter().any(|opening| text.contains(opening))
+}
+
+/// Refuses what is too long, and what could cost without limit.
+pub fn before_parsing(text: &str) -> Result<(), TemplateFault> {
+    let fault = |why: String| Err(TemplateFault(why));
+    if text.len() > TEMPLATE_BYTES {
+        return fault(format!("a template has at most {TEMPLATE_BYTES} bytes, this one {}", text.len()));
+    }
+    let mut joints = 0;
+    for part in parts(text) {
+        if let Some(word) = part.statement
+            && !STATEMENTS.contains(&word)
+        {
+            let known = "`if`, `elif`, `else`, `endif`, `for`, `endfor`";
+            return fault(format!("there is no statement `{word}` in these templates; there are {known}"));
+        }
+        if part.code.contains('*') {
+            return fault("`*` can't be used in a template; compute in a `map` step".into());
+        }
+        if part.statement == Some("for") && part.code.contains("recursive") {
+            return fault("a recursive `for` can't be used in a template".into());
+        }
+        if let Some(unknown) = filters_of(part.code).find(|name| !FILTERS.contains(name)) {
+            let hint = did_you_mean(unknown, FILTERS);
+            return fault(format!("unknown filter `{unknown}`{hint}; there are {}", FILTERS.join(", ")));
+        }
+        joints += part.code.matches(['~', '+']).count();
+    }
+    match joints {
+        0..=JOINTS => Ok(()),
+        _ => fault(format!("at most {JOINTS} of `~` and `+` in one template; split it up")),
+    }
+}
+
+/// The names behind each `|` that stands in no text.
+fn filters_of(code: &str) -> impl Iterator<Item = &str> {
+    let mut quote = None;
+    let bars = code.char_indices().filter(move |(_, c)| {
+        match (quote, *c) {
+            (Some(open), c) if c == open => quote = None,
+            (None, '"' | '\'') => quote = Some(*c),
+            _ => {}
+        }
+        quote.is_none() && *c == '|'
+    });
+    bars.map(|(at, _)| {
+        let name = code[at + 1..].trim_start();
+        &name[..name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(name.len())]
+    })
+}
+
+/// One `{{ … }}` or `{% … %}`.
+struct Part<'a> {
+    code: &'a str,
+    /// The first word of a statement.
+    statement: Option<&'a str>,
+}
+
+/// The code of a template. What looks like a closing inside of a text ends the part too early and leaves the rest
+/// unseen, so a part goes on to the last closing before the next opening.
+fn parts(text: &str) -> Vec<Part<'_>> {
+    let mut parts = Vec::new();
+    for opening in ["{{", "{%"] {
+        for piece in text.split(opening).skip(1) {
+            let word = piece.trim_start_matches(['-', '+']).trim_start();
+            let end = word.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(word.len());
+            let closing = if opening == "{{" { "}}" } else { "%}" };
+            let code = &piece[..piece.rfind(closing).unwrap_or(piece.len())];
+            parts.push(Part { code, statement: (opening == "{%").then_some(&word[..end]) });
+        }
+    }
+    parts
+}
+
+/// Refuses a value that is larger than what one may give.
+pub fn affordable(value: &Value) -> Result<(), TemplateError> {
+    match serde_json::to_writer(&mut Bounded::default(), value) {
+        Ok(()) => Ok(()),
+        Err(_) => Err(too_long()),
+    }
+}
+
+pub fn too_long() -> TemplateError {
+    TemplateError::Failed(format!("the template gives more than {OUTPUT_BYTES} bytes"))
+}
+
+/// Takes at most [`OUTPUT_BYTES`].
+#[derive(Default)]
+pub struct Bounded {
+    bytes: Vec<u8>,
+    full: bool,
+}
+
+impl Bounded {
+    pub fn is_full(&self) -> bool {
+        self.full
+    }
+
+    pub fn text(self) -> Result<String, TemplateError> {
+        String::from_utf8(self.bytes).map_err(|_| TemplateError::Failed("the template gives no text".into()))
+    }
+}
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > OUTPUT_BYTES {
+            self.full = true;
+            return Err(io::Error::other("too long"));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::template::{Names, Templates, Values};
+
+    fn read(text: &str) -> Result<crate::template::Template, TemplateFault> {
+        Templates::default().read(text, Names { variables: &["event"], steps: &[] })
+    }
+
+    #[test]
+    fn what_could_cost_without_limit_is_refused() {
+        let refused = |text: &str, why: &str| {
+            let fault = read(text).unwrap_err();
+            assert!(fault.0.contains(why), "{text}: {fault}");
+        };
+        refused(&"x".repeat(TEMPLATE_BYTES + 1), "at most 65536 bytes");
+        refused("{{ 'a' * 100000000 }}", "`*`");
+        refused("{{ '}}' * 100000000 }}", "`*`");
+        refused("{% set a = event %}", "no statement `set`");
+        refused("{%- macro a() %}{% endmacro %}", "no statement `macro`");
+        refused("{{ event | lenght }}", "unknown filter `lenght`; did you mean `length`?");
+        assert!(read("{{ event ~ ' | x' | upper }}").is_ok());
+        refused("{% include 'x' %}", "no statement `include`");
+        refused("{% for a in event recursive %}{% endfor %}", "recursive");
+        refused(&format!("{{{{ {} }}}}", vec!["event"; 18].join(" ~ ")), "split it up");
+        assert!(read("2 * 3 + 4 ~ {{ event }}").is_ok(), "outside of expressions they are text");
+    }
+
+    #[test]
+    fn work_and_output_are_bounded() {
+        let mut values = Values::default();
+        values.set("event", &json!({ "long": "x".repeat(200_000), "list": vec![0; 500] }));
+        let failed = |text: &str| read(text).unwrap().value(&values).unwrap_err();
+        assert_eq!(failed("{{ event.long }}{{ event.long }}"), too_long());
+        assert_eq!(failed("{{ event.long ~ event.long }}"), too_long());
+        assert_eq!(failed("{{ event.long | replace('x', event.long) }}"), too_long());
+        assert_eq!(failed("{{ event.list | join(event.long) }}"), too_long());
+        let loops =
+            "{% for a in event.list %}{% for b in event.list %}{% if a > b %}.{% endif %}{% endfor %}{% endfor %}";
+        assert_eq!(failed(loops), TemplateError::Failed("the template takes too much work".into()));
+    }
+}

@@ -1,0 +1,164 @@
+//! Runs that wait for a foreign runtime: parked by their end, completed once, found when they are overdue.
+
+use chrono::TimeDelta;
+use reveille::id::Scope;
+use reveille::notification::{Kind, NewDelivery};
+use reveille::run::outcome::RunFault;
+use reveille::run::{RunEvent, RunState};
+use reveille::store::{Answer, Cancelled, Completion, DeliveryFilter, Finish, Idempotency, StartedRun, StoreError};
+use reveille::task::Task;
+use serde_json::json;
+
+use super::world::{World, end_of, only};
+
+on_both!(
+    a_parked_run_has_no_slot_and_no_lease_and_waits,
+    a_completion_is_recorded_once_with_its_deliveries,
+    a_failure_and_an_expiry_are_recorded_with_their_reasons,
+    what_does_not_wait_or_is_another_tenant_s_is_not_completed,
+    overdue_ones_are_found_the_longest_first,
+    of_two_who_end_one_one_wins,
+    a_repeated_request_is_answered_alike,
+);
+
+async fn waiting(world: &World, seconds: i64) -> (Task, StartedRun) {
+    let task = world.task(json!({ "interval": "1h" })).await;
+    let started = world.started(&task).await;
+    park(world, &started, seconds).await;
+    (task, started)
+}
+
+async fn park(world: &World, started: &StartedRun, seconds: i64) {
+    let park = Some(world.now() + TimeDelta::seconds(seconds));
+    let end = Finish { park, ran_ms: 1200, ..end_of(started, RunState::WaitingForCompletion) };
+    assert!(world.store.finish_runs(&[end]).await.unwrap().is_empty());
+}
+
+fn succeeded() -> Completion {
+    let output = Some("Booked.".into());
+    Completion { event: RunEvent::Succeed, output, error: None, reason: None, deliveries: vec![] }
+}
+
+async fn a_parked_run_has_no_slot_and_no_lease_and_waits(world: &World) {
+    let (task, started) = waiting(world, 60).await;
+    let run = world.get_run(started.run.id).await;
+    assert_eq!((run.state, run.finished_at, run.attempt), (RunState::WaitingForCompletion, None, 1));
+    assert_eq!(world.count("select count(*) from queue").await, 0);
+    assert_eq!(world.count("select count(*) from slots").await, 0);
+    assert_eq!(world.count("select count(*) from parked where why = 'completion'").await, 1);
+    assert_eq!(world.store.count_runs(&Scope::Every).await.unwrap(), [("parked".to_owned(), 1)]);
+    // its task's next run is not held up by it
+    let next = world.started(&task).await;
+    world.succeed(&next).await;
+    // nor is it taken for one that waits for its slot
+    world.pass(3600);
+    assert_eq!(world.store.wake_parked(world.now(), 10).await.unwrap(), 0);
+    assert_eq!(world.store.cancel_run(&Scope::Every, run.id, "no").await.unwrap(), Cancelled::Now);
+    assert_eq!(world.get_run(run.id).await.state, RunState::Cancelled);
+}
+
+async fn a_completion_is_recorded_once_with_its_deliveries(world: &World) {
+    let (_, started) = waiting(world, 60).await;
+    let id = started.run.id;
+    let told = NewDelivery::of_run("a", id, Kind::Result, vec!["email".into()]);
+    let completion = Completion { deliveries: told.into_iter().collect(), ..succeeded() };
+    world.pass(5);
+    let answer = world.store.complete_run(&only("a"), id, &completion, world.now(), None).await.unwrap();
+    assert_eq!(answer, Answer::Done(()));
+    let run = world.get_run(id).await;
+    assert_eq!(
+        (run.state, run.output.as_deref(), run.finished_at),
+        (RunState::Succeeded, Some("Booked."), Some(world.now()))
+    );
+    let filter = DeliveryFilter { limit: 10, ..DeliveryFilter::default() };
+    assert_eq!(world.store.list_deliveries(&Scope::Every, &filter).await.unwrap().len(), 1);
+    let again = world.store.complete_run(&only("a"), id, &completion, world.now(), None).await;
+    assert!(matches!(again, Err(StoreError::Conflict(why)) if why.contains("succeeded")));
+    assert_eq!(world.count("select count(*) from parked").await, 0);
+}
+
+async fn a_failure_and_an_expiry_are_recorded_with_their_reasons(world: &World) {
+    let fault = RunFault::new("no_table", "all are taken");
+    let failed = Completion { event: RunEvent::Fail, output: None, error: Some(fault.clone()), ..succeeded() };
+    let (_, started) = waiting(world, 60).await;
+    world.store.complete_run(&Scope::Every, started.run.id, &failed, world.now(), None).await.unwrap();
+    let run = world.get_run(started.run.id).await;
+    assert_eq!((run.state, run.error), (RunState::Failed, Some(fault)));
+    let reason = Some("completion_timeout".into());
+    let expired = Completion { event: RunEvent::Expire, output: None, reason: reason.clone(), ..succeeded() };
+    let (_, started) = waiting(world, 60).await;
+    world.store.complete_run(&Scope::Every, started.run.id, &expired, world.now(), None).await.unwrap();
+    let run = world.get_run(started.run.id).await;
+    assert_eq!((run.state, run.reason), (RunState::Expired, reason));
+}
+
+async fn what_does_not_wait_or_is_another_tenant_s_is_not_completed(world: &World) {
+    let (_, waits) = waiting(world, 60).await;
+    let other = world.store.complete_run(&only("b"), waits.run.id, &succeeded(), world.now(), None).await;
+    assert!(matches!(other, Err(StoreError::NotFound)), "{other:?}");
+    assert_eq!(world.get_run(waits.run.id).await.state, RunState::WaitingForCompletion);
+    let task = world.task(json!({ "interval": "1h" })).await;
+    let runs = world.started(&task).await;
+    let early = world.store.complete_run(&only("a"), runs.run.id, &succeeded(), world.now(), None).await;
+    assert!(matches!(early, Err(StoreError::Conflict(why)) if why.contains("running")));
+    let illegal = Completion { event: RunEvent::Skip, ..succeeded() };
+    let refused = world.store.complete_run(&only("a"), waits.run.id, &illegal, world.now(), None).await;
+    assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
+    world.succeed(&runs).await;
+    world.store.complete_run(&only("a"), waits.run.id, &succeeded(), world.now(), None).await.unwrap();
+}
+
+async fn overdue_ones_are_found_the_longest_first(world: &World) {
+    assert_eq!(world.store.next_overdue().await.unwrap(), None);
+    let (_, later) = waiting(world, 60).await;
+    let (task, sooner) = waiting(world, 30).await;
+    assert_eq!(world.store.next_overdue().await.unwrap(), Some(world.now() + TimeDelta::seconds(30)));
+    assert_eq!(world.store.overdue_completions(world.now() + TimeDelta::seconds(29), 10).await.unwrap(), []);
+    world.pass(60);
+    let overdue = world.store.overdue_completions(world.now(), 10).await.unwrap();
+    let ids: Vec<_> = overdue.iter().map(|(run, _)| run.id).collect();
+    assert_eq!(ids, [sooner.run.id, later.run.id]);
+    assert_eq!(overdue[0].1.as_ref().map(|task| task.id), Some(task.id));
+    assert_eq!(world.store.overdue_completions(world.now(), 1).await.unwrap().len(), 1);
+    for id in ids {
+        world.store.complete_run(&Scope::Every, id, &succeeded(), world.now(), None).await.unwrap();
+    }
+}
+
+async fn of_two_who_end_one_one_wins(world: &World) {
+    let other = world.other_instance().await;
+    for _ in 0..5 {
+        let (_, started) = waiting(world, 60).await;
+        let id = started.run.id;
+        let failed = Completion { event: RunEvent::Fail, output: None, ..succeeded() };
+        let (scope, won) = (only("a"), succeeded());
+        let (a, b, c) = tokio::join!(
+            world.store.complete_run(&scope, id, &won, world.now(), None),
+            other.complete_run(&scope, id, &failed, world.now(), None),
+            other.cancel_run(&scope, id, "no"),
+        );
+        let state = world.get_run(id).await.state;
+        assert_eq!([a.is_ok(), b.is_ok(), c.is_ok()].iter().filter(|done| **done).count(), 1);
+        let expected =
+            [(a.is_ok(), RunState::Succeeded), (b.is_ok(), RunState::Failed), (c.is_ok(), RunState::Cancelled)];
+        assert!(expected.contains(&(true, state)), "{state:?}");
+    }
+}
+
+async fn a_repeated_request_is_answered_alike(world: &World) {
+    let (_, started) = waiting(world, 60).await;
+    let once = Idempotency {
+        tenant: "a".into(),
+        key: "k".into(),
+        digest: vec![1],
+        status: 200,
+        body: json!({ "state": "succeeded" }),
+    };
+    let now = world.now();
+    let ask = || world.store.complete_run(&Scope::Every, started.run.id, &COMPLETION, now, Some(&once));
+    assert_eq!(ask().await.unwrap(), Answer::Done(()));
+    assert_eq!(ask().await.unwrap(), Answer::Replayed { status: 200, body: json!({ "state": "succeeded" }) });
+}
+
+static COMPLETION: Completion =
+    Completion { event: RunEvent::Succeed, output: None, error: None, reason: None, deliveries: vec![] };

@@ -1,0 +1,179 @@
+//! Every field in which a URL can be named × every spelling of the table: nothing is reached through any of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use reveille::channel::{ChannelError, webhook};
+use reveille::egress::Egress;
+use reveille::executor::Executor;
+use reveille::executor::pipeline::{Parts, Pipeline};
+use reveille::executor::webhook::Webhook;
+use reveille::id::Tenant;
+use reveille::invalid::Faults;
+use reveille::notification::{Addresses, WebhookAddress};
+use reveille::poll::{self, Sources};
+use reveille::run::outcome::RunError;
+use reveille::secret::Secret;
+use reveille::task::Action;
+use reveille::tool::{self, ToolContext, ToolError};
+use reveille::trigger::condition::Poll;
+use reveille::vault::{self, Vault, WithoutKeys};
+use serde_json::{Value, json};
+
+use super::spellings::all;
+use super::{Names, egress};
+use crate::agent::stage::{RUN, Stage};
+use crate::notifications::{deliver, recipient};
+use crate::pipelines::stage::job;
+
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+fn vault() -> Vault {
+    let key = Secret::new("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
+    Vault::open(&vault::Settings { master_keys: vec![key] }, WithoutKeys::Refuse).unwrap().0
+}
+
+/// The table, less what a field reads as no text at all.
+fn table() -> Vec<String> {
+    let table = all();
+    assert!(table.len() >= 200, "{}", table.len());
+    table
+}
+
+fn action(config: Value) -> Action {
+    Action { instruction: String::new(), config: config.as_object().cloned().unwrap() }
+}
+
+#[tokio::test]
+async fn the_tool_http_request_reaches_none_of_them() {
+    let tools = tool::Registry::new(tool::builtin::all(&egress(&[]))).unwrap();
+    let tool = &tools.find("http_request").unwrap().tool;
+    let stage = Stage::new(vec![], vec![]);
+    let context = ToolContext {
+        tenant: Tenant::new("ann").unwrap(),
+        run_id: RUN,
+        turn: 1,
+        call_id: "c".into(),
+        idempotency_key: "k".into(),
+        delegation_chain: vec![],
+        timezone: chrono_tz::Tz::UTC,
+        time_limit: Duration::from_secs(5),
+        host: stage.host.clone(),
+        clock: stage.clock.clone(),
+    };
+    for url in table() {
+        match tool.call(&context, json!({ "url": url })).await {
+            Err(ToolError::Tell { code, .. }) => {
+                assert!(["address_denied", "invalid_request"].contains(&code.as_str()), "{url:?}: {code}")
+            }
+            other => panic!("{url:?}: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_recipient_s_webhook_reaches_none_of_them() {
+    let channel = webhook::Webhook::new(&webhook::Settings::default(), egress(&[]), vault()).unwrap();
+    let sealed_secret = webhook::seal_secret(&vault(), "ann", &Secret::new(SECRET)).unwrap();
+    for url in table() {
+        let webhook = Some(WebhookAddress { url: url.clone(), sealed_secret: sealed_secret.clone() });
+        let answer = deliver(&channel, &recipient(Addresses { webhook, ..Addresses::default() })).await;
+        assert!(matches!(answer, Err(ChannelError::Rejected { .. })), "{url:?}: {answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_webhook_executor_takes_none_of_them_and_reaches_none() {
+    let executor = Webhook::new(egress(&[]), vault(), "http://127.0.0.1:7700");
+    let mut sealed = action(json!({ "url": "https://example.org", "secret": SECRET }));
+    executor.seal(&Tenant::new("ann").unwrap(), &mut sealed, None).unwrap();
+    let stage = Stage::new(vec![], vec![]);
+    for url in table() {
+        let mut faults = Faults::new();
+        executor.validate(&action(json!({ "url": url, "secret": SECRET })), &mut faults);
+        assert_eq!(
+            faults.0.iter().map(|fault| fault.pointer.as_str()).collect::<Vec<_>>(),
+            ["/action/config/url"],
+            "{url:?}"
+        );
+        // one that is stored all the same, by an older release or with other rules
+        let config = json!({ "url": url, "sealed_secret": sealed.config["sealed_secret"] });
+        match executor.execute(job(&stage, stage.store.clone(), config, None)).await {
+            Err(RunError::Fail { fault }) => {
+                assert!(["address_denied", "invalid_request"].contains(&fault.code.as_str()), "{url:?}: {fault:?}");
+            }
+            other => panic!("{url:?}: {other:?}"),
+        }
+    }
+}
+
+fn pipeline(egress: Egress, stage: &Stage) -> Pipeline {
+    Pipeline::new(Parts {
+        egress,
+        agent: stage.agent.clone(),
+        agents: vec![],
+        channels: vec![],
+        expressions: Default::default(),
+        templates: Default::default(),
+    })
+}
+
+#[tokio::test]
+async fn an_http_step_takes_none_of_them_written_or_inserted() {
+    let stage = Stage::new(vec![], vec![]);
+    let pipeline = pipeline(egress(&[]), &stage);
+    for url in table() {
+        for written in [url.clone(), format!("{url}{{{{ input.who }}}}"), format!("{url}/?q={{{{ input.who }}}}")] {
+            let mut faults = Faults::new();
+            let step = json!({ "name": "s", "http": { "url": written } });
+            pipeline.validate(&action(json!({ "steps": [step] })), &mut faults);
+            assert_eq!(
+                faults.0.iter().map(|fault| fault.pointer.as_str()).collect::<Vec<_>>(),
+                ["/action/config/steps/0/http/url"],
+                "{written:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_template_inserts_never_names_another_host() {
+    let stage = Stage::new(vec![], vec![]);
+    let names = Names::default().with("api.example.org", &[&["10.0.0.1"]]);
+    let pipeline = pipeline(Egress::with_resolver(&super::settings(&[]), names.clone()).unwrap(), &stage);
+    let config = json!({ "steps": [
+        { "name": "s", "http": { "url": "https://api.example.org/{{ input.url }}?q={{ input.url }}" } },
+    ] });
+    let table = table();
+    for url in &table {
+        let mut job = job(&stage, Arc::new(crate::agent::stage::Memory::default()), config.clone(), None);
+        job.run.input = Some(json!({ "url": url }));
+        match pipeline.execute(job).await {
+            // the name that was written leads inside, and is looked up as it was written
+            Err(RunError::Fail { fault }) => {
+                assert!(["address_denied", "template"].contains(&fault.code.as_str()), "{url:?}: {fault:?}")
+            }
+            other => panic!("{url:?}: {other:?}"),
+        }
+    }
+    let asked = names.asked();
+    assert!(asked.len() > 200 && asked.iter().all(|name| name == "api.example.org"), "{} names", asked.len());
+}
+
+#[tokio::test]
+async fn a_condition_polls_none_of_them() {
+    let egress = egress(&[]);
+    let tools = Arc::new(tool::Registry::new(tool::builtin::all(&egress)).unwrap());
+    let dir = crate::support::binary::TempDir::new();
+    let sources = Sources::new(&poll::Settings::default(), &egress, tools, dir.path()).unwrap();
+    for url in table() {
+        let poll: Poll = serde_json::from_value(json!({ "http": { "url": url } })).unwrap();
+        let mut faults = Faults::new();
+        sources.check(&Tenant::new("ann").unwrap(), &poll, "/trigger/poll", &mut faults);
+        assert_eq!(
+            faults.0.iter().map(|f| f.pointer.as_str()).collect::<Vec<_>>(),
+            ["/trigger/poll/http/url"],
+            "{url:?}"
+        );
+    }
+}

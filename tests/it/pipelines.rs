@@ -1,0 +1,9 @@
+//! Pipelines and runs of foreign runtimes: every kind of step, what a crash at each point leaves, what is refused when a
+//! task is saved, trials, and the life of a run that waits for completion.
+
+mod dry_run;
+mod ledger;
+mod refused;
+pub mod stage;
+mod steps;
+mod webhook;

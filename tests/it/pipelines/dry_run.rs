@@ -1,0 +1,118 @@
+//! Trials: what each step would do, with its effects off.
+
+use reveille::executor::pipeline::{DryRun, Sample};
+use reveille::id::Tenant;
+use serde_json::{Map, Value, json};
+use wiremock::matchers::method;
+use wiremock::{Mock, MockServer, ResponseTemplate};
+
+use super::stage::pipeline;
+use crate::agent::stage::Stage;
+
+fn object(value: Value) -> Map<String, Value> {
+    value.as_object().cloned().unwrap()
+}
+
+async fn tried(stage: &Stage, steps: Value, sample: Sample) -> DryRun {
+    let config = object(json!({ "steps": steps }));
+    let tenant = Tenant::new("ann").unwrap();
+    pipeline(stage).dry_run(&tenant, &config, sample, &stage.clock).await.unwrap_or_else(|faults| panic!("{faults}"))
+}
+
+fn sample() -> Sample {
+    Sample { event: json!({ "data": { "id": 7 } }), ..Sample::default() }
+}
+
+fn steps(url: &str) -> Value {
+    json!([
+        { "name": "read", "http": { "url": format!("{url}/{{{{ event.data.id }}}}") } },
+        { "name": "large", "filter": "steps.read.body.total > 100" },
+        { "name": "pay", "http": { "method": "POST", "url": url, "body": { "id": "{{ event.data.id }}" } } },
+        { "name": "keep", "store": { "name": "last", "value": "{{ event.data.id }}" } },
+        { "name": "last", "map": "state.last" },
+    ])
+}
+
+async fn server() -> MockServer {
+    let server = MockServer::start().await;
+    let order = ResponseTemplate::new(200).set_body_json(json!({ "total": 120 }));
+    Mock::given(method("GET")).respond_with(order).mount(&server).await;
+    server
+}
+
+#[tokio::test]
+async fn nothing_is_sent_and_every_request_is_shown() {
+    let (server, stage) = (server().await, Stage::new(vec![], vec![]));
+    let mocks = object(json!({ "read": { "status": 200, "body": { "total": 120 } } }));
+    let done = tried(&stage, steps(&server.uri()), Sample { mocks, ..sample() }).await;
+    let request = json!({
+        "method": "POST", "url": server.uri(), "headers": { "content-type": "application/json" }, "body": { "id": 7 },
+    });
+    assert_eq!(
+        done.steps,
+        [
+            json!({ "name": "read", "kind": "http", "mocked": true, "value": { "status": 200, "body": { "total": 120 } } }),
+            json!({ "name": "large", "kind": "filter", "value": true }),
+            json!({ "name": "pay", "kind": "http", "skipped": true, "request": request }),
+            json!({ "name": "keep", "kind": "store", "skipped": true, "request": { "name": "last", "value": 7 } }),
+            json!({ "name": "last", "kind": "map", "value": 7 }),
+        ]
+    );
+    assert_eq!((done.outcome.as_str(), done.output), ("succeeded", Some(json!(7))));
+    assert_eq!(server.received_requests().await.unwrap().len(), 0);
+    assert!(stage.host.asked.lock().unwrap().is_empty() && stage.store.messages().is_empty());
+}
+
+#[tokio::test]
+async fn live_reads_and_changes_nothing() {
+    let (server, stage) = (server().await, Stage::new(vec![], vec![]));
+    let done = tried(&stage, steps(&server.uri()), Sample { live: true, ..sample() }).await;
+    assert_eq!(done.steps[0]["value"]["body"], json!({ "total": 120 }));
+    assert_eq!(done.steps[2]["skipped"], json!(true));
+    let methods: Vec<String> =
+        server.received_requests().await.unwrap().iter().map(|request| request.method.to_string()).collect();
+    assert_eq!(methods, ["GET"]);
+}
+
+#[tokio::test]
+async fn what_is_not_known_is_said_and_a_filter_ends_the_trial() {
+    let (server, stage) = (server().await, Stage::new(vec![], vec![]));
+    let needs = json!([
+        { "name": "read", "http": { "url": server.uri() } },
+        { "name": "total", "map": "steps.read.body.total" },
+    ]);
+    let done = tried(&stage, needs, sample()).await;
+    assert_eq!((done.outcome.as_str(), done.output), ("unknown", None));
+    assert!(done.steps[1]["hint"].as_str().unwrap().contains("mocks"), "{:?}", done.steps);
+    let small =
+        tried(&stage, json!([{ "name": "f", "filter": "event.data.id > 7" }, { "name": "x", "map": "1" }]), sample());
+    let small = small.await;
+    assert_eq!((small.outcome.as_str(), small.steps.len()), ("filtered", 1));
+    let broken = tried(&stage, json!([{ "name": "m", "map": "event.data.nothing" }]), sample()).await;
+    assert_eq!((broken.outcome.as_str(), &broken.steps[0]["error"]["code"]), ("failed", &json!("missing")));
+}
+
+#[tokio::test]
+async fn items_are_shown_up_to_ten() {
+    let (server, stage) = (server().await, Stage::new(vec![], vec![]));
+    let post = json!({ "http": { "method": "POST", "url": format!("{}/{{{{ item }}}}", server.uri()) } });
+    let items = "[1,2,3,4,5,6,7,8,9,10,11,12]";
+    let done = tried(&stage, json!([{ "name": "all", "for_each": { "items": items, "do": post } }]), sample()).await;
+    let request = &done.steps[0]["request"];
+    assert_eq!((&request["items"], request["first"].as_array().unwrap().len()), (&json!(12), 10));
+    assert_eq!(request["first"][2]["url"], json!(format!("{}/3", server.uri())));
+}
+
+#[tokio::test]
+async fn faults_stand_below_config_and_mocks_name_steps() {
+    let stage = Stage::new(vec![], vec![]);
+    let tenant = Tenant::new("ann").unwrap();
+    let config = object(json!({ "steps": [{ "name": "a", "map": "1 +" }] }));
+    let faults = pipeline(&stage).dry_run(&tenant, &config, Sample::default(), &stage.clock).await.unwrap_err();
+    assert_eq!(faults.0[0].pointer, "/config/steps/0/map");
+    let config = object(json!({ "steps": [{ "name": "a", "map": "1" }] }));
+    let mocks = object(json!({ "b": 1 }));
+    let sample = Sample { mocks, ..Sample::default() };
+    let faults = pipeline(&stage).dry_run(&tenant, &config, sample, &stage.clock).await.unwrap_err();
+    assert_eq!(faults.0[0].pointer, "/mocks/b");
+}

@@ -1,0 +1,118 @@
+//! What is refused when a task is saved, each fault at its place, and what an agent can't give itself by making tasks.
+
+use reveille::approval::matrix::Category;
+use serde_json::{Value, json};
+
+use super::stage::faults;
+use crate::agent::stage::{Prop, Stage};
+
+fn stage() -> Stage {
+    let strict =
+        json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "additionalProperties": false });
+    let tools = vec![
+        Prop::echo("echo").with(|tool| tool.parameters = strict),
+        Prop::echo("send").with(|tool| tool.category = Category::SideEffect),
+    ];
+    Stage::new(vec![], tools)
+}
+
+/// The faults of one step among others, `place: part of the message`.
+fn of_step(step: Value) -> Vec<(String, String)> {
+    let steps = json!([{ "name": "before", "map": "1" }, step, { "name": "later", "map": "2" }]);
+    faults(&stage(), json!({ "steps": steps }))
+}
+
+#[test]
+fn every_fault_of_a_step_is_told_at_its_place() {
+    let http = |more: Value| {
+        let mut http = json!({ "url": "https://api.example.org/x" });
+        http.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({ "name": "s", "http": http })
+    };
+    let each = |inner: Value| json!({ "name": "s", "for_each": { "items": "events", "do": inner } });
+    for (step, place, why) in [
+        (json!({ "name": "s", "htpp": {} }), "/htpp", "did you mean `http`?"),
+        (json!({ "name": "s" }), "", "has no kind"),
+        (json!({ "name": "s", "map": "1", "filter": "true" }), "/map", "one kind"),
+        (json!({ "map": "1" }), "/name", "is missing"),
+        (json!({ "name": "1s", "map": "1" }), "/name", "not begin with a digit"),
+        (json!({ "name": "a b", "map": "1" }), "/name", "letters, digits"),
+        (json!({ "name": "before", "map": "1" }), "/name", "another step is named `before`"),
+        (json!({ "name": "s", "map": "1 +" }), "/map", "at character"),
+        (json!({ "name": "s", "map": "evnt.x" }), "/map", "did you mean `event`?"),
+        (json!({ "name": "s", "map": "steps.later" }), "/map", "no step `later` before this one"),
+        (json!({ "name": "s", "map": "steps.befroe" }), "/map", "did you mean `before`?"),
+        (json!({ "name": "s", "map": "item" }), "/map", "unknown name `item`"),
+        (json!({ "name": "s", "map": 7 }), "/map", "CEL"),
+        (json!({ "name": "s", "map": "1", "timeout_seconds": 0 }), "/timeout_seconds", "from 1 to 3600"),
+        (json!({ "name": "s", "map": "1", "retry": 11 }), "/retry", "from 0 to 10"),
+        (json!({ "name": "s", "map": "1", "retry": { "cuont": 1 } }), "/retry/cuont", "did you mean `count`?"),
+        (json!({ "name": "s", "map": "1", "on_error": "ignore" }), "/on_error", "fail, continue, stop"),
+        (http(json!({ "url": "{{ event.url }}" })), "/http/url", "whole address"),
+        (http(json!({ "url": "https://{{ event.host }}/x" })), "/http/url", "can't be inserted"),
+        (http(json!({ "url": "http://127.0.0.2/x" })), "/http/url", "not allowed"),
+        (http(json!({ "url": "ftp://api.example.org/x" })), "/http/url", "scheme"),
+        (http(json!({ "url": "https://api.example.org/{{ steps.later.id }}" })), "/http/url", "no step `later`"),
+        (http(json!({ "method": "FETCH" })), "/http/method", "GET, HEAD"),
+        (http(json!({ "body": {} })), "/http/body", "has no body"),
+        (http(json!({ "method": "POST", "body": { "a": ["{{ nothing }}"] } })), "/http/body/a/0", "unknown name"),
+        (http(json!({ "credential": "shop" })), "/http/credential", "can't be used in steps yet"),
+        (http(json!({ "headers": { "Host": "x" } })), "/http/headers/Host", "writes this header itself"),
+        (http(json!({ "headers": { "Idempotency-Key": "x" } })), "/http/headers/Idempotency-Key", "itself"),
+        (http(json!({ "headers": { "a b": "x" } })), "/http/headers/a b", "no name of a header"),
+        (http(json!({ "query": { "q": "{{ x }}" } })), "/http/query/q", "unknown name"),
+        (http(json!({ "bdoy": {} })), "/http/bdoy", "did you mean `body`?"),
+        (json!({ "name": "s", "tool": { "name": "ehco" } }), "/tool/name", "did you mean `echo`?"),
+        (json!({ "name": "s", "tool": { "name": "send" } }), "/tool/name", "needs a person's approval"),
+        (json!({ "name": "s", "tool": { "name": "echo", "arguments": { "n": "x" } } }), "/tool/arguments", "/n"),
+        (json!({ "name": "s", "notify": { "message": "x", "channel": "emial" } }), "/notify/channel", "`email`"),
+        (json!({ "name": "s", "notify": {} }), "/notify/message", "is missing"),
+        (json!({ "name": "s", "publish": { "source": "x" } }), "/publish/type", "is missing"),
+        (json!({ "name": "s", "store": { "name": "x" } }), "/store", "exactly one of"),
+        (json!({ "name": "s", "store": { "name": "x y", "value": 1 } }), "/store/name", "letters, digits"),
+        (json!({ "name": "s", "store": { "name": "x", "expression": "(" } }), "/store/expression", "at character"),
+        (json!({ "name": "s", "llm": { "prompt": "x", "model": "mian" } }), "/llm/model", "did you mean `main`?"),
+        (json!({ "name": "s", "llm": {} }), "/llm/prompt", "is missing"),
+        (json!({ "name": "s", "agent": { "name": "libarian", "instruction": "x" } }), "/agent/name", "`librarian`"),
+        (json!({ "name": "s", "agent": { "instruction": "x", "tools": ["ehco"] } }), "/agent/tools/0", "`echo`"),
+        (each(json!({ "for_each": {} })), "/for_each/do/for_each", "inside of another"),
+        (each(json!({ "llm": { "prompt": "x" } })), "/for_each/do/llm", "can't stand inside"),
+        (each(json!({ "map": "itme" })), "/for_each/do/map", "did you mean `item`?"),
+        (json!({ "name": "s", "for_each": { "do": { "map": "1" } } }), "/for_each/items", "is missing"),
+        (
+            json!({ "name": "s", "for_each": { "items": "[1]", "concurrency": 11, "do": { "map": "1" } } }),
+            "/for_each/concurrency",
+            "from 1 to 10",
+        ),
+    ] {
+        let told = of_step(step.clone());
+        let expected = format!("/action/config/steps/1{place}");
+        let fits = |(pointer, message): &(String, String)| *pointer == expected && message.contains(why);
+        assert!(told.iter().any(fits), "{step}\nexpected {expected}: {why}\ntold {told:#?}");
+    }
+}
+
+#[test]
+fn what_is_right_is_taken() {
+    let steps = json!([
+        { "name": "one", "http": { "url": "https://api.example.org/{{ event.data.id }}" }, "retry": 2, "timeout_seconds": 5 },
+        { "name": "two", "for_each": { "items": "steps.one.body.list", "do": { "tool": {
+            "name": "echo", "arguments": { "n": "{{ item }}" } }, "on_error": "continue" } }, "on_error": "stop" },
+        { "name": "three", "llm": { "prompt": "{{ steps.two | tojson }}" } },
+    ]);
+    assert_eq!(faults(&stage(), json!({ "steps": steps, "output": "{{ steps.three }}" })), []);
+}
+
+#[test]
+fn a_pipeline_has_steps_not_too_many_and_one_llm() {
+    let told = |config| faults(&stage(), config).into_iter().map(|(place, _)| place).collect::<Vec<_>>();
+    assert_eq!(told(json!({})), ["/action/config/steps"]);
+    assert_eq!(told(json!({ "steps": [] })), ["/action/config/steps"]);
+    let many: Vec<Value> = (0..51).map(|n| json!({ "name": format!("s{n}"), "map": "1" })).collect();
+    assert_eq!(told(json!({ "steps": many })), ["/action/config/steps"]);
+    let llm = |name: &str| json!({ "name": name, "llm": { "prompt": "x" } });
+    assert_eq!(told(json!({ "steps": [llm("a"), llm("b")] })), ["/action/config/steps/1/llm"]);
+    assert_eq!(told(json!({ "steps": [llm("a")], "outptu": 1 })), ["/action/config/outptu"]);
+    assert_eq!(told(json!({ "steps": [llm("a")], "output": "{{ steps.b }}" })), ["/action/config/output"]);
+    assert_eq!(told(json!({ "steps": ["x"] })), ["/action/config/steps/0"]);
+}

@@ -1,0 +1,209 @@
+//! A pipeline on the stage of the agent's tests: a model and tools that are puppets, a transcript in memory, a host that
+//! writes down what it is asked, and a real HTTP server for the other side.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures::future::BoxFuture;
+use reveille::agent::{AgentStore, AppendError, Configured};
+use reveille::egress::{self, Egress};
+use reveille::executor::pipeline::{Parts, Pipeline};
+use reveille::executor::{Executor, Job};
+use reveille::id::Tenant;
+use reveille::invalid::Faults;
+use reveille::run::cause::Cause;
+use reveille::run::outcome::{Outcome, RunError};
+use reveille::run::transcript::{Entry, Message, StepOutcome};
+use reveille::run::{Run, RunState, Usage};
+use reveille::task::{Action, Draft, Known, Task};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use crate::agent::stage::{Memory, RUN, Stage, start};
+
+pub const TASK: Uuid = Uuid::from_u128(77);
+
+pub fn egress() -> Egress {
+    let settings = egress::Settings { allow: vec!["127.0.0.1:*".into()], ..egress::Settings::default() };
+    Egress::new(&settings).unwrap()
+}
+
+pub fn pipeline(stage: &Stage) -> Pipeline {
+    let librarian = Configured {
+        name: "librarian".into(),
+        description: String::new(),
+        instruction: "You look things up.".into(),
+        tools: None,
+        model: None,
+        max_turns: Some(2),
+    };
+    Pipeline::new(Parts {
+        egress: egress(),
+        agent: stage.agent.clone(),
+        agents: vec![librarian],
+        channels: vec!["email".into()],
+        expressions: Default::default(),
+        templates: Default::default(),
+    })
+}
+
+/// What is wrong with these steps.
+pub fn faults(stage: &Stage, config: Value) -> Vec<(String, String)> {
+    let mut faults = Faults::new();
+    let action = Action { instruction: String::new(), config: config.as_object().cloned().unwrap_or_default() };
+    pipeline(stage).validate(&action, &mut faults);
+    faults.0.into_iter().map(|fault| (fault.pointer, fault.message)).collect()
+}
+
+pub fn event(data: Value) -> Cause {
+    let event = json!({
+        "specversion": "1.0", "id": "1", "source": "shop", "type": "order", "tenantid": "ann", "data": data,
+    });
+    Cause::Event { event, events: vec![] }
+}
+
+fn task(config: Value) -> Task {
+    let known = Known {
+        channels: vec![],
+        check: Arc::new(|_, _, _| {}),
+        poll: Arc::new(|_, _, _, _| {}),
+        seal: Arc::new(|_, _, _, _| Ok(())),
+    };
+    let fields = json!({
+        "name": "Orders", "executor": "pipeline", "action": { "config": config },
+        "trigger": { "type": "schedule", "interval": "1h" }, "metadata": { "team": "sales" },
+    });
+    let draft = Draft::parse(Tenant::new("ann").map_err(|why| panic!("{why}")), &fields, &known, start()).unwrap();
+    Task::new(TASK, draft, start()).unwrap().0
+}
+
+pub fn job(stage: &Stage, store: Arc<dyn AgentStore>, config: Value, cause: Option<Cause>) -> Job {
+    let run = Run {
+        id: RUN,
+        task_id: Some(TASK),
+        tenant_id: "ann".into(),
+        fire_key: "m:1".into(),
+        trigger_type: "schedule".into(),
+        scheduled_for: start(),
+        state: RunState::Running,
+        reason: None,
+        blocked_by: None,
+        attempt: 1,
+        crashes: 0,
+        infra_retries: 0,
+        missed: None,
+        retry_of: None,
+        event_ids: vec![],
+        cause,
+        input: Some(json!({ "who": "Ann" })),
+        created_at: start(),
+        started_at: Some(start()),
+        finished_at: None,
+        output: None,
+        error: None,
+        usage: Usage::default(),
+    };
+    Job {
+        run,
+        task: Some(task(config)),
+        timezone: chrono_tz::Europe::Berlin,
+        channel: None,
+        store,
+        host: stage.host.clone(),
+        stop: stage.stop.clone(),
+        sink: Arc::new(|_| {}),
+        clock: stage.clock.clone(),
+    }
+}
+
+/// One attempt.
+pub async fn run(stage: &Stage, config: Value, cause: Option<Cause>) -> Result<Outcome, RunError> {
+    pipeline(stage).execute(job(stage, stage.store.clone(), config, cause)).await
+}
+
+/// What a pipeline of one attempt answers.
+pub async fn answer(stage: &Stage, steps: Value, cause: Option<Cause>) -> String {
+    match run(stage, json!({ "steps": steps }), cause).await {
+        Ok(Outcome::Succeeded { output, .. }) => output,
+        other => panic!("no answer: {other:?}"),
+    }
+}
+
+pub fn failure(result: Result<Outcome, RunError>) -> String {
+    match result {
+        Err(RunError::Fail { fault }) => format!("fail {}", fault.code),
+        Err(RunError::Retry { fault, after }) => format!("retry {} {after:?}", fault.code),
+        other => panic!("no failure: {other:?}"),
+    }
+}
+
+/// The ledger, a line an entry: `order?` an intent, `order=…` a value, `order!code` a failure, `order~code` to be tried
+/// again; `[i]` behind the name of an item.
+pub fn ledger(store: &Memory) -> Vec<String> {
+    let line = |message| match message {
+        Message::Step { name, index, .. } => Some(format!("{name}{}?", of(index))),
+        Message::StepResult { name, index, outcome, .. } => Some(match outcome {
+            StepOutcome::Done { value } => format!("{name}{}={value}", of(index)),
+            StepOutcome::Failed { error } => format!("{name}{}!{}", of(index), error.code),
+            StepOutcome::Again { error } => format!("{name}{}~{}", of(index), error.code),
+        }),
+        _ => None,
+    };
+    store.messages().into_iter().filter_map(line).collect()
+}
+
+fn of(index: Option<u32>) -> String {
+    index.map_or(String::new(), |index| format!("[{index}]"))
+}
+
+/// When a worker dies, counted in appends to the transcript.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Death {
+    /// Before this append.
+    Before(usize),
+    /// After it: it is stored, and nobody hears of it.
+    After(usize),
+}
+
+/// A transcript whose writer dies at one append.
+pub struct Mortal {
+    pub kept: Arc<Memory>,
+    death: Death,
+    appends: AtomicUsize,
+    dead: watch::Sender<bool>,
+}
+
+impl Mortal {
+    pub fn new(kept: Arc<Memory>, death: Death) -> Arc<Mortal> {
+        Arc::new(Mortal { kept, death, appends: AtomicUsize::new(0), dead: watch::channel(false).0 })
+    }
+
+    /// The outcome, or `None` where the worker died before there was one.
+    pub async fn execute(self: &Arc<Mortal>, stage: &Stage, config: &Value) -> Option<Result<Outcome, RunError>> {
+        let mut dead = self.dead.subscribe();
+        tokio::select! {
+            result = async { pipeline(stage).execute(job(stage, self.clone(), config.clone(), None)).await } => Some(result),
+            _ = dead.wait_for(|dead| *dead) => None,
+        }
+    }
+}
+
+impl AgentStore for Mortal {
+    fn load(&self) -> BoxFuture<'_, Result<Vec<Entry>, AppendError>> {
+        self.kept.load()
+    }
+
+    fn append(&self, entries: Vec<Entry>) -> BoxFuture<'_, Result<(), AppendError>> {
+        let n = self.appends.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async move {
+            match self.death {
+                Death::Before(at) if at == n => {}
+                Death::After(at) if at == n => self.kept.append(entries).await?,
+                _ => return self.kept.append(entries).await,
+            }
+            self.dead.send_replace(true);
+            std::future::pending().await
+        })
+    }
+}

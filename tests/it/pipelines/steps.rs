@@ -1,0 +1,288 @@
+//! Every kind of step, and what a failure of one means for the run.
+
+use std::time::Duration;
+
+use reveille::run::Usage;
+use reveille::run::outcome::Outcome;
+use reveille::tool::{Failure, ToolError};
+use serde_json::{Value, json};
+use wiremock::matchers::{body_json, header, method, path, query_param};
+use wiremock::{Mock, MockServer, ResponseTemplate};
+
+use super::stage::{answer, event, failure, ledger, run};
+use crate::agent::stage::{Prop, RUN, Stage, says};
+
+fn stage() -> Stage {
+    Stage::new(vec![], vec![Prop::echo("echo")])
+}
+
+async fn answering(verb: &str, template: ResponseTemplate) -> MockServer {
+    let server = MockServer::start().await;
+    Mock::given(method(verb)).respond_with(template).mount(&server).await;
+    server
+}
+
+#[tokio::test]
+async fn the_pipeline_of_the_contract_runs_from_event_to_message() {
+    let server = MockServer::start().await;
+    Mock::given(method("GET"))
+        .and(path("/orders/7"))
+        .and(query_param("full", "a b&c"))
+        .and(header("x-who", "Ann"))
+        .respond_with(ResponseTemplate::new(200).set_body_json(json!({ "id": 7, "total": 120.5 })))
+        .expect(1)
+        .mount(&server)
+        .await;
+    let stage = stage();
+    let steps = json!([
+        { "name": "order", "timeout_seconds": 10, "retry": 2, "http": {
+            "url": format!("{}/orders/{{{{ event.data.id }}}}", server.uri()), "query": { "full": "{{ event.data.q }}" },
+            "headers": { "x-who": "{{ input.who }}" } } },
+        { "name": "large", "filter": "steps.order.body.total > 100.0" },
+        { "name": "text", "map": "'Order ' + string(steps.order.body.id)" },
+        { "name": "tell", "notify": { "channel": "email", "message": "{{ steps.text }} of {{ task.metadata.team }}" },
+          "on_error": "continue" },
+    ]);
+    answer(&stage, steps, Some(event(json!({ "id": 7, "q": "a b&c" })))).await;
+    let words = json!(["Order 7 of sales", "Order 7 of sales", "email", format!("step:{RUN}:tell:0")]);
+    assert_eq!(*stage.host.asked.lock().unwrap(), [json!({ "notify": words, "run": RUN, "tenant": "ann" })]);
+    assert_eq!(ledger(&stage.store).len(), 6, "an intent and a result where there is an effect, else a result");
+}
+
+#[tokio::test]
+async fn a_false_filter_ends_the_run_quietly() {
+    let stage = stage();
+    let steps = json!([
+        { "name": "small", "filter": "event.data.total < 100" },
+        { "name": "never", "notify": { "message": "no" } },
+    ]);
+    let ended = run(&stage, json!({ "steps": steps }), Some(event(json!({ "total": 120 })))).await;
+    assert_eq!(ended, Ok(Outcome::Quiet { reason: "filtered".into(), usage: Usage::default() }));
+    assert_eq!(*stage.host.asked.lock().unwrap(), Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn what_a_run_answers_is_its_output_or_the_last_value() {
+    let steps = json!([{ "name": "one", "map": "{'a': 1}" }, { "name": "two", "map": "2" }]);
+    assert_eq!(answer(&stage(), steps.clone(), None).await, "2");
+    let whole = run(&stage(), json!({ "steps": steps, "output": { "a": "{{ steps.one.a }}" } }), None).await;
+    assert_eq!(whole, Ok(Outcome::Succeeded { output: r#"{"a":1}"#.into(), usage: Usage::default() }));
+}
+
+#[tokio::test]
+async fn a_body_keeps_its_types_and_the_key_is_the_step_s_own() {
+    let server = MockServer::start().await;
+    Mock::given(method("POST"))
+        .and(body_json(json!({ "id": 7, "tags": ["a"], "note": "id 7" })))
+        .and(header("content-type", "application/json"))
+        .respond_with(ResponseTemplate::new(201).set_body_string("made"))
+        .mount(&server)
+        .await;
+    let stage = stage();
+    let body =
+        json!({ "id": "{{ event.data.id }}", "tags": "{{ event.data.tags }}", "note": "id {{ event.data.id }}" });
+    let post = json!({ "method": "POST", "url": server.uri(), "body": body });
+    let steps = json!([{ "name": "make", "http": post }, { "name": "again", "http": post }, { "name": "got", "map": "steps.make.body" }]);
+    assert_eq!(answer(&stage, steps, Some(event(json!({ "id": 7, "tags": ["a"] })))).await, "made");
+    let keys: Vec<String> = server
+        .received_requests()
+        .await
+        .unwrap()
+        .iter()
+        .map(|r| r.headers["idempotency-key"].to_str().unwrap().into())
+        .collect();
+    assert_eq!((keys.len(), keys[0].len()), (2, 64));
+    assert_ne!(keys[0], keys[1]);
+}
+
+#[tokio::test]
+async fn a_failure_that_may_pass_is_tried_again_in_the_run_and_then_by_the_run() {
+    let server = answering("GET", ResponseTemplate::new(500)).await;
+    let step = |more: Value| {
+        let mut step =
+            json!({ "name": "read", "http": { "url": server.uri() }, "retry": { "count": 2, "backoff_seconds": 0 } });
+        step.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({ "steps": [step, { "name": "after", "map": "steps.read.error.code" }] })
+    };
+    let failing = stage();
+    assert_eq!(failure(run(&failing, step(json!({})), None).await), "retry http_500 None");
+    assert_eq!(server.received_requests().await.unwrap().len(), 3);
+    let tries = ["read?", "read~http_500", "read?", "read~http_500", "read?", "read~http_500"];
+    assert_eq!(ledger(&failing.store), tries);
+    // the next attempt goes on at the step
+    server.reset().await;
+    Mock::given(method("GET")).respond_with(ResponseTemplate::new(200).set_body_string("ok")).mount(&server).await;
+    let output = run(&failing, json!({ "steps": [step(json!({}))["steps"][0]] }), None).await;
+    assert_eq!(failure(output), "fail pipeline_changed", "other steps can't go on with this ledger");
+
+    server.reset().await;
+    Mock::given(method("GET")).respond_with(ResponseTemplate::new(500)).mount(&server).await;
+    let continued = run(&stage(), step(json!({ "on_error": "continue" })), None).await;
+    assert!(matches!(continued, Ok(Outcome::Succeeded { output, .. }) if output == "http_500"));
+    let stopped = run(&stage(), step(json!({ "on_error": "stop" })), None).await;
+    assert!(matches!(stopped, Ok(Outcome::Quiet { reason, .. }) if reason == "stopped"));
+}
+
+#[tokio::test]
+async fn the_next_attempt_goes_on_at_the_step_that_failed() {
+    let server = MockServer::start().await;
+    Mock::given(method("PUT")).respond_with(ResponseTemplate::new(200)).expect(1).mount(&server).await;
+    Mock::given(method("GET")).respond_with(ResponseTemplate::new(503)).up_to_n_times(1).mount(&server).await;
+    Mock::given(method("GET")).respond_with(ResponseTemplate::new(200).set_body_string("ok")).mount(&server).await;
+    let config = json!({ "steps": [
+        { "name": "write", "http": { "method": "PUT", "url": server.uri() } },
+        { "name": "read", "http": { "url": server.uri() } },
+        { "name": "said", "map": "steps.read.body" },
+    ] });
+    let stage = stage();
+    assert_eq!(failure(run(&stage, config.clone(), None).await), "retry http_503 None");
+    let again = run(&stage, config, None).await;
+    assert!(matches!(again, Ok(Outcome::Succeeded { output, .. }) if output == "ok"));
+}
+
+#[tokio::test]
+async fn what_would_happen_twice_is_repeated_only_where_the_other_side_did_nothing() {
+    let post = |url: String| json!({ "steps": [{ "name": "pay", "http": { "method": "POST", "url": url }, "retry": { "count": 1, "backoff_seconds": 0 } }] });
+    for (template, sent, told) in [
+        (ResponseTemplate::new(500), 1, "fail http_500"),
+        (ResponseTemplate::new(503), 1, "fail http_503"),
+        (ResponseTemplate::new(503).insert_header("retry-after", "0"), 2, "retry http_503 None"),
+        (ResponseTemplate::new(429), 2, "retry http_429 None"),
+        (ResponseTemplate::new(429).insert_header("retry-after", "300"), 1, "retry http_429 Some(300s)"),
+        (ResponseTemplate::new(400), 1, "fail http_400"),
+        (ResponseTemplate::new(307).insert_header("location", "/elsewhere"), 1, "fail http_307"),
+    ] {
+        let server = answering("POST", template).await;
+        assert_eq!(failure(run(&stage(), post(server.uri()), None).await), told);
+        assert_eq!(server.received_requests().await.unwrap().len(), sent, "{told}");
+    }
+    let slow = answering("POST", ResponseTemplate::new(200).set_delay(Duration::from_secs(20))).await;
+    let mut config = post(slow.uri());
+    config["steps"][0]["timeout_seconds"] = json!(1);
+    assert_eq!(failure(run(&stage(), config, None).await), "fail outcome_unknown");
+    assert_eq!(slow.received_requests().await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_status_that_is_expected_is_no_failure_and_addresses_inside_are_denied() {
+    let server = answering("GET", ResponseTemplate::new(404)).await;
+    let step = json!([
+        { "name": "read", "http": { "url": server.uri(), "accept_status": [404] } },
+        { "name": "status", "map": "steps.read.status" },
+    ]);
+    assert_eq!(answer(&stage(), step, None).await, "404");
+    let away = ResponseTemplate::new(302).insert_header("location", "http://10.0.0.1/");
+    let inside = json!({ "steps": [{ "name": "read", "http": { "url": answering("GET", away).await.uri() } }] });
+    assert_eq!(failure(run(&stage(), inside, None).await), "fail address_denied");
+}
+
+#[tokio::test]
+async fn each_item_has_its_own_request_key_and_place() {
+    let server = MockServer::start().await;
+    Mock::given(path("/b")).respond_with(ResponseTemplate::new(404)).mount(&server).await;
+    Mock::given(method("POST")).respond_with(ResponseTemplate::new(200).set_body_string("ok")).mount(&server).await;
+    let each = |more: Value| {
+        let mut inner = json!({ "http": { "method": "POST", "url": format!("{}/{{{{ item }}}}", server.uri()) } });
+        inner.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({ "steps": [
+            { "name": "all", "for_each": { "items": "event.data.list", "concurrency": 2, "do": inner } },
+            { "name": "codes", "map": "steps.all.map(one, has(one.error) ? one.error.code : one.body)" },
+        ] })
+    };
+    let cause = || Some(event(json!({ "list": ["a", "b", "c"] })));
+    let going = stage();
+    let output = run(&going, each(json!({ "on_error": "continue" })), cause()).await;
+    assert!(matches!(output, Ok(Outcome::Succeeded { output, .. }) if output == r#"["ok","http_404","ok"]"#));
+    let keys: std::collections::HashSet<String> = server
+        .received_requests()
+        .await
+        .unwrap()
+        .iter()
+        .map(|r| r.headers["idempotency-key"].to_str().unwrap().into())
+        .collect();
+    assert_eq!(keys.len(), 3);
+
+    let failing = stage();
+    assert_eq!(failure(run(&failing, each(json!({})), cause()).await), "fail http_404");
+    let entries = ledger(&failing.store);
+    assert!(entries.contains(&"all[1]!http_404".to_owned()), "{entries:?}");
+    assert!(entries.iter().any(|entry| entry.starts_with("all[0]={")), "what had begun came to its end: {entries:?}");
+    assert!(!entries.iter().any(|entry| entry.starts_with("all[2]=")) || entries.contains(&"all[2]?".to_owned()));
+}
+
+#[tokio::test]
+async fn tools_are_called_and_their_json_has_parts() {
+    let tool = Prop::echo("echo");
+    let stage = Stage::new(
+        vec![],
+        vec![
+            tool,
+            Prop::new("broken", |_, _| async {
+                Err(ToolError::tell(Failure::NotFound, "no_such_thing", "it is not there"))
+            }),
+        ],
+    );
+    let steps = json!([
+        { "name": "call", "tool": { "name": "echo", "arguments": { "n": "{{ event.data.n }}" } } },
+        { "name": "n", "map": "steps.call.n + 1" },
+    ]);
+    assert_eq!(answer(&stage, steps, Some(event(json!({ "n": 41 })))).await, "42");
+    let fresh = Stage::new(
+        vec![],
+        vec![Prop::new("broken", |_, _| async {
+            Err(ToolError::tell(Failure::NotFound, "no_such_thing", "it is not there"))
+        })],
+    );
+    let broken = json!({ "steps": [{ "name": "call", "tool": { "name": "broken" } }] });
+    assert_eq!(failure(run(&fresh, broken, None).await), "fail no_such_thing");
+}
+
+#[tokio::test]
+async fn events_are_published_under_the_step_s_own_id_and_circles_end() {
+    let stage = stage();
+    let config = json!({ "steps": [{ "name": "tell", "publish": { "type": "order.large", "data": { "id": "{{ event.data.id }}" } } }] });
+    run(&stage, config.clone(), Some(event(json!({ "id": 7 })))).await.unwrap();
+    let published = json!({
+        "specversion": "1.0", "id": format!("{RUN}:tell"), "source": "reveille/pipeline", "type": "order.large",
+        "tenantid": "ann", "reveillehops": 1, "data": { "id": 7 },
+    });
+    assert_eq!(*stage.host.asked.lock().unwrap(), [json!({ "publish": published, "tenant": "ann" })]);
+    let mut circling = event(json!({ "id": 7 }));
+    if let reveille::run::cause::Cause::Event { event, .. } = &mut circling {
+        event["reveillehops"] = json!(16);
+    }
+    assert_eq!(failure(run(&self::stage(), config, Some(circling)).await), "fail circle");
+}
+
+#[tokio::test]
+async fn what_is_stored_is_there_for_later_steps_and_later_runs() {
+    let stage = stage();
+    stage.host.state.lock().unwrap().insert("seen".into(), json!(3));
+    stage.host.state.lock().unwrap().insert("old".into(), json!("x"));
+    let steps = json!([
+        { "name": "count", "store": { "name": "seen", "expression": "state.seen + 1" } },
+        { "name": "note", "store": { "name": "note", "value": { "who": "{{ input.who }}" } } },
+        { "name": "forget", "store": { "name": "old", "delete": true } },
+        { "name": "all", "map": "[state.seen, state.note.who, has(state.old)]" },
+    ]);
+    assert_eq!(answer(&stage, steps, None).await, r#"[4,"Ann",false]"#);
+    let kept = json!({ "seen": 4, "note": { "who": "Ann" } });
+    assert_eq!(json!(*stage.host.state.lock().unwrap()), kept);
+}
+
+#[tokio::test]
+async fn one_completion_and_an_agent_are_steps_and_what_they_use_is_counted() {
+    let stage = Stage::new(vec![says("a short text"), says("found it")], vec![]);
+    let config = json!({ "steps": [
+        { "name": "short", "llm": { "prompt": "Summarise: {{ input.who }}", "system": "Be brief." } },
+        { "name": "look", "agent": { "name": "librarian", "instruction": "Look for {{ steps.short }}" } },
+        { "name": "both", "map": "steps.short + '; ' + steps.look" },
+    ] });
+    let Ok(Outcome::Succeeded { output, usage }) = run(&stage, config, None).await else { panic!("no answer") };
+    assert_eq!((output.as_str(), usage.turns), ("a short text; found it", 2));
+    assert!(usage.input_tokens > 0 && usage.cost_micros > 0, "{usage:?}");
+    let requests = stage.model.requests.lock().unwrap();
+    assert!(format!("{:?}", requests[1].messages).contains("Look for a short text"));
+    assert!(format!("{:?}", requests[1].messages).contains("You look things up."));
+    assert_eq!(requests[1].messages.len(), 2, "the ledger is no part of the conversation");
+}
