@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::{cut, pause, signed};
+use crate::engine::Bell;
 use crate::engine::service::{Next, Service, TickError};
 use crate::expr::Language;
 use crate::id::{Scope, Tenant};
@@ -41,6 +42,8 @@ pub struct Watcher {
     work: Work,
     places: Arc<Semaphore>,
     under_way: TaskTracker,
+    /// Rung after each poll: its place is free, and the next one of its task may be the earliest there is.
+    done: Bell,
 }
 
 /// What each poll needs.
@@ -73,7 +76,12 @@ impl Watcher {
             fired: counted("condition_fires", "Fires of conditions that became runs"),
             skipped: counted("condition_fires_skipped", "Fires of conditions recorded as skipped"),
         };
-        Watcher { work, places: Arc::new(Semaphore::new(at_once.max(1))), under_way: TaskTracker::new() }
+        Watcher {
+            work,
+            places: Arc::new(Semaphore::new(at_once.max(1))),
+            under_way: TaskTracker::new(),
+            done: Bell::default(),
+        }
     }
 
     /// Waits for polls that are under way, but not for ever.
@@ -102,10 +110,11 @@ impl Service for Watcher {
         let full = claims.len() == free;
         for claim in claims {
             let place = Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed");
-            let work = self.work.clone();
+            let (work, done) = (self.work.clone(), Arc::clone(&self.done));
             self.under_way.spawn(async move {
                 work.watch(claim).await;
                 drop(place);
+                done.notify_one();
             });
         }
         if full {
@@ -119,13 +128,12 @@ impl Service for Watcher {
 
     fn hint(&self) -> BoxFuture<'static, ()> {
         let mut due = self.work.store.listen(Topic::Due);
-        let places = Arc::clone(&self.places);
+        let done = Arc::clone(&self.done);
         Box::pin(async move {
-            if places.available_permits() == 0 {
-                let _ = places.acquire().await;
-                return;
+            tokio::select! {
+                _ = due.changed() => {}
+                () = done.notified() => {}
             }
-            let _ = due.changed().await;
         })
     }
 }

@@ -2,6 +2,7 @@
 
 mod check;
 mod client;
+mod condition;
 mod demo;
 mod events;
 mod help;

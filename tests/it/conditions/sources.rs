@@ -129,7 +129,8 @@ async fn a_postgres_is_read_and_never_written() {
         looking.look(&sql("select set_config('search_path', 'nowhere', false) as s")).await.unwrap();
     }
     assert!(looking.look(&sql("select count(*) from orders")).await.is_ok());
-    assert_eq!(looking.look(&sql("select pg_sleep(60)")).await, Err("timeout: the query took too long".into()));
+    let endless = looking.look(&sql("select pg_sleep(60)")).await.unwrap_err();
+    assert!(endless.starts_with("timeout: "), "the server's limit or ours, whichever is first: {endless}");
     let many = looking.look(&sql("select generate_series(1, 1001) as n")).await.unwrap_err();
     assert!(many.starts_with("too_large: "), "{many}");
     let wrong = looking.look(&sql("select nothing from orders")).await.unwrap_err();

@@ -1,5 +1,6 @@
 //! What a watcher does about polls that fail: it never takes them for an answer, comes less often, tells the owner once.
 
+use reveille::engine::service::{Next, Service};
 use serde_json::{Value, json};
 use wiremock::ResponseTemplate;
 
@@ -10,6 +11,7 @@ on_both! {
     polls_that_fail_are_told_once_and_so_is_their_recovery
     a_failing_poll_is_never_false
     a_slow_host_does_not_hold_up_others
+    the_watcher_wakes_for_what_follows_from_a_poll
     a_condition_of_another_release_is_disabled_and_harms_no_other
 }
 
@@ -103,6 +105,21 @@ async fn a_slow_host_does_not_hold_up_others(mut world: World) {
     assert_eq!(slow.asked().await.len(), 2, "no more than two at once");
     instance.poll().await;
     instance.settle(0).await;
+    instance.finish(&world).await;
+}
+
+async fn the_watcher_wakes_for_what_follows_from_a_poll(mut world: World) {
+    let shop = Shop::open(&mut world).await;
+    shop.sells_at(600).await;
+    let instance = world.instance();
+    let task = instance.task(watching(&shop, json!({ "interval": "1s" }))).await;
+    world.advance(1.0);
+    // while the poll is under way nobody knows when the next one comes
+    let hint = instance.engine().watcher.hint();
+    instance.tick(&instance.engine().watcher).await.expect("a tick");
+    tokio::time::timeout(std::time::Duration::from_secs(30), hint).await.expect("it is told when the poll is recorded");
+    let next = instance.tick(&instance.engine().watcher).await.expect("a tick");
+    assert_eq!(next, Next::At(instance.stored(&task).await.next_fire_at.unwrap()));
     instance.finish(&world).await;
 }
 
