@@ -14,7 +14,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Agent, Configured};
-use crate::bus;
+use crate::bus::counted::Counted;
+use crate::bus::{self, Bus};
 use crate::channel::Channels;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -60,6 +61,7 @@ pub struct Built {
     pub store: Store,
     pub engine: Engine,
     pub http: http::State,
+    pub bus: Arc<dyn Bus>,
     /// The key file of the vault, if it was made now.
     pub key_file: Option<PathBuf>,
 }
@@ -131,6 +133,7 @@ pub async fn build(
     let executors = Registry::new(executors);
     let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
     let bus = bus::open(&config.bus, &store).map_err(|why| under("/bus")(Faults::one("/url", why)))?;
+    let bus: Arc<dyn Bus> = Arc::new(Counted::new(bus, &metrics));
     let known = known(&executors, &channels, &sources);
     let host = Arc::new(StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus)));
     let poller = Poller::new(sources, host.clone(), clock.clone());
@@ -156,16 +159,17 @@ pub async fn build(
         pipeline,
         tools: tools.definitions().cloned().collect(),
         known,
-        bus,
+        bus: Arc::clone(&bus),
         poller,
         hub,
         metrics,
         settings: config.server.clone(),
+        hooks: config.hooks.clone(),
         limits: Limits::default(),
         stopping: ending.announced,
         stop: ending.http,
     });
-    Ok(Built { store, engine, http, key_file })
+    Ok(Built { store, engine, http, bus, key_file })
 }
 
 impl App {
@@ -181,9 +185,10 @@ impl App {
             .with_context(|| format!("the service can't listen on {listen}\nhint: is another one running there?"))?;
         let address = listener.local_addr()?;
         let ending = Ending::default();
-        let Built { store, engine, http, key_file } =
+        let Built { store, engine, http, bus, key_file } =
             build(config, Clock::system(), extras, ending.clone(), waiting).await?;
         warn_of_role(&store).await?;
+        warn_of_bus(&*bus).await;
         let engine = engine.start().await?;
         let (limits, metrics) = (http.limits, http.metrics.clone());
         let http = tokio::spawn(server::serve(listener, http::router(http), limits, metrics, ending.http.clone()));
@@ -237,14 +242,22 @@ async fn warn_of_role(store: &Store) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What an event bus has accepted is as durable as its server is set up to be; without it the service works on.
+async fn warn_of_bus(bus: &dyn Bus) {
+    match bus.concerns().await {
+        Ok(concerns) => concerns.iter().for_each(|concern| tracing::warn!("{concern}")),
+        Err(error) => tracing::warn!(%error, "the event bus does not answer; it is asked again by itself"),
+    }
+}
+
 /// What drafts of tasks may name.
 fn known(executors: &Registry, channels: &Channels, sources: &Arc<Sources>) -> Known {
     let (executors, sealing, sources) = (executors.clone(), executors.clone(), Arc::clone(sources));
     Known {
         channels: channels.names().into_iter().map(str::to_owned).collect(),
         check: Arc::new(move |name, action, faults: &mut Faults| executors.validate(name, action, faults)),
-        seal: Arc::new(move |name, tenant, action, before| sealing.seal(name, tenant, action, before)),
         poll: Arc::new(move |tenant, poll, at, faults: &mut Faults| sources.check(tenant, poll, at, faults)),
+        seal: Arc::new(move |name, tenant, action, before| sealing.seal(name, tenant, action, before)),
     }
 }
 

@@ -4,8 +4,10 @@
 //! consumer dies in between; who consumes makes that harmless by its key. Order holds within a partition as long as no
 //! consumer dies. The bus never judges an event and never drops one that was not acknowledged or buried.
 
+pub mod counted;
 pub mod embedded;
 pub mod open;
+pub mod outbox;
 pub mod redis;
 pub mod settings;
 

@@ -3,13 +3,16 @@
 //! Client commands speak HTTP to a running service and know nothing of its insides; `serve`, `demo`, `migrate` and
 //! `check` work on this machine. Exit codes: 0 done, 1 refused or failed, 2 wrong usage (clap's own).
 
+mod bench;
 mod check;
 mod client;
 mod completions;
 mod condition;
+mod dead_letter;
 mod delivery;
 mod demo;
 mod draft;
+mod event;
 mod failure;
 mod migrate;
 mod notify;
@@ -73,6 +76,12 @@ enum Command {
     /// List, show, watch, cancel and retry runs
     #[command(subcommand)]
     Run(run::Command),
+    /// Publish events, and watch them come
+    #[command(subcommand)]
+    Event(Box<event::Command>),
+    /// List, show, replay and drop events that could not be handled
+    #[command(subcommand)]
+    DeadLetter(dead_letter::Command),
     /// List deliveries, and send one again
     #[command(subcommand)]
     Delivery(delivery::Command),
@@ -89,6 +98,8 @@ enum Command {
     Migrate(migrate::Args),
     /// Look at the configuration and what it names, and say what is wrong
     Check(check::Args),
+    /// Measure this machine against its own limits
+    Bench(bench::Args),
     /// Print the versions of Reveille and of what is compiled in
     Version(version::Args),
     /// Print a completion script for a shell
@@ -108,6 +119,7 @@ pub async fn run(cli: Cli, environment: &Environment) -> anyhow::Result<()> {
 
 async fn act(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     match command {
+        Command::Bench(args) => bench::run(args, screen).await,
         Command::Serve(args) => serve::run(args, environment, screen).await,
         Command::Demo(args) => demo::run(args, screen).await,
         Command::Task(command) => task::run(*command, environment, screen).await,
@@ -115,6 +127,8 @@ async fn act(command: Command, environment: &Environment, screen: &mut Screen) -
         Command::Condition(command) => condition::run(*command, environment, screen).await,
         Command::Pipeline(command) => pipeline::run(command, environment, screen).await,
         Command::Run(command) => run::run(command, environment, screen).await,
+        Command::Event(command) => event::run(*command, environment, screen).await,
+        Command::DeadLetter(command) => dead_letter::run(command, environment, screen).await,
         Command::Delivery(command) => delivery::run(command, environment, screen).await,
         Command::Recipient(command) => recipient::run(command, environment, screen).await,
         Command::Notify(command) => notify::run(command, environment, screen).await,

@@ -29,6 +29,7 @@ pub const REFERENCE: &str = include_str!("../config/reveille.toml");
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub server: http::Settings,
+    pub hooks: http::hooks::Settings,
     pub database: store::Settings,
     pub engine: engine::Settings,
     pub bus: bus::Settings,
@@ -83,6 +84,7 @@ impl Config {
     fn check(&self) -> Result<(), Faults> {
         let mut faults = Faults::new();
         self.server.check(&mut faults);
+        http::hooks::check(&self.hooks, &mut faults);
         self.bus.check(&mut faults);
         // a run is how an event that comes again is known: were it forgotten first, the event would run twice
         let runs_kept = std::time::Duration::from_secs(u64::from(self.engine.retention_days) * 24 * 3600);

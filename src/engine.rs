@@ -4,7 +4,7 @@
 //! [`service`] is the loop, [`scheduler`] fires, [`matcher`] and [`windows`] make runs of events, [`watcher`] polls,
 //! [`worker`] starts, [`execution`] is one run from start to end,
 //! [`finisher`] writes ends in batches, [`heartbeat`] keeps leases, [`rescuer`] picks up what dead workers left,
-//! [`notifier`] sends, [`housekeeping`] forgets.
+//! [`notifier`] sends, [`forwarder`] hands on events that were taken while the bus was away, [`housekeeping`] forgets.
 
 pub mod active;
 pub mod attempt;
@@ -12,6 +12,7 @@ pub mod ending;
 pub mod execution;
 mod expirer;
 pub mod finisher;
+pub mod forwarder;
 pub mod heartbeat;
 pub mod held;
 pub mod housekeeping;
@@ -39,6 +40,7 @@ use crate::engine::active::Active;
 use crate::engine::execution::Executions;
 use crate::engine::expirer::Expirer;
 use crate::engine::finisher::Finisher;
+use crate::engine::forwarder::Forwarder;
 use crate::engine::heartbeat::Heartbeat;
 use crate::engine::held::Held;
 use crate::engine::housekeeping::Housekeeping;
@@ -127,6 +129,7 @@ pub struct Engine {
     pub rescuer: Arc<Rescuer>,
     pub expirer: Arc<Expirer>,
     pub notifier: Arc<Notifier>,
+    pub forwarder: Arc<Forwarder>,
     pub housekeeping: Housekeeping,
     pub finisher: Finisher,
     active: Active,
@@ -190,6 +193,7 @@ impl Engine {
             rescuer: Arc::new(Rescuer::new(store.clone(), settings.lease())),
             expirer: Arc::new(Expirer::new(store.clone())),
             notifier: Arc::new(Notifier::new(store.clone(), channels)),
+            forwarder: Arc::new(Forwarder::new(Arc::clone(&bus), store.clock().clone())),
             housekeeping: Housekeeping::new(store.clone(), bus, &settings),
             finisher,
             active,
@@ -227,6 +231,7 @@ impl Engine {
         let keeping = vec![
             looped.spawn(Arc::clone(&self.heartbeat), stop_all.clone()),
             looped.spawn(Arc::clone(&self.notifier), stop_all.clone()),
+            looped.spawn(Arc::clone(&self.forwarder), stop_all.clone()),
             finisher,
         ];
         Ok(Running { engine: self, stop_claiming, stop_all, claiming, keeping, housekeeping })

@@ -2,6 +2,8 @@
 //!
 //! Pure data. Its identity is tenant + source + id; what has the same identity is the same event, however often it comes.
 
+pub mod short;
+
 use aws_lc_rs::digest::{Context, SHA256};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};

@@ -10,10 +10,13 @@ pub mod auth;
 pub mod body;
 pub mod completion;
 pub mod conditions;
+pub mod dead_letters;
 pub mod deliveries;
 pub mod error;
+pub mod events;
 pub mod guard;
 pub mod health;
+pub mod hooks;
 pub mod openapi;
 pub mod page;
 pub mod path;
@@ -132,6 +135,8 @@ pub struct Parts {
     pub hub: Hub,
     pub metrics: Metrics,
     pub settings: Settings,
+    /// Who may send webhooks.
+    pub hooks: hooks::Settings,
     pub limits: Limits,
     /// Cancelled when the service is asked to stop: `/readyz` says so, all else goes on while runs are finished.
     pub stopping: CancellationToken,
@@ -149,6 +154,8 @@ pub struct Shared {
     /// The hash of the configured admin token.
     pub admin_token: Option<TokenHash>,
     pub wrong_tokens: WrongTokens,
+    /// The configured webhooks, their keys made ready.
+    pub hooks: hooks::Hooks,
 }
 
 impl State {
@@ -158,7 +165,8 @@ impl State {
         let admin_token = parts.settings.admin_token.as_ref().filter(|_| usable);
         let admin_token = admin_token.map(|token| TokenHash::of(token.expose().trim()));
         let wrong_tokens = WrongTokens::new(parts.limits.wrong_tokens);
-        State(Arc::new(Shared { parts, admin_token, wrong_tokens }))
+        let hooks = hooks::Hooks::new(&parts.hooks);
+        State(Arc::new(Shared { parts, admin_token, wrong_tokens, hooks }))
     }
 }
 
@@ -219,6 +227,14 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(deliveries::list_deliveries))
         .routes(routes!(deliveries::get_delivery))
         .routes(routes!(deliveries::retry_delivery))
+        .routes(routes!(events::publish_events, events::list_events))
+        .routes(routes!(events::stream_events))
+        .routes(routes!(hooks::receive_hook))
+        .routes(routes!(dead_letters::list_dead_letters))
+        .routes(routes!(dead_letters::get_dead_letter, dead_letters::drop_dead_letter))
+        .routes(routes!(dead_letters::replay_dead_letter))
+        .routes(routes!(dead_letters::replay_dead_letters))
+        .routes(routes!(dead_letters::drop_dead_letters))
         .routes(routes!(recipients::get_recipient, recipients::put_recipient))
         .routes(routes!(recipients::test_recipient))
         .routes(routes!(tokens::create_token, tokens::list_tokens))

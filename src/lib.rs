@@ -33,6 +33,7 @@
 pub mod agent;
 pub mod app;
 pub mod approval;
+pub mod bench;
 pub mod bus;
 pub mod channel;
 pub mod cli;

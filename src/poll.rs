@@ -23,6 +23,7 @@ use crate::egress::Egress;
 use crate::id::Tenant;
 use crate::invalid::{Faults, did_you_mean};
 use crate::poll::gate::Gate;
+use crate::poll::redis::{Settings as RedisSettings, Source as RedisSource};
 use crate::poll::tool::{Host, Tools};
 use crate::trigger::condition::{Poll, PollFault, Seen, Validators};
 
@@ -44,7 +45,7 @@ pub struct Settings {
     /// Databases that `sql` polls may name.
     pub sql: BTreeMap<String, sql::Settings>,
     /// Servers that `redis` polls may name.
-    pub redis: BTreeMap<String, redis::Settings>,
+    pub redis: BTreeMap<String, RedisSettings>,
 }
 
 impl Default for Settings {
@@ -64,7 +65,7 @@ pub struct Sources {
     egress: Egress,
     tools: Tools,
     sql: BTreeMap<String, sql::Source>,
-    redis: BTreeMap<String, redis::Source>,
+    redis: BTreeMap<String, RedisSource>,
     gate: Arc<Gate>,
 }
 
@@ -122,7 +123,7 @@ impl Sources {
             }
         }
         for (name, source) in &settings.redis {
-            match redis::Source::new(source) {
+            match RedisSource::new(source) {
                 Ok(source) => drop(redis.insert(name.clone(), source)),
                 Err(why) => faults.add(format!("/poll/redis/{name}/url"), why),
             }
@@ -163,7 +164,7 @@ impl Sources {
         open_to(tenant, name, &self.sql, |source| &source.tenants)
     }
 
-    fn redis_source(&self, tenant: &Tenant, name: &str) -> Result<&redis::Source, String> {
+    fn redis_source(&self, tenant: &Tenant, name: &str) -> Result<&RedisSource, String> {
         open_to(tenant, name, &self.redis, |source| &source.tenants)
     }
 }

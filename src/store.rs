@@ -23,6 +23,7 @@ mod hot;
 mod idempotency;
 mod lease;
 mod matching;
+mod outbox;
 mod recipients;
 mod requests;
 mod rescue;
@@ -43,7 +44,7 @@ use crate::store::wake::Hints;
 
 pub use closing::{Held, Release};
 pub use completions::Completion;
-pub use conditions::{PollClaim, Recorded};
+pub use conditions::{PollClaim, RecordedPoll};
 pub use connect::{OpenError, ServerFacts, Settings};
 pub use dead_letters::{Burial, StoredDeadLetter, StoredDeadLetterFilter};
 pub use deliveries::DeliveryFilter;

@@ -51,12 +51,16 @@ pub enum Permission {
     DeliveriesWrite,
     TokensRead,
     TokensWrite,
+    EventsPublish,
+    EventsRead,
+    DeadLettersRead,
+    DeadLettersWrite,
     StatsRead,
     ApprovalsDecide,
 }
 
 impl Permission {
-    pub const ALL: [Permission; 13] = [
+    pub const ALL: [Permission; 17] = [
         Permission::All,
         Permission::TasksRead,
         Permission::TasksWrite,
@@ -68,6 +72,10 @@ impl Permission {
         Permission::DeliveriesWrite,
         Permission::TokensRead,
         Permission::TokensWrite,
+        Permission::EventsPublish,
+        Permission::EventsRead,
+        Permission::DeadLettersRead,
+        Permission::DeadLettersWrite,
         Permission::StatsRead,
         Permission::ApprovalsDecide,
     ];
@@ -86,6 +94,10 @@ impl Permission {
             Permission::DeliveriesWrite => "deliveries:write",
             Permission::TokensRead => "tokens:read",
             Permission::TokensWrite => "tokens:write",
+            Permission::EventsPublish => "events:publish",
+            Permission::EventsRead => "events:read",
+            Permission::DeadLettersRead => "dead_letters:read",
+            Permission::DeadLettersWrite => "dead_letters:write",
             Permission::StatsRead => "stats:read",
             Permission::ApprovalsDecide => "approvals:decide",
         }

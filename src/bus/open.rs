@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::bus::embedded::Embedded;
+use crate::bus::outbox::Outbox;
 use crate::bus::redis::Redis;
 use crate::bus::{Bus, Settings};
 use crate::store::Store;
@@ -15,5 +16,6 @@ pub fn open(settings: &Settings, store: &Store) -> Result<Arc<dyn Bus>, String> 
     if settings.is_embedded() {
         return Ok(Arc::new(Embedded::new(store.clone(), settings)));
     }
-    Ok(Arc::new(Redis::new(settings, store.clock())?))
+    let redis = Arc::new(Redis::new(settings, store.clock())?);
+    Ok(Arc::new(Outbox::new(redis, store.clone(), settings.outbox)))
 }

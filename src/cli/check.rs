@@ -11,7 +11,10 @@ use serde_json::json;
 use super::failure::Failure;
 use super::screen::{Screen, Tone};
 use super::setup::ConfigArgs;
+use crate::bus::Bus;
+use crate::bus::redis::Redis;
 use crate::channel::email::Email;
+use crate::clock::Clock;
 use crate::config::{Config, Environment, Loaded};
 use crate::egress::Egress;
 use crate::invalid::Faults;
@@ -108,8 +111,32 @@ async fn look(loaded: &Loaded) -> Vec<Finding> {
         Err(faults) => misconfigured("egress", loaded, faults),
     });
     findings.extend(model::all(loaded).await);
+    findings.extend(bus(config).await);
     findings.push(email(loaded).await);
     findings
+}
+
+async fn bus(config: &Config) -> Vec<Finding> {
+    let name = "event bus";
+    if config.bus.is_embedded() {
+        return vec![Finding::fine(name, "in the database")];
+    }
+    let shown = config.bus.url.shown();
+    let redis = match Redis::new(&config.bus, &Clock::system()) {
+        Ok(redis) => redis,
+        Err(why) => return vec![Finding::wrong(name, format!("bus.url: {why}"))],
+    };
+    match redis.concerns().await {
+        Ok(concerns) if concerns.is_empty() => {
+            vec![Finding::fine(name, format!("{shown} answers, keeps what it accepts, and evicts nothing"))]
+        }
+        Ok(concerns) => concerns.into_iter().map(|concern| Finding::odd(name, concern)).collect(),
+        Err(error) => {
+            vec![
+                Finding::wrong(name, error.to_string()).hint(format!("is Redis up at {shown}, and does it let us in?")),
+            ]
+        }
+    }
 }
 
 async fn email(loaded: &Loaded) -> Finding {

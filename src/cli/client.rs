@@ -105,7 +105,22 @@ impl Client {
 
     /// The events of an SSE stream, as they come.
     pub async fn stream(&self, path: &[&str]) -> anyhow::Result<BoxStream<'static, anyhow::Result<Sse>>> {
-        let request = self.request(Method::GET, path).header("accept", "text/event-stream").timeout(STREAM_TIMEOUT);
+        self.stream_after(path, &[], None).await
+    }
+
+    /// The same with a query, from behind the event that was seen last.
+    pub async fn stream_after(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        seen: Option<&str>,
+    ) -> anyhow::Result<BoxStream<'static, anyhow::Result<Sse>>> {
+        let request = self.request(Method::GET, path).query(query).header("accept", "text/event-stream");
+        let request = match seen {
+            Some(seen) => request.header("last-event-id", seen),
+            None => request,
+        };
+        let request = request.timeout(STREAM_TIMEOUT);
         let response = self.answer(request).await?;
         let bytes = response.bytes_stream().map_err(std::io::Error::other);
         Ok(SseStream::from_bytes_stream(bytes).map(|event| event.context("the stream broke off")).boxed())

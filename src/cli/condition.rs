@@ -29,14 +29,14 @@ pub struct TestArgs {
     /// Whose condition it is; needed with an admin token
     #[arg(long, value_name = "ID")]
     tenant: Option<String>,
-    #[command(flatten)]
-    condition: ConditionArgs,
     /// How often it would be polled
     #[arg(long, value_name = "LENGTH", default_value = "1m")]
     interval: String,
     /// What the poll before is to have seen, as JSON
     #[arg(long, value_name = "JSON", value_parser = json_value)]
     previous: Option<Value>,
+    #[command(flatten)]
+    condition: ConditionArgs,
     #[command(flatten)]
     service: ServiceArgs,
 }

@@ -24,7 +24,7 @@ use crate::metrics::Metrics;
 use crate::notification::delivery::dedupe;
 use crate::notification::{NewDelivery, wording};
 use crate::poll::{Ask, Missed, Poller};
-use crate::store::{PollClaim, Recorded, Store, StoreError, Topic};
+use crate::store::{PollClaim, RecordedPoll, Store, StoreError, Topic};
 use crate::trigger::Trigger;
 use crate::trigger::condition::{Condition, Notice, PollFault, Seen, Step};
 
@@ -34,8 +34,8 @@ pub const CLAIM: Duration = Duration::from_secs(45);
 const DRAIN: Duration = Duration::from_secs(5);
 /// The wait before a store that is away is asked again to record a poll.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// Polls that found no room are spread over as much more as they wait, and at least this.
-const SPREAD: Duration = Duration::from_secs(1);
+/// Polls that found no room come again up to this much later than they have to: other instances send theirs away, too.
+const SPREAD: Duration = Duration::from_millis(250);
 
 pub struct Watcher {
     work: Work,
@@ -171,7 +171,7 @@ impl Work {
         let polled = match self.poll(claim, &condition).await {
             Err(Missed::Busy(wait)) => {
                 self.busy.inc();
-                let spread = wait.max(SPREAD).mul_f64(fastrand::f64());
+                let spread = SPREAD.mul_f64(fastrand::f64());
                 return Outcome::Postpone { at: cut(self.store.clock().now() + signed(wait + spread)) };
             }
             Err(Missed::Fault(fault)) => Err(fault),
@@ -217,9 +217,9 @@ impl Work {
         };
         let now = self.store.clock().now();
         match self.store.record_poll(claim, step, next_at, notice.as_ref(), now).await? {
-            Recorded::Fired(_) => drop(self.fired.inc()),
-            Recorded::Skipped(_) => drop(self.skipped.inc()),
-            Recorded::Quiet | Recorded::Void => {}
+            RecordedPoll::Fired(_) => drop(self.fired.inc()),
+            RecordedPoll::Skipped(_) => drop(self.skipped.inc()),
+            RecordedPoll::Quiet | RecordedPoll::Void => {}
         }
         Ok(())
     }

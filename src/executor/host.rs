@@ -205,7 +205,6 @@ impl Host for StoreHost {
     fn publish_event<'a>(&'a self, tenant: &'a Tenant, event: Event) -> BoxFuture<'a, Result<Value, HostError>> {
         Box::pin(self.publish(tenant, event))
     }
-
     fn task_state<'a>(&'a self, tenant: &'a Tenant, task_id: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
         Box::pin(async move { self.store.task_state(tenant, task_id).await.map(Value::Object).map_err(told) })
     }

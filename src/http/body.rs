@@ -64,8 +64,18 @@ impl Body {
             let detail = "send the body as JSON, with `Content-Type: application/json`";
             return Err(ApiError::UnsupportedMediaType(detail.into()));
         }
+        self.parsed()
+    }
+
+    /// The body as JSON, whatever it is called.
+    pub fn parsed(&self) -> Result<Value, ApiError> {
         serde_json::from_slice(&self.bytes)
             .map_err(|error| ApiError::Malformed(format!("the body is not JSON: {error}")))
+    }
+
+    /// The body as it came.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// The body as JSON, or an empty object where there is none.

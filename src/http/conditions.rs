@@ -121,13 +121,12 @@ fn trial(question: &Question, subject: &Subject, value: Value, previous: Option<
             return Trial { value, parts, error, ..Trial::empty() };
         }
     };
-    let watched_before = previous.and_then(|previous| {
-        question.ask(previous, &Value::Null, subject, now).ok().and_then(|answers| answers.watched)
-    });
+    let watched_before = previous
+        .and_then(|previous| question.ask(previous, &Value::Null, subject, now).ok().map(|answers| answers.watched));
     Trial {
         verdict: question.expression.as_ref().map(|_| answers.holds),
         changed: match (question.fire, watched_before) {
-            (FireOn::OnChange, Some(before)) => Some(answers.watched != Some(before)),
+            (FireOn::OnChange, Some(before)) => Some(answers.watched != before),
             _ => None,
         },
         reset: answers.reset,

@@ -1,16 +1,22 @@
 //! Probes: whether the process lives, whether it can do its work, and what it has counted.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::State as Held;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
 use serde::Serialize;
+use tokio::time::timeout;
 
 use crate::http::State;
 
 /// The OpenMetrics text format.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// How long a probe waits for the event bus.
+const BUS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The process answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
@@ -25,6 +31,10 @@ pub struct Readiness {
     pub ready: bool,
     /// Whether the database answers.
     pub database: bool,
+    /// Whether the event bus answers. The service is ready without it: schedules go on, publishing answers 503.
+    pub bus: bool,
+    /// What is wrong with the way the server behind the event bus is set up.
+    pub concerns: Vec<String>,
     /// Services that have not done their work lately.
     pub late: Vec<LateService>,
     /// Set while the service is being stopped.
@@ -57,15 +67,19 @@ pub async fn get_readiness(Held(state): Held<State>) -> Response {
     let late = state.metrics.late_services(state.clock.now());
     let late: Vec<_> =
         late.into_iter().map(|late| LateService { service: late.service, last_success: late.last_success }).collect();
+    let concerns = timeout(BUS_PATIENCE, state.bus.concerns()).await.ok().and_then(Result::ok);
+    let (bus, concerns) = (concerns.is_some(), concerns.unwrap_or_default());
     let stopping = state.stopping.is_cancelled();
     let ready = database && late.is_empty() && !stopping;
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(Readiness { ready, database, late, stopping })).into_response()
+    (status, Json(Readiness { ready, database, bus, concerns, late, stopping })).into_response()
 }
 
 /// Metrics, for Prometheus
 #[utoipa::path(get, path = "/metrics", tag = "operations",
     responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
 pub async fn get_metrics(Held(state): Held<State>) -> Response {
+    // sets the gauges; while the bus is away they stay as they were
+    let _ = timeout(BUS_PATIENCE, state.bus.backlog()).await;
     ([(header::CONTENT_TYPE, OPEN_METRICS)], state.metrics.text()).into_response()
 }

@@ -96,7 +96,8 @@ impl Onward {
 
 const CURSOR: &str = "the next_cursor of an earlier answer";
 
-fn limit(query: &mut Query) -> usize {
+/// Reads `limit`.
+pub fn limit(query: &mut Query) -> usize {
     let limit = |text: &str| text.parse().ok().filter(|n| (1..=MOST).contains(n));
     query.read("limit", limit, "from 1 to 200").unwrap_or(LIMIT)
 }

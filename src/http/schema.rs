@@ -3,6 +3,7 @@
 //! Nothing is ever read into or written from these: the domain reads requests value by value, with every fault at its
 //! place. The tests of the API hold each answer against the shape that is promised for it.
 
+mod event;
 mod pipeline;
 mod recipient;
 mod run;
@@ -16,6 +17,7 @@ use utoipa::ToSchema;
 use crate::approval::matrix::{Category, Consequence};
 use crate::tool::ToolStatus;
 
+pub use event::{CloudEvent, DeadLetterChoice, NewEvent};
 pub use pipeline::{Completion, DryRunRequest};
 pub use recipient::{NewRecipient, Recipient};
 pub use run::{Entry, Run};

@@ -18,11 +18,23 @@ pub struct Gate {
     places: Mutex<HashMap<String, Place>>,
 }
 
-/// A host, by the generic cell rate algorithm (ITU-T I.371): when the next poll would come, were they all apart.
+/// A host, by the generic cell rate algorithm (ITU-T I.371).
 #[derive(Default)]
 struct Place {
+    /// When the next poll would come, were they all apart.
     arrival: Duration,
+    /// Until when others were told to wait: each is sent away for longer than the one before, so that they do not all
+    /// come back at once.
+    told: Duration,
     under_way: usize,
+}
+
+impl Place {
+    /// Sends one away until `earliest`, or until after those who were sent away before.
+    fn send_away(&mut self, earliest: Duration, apart: Duration, now: Duration) -> Duration {
+        self.told = earliest.max(self.told + apart);
+        self.told - now
+    }
 }
 
 /// Leave to poll, given back when dropped.
@@ -41,17 +53,17 @@ impl Gate {
     pub fn enter(gate: &Arc<Gate>, place: String, rated: bool, now: Duration) -> Result<Pass, Duration> {
         let mut places = gate.places.lock().expect("gate lock");
         if places.len() >= REMEMBERED {
-            places.retain(|_, place| place.under_way > 0 || place.arrival > now);
+            places.retain(|_, place| place.under_way > 0 || place.arrival.max(place.told) > now);
         }
         let there = places.entry(place.clone()).or_default();
         if there.under_way >= gate.at_once {
-            return Err(FULL);
+            return Err(there.send_away(now + FULL, gate.apart, now));
         }
         if rated {
             let arrival = there.arrival.max(now);
             let early = arrival.saturating_sub(now + gate.ahead);
             if !early.is_zero() {
-                return Err(early);
+                return Err(there.send_away(now + early, gate.apart, now));
             }
             there.arrival = arrival + gate.apart;
         }
@@ -85,6 +97,7 @@ mod tests {
             assert!(enter(&gate, "a", 0).is_ok());
         }
         assert_eq!(enter(&gate, "a", 0).err(), Some(Duration::from_millis(200)));
+        assert_eq!(enter(&gate, "a", 0).err(), Some(Duration::from_millis(400)), "and the next one after it");
         assert!(enter(&gate, "b", 0).is_ok());
         assert!(enter(&gate, "a", 200).is_ok());
         assert!(enter(&gate, "a", 200).is_err());
@@ -105,6 +118,7 @@ mod tests {
         let first = enter(&gate, "slow", 0);
         let _second = enter(&gate, "slow", 100);
         assert_eq!(enter(&gate, "slow", 200).err(), Some(FULL));
+        assert_eq!(enter(&gate, "slow", 200).err(), Some(FULL + Duration::from_millis(1)));
         assert!(enter(&gate, "quick", 200).is_ok());
         drop(first);
         assert!(enter(&gate, "slow", 300).is_ok());

@@ -41,7 +41,7 @@ pub struct PollClaim {
 
 /// What came of recording a poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Recorded {
+pub enum RecordedPoll {
     /// There was no fire.
     Quiet,
     /// A fire, to be run.
@@ -168,7 +168,7 @@ impl Store {
         next_at: Option<DateTime<Utc>>,
         notice: Option<&NewDelivery>,
         now: DateTime<Utc>,
-    ) -> Result<Recorded, StoreError> {
+    ) -> Result<RecordedPoll, StoreError> {
         let task_id = claim.subject.id;
         let run = step.fire.as_ref().map(|fire| claim.run(fire, now));
         let fires = run.as_ref().is_some_and(|run| run.state == RunState::Queued);
@@ -176,7 +176,7 @@ impl Store {
             let due: Option<(i64, i64)> =
                 sqlx::query_as(self.db.text(LOCK_DUE)).bind(task_id).fetch_optional(&mut *conn).await?;
             let Some((_, fired)) = due.filter(|(epoch, _)| *epoch == claim.epoch) else {
-                return Ok(Recorded::Void);
+                return Ok(RecordedPoll::Void);
             };
             let written = sqlx::query(WRITE_STATE)
                 .bind(task_id)
@@ -187,7 +187,7 @@ impl Store {
                 .execute(&mut *conn)
                 .await?;
             if written.rows_affected() == 0 {
-                return Ok(Recorded::Void);
+                return Ok(RecordedPoll::Void);
             }
             if let Some(run) = &run {
                 insert_run!(conn, *run);
@@ -230,9 +230,9 @@ impl Store {
             self.hint(Topic::Outbox);
         }
         Ok(match run {
-            None => Recorded::Quiet,
-            Some(run) if fires => Recorded::Fired(run.id),
-            Some(run) => Recorded::Skipped(run.id),
+            None => RecordedPoll::Quiet,
+            Some(run) if fires => RecordedPoll::Fired(run.id),
+            Some(run) => RecordedPoll::Skipped(run.id),
         })
     }
 

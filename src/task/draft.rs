@@ -50,12 +50,11 @@ const READ_ONLY: [&str; 9] =
 /// Adds what is wrong with an executor's name, or with an action that is meant for it.
 pub type ActionCheck = Arc<dyn Fn(&str, &Action, &mut Faults) + Send + Sync>;
 
+/// Adds what is wrong with what a tenant's condition polls; pointers begin with the one given.
+pub type PollCheck = Arc<dyn Fn(&Tenant, &Poll, &str, &mut Faults) + Send + Sync>;
 /// Seals what is secret in an action of this executor and tenant; the last is what is stored, where it is of the same
 /// executor.
 pub type ActionSeal = Arc<dyn Fn(&str, &Tenant, &mut Action, Option<&Action>) -> Result<(), Faults> + Send + Sync>;
-
-/// Adds what is wrong with what a tenant's condition polls; pointers begin with the one given.
-pub type PollCheck = Arc<dyn Fn(&Tenant, &Poll, &str, &mut Faults) + Send + Sync>;
 
 /// What a draft may name; filled from the registries.
 #[derive(Clone)]
@@ -64,10 +63,10 @@ pub struct Known {
     pub channels: Vec<String>,
     /// The executors, and what each asks of its action.
     pub check: ActionCheck,
-    /// How they make it ready to be stored.
-    pub seal: ActionSeal,
     /// What may be polled.
     pub poll: PollCheck,
+    /// How they make it ready to be stored.
+    pub seal: ActionSeal,
 }
 
 impl Draft {
@@ -365,8 +364,8 @@ mod tests {
         Known {
             channels: vec!["email".into()],
             check: Arc::new(|_, _, _| {}),
-            seal: Arc::new(|_, _, _, _| Ok(())),
             poll: Arc::new(|_, _, _, _| {}),
+            seal: Arc::new(|_, _, _, _| Ok(())),
         }
     }
 

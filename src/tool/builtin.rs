@@ -2,6 +2,7 @@
 
 mod http_request;
 mod notify;
+mod publish_event;
 mod tasks;
 mod time;
 
@@ -20,6 +21,7 @@ pub fn all(egress: &Egress) -> Vec<Arc<dyn Tool>> {
         Arc::new(time::CurrentTime::new()),
         Arc::new(http_request::HttpRequest::new(egress.clone())),
         Arc::new(notify::SendNotification::new()),
+        Arc::new(publish_event::PublishEvent::new()),
         Arc::new(tasks::CreateTask::new()),
         Arc::new(tasks::ListTasks::new()),
         Arc::new(tasks::PauseTask::new()),

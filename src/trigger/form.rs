@@ -350,8 +350,8 @@ mod tests {
                     "unknown trigger type `schedul`; supported: `schedule`, `event`, `condition`; did you mean `schedule`?",
                 ),
             ),
-            (json!({"cron": "@daily"}), place("/type", "is missing; supported: `schedule`")),
-            (json!({"type": 5}), place("/type", "must be a text, one of `schedule`")),
+            (json!({"cron": "@daily"}), place("/type", "is missing; supported: `schedule`, `event`, `condition`")),
+            (json!({"type": 5}), place("/type", "must be a text, one of `schedule`, `event`, `condition`")),
             (
                 json!({"type": "schedule", "cron": "@daily", "interval": "5m"}),
                 place(

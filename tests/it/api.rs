@@ -1,6 +1,10 @@
 //! The HTTP face: what it answers, to whom, and what it bears.
 
+mod conditions;
+mod dead_letters;
 mod deliveries;
+mod events;
+mod hooks;
 mod limits;
 mod matrix;
 mod problems;

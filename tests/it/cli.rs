@@ -3,6 +3,7 @@
 mod check;
 mod client;
 mod demo;
+mod events;
 mod help;
 mod schedule;
 mod serve;

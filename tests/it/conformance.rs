@@ -23,6 +23,7 @@ macro_rules! on_both {
 }
 
 mod completions;
+mod conditions;
 mod connect;
 mod coverage;
 mod deliveries;
@@ -31,6 +32,7 @@ mod fires;
 mod idempotency;
 mod lease;
 mod matching;
+mod outbox;
 mod races;
 mod recipients;
 mod rescue;

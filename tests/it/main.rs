@@ -4,6 +4,7 @@ mod agent;
 mod api;
 mod bus;
 mod cli;
+mod conditions;
 mod conformance;
 mod egress;
 mod engine;

@@ -203,8 +203,8 @@ async fn create_tasks(store: &Store, at: DateTime<Utc>) {
     let known = reveille::task::Known {
         channels: vec![],
         check: std::sync::Arc::new(|_, _, _| {}),
-        seal: std::sync::Arc::new(|_, _, _, _| Ok(())),
         poll: std::sync::Arc::new(|_, _, _, _| {}),
+        seal: std::sync::Arc::new(|_, _, _, _| Ok(())),
     };
     let body = json!({
         "name": "at once", "trigger": { "type": "schedule", "at": at.to_rfc3339() },

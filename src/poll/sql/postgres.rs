@@ -28,7 +28,7 @@ pub async fn rows(pool: &PgPool, query: &str, time_limit: Duration) -> Result<Ro
     let limit = format!("set local statement_timeout = {}", time_limit.as_millis().max(1));
     (&mut *transaction).execute(AssertSqlSafe(limit)).await.map_err(failed)?;
     // a line break ends a comment at the end of the query; one row more than allowed tells that there are too many
-    let wrapped = format!("select to_jsonb(polled) from (\n{}\n) polled limit {}", bare(query), ROWS + 1);
+    let wrapped = format!("select to_jsonb(polled) from (\n{}\n) polled limit {}", query, ROWS + 1);
     let mut rows = Rows::default();
     {
         // prepared, so that the server takes one statement and no second one
@@ -41,9 +41,4 @@ pub async fn rows(pool: &PgPool, query: &str, time_limit: Duration) -> Result<Ro
     }
     transaction.rollback().await.map_err(failed)?;
     Ok(rows)
-}
-
-/// Without the semicolon at its end: [`super::statement`] has seen that nothing follows it.
-fn bare(query: &str) -> &str {
-    query.trim_end().trim_end_matches(';')
 }

@@ -10,14 +10,15 @@ pub enum Dialect {
 /// What a query may begin with. `with` may hold a writing statement: that is what read-only transactions are for.
 const BEGINNINGS: [&str; 3] = ["select", "with", "values"];
 
-/// Refuses what is more than one statement, what is no query, and what does not end.
-pub fn check(query: &str, dialect: Dialect) -> Result<(), String> {
+/// The query without the semicolon at its end, and what may be behind that. Refuses what is more than one statement,
+/// what is no query, and what does not end.
+pub fn check(query: &str, dialect: Dialect) -> Result<&str, String> {
     let mut rest = query;
-    let (mut first, mut depth, mut ended) = (None, 0_usize, false);
+    let (mut first, mut depth, mut end) = (None, 0_usize, None);
     while let Some(piece) = next(&mut rest, dialect)? {
         match piece {
-            Piece::Semicolon if depth == 0 => ended = true,
-            _ if ended => return Err("must be one statement; there is something behind the semicolon".into()),
+            Piece::Semicolon if depth == 0 && end.is_none() => end = Some(query.len() - rest.len() - 1),
+            _ if end.is_some() => return Err("must be one statement; there is something behind the semicolon".into()),
             Piece::Semicolon => return Err("has a semicolon within brackets".into()),
             Piece::Open => depth += 1,
             Piece::Close => depth = depth.checked_sub(1).ok_or("has a `)` too many")?,
@@ -30,7 +31,7 @@ pub fn check(query: &str, dialect: Dialect) -> Result<(), String> {
     match first {
         None => Err("must not be empty".into()),
         Some(Piece::Word(word)) if BEGINNINGS.iter().any(|beginning| word.eq_ignore_ascii_case(beginning)) => {
-            if depth == 0 { Ok(()) } else { Err("lacks a `)`".into()) }
+            if depth == 0 { Ok(&query[..end.unwrap_or(query.len())]) } else { Err("lacks a `)`".into()) }
         }
         Some(_) => Err("must be a query: it begins with `select`, `with` or `values`".into()),
     }
@@ -162,13 +163,13 @@ mod tests {
             "select 'it''s; fine'",
         ] {
             for dialect in [Dialect::Postgres, Dialect::Sqlite] {
-                assert_eq!(check(query, dialect), Ok(()), "{query}");
+                assert!(check(query, dialect).is_ok(), "{query}");
             }
         }
         for query in ["select $$;$$", "select $a$ ; $$ ; $a$, $1", r"select E'\';', 1", "select /* a /* ; */ ; */ 1"] {
-            assert_eq!(check(query, Dialect::Postgres), Ok(()), "{query}");
+            assert_eq!(check(query, Dialect::Postgres), Ok(query), "{query}");
         }
-        assert_eq!(check("select [;], `;` from t", Dialect::Sqlite), Ok(()));
+        assert_eq!(check("select [;], `;` from t; -- ;", Dialect::Sqlite), Ok("select [;], `;` from t"));
     }
 
     #[test]

@@ -41,8 +41,8 @@ pub struct Question {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answers {
     pub holds: bool,
-    /// With `on_change`.
-    pub watched: Option<Value>,
+    /// With `on_change`; else null.
+    pub watched: Value,
     /// With `reset`.
     pub reset: Option<bool>,
 }
@@ -92,11 +92,11 @@ impl Question {
     ) -> Result<Answers, ExpressionError> {
         let variables = variables(value, previous, subject, now);
         let watched = match self.fire {
-            FireOn::OnChange => Some(match self.watch.value(&variables) {
+            FireOn::OnChange => match self.watch.value(&variables) {
                 Err(ExpressionError::Missing(_)) => Value::Null,
                 read => read?,
-            }),
-            _ => None,
+            },
+            _ => Value::Null,
         };
         Ok(Answers {
             holds: self.expression.as_ref().map_or(Ok(true), |expression| expression.holds(&variables))?,

@@ -30,8 +30,8 @@ pub struct ConditionState {
     pub previous: Value,
     #[serde(default)]
     pub validators: Validators,
-    /// What `watch` was at the last good poll.
-    pub watched: Option<Value>,
+    /// What `watch` was at the last good poll, with `on_change`.
+    pub watched: Value,
     /// The last poll, and the last good one.
     pub last_poll_at: Option<DateTime<Utc>>,
     pub last_good_at: Option<DateTime<Utc>>,
@@ -129,7 +129,7 @@ impl Default for ConditionState {
             value: Value::Null,
             previous: Value::Null,
             validators: Validators::default(),
-            watched: None,
+            watched: Value::Null,
             last_poll_at: None,
             last_good_at: None,
             held_ms: 0,

@@ -61,7 +61,7 @@ impl ConditionState {
         let fires = match question.fire {
             FireOn::OnTrue => ripe && !self.spent,
             FireOn::EveryTime => ripe,
-            FireOn::OnChange => answers.holds && self.watched.is_some() && self.watched != answers.watched,
+            FireOn::OnChange => answers.holds && self.last_good_at.is_some() && self.watched != answers.watched,
         };
         let fire = fires.then(|| self.fire(question, &value, now));
         let runs = fire.as_ref().is_some_and(|fire| fire.skipped.is_none());

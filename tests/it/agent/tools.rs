@@ -67,6 +67,26 @@ async fn the_tools_for_tasks_act_for_the_run_s_tenant_and_nobody_else() {
 }
 
 #[tokio::test]
+async fn an_event_of_an_agent_says_so_and_is_the_same_when_its_call_is_repeated() {
+    let stage = stage(
+        vec![call("c1", "publish_event", json!({ "type": "report.ready", "data": { "n": 1 }, "subject": "June" }))],
+        egress::Settings::default(),
+    );
+    stage.answer("go").await;
+    let asked = stage.host.asked.lock().unwrap().clone();
+    let id = reveille::tool::ToolContext::key_of(RUN, 1, "c1");
+    let time = asked[0]["publish"]["time"].clone();
+    let event = json!({
+        "specversion": "1.0", "tenantid": "ann", "source": "agent", "id": id, "type": "report.ready", "subject": "June",
+        "data": { "n": 1 }, "time": time,
+    });
+    assert_eq!(asked, [json!({ "publish": event, "tenant": "ann" })]);
+    let forged = json!({ "type": "payment.failed", "source": "stripe" });
+    let (text, is_error) = result("publish_event", forged).await;
+    assert!(is_error && text.contains("'source' was unexpected"), "{text}");
+}
+
+#[tokio::test]
 async fn a_notification_carries_the_key_of_its_call() {
     let asked = asked_of_host(vec![
         call("c1", "send_notification", json!({ "text": "Mail from Ann\nand Bob" })),

@@ -15,6 +15,7 @@ use reveille::agent::{self, Agent};
 use reveille::bus;
 use reveille::clock::Clock;
 use reveille::egress::{self, Egress};
+use reveille::event::Event;
 use reveille::executor::host::StoreHost;
 use reveille::executor::hub::Hub;
 use reveille::executor::pipeline::{self, Pipeline};
@@ -28,7 +29,7 @@ use reveille::metrics::Metrics;
 use reveille::poll::{self, Poller, Sources};
 use reveille::run::outcome::{Outcome, RunError};
 use reveille::secret::{Secret, SecretUrl};
-use reveille::store::{self, Store, StoredToken};
+use reveille::store::{self, Burial, Store, StoredDeadLetterFilter, StoredToken};
 use reveille::task::{Action, Known};
 use reveille::token::{TokenKind, TokenText};
 use reveille::tool;
@@ -150,30 +151,33 @@ impl Api {
             checked.validate(name, action, faults);
         });
         let egress = Egress::new(&egress::Settings { allow: vec!["127.0.0.1:*".into()], ..Default::default() });
-        let tools = tool::builtin::all(egress.as_ref().expect("an egress"));
-        let tools = Arc::new(tool::Registry::new(tools).expect("tools"));
         let egress = egress.expect("an egress");
-        let retry = llm::fallback::Retry { max_retries: 0, base_delay: Duration::ZERO };
-        let models = llm::Models::new(vec![], "main", vec![], retry, &clock);
-        let pipeline = Pipeline::new(pipeline::Parts {
-            egress: egress.clone(),
-            agent: Agent { models, tools: Arc::clone(&tools), settings: agent::Settings::default() },
-            agents: vec![],
-            channels: vec!["email".into(), "webhook".into()],
-            expressions: Default::default(),
-            templates: Default::default(),
-        });
-        let sources = Sources::new(&poll::Settings::default(), &egress, tools, dir.path());
+        let tools = Arc::new(tool::Registry::new(tool::builtin::all(&egress)).expect("tools"));
+        let sources = Sources::new(&poll::Settings::default(), &egress, Arc::clone(&tools), dir.path());
         let sources = Arc::new(sources.expect("sources"));
         let pollable = Arc::clone(&sources);
         let known = Known {
             channels: vec!["email".into(), "webhook".into()],
             check,
-            seal: Arc::new(|_, _, _, _| Ok(())),
             poll: Arc::new(move |tenant, poll, at, faults| pollable.check(tenant, poll, at, faults)),
+            seal: Arc::new(|_, _, _, _| Ok(())),
         };
         let bus = bus::open(&bus::Settings::default(), &store).expect("a bus");
         let host = Arc::new(StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus)));
+        let retry = llm::fallback::Retry { max_retries: 0, base_delay: Duration::ZERO };
+        let agent = Agent {
+            models: llm::Models::new(vec![], "main", vec![], retry, &clock),
+            tools,
+            settings: agent::Settings::default(),
+        };
+        let pipeline = Pipeline::new(pipeline::Parts {
+            egress: egress.clone(),
+            agent,
+            agents: vec![],
+            channels: vec!["email".into(), "webhook".into()],
+            expressions: Default::default(),
+            templates: Default::default(),
+        });
         let state = State::new(Parts {
             poller: Poller::new(sources, host, clock.clone()),
             store: store.clone(),
@@ -187,6 +191,7 @@ impl Api {
             hub: hub.clone(),
             metrics: metrics.clone(),
             settings: http::Settings { admin_token: Some(Secret::new(ADMIN)), ..http::Settings::default() },
+            hooks: hooks(),
             limits,
             stopping: stopping.clone(),
             stop: stop.clone(),
@@ -220,6 +225,22 @@ impl Api {
         };
         self.store.create_token(&token, None).await.expect("store a token");
         (token.id, text.expose().to_owned())
+    }
+
+    /// A dead letter of a tenant; answers its id.
+    pub async fn dead_letter(&self, tenant: &str, error: &str) -> String {
+        let fields = json!({
+            "specversion": "1.0", "tenantid": tenant, "id": format!("{:x}", fastrand::u64(..)), "source": "mail",
+            "type": "mail.new", "data": { "n": 1 },
+        });
+        let event = Event::try_from(fields).expect("an event");
+        self.store.publish_events(std::slice::from_ref(&event)).await.expect("published");
+        let until = self.clock.now() + TimeDelta::seconds(60);
+        let leased = self.store.lease_events(uuid::Uuid::nil(), until, 1).await.expect("leased").remove(0);
+        let burial = Burial { seq: leased.seq, event: Some(&event), body: &leased.body, error, deliveries: 5 };
+        self.store.bury_event(burial).await.expect("buried");
+        let filter = StoredDeadLetterFilter { limit: 1, ..StoredDeadLetterFilter::default() };
+        self.store.list_dead_letters(&only(tenant), &filter).await.expect("letters").remove(0).id.to_string()
     }
 
     /// Asks as the admin.
@@ -330,6 +351,38 @@ impl Api {
     pub fn advance(&self, seconds: i64) {
         self.clock.advance(TimeDelta::seconds(seconds));
     }
+}
+
+/// A hook of each kind, all of the tenant ann.
+fn hooks() -> http::hooks::Settings {
+    toml::from_str(
+        r#"
+        [standard]
+        secrets = ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]
+        tenant_id = "ann"
+        [github]
+        preset = "github"
+        secrets = ["an-older-secret", "It's a Secret to Everybody"]
+        tenant_id = "ann"
+        [stripe]
+        preset = "stripe"
+        secrets = ["whsec_test_secret_1"]
+        tenant_id = "ann"
+        [slack]
+        preset = "slack"
+        secrets = ["8f742231b10e8888abcd99yyyzzz85a5"]
+        tenant_id = "ann"
+        [door]
+        preset = "token"
+        secrets = ["a-shared-token"]
+        header = "X-Door"
+        type = "body:/what/happened"
+        tenant_id = "ann"
+        [bare]
+        type = "rang"
+        "#,
+    )
+    .expect("hooks")
 }
 
 /// An instant.

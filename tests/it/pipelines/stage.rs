@@ -67,8 +67,8 @@ fn task(config: Value) -> Task {
     let known = Known {
         channels: vec![],
         check: Arc::new(|_, _, _| {}),
-        seal: Arc::new(|_, _, _, _| Ok(())),
         poll: Arc::new(|_, _, _, _| {}),
+        seal: Arc::new(|_, _, _, _| Ok(())),
     };
     let fields = json!({
         "name": "Orders", "executor": "pipeline", "action": { "config": config },

@@ -26,6 +26,7 @@ use reveille::run::{Run, RunState};
 use reveille::store::{Cancelled, DeliveryFilter, RunFilter, Store};
 use reveille::task::change::TaskChange;
 use reveille::task::{Draft, Task};
+use reveille::trigger::condition::ConditionState;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -94,6 +95,13 @@ impl Instance {
         task
     }
 
+    /// What is known of the task's condition.
+    pub async fn condition(&self, task: &Task) -> ConditionState {
+        let id = task.id;
+        let states = self.on(move |store| async move { store.condition_states(&Scope::Every, &[id]).await }).await;
+        states.expect("states").remove(&id).unwrap_or_default()
+    }
+
     pub fn draft(&self, json: Value) -> Draft {
         let mut fields = json!({
             "name": "a task", "executor": "test", "action": { "config": { "acts": ["succeed"] } },
@@ -151,6 +159,13 @@ impl Instance {
     /// Records what is due.
     pub async fn fire(&self) {
         self.tick_out(&self.engine().scheduler).await;
+    }
+
+    /// Makes the polls that are due, and waits until they are recorded.
+    pub async fn poll(&self) {
+        self.tick(&self.engine().watcher).await.unwrap_or_else(|error| panic!("the watcher: {error}"));
+        let watcher = Arc::clone(&self.engine().watcher);
+        self.on(|_| async move { watcher.drain().await }).await;
     }
 
     /// Starts what can start.

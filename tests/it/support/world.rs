@@ -12,7 +12,7 @@ use reveille::clock::Clock;
 use reveille::config::Config;
 use reveille::secret::{Secret, SecretUrl};
 use reveille::store::{self, Store};
-use reveille::{egress, engine};
+use reveille::{egress, engine, poll};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
 
 use super::app::Instance;
@@ -59,6 +59,8 @@ pub struct World {
     pub clock: Clock,
     pub journal: Journal,
     pub settings: engine::Settings,
+    /// What can be polled, and which networks are open.
+    pub poll: poll::Settings,
     pub egress: egress::Settings,
     database: Kept,
     dir: TempDir,
@@ -90,6 +92,7 @@ impl World {
             journal: Journal::new(),
             // tests that are not about leases need not beat
             settings: engine::Settings { lease_seconds: 3600.0, ..engine::Settings::default() },
+            poll: poll::Settings::default(),
             egress: egress::Settings::default(),
             database,
             dir: TempDir::new(),
@@ -99,6 +102,11 @@ impl World {
 
     pub fn is_postgres(&self) -> bool {
         matches!(self.database, Kept::Postgres(_))
+    }
+
+    /// A directory that goes with the test.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
     }
 
     /// Moves the clock to an instant of [`at`].
@@ -122,6 +130,7 @@ impl World {
         config.server.data_dir = self.dir.path().to_string_lossy().into_owned();
         config.server.admin_token = Some(Secret::new(ADMIN));
         config.engine = self.settings.clone();
+        config.poll = self.poll.clone();
         config.egress = self.egress.clone();
         if let Kept::Postgres(database) = &self.database {
             config.database.url = SecretUrl::new(database.url.clone());

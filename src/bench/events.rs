@@ -1,0 +1,275 @@
+//! Events from the bus to runs: how many a second that match nothing, how many that match, and how soon one starts.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use futures::{StreamExt, TryStreamExt, stream};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::app::{self, Built, Ending, Extras};
+use crate::bench::limits::{self, Stream, percentile, rate};
+use crate::bench::place::{Place, any_id};
+use crate::bench::{Figure, Where};
+use crate::bus::Bus;
+use crate::clock::{Clock, pause};
+use crate::engine::active::Active;
+use crate::engine::held::Held;
+use crate::engine::matcher::Matcher;
+use crate::event::Event;
+use crate::executor::{Executor, Job};
+use crate::id::{Tenant, new_id};
+use crate::invalid::Faults;
+use crate::metrics::Metrics;
+use crate::run::Usage;
+use crate::run::outcome::{Outcome, RunError};
+use crate::store::Store;
+use crate::task::{Action, Draft, Task};
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Size {
+    /// Event tasks that there are.
+    pub tasks: usize,
+    /// Events of each throughput.
+    pub events: usize,
+    /// Events whose way to their start is timed, one after the other.
+    pub samples: usize,
+}
+
+impl Default for Size {
+    fn default() -> Size {
+        Size { tasks: 10_000, events: 20_000, samples: 500 }
+    }
+}
+
+/// Events that are published, and rows that are inserted, at once; as many as the matcher takes.
+const BATCH: usize = 500;
+/// Tenants that the tasks are spread over.
+const TENANTS: usize = 100;
+/// The longest that one event may take to its start.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub async fn measure(at: &Where, size: Size, told: &dyn Fn(&str)) -> anyhow::Result<Vec<Figure>> {
+    let place = Place::make(at).await?;
+    let figures = measured(&place, size, told).await;
+    let left = place.leave().await;
+    let figures = figures?;
+    left?;
+    Ok(figures)
+}
+
+async fn measured(place: &Place, size: Size, told: &dyn Fn(&str)) -> anyhow::Result<Vec<Figure>> {
+    let started = Started::default();
+    let extras = Extras { executors: vec![Arc::new(started.clone())], ..Extras::default() };
+    let Built { store, engine, http, .. } =
+        app::build(&place.config, Clock::system(), extras, Ending::default(), |_| {}).await?;
+    let bus = Arc::clone(&http.bus);
+    told(&format!("making {} event tasks", size.tasks));
+    create_tasks(&store, &http.known, size.tasks).await?;
+    let mut figures = throughput(place, &store, &bus, size, told).await?;
+    told(&format!("timing {} events, one after the other", size.samples));
+    let engine = engine.start().await?;
+    let timed = latency(place, &bus, &started, size).await;
+    engine.stop().await;
+    store.close().await;
+    figures.extend(timed?);
+    Ok(figures)
+}
+
+/// Tasks of many tenants, each for a type of its own, with a filter that holds.
+async fn create_tasks(store: &Store, known: &crate::task::Known, count: usize) -> anyhow::Result<()> {
+    let now = store.clock().now();
+    let tasks = (0..count).map(|number| {
+        let draft = json!({
+            "name": format!("task {number}"), "executor": "bench",
+            "trigger": { "type": "event", "source": "bench", "event_type": format!("kind.{number}"),
+                         "filter": "event.data.amount > 100" },
+        });
+        let draft = Draft::parse(
+            Tenant::new(tenant(number)).map_err(|why| Faults::one("/tenant_id", why)),
+            &draft,
+            known,
+            now,
+        )?;
+        let (task, _) = Task::new(new_id(now), draft, now).map_err(|fault| Faults(vec![fault]))?;
+        Ok::<Task, Faults>(task)
+    });
+    let tasks: Vec<Task> = tasks.collect::<Result<_, _>>()?;
+    stream::iter(tasks)
+        .map(|task| async move { store.create_task(&task, None, None).await.map(drop) })
+        .buffer_unordered(8)
+        .try_collect::<()>()
+        .await?;
+    Ok(())
+}
+
+fn tenant(number: usize) -> String {
+    format!("tenant-{}", number % TENANTS)
+}
+
+/// An event for the task of this number, or for none.
+fn event(number: usize, matching: bool) -> Event {
+    let kind = if matching { format!("kind.{number}") } else { format!("other.{number}") };
+    let value = json!({
+        "specversion": "1.0", "id": any_id(), "source": "bench", "type": kind, "tenantid": tenant(number),
+        "data": { "amount": 150, "text": "what happened, in as many words as an event has as a rule" },
+    });
+    Event::try_from(value).expect("an event")
+}
+
+async fn throughput(
+    place: &Place,
+    store: &Store,
+    bus: &Arc<dyn Bus>,
+    size: Size,
+    told: &dyn Fn(&str),
+) -> anyhow::Result<Vec<Figure>> {
+    // nothing is executed here: the runs are committed, and that is all
+    let held = Held::new(0, 0, Active::default());
+    let matcher = Matcher::new(store.clone(), Arc::clone(bus), held, any_id(), 5, &Metrics::new());
+    publish(bus, &[event(0, false)]).await?;
+    drain(&matcher, 1).await?;
+
+    told(&format!("{} events that match nothing", size.events));
+    let unmatched: Vec<Event> = (0..size.events).map(|number| event(number % size.tasks, false)).collect();
+    let bodies: Vec<String> = unmatched.iter().map(|event| event.to_value().to_string()).collect();
+    let (mut plain_add, mut plain_read) = (None, None);
+    if let Some((url, prefix)) = place.redis() {
+        let mut plain = Stream::new(url, prefix).await?;
+        plain_add = Some(plain.add(&bodies, BATCH).await?);
+        plain_read = Some(plain.read(bodies.len(), BATCH).await?);
+    }
+    let published = publish(bus, &unmatched).await?;
+    let read = drain(&matcher, unmatched.len()).await?;
+
+    told(&format!("{} events that match a task each", size.events));
+    let matching: Vec<Event> = (0..size.events).map(|number| event(number % size.tasks, true)).collect();
+    let causes: Vec<String> =
+        matching.iter().map(|event| json!({ "type": "event", "event": event }).to_string()).collect();
+    let bare = limits::insert_runs(&place.bare, &causes, BATCH).await?;
+    publish(bus, &matching).await?;
+    let recorded = drain(&matcher, matching.len()).await?;
+    let runs = store.count_runs(&crate::id::Scope::Every).await?;
+    let ready: i64 = runs.iter().filter(|(state, _)| state == "ready").map(|(_, count)| count).sum();
+    anyhow::ensure!(ready == size.events as i64, "{} events made {ready} runs", size.events);
+    Ok(vec![
+        Figure::new("events.published", "events/s", published, plain_add, "XADD, in pipelines of 500"),
+        Figure::new("events.unmatched", "events/s", read, plain_read, "XREADGROUP and XACK, 500 at once"),
+        Figure::new("events.matched", "events/s", recorded, Some(bare), "bare inserts of the same rows, 500 at once"),
+    ])
+}
+
+/// Publishes in batches; how many a second.
+async fn publish(bus: &Arc<dyn Bus>, events: &[Event]) -> anyhow::Result<f64> {
+    let began = Instant::now();
+    for batch in events.chunks(BATCH) {
+        bus.publish(batch).await?;
+    }
+    Ok(rate(events.len(), began))
+}
+
+/// Reads, matches, records and acknowledges so many events; how many a second.
+async fn drain(matcher: &Matcher, count: usize) -> anyhow::Result<f64> {
+    let began = Instant::now();
+    let mut handled = 0;
+    while handled < count {
+        let some = matcher.work(Duration::from_secs(1)).await?;
+        anyhow::ensure!(some > 0 || began.elapsed() < PATIENCE * 4, "{handled} of {count} events came");
+        handled += some;
+    }
+    Ok(rate(count, began))
+}
+
+/// Publish to start, on a service that has nothing else to do.
+async fn latency(place: &Place, bus: &Arc<dyn Bus>, started: &Started, size: Size) -> anyhow::Result<Vec<Figure>> {
+    // the runs that the throughput has left are executed first
+    started.rest().await?;
+    let mut took = Vec::with_capacity(size.samples);
+    for number in 0..size.samples {
+        let event = event(number % size.tasks, true);
+        started.expect(&event.id);
+        let began = Instant::now();
+        bus.publish(std::slice::from_ref(&event)).await?;
+        let at = started.wait().await?;
+        took.push(at.duration_since(began).as_secs_f64() * 1000.0);
+        pause(Duration::from_millis(5)).await;
+    }
+    let mut commits = limits::two_commits(&place.bare, size.samples).await?;
+    let against = "two commits of one row, one after the other";
+    let mut figure = |name, share| {
+        let limit = percentile(&mut commits, share);
+        Figure::new(name, "ms", percentile(&mut took, share), Some(limit), against)
+    };
+    Ok(vec![figure("events.start.p50", 0.5), figure("events.start.p99", 0.99)])
+}
+
+/// An executor that does nothing and says when it was asked to.
+#[derive(Clone, Default)]
+struct Started(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    /// The event that is waited for, and when its run began.
+    expected: Mutex<(String, Option<Instant>)>,
+    last: Mutex<Option<Instant>>,
+    bell: Notify,
+}
+
+impl Started {
+    fn expect(&self, event_id: &str) {
+        *self.0.expected.lock().expect("bench lock") = (event_id.to_owned(), None);
+    }
+
+    async fn wait(&self) -> anyhow::Result<Instant> {
+        let until = async {
+            loop {
+                let bell = self.0.bell.notified();
+                if let Some(at) = self.0.expected.lock().expect("bench lock").1 {
+                    return at;
+                }
+                bell.await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, until).await.map_err(|_| anyhow::anyhow!("an event did not start its task"))
+    }
+
+    /// Waits until nothing has begun for two seconds.
+    async fn rest(&self) -> anyhow::Result<()> {
+        let quiet = Duration::from_secs(2);
+        loop {
+            pause(quiet / 4).await;
+            let last = *self.0.last.lock().expect("bench lock");
+            if last.is_none_or(|last| last.elapsed() > quiet) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Executor for Started {
+    fn name(&self) -> &'static str {
+        "bench"
+    }
+
+    fn validate(&self, _: &Action, _: &mut Faults) {}
+
+    fn execute(&self, job: Job) -> BoxFuture<'_, Result<Outcome, RunError>> {
+        let now = Instant::now();
+        *self.0.last.lock().expect("bench lock") = Some(now);
+        let mut expected = self.0.expected.lock().expect("bench lock");
+        if job.run.event_ids.first() == Some(&expected.0) {
+            expected.1 = Some(now);
+            self.0.bell.notify_waiters();
+        }
+        Box::pin(async { Ok(Outcome::Succeeded { output: String::new(), usage: Usage::default() }) })
+    }
+}
+
+/// What a figure is told with.
+impl From<&Figure> for Value {
+    fn from(figure: &Figure) -> Value {
+        serde_json::to_value(figure).unwrap_or_default()
+    }
+}

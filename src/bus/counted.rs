@@ -1,0 +1,142 @@
+//! A bus that counts what goes through it, for Prometheus.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use futures::future::BoxFuture;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+
+use crate::bus::{Backlog, Bus, BusError, DeadLetter, DeadLetterFilter, Entry, Log, LogFilter};
+use crate::event::Event;
+use crate::id::Scope;
+use crate::metrics::Metrics;
+
+pub struct Counted {
+    bus: Arc<dyn Bus>,
+    published: Counter,
+    read: Counter,
+    acknowledged: Counter,
+    buried: Counter,
+    unread: Gauge,
+    pending: Gauge,
+}
+
+impl Counted {
+    pub fn new(bus: Arc<dyn Bus>, metrics: &Metrics) -> Counted {
+        let counted = Counted {
+            bus,
+            published: Counter::default(),
+            read: Counter::default(),
+            acknowledged: Counter::default(),
+            buried: Counter::default(),
+            unread: Gauge::default(),
+            pending: Gauge::default(),
+        };
+        let counters = [
+            ("events_published", "Events that were accepted here", &counted.published),
+            ("events_read", "Entries of the bus that were read here, repeated deliveries included", &counted.read),
+            ("events_acknowledged", "Entries of the bus that were handled here", &counted.acknowledged),
+            ("events_buried", "Entries of the bus that became dead letters here", &counted.buried),
+        ];
+        for (name, help, counter) in counters {
+            metrics.register(name, help, counter.clone());
+        }
+        let gauges = [
+            ("events_unread", "Entries of the bus that nobody has read, over all instances", &counted.unread),
+            ("events_pending", "Entries of the bus that are read and not acknowledged, over all", &counted.pending),
+        ];
+        for (name, help, gauge) in gauges {
+            metrics.register(name, help, gauge.clone());
+        }
+        counted
+    }
+}
+
+impl Bus for Counted {
+    fn name(&self) -> &'static str {
+        self.bus.name()
+    }
+
+    fn publish<'a>(&'a self, events: &'a [Event]) -> BoxFuture<'a, Result<(), BusError>> {
+        Box::pin(async {
+            self.bus.publish(events).await?;
+            self.published.inc_by(events.len() as u64);
+            Ok(())
+        })
+    }
+
+    fn read(&self, limit: usize, wait: Duration) -> BoxFuture<'_, Result<Vec<Entry>, BusError>> {
+        Box::pin(async move {
+            let entries = self.bus.read(limit, wait).await?;
+            self.read.inc_by(entries.len() as u64);
+            Ok(entries)
+        })
+    }
+
+    fn acknowledge<'a>(&'a self, ids: &'a [String]) -> BoxFuture<'a, Result<(), BusError>> {
+        Box::pin(async {
+            self.bus.acknowledge(ids).await?;
+            self.acknowledged.inc_by(ids.len() as u64);
+            Ok(())
+        })
+    }
+
+    fn bury<'a>(&'a self, entry: &'a Entry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+        Box::pin(async move {
+            self.bus.bury(entry, error).await?;
+            self.buried.inc();
+            Ok(())
+        })
+    }
+
+    fn backlog(&self) -> BoxFuture<'_, Result<Backlog, BusError>> {
+        Box::pin(async {
+            let backlog = self.bus.backlog().await?;
+            self.unread.set(backlog.unread.try_into().unwrap_or(i64::MAX));
+            self.pending.set(backlog.pending.try_into().unwrap_or(i64::MAX));
+            Ok(backlog)
+        })
+    }
+
+    fn forward(&self) -> BoxFuture<'_, Result<usize, BusError>> {
+        self.bus.forward()
+    }
+
+    fn log<'a>(&'a self, scope: &'a Scope, filter: &'a LogFilter) -> BoxFuture<'a, Result<Log, BusError>> {
+        self.bus.log(scope, filter)
+    }
+
+    fn end<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<String, BusError>> {
+        self.bus.end(scope)
+    }
+
+    fn dead_letters<'a>(
+        &'a self,
+        scope: &'a Scope,
+        filter: &'a DeadLetterFilter,
+    ) -> BoxFuture<'a, Result<Vec<DeadLetter>, BusError>> {
+        self.bus.dead_letters(scope, filter)
+    }
+
+    fn dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<DeadLetter, BusError>> {
+        self.bus.dead_letter(scope, id)
+    }
+
+    fn replay<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+        self.bus.replay(scope, id)
+    }
+
+    fn drop_dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+        self.bus.drop_dead_letter(scope, id)
+    }
+
+    fn trim(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<u64, BusError>> {
+        self.bus.trim(now)
+    }
+
+    fn concerns(&self) -> BoxFuture<'_, Result<Vec<String>, BusError>> {
+        self.bus.concerns()
+    }
+}

@@ -1,0 +1,169 @@
+//! `reveille dead-letter`: events that could not be handled, to be tried again or given up.
+
+use serde_json::{Map, Value, json};
+
+use super::client::ServiceArgs;
+use super::screen::{Screen, cut, text_of, time_of};
+use crate::cli::Client;
+use crate::config::Environment;
+
+/// What the service replays or drops in one request.
+const AT_ONCE: usize = 1000;
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// List dead letters, newest first
+    List(ListArgs),
+    /// Show one with its event and its error
+    Show(ShowArgs),
+    /// Publish their events once more
+    Replay(ManyArgs),
+    /// Remove them for good
+    Drop(ManyArgs),
+}
+
+/// Which letters are meant.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Which {
+    /// Only events of this source
+    #[arg(long)]
+    source: Option<String>,
+    /// Only events of this type, or with a trailing `*` those that begin with it
+    #[arg(long = "type", value_name = "TYPE")]
+    kind: Option<String>,
+    /// Only those whose error has this in it
+    #[arg(long, value_name = "TEXT")]
+    error: Option<String>,
+    /// Only this tenant's
+    #[arg(long, value_name = "ID")]
+    tenant: Option<String>,
+}
+
+impl Which {
+    fn fields(self) -> Vec<(&'static str, String)> {
+        let fields = [("source", self.source), ("type", self.kind), ("error", self.error), ("tenant_id", self.tenant)];
+        fields.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    }
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ListArgs {
+    #[command(flatten)]
+    which: Which,
+    /// How many at most
+    #[arg(long, default_value_t = 50, value_name = "N")]
+    limit: usize,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ShowArgs {
+    /// Id of the dead letter
+    #[arg(value_name = "LETTER")]
+    id: String,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("meant").required(true).multiple(true).args(["ids", "source", "kind", "error", "all"])))]
+pub struct ManyArgs {
+    /// Ids of dead letters
+    #[arg(value_name = "LETTER", conflicts_with_all = ["source", "kind", "error", "tenant", "all"])]
+    ids: Vec<String>,
+    #[command(flatten)]
+    which: Which,
+    /// All there are (with --tenant: all of this tenant)
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+pub async fn run(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    match command {
+        Command::List(args) => list(args, environment, screen).await,
+        Command::Show(args) => {
+            let client = Client::new(&args.service, environment)?;
+            let letter = client.get(&["v1", "dead-letters", &args.id], &[]).await?;
+            show(&letter, args.service.json, screen)
+        }
+        Command::Replay(args) => many(args, "replay", "replayed", environment, screen).await,
+        Command::Drop(args) => many(args, "drop", "dropped", environment, screen).await,
+    }
+}
+
+async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let filters = args.which.fields();
+    let letters = Client::new(&args.service, environment)?.list(&["v1", "dead-letters"], &filters, args.limit).await?;
+    if args.service.json {
+        return Ok(screen.json(&json!({ "items": letters }))?);
+    }
+    let row = |letter: &Value| {
+        vec![
+            text_of(&letter["id"]),
+            text_of(&letter["tenant_id"]),
+            text_of(&letter["event"]["source"]),
+            text_of(&letter["event"]["type"]),
+            text_of(&letter["deliveries"]),
+            time_of(&letter["buried_at"]),
+            cut(&text_of(&letter["error"]), 60),
+        ]
+    };
+    let heading = ["id", "tenant", "source", "type", "tried", "buried", "error"];
+    Ok(screen.table(&heading, letters.iter().map(row).collect())?)
+}
+
+fn show(letter: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Result<()> {
+    if as_json {
+        return Ok(screen.json(letter)?);
+    }
+    let found = match &letter["event"] {
+        Value::Null => text_of(&letter["text"]),
+        event => format!("{event:#}"),
+    };
+    screen.facts(&[
+        ("id", text_of(&letter["id"])),
+        ("tenant", text_of(&letter["tenant_id"])),
+        ("error", text_of(&letter["error"])),
+        ("tried", text_of(&letter["deliveries"])),
+        ("buried", time_of(&letter["buried_at"])),
+    ])?;
+    Ok(screen.line(found)?)
+}
+
+async fn many(
+    args: ManyArgs,
+    deed: &str,
+    done: &str,
+    environment: &Environment,
+    screen: &mut Screen,
+) -> anyhow::Result<()> {
+    let client = Client::new(&args.service, environment)?;
+    let mut count = 0;
+    if args.ids.is_empty() {
+        let choice: Map<String, Value> =
+            args.which.fields().into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
+        // what can't be replayed stays, so a part that is not full is the last
+        loop {
+            let some = client.post(&["v1", "dead-letters", deed], &Value::Object(choice.clone())).await?;
+            let some = some["count"].as_u64().unwrap_or(0);
+            count += some;
+            if some < AT_ONCE as u64 {
+                break;
+            }
+        }
+    }
+    for id in &args.ids {
+        match deed {
+            "drop" => client.delete(&["v1", "dead-letters", id]).await?,
+            _ => client.post(&["v1", "dead-letters", id, "replay"], &json!({})).await?,
+        };
+        count += 1;
+    }
+    match args.service.json {
+        true => Ok(screen.json(&json!({ "count": count }))?),
+        false => Ok(screen.line(format!("{count} {done}"))?),
+    }
+}

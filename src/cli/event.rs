@@ -1,0 +1,223 @@
+//! `reveille event`: publishing events, and watching them come.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use futures::StreamExt;
+use serde_json::{Map, Value, json};
+
+use super::client::ServiceArgs;
+use super::failure::Failure;
+use super::screen::{Screen, Tone, cut, text_of, time_of};
+use crate::cli::Client;
+use crate::config::Environment;
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Publish an event
+    Publish(PublishArgs),
+    /// Show events as they come, until Ctrl-C
+    Tail(TailArgs),
+    /// List what the bus has kept, oldest first
+    List(ListArgs),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  reveille event publish --source email --type new_email --data '{\"from\":\"ann@example.org\"}'
+  reveille event publish --file events.json       a CloudEvent or the short form, or a list of them
+  kubectl get events -o json | reveille event publish --source k8s --type events --data -")]
+pub struct PublishArgs {
+    /// A CloudEvent or an event in the short form, or a list of them, as JSON; `-` is standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["source", "kind", "data", "id", "subject"])]
+    file: Option<PathBuf>,
+    /// Who says it
+    #[arg(long, required_unless_present = "file")]
+    source: Option<String>,
+    /// What has happened
+    #[arg(long = "type", value_name = "TYPE", required_unless_present = "file")]
+    kind: Option<String>,
+    /// What it carries, as JSON; `-` is standard input
+    #[arg(long, value_name = "JSON")]
+    data: Option<String>,
+    /// Unique within tenant and source: the same again does nothing [default: one is made]
+    #[arg(long)]
+    id: Option<String>,
+    /// What it is about
+    #[arg(long)]
+    subject: Option<String>,
+    /// Whose it is; an admin token names it
+    #[arg(long, value_name = "ID")]
+    tenant: Option<String>,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct TailArgs {
+    #[command(flatten)]
+    which: Which,
+    /// Go on after this event of the stream
+    #[arg(long, value_name = "ID")]
+    after: Option<String>,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ListArgs {
+    #[command(flatten)]
+    which: Which,
+    /// How many at most
+    #[arg(long, default_value_t = 50, value_name = "N")]
+    limit: usize,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+/// Which events are meant.
+#[derive(Debug, clap::Args)]
+pub struct Which {
+    /// Only this source's
+    #[arg(long)]
+    source: Option<String>,
+    /// Only of this type, or with a trailing `*` those that begin with it
+    #[arg(long = "type", value_name = "TYPE")]
+    kind: Option<String>,
+    /// Only this tenant's
+    #[arg(long, value_name = "ID")]
+    tenant: Option<String>,
+}
+
+impl Which {
+    fn query(self) -> Vec<(&'static str, String)> {
+        let filters = [("source", self.source), ("type", self.kind), ("tenant_id", self.tenant)];
+        filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    }
+}
+
+pub async fn run(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    match command {
+        Command::Publish(args) => publish(args, environment, screen).await,
+        Command::Tail(args) => tail(args, environment, screen).await,
+        Command::List(args) => {
+            let query = args.which.query();
+            let events = Client::new(&args.service, environment)?.list(&["v1", "events"], &query, args.limit).await?;
+            if args.service.json {
+                return Ok(screen.json(&json!({ "items": events }))?);
+            }
+            let heading = ["time", "tenant", "source", "type", "id", "data"];
+            Ok(screen.table(&heading, events.iter().map(row).collect())?)
+        }
+    }
+}
+
+async fn publish(args: PublishArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let mut body = match &args.file {
+        Some(file) => parse(&text_from(file)?, &file.display().to_string())?,
+        None => in_short(&args)?,
+    };
+    if let (Some(tenant), Some(_)) = (&args.tenant, &args.file) {
+        name_tenant(&mut body, tenant);
+    }
+    let answer = Client::new(&args.service, environment)?.post(&["v1", "events"], &body).await?;
+    if args.service.json {
+        return Ok(screen.json(&answer)?);
+    }
+    for id in answer["ids"].as_array().into_iter().flatten() {
+        screen.line(format!("published {}", screen.tone(Tone::Strong, text_of(id))))?;
+    }
+    Ok(())
+}
+
+fn in_short(args: &PublishArgs) -> anyhow::Result<Value> {
+    let data = match args.data.as_deref() {
+        Some("-") => Some(parse(&text_from(Path::new("-"))?, "standard input")?),
+        Some(text) => Some(parse(text, "--data")?),
+        None => None,
+    };
+    let texts = [
+        ("tenant_id", &args.tenant),
+        ("source", &args.source),
+        ("type", &args.kind),
+        ("id", &args.id),
+        ("subject", &args.subject),
+    ];
+    let mut fields: Map<String, Value> =
+        texts.into_iter().filter_map(|(name, text)| Some((name.to_owned(), json!(text.as_deref()?)))).collect();
+    fields.extend(data.map(|data| ("data".to_owned(), data)));
+    Ok(Value::Object(fields))
+}
+
+/// Puts the tenant into each event that names none, as its form calls it.
+fn name_tenant(body: &mut Value, tenant: &str) {
+    let events = match body {
+        Value::Array(events) => events.as_mut_slice(),
+        one => std::slice::from_mut(one),
+    };
+    for fields in events.iter_mut().filter_map(Value::as_object_mut) {
+        let name = if fields.contains_key("specversion") { "tenantid" } else { "tenant_id" };
+        fields.entry(name).or_insert_with(|| json!(tenant));
+    }
+}
+
+fn text_from(file: &Path) -> anyhow::Result<String> {
+    if file == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).context("read standard input")?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(file).map_err(|error| Failure::new(format!("{}: {error}", file.display())).into())
+}
+
+fn parse(text: &str, what: &str) -> anyhow::Result<Value> {
+    let fault =
+        |error| Failure::new(format!("{what} is not JSON: {error}")).hint("a text is JSON in quotes: '\"text\"'");
+    serde_json::from_str(text).map_err(|error| fault(error).into())
+}
+
+async fn tail(args: TailArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let client = Client::new(&args.service, environment)?;
+    let mut events =
+        client.stream_after(&["v1", "events", "stream"], &args.which.query(), args.after.as_deref()).await?;
+    while let Some(event) = events.next().await {
+        let Some(data) = event?.data else { continue };
+        let event: Value = serde_json::from_str(&data).context("read an event of the stream")?;
+        if args.service.json {
+            screen.json_line(&event)?;
+        } else {
+            screen.line(row(&event).join("  "))?;
+        }
+        screen.flush()?;
+    }
+    Ok(())
+}
+
+fn row(event: &Value) -> Vec<String> {
+    vec![
+        time_of(&event["time"]),
+        text_of(&event["tenantid"]),
+        text_of(&event["source"]),
+        text_of(&event["type"]),
+        text_of(&event["id"]),
+        match &event["data"] {
+            Value::Null => String::new(),
+            data => cut(&data.to_string(), 80),
+        },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_is_put_where_the_form_of_an_event_has_it() {
+        let mut body = json!([{ "specversion": "1.0" }, { "source": "a" }, { "tenant_id": "bob" }, 7]);
+        name_tenant(&mut body, "ann");
+        let expected = json!([{ "specversion": "1.0", "tenantid": "ann" }, { "source": "a", "tenant_id": "ann" }, { "tenant_id": "bob" }, 7]);
+        assert_eq!(body, expected);
+    }
+}

@@ -1,0 +1,127 @@
+//! Events over HTTP: publishing them in every form of CloudEvents, and reading the log of the bus.
+
+mod form;
+mod tail;
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State as Held;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::bus::{BusError, LogFilter};
+use crate::http::State;
+use crate::http::auth::Caller;
+use crate::http::body::Body;
+use crate::http::error::ApiError;
+use crate::http::events::form::Reader;
+use crate::http::page::{Items, limit};
+use crate::http::query::Query;
+use crate::http::schema::{CloudEvent, NewEvent};
+use crate::id::new_id;
+use crate::invalid::Faults;
+use crate::token::Permission;
+
+pub use form::media_type;
+pub use tail::{__path_stream_events, stream_events};
+
+/// When a bus that is away is asked again.
+const RETRY_AFTER: Duration = Duration::from_secs(2);
+
+/// Under which ids events were taken, in the order in which they were sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct EventIds {
+    pub ids: Vec<String>,
+}
+
+/// Publish events
+///
+/// One CloudEvent (structured, or binary with `ce-` headers and any body), a batch of up to 500, or the short form; a
+/// list of short forms is taken, too. A tenant's token publishes its own events; an admin's names the tenant
+/// (`tenantid`, `tenant_id`). Nothing of a batch is published when one of it is not valid. What was answered is durable;
+/// an event with the source and id of an earlier one does nothing. An event has at most 256 KiB, a request 1 MiB.
+#[utoipa::path(post, path = "/v1/events", tag = "events", security(("bearer" = ["events:publish"])),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
+    request_body(content((NewEvent = "application/json"), (CloudEvent = "application/cloudevents+json"),
+        (Vec<CloudEvent> = "application/cloudevents-batch+json"))),
+    responses((status = 202, body = EventIds)))]
+pub async fn publish_events(
+    Held(state): Held<State>,
+    caller: Caller,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    caller.may(Permission::EventsPublish)?;
+    if let Some(replay) = body.replay(&state, &caller).await? {
+        return Ok(replay);
+    }
+    let now = state.clock.now();
+    // a repetition with the same key publishes the same events, even where the answer of the first was never stored
+    let made_id = |index: usize| match body.identity(&caller, Uuid::nil()) {
+        id if id.is_nil() => new_id(now).to_string(),
+        id if index == 0 => id.to_string(),
+        id => format!("{id}.{index}"),
+    };
+    let events = Reader { caller: &caller, made_id: &made_id, now }.read(&headers, &body)?;
+    state.bus.publish(&events).await.map_err(|error| of_bus(error, "event"))?;
+    let ids = EventIds { ids: events.into_iter().map(|event| event.id).collect() };
+    body.settled(&state, &caller, StatusCode::ACCEPTED, &ids).await
+}
+
+/// List events
+///
+/// The log of the bus, oldest first, for as long as it is kept (`bus.retention`). A page may be empty and have a
+/// `next_cursor`: nothing matched in what was looked at, and there is more.
+#[utoipa::path(get, path = "/v1/events", tag = "events", security(("bearer" = ["events:read"])),
+    params(
+        ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
+        ("source" = Option<String>, Query, example = "email"),
+        ("type" = Option<String>, Query, description = "Exact, or with a trailing `*`", example = "mail.*"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
+    responses((status = 200, body = Items<CloudEvent>)))]
+pub async fn list_events(
+    Held(state): Held<State>,
+    caller: Caller,
+    mut query: Query,
+) -> Result<Json<Items<Value>>, ApiError> {
+    caller.may(Permission::EventsRead)?;
+    let tenant = query.text("tenant_id");
+    let filter = LogFilter {
+        source: query.text("source"),
+        kind: query.text("type"),
+        after: query.text("cursor"),
+        limit: limit(&mut query),
+    };
+    query.done()?;
+    let scope = caller.narrowed(tenant.as_deref())?;
+    let log = state.bus.log(&scope, &filter).await.map_err(of_position)?;
+    let items = log.events.iter().map(|logged| logged.event.to_value()).collect();
+    Ok(Json(Items { items, next_cursor: log.more.then_some(log.position) }))
+}
+
+/// What the bus said, where `NotFound` means that there is no such `what`.
+pub fn of_bus(error: BusError, what: &'static str) -> ApiError {
+    match error {
+        BusError::NotFound => ApiError::NotFound(what),
+        BusError::Invalid { why } => ApiError::Conflict(why),
+        BusError::Unavailable { why } => {
+            tracing::warn!(cause = why, "the event bus is away");
+            ApiError::Unavailable { detail: "the event bus is away", retry_after: RETRY_AFTER }
+        }
+        BusError::Corrupt { .. } => ApiError::Internal { log: error.to_string() },
+    }
+}
+
+/// The same where the query named a place.
+pub fn of_position(error: BusError) -> ApiError {
+    match error {
+        BusError::Invalid { .. } => {
+            ApiError::Query(Faults::one("/cursor", "must be the next_cursor of an earlier answer"))
+        }
+        error => of_bus(error, "event"),
+    }
+}

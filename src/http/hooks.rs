@@ -1,0 +1,177 @@
+//! Webhooks of foreign services: any JSON body, once its signature was checked, becomes an event of that source.
+//!
+//! Without a configured secret there is no such address, unless the caller has a token that may publish. The id of the
+//! event is the sender's own where it has one, so that a repetition does nothing.
+
+pub mod settings;
+pub mod signature;
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::FromRequestParts;
+use axum::extract::State as Held;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header::AUTHORIZATION};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use crate::event::{ATTRIBUTE_LENGTH, Data, EVENT_BYTES, Event};
+use crate::http::State;
+use crate::http::auth::Caller;
+use crate::http::body::Body;
+use crate::http::error::{ApiError, Problem};
+use crate::http::events::{EventIds, of_bus};
+use crate::http::hooks::settings::{Hook, TOKEN_HEADER};
+use crate::http::hooks::signature::{Key, Preset, verify};
+use crate::http::path::Id;
+use crate::http::query::Query;
+use crate::id::{Scope, Tenant, new_id};
+use crate::invalid::Faults;
+use crate::token::Permission;
+
+pub use settings::{Settings, check};
+
+/// The type of an event whose hook names none.
+const NAMELESS: &str = "hook";
+/// Nothing is said of what was wrong: it would help whoever guesses.
+const REFUSED: ApiError = ApiError::Unauthorized("the signature is missing, wrong, or not of these five minutes");
+
+/// The configured hooks with their keys made ready.
+pub struct Hooks(BTreeMap<String, (Hook, Vec<Key>)>);
+
+impl Hooks {
+    /// Secrets that can't be used are left out: [`check`] has refused them before.
+    pub fn new(settings: &Settings) -> Hooks {
+        let keys = |hook: &Hook| hook.secrets.iter().filter_map(|secret| Key::of(hook.preset, secret).ok()).collect();
+        Hooks(settings.iter().map(|(source, hook)| (source.clone(), (hook.clone(), keys(hook)))).collect())
+    }
+}
+
+/// A caller with a token, if one was sent.
+pub struct WithToken(Option<Caller>);
+
+impl FromRequestParts<State> for WithToken {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &State) -> Result<WithToken, ApiError> {
+        // an Authorization header of a signed hook is the sender's own affair
+        let source = Id::from_request_parts(parts, state).await?.0;
+        let signed = state.hooks.0.get(&source).is_some_and(|(_, keys)| !keys.is_empty());
+        if signed || !parts.headers.contains_key(AUTHORIZATION) {
+            return Ok(WithToken(None));
+        }
+        Caller::from_request_parts(parts, state).await.map(|caller| WithToken(Some(caller)))
+    }
+}
+
+/// Receive a webhook
+///
+/// Any JSON body becomes an event of this source, for the tenant that `[hooks.<source>]` names. Its signature is
+/// checked as the hook's preset has it (Standard Webhooks, GitHub, Stripe, Slack, a shared token). A source without
+/// secrets takes requests with a token that has `events:publish` only; an admin's names the tenant in `tenant_id`.
+#[utoipa::path(post, path = "/v1/hooks/{source}", tag = "events", security(("bearer" = ["events:publish"]), ()),
+    params(("source" = String, Path, example = "github"),
+        ("tenant_id" = Option<String>, Query, description = "Whose event it is; with an admin's token")),
+    request_body = Value,
+    responses((status = 202, body = EventIds),
+        (status = 200, body = Value, description = "Slack asks whether the address is right"),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "No such hook")))]
+pub async fn receive_hook(
+    Held(state): Held<State>,
+    WithToken(caller): WithToken,
+    Id(source): Id,
+    mut query: Query,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let configured = state.hooks.0.get(&source);
+    let tenant = match (configured, &caller) {
+        (Some((hook, keys)), None) if !keys.is_empty() => {
+            let token_header = hook.header.as_deref().unwrap_or(TOKEN_HEADER);
+            if let Err(refusal) = verify(hook.preset, keys, token_header, &headers, body.bytes(), state.clock.now()) {
+                tracing::warn!(source, ?refusal, "a webhook was refused");
+                return Err(REFUSED);
+            }
+            let tenant = hook.tenant_id.clone().unwrap_or_default();
+            Tenant::new(tenant).map_err(|why| ApiError::Internal { log: format!("hooks.{source}.tenant_id: {why}") })?
+        }
+        (configured, Some(caller)) => {
+            caller.may(Permission::EventsPublish)?;
+            tenant_of(caller, configured.map(|(hook, _)| hook), query.text("tenant_id"))?
+        }
+        (_, None) => return Err(ApiError::NotFound("hook")),
+    };
+    let value = body.parsed()?;
+    let standard = Hook::default();
+    let hook = configured.map_or(&standard, |(hook, _)| hook);
+    if hook.preset == Preset::Slack && value["type"] == "url_verification" {
+        return Ok(Json(json!({ "challenge": value["challenge"] })).into_response());
+    }
+    let now = state.clock.now();
+    let event = Event {
+        tenant,
+        id: id_of(hook.preset, &headers, &value).unwrap_or_else(|| new_id(now).to_string()),
+        source,
+        kind: kind_of(hook, &headers, &value).unwrap_or_else(|| NAMELESS.into()),
+        subject: None,
+        time: Some(now),
+        datacontenttype: Some("application/json".into()),
+        dataschema: None,
+        data: Data::Json(value),
+        extensions: Default::default(),
+    };
+    // the address may hold what no attribute takes
+    Event::parse(&event.to_value(), "", &mut Faults::new()).ok_or(ApiError::NotFound("hook"))?;
+    if !event.is_small_enough("", &mut Faults::new()) {
+        return Err(ApiError::TooLarge { limit: EVENT_BYTES });
+    }
+    state.bus.publish(std::slice::from_ref(&event)).await.map_err(|error| of_bus(error, "event"))?;
+    Ok((StatusCode::ACCEPTED, Json(EventIds { ids: vec![event.id] })).into_response())
+}
+
+/// For whom a caller with a token publishes.
+fn tenant_of(caller: &Caller, hook: Option<&Hook>, named: Option<String>) -> Result<Tenant, ApiError> {
+    let named = match &caller.scope {
+        Scope::Only(own) => return caller.sees(named.as_deref().unwrap_or(own.as_str())),
+        Scope::Every => named.or_else(|| hook?.tenant_id.clone()),
+    };
+    let missing = || ApiError::Query(Faults::one("/tenant_id", "is missing: an admin token names the tenant"));
+    Tenant::new(named.ok_or_else(missing)?).map_err(|why| ApiError::Query(Faults::one("/tenant_id", why)))
+}
+
+/// The sender's own id of what it tells, the same when it tells it again.
+fn id_of(preset: Preset, headers: &HeaderMap, body: &Value) -> Option<String> {
+    match preset {
+        Preset::Standard => in_header(headers, "webhook-id"),
+        Preset::Github => in_header(headers, "x-github-delivery"),
+        Preset::Stripe => attribute(body.get("id")?.as_str()?),
+        Preset::Slack => attribute(body.get("event_id")?.as_str()?),
+        Preset::Token => in_header(headers, "webhook-id").or_else(|| in_header(headers, "idempotency-key")),
+    }
+}
+
+/// The type of the event: where the settings say, else where the sender has it.
+fn kind_of(hook: &Hook, headers: &HeaderMap, body: &Value) -> Option<String> {
+    let in_body = |pointer: &str| attribute(body.pointer(pointer)?.as_str()?);
+    match hook.kind.as_deref().map(|kind| kind.split_once(':').unwrap_or(("", kind))) {
+        Some(("header", name)) => in_header(headers, name),
+        Some(("body", pointer)) => in_body(pointer),
+        Some(_) => hook.kind.as_deref().and_then(attribute),
+        None => match hook.preset {
+            Preset::Github => in_header(headers, "x-github-event"),
+            Preset::Slack => in_body("/event/type").or_else(|| in_body("/type")),
+            Preset::Standard | Preset::Stripe | Preset::Token => in_body("/type"),
+        },
+    }
+}
+
+fn in_header(headers: &HeaderMap, name: &str) -> Option<String> {
+    attribute(headers.get(name)?.to_str().ok()?)
+}
+
+/// What an attribute of an event takes.
+fn attribute(text: &str) -> Option<String> {
+    let fits = !text.is_empty() && text.chars().count() <= ATTRIBUTE_LENGTH && !text.chars().any(char::is_control);
+    fits.then(|| text.to_owned())
+}

@@ -1,0 +1,100 @@
+//! Events that were taken while Redis was away, and forwarded once it is back.
+
+use std::sync::Arc;
+
+use reveille::bus::{BusError, Settings};
+use reveille::engine::forwarder::Forwarder;
+use reveille::engine::service::{Next, Service};
+
+use super::world::{Stage, event, ids_of, read, read_nothing};
+use crate::support::redis::RedisServer;
+
+fn with_outbox() -> Settings {
+    Settings { outbox: true, ..Settings::default() }
+}
+
+#[tokio::test]
+async fn what_was_taken_while_redis_was_away_is_forwarded_in_order_when_it_is_back() {
+    let mut server = RedisServer::start(&[]);
+    let stage = Stage::redis_at(server.url(), with_outbox()).await;
+    let forwarder = Arc::new(Forwarder::new(stage.bus.clone(), stage.world.clock.clone()));
+    stage.publish(&[event("a", "0")]).await;
+    assert_eq!(stage.world.count("select count(*) from bus_outbox").await, 0, "while Redis is there it takes them");
+    assert_eq!(forwarder.tick().await.unwrap(), Next::OnWake);
+
+    server.kill();
+    stage.publish(&[event("a", "1"), event("b", "x")]).await;
+    stage.publish(&[event("a", "2")]).await;
+    let next = forwarder.tick().await.unwrap();
+    assert_eq!(next, Next::At(stage.world.now() + chrono::TimeDelta::seconds(1)));
+    assert_eq!(stage.world.count("select count(*) from bus_outbox").await, 3);
+
+    server.start_again();
+    reveille::clock::pause(std::time::Duration::from_millis(300)).await;
+    // Redis is back, and what waits goes first: a tenant's new event waits behind it, another tenant's need not
+    stage.publish(&[event("a", "3"), event("c", "y")]).await;
+    assert_eq!(stage.world.count("select count(*) from bus_outbox").await, 4);
+    assert_eq!(forwarder.tick().await.unwrap(), Next::Now);
+    assert_eq!(forwarder.tick().await.unwrap(), Next::OnWake);
+    stage.publish(&[event("a", "4")]).await;
+    assert_eq!(stage.world.count("select count(*) from bus_outbox").await, 0);
+    let entries = read(&*stage.bus, 7).await;
+    let of_a: Vec<_> =
+        entries.iter().filter(|entry| entry.event.as_ref().unwrap().tenant.as_str() == "a").cloned().collect();
+    assert_eq!(ids_of(&of_a), ["0", "1", "2", "3", "4"]);
+    stage.leave().await;
+}
+
+#[tokio::test]
+async fn a_forwarder_that_died_before_it_forgot_forwards_again() {
+    let stage = Stage::redis_at(crate::support::servers::redis_url(), with_outbox()).await;
+    stage.world.store.keep_events(&[event("a", "1")]).await.unwrap();
+    stage.bus.forward().await.unwrap();
+    stage.world.store.keep_events(&[event("a", "1")]).await.unwrap();
+    stage.bus.forward().await.unwrap();
+    let entries = read(&*stage.bus, 2).await;
+    let keys: Vec<String> = entries.iter().map(|entry| entry.event.as_ref().unwrap().key()).collect();
+    assert_eq!(keys[0], keys[1], "the same event twice, which its key tells");
+    stage.leave().await;
+}
+
+#[tokio::test]
+async fn without_the_outbox_publishing_fails_and_what_is_left_is_forwarded_all_the_same() {
+    let mut server = RedisServer::start(&[]);
+    let stage = Stage::redis_at(server.url(), Settings::default()).await;
+    stage.world.store.keep_events(&[event("a", "left")]).await.unwrap();
+    assert_eq!(stage.bus.forward().await, Ok(1));
+    assert_eq!(ids_of(&read(&*stage.bus, 1).await), ["left"]);
+    server.kill();
+    assert!(matches!(stage.bus.publish(&[event("a", "1")]).await, Err(BusError::Unavailable { .. })));
+    assert_eq!(stage.world.count("select count(*) from bus_outbox").await, 0);
+    stage.leave().await;
+}
+
+#[tokio::test]
+async fn what_goes_through_the_bus_is_counted() {
+    let stage = Stage::redis().await;
+    let metrics = reveille::metrics::Metrics::new();
+    let bus: Arc<dyn reveille::bus::Bus> = Arc::new(reveille::bus::counted::Counted::new(stage.bus.clone(), &metrics));
+    read_nothing(&*bus).await;
+    bus.publish(&[event("a", "1"), event("a", "2"), event("a", "3")]).await.unwrap();
+    let entries = read(&*bus, 2).await;
+    bus.acknowledge(&[entries[0].id.clone()]).await.unwrap();
+    bus.bury(&entries[1], "boom").await.unwrap();
+    let third = read(&*bus, 1).await;
+    bus.publish(&[event("a", "4"), event("a", "5")]).await.unwrap();
+    bus.backlog().await.unwrap();
+    assert_eq!(ids_of(&third), ["3"]);
+    let text = metrics.text();
+    for line in [
+        "reveille_events_published_total 5",
+        "reveille_events_read_total 3",
+        "reveille_events_acknowledged_total 1",
+        "reveille_events_buried_total 1",
+        "reveille_events_unread 2",
+        "reveille_events_pending 1",
+    ] {
+        assert!(text.lines().any(|l| l == line), "no `{line}` in:\n{text}");
+    }
+    stage.leave().await;
+}

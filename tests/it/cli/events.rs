@@ -1,0 +1,120 @@
+//! Events and dead letters from the command line, against a real service; and a Redis that is away.
+
+use serde_json::{Value, json};
+use tokio::io::AsyncBufReadExt;
+
+use super::Shell;
+use crate::support::binary::Service;
+use crate::support::redis::{Redis, RedisServer};
+
+#[tokio::test]
+async fn events_are_published_listed_and_followed() {
+    let mut service = Service::new();
+    service.start().await;
+    let shell = Shell::beside(&service);
+    let typed = [
+        "event",
+        "publish",
+        "--tenant",
+        "ann",
+        "--source",
+        "mail",
+        "--type",
+        "mail.new",
+        "--id",
+        "1",
+        "--data",
+        r#"{"n":1}"#,
+    ];
+    assert_eq!(shell.ok(&typed).await, "published 1\n");
+    std::fs::write(
+        service.dir.path().join("events.json"),
+        json!([{ "source": "mail", "type": "mail.gone", "id": "2" },
+            { "specversion": "1.0", "source": "shop", "type": "order", "id": "3" }])
+        .to_string(),
+    )
+    .unwrap();
+    let answer = shell.json(&["event", "publish", "--tenant", "ann", "--file", "events.json"]).await;
+    assert_eq!(answer, json!({ "ids": ["2", "3"] }));
+    let listed = shell.json(&["event", "list", "--type", "mail.*"]).await;
+    let told: Vec<&Value> = listed["items"].as_array().unwrap().iter().map(|event| &event["id"]).collect();
+    assert_eq!(told, [&json!("1"), &json!("2")]);
+    assert!(shell.ok(&["event", "list", "--source", "shop"]).await.contains("order"));
+
+    let mut tail = shell.command(&["event", "tail", "--after", "0", "--source", "shop", "--json"]);
+    let mut tail = tail.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut lines = tokio::io::BufReader::new(tail.stdout.take().unwrap()).lines();
+    let line: Value = serde_json::from_str(&lines.next_line().await.unwrap().unwrap()).unwrap();
+    assert_eq!((&line["id"], &line["tenantid"]), (&json!("3"), &json!("ann")));
+    shell.ok(&["event", "publish", "--tenant", "ann", "--source", "shop", "--type", "order", "--id", "4"]).await;
+    let line: Value = serde_json::from_str(&lines.next_line().await.unwrap().unwrap()).unwrap();
+    assert_eq!(line["id"], json!("4"));
+    tail.kill().await.unwrap();
+
+    let refused =
+        shell.refused(&["event", "publish", "--tenant", "ann", "--source", "mail", "--type", "t", "--data", "{"]).await;
+    assert!(refused.contains("--data is not JSON") && refused.contains("hint:"), "{refused}");
+    let refused = shell.refused(&["event", "publish", "--source", "mail", "--type", "t"]).await;
+    assert!(refused.contains("tenant_id: is missing"), "{refused}");
+    service.terminate().await;
+}
+
+#[tokio::test]
+async fn dead_letters_are_shown_replayed_and_dropped_on_redis() {
+    let server = RedisServer::start(&[]);
+    let redis = Redis::at(&server.url());
+    let mut service = Service::new().with_config(&format!("[bus]\nurl = \"{}\"\n", server.url()));
+    service.start().await;
+    let shell = Shell::beside(&service);
+    let event = |id: &str, kind: &str| {
+        json!({ "specversion": "1.0", "tenantid": "ann", "source": "mail", "type": kind, "id": id }).to_string()
+    };
+    let bury = |body: &str, error: &str, tenant: &str| {
+        let fields = ["event", body, "error", error, "deliveries", "5", "tenant", tenant, "entry", "0/1-1"];
+        redis.ask(&[&["XADD", "reveille:events:dead", "*"][..], &fields[..]].concat())
+    };
+    let first = bury(&event("1", "mail.new"), "boom", "ann");
+    for (id, kind) in [("2", "mail.new"), ("3", "order"), ("4", "mail.gone")] {
+        bury(&event(id, kind), "timed out", "ann");
+    }
+    bury("not json", "it is not JSON", "");
+
+    let shown = shell.ok(&["dead-letter", "show", &first]).await;
+    assert!(shown.contains("boom") && shown.contains("\"type\": \"mail.new\""), "{shown}");
+    assert_eq!(shell.json(&["dead-letter", "list"]).await["items"].as_array().unwrap().len(), 5);
+    let table = shell.ok(&["dead-letter", "list", "--error", "TIMED", "--type", "mail.*"]).await;
+    assert_eq!(table.lines().count(), 3, "{table}");
+
+    assert_eq!(shell.ok(&["dead-letter", "replay", &first]).await, "1 replayed\n");
+    assert_eq!(shell.ok(&["dead-letter", "replay", "--type", "mail.*", "--tenant", "ann"]).await, "2 replayed\n");
+    assert_eq!(shell.json(&["dead-letter", "drop", "--source", "mail"]).await, json!({ "count": 1 }));
+    assert_eq!(shell.ok(&["dead-letter", "replay", "--all"]).await, "0 replayed\n");
+    assert_eq!(shell.ok(&["dead-letter", "drop", "--all"]).await, "1 dropped\n");
+    let replayed = shell.json(&["event", "list"]).await;
+    assert_eq!(replayed["items"].as_array().unwrap().len(), 3);
+    assert_eq!(shell.run(&["dead-letter", "drop"]).await.code, 2, "what is meant must be said");
+    service.terminate().await;
+}
+
+#[tokio::test]
+async fn while_redis_is_away_publishing_answers_503_and_goes_on_when_it_is_back() {
+    let mut server = RedisServer::start(&["--maxmemory-policy", "allkeys-lru"]);
+    let mut service = Service::new().with_config(&format!("[bus]\nurl = \"{}\"\n", server.url()));
+    service.start().await;
+    let shell = Shell::beside(&service);
+    let publish = ["event", "publish", "--tenant", "ann", "--source", "mail", "--type", "t"];
+    shell.ok(&publish).await;
+    let checked = shell.run(&["check"]).await;
+    assert!(checked.out.contains("Redis may evict streams"), "{}", checked.out);
+
+    server.kill();
+    let refused = shell.refused(&publish).await;
+    assert!(refused.contains("the event bus is away"), "{refused}");
+    let checked = shell.run(&["check"]).await;
+    assert!(checked.code == 1 && checked.out.contains("is Redis up at"), "{}", checked.out);
+
+    server.start_again();
+    reveille::clock::pause(std::time::Duration::from_millis(300)).await;
+    shell.ok(&publish).await;
+    service.terminate().await;
+}

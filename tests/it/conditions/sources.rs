@@ -1,0 +1,270 @@
+//! Databases and a Redis as sources: real ones, read, and never written.
+
+use std::path::Path;
+use std::str::FromStr;
+
+use redis::AsyncCommands;
+use reveille::bus;
+use reveille::clock::Clock;
+use reveille::egress::{self, Egress};
+use reveille::executor::host::StoreHost;
+use reveille::id::Tenant;
+use reveille::invalid::Faults;
+use reveille::poll::{Settings, Sources};
+use reveille::store::{self, Store};
+use reveille::task::Known;
+use reveille::tool;
+use reveille::trigger::condition::Poll;
+use serde_json::{Value, json};
+use sqlx::{Connection, Executor, SqliteConnection};
+
+use crate::support::binary::TempDir;
+use crate::support::postgres::Database;
+use crate::support::servers;
+
+/// One look, as the tenant ann.
+struct Looking {
+    sources: std::sync::Arc<Sources>,
+    poller: reveille::poll::Poller,
+}
+
+impl Looking {
+    async fn at(settings: Value, dir: &Path) -> Looking {
+        let settings: Settings = serde_json::from_value(settings).expect("settings");
+        let egress = Egress::new(&egress::Settings::default()).expect("an egress");
+        let tools = tool::Registry::new(tool::builtin::all(&egress)).expect("tools");
+        let sources = Sources::new(&settings, &egress, std::sync::Arc::new(tools), dir).expect("sources");
+        let sources = std::sync::Arc::new(sources);
+        let store = Store::open(&store::Settings::default(), dir, Clock::system(), |_| {}).await.expect("a store");
+        let bus = bus::open(&bus::Settings::default(), &store).expect("a bus");
+        let known = Known {
+            channels: vec![],
+            check: std::sync::Arc::new(|_, _, _| {}),
+            poll: std::sync::Arc::new(|_, _, _, _| {}),
+            seal: std::sync::Arc::new(|_, _, _, _| Ok(())),
+        };
+        let host = std::sync::Arc::new(StoreHost::new(store, known, bus));
+        Looking { poller: reveille::poll::Poller::new(sources.clone(), host, Clock::system()), sources }
+    }
+
+    /// What is wrong with such a poll, by its place.
+    fn fault(&self, tenant: &str, poll: &Value) -> Option<String> {
+        let mut faults = Faults::new();
+        let poll: Poll = serde_json::from_value(poll.clone()).expect("a poll");
+        self.sources.check(&Tenant::new(tenant).unwrap(), &poll, "/poll", &mut faults);
+        faults.0.into_iter().next().map(|fault| format!("{}: {}", fault.pointer, fault.message))
+    }
+
+    /// What is seen, or the kind of the fault.
+    async fn look(&self, poll: &Value) -> Result<Value, String> {
+        let poll: Poll = serde_json::from_value(poll.clone()).expect("a poll");
+        let tenant = Tenant::new("ann").unwrap();
+        let ask = reveille::poll::Ask {
+            tenant: &tenant,
+            id: uuid::Uuid::from_u128(7),
+            poll: &poll,
+            known: None,
+            time_limit: std::time::Duration::from_secs(2),
+        };
+        match self.poller.poll(&ask).await {
+            Ok(reveille::trigger::condition::Seen::Value { value, .. }) => Ok(value),
+            Ok(other) => panic!("{other:?}"),
+            Err(reveille::poll::Missed::Fault(fault)) => Err(fault.to_string()),
+            Err(busy) => panic!("{busy:?}"),
+        }
+    }
+}
+
+fn sql(query: &str) -> Value {
+    json!({ "sql": { "source": "shop", "query": query } })
+}
+
+/// What no source may do, whatever else it can.
+async fn nothing_is_written(looking: &Looking, count: impl AsyncFn() -> i64) {
+    for query in [
+        "insert into orders values (9, 'x')",
+        "delete from orders",
+        "drop table orders",
+        "create table t (n int)",
+        "select 1; delete from orders",
+        "select 1) polled; delete from orders; select * from (select 1",
+        "with gone as (delete from orders returning id) select * from gone",
+        "with made as (insert into orders values (9, 'x') returning id) select * from made",
+        "commit",
+        "pragma query_only = off",
+        "attach 'other.db' as other",
+        "vacuum into 'copy.db'",
+        "set transaction read write",
+        "select set_config('transaction_read_only', 'off', false), nothing()",
+    ] {
+        let seen = looking.look(&sql(query)).await;
+        assert!(seen.is_err(), "{query}: {seen:?}");
+        assert_eq!(count().await, 2, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn a_postgres_is_read_and_never_written() {
+    let database = Database::empty().await;
+    let mut owner = database.connect().await;
+    owner
+        .execute("create table orders (id int, state text); insert into orders values (1, 'open'), (2, 'done')")
+        .await
+        .unwrap();
+    let dir = TempDir::new();
+    let looking =
+        Looking::at(json!({ "sql": { "shop": { "url": database.url, "tenants": ["ann"] } } }), dir.path()).await;
+    let seen = looking.look(&sql("select count(*) as open from orders where state = 'open'; -- those")).await;
+    assert_eq!(seen, Ok(json!({ "rows": [{ "open": 1 }], "count": 1, "scalar": 1 })));
+    let seen = looking.look(&sql("select id, state, now() is null as never from orders order by id")).await;
+    let rows = json!([{ "id": 1, "state": "open", "never": false }, { "id": 2, "state": "done", "never": false }]);
+    assert_eq!(seen, Ok(json!({ "rows": rows, "count": 2, "scalar": null })));
+    nothing_is_written(&looking, async || {
+        let mut look = database.connect().await;
+        sqlx::query_scalar("select count(*) from orders").fetch_one(&mut look).await.unwrap()
+    })
+    .await;
+    // a setting of one poll is never another's, though they share a connection
+    for _ in 0..8 {
+        looking.look(&sql("select set_config('search_path', 'nowhere', false) as s")).await.unwrap();
+    }
+    assert!(looking.look(&sql("select count(*) from orders")).await.is_ok());
+    assert_eq!(looking.look(&sql("select pg_sleep(60)")).await, Err("timeout: the query took too long".into()));
+    let many = looking.look(&sql("select generate_series(1, 1001) as n")).await.unwrap_err();
+    assert!(many.starts_with("too_large: "), "{many}");
+    let wrong = looking.look(&sql("select nothing from orders")).await.unwrap_err();
+    assert!(wrong.starts_with("sql: column \"nothing\""), "{wrong}");
+}
+
+#[tokio::test]
+async fn an_sqlite_file_is_read_and_never_written() {
+    let dir = TempDir::new();
+    let file = dir.path().join("shop.db");
+    let url = format!("sqlite://{}", file.display());
+    let options = sqlx::sqlite::SqliteConnectOptions::from_str(&url).unwrap().create_if_missing(true);
+    let mut owner = SqliteConnection::connect_with(&options).await.unwrap();
+    owner
+        .execute("create table orders (id integer, state text); insert into orders values (1, 'open'), (2, 'done')")
+        .await
+        .unwrap();
+    let settings = json!({ "sql": { "shop": { "url": "sqlite://{data_dir}/shop.db", "tenants": ["*"] } } });
+    let looking = Looking::at(settings, dir.path()).await;
+    let seen = looking.look(&sql("select count(*) as open from orders where state = 'open'")).await;
+    assert_eq!(seen, Ok(json!({ "rows": [{ "open": 1 }], "count": 1, "scalar": 1 })));
+    let seen = looking.look(&sql("select 1.5 as r, 'a' as t, x'00ff' as b, null as n")).await.unwrap();
+    assert_eq!(seen["rows"], json!([{ "r": 1.5, "t": "a", "b": "00ff", "n": null }]));
+    nothing_is_written(&looking, async || {
+        let mut look = SqliteConnection::connect(&url).await.unwrap();
+        sqlx::query_scalar("select count(*) from orders").fetch_one(&mut look).await.unwrap()
+    })
+    .await;
+    assert!(!dir.path().join("other.db").exists() && !dir.path().join("copy.db").exists());
+    let endless = "with recursive n (i) as (select 1 union all select i + 1 from n) select max(i) from n";
+    assert!(looking.look(&sql(endless)).await.unwrap_err().starts_with("timeout: "));
+    assert!(looking.look(&sql("select 1 as n")).await.is_ok(), "the connection is of use again");
+    let endless_rows = "with recursive n (i) as (select 1 union all select i + 1 from n) select i from n";
+    assert!(looking.look(&sql(endless_rows)).await.unwrap_err().starts_with("too_large: "));
+}
+
+#[tokio::test]
+async fn a_redis_is_read_by_type_and_only_where_it_is_opened() {
+    let client = redis::Client::open(servers::redis_url()).unwrap();
+    let mut redis = client.get_multiplexed_async_connection().await.unwrap();
+    let prefix = format!("t{:016x}:", fastrand::u64(..));
+    let key = |name: &str| format!("{prefix}{name}");
+    let _: () = redis.set(key("number"), "480").await.unwrap();
+    let _: () = redis.set(key("json"), r#"{"price": 480}"#).await.unwrap();
+    let _: () = redis.set(key("text"), "up").await.unwrap();
+    let _: () = redis.set(key("large"), "x".repeat(70_000)).await.unwrap();
+    let _: () = redis.hset_multiple(key("hash"), &[("a", "1"), ("b", "x")]).await.unwrap();
+    let _: () = redis.rpush(key("list"), &[1, 2, 3]).await.unwrap();
+    let _: () = redis.sadd(key("set"), &[1, 2]).await.unwrap();
+    let _: () = redis.zadd(key("zset"), "m", 1).await.unwrap();
+    let _: String = redis.xadd(key("stream"), "*", &[("f", "v")]).await.unwrap();
+    let dir = TempDir::new();
+    let settings =
+        json!({ "redis": { "prices": { "url": servers::redis_url(), "prefixes": [prefix], "tenants": ["*"] } } });
+    let looking = Looking::at(settings, dir.path()).await;
+    let poll = |name: &str| json!({ "redis": { "source": "prices", "key": key(name) } });
+    for (name, expected) in [
+        ("number", json!(480)),
+        ("json", json!({ "price": 480 })),
+        ("text", json!("up")),
+        ("hash", json!({ "a": 1, "b": "x" })),
+        ("list", json!(3)),
+        ("set", json!(2)),
+        ("zset", json!(1)),
+        ("stream", json!(1)),
+        ("nothing", Value::Null),
+    ] {
+        assert_eq!(looking.look(&poll(name)).await, Ok(expected), "{name}");
+    }
+    let with = |name: &str, read: &str| json!({ "redis": { "source": "prices", "key": key(name), "read": read } });
+    assert_eq!(looking.look(&with("text", "exists")).await, Ok(json!(true)));
+    assert_eq!(looking.look(&with("nothing", "exists")).await, Ok(json!(false)));
+    assert_eq!(looking.look(&with("text", "llen")).await, Err("redis: redis: WRONGTYPE".into()));
+    assert!(looking.look(&poll("large")).await.unwrap_err().starts_with("too_large: "));
+    let elsewhere = json!({ "redis": { "source": "prices", "key": "reveille:events:0" } });
+    assert!(looking.look(&elsewhere).await.unwrap_err().starts_with("denied: must begin with"));
+    let keys: Vec<String> = redis.keys(format!("{prefix}*")).await.unwrap();
+    assert_eq!(keys.len(), 9, "nothing was made");
+    let _: () = redis.del(keys).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_source_is_used_only_by_whom_it_is_opened_to() {
+    let dir = TempDir::new();
+    let looking = Looking::at(
+        json!({
+            "sql": { "shop": { "url": "postgres://reader:canary@127.0.0.1:9/shop" } },
+            "redis": { "prices": { "url": "redis://:canary@127.0.0.1:9", "prefixes": ["p:"], "tenants": ["bob"] } },
+        }),
+        dir.path(),
+    )
+    .await;
+    let shut = looking.fault("ann", &sql("select 1")).unwrap();
+    assert_eq!(shut, "/poll/sql/source: there is no source `shop`; the operator has opened none to this tenant");
+    assert!(looking.look(&sql("select 1")).await.unwrap_err().starts_with("denied: "));
+    let redis = json!({ "redis": { "source": "prices", "key": "p:1" } });
+    assert!(looking.fault("ann", &redis).unwrap().starts_with("/poll/redis/source: "));
+    assert_eq!(looking.fault("bob", &redis), None);
+    let elsewhere = json!({ "redis": { "source": "prices", "key": "q:1" } });
+    assert_eq!(looking.fault("bob", &elsewhere).unwrap(), "/poll/redis/key: must begin with one of: p:");
+}
+
+#[tokio::test]
+async fn a_source_that_is_away_says_so_and_not_its_password() {
+    let dir = TempDir::new();
+    let looking = Looking::at(
+        json!({
+            "sql": { "shop": { "url": "postgres://reader:canary@127.0.0.1:9/shop", "tenants": ["ann"] } },
+            "redis": { "prices": { "url": "redis://:canary@127.0.0.1:9", "prefixes": [""], "tenants": ["ann"] } },
+        }),
+        dir.path(),
+    )
+    .await;
+    for poll in [sql("select 1"), json!({ "redis": { "source": "prices", "key": "k" } })] {
+        let away = looking.look(&poll).await.unwrap_err();
+        assert!(away.starts_with("connect: ") || away.starts_with("timeout: "), "{away}");
+        assert!(!away.contains("canary"), "{away}");
+    }
+}
+
+#[tokio::test]
+async fn a_tool_is_polled_only_where_it_reads() {
+    let dir = TempDir::new();
+    let looking = Looking::at(json!({}), dir.path()).await;
+    let tool = |name: &str, args: Value| json!({ "tool": { "name": name, "args": args } });
+    let berlin = tool("current_time", json!({ "timezone": "Europe/Berlin" }));
+    assert_eq!(looking.fault("ann", &berlin), None);
+    assert!(looking.look(&berlin).await.unwrap().is_object());
+    assert!(
+        looking.fault("ann", &tool("current_time", json!({ "zone": 1 }))).unwrap().starts_with("/poll/tool/args: ")
+    );
+    for acts in ["create_task", "delete_task", "send_notification"] {
+        let told = looking.fault("ann", &tool(acts, json!({}))).unwrap();
+        assert!(told.starts_with("/poll/tool/name: "), "{told}");
+        assert!(looking.look(&tool(acts, json!({}))).await.is_err(), "{acts}");
+    }
+    assert!(looking.fault("ann", &tool("curent_time", json!({}))).unwrap().contains("did you mean `current_time`?"));
+}

@@ -1,0 +1,126 @@
+//! What a watcher does about polls that fail: it never takes them for an answer, comes less often, tells the owner once.
+
+use serde_json::{Value, json};
+use wiremock::ResponseTemplate;
+
+use super::{Shop, next_poll, watching};
+use crate::support::world::{World, on_both};
+
+on_both! {
+    polls_that_fail_are_told_once_and_so_is_their_recovery
+    a_failing_poll_is_never_false
+    a_slow_host_does_not_hold_up_others
+    a_condition_of_another_release_is_disabled_and_harms_no_other
+}
+
+async fn polls_that_fail_are_told_once_and_so_is_their_recovery(mut world: World) {
+    let shop = Shop::open(&mut world).await;
+    let instance = world.instance();
+    instance.recipient().await;
+    let mut task = watching(&shop, json!({ "failure_notice_after": 2 }));
+    task["name"] = json!("Cheap flight");
+    task["output"] = Value::Null;
+    let task = instance.task(task).await;
+    shop.answers(ResponseTemplate::new(500)).await;
+    let mut waits = Vec::new();
+    for count in 1..=4 {
+        let before = world.clock.now();
+        let known = next_poll(&world, &instance, &task).await;
+        waits.push((world.clock.now() - before).num_seconds());
+        assert_eq!(known.failing.unwrap().count, count);
+        assert_eq!(instance.deliveries().await.len(), usize::from(count >= 2), "after {count}");
+    }
+    assert!((60..=72).contains(&waits[1]) && (120..=144).contains(&waits[2]), "{waits:?}");
+    assert!((240..=288).contains(&waits[3]), "{waits:?}");
+    shop.sells_at(600).await;
+    for _ in 0..3 {
+        next_poll(&world, &instance, &task).await;
+    }
+    shop.answers(ResponseTemplate::new(500)).await;
+    for _ in 0..2 {
+        next_poll(&world, &instance, &task).await;
+    }
+    let told: Vec<_> = instance.deliveries().await.into_iter().map(|told| (told.subject, told.channel)).collect();
+    let notice = |subject: &str| (Some(subject.to_owned()), "email".to_owned());
+    let expected =
+        [notice("Failing: Cheap flight"), notice("Well again: Cheap flight"), notice("Failing: Cheap flight")];
+    assert_eq!(told, expected, "though its results are told to nobody");
+    instance.finish(&world).await;
+}
+
+async fn a_failing_poll_is_never_false(mut world: World) {
+    let shop = Shop::open(&mut world).await;
+    let instance = world.instance();
+    let task = instance.task(watching(&shop, json!({}))).await;
+    shop.sells_at(400).await;
+    next_poll(&world, &instance, &task).await;
+    for answer in [
+        ResponseTemplate::new(500),
+        ResponseTemplate::new(404),
+        ResponseTemplate::new(200).set_body_json(json!({ "price": "cheap" })),
+        ResponseTemplate::new(302).insert_header("Location", "http://10.0.0.1/"),
+    ] {
+        shop.answers(answer).await;
+        let known = next_poll(&world, &instance, &task).await;
+        assert_eq!(
+            (known.verdict, known.value),
+            (Some(true), json!({ "price": 400 })),
+            "as the last good poll left it"
+        );
+        assert!(known.failing.is_some());
+    }
+    shop.sells_at(450).await;
+    let known = next_poll(&world, &instance, &task).await;
+    assert_eq!((known.edges, known.failing), (1, None), "it was never false in between");
+    instance.settle(0).await;
+    instance.finish(&world).await;
+}
+
+async fn a_slow_host_does_not_hold_up_others(mut world: World) {
+    let slow = Shop::open(&mut world).await;
+    slow.answers(ResponseTemplate::new(200).set_delay(std::time::Duration::from_secs(60))).await;
+    world.poll.max_concurrent = 3;
+    world.poll.per_host_concurrent = 2;
+    let instance = world.instance();
+    for _ in 0..4 {
+        instance.task(watching(&slow, json!({ "timeout": "2s" }))).await;
+    }
+    world.advance(15.0);
+    let task = instance
+        .task(json!({ "trigger": {
+        "type": "condition", "poll": { "tool": { "name": "current_time" } }, "interval": "1m",
+        "expression": "value != null && task.name == 'a task'",
+    } }))
+        .await;
+    world.advance(15.0);
+    // two of the slow ones are under way; the others were put off, and what is behind them has its turn
+    for _ in 0..4 {
+        instance.tick(&instance.engine().watcher).await.expect("a tick");
+        reveille::clock::pause(std::time::Duration::from_millis(200)).await;
+        world.advance(2.0);
+    }
+    assert_eq!(instance.condition(&task).await.edges, 1);
+    assert_eq!(slow.asked().await.len(), 2, "no more than two at once");
+    instance.poll().await;
+    instance.settle(0).await;
+    instance.finish(&world).await;
+}
+
+async fn a_condition_of_another_release_is_disabled_and_harms_no_other(mut world: World) {
+    let shop = Shop::open(&mut world).await;
+    shop.sells_at(400).await;
+    let instance = world.instance();
+    let broken = instance.task(watching(&shop, json!({ "expression": "value.price < 123456" }))).await;
+    let sound = instance.task(watching(&shop, json!({}))).await;
+    let sqlite = "update tasks set spec = replace(spec, 'value.price < 123456', 'value.price <')";
+    let postgres = "update tasks set spec = replace(spec::text, 'value.price < 123456', 'value.price <')::jsonb";
+    world.execute(sqlite, postgres).await;
+    world.advance(20.0);
+    instance.poll().await;
+    let broken = instance.stored(&broken).await;
+    assert_eq!(broken.status, reveille::task::TaskStatus::Disabled);
+    assert!(broken.status_reason.unwrap().starts_with("/trigger/expression: "), "says where");
+    assert_eq!(instance.condition(&sound).await.edges, 1);
+    instance.settle(0).await;
+    instance.finish(&world).await;
+}
