@@ -235,7 +235,8 @@ mod tests {
     fn a_wait_that_was_asked_for_is_the_least_but_never_more_than_a_day() {
         assert_eq!(next_attempt(1, 1.0, Some(300)), Some(300));
         assert_eq!(next_attempt(4, 1.0, Some(30)), Some(80));
-        assert_eq!(next_attempt(1, 1.0, Some(86_400)), Some(3600));
+        assert_eq!(next_attempt(1, 1.0, Some(7_200)), Some(7_200));
+        assert_eq!(next_attempt(1, 1.0, Some(90_000)), Some(86_400));
     }
 
     #[test]

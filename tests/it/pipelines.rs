@@ -4,6 +4,7 @@
 mod dry_run;
 mod ledger;
 mod refused;
+mod service;
 pub mod stage;
 mod steps;
 mod webhook;
