@@ -145,20 +145,12 @@ pub async fn insert_runs(bare: &Bare, causes: &[String], batch: usize) -> anyhow
 
 /// How long two commits of one row take, one after the other; `times` such pairs, in milliseconds.
 pub async fn two_commits(bare: &Bare, times: usize) -> anyhow::Result<Vec<f64>> {
-    let table = "create table bare_commits (id integer, text text)";
-    match bare {
-        Bare::Postgres(pool) => drop(sqlx::query(table).execute(pool).await?),
-        Bare::Sqlite(pool) => drop(sqlx::query(table).execute(pool).await?),
-    }
+    bare.execute("create table bare_commits (id integer, text text)").await?;
     let mut took = Vec::with_capacity(times);
     for _ in 0..times {
         let began = Instant::now();
         for _ in 0..2 {
-            let insert = "insert into bare_commits values (1, 'a row')";
-            match bare {
-                Bare::Postgres(pool) => drop(sqlx::query(insert).execute(pool).await?),
-                Bare::Sqlite(pool) => drop(sqlx::query(insert).execute(pool).await?),
-            }
+            bare.execute("insert into bare_commits values (1, 'a row')").await?;
         }
         took.push(began.elapsed().as_secs_f64() * 1000.0);
     }

@@ -28,6 +28,17 @@ pub enum Bare {
     Sqlite(SqlitePool),
 }
 
+impl Bare {
+    /// One statement, committed.
+    pub async fn execute(&self, statement: &'static str) -> anyhow::Result<()> {
+        match self {
+            Bare::Postgres(pool) => sqlx::query(statement).execute(pool).await.map(|_| ())?,
+            Bare::Sqlite(pool) => sqlx::query(statement).execute(pool).await.map(|_| ())?,
+        }
+        Ok(())
+    }
+}
+
 impl Place {
     /// Makes a schema of its own in the database, or a file of its own.
     pub async fn make(at: &Where) -> anyhow::Result<Place> {
