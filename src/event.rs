@@ -137,9 +137,16 @@ pub fn partition(tenant: &str, partitions: u32) -> u32 {
 impl TryFrom<Value> for Event {
     type Error = Faults;
 
-    fn try_from(value: Value) -> Result<Event, Faults> {
+    fn try_from(mut value: Value) -> Result<Event, Faults> {
         let mut faults = Faults::new();
-        Event::parse(&value, "", &mut faults).ok_or(faults)
+        // the data may be large, and is moved rather than copied
+        let both = value.get("data_base64").is_some();
+        let data = value.as_object_mut().filter(|_| !both).and_then(|fields| fields.remove("data"));
+        let event = Event::parse(&value, "", &mut faults).ok_or(faults)?;
+        Ok(match data {
+            Some(data) => Event { data: Data::Json(data), ..event },
+            None => event,
+        })
     }
 }
 

@@ -6,6 +6,10 @@ use clap::Parser;
 use reveille::cli::{self, Cli};
 use reveille::config::Environment;
 
+/// Events are small pieces of JSON, thousands a second: the system's allocator took a fifth of the time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Of worker threads, in bytes: expressions of users are evaluated on them, and CEL goes deep.
 const STACK: usize = 8 * 1024 * 1024;
 

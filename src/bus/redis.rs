@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, try_join_all};
 use redis::{ErrorKind, Pipeline, RedisError, cmd, pipe};
 
 use crate::bus::redis::reading::Reader;
@@ -76,10 +76,14 @@ impl Redis {
             let (partition, id) = read_entry_name(id)?;
             by_partition.entry(partition).or_default().push(id.to_string());
         }
-        for (partition, ids) in by_partition {
-            let _: u64 = self.link.ask(cmd("XACK").arg(self.names.stream(partition)).arg(&self.group).arg(ids)).await?;
-        }
-        Ok(())
+        // all at once: a round trip per stream would be most of the work
+        let acknowledged = by_partition.into_iter().map(|(partition, ids)| async move {
+            let mut acknowledge = cmd("XACK");
+            acknowledge.arg(self.names.stream(partition)).arg(&self.group).arg(ids);
+            let _: u64 = self.link.ask(&acknowledge).await?;
+            Ok::<(), BusError>(())
+        });
+        try_join_all(acknowledged).await.map(drop)
     }
 }
 

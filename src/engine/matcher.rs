@@ -17,7 +17,7 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use crate::bus::{Bus, BusError, Entry};
+use crate::bus::{Bus, Entry};
 use crate::engine::held::Held;
 use crate::engine::matcher::index::{Index, Indexed};
 use crate::engine::service::{Next, Service, TickError};
@@ -53,15 +53,31 @@ pub struct Matcher {
 struct Work {
     index: Index,
     /// Read, and not committed yet.
-    entries: Vec<Entry>,
+    taken: Vec<Taken>,
+    /// Can't be handled, and why; to be put among the dead letters.
+    hopeless: Vec<(Entry, String)>,
     /// Committed, and not acknowledged yet.
     done: Vec<String>,
 }
 
-/// What is matched with one event.
-struct Judged {
-    entry: Entry,
-    matches: Vec<Match>,
+impl Work {
+    /// How many entries are to be handled.
+    fn waiting(&self) -> usize {
+        self.taken.len() + self.hopeless.len()
+    }
+}
+
+/// An entry that is an event.
+struct Taken {
+    id: String,
+    deliveries: u32,
+    arrival: Arc<Arrival>,
+}
+
+impl Taken {
+    fn entry(&self) -> Entry {
+        Entry { id: self.id.clone(), event: Ok(self.arrival.event.clone()), deliveries: self.deliveries }
+    }
 }
 
 impl Matcher {
@@ -97,74 +113,95 @@ impl Matcher {
     pub async fn work(&self, wait: Duration) -> Result<usize, TickError> {
         let mut work = self.work.lock().await;
         self.acknowledge(&mut work).await?;
-        if work.entries.is_empty() {
-            work.entries = self.bus.read(BATCH, wait).await.map_err(told)?;
+        if work.waiting() == 0 {
+            let entries = self.bus.read(BATCH, wait).await?;
+            self.take(&mut work, entries);
         }
-        let count = work.entries.len();
-        self.handle(&mut work).await?;
-        self.acknowledge(&mut work).await?;
+        let count = work.waiting();
+        self.bury_hopeless(&mut work).await?;
+        // where many wait, the next ones are read while the database commits these
+        let many = (BATCH / 2..=BATCH).contains(&count);
+        let ahead = async { if many { self.bus.read(BATCH, Duration::ZERO).await } else { Ok(Vec::new()) } };
+        let (handled, ahead) = tokio::join!(self.handle(&mut work), ahead);
+        let acknowledged = self.acknowledge(&mut work).await;
+        self.take(&mut work, ahead?);
+        handled?;
+        acknowledged?;
         Ok(count)
     }
 
+    /// Takes entries on. What can't be handled at all is set apart.
+    fn take(&self, work: &mut Work, entries: Vec<Entry>) {
+        for Entry { id, event, deliveries } in entries {
+            match event {
+                // whoever tried has died over it
+                Ok(event) if deliveries > 2 * self.max_deliveries => {
+                    let why = format!("was taken on {deliveries} times, and nobody came to its end");
+                    work.hopeless.push((Entry { id, event: Ok(event), deliveries }, why));
+                }
+                Ok(event) => work.taken.push(Taken { id, deliveries, arrival: Arc::new(Arrival::new(event)) }),
+                Err(unreadable) => {
+                    let why = unreadable.why.clone();
+                    work.hopeless.push((Entry { id, event: Err(unreadable), deliveries }, why));
+                }
+            }
+        }
+    }
+
     async fn handle(&self, work: &mut Work) -> Result<(), TickError> {
-        self.bury_unreadable(work).await?;
-        if work.entries.is_empty() {
+        if work.taken.is_empty() {
             return Ok(());
         }
-        match self.record(work).await {
-            Ok(()) => return Ok(()),
+        match self.record(&mut work.index, &work.taken).await {
+            Ok(()) => {
+                work.done.extend(work.taken.drain(..).map(|taken| taken.id));
+                return Ok(());
+            }
             Err(error @ (StoreError::Unavailable(_) | StoreError::LeaseLost)) => return Err(error.into()),
             Err(error) => tracing::warn!(%error, "a batch of events can't be recorded, they are tried one by one"),
         }
         // one entry that fails must not hold up the others
-        for entry in std::mem::take(&mut work.entries) {
-            let mut alone = Work { index: std::mem::take(&mut work.index), entries: vec![entry.clone()], done: vec![] };
-            let recorded = self.record(&mut alone).await;
-            work.index = alone.index;
-            work.done.extend(alone.done);
-            match recorded {
-                Ok(()) => {}
-                Err(error @ StoreError::Unavailable(_)) => return Err(error.into()),
-                Err(error) if entry.deliveries >= self.max_deliveries => {
-                    self.bury(&entry, &error.to_string()).await?;
+        work.taken.reverse();
+        while let Some(taken) = work.taken.pop() {
+            match self.record(&mut work.index, std::slice::from_ref(&taken)).await {
+                Ok(()) => work.done.push(taken.id),
+                Err(error @ StoreError::Unavailable(_)) => {
+                    work.taken.push(taken);
+                    work.taken.reverse();
+                    return Err(error.into());
                 }
-                Err(error) => {
-                    tracing::warn!(entry = entry.id, %error, "an event can't be recorded, it comes again");
+                Err(error) if taken.deliveries >= self.max_deliveries => {
+                    work.hopeless.push((taken.entry(), error.to_string()));
                 }
+                Err(error) => tracing::warn!(entry = taken.id, %error, "an event can't be recorded, it comes again"),
             }
         }
-        Ok(())
+        self.bury_hopeless(work).await
     }
 
-    /// Matches and records all entries; they are to be acknowledged then.
-    async fn record(&self, work: &mut Work) -> Result<(), StoreError> {
+    /// Matches and records events; they are to be acknowledged then.
+    async fn record(&self, index: &mut Index, events: &[Taken]) -> Result<(), StoreError> {
         let now = self.store.clock().now();
-        let arrivals: Vec<(Entry, Arc<Arrival>)> = work
-            .entries
-            .iter()
-            .filter_map(|entry| Some((entry.clone(), Arc::new(Arrival::new(entry.event.clone().ok()?)))))
-            .collect();
-        let tenants = || arrivals.iter().map(|(_, arrival)| arrival.event.tenant.as_str());
-        for shard in work.index.unknown(tenants()) {
-            work.index.refresh(&self.store, shard).await?;
+        let tenants = || events.iter().map(|taken| taken.arrival.event.tenant.as_str());
+        for shard in index.unknown(tenants()) {
+            index.refresh(&self.store, shard).await?;
         }
         for _ in 0..TRIES {
-            let judged: Vec<Judged> =
-                arrivals.iter().map(|(entry, arrival)| judge(&work.index, entry, arrival, now)).collect();
-            let matches: Vec<Match> = judged.iter().flat_map(|judged| judged.matches.iter().cloned()).collect();
-            let shards = work.index.versions(tenants());
+            let mut matches = Vec::new();
+            for Taken { arrival, .. } in events {
+                matches.extend(index.candidates(&arrival.event).filter_map(|task| matched(task, arrival, now)));
+            }
+            let shards = index.versions(tenants());
             let ask =
                 FireEvents { now, shards: &shards, matches: &matches, worker: self.worker, room: self.held.room() };
             match self.store.fire_events(&ask).await? {
                 EventsFired::Done(recorded) => {
-                    self.account(judged.len(), recorded);
-                    work.done.extend(judged.into_iter().map(|judged| judged.entry.id));
-                    work.entries.clear();
+                    self.account(events.len(), recorded);
                     return Ok(());
                 }
                 EventsFired::Stale => {
                     for (shard, _) in shards {
-                        work.index.refresh(&self.store, shard).await?;
+                        index.refresh(&self.store, shard).await?;
                     }
                 }
             }
@@ -179,53 +216,27 @@ impl Matcher {
         self.held.add(recorded.claims);
     }
 
-    /// Entries that are no events, and those that nobody ever came to the end of: whoever tried has died.
-    async fn bury_unreadable(&self, work: &mut Work) -> Result<(), TickError> {
-        let hopeless = |entry: &Entry| entry.event.is_err() || entry.deliveries > 2 * self.max_deliveries;
-        let (bad, good) = std::mem::take(&mut work.entries).into_iter().partition(hopeless);
-        work.entries = good;
-        let mut bad: Vec<Entry> = bad;
-        while let Some(entry) = bad.pop() {
-            let why = match &entry.event {
-                Err(unreadable) => unreadable.why.clone(),
-                Ok(_) => format!("was taken on {} times, and nobody came to its end", entry.deliveries),
-            };
-            if let Err(error) = self.bury(&entry, &why).await {
-                work.entries.push(entry);
-                work.entries.extend(bad);
-                return Err(error);
-            }
+    async fn bury_hopeless(&self, work: &mut Work) -> Result<(), TickError> {
+        while let Some((entry, why)) = work.hopeless.last() {
+            tracing::warn!(entry = entry.id, why, "an entry of the event bus goes among the dead letters");
+            self.bus.bury(entry, why).await?;
+            self.buried.inc();
+            work.hopeless.pop();
         }
-        Ok(())
-    }
-
-    async fn bury(&self, entry: &Entry, error: &str) -> Result<(), TickError> {
-        tracing::warn!(entry = entry.id, error, "an entry of the event bus goes among the dead letters");
-        self.bus.bury(entry, error).await.map_err(told)?;
-        self.buried.inc();
         Ok(())
     }
 
     async fn acknowledge(&self, work: &mut Work) -> Result<(), TickError> {
         if !work.done.is_empty() {
-            self.bus.acknowledge(&work.done).await.map_err(told)?;
+            self.bus.acknowledge(&work.done).await?;
             work.done.clear();
         }
         Ok(())
     }
 }
 
-fn told(error: BusError) -> TickError {
-    TickError::Bus(error)
-}
-
-/// Asks every task that the event may concern. A fault of one task, even a panic of its expression, stays its own.
-fn judge(index: &Index, entry: &Entry, arrival: &Arc<Arrival>, now: DateTime<Utc>) -> Judged {
-    let matches = index.candidates(&arrival.event).filter_map(|task| matched(task, arrival, now)).collect();
-    Judged { entry: entry.clone(), matches }
-}
-
-/// What one task makes of an event; `None` where it is none of its events.
+/// What one task makes of an event; `None` where it is none of its events. A fault of one task, even a panic of its
+/// expression, stays its own.
 pub fn matched(task: &Indexed, arrival: &Arc<Arrival>, now: DateTime<Utc>) -> Option<Match> {
     let judged = catch_unwind(AssertUnwindSafe(|| task.matcher.judge(arrival, now)));
     let verdict = judged.unwrap_or_else(|_| Verdict::Skipped("filter_error: it panicked".into()));

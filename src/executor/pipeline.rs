@@ -48,6 +48,8 @@ pub use crate::executor::pipeline::kind::Parts;
 /// Why a run ended early and well: a `filter` was false, or a step with `on_error: stop` failed.
 pub const REASON_FILTERED: &str = "filtered";
 pub const REASON_STOPPED: &str = "stopped";
+/// Its last step was a `notify`: nobody is told twice.
+pub const REASON_TOLD: &str = "told";
 /// Where the steps stand in a task.
 const CONFIG: &str = "/action/config";
 
@@ -108,9 +110,11 @@ impl Pipeline {
 }
 
 async fn steps(spec: &Spec, attempts: &Attempts<'_>, mut scope: Scope) -> Result<Outcome, RunError> {
-    let mut last = Value::Null;
+    let (mut last, mut told) = (Value::Null, false);
     for (step, position) in spec.steps.iter().zip(1..) {
-        match attempts.settle(step, position, &scope).await? {
+        let settled = attempts.settle(step, position, &scope).await?;
+        told = settled.is_ok();
+        match settled {
             Ok(value) => {
                 if let What::One(kind) = &step.what {
                     if kind.ends_run(&value) {
@@ -131,6 +135,10 @@ async fn steps(spec: &Spec, attempts: &Attempts<'_>, mut scope: Scope) -> Result
         }
         scope.step(&step.name, last.clone());
     }
+    let tells = matches!(spec.steps.last().map(|step| &step.what), Some(What::One(kind)) if kind.tells());
+    if tells && told && spec.output.is_none() {
+        return Ok(attempts.quiet(REASON_TOLD).await);
+    }
     let output = output(spec.output.as_ref(), &scope, last).map_err(|why| RunError::fail("output", why))?;
     Ok(Outcome::Succeeded { output: shown(output), usage: attempts.ledger.usage().await })
 }
@@ -141,7 +149,7 @@ impl Attempts<'_> {
     }
 }
 
-/// What the run answers: its `output`, else the last step's value.
+/// What the run answers: its `output`, else the last step's value; after a `notify` that was the last step, nothing.
 fn output(template: Option<&Tree>, scope: &Scope, last: Value) -> Result<Value, String> {
     match template {
         None => Ok(last),

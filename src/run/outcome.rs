@@ -12,7 +12,7 @@ use crate::run::Usage;
 pub enum Outcome {
     /// Done. `output` is the answer that is told to the recipient.
     Succeeded { output: String, usage: Usage },
-    /// Done as far as it was to be done, and nobody is told; `reason` is recorded (`filtered`, `stopped`).
+    /// Done as far as it was to be done, and nobody is told; `reason` is recorded (`filtered`, `stopped`, `told`).
     Quiet { reason: String, usage: Usage },
     /// A foreign runtime goes on with it and reports, at the latest at `until`.
     Waits { until: DateTime<Utc>, usage: Usage },

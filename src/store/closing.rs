@@ -198,7 +198,7 @@ impl Store {
                         "delete from window_events where task_id = $1 and event_key = $2 and window_id = $3",
                     )
                     .bind(task_id)
-                    .bind(&matched.arrival.key)
+                    .bind(matched.arrival.key())
                     .bind(window_id)
                     .execute(&mut *conn)
                     .await?

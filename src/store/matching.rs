@@ -206,7 +206,7 @@ impl Recording {
             return Ok(());
         }
         // rules with a memory must not count an event twice
-        if conn.seen(matched.task_id, &matched.arrival.key).await? {
+        if conn.seen(matched.task_id, matched.arrival.key()).await? {
             self.duplicates += 1;
             return Ok(());
         }
@@ -218,7 +218,7 @@ impl Recording {
             return Ok(());
         }
         if let Some((key, window)) = &way.dedup
-            && !conn.is_first(matched.task_id, key, &matched.arrival.key, self.now, self.now + *window).await?
+            && !conn.is_first(matched.task_id, key, matched.arrival.key(), self.now, self.now + *window).await?
         {
             self.skip(matched, reason::DUPLICATE);
             return Ok(());
@@ -269,7 +269,7 @@ impl Recording {
     }
 
     fn run_event(&mut self, matched: &Match) {
-        let cause = Cause::Event { event: matched.arrival.value.clone(), events: Vec::new() };
+        let cause = Cause::Event { event: matched.arrival.value().clone(), events: Vec::new() };
         let run = NewRun { cause: Some(cause), ..self.of_event(matched) };
         self.queue(matched.epoch, run);
     }
@@ -302,7 +302,7 @@ impl Recording {
 
     fn of_event(&self, matched: &Match) -> NewRun {
         let arrival = &matched.arrival;
-        let run = new_run(matched.task_id, arrival.event.tenant.as_str(), format!("e:{}", arrival.key), self.now);
+        let run = new_run(matched.task_id, arrival.event.tenant.as_str(), format!("e:{}", arrival.key()), self.now);
         NewRun { event_ids: vec![arrival.event.id.clone()], ..run }
     }
 

@@ -177,7 +177,7 @@ macro_rules! windows {
                 now: DateTime<Utc>,
             ) -> Result<Collected, StoreError> {
                 let key = text(&window.key);
-                let bytes = arrival.value.to_string().len() as i64;
+                let bytes = arrival.value().to_string().len() as i64;
                 let mut open: Option<Open> = sqlx::query_as(
                     "select id, opened_at, events, bytes from windows where task_id = $1 and kind = $2 and key = $3",
                 )
@@ -260,9 +260,9 @@ macro_rules! windows {
                      select $1, $2, $3, coalesce(max(seq), 0) + 1, $4, $5 from window_events where window_id = $3",
                 )
                 .bind(task_id)
-                .bind(&arrival.key)
+                .bind(arrival.key())
                 .bind(window_id)
-                .bind(document(&arrival.value)?)
+                .bind(document(arrival.value())?)
                 .bind(now)
                 .execute(&mut *self)
                 .await?;

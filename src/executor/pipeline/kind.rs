@@ -66,6 +66,11 @@ pub trait StepKind: Send + Sync {
         false
     }
 
+    /// Whether a person has been told by it what there is to tell.
+    fn tells(&self) -> bool {
+        false
+    }
+
     /// What later steps see of it besides its value.
     fn settle(&self, _value: &Value, _scope: &mut Scope) {}
 }

@@ -68,6 +68,10 @@ impl StepKind for Notify {
         Effect::Repeatable
     }
 
+    fn tells(&self) -> bool {
+        true
+    }
+
     fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {
         let (subject, message) = self.words(scope)?;
         Ok(json!({ "channel": self.channel, "subject": subject, "message": message }))

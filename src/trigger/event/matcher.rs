@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::event::Event;
+use crate::event::{Data, Event};
 use crate::expr::{Expression, ExpressionError, Language, Variables};
 use crate::trigger::event::{EventTrigger, VARIABLES, WINDOW_EVENTS};
 use crate::trigger::interval::parse_length;
@@ -29,21 +29,29 @@ const LONGEST_QUIETS: i32 = 10;
 /// An event that is to be judged by many matchers: converted once.
 pub struct Arrival {
     pub event: Event,
-    /// See [`Event::key`].
-    pub key: String,
-    /// In the structured form of CloudEvents.
-    pub value: Value,
+    // most events match nothing, and need none of these
+    key: OnceLock<String>,
+    value: OnceLock<Value>,
     variables: OnceLock<Variables>,
 }
 
 impl Arrival {
     pub fn new(event: Event) -> Arrival {
-        let (key, value) = (event.key(), event.to_value());
-        Arrival { event, key, value, variables: OnceLock::new() }
+        Arrival { event, key: OnceLock::new(), value: OnceLock::new(), variables: OnceLock::new() }
+    }
+
+    /// See [`Event::key`].
+    pub fn key(&self) -> &str {
+        self.key.get_or_init(|| self.event.key())
+    }
+
+    /// In the structured form of CloudEvents.
+    pub fn value(&self) -> &Value {
+        self.value.get_or_init(|| self.event.to_value())
     }
 
     fn variables(&self) -> &Variables {
-        self.variables.get_or_init(|| Variables::new().with("event", &self.value))
+        self.variables.get_or_init(|| Variables::new().with("event", self.value()))
     }
 }
 
@@ -211,7 +219,7 @@ impl Matcher {
     /// Judges an event of the task's tenant, at `now`.
     pub fn judge(&self, arrival: &Arrival, now: DateTime<Utc>) -> Verdict {
         let event = &arrival.event;
-        if !self.source.matches(&event.source) || !self.kind.matches(&event.kind) || !self.passes(&arrival.value) {
+        if !self.source.matches(&event.source) || !self.kind.matches(&event.kind) || !self.passes(event) {
             return Verdict::No;
         }
         let variables = Lazy::new(arrival, &self.task);
@@ -230,9 +238,10 @@ impl Matcher {
         }
     }
 
-    fn passes(&self, event: &Value) -> bool {
+    fn passes(&self, event: &Event) -> bool {
+        let Data::Json(data) = &event.data else { return self.filters.is_empty() };
         self.filters.iter().all(|(path, wanted)| {
-            let found = path.iter().try_fold(&event["data"], |value, key| value.get(key));
+            let found = path.iter().try_fold(data, |value, key| value.get(key));
             found.is_some_and(|found| equals_or_contains(found, wanted))
         })
     }

@@ -43,7 +43,8 @@ async fn the_pipeline_of_the_contract_runs_from_event_to_message() {
         { "name": "tell", "notify": { "channel": "email", "message": "{{ steps.text }} of {{ task.metadata.team }}" },
           "on_error": "continue" },
     ]);
-    answer(&stage, steps, Some(event(json!({ "id": 7, "q": "a b&c" })))).await;
+    let ended = run(&stage, json!({ "steps": steps }), Some(event(json!({ "id": 7, "q": "a b&c" })))).await;
+    assert_eq!(ended, Ok(Outcome::Quiet { reason: "told".into(), usage: Usage::default() }), "nobody is told twice");
     let words = json!(["Order 7 of sales", "Order 7 of sales", "email", format!("step:{RUN}:tell:0")]);
     assert_eq!(*stage.host.asked.lock().unwrap(), [json!({ "notify": words, "run": RUN, "tenant": "ann" })]);
     assert_eq!(ledger(&stage.store).len(), 6, "an intent and a result where there is an effect, else a result");
