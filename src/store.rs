@@ -42,7 +42,7 @@ use crate::clock::Clock;
 use crate::store::db::Db;
 use crate::store::wake::Hints;
 
-pub use closing::{Held, Release};
+pub use closing::{DueWindow, Held, Release};
 pub use completions::Completion;
 pub use conditions::{PollClaim, RecordedPoll};
 pub use connect::{OpenError, ServerFacts, Settings};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
 use uuid::Uuid;
 
@@ -13,13 +14,15 @@ use crate::engine::service::{Next, Service, TickError};
 use crate::event::Event;
 use crate::expr::Language;
 use crate::id::Scope;
-use crate::store::{self, EventTask, EventsFired, FireEvents, Match, Release, Store, StoreError, Topic};
+use crate::store::{self, DueWindow, EventTask, EventsFired, FireEvents, Match, Release, Store, StoreError, Topic};
 use crate::task::Task;
 use crate::trigger::Trigger;
 use crate::trigger::event::{Arrival, Verdict, reason};
 
 /// Windows that are closed in one transaction.
 const BATCH: i64 = 100;
+/// When a window is tried again that can't be closed.
+const TRY_AGAIN: TimeDelta = TimeDelta::minutes(1);
 /// Tasks whose held events are released at once, and events of each.
 const RELEASED: (i64, i64) = (10, 100);
 
@@ -33,6 +36,35 @@ pub struct Windows {
 impl Windows {
     pub fn new(store: Store, held: Arc<Held>, worker: Uuid) -> Windows {
         Windows { store, held, worker, language: Language::default() }
+    }
+
+    /// Closes what is due, a part of it; answers whether there may be more.
+    async fn close(&self) -> Result<bool, TickError> {
+        let now = self.store.clock().now();
+        let due = self.store.due_windows(now, BATCH).await?;
+        match self.store.close_windows(&due, now, self.worker, self.held.room()).await {
+            Ok(recorded) => self.held.add(recorded.claims),
+            Err(error @ StoreError::Unavailable(_)) => return Err(error.into()),
+            Err(error) => {
+                tracing::warn!(%error, "windows of events can't be closed together, they are closed one by one");
+                for window in &due {
+                    self.close_one(window, now).await?;
+                }
+            }
+        }
+        Ok(due.len() as i64 == BATCH)
+    }
+
+    async fn close_one(&self, window: &DueWindow, now: DateTime<Utc>) -> Result<(), TickError> {
+        match self.store.close_windows(std::slice::from_ref(window), now, self.worker, self.held.room()).await {
+            Ok(recorded) => self.held.add(recorded.claims),
+            Err(error @ StoreError::Unavailable(_)) => return Err(error.into()),
+            Err(error) => {
+                tracing::error!(task_id = %window.task_id, %error, "a window of events can't be closed, it is tried again");
+                self.store.postpone_window(window.id, now + TRY_AGAIN).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Releases what resumed tasks have held, a part of it; answers whether there may be more.
@@ -99,10 +131,9 @@ impl Service for Windows {
         if !clock.trusted() {
             return Err(TickError::ClockUnknown);
         }
-        let more_held = self.release().await?;
-        let (closed, recorded) = self.store.close_windows(clock.now(), BATCH, self.worker, self.held.room()).await?;
-        self.held.add(recorded.claims);
-        if more_held || closed as i64 == BATCH {
+        // neither may keep the other from its work
+        let (closed, released) = (self.close().await, self.release().await);
+        if closed? || released? {
             return Ok(Next::Now);
         }
         Ok(self.store.next_window().await?.map_or(Next::OnWake, Next::At))

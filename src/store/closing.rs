@@ -7,7 +7,7 @@ use serde_json::Value;
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use crate::store::hot::Hot;
+use crate::store::hot::HotEvents;
 use crate::store::matching::{EventsFired, EventsRecorded, FireEvents, Locked, Recording, Subject, write_recording};
 use crate::store::windows::Windows;
 use crate::store::{Store, StoreError};
@@ -40,11 +40,12 @@ pub struct Held {
     pub events: Vec<Value>,
 }
 
-#[derive(sqlx::FromRow)]
-struct Closing {
-    id: Uuid,
-    task_id: Uuid,
-    tenant_id: String,
+/// A window whose time has come.
+#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
+pub struct DueWindow {
+    pub id: Uuid,
+    pub task_id: Uuid,
+    pub tenant_id: String,
 }
 
 /// A task whose window closes.
@@ -78,16 +79,9 @@ impl Store {
         }))
     }
 
-    /// Closes up to `limit` windows that are due at `now`: each becomes a run of all its events, or is recorded as
-    /// skipped where its task does not fire any more. Answers with how many were due.
-    pub async fn close_windows(
-        &self,
-        now: DateTime<Utc>,
-        limit: i64,
-        worker: Uuid,
-        room: usize,
-    ) -> Result<(usize, EventsRecorded), StoreError> {
-        let due: Vec<Closing> = on_read!(self.db, |conn| {
+    /// Up to `limit` windows that are due at `now`, the earliest first.
+    pub async fn due_windows(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<DueWindow>, StoreError> {
+        Ok(on_read!(self.db, |conn| {
             sqlx::query_as(
                 "select id, task_id, tenant_id from windows
                   where closes_at <= $1 and kind <> 'hold' order by closes_at limit $2",
@@ -96,9 +90,28 @@ impl Store {
             .bind(limit)
             .fetch_all(conn)
             .await?
+        }))
+    }
+
+    /// Looks at a window again at `until`: it could not be closed, and must not keep the others from it.
+    pub async fn postpone_window(&self, id: Uuid, until: DateTime<Utc>) -> Result<(), StoreError> {
+        on_write!(self.db, |conn| {
+            sqlx::query("update windows set closes_at = $2 where id = $1").bind(id).bind(until).execute(conn).await?;
         });
+        Ok(())
+    }
+
+    /// Closes windows that are due at `now`, all in one transaction: each becomes a run of all its events, or is
+    /// recorded as skipped where its task does not fire any more.
+    pub async fn close_windows(
+        &self,
+        due: &[DueWindow],
+        now: DateTime<Utc>,
+        worker: Uuid,
+        room: usize,
+    ) -> Result<EventsRecorded, StoreError> {
         if due.is_empty() {
-            return Ok((0, EventsRecorded::default()));
+            return Ok(EventsRecorded::default());
         }
         let mut tasks: Vec<Uuid> = due.iter().map(|window| window.task_id).collect();
         tasks.sort_unstable();
@@ -107,7 +120,7 @@ impl Store {
             let locked: HashMap<Uuid, Locked> =
                 conn.lock_tasks(&tasks).await?.into_iter().map(|row| (row.task_id, row)).collect();
             let mut recording = Recording::new(now, room, locked);
-            for window in &due {
+            for window in due {
                 // another event may have kept it open meanwhile, another instance may have closed it
                 let still: Option<i32> = sqlx::query_scalar("select 1 from windows where id = $1 and closes_at <= $2")
                     .bind(window.id)
@@ -129,7 +142,7 @@ impl Store {
             }
             write_recording!(conn, recording, now, worker)
         });
-        Ok((due.len(), self.told_of(recorded, opened)))
+        Ok(self.told_of(recorded, opened))
     }
 
     /// Events that resumed tasks have held: of up to `tasks` tasks, `limit` events each.
@@ -193,6 +206,7 @@ impl Store {
                     .await?;
                 }
                 let mut recording = Recording::new(ask.now, ask.room, locked);
+                let mut left = 0;
                 for matched in ask.matches {
                     let taken = sqlx::query(
                         "delete from window_events where task_id = $1 and event_key = $2 and window_id = $3",
@@ -205,12 +219,13 @@ impl Store {
                     .rows_affected();
                     // another instance may have released it
                     if taken == 1 {
+                        left += 1;
                         recording.take(conn, matched).await?;
                     }
                 }
                 sqlx::query("update windows set events = events - $2 where id = $1")
                     .bind(window_id)
-                    .bind(ask.matches.len() as i32)
+                    .bind(left)
                     .execute(&mut *conn)
                     .await?;
                 write_recording!(conn, recording, ask.now, ask.worker)

@@ -96,8 +96,15 @@ macro_rules! index_event_task {
 pub(super) use index_event_task;
 
 impl Store {
-    /// What has changed in a shard since `known`; up to `limit` tasks, oldest change first. 0 knows nothing.
-    pub async fn event_tasks(&self, shard: i32, known: i64, limit: i64) -> Result<EventTaskChanges, StoreError> {
+    /// What has changed in a shard since `known`; up to `limit` tasks, oldest change first. 0 knows nothing. `goes_on`: it
+    /// is the next page of a reading that has begun, and is not begun anew.
+    pub async fn event_tasks(
+        &self,
+        shard: i32,
+        known: i64,
+        limit: i64,
+        goes_on: bool,
+    ) -> Result<EventTaskChanges, StoreError> {
         let index: Option<(i64, i64)> = on_read!(self.db, |conn| {
             sqlx::query_as("select version, forgotten from event_index where shard = $1")
                 .bind(shard)
@@ -105,7 +112,7 @@ impl Store {
                 .await?
         });
         let (version, forgotten) = index.unwrap_or_default();
-        let anew = known > 0 && known < forgotten;
+        let anew = !goes_on && known > 0 && known < forgotten;
         let known = if anew { 0 } else { known };
         let rows: Vec<Row> = on_read!(self.db, |conn| {
             sqlx::query_as(

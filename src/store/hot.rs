@@ -3,6 +3,7 @@
 //!
 //! Each method is a step inside a transaction that its caller opened and commits.
 
+mod events;
 mod postgres;
 mod sqlite;
 
@@ -13,7 +14,8 @@ use crate::notification::NewDelivery;
 use crate::store::StoreError;
 use crate::store::fires::{Batch, FireDue, Written};
 use crate::store::lease::{Beat, Claim, Finish, Lease};
-use crate::store::matching::{EventBatch, EventsWritten, Locked};
+
+pub(super) use events::HotEvents;
 
 /// A run that may start, and until when it may run.
 #[derive(Debug, Clone, Copy, PartialEq, sqlx::FromRow)]
@@ -26,20 +28,6 @@ pub(super) struct Going {
 pub(super) trait Hot {
     /// Moves due rows on, records runs, queues them.
     async fn fire(&mut self, batch: &Batch, ask: &FireDue) -> Result<Written, StoreError>;
-
-    /// The versions of these shards of the index of event tasks, in the order asked for; 0 where nothing was written.
-    async fn versions(&mut self, shards: &[(i32, i64)]) -> Result<Vec<(i32, i64)>, StoreError>;
-
-    /// Locks the `due` rows of tasks, given in the order of their ids.
-    async fn lock_tasks(&mut self, tasks: &[Uuid]) -> Result<Vec<Locked>, StoreError>;
-
-    /// Records runs of events and queues them; their tasks are locked.
-    async fn record_events(
-        &mut self,
-        batch: &EventBatch,
-        now: DateTime<Utc>,
-        worker: Uuid,
-    ) -> Result<EventsWritten, StoreError>;
 
     /// Leases ready runs up to `until_run_at`, the most urgent first.
     async fn claim(

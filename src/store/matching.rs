@@ -3,7 +3,7 @@
 //! Once `fire_events` has returned `Done`, each match has its record: a run, a place in a window, or a reason. If it has
 //! not returned, asking again is safe: everything is unique by task and event. Nothing was written where it is `Stale`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::id::new_id;
 use crate::run::RunState;
 use crate::run::cause::Cause;
-use crate::store::hot::Hot;
+use crate::store::hot::HotEvents;
 use crate::store::lease::{CLAIM_MARGIN, Claim};
 use crate::store::runs::NewRun;
 use crate::store::windows::{Collected, Windows};
@@ -139,6 +139,7 @@ impl Store {
                 return Ok(EventsFired::Stale);
             }
             let mut recording = Recording::new(ask.now, ask.room, locked);
+            recording.collected_before(conn.in_windows(ask.matches).await?);
             for matched in ask.matches {
                 recording.take(conn, matched).await?;
             }
@@ -170,6 +171,8 @@ pub(super) struct Recording {
     collected: usize,
     duplicates: usize,
     opened: bool,
+    /// What has its record, or its place in a window, already.
+    known: HashSet<(Uuid, String)>,
 }
 
 impl Recording {
@@ -183,11 +186,21 @@ impl Recording {
             collected: 0,
             duplicates: 0,
             opened: false,
+            known: HashSet::new(),
         }
+    }
+
+    /// Events that windows have had: a rule that was edited away must not make them fire once more.
+    fn collected_before(&mut self, known: Vec<(Uuid, String)>) {
+        self.known.extend(known);
     }
 
     /// Decides one match; asks the database only where a rule needs its memory.
     pub async fn take<C: Windows>(&mut self, conn: &mut C, matched: &Match) -> Result<(), StoreError> {
+        if matched.verdict != Verdict::No && !self.known.insert((matched.task_id, matched.arrival.key().to_owned())) {
+            self.duplicates += 1;
+            return Ok(());
+        }
         let way = match &matched.verdict {
             Verdict::No => return Ok(()),
             Verdict::Skipped(reason) => {

@@ -52,6 +52,7 @@ on_each_bus! {
     held_events_go_through_the_rules_of_their_task
     held_events_are_dropped_where_that_is_wanted
     a_window_closes_though_the_instance_that_opened_it_is_gone
+    a_window_that_can_not_be_recorded_holds_up_no_other
     two_instances_share_the_bus
 }
 
@@ -325,6 +326,27 @@ async fn a_window_closes_though_the_instance_that_opened_it_is_gone(world: World
     assert_eq!(told(&second, &debounced).await, ["1+2+3 succeeded"]);
     assert_eq!(told(&second, &batched).await, ["1+2 succeeded", "3 succeeded"]);
     second.finish(&world).await;
+}
+
+async fn a_window_that_can_not_be_recorded_holds_up_no_other(world: World) {
+    let instance = world.instance();
+    let keyed = json!({ "debounce": { "quiet": "30s", "key": "event.id" } });
+    let task = instance.task(on(keyed)).await;
+    world
+        .define(
+            "create trigger poison before insert on runs when new.event_ids like '%poison%'
+             begin select raise(abort, 'as planted'); end",
+            "alter table runs add constraint poison check (event_ids::text not like '%poison%')",
+        )
+        .await;
+    instance.publish(&["poison", "1", "2"].map(|id| json!({ "id": id }))).await;
+    instance.match_events().await;
+    world.advance(30.0);
+    instance.close_windows().await;
+    instance.settle(0).await;
+    assert_eq!(told(&instance, &task).await, ["1 succeeded", "2 succeeded"]);
+    assert_eq!(world.number("select count(*) from windows").await, 1, "it is tried again");
+    instance.finish(&world).await;
 }
 
 async fn two_instances_share_the_bus(world: World) {

@@ -127,9 +127,11 @@ impl Index {
 
     /// Takes in what is newer in a shard.
     pub async fn refresh(&mut self, store: &Store, shard: i32) -> Result<(), StoreError> {
+        let mut goes_on = false;
         loop {
             let known = self.known.get(&shard).copied().unwrap_or(0);
-            let changes = store.event_tasks(shard, known, PAGE).await?;
+            let changes = store.event_tasks(shard, known, PAGE, goes_on).await?;
+            goes_on = true;
             if changes.anew {
                 let all: Vec<Uuid> =
                     self.places.iter().filter(|(_, place)| place.shard == shard).map(|(id, _)| *id).collect();

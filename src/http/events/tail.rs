@@ -57,7 +57,7 @@ pub async fn stream_events(
         None => state.bus.end(&scope).await.map_err(|error| of_bus(error, "event"))?,
     };
     let filter = LogFilter { source, kind, after: Some(seen), limit: EVENTS };
-    let mut tail = Tail { state, caller, scope, filter, published, outbox: VecDeque::new() };
+    let mut tail = Tail { state, caller, scope, filter, published, outbox: VecDeque::new(), behind: false };
     // a wrong id is told before the stream begins
     tail.read().await.map_err(|error| match error {
         BusError::Invalid { .. } => unknown_id(),
@@ -79,6 +79,8 @@ struct Tail {
     filter: LogFilter,
     published: watch::Receiver<()>,
     outbox: VecDeque<Event>,
+    /// The last look did not see all that there was.
+    behind: bool,
 }
 
 impl Tail {
@@ -92,9 +94,11 @@ impl Tail {
                 return Some(event);
             }
             let stop = self.state.stop.clone();
+            // who is behind catches up without a wait
+            let wait = if self.behind { Duration::ZERO } else { LOOK };
             tokio::select! {
                 () = stop.cancelled() => return None,
-                _ = tokio::time::timeout(LOOK, self.published.changed()) => {}
+                _ = tokio::time::timeout(wait, self.published.changed()) => {}
             }
             match self.caller.is_still_known(&self.state).await {
                 Ok(true) => {}
@@ -119,6 +123,7 @@ impl Tail {
                 self.outbox.push_back(Event::default().event("event").id(logged.position).data(data));
             }
             self.filter.after = Some(log.position);
+            self.behind = log.more;
             if !log.more || !self.outbox.is_empty() {
                 return Ok(());
             }

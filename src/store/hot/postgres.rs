@@ -11,8 +11,7 @@ use crate::store::StoreError;
 use crate::store::fires::{Batch, FireDue, Written};
 use crate::store::hot::{Going, Hot};
 use crate::store::lease::{Beat, Claim, Finish, Lease};
-use crate::store::matching::{EventBatch, EventsWritten, Locked};
-use crate::store::runs::{NewRun, event_ids};
+use crate::store::runs::NewRun;
 use crate::store::text::{document, optional, optional_document, text};
 
 /// A row that `fire` answers: run, instant, token, lease, and whether it entered the queue.
@@ -61,68 +60,6 @@ impl Hot for PgConnection {
         }
         settle(self, &batch.completed, "completed", ask.now).await?;
         settle(self, &batch.disabled, "disabled", ask.now).await?;
-        Ok(written)
-    }
-
-    async fn versions(&mut self, shards: &[(i32, i64)]) -> Result<Vec<(i32, i64)>, StoreError> {
-        let asked: Vec<i32> = shards.iter().map(|(shard, _)| *shard).collect();
-        let known: Vec<(i32, i64)> = sqlx::query_as("select shard, version from event_index where shard = any($1)")
-            .bind(&asked)
-            .fetch_all(self)
-            .await?;
-        let version = |shard: &i32| known.iter().find(|(found, _)| found == shard).map_or(0, |(_, version)| *version);
-        Ok(asked.iter().map(|shard| (*shard, version(shard))).collect())
-    }
-
-    async fn lock_tasks(&mut self, tasks: &[Uuid]) -> Result<Vec<Locked>, StoreError> {
-        if tasks.is_empty() {
-            return Ok(Vec::new());
-        }
-        let lock = "select task_id, epoch, fired from due where task_id = any($1) order by task_id for update";
-        Ok(sqlx::query_as(lock).bind(tasks).fetch_all(self).await?)
-    }
-
-    async fn record_events(
-        &mut self,
-        batch: &EventBatch,
-        now: DateTime<Utc>,
-        worker: Uuid,
-    ) -> Result<EventsWritten, StoreError> {
-        let mut written = EventsWritten::default();
-        let all: Vec<&NewRun> = batch.runs.iter().map(|ready| &ready.run).chain(&batch.skipped).collect();
-        if all.is_empty() {
-            return Ok(written);
-        }
-        let events = all.iter().map(|run| optional_document(event_ids(run))).collect::<Result<Vec<_>, _>>()?;
-        let causes = all.iter().map(|run| optional_document(run.cause.as_ref())).collect::<Result<Vec<_>, _>>()?;
-        let until = EventsWritten::claim_until(now);
-        let made: Vec<(Uuid, i64, String)> = sqlx::query_as(include_str!("../sql/fire_events.postgres.sql"))
-            .bind(now)
-            .bind(all.iter().map(|run| run.id).collect::<Vec<_>>())
-            .bind(all.iter().map(|run| run.task_id).collect::<Vec<_>>())
-            .bind(all.iter().map(|run| run.tenant_id.as_str()).collect::<Vec<_>>())
-            .bind(all.iter().map(|run| run.fire_key.as_str()).collect::<Vec<_>>())
-            .bind(all.iter().map(|run| run.state.as_str()).collect::<Vec<_>>())
-            .bind(all.iter().map(|run| optional(run.reason.as_deref())).collect::<Vec<_>>())
-            .bind(events)
-            .bind(causes)
-            .bind(until)
-            .bind(worker)
-            .bind(batch.runs.iter().map(|ready| ready.run.id).collect::<Vec<_>>())
-            .bind(batch.runs.iter().map(|ready| ready.epoch).collect::<Vec<_>>())
-            .bind(batch.runs.iter().map(|ready| ready.claimed).collect::<Vec<_>>())
-            .fetch_all(self)
-            .await?;
-        for (run_id, token, state) in made {
-            match state.as_str() {
-                "skipped" => written.skipped += 1,
-                state => {
-                    written.recorded += 1;
-                    let claim = Claim { lease: Lease { run_id, token }, run_at: now, until };
-                    written.claims.extend((state == "claimed").then_some(claim));
-                }
-            }
-        }
         Ok(written)
     }
 

@@ -11,7 +11,6 @@ use crate::store::completions::PARK;
 use crate::store::fires::{Batch, FireDue, Written};
 use crate::store::hot::{Going, Hot};
 use crate::store::lease::{Beat, Claim, Finish, Lease};
-use crate::store::matching::{EventBatch, EventsWritten, LOCK_TASK, Locked};
 use crate::store::runs::insert_run;
 use crate::store::slots::LEAVE_SLOT;
 use crate::store::text::{document, optional, optional_document, text};
@@ -66,77 +65,6 @@ impl Hot for SqliteConnection {
         }
         settle(self, &batch.completed, "completed", ask.now).await?;
         settle(self, &batch.disabled, "disabled", ask.now).await?;
-        Ok(written)
-    }
-
-    async fn versions(&mut self, shards: &[(i32, i64)]) -> Result<Vec<(i32, i64)>, StoreError> {
-        let mut found = Vec::with_capacity(shards.len());
-        for (shard, _) in shards {
-            let version: Option<i64> = sqlx::query_scalar("select version from event_index where shard = $1")
-                .bind(shard)
-                .fetch_optional(&mut *self)
-                .await?;
-            found.push((*shard, version.unwrap_or(0)));
-        }
-        Ok(found)
-    }
-
-    async fn lock_tasks(&mut self, tasks: &[Uuid]) -> Result<Vec<Locked>, StoreError> {
-        let mut locked = Vec::with_capacity(tasks.len());
-        for task_id in tasks {
-            let row: Option<Locked> = sqlx::query_as(LOCK_TASK).bind(task_id).fetch_optional(&mut *self).await?;
-            locked.extend(row);
-        }
-        Ok(locked)
-    }
-
-    async fn record_events(
-        &mut self,
-        batch: &EventBatch,
-        now: DateTime<Utc>,
-        worker: Uuid,
-    ) -> Result<EventsWritten, StoreError> {
-        let mut written = EventsWritten::default();
-        for run in &batch.skipped {
-            written.skipped += insert_run!(self, run) as usize;
-        }
-        let until = EventsWritten::claim_until(now);
-        let mut token = next_tokens(self, batch.runs.iter().filter(|ready| ready.claimed).count()).await?;
-        for ready in &batch.runs {
-            let run = &ready.run;
-            if insert_run!(self, *run) == 0 {
-                continue;
-            }
-            written.recorded += 1;
-            let lease_token = if ready.claimed {
-                token += 1;
-                token
-            } else {
-                0
-            };
-            sqlx::query(
-                "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, lease_token,
-                                    lease_until, worker)
-                 values ($1, $2, $3, $4, $5, 0, $6, $7, $8, $9)",
-            )
-            .bind(run.id)
-            .bind(run.task_id)
-            .bind(&run.tenant_id)
-            .bind(ready.epoch)
-            .bind(now)
-            .bind(if ready.claimed { "claimed" } else { "ready" })
-            .bind(lease_token)
-            .bind(ready.claimed.then_some(until))
-            .bind(ready.claimed.then_some(worker))
-            .execute(&mut *self)
-            .await?;
-            sqlx::query("update due set fired = fired + 1, run_count = run_count + 1 where task_id = $1")
-                .bind(run.task_id)
-                .execute(&mut *self)
-                .await?;
-            let claim = Claim { lease: Lease { run_id: run.id, token: lease_token }, run_at: now, until };
-            written.claims.extend(ready.claimed.then_some(claim));
-        }
         Ok(written)
     }
 
@@ -353,7 +281,7 @@ impl Hot for SqliteConnection {
 
 /// Takes `count` lease tokens; answers the last one given before them. None are taken where none are needed: a write
 /// would cost an idle service a commit to disk with each look.
-async fn next_tokens(conn: &mut SqliteConnection, count: usize) -> Result<i64, StoreError> {
+pub(super) async fn next_tokens(conn: &mut SqliteConnection, count: usize) -> Result<i64, StoreError> {
     if count == 0 {
         return Ok(0);
     }

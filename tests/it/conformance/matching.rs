@@ -20,6 +20,8 @@ use super::world::{START, WORKER, World, only};
 on_both!(
     an_event_becomes_one_leased_run_that_keeps_it,
     an_event_that_comes_again_changes_nothing,
+    an_event_that_stands_in_a_batch_twice_is_one_for_every_rule,
+    an_event_of_a_window_fires_no_second_time_when_the_window_is_edited_away,
     the_same_id_of_another_source_or_tenant_is_another_event,
     a_task_of_another_tenant_is_not_fired,
     what_has_no_room_is_ready_for_anyone,
@@ -38,6 +40,7 @@ on_both!(
     a_batch_closes_when_it_is_full_or_its_time_is_over,
     a_window_that_would_grow_too_large_closes_first,
     a_window_of_a_task_that_was_paused_is_recorded_as_skipped,
+    a_window_that_is_postponed_is_due_later,
     an_event_in_a_window_that_comes_again_is_not_counted_twice,
     a_held_event_waits_for_the_resume,
     held_events_can_be_dropped,
@@ -111,7 +114,8 @@ async fn publish(world: &World, events: Vec<Event>) -> EventsRecorded {
 }
 
 async fn close(world: &World) -> EventsRecorded {
-    world.store.close_windows(world.now(), 100, WORKER, 100).await.unwrap().1
+    let due = world.store.due_windows(world.now(), 100).await.unwrap();
+    world.store.close_windows(&due, world.now(), WORKER, 100).await.unwrap()
 }
 
 /// Fire key, state and reason of each run, oldest first.
@@ -156,6 +160,39 @@ async fn an_event_that_comes_again_changes_nothing(world: &World) {
     assert_eq!((after.fired, after.run_count), (1, 1), "it is counted once");
 }
 
+async fn an_event_that_stands_in_a_batch_twice_is_one_for_every_rule(world: &World) {
+    let rules = [
+        (json!({}), json!({})),
+        (json!({"dedup": {"key": "event.id", "window": "1h"}}), json!({})),
+        (json!({"throttle": {"limit": 2, "per": "1m"}}), json!({})),
+        (json!({}), json!({"max_runs": 2})),
+        (json!({"batch": {"size": 2, "wait": "1m"}}), json!({})),
+    ];
+    let mut tasks = Vec::new();
+    for (trigger, more) in rules {
+        tasks.push(task_with(world, trigger, more).await);
+    }
+    let recorded = publish(world, vec![event("e1"), event("e1"), event("e2")]).await;
+    assert_eq!(recorded.duplicates, 5);
+    for task in &tasks[..4] {
+        assert_eq!(told(world, task).await, pairs(&[("e1", "queued"), ("e2", "queued")]));
+    }
+    assert_eq!(told(world, &tasks[4]).await, pairs(&[("e1+e2", "queued")]));
+    assert_eq!(world.get_task(tasks[3].id).await.status, TaskStatus::Completed);
+}
+
+async fn an_event_of_a_window_fires_no_second_time_when_the_window_is_edited_away(world: &World) {
+    let task = task(world, json!({"batch": {"size": 2, "wait": "1m"}})).await;
+    publish(world, vec![event("e1"), event("e2")]).await;
+    let mut spec = task.spec.clone();
+    spec.trigger = serde_json::from_value(json!({"type": "event", "source": "shop"})).unwrap();
+    let edit = TaskChange::Edit { version: task.version, name: task.name.clone(), spec: Box::new(spec) };
+    world.store.change_task(&Scope::Every, task.id, &edit).await.unwrap();
+    let again = publish(world, vec![event("e1"), event("e3")]).await;
+    assert_eq!((again.recorded, again.duplicates), (1, 1));
+    assert_eq!(told(world, &task).await, pairs(&[("e1+e2", "queued"), ("e3", "queued")]));
+}
+
 async fn the_same_id_of_another_source_or_tenant_is_another_event(world: &World) {
     let task = task(world, json!({"source": "*"})).await;
     let others = [json!({}), json!({"source": "post"}), json!({"tenantid": "b"})];
@@ -190,35 +227,43 @@ async fn only_what_has_changed_is_read_again(world: &World) {
     let first = task(world, json!({})).await;
     let second = task(world, json!({})).await;
     world.task(json!({"interval": "1m"})).await;
-    let all = world.store.event_tasks(shard, 0, 10).await.unwrap();
+    let all = world.store.event_tasks(shard, 0, 10, false).await.unwrap();
     assert_eq!((all.live.len(), all.version, all.more, all.anew), (2, 2, false, false));
-    let page = world.store.event_tasks(shard, 0, 1).await.unwrap();
+    let page = world.store.event_tasks(shard, 0, 1, false).await.unwrap();
     assert_eq!((page.live[0].task_id, page.version, page.more), (first.id, 1, true));
     world.store.change_task(&Scope::Every, first.id, &TaskChange::Pause { reason: None }).await.unwrap();
     world.store.delete_task(&Scope::Every, second.id).await.unwrap();
-    let newer = world.store.event_tasks(shard, all.version, 10).await.unwrap();
+    let newer = world.store.event_tasks(shard, all.version, 10, false).await.unwrap();
     let live: Vec<_> = newer.live.iter().map(|task| (task.task_id, task.status)).collect();
     assert_eq!((live, newer.gone, newer.version), (vec![(first.id, TaskStatus::Paused)], vec![second.id], 4));
-    let other = world.store.event_tasks((shard + 1) % 16, 0, 10).await.unwrap();
+    let other = world.store.event_tasks((shard + 1) % 16, 0, 10, false).await.unwrap();
     assert_eq!((other.live.len(), other.version), (0, 0));
 }
 
 async fn a_reader_that_knows_too_little_reads_its_shard_anew(world: &World) {
     let shard = event_shard("a");
     let gone = task(world, json!({})).await;
-    let known = world.store.event_tasks(shard, 0, 10).await.unwrap().version;
+    let known = world.store.event_tasks(shard, 0, 10, false).await.unwrap().version;
     world.store.delete_task(&Scope::Every, gone.id).await.unwrap();
     let stays = task(world, json!({})).await;
+    let other = task(world, json!({})).await;
     world.pass(100);
     assert_eq!(world.store.forget_event_tasks(at(0)).await.unwrap(), 0, "not yet");
     assert_eq!(world.store.forget_event_tasks(at(50)).await.unwrap(), 1);
-    let anew = world.store.event_tasks(shard, known, 10).await.unwrap();
+    let anew = world.store.event_tasks(shard, known, 10, false).await.unwrap();
     assert!(anew.anew);
-    assert_eq!(anew.live.iter().map(|task| task.task_id).collect::<Vec<_>>(), [stays.id]);
+    assert_eq!(anew.live.iter().map(|task| task.task_id).collect::<Vec<_>>(), [stays.id, other.id]);
+    // page by page it comes to an end, though the first page ends below what was forgotten
+    world.plant("update event_index set forgotten = version").await;
+    let first = world.store.event_tasks(shard, known, 1, false).await.unwrap();
+    assert!(first.anew && first.more);
+    let second = world.store.event_tasks(shard, first.version, 1, true).await.unwrap();
+    assert!(!second.anew, "it goes on");
+    assert_eq!(second.live[0].task_id, other.id);
     let mut index = Index::default();
     index.refresh(&world.store, shard).await.unwrap();
-    assert_eq!(index.len(), 1);
-    assert!(!world.store.event_tasks(shard, anew.version, 10).await.unwrap().anew);
+    assert_eq!(index.len(), 2);
+    assert!(!world.store.event_tasks(shard, anew.version, 10, false).await.unwrap().anew);
 }
 
 async fn a_pause_between_matching_and_recording_is_seen(world: &World) {
@@ -375,6 +420,20 @@ async fn a_window_of_a_task_that_was_paused_is_recorded_as_skipped(world: &World
     world.pass(30);
     assert_eq!(close(world).await.skipped, 1);
     assert_eq!(told(world, &task).await, pairs(&[("e1", "paused")]));
+}
+
+async fn a_window_that_is_postponed_is_due_later(world: &World) {
+    let task = task(world, json!({"debounce": {"quiet": "30s"}})).await;
+    publish(world, vec![event("e1")]).await;
+    world.pass(30);
+    let [due] = <[_; 1]>::try_from(world.store.due_windows(world.now(), 9).await.unwrap()).unwrap();
+    world.store.postpone_window(due.id, at(90)).await.unwrap();
+    assert_eq!(world.store.due_windows(world.now(), 9).await.unwrap(), []);
+    let none = world.store.close_windows(&[due], world.now(), WORKER, 9).await.unwrap();
+    assert_eq!(none, EventsRecorded::default(), "it is not due any more");
+    world.pass(60);
+    close(world).await;
+    assert_eq!(told(world, &task).await, pairs(&[("e1", "queued")]));
 }
 
 async fn an_event_in_a_window_that_comes_again_is_not_counted_twice(world: &World) {

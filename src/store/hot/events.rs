@@ -1,0 +1,195 @@
+//! The hot path of events, written once for each database like the rest of [`super`].
+
+use chrono::{DateTime, Utc};
+use sqlx::{PgConnection, SqliteConnection};
+use uuid::Uuid;
+
+use crate::store::hot::sqlite::next_tokens;
+use crate::store::lease::{Claim, Lease};
+use crate::store::matching::{EventBatch, EventsWritten, LOCK_TASK, Locked};
+use crate::store::runs::{NewRun, event_ids, insert_run};
+use crate::store::text::{optional, optional_document};
+use crate::store::{Match, StoreError};
+
+pub(in crate::store) trait HotEvents {
+    /// The versions of these shards of the index of event tasks, in the order asked for; 0 where nothing was written.
+    async fn versions(&mut self, shards: &[(i32, i64)]) -> Result<Vec<(i32, i64)>, StoreError>;
+
+    /// Locks the `due` rows of tasks, given in the order of their ids.
+    async fn lock_tasks(&mut self, tasks: &[Uuid]) -> Result<Vec<Locked>, StoreError>;
+
+    /// Those of these matches whose event has, or had, a place in a window of its task.
+    async fn in_windows(&mut self, matches: &[Match]) -> Result<Vec<(Uuid, String)>, StoreError>;
+
+    /// Records runs of events and queues them; their tasks are locked.
+    async fn record_events(
+        &mut self,
+        batch: &EventBatch,
+        now: DateTime<Utc>,
+        worker: Uuid,
+    ) -> Result<EventsWritten, StoreError>;
+}
+
+impl HotEvents for PgConnection {
+    async fn versions(&mut self, shards: &[(i32, i64)]) -> Result<Vec<(i32, i64)>, StoreError> {
+        let asked: Vec<i32> = shards.iter().map(|(shard, _)| *shard).collect();
+        let known: Vec<(i32, i64)> = sqlx::query_as("select shard, version from event_index where shard = any($1)")
+            .bind(&asked)
+            .fetch_all(self)
+            .await?;
+        let version = |shard: &i32| known.iter().find(|(found, _)| found == shard).map_or(0, |(_, version)| *version);
+        Ok(asked.iter().map(|shard| (*shard, version(shard))).collect())
+    }
+
+    async fn lock_tasks(&mut self, tasks: &[Uuid]) -> Result<Vec<Locked>, StoreError> {
+        if tasks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let lock = "select task_id, epoch, fired from due where task_id = any($1) order by task_id for update";
+        Ok(sqlx::query_as(lock).bind(tasks).fetch_all(self).await?)
+    }
+
+    async fn in_windows(&mut self, matches: &[Match]) -> Result<Vec<(Uuid, String)>, StoreError> {
+        if matches.is_empty() {
+            return Ok(Vec::new());
+        }
+        let known = "select w.task_id, w.event_key from unnest($1::uuid[], $2::text[]) as m (task_id, event_key)
+                       join window_events w using (task_id, event_key)";
+        Ok(sqlx::query_as(known)
+            .bind(matches.iter().map(|matched| matched.task_id).collect::<Vec<_>>())
+            .bind(matches.iter().map(|matched| matched.arrival.key()).collect::<Vec<_>>())
+            .fetch_all(self)
+            .await?)
+    }
+
+    async fn record_events(
+        &mut self,
+        batch: &EventBatch,
+        now: DateTime<Utc>,
+        worker: Uuid,
+    ) -> Result<EventsWritten, StoreError> {
+        let mut written = EventsWritten::default();
+        let all: Vec<&NewRun> = batch.runs.iter().map(|ready| &ready.run).chain(&batch.skipped).collect();
+        if all.is_empty() {
+            return Ok(written);
+        }
+        let events = all.iter().map(|run| optional_document(event_ids(run))).collect::<Result<Vec<_>, _>>()?;
+        let causes = all.iter().map(|run| optional_document(run.cause.as_ref())).collect::<Result<Vec<_>, _>>()?;
+        let until = EventsWritten::claim_until(now);
+        let made: Vec<(Uuid, i64, String)> = sqlx::query_as(include_str!("../sql/fire_events.postgres.sql"))
+            .bind(now)
+            .bind(all.iter().map(|run| run.id).collect::<Vec<_>>())
+            .bind(all.iter().map(|run| run.task_id).collect::<Vec<_>>())
+            .bind(all.iter().map(|run| run.tenant_id.as_str()).collect::<Vec<_>>())
+            .bind(all.iter().map(|run| run.fire_key.as_str()).collect::<Vec<_>>())
+            .bind(all.iter().map(|run| run.state.as_str()).collect::<Vec<_>>())
+            .bind(all.iter().map(|run| optional(run.reason.as_deref())).collect::<Vec<_>>())
+            .bind(events)
+            .bind(causes)
+            .bind(until)
+            .bind(worker)
+            .bind(batch.runs.iter().map(|ready| ready.run.id).collect::<Vec<_>>())
+            .bind(batch.runs.iter().map(|ready| ready.epoch).collect::<Vec<_>>())
+            .bind(batch.runs.iter().map(|ready| ready.claimed).collect::<Vec<_>>())
+            .fetch_all(self)
+            .await?;
+        for (run_id, token, state) in made {
+            match state.as_str() {
+                "skipped" => written.skipped += 1,
+                state => {
+                    written.recorded += 1;
+                    let claim = Claim { lease: Lease { run_id, token }, run_at: now, until };
+                    written.claims.extend((state == "claimed").then_some(claim));
+                }
+            }
+        }
+        Ok(written)
+    }
+}
+
+impl HotEvents for SqliteConnection {
+    async fn versions(&mut self, shards: &[(i32, i64)]) -> Result<Vec<(i32, i64)>, StoreError> {
+        let mut found = Vec::with_capacity(shards.len());
+        for (shard, _) in shards {
+            let version: Option<i64> = sqlx::query_scalar("select version from event_index where shard = $1")
+                .bind(shard)
+                .fetch_optional(&mut *self)
+                .await?;
+            found.push((*shard, version.unwrap_or(0)));
+        }
+        Ok(found)
+    }
+
+    async fn lock_tasks(&mut self, tasks: &[Uuid]) -> Result<Vec<Locked>, StoreError> {
+        let mut locked = Vec::with_capacity(tasks.len());
+        for task_id in tasks {
+            let row: Option<Locked> = sqlx::query_as(LOCK_TASK).bind(task_id).fetch_optional(&mut *self).await?;
+            locked.extend(row);
+        }
+        Ok(locked)
+    }
+
+    async fn in_windows(&mut self, matches: &[Match]) -> Result<Vec<(Uuid, String)>, StoreError> {
+        let mut known = Vec::new();
+        for matched in matches {
+            let row: Option<(Uuid, String)> =
+                sqlx::query_as("select task_id, event_key from window_events where task_id = $1 and event_key = $2")
+                    .bind(matched.task_id)
+                    .bind(matched.arrival.key())
+                    .fetch_optional(&mut *self)
+                    .await?;
+            known.extend(row);
+        }
+        Ok(known)
+    }
+
+    async fn record_events(
+        &mut self,
+        batch: &EventBatch,
+        now: DateTime<Utc>,
+        worker: Uuid,
+    ) -> Result<EventsWritten, StoreError> {
+        let mut written = EventsWritten::default();
+        for run in &batch.skipped {
+            written.skipped += insert_run!(self, run) as usize;
+        }
+        let until = EventsWritten::claim_until(now);
+        let mut token = next_tokens(self, batch.runs.iter().filter(|ready| ready.claimed).count()).await?;
+        for ready in &batch.runs {
+            let run = &ready.run;
+            if insert_run!(self, *run) == 0 {
+                continue;
+            }
+            written.recorded += 1;
+            let lease_token = if ready.claimed {
+                token += 1;
+                token
+            } else {
+                0
+            };
+            sqlx::query(
+                "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, lease_token,
+                                    lease_until, worker)
+                 values ($1, $2, $3, $4, $5, 0, $6, $7, $8, $9)",
+            )
+            .bind(run.id)
+            .bind(run.task_id)
+            .bind(&run.tenant_id)
+            .bind(ready.epoch)
+            .bind(now)
+            .bind(if ready.claimed { "claimed" } else { "ready" })
+            .bind(lease_token)
+            .bind(ready.claimed.then_some(until))
+            .bind(ready.claimed.then_some(worker))
+            .execute(&mut *self)
+            .await?;
+            sqlx::query("update due set fired = fired + 1, run_count = run_count + 1 where task_id = $1")
+                .bind(run.task_id)
+                .execute(&mut *self)
+                .await?;
+            let claim = Claim { lease: Lease { run_id: run.id, token: lease_token }, run_at: now, until };
+            written.claims.extend(ready.claimed.then_some(claim));
+        }
+        Ok(written)
+    }
+}
