@@ -204,7 +204,17 @@ impl Poller {
 
     /// Looks once. Safe to drop at any await.
     pub async fn poll(&self, ask: &Ask<'_>) -> Result<Seen, Missed> {
-        let _pass = self.pass(ask.poll)?;
+        self.poll_from(ask, "").await
+    }
+
+    /// The same for somebody who tries a condition out: with a measure of the tenant's own, so that the polls of others are
+    /// never sent away for it.
+    pub async fn try_out(&self, ask: &Ask<'_>) -> Result<Seen, Missed> {
+        self.poll_from(ask, ask.tenant.as_str()).await
+    }
+
+    async fn poll_from(&self, ask: &Ask<'_>, whose: &str) -> Result<Seen, Missed> {
+        let _pass = self.pass(ask.poll, whose)?;
         let limit = ask.time_limit;
         let seen = tokio::time::timeout(limit, self.look(ask)).await.unwrap_or_else(|_| Err(too_slow(limit)))?;
         if let Seen::Value { value, .. } = &seen {
@@ -214,13 +224,18 @@ impl Poller {
     }
 
     /// Leave to look at this host, source or tool now. It lasts as long as it is held.
-    fn pass(&self, poll: &Poll) -> Result<gate::Pass, Missed> {
+    fn pass(&self, poll: &Poll, whose: &str) -> Result<gate::Pass, Missed> {
         let (place, rated) = match poll {
             Poll::Http(http) => (http::host(&http.url), true),
-            Poll::Tool(tool) => (format!("tool:{}", tool.name), false),
+            // a tool that asks a host is measured like a poll of that host
+            Poll::Tool(tool) => match tool.args.get("url").and_then(Value::as_str) {
+                Some(url) => (http::host(url), true),
+                None => (format!("tool:{}", tool.name), false),
+            },
             Poll::Sql(sql) => (format!("sql:{}", sql.source), false),
             Poll::Redis(redis) => (format!("redis:{}", redis.source), false),
         };
+        let place = format!("{whose}\n{place}");
         Gate::enter(&self.sources.gate, place, rated, self.clock.elapsed()).map_err(Missed::Busy)
     }
 

@@ -8,7 +8,7 @@
 //! repeated. Nothing is kept here.
 
 mod report;
-mod settings;
+pub(super) mod settings;
 
 use std::time::Duration;
 
@@ -167,6 +167,10 @@ fn judge(
             return match error {
                 EgressError::Denied { .. } => Err(RunError::fail("address_denied", message)),
                 EgressError::Invalid { .. } => Err(RunError::fail("invalid_request", message)),
+                // it has taken the run on, whatever else it said
+                EgressError::TooLarge { status, .. } if status.as_u16() == 202 => {
+                    Ok(Outcome::Waits { until: expires_at, usage: Usage::default() })
+                }
                 EgressError::TooLarge { .. } => Err(RunError::fail("too_large", message)),
                 EgressError::TooManyRedirects => Err(RunError::fail("webhook_redirected", message)),
                 EgressError::Timeout { .. } => later("webhook_timeout", message, None),

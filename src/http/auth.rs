@@ -128,7 +128,6 @@ fn bearer(parts: &Parts) -> Result<String, ApiError> {
     }
 }
 
-/// Whom a token stands for, if it is valid now.
 /// The run that is to be completed, where a completion token is sent: it is good at this one address.
 fn completed_by(uri: &Uri, text: &str) -> Option<Uuid> {
     let run = uri.path().strip_prefix("/v1/runs/")?.strip_suffix("/complete")?;
@@ -149,6 +148,7 @@ async fn of_run(state: &State, run: Uuid, text: &str, hash: &TokenHash) -> Resul
     Ok(Caller { scope: Scope::Only(tenant), permissions, token_id: None, expires_at: None, hash: *hash })
 }
 
+/// Whom a token stands for, if it is valid now.
 async fn known(state: &State, text: &str, hash: &TokenHash) -> Result<Caller, ApiError> {
     if state.admin_token.as_ref() == Some(hash) {
         let permissions = vec![Permission::All];

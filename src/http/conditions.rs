@@ -66,7 +66,7 @@ pub async fn test_condition(Held(state): Held<State>, caller: Caller, body: Body
         known: None,
         time_limit: condition.time_limit().to_std().unwrap_or_default(),
     };
-    let seen = match state.poller.poll(&ask).await {
+    let seen = match state.poller.try_out(&ask).await {
         Ok(Seen::Value { value, .. }) => Ok(value),
         Ok(Seen::Unchanged) => {
             Err(PollFault::new("http_304", "the address says that nothing changed, though nothing was known"))

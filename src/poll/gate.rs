@@ -8,6 +8,8 @@ use std::time::Duration;
 const REMEMBERED: usize = 10_000;
 /// How long who finds a place full waits at least.
 const FULL: Duration = Duration::from_millis(500);
+/// How far ahead who is sent away is told to come again, at most: many who are refused must not push others away for long.
+const FARTHEST: Duration = Duration::from_secs(10);
 
 pub struct Gate {
     at_once: usize,
@@ -32,7 +34,7 @@ struct Place {
 impl Place {
     /// Sends one away until `earliest`, or until after those who were sent away before.
     fn send_away(&mut self, earliest: Duration, apart: Duration, now: Duration) -> Duration {
-        self.told = earliest.max(self.told + apart);
+        self.told = earliest.max((self.told + apart).min(now + FARTHEST));
         self.told - now
     }
 }
@@ -102,6 +104,15 @@ mod tests {
         assert!(enter(&gate, "a", 200).is_ok());
         assert!(enter(&gate, "a", 200).is_err());
         assert!((0..5).all(|_| enter(&gate, "a", 5000).is_ok()), "what was not used in a second is there again");
+    }
+
+    #[test]
+    fn many_who_are_sent_away_push_nobody_further_than_the_cap() {
+        let gate = Arc::new(Gate::new(100, 5.0));
+        for _ in 0..1000 {
+            drop(enter(&gate, "a", 0));
+        }
+        assert!(enter(&gate, "a", 0).err().is_some_and(|wait| wait <= FARTHEST));
     }
 
     #[test]

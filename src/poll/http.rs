@@ -15,7 +15,8 @@ const VALIDATOR_BYTES: usize = 1024;
 
 /// What a URL's host is called at the gate.
 pub fn host(url: &str) -> String {
-    let host = Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_ascii_lowercase));
+    let host =
+        Url::parse(url).ok().and_then(|url| url.host_str().map(|host| host.trim_end_matches('.').to_ascii_lowercase()));
     format!("http:{}", host.unwrap_or_default())
 }
 

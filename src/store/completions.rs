@@ -47,10 +47,13 @@ impl Store {
             once!(conn, idempotency, now);
             // the parked row is the right to end it: who deletes it has won
             let waited = sqlx::query(
-                "delete from parked where run_id = $1 and why = 'completion' and ($2 is null or tenant_id = $2)",
+                "delete from parked
+                  where run_id = $1 and why = 'completion' and ($2 is null or tenant_id = $2) and ($3 or wake_at > $4)",
             )
             .bind(id)
             .bind(scope.tenant())
+            .bind(completion.event == RunEvent::Expire)
+            .bind(now)
             .execute(&mut *conn)
             .await?
             .rows_affected();
@@ -62,6 +65,9 @@ impl Store {
                         .fetch_optional(&mut *conn)
                         .await?;
                 let state = state.ok_or(StoreError::NotFound)?;
+                if state == RunState::WaitingForCompletion.as_str() {
+                    return Err(StoreError::Conflict("the time limit for its completion is over".into()));
+                }
                 return Err(StoreError::Conflict(format!("the run is {state}, it does not wait for completion")));
             }
             sqlx::query(

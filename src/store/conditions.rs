@@ -96,7 +96,8 @@ impl PollClaim {
             missed: None,
             retry_of: None,
             event_ids: Vec::new(),
-            cause: Some(fire.cause.clone()),
+            // whole values for each poll that a cooldown lets pass would fill the disk
+            cause: fire.skipped.is_none().then(|| fire.cause.clone()),
             input: None,
             created_at: now,
         }

@@ -14,6 +14,9 @@ use crate::store::{Store, StoreError};
 /// Most names that one task may keep.
 pub const STATE_NAMES: i64 = 100;
 
+/// Most bytes of all values of a task together: each of its runs begins with a copy.
+const STATE_BYTES: i64 = 512 * 1024;
+
 impl Store {
     /// All that is stored of a task of this tenant, by name.
     pub async fn task_state(&self, tenant: &Tenant, task_id: Uuid) -> Result<Map<String, Value>, StoreError> {
@@ -59,6 +62,18 @@ impl Store {
                 .bind(text(name))
                 .fetch_one(&mut *conn)
                 .await?;
+            let bytes: i64 = sqlx::query_scalar(
+                "select coalesce(sum(length(cast(value as text))), 0) from task_state where task_id = $1 and name <> $2",
+            )
+            .bind(task_id)
+            .bind(text(name))
+            .fetch_one(&mut *conn)
+            .await?;
+            if bytes + value.to_string().len() as i64 > STATE_BYTES {
+                return Err(StoreError::Conflict(format!(
+                    "all that a task stores may have at most {STATE_BYTES} bytes"
+                )));
+            }
             if others >= STATE_NAMES {
                 return Err(StoreError::Conflict(format!("a task may store at most {STATE_NAMES} names")));
             }

@@ -31,6 +31,9 @@ impl UrlTemplate {
             return Err(fault("a fragment or a backslash can't stand in a URL here"));
         }
         let at = query_at(rest);
+        if rest[..at].split('/').any(climbs) {
+            return Err(fault("a segment of the path can't be `.` or `..`"));
+        }
         let path = templates.read(&rest[..at], names)?;
         let query = templates.read(&rest[at..], names)?;
         Ok(UrlTemplate { origin: format!("{scheme}://{authority}"), path, query })

@@ -16,6 +16,7 @@ use crate::egress::{EgressError, Request, Response, retry_after};
 use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
 use crate::executor::pipeline::reading::{Reading, given};
 use crate::executor::pipeline::scope::Scope;
+use crate::executor::webhook::settings::{SECRET, SECRET_FAULT};
 use crate::template::{Template, Tree, UrlTemplate};
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
@@ -95,6 +96,7 @@ fn headers(fields: &Map<String, Value>, reading: &mut Reading) -> Option<Vec<(He
     let mut headers = Vec::new();
     for key in written.keys() {
         match key.parse::<HeaderName>() {
+            Ok(name) if SECRET.contains(&name.as_str()) => reading.below(key).fault(SECRET_FAULT),
             Ok(name) if OURS.contains(&name.as_str()) => {
                 reading.below(key).fault("can't be set: Reveille writes this header itself");
             }

@@ -46,7 +46,13 @@ impl Report {
         let whole = || Report::Succeeded { output: String::from_utf8_lossy(body).trim().to_owned() };
         match serde_json::from_slice::<Value>(body) {
             Ok(Value::Object(fields)) if fields.contains_key("state") => {
-                Report::parse(&Value::Object(fields)).unwrap_or_else(|_| whole())
+                // a failure stays one, however it is written
+                let failed = fields.get("state").is_some_and(|state| state == "failed");
+                let fault = failed.then(|| error(fields.get("error"), &mut Faults::new()));
+                match Report::parse(&Value::Object(fields)) {
+                    Ok(report) => report,
+                    Err(_) => fault.map_or_else(whole, |error| Report::Failed { error }),
+                }
             }
             Ok(Value::Object(fields)) if is_output(&fields) => Report::Succeeded { output: text(fields.get("output")) },
             _ => whole(),
@@ -108,6 +114,9 @@ mod tests {
         assert_eq!(of(""), succeeded(""));
         assert_eq!(of(" all done\n"), succeeded("all done"));
         assert_eq!(of(r#"{"output":"all done"}"#), succeeded("all done"));
+        let failed = Report::Failed { error: RunFault::new("x", "y") };
+        assert_eq!(of(r#"{"state":"failed","error":{"code":"x","message":"y"},"run_id":"r1"}"#), failed);
+        assert!(matches!(of(r#"{"state":"failed","error":7}"#), Report::Failed { .. }));
         assert_eq!(of(r#"{"output":{"a":1}}"#), succeeded(r#"{"a":1}"#));
         assert_eq!(of(r#"{"ok":true}"#), succeeded(r#"{"ok":true}"#));
         assert_eq!(of(r#"{"state":"succeeded","output":"x"}"#), succeeded("x"));

@@ -26,16 +26,12 @@ const DEFAULT_TIMEOUT: u64 = 30;
 const DEFAULT_COMPLETION: u64 = 3_600;
 const HEADERS: usize = 30;
 /// Headers that are written by the client, or by us.
-const OURS: [&str; 8] = [
-    "host",
-    "content-length",
-    "content-type",
-    "transfer-encoding",
-    "connection",
-    "idempotency-key",
-    "expect",
-    "cookie",
-];
+const OURS: [&str; 7] =
+    ["host", "content-length", "content-type", "transfer-encoding", "connection", "idempotency-key", "expect"];
+/// Headers that hold secrets: what is written in an action is stored as it is, and shown.
+pub const SECRET: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
+pub const SECRET_FAULT: &str =
+    "can't be set here: it holds a secret, and what is written here is stored as it is and shown";
 const SECRET_FORM: &str =
     "`whsec_` and 24 to 64 random bytes in base64, as `echo whsec_$(openssl rand -base64 32)` prints";
 
@@ -117,6 +113,7 @@ fn headers(written: Option<&Value>, faults: &mut Faults) -> HeaderMap {
         let name = key.parse::<HeaderName>();
         let value = value.as_str().and_then(|value| HeaderValue::from_str(value).ok());
         match (name, value) {
+            (Ok(name), _) if SECRET.contains(&name.as_str()) => faults.add(at, SECRET_FAULT),
             (Ok(name), _) if OURS.contains(&name.as_str()) || name.as_str().starts_with("webhook-") => {
                 faults.add(at, "can't be set: Reveille writes this header itself");
             }

@@ -120,8 +120,12 @@ async fn overdue_ones_are_found_the_longest_first(world: &World) {
     assert_eq!(ids, [sooner.run.id, later.run.id]);
     assert_eq!(overdue[0].1.as_ref().map(|task| task.id), Some(task.id));
     assert_eq!(world.store.overdue_completions(world.now(), 1).await.unwrap().len(), 1);
+    let expired = Completion { event: RunEvent::Expire, output: None, ..succeeded() };
     for id in ids {
-        world.store.complete_run(&Scope::Every, id, &succeeded(), world.now(), None).await.unwrap();
+        // its time is over, whether anybody has noticed it or not
+        let late = world.store.complete_run(&Scope::Every, id, &succeeded(), world.now(), None).await;
+        assert!(matches!(late, Err(StoreError::Conflict(why)) if why == "the time limit for its completion is over"));
+        world.store.complete_run(&Scope::Every, id, &expired, world.now(), None).await.unwrap();
     }
 }
 

@@ -67,6 +67,16 @@ fn every_fault_of_a_step_is_told_at_its_place() {
         (json!({ "name": "s", "tool": { "name": "echo", "arguments": { "n": "x" } } }), "/tool/arguments", "/n"),
         (json!({ "name": "s", "notify": { "message": "x", "channel": "emial" } }), "/notify/channel", "`email`"),
         (json!({ "name": "s", "notify": {} }), "/notify/message", "is missing"),
+        (
+            json!({ "name": "s", "http": { "url": "https://a.example.org/", "headers": { "Authorization": "Bearer x" } } }),
+            "/http/headers/Authorization",
+            "it holds a secret",
+        ),
+        (
+            json!({ "name": "s", "http": { "url": "https://a.example.org/b/../c" } }),
+            "/http/url",
+            "can't be `.` or `..`",
+        ),
         (json!({ "name": "s", "publish": { "source": "x" } }), "/publish/type", "is missing"),
         (json!({ "name": "s", "store": { "name": "x" } }), "/store", "exactly one of"),
         (json!({ "name": "s", "store": { "name": "x y", "value": 1 } }), "/store/name", "letters, digits"),
