@@ -243,6 +243,17 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_was_taken_on_waits_however_much_was_said_with_it() {
+        let (now, until) = (DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH + chrono::TimeDelta::hours(1));
+        let too_large = |status: u16| {
+            let status = StatusCode::from_u16(status).unwrap();
+            judge(Err(EgressError::TooLarge { status, limit: 1 }), until, |_| None, now)
+        };
+        assert_eq!(too_large(202), Ok(Outcome::Waits { until, usage: Usage::default() }));
+        assert!(matches!(too_large(200), Err(RunError::Fail { fault }) if fault.code == "too_large"));
+    }
+
+    #[test]
     fn every_status_has_its_meaning() {
         let now = DateTime::UNIX_EPOCH;
         let meaning = |code| match judge(Ok(response(code, None, b"done")), now, |_| Some(Duration::ZERO), now) {

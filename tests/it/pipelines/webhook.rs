@@ -186,6 +186,10 @@ async fn every_answer_has_its_meaning(world: World) {
             ResponseTemplate::new(200).set_body_json(json!({ "state": "failed", "error": "no" })),
             "failed runtime_failed",
         ),
+        (
+            ResponseTemplate::new(200).set_body_json(json!({ "state": "failed", "error": "no", "run_id": "r1" })),
+            "failed runtime_failed",
+        ),
         (ResponseTemplate::new(400), "failed webhook_400"),
         (ResponseTemplate::new(410), "failed webhook_410"),
         (ResponseTemplate::new(302).insert_header("location", "/x"), "failed webhook_redirected"),
