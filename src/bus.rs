@@ -4,6 +4,58 @@
 //! consumer dies in between; who consumes makes that harmless by its key. Order holds within a partition as long as no
 //! consumer dies. The bus never judges an event and never drops one that was not acknowledged or buried.
 
+/// What a bus around another one has no part in: the log and the dead letters are those of the one inside.
+macro_rules! pass_on {
+    () => {
+        fn log<'a>(
+            &'a self,
+            scope: &'a $crate::id::Scope,
+            filter: &'a $crate::bus::LogFilter,
+        ) -> futures::future::BoxFuture<'a, Result<$crate::bus::Log, $crate::bus::BusError>> {
+            self.bus.log(scope, filter)
+        }
+
+        fn end<'a>(
+            &'a self,
+            scope: &'a $crate::id::Scope,
+        ) -> futures::future::BoxFuture<'a, Result<String, $crate::bus::BusError>> {
+            self.bus.end(scope)
+        }
+
+        fn dead_letters<'a>(
+            &'a self,
+            scope: &'a $crate::id::Scope,
+            filter: &'a $crate::bus::DeadLetterFilter,
+        ) -> futures::future::BoxFuture<'a, Result<Vec<$crate::bus::DeadLetter>, $crate::bus::BusError>> {
+            self.bus.dead_letters(scope, filter)
+        }
+
+        fn dead_letter<'a>(
+            &'a self,
+            scope: &'a $crate::id::Scope,
+            id: &'a str,
+        ) -> futures::future::BoxFuture<'a, Result<$crate::bus::DeadLetter, $crate::bus::BusError>> {
+            self.bus.dead_letter(scope, id)
+        }
+
+        fn replay<'a>(
+            &'a self,
+            scope: &'a $crate::id::Scope,
+            id: &'a str,
+        ) -> futures::future::BoxFuture<'a, Result<(), $crate::bus::BusError>> {
+            self.bus.replay(scope, id)
+        }
+
+        fn drop_dead_letter<'a>(
+            &'a self,
+            scope: &'a $crate::id::Scope,
+            id: &'a str,
+        ) -> futures::future::BoxFuture<'a, Result<(), $crate::bus::BusError>> {
+            self.bus.drop_dead_letter(scope, id)
+        }
+    };
+}
+
 pub mod counted;
 pub mod embedded;
 pub mod open;

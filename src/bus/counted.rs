@@ -8,9 +8,8 @@ use futures::future::BoxFuture;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
-use crate::bus::{Backlog, Bus, BusError, DeadLetter, DeadLetterFilter, Entry, Log, LogFilter};
+use crate::bus::{Backlog, Bus, BusError, Entry};
 use crate::event::Event;
-use crate::id::Scope;
 use crate::metrics::Metrics;
 
 pub struct Counted {
@@ -104,33 +103,7 @@ impl Bus for Counted {
         self.bus.forward()
     }
 
-    fn log<'a>(&'a self, scope: &'a Scope, filter: &'a LogFilter) -> BoxFuture<'a, Result<Log, BusError>> {
-        self.bus.log(scope, filter)
-    }
-
-    fn end<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<String, BusError>> {
-        self.bus.end(scope)
-    }
-
-    fn dead_letters<'a>(
-        &'a self,
-        scope: &'a Scope,
-        filter: &'a DeadLetterFilter,
-    ) -> BoxFuture<'a, Result<Vec<DeadLetter>, BusError>> {
-        self.bus.dead_letters(scope, filter)
-    }
-
-    fn dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<DeadLetter, BusError>> {
-        self.bus.dead_letter(scope, id)
-    }
-
-    fn replay<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
-        self.bus.replay(scope, id)
-    }
-
-    fn drop_dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
-        self.bus.drop_dead_letter(scope, id)
-    }
+    pass_on!();
 
     fn trim(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<u64, BusError>> {
         self.bus.trim(now)

@@ -11,9 +11,9 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 
-use crate::bus::{Backlog, Bus, BusError, DeadLetter, DeadLetterFilter, Entry, Log, LogFilter, read_entry};
+use crate::bus::{Backlog, Bus, BusError, Entry, read_entry};
 use crate::event::Event;
-use crate::id::{Scope, Tenant};
+use crate::id::Tenant;
 use crate::store::Store;
 
 /// Events that are forwarded at once.
@@ -101,33 +101,7 @@ impl Bus for Outbox {
         self.bus.bury(entry, error)
     }
 
-    fn log<'a>(&'a self, scope: &'a Scope, filter: &'a LogFilter) -> BoxFuture<'a, Result<Log, BusError>> {
-        self.bus.log(scope, filter)
-    }
-
-    fn end<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<String, BusError>> {
-        self.bus.end(scope)
-    }
-
-    fn dead_letters<'a>(
-        &'a self,
-        scope: &'a Scope,
-        filter: &'a DeadLetterFilter,
-    ) -> BoxFuture<'a, Result<Vec<DeadLetter>, BusError>> {
-        self.bus.dead_letters(scope, filter)
-    }
-
-    fn dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<DeadLetter, BusError>> {
-        self.bus.dead_letter(scope, id)
-    }
-
-    fn replay<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
-        self.bus.replay(scope, id)
-    }
-
-    fn drop_dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
-        self.bus.drop_dead_letter(scope, id)
-    }
+    pass_on!();
 
     fn trim(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<u64, BusError>> {
         self.bus.trim(now)

@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use crate::event::Event;
 use crate::id::{Scope, new_id};
+use crate::store::events::narrow;
 use crate::store::text::{document, optional, text};
 use crate::store::{Store, StoreError, Topic};
 
@@ -82,23 +83,7 @@ impl Store {
             let mut query = QueryBuilder::new(
                 "select id, tenant_id, body, error, deliveries, created_at from dead_letters where true",
             );
-            if let Some(tenant) = scope.tenant() {
-                query.push(" and tenant_id = ").push_bind(tenant.to_owned());
-            }
-            if let Some(source) = &filter.source {
-                query.push(" and source = ").push_bind(text(source).into_owned());
-            }
-            match filter.kind.as_deref().map(|kind| (kind, kind.strip_suffix('*'))) {
-                None => {}
-                Some((_, Some(beginning))) => {
-                    let length = beginning.chars().count() as i32;
-                    query.push(" and substr(type, 1, ").push_bind(length).push(") = ");
-                    query.push_bind(text(beginning).into_owned());
-                }
-                Some((kind, None)) => {
-                    query.push(" and type = ").push_bind(text(kind).into_owned());
-                }
-            }
+            narrow!(query, scope, filter);
             if let Some(error) = &filter.error {
                 let escaped = error.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
                 query.push(" and lower(error) like lower(").push_bind(format!("%{}%", text(&escaped)));

@@ -65,6 +65,30 @@ const LEASE: Split = Split {
         returning seq, (select e.body from events e where e.seq = event_queue.seq), deliveries",
 };
 
+/// Narrows a query to the tenant of a scope, and to the source and type of a filter; a type may end in `*`.
+macro_rules! narrow {
+    ($query:ident, $scope:expr, $filter:expr) => {
+        if let Some(tenant) = $scope.tenant() {
+            $query.push(" and tenant_id = ").push_bind(tenant.to_owned());
+        }
+        if let Some(source) = &$filter.source {
+            $query.push(" and source = ").push_bind(text(source).into_owned());
+        }
+        match $filter.kind.as_deref().map(|kind| (kind, kind.strip_suffix('*'))) {
+            None => {}
+            Some((_, Some(beginning))) => {
+                let length = beginning.chars().count() as i32;
+                $query.push(" and substr(type, 1, ").push_bind(length).push(") = ");
+                $query.push_bind(text(beginning).into_owned());
+            }
+            Some((kind, None)) => {
+                $query.push(" and type = ").push_bind(text(kind).into_owned());
+            }
+        }
+    };
+}
+pub(super) use narrow;
+
 impl Store {
     /// Takes events on, all of them or none; those that are known by their key already change nothing. Answers how many
     /// were new.
@@ -146,23 +170,7 @@ impl Store {
         Ok(on_read!(self.db, scope, |conn| {
             let mut query = QueryBuilder::new("select seq, cast(body as text) from events where seq > ");
             query.push_bind(filter.after);
-            if let Some(tenant) = scope.tenant() {
-                query.push(" and tenant_id = ").push_bind(tenant.to_owned());
-            }
-            if let Some(source) = &filter.source {
-                query.push(" and source = ").push_bind(text(source).into_owned());
-            }
-            match filter.kind.as_deref().map(|kind| (kind, kind.strip_suffix('*'))) {
-                None => {}
-                Some((_, Some(beginning))) => {
-                    let length = beginning.chars().count() as i32;
-                    query.push(" and substr(type, 1, ").push_bind(length).push(") = ");
-                    query.push_bind(text(beginning).into_owned());
-                }
-                Some((kind, None)) => {
-                    query.push(" and type = ").push_bind(text(kind).into_owned());
-                }
-            }
+            narrow!(query, scope, filter);
             query.push(" order by seq limit ").push_bind(filter.limit);
             query.build_query_as().fetch_all(conn).await?
         }))

@@ -25,6 +25,7 @@ on_both!(
     the_same_id_of_another_source_or_tenant_is_another_event,
     a_task_of_another_tenant_is_not_fired,
     what_has_no_room_is_ready_for_anyone,
+    only_tasks_that_an_event_leads_to_are_asked,
     an_index_that_is_older_than_a_task_is_stale,
     only_what_has_changed_is_read_again,
     a_reader_that_knows_too_little_reads_its_shard_anew,
@@ -212,6 +213,19 @@ async fn what_has_no_room_is_ready_for_anyone(world: &World) {
     let EventsFired::Done(recorded) = matching.record(world, 1).await else { panic!("stale") };
     assert_eq!((recorded.recorded, recorded.claims.len()), (2, 1));
     assert_eq!(world.claim().await.len(), 1);
+}
+
+async fn only_tasks_that_an_event_leads_to_are_asked(world: &World) {
+    let exact = task(world, json!({"event_type": "order"})).await;
+    let prefix = task(world, json!({"source": "sh*", "event_type": "or*"})).await;
+    for other in [json!({"event_type": "orders"}), json!({"source": "shops"}), json!({"source": "p*"})] {
+        task(world, other).await;
+    }
+    let index = Matching::of(world, vec![event("e1")]).await.index;
+    let event = event("e1");
+    let mut asked: Vec<_> = index.candidates(&event).map(|task| task.task_id).collect();
+    asked.sort();
+    assert_eq!((index.len(), asked), (5, vec![exact.id, prefix.id]));
 }
 
 async fn an_index_that_is_older_than_a_task_is_stale(world: &World) {
