@@ -25,6 +25,7 @@ mod lease;
 mod matching;
 mod outbox;
 mod recipients;
+mod recording;
 mod requests;
 mod rescue;
 mod retention;

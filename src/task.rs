@@ -23,6 +23,9 @@ pub const INSTRUCTION_LENGTH: usize = 65_536;
 /// Longest running time of a run, in seconds.
 pub const TIMEOUT_RANGE: std::ops::RangeInclusive<u64> = 1..=86_400;
 
+/// The epoch of a task that was never edited, paused or resumed.
+pub const FIRST_EPOCH: i64 = 1;
+
 /// Whether a task fires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -222,7 +225,7 @@ impl Task {
             spec: draft.spec,
             status: TaskStatus::Active,
             status_reason: None,
-            epoch: 1,
+            epoch: FIRST_EPOCH,
             version: 1,
             anchor_at,
             active_since: now,

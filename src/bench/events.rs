@@ -7,9 +7,10 @@ use futures::future::BoxFuture;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use uuid::Uuid;
 
 use crate::app::{self, Built, Ending, Extras};
-use crate::bench::limits::{self, Stream, percentile, rate};
+use crate::bench::limits::{self, Row, Stream, percentile, rate};
 use crate::bench::place::{Place, any_id};
 use crate::bench::{Figure, Where};
 use crate::bus::Bus;
@@ -67,8 +68,8 @@ async fn measured(place: &Place, size: Size, told: &dyn Fn(&str)) -> anyhow::Res
         app::build(&place.config, Clock::system(), extras, Ending::default(), |_| {}).await?;
     let bus = Arc::clone(&http.bus);
     told(&format!("making {} event tasks", size.tasks));
-    create_tasks(&store, &http.known, size.tasks).await?;
-    let mut figures = throughput(place, &store, &bus, size, told).await?;
+    let tasks = create_tasks(&store, &http.known, size.tasks).await?;
+    let mut figures = throughput(place, &store, &bus, &tasks, size, told).await?;
     told(&format!("timing {} events, one after the other", size.samples));
     let engine = engine.start().await?;
     let timed = latency(place, &bus, &started, size).await;
@@ -79,7 +80,7 @@ async fn measured(place: &Place, size: Size, told: &dyn Fn(&str)) -> anyhow::Res
 }
 
 /// Tasks of many tenants, each for a type of its own, with a filter that holds.
-async fn create_tasks(store: &Store, known: &crate::task::Known, count: usize) -> anyhow::Result<()> {
+async fn create_tasks(store: &Store, known: &crate::task::Known, count: usize) -> anyhow::Result<Vec<Uuid>> {
     let now = store.clock().now();
     let tasks = (0..count).map(|number| {
         let draft = json!({
@@ -97,12 +98,13 @@ async fn create_tasks(store: &Store, known: &crate::task::Known, count: usize) -
         Ok::<Task, Faults>(task)
     });
     let tasks: Vec<Task> = tasks.collect::<Result<_, _>>()?;
+    let ids = tasks.iter().map(|task| task.id).collect();
     stream::iter(tasks)
         .map(|task| async move { store.create_task(&task, None, None).await.map(drop) })
         .buffer_unordered(8)
         .try_collect::<()>()
         .await?;
-    Ok(())
+    Ok(ids)
 }
 
 fn tenant(number: usize) -> String {
@@ -123,6 +125,7 @@ async fn throughput(
     place: &Place,
     store: &Store,
     bus: &Arc<dyn Bus>,
+    tasks: &[Uuid],
     size: Size,
     told: &dyn Fn(&str),
 ) -> anyhow::Result<Vec<Figure>> {
@@ -146,9 +149,8 @@ async fn throughput(
 
     told(&format!("{} events that match a task each", size.events));
     let matching: Vec<Event> = (0..size.events).map(|number| event(number % size.tasks, true)).collect();
-    let causes: Vec<String> =
-        matching.iter().map(|event| json!({ "type": "event", "event": event }).to_string()).collect();
-    let bare = limits::insert_runs(&place.bare, &causes, BATCH).await?;
+    let rows: Vec<Row> = matching.iter().zip(tasks.iter().cycle()).map(|(event, task)| row(event, *task)).collect();
+    let bare = limits::insert_runs(&place.bare, &rows, BATCH).await?;
     publish(bus, &matching).await?;
     let recorded = drain(&matcher, matching.len()).await?;
     let runs = store.count_runs(&crate::id::Scope::Every).await?;
@@ -159,6 +161,17 @@ async fn throughput(
         Figure::new("events.unmatched", "events/s", read, plain_read, "XREADGROUP and XACK, 500 at once"),
         Figure::new("events.matched", "events/s", recorded, Some(bare), "bare inserts of the same rows, 500 at once"),
     ])
+}
+
+/// What the run of an event has of its own.
+fn row(event: &Event, task_id: Uuid) -> Row {
+    Row {
+        task_id,
+        tenant: event.tenant.to_string(),
+        fire_key: format!("e:{}", event.key()),
+        event_ids: json!([event.id]).to_string(),
+        cause: json!({ "type": "event", "event": event }).to_string(),
+    }
 }
 
 /// The index of a tenant's tasks is read when its first event comes, once in the life of a process: not measured here.

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 use redis::aio::MultiplexedConnection;
+use uuid::Uuid;
 
 use crate::bench::place::{Bare, any_id};
 
@@ -64,9 +65,19 @@ fn ids(answer: &Value) -> Vec<String> {
     entries.iter().filter_map(|entry| list(entry).first().map(text)).collect()
 }
 
+/// What a run of an event has of its own.
+pub struct Row {
+    pub task_id: Uuid,
+    pub tenant: String,
+    pub fire_key: String,
+    /// JSON.
+    pub event_ids: String,
+    pub cause: String,
+}
+
 /// Runs per second by bare inserts of the rows that events become, their records and their places in the queue, `batch`
 /// in a transaction.
-pub async fn insert_runs(bare: &Bare, causes: &[String], batch: usize) -> anyhow::Result<f64> {
+pub async fn insert_runs(bare: &Bare, rows: &[Row], batch: usize) -> anyhow::Result<f64> {
     match bare {
         Bare::Postgres(pool) => {
             for table in ["runs", "queue"] {
@@ -74,31 +85,39 @@ pub async fn insert_runs(bare: &Bare, causes: &[String], batch: usize) -> anyhow
                 sqlx::query(sqlx::AssertSqlSafe(copy)).execute(pool).await?;
             }
             let began = Instant::now();
-            for part in causes.chunks(batch) {
+            for part in rows.chunks(batch) {
                 let ids: Vec<_> = part.iter().map(|_| any_id()).collect();
-                let keys: Vec<String> = ids.iter().map(|id| format!("e:{:0>64}", id.simple())).collect();
+                let tasks: Vec<_> = part.iter().map(|row| row.task_id).collect();
+                let tenants: Vec<_> = part.iter().map(|row| row.tenant.as_str()).collect();
                 let mut transaction = pool.begin().await?;
                 sqlx::query(
                     "insert into bare_runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state,
                                             created_at, event_ids, cause)
-                     select id, id, 'tenant-1', key, 'event', now(), 'queued', now(), '[\"event-1\"]', cause::jsonb
-                       from unnest($1::uuid[], $2::text[], $3::text[]) as r (id, key, cause)",
+                     select id, task_id, tenant, key, 'event', now(), 'queued', now(), event_ids::jsonb, cause::jsonb
+                       from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[])
+                            as r (id, task_id, tenant, key, event_ids, cause)",
                 )
                 .bind(&ids)
-                .bind(&keys)
-                .bind(part)
+                .bind(&tasks)
+                .bind(&tenants)
+                .bind(part.iter().map(|row| row.fire_key.as_str()).collect::<Vec<_>>())
+                .bind(part.iter().map(|row| row.event_ids.as_str()).collect::<Vec<_>>())
+                .bind(part.iter().map(|row| row.cause.as_str()).collect::<Vec<_>>())
                 .execute(&mut *transaction)
                 .await?;
                 sqlx::query(
                     "insert into bare_queue (run_id, task_id, tenant_id, epoch, run_at, state)
-                     select id, id, 'tenant-1', 1, now(), 'ready' from unnest($1::uuid[]) as q (id)",
+                     select id, task_id, tenant, 1, now(), 'ready'
+                       from unnest($1::uuid[], $2::uuid[], $3::text[]) as q (id, task_id, tenant)",
                 )
                 .bind(&ids)
+                .bind(&tasks)
+                .bind(&tenants)
                 .execute(&mut *transaction)
                 .await?;
                 transaction.commit().await?;
             }
-            Ok(rate(causes.len(), began))
+            Ok(rate(rows.len(), began))
         }
         Bare::Sqlite(pool) => {
             for table in [
@@ -113,32 +132,36 @@ pub async fn insert_runs(bare: &Bare, causes: &[String], batch: usize) -> anyhow
                 sqlx::query(table).execute(pool).await?;
             }
             let began = Instant::now();
-            for part in causes.chunks(batch) {
+            for part in rows.chunks(batch) {
                 let mut transaction = pool.begin().await?;
-                for cause in part {
+                for row in part {
                     let id = any_id();
                     sqlx::query(
                         "insert into bare_runs (id, task_id, tenant_id, fire_key, trigger_type, state, created_at,
                                                 event_ids, cause)
-                         values ($1, $1, 'tenant-1', $2, 'event', 'queued', '2027-03-01T08:00:00.000+00:00',
-                                 '[\"event-1\"]', $3)",
+                         values ($1, $2, $3, $4, 'event', 'queued', '2027-03-01T08:00:00.000+00:00', $5, $6)",
                     )
                     .bind(id)
-                    .bind(format!("e:{:0>64}", id.simple()))
-                    .bind(cause)
+                    .bind(row.task_id)
+                    .bind(&row.tenant)
+                    .bind(&row.fire_key)
+                    .bind(&row.event_ids)
+                    .bind(&row.cause)
                     .execute(&mut *transaction)
                     .await?;
                     sqlx::query(
                         "insert into bare_queue (run_id, task_id, tenant_id, run_at, state)
-                         values ($1, $1, 'tenant-1', '2027-03-01T08:00:00.000+00:00', 'ready')",
+                         values ($1, $2, $3, '2027-03-01T08:00:00.000+00:00', 'ready')",
                     )
                     .bind(id)
+                    .bind(row.task_id)
+                    .bind(&row.tenant)
                     .execute(&mut *transaction)
                     .await?;
                 }
                 transaction.commit().await?;
             }
-            Ok(rate(causes.len(), began))
+            Ok(rate(rows.len(), began))
         }
     }
 }

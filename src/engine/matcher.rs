@@ -5,25 +5,26 @@
 //! while the store is away, and comes again from the bus when the process dies.
 
 pub mod index;
+mod intake;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::Mutex;
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use crate::bus::{Bus, Entry};
+use crate::bus::Bus;
 use crate::engine::held::Held;
-use crate::engine::matcher::index::{Index, Indexed};
+use crate::engine::matcher::intake::{Batch, Intake, Judged, Taken};
 use crate::engine::service::{Next, Service, TickError};
 use crate::metrics::Metrics;
-use crate::store::{EventsFired, EventsRecorded, FireEvents, Match, Store, StoreError};
-use crate::trigger::event::{Arrival, Verdict};
+use crate::store::{EventsFired, FireEvents, Store, StoreError};
+
+pub use intake::matched;
 
 /// Entries that are read, and events that are recorded, at once.
 const BATCH: usize = 500;
@@ -36,6 +37,7 @@ const TRIES: usize = 20;
 pub struct Matcher {
     store: Store,
     bus: Arc<dyn Bus>,
+    intake: Arc<Intake>,
     held: Arc<Held>,
     worker: Uuid,
     /// An entry that failed this often is buried.
@@ -51,33 +53,19 @@ pub struct Matcher {
 /// What outlives a tick.
 #[derive(Default)]
 struct Work {
-    index: Index,
     /// Read, and not committed yet.
-    taken: Vec<Taken>,
-    /// Can't be handled, and why; to be put among the dead letters.
-    hopeless: Vec<(Entry, String)>,
+    batch: Batch,
     /// Committed, and not acknowledged yet.
     done: Vec<String>,
+    /// Of no use any more; to be forgotten where there is time for it.
+    spent: Option<Judged>,
 }
 
-impl Work {
-    /// How many entries are to be handled.
-    fn waiting(&self) -> usize {
-        self.taken.len() + self.hopeless.len()
-    }
-}
-
-/// An entry that is an event.
-struct Taken {
-    id: String,
-    deliveries: u32,
-    arrival: Arc<Arrival>,
-}
-
-impl Taken {
-    fn entry(&self) -> Entry {
-        Entry { id: self.id.clone(), event: Ok(self.arrival.event.clone()), deliveries: self.deliveries }
-    }
+/// Whether what was judged still held.
+#[derive(PartialEq)]
+enum Fired {
+    Done,
+    Stale,
 }
 
 impl Matcher {
@@ -90,6 +78,7 @@ impl Matcher {
         metrics: &Metrics,
     ) -> Matcher {
         let matcher = Matcher {
+            intake: Arc::new(Intake::new(store.clone(), Arc::clone(&bus), max_deliveries)),
             store,
             bus,
             held,
@@ -112,143 +101,132 @@ impl Matcher {
     /// Handles what the bus has, one batch; waits up to `wait` for it. Answers how many entries.
     pub async fn work(&self, wait: Duration) -> Result<usize, TickError> {
         let mut work = self.work.lock().await;
-        self.acknowledge(&mut work).await?;
-        if work.waiting() == 0 {
-            let entries = self.bus.read(BATCH, wait).await?;
-            self.take(&mut work, entries);
+        let Work { batch, done, spent } = &mut *work;
+        if batch.waiting() == 0 {
+            self.acknowledge(done).await?;
+            *batch = self.intake.read(BATCH, wait).await?;
         }
-        let count = work.waiting();
-        self.bury_hopeless(&mut work).await?;
-        // where many wait, the next ones are read while the database commits these
+        let count = batch.waiting();
+        self.bury_hopeless(batch).await?;
+        let judged = match batch.judged.take() {
+            Some(judged) => judged,
+            None => self.intake.judge(&batch.taken).await?,
+        };
+        // where many wait, the next ones are read and judged while the database commits these
         let many = (BATCH / 2..=BATCH).contains(&count);
-        let ahead = async { if many { self.bus.read(BATCH, Duration::ZERO).await } else { Ok(Vec::new()) } };
-        let (handled, ahead) = tokio::join!(self.handle(&mut work), ahead);
-        let acknowledged = self.acknowledge(&mut work).await;
-        self.take(&mut work, ahead?);
-        handled?;
+        let (fired, ahead, acknowledged) =
+            tokio::join!(self.fire(&judged, count), self.look_ahead(many, spent.take()), self.acknowledge(done));
+        let recorded = match fired {
+            Ok(Fired::Stale) => self.record(&batch.taken).await,
+            fired => fired.map(drop),
+        };
+        let handled = self.settle(recorded, batch, done).await;
+        *spent = Some(judged);
+        batch.append(ahead?);
         acknowledged?;
+        handled?;
+        if !many {
+            self.acknowledge(done).await?;
+        }
         Ok(count)
     }
 
-    /// Takes entries on. What can't be handled at all is set apart.
-    fn take(&self, work: &mut Work, entries: Vec<Entry>) {
-        for Entry { id, event, deliveries } in entries {
-            match event {
-                // whoever tried has died over it
-                Ok(event) if deliveries > 2 * self.max_deliveries => {
-                    let why = format!("was taken on {deliveries} times, and nobody came to its end");
-                    work.hopeless.push((Entry { id, event: Ok(event), deliveries }, why));
-                }
-                Ok(event) => work.taken.push(Taken { id, deliveries, arrival: Arc::new(Arrival::new(event)) }),
-                Err(unreadable) => {
-                    let why = unreadable.why.clone();
-                    work.hopeless.push((Entry { id, event: Err(unreadable), deliveries }, why));
-                }
-            }
+    /// Takes in what comes next, on another thread. Ends with the tick that asked.
+    async fn look_ahead(&self, many: bool, spent: Option<Judged>) -> Result<Batch, TickError> {
+        if !many {
+            return Ok(Batch::default());
+        }
+        let intake = Arc::clone(&self.intake);
+        let mut other = JoinSet::new();
+        other.spawn(async move {
+            drop(spent);
+            intake.read_ahead(BATCH).await
+        });
+        match other.join_next().await {
+            Some(Ok(batch)) => Ok(batch?),
+            // it panicked: what it had taken comes again when its lease has run out
+            _ => Ok(Batch::default()),
         }
     }
 
-    async fn handle(&self, work: &mut Work) -> Result<(), TickError> {
-        if work.taken.is_empty() {
-            return Ok(());
-        }
-        match self.record(&mut work.index, &work.taken).await {
+    /// Goes by how the recording of a batch ended. One entry that fails must not hold up the others.
+    async fn settle(
+        &self,
+        recorded: Result<(), StoreError>,
+        batch: &mut Batch,
+        done: &mut Vec<String>,
+    ) -> Result<(), TickError> {
+        match recorded {
             Ok(()) => {
-                work.done.extend(work.taken.drain(..).map(|taken| taken.id));
+                done.extend(batch.taken.drain(..).map(|taken| taken.id));
                 return Ok(());
             }
             Err(error @ (StoreError::Unavailable(_) | StoreError::LeaseLost)) => return Err(error.into()),
             Err(error) => tracing::warn!(%error, "a batch of events can't be recorded, they are tried one by one"),
         }
-        // one entry that fails must not hold up the others
-        work.taken.reverse();
-        while let Some(taken) = work.taken.pop() {
-            match self.record(&mut work.index, std::slice::from_ref(&taken)).await {
-                Ok(()) => work.done.push(taken.id),
+        batch.taken.reverse();
+        while let Some(taken) = batch.taken.pop() {
+            match self.record(std::slice::from_ref(&taken)).await {
+                Ok(()) => done.push(taken.id),
                 Err(error @ StoreError::Unavailable(_)) => {
-                    work.taken.push(taken);
-                    work.taken.reverse();
+                    batch.taken.push(taken);
+                    batch.taken.reverse();
                     return Err(error.into());
                 }
                 Err(error) if taken.deliveries >= self.max_deliveries => {
-                    work.hopeless.push((taken.entry(), error.to_string()));
+                    batch.hopeless.push((taken.entry(), error.to_string()));
                 }
                 Err(error) => tracing::warn!(entry = taken.id, %error, "an event can't be recorded, it comes again"),
             }
         }
-        self.bury_hopeless(work).await
+        self.bury_hopeless(batch).await
     }
 
-    /// Matches and records events; they are to be acknowledged then.
-    async fn record(&self, index: &mut Index, events: &[Taken]) -> Result<(), StoreError> {
-        let now = self.store.clock().now();
-        let tenants = || events.iter().map(|taken| taken.arrival.event.tenant.as_str());
-        for shard in index.unknown(tenants()) {
-            index.refresh(&self.store, shard).await?;
-        }
+    /// Matches and records events by the tasks as they are now; they are to be acknowledged then.
+    async fn record(&self, events: &[Taken]) -> Result<(), StoreError> {
         for _ in 0..TRIES {
-            let mut matches = Vec::new();
-            for Taken { arrival, .. } in events {
-                matches.extend(index.candidates(&arrival.event).filter_map(|task| matched(task, arrival, now)));
-            }
-            let shards = index.versions(tenants());
-            let ask =
-                FireEvents { now, shards: &shards, matches: &matches, worker: self.worker, room: self.held.room() };
-            match self.store.fire_events(&ask).await? {
-                EventsFired::Done(recorded) => {
-                    self.account(events.len(), recorded);
-                    return Ok(());
-                }
-                EventsFired::Stale => {
-                    for (shard, _) in shards {
-                        index.refresh(&self.store, shard).await?;
-                    }
-                }
+            let judged = self.intake.judge_anew(events).await?;
+            if self.fire(&judged, events.len()).await? == Fired::Done {
+                return Ok(());
             }
         }
         Err(StoreError::Unavailable("event tasks change faster than they can be read".into()))
     }
 
-    fn account(&self, events: usize, recorded: EventsRecorded) {
+    /// Records what so many events lead to.
+    async fn fire(&self, Judged { straight, by_rules, shards }: &Judged, events: usize) -> Result<Fired, StoreError> {
+        // where nothing matched at all, it is still to be seen whether the tasks are as they were
+        let parts = [straight, by_rules].into_iter().filter(|part| !part.is_empty());
+        let nothing = straight.is_empty() && by_rules.is_empty();
+        for matches in parts.chain(nothing.then_some(straight)) {
+            let now = self.store.clock().now();
+            let ask = FireEvents { now, shards, matches, worker: self.worker, room: self.held.room() };
+            let EventsFired::Done(recorded) = self.store.fire_events(&ask).await? else { return Ok(Fired::Stale) };
+            self.matched.inc_by(recorded.recorded as u64);
+            self.skipped.inc_by(recorded.skipped as u64);
+            self.held.add(recorded.claims);
+        }
         self.events.inc_by(events as u64);
-        self.matched.inc_by(recorded.recorded as u64);
-        self.skipped.inc_by(recorded.skipped as u64);
-        self.held.add(recorded.claims);
+        Ok(Fired::Done)
     }
 
-    async fn bury_hopeless(&self, work: &mut Work) -> Result<(), TickError> {
-        while let Some((entry, why)) = work.hopeless.last() {
+    async fn bury_hopeless(&self, batch: &mut Batch) -> Result<(), TickError> {
+        while let Some((entry, why)) = batch.hopeless.last() {
             tracing::warn!(entry = entry.id, why, "an entry of the event bus goes among the dead letters");
             self.bus.bury(entry, why).await?;
             self.buried.inc();
-            work.hopeless.pop();
+            batch.hopeless.pop();
         }
         Ok(())
     }
 
-    async fn acknowledge(&self, work: &mut Work) -> Result<(), TickError> {
-        if !work.done.is_empty() {
-            self.bus.acknowledge(&work.done).await?;
-            work.done.clear();
+    async fn acknowledge(&self, done: &mut Vec<String>) -> Result<(), TickError> {
+        if !done.is_empty() {
+            self.bus.acknowledge(done).await?;
+            done.clear();
         }
         Ok(())
     }
-}
-
-/// What one task makes of an event; `None` where it is none of its events. A fault of one task, even a panic of its
-/// expression, stays its own.
-pub fn matched(task: &Indexed, arrival: &Arc<Arrival>, now: DateTime<Utc>) -> Option<Match> {
-    let judged = catch_unwind(AssertUnwindSafe(|| task.matcher.judge(arrival, now)));
-    let verdict = judged.unwrap_or_else(|_| Verdict::Skipped("filter_error: it panicked".into()));
-    (verdict != Verdict::No).then(|| Match {
-        task_id: task.task_id,
-        epoch: task.epoch,
-        status: task.status,
-        hold: task.hold,
-        max_runs: task.max_runs,
-        arrival: Arc::clone(arrival),
-        verdict,
-    })
 }
 
 impl Service for Matcher {

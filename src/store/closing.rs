@@ -8,7 +8,8 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::store::hot::HotEvents;
-use crate::store::matching::{EventsFired, EventsRecorded, FireEvents, Locked, Recording, Subject, write_recording};
+use crate::store::matching::{EventsFired, EventsRecorded, FireEvents};
+use crate::store::recording::{Locked, Recording, Subject, write_recording};
 use crate::store::windows::Windows;
 use crate::store::{Store, StoreError};
 use crate::task::TaskStatus;
@@ -138,7 +139,7 @@ impl Store {
                     max_runs: owner.max_runs,
                 };
                 let active = owner.status == TaskStatus::Active.as_str();
-                recording.close_window(of, window.id, events, (!active).then_some(owner.status.as_str()));
+                recording.close_window(of, window.id, events, (!active).then_some(owner.status.as_str()))?;
             }
             write_recording!(conn, recording, now, worker)
         });

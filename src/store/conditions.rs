@@ -18,7 +18,7 @@ use crate::store::db::Db;
 use crate::store::hot::Hot;
 use crate::store::requests::enqueue;
 use crate::store::runs::{NewRun, insert_run};
-use crate::store::text::{document, text};
+use crate::store::text::{Document, document, text};
 use crate::store::{Split, Store, StoreError, Topic, split};
 use crate::task::change::{REASON_ENDED, REASON_MAX_RUNS};
 use crate::trigger::Trigger;
@@ -83,8 +83,8 @@ impl ClaimRow {
 
 impl PollClaim {
     /// The fire as a run.
-    fn run(&self, fire: &Fire, now: DateTime<Utc>) -> NewRun {
-        NewRun {
+    fn run(&self, fire: &Fire, now: DateTime<Utc>) -> Result<NewRun, StoreError> {
+        Ok(NewRun {
             id: new_id(now),
             task_id: self.subject.id,
             tenant_id: self.tenant_id.clone(),
@@ -97,10 +97,10 @@ impl PollClaim {
             retry_of: None,
             event_ids: Vec::new(),
             // whole values for each poll that a cooldown lets pass would fill the disk
-            cause: fire.skipped.is_none().then(|| fire.cause.clone()),
+            cause: fire.skipped.is_none().then(|| Document::of(&fire.cause)).transpose()?,
             input: None,
             created_at: now,
-        }
+        })
     }
 }
 
@@ -171,7 +171,7 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<RecordedPoll, StoreError> {
         let task_id = claim.subject.id;
-        let run = step.fire.as_ref().map(|fire| claim.run(fire, now));
+        let run = step.fire.as_ref().map(|fire| claim.run(fire, now)).transpose()?;
         let fires = run.as_ref().is_some_and(|run| run.state == RunState::Queued);
         on_write!(self.db, |conn| {
             let due: Option<(i64, i64)> =

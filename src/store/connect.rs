@@ -10,7 +10,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use sqlx::migrate::MigrateError;
-use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, PgConnection};
 
@@ -20,6 +20,9 @@ use crate::store::db::Db;
 use crate::store::wake::Hints;
 use crate::store::{Store, StoreError};
 
+/// Of the connections to Postgres, how many the engine's batches have for themselves. More gain nothing: each of them
+/// writes batches one after the other.
+const HOT_CONNECTIONS: u32 = 2;
 /// Earlier ones can corrupt a WAL database that has several connections.
 const OLDEST_SQLITE: (u32, u32, u32) = (3, 51, 3);
 /// Row-level security, `on conflict` and the rest of our text work from here on.
@@ -35,7 +38,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 pub struct Settings {
     /// `sqlite://PATH` or `postgres://…`; `{data_dir}` stands for the data directory.
     pub url: SecretUrl,
-    /// Connections to Postgres; SQLite has one writer and this many readers at most.
+    /// Connections to Postgres, at least 4; SQLite has one writer and this many readers at most.
     pub max_connections: u32,
 }
 
@@ -103,7 +106,7 @@ impl Store {
     pub async fn measure_clock(&self) -> Result<Measurement, StoreError> {
         let before = self.clock.elapsed();
         let database_now: DateTime<Utc> = match &self.db {
-            Db::Postgres(pool) => sqlx::query_scalar("select clock_timestamp()").fetch_one(pool).await?,
+            Db::Postgres { pool, .. } => sqlx::query_scalar("select clock_timestamp()").fetch_one(pool).await?,
             Db::Sqlite { .. } => clock::machine_now(),
         };
         let round_trip = self.clock.elapsed().saturating_sub(before);
@@ -126,7 +129,7 @@ impl Store {
                 version: sqlx::query_scalar("select sqlite_version()").fetch_one(readers).await?,
                 above_row_security: false,
             },
-            Db::Postgres(pool) => {
+            Db::Postgres { pool, .. } => {
                 let (version, above_row_security) = sqlx::query_as(
                     "select current_setting('server_version'), rolsuper or rolbypassrls
                      from pg_roles where rolname = current_user",
@@ -141,7 +144,10 @@ impl Store {
     /// Closes every connection after what it does now.
     pub async fn close(&self) {
         match &self.db {
-            Db::Postgres(pool) => pool.close().await,
+            Db::Postgres { pool, hot } => {
+                hot.close().await;
+                pool.close().await;
+            }
             Db::Sqlite { readers, writer, .. } => {
                 readers.close().await;
                 writer.close().await;
@@ -252,13 +258,13 @@ async fn open_postgres(url: &str, settings: &Settings, waiting: impl Fn(&str)) -
                 waiting(&format!("the database is not up yet, looking again every {} s: {why}", LOOK_AGAIN.as_secs()));
                 clock::pause(LOOK_AGAIN).await;
             }
-            done => return done.map(Db::Postgres),
+            done => return done,
         }
     }
 }
 
 /// One look at the database: is it fit, are its tables up to date, and the connections to it.
-async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Result<PgPool, OpenError> {
+async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Result<Db, OpenError> {
     let mut first = match tokio::time::timeout(CONNECT_LIMIT, base.connect()).await {
         Ok(connected) => connected.map_err(refused)?,
         Err(_) => return Err(OpenError::Away(format!("no answer within {} s", CONNECT_LIMIT.as_secs()))),
@@ -273,12 +279,13 @@ async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Resul
         ("idle_in_transaction_session_timeout", "5s"),
         ("reveille.tenant", "*"),
     ]);
-    PgPoolOptions::new()
-        .max_connections(settings.max_connections.max(2))
-        .acquire_timeout(Duration::from_secs(5))
-        .connect_with(guarded)
-        .await
-        .map_err(refused)
+    let most = settings.max_connections.max(2 * HOT_CONNECTIONS);
+    let pool = |most| PgPoolOptions::new().max_connections(most).acquire_timeout(Duration::from_secs(5));
+    // one shape of batch after the other: to plan each anew costs a third of its time, and gains nothing
+    let planned_once = guarded.clone().options([("plan_cache_mode", "force_generic_plan")]);
+    let hot = pool(HOT_CONNECTIONS).connect_with(planned_once).await.map_err(refused)?;
+    let pool = pool(most - HOT_CONNECTIONS).connect_with(guarded).await.map_err(refused)?;
+    Ok(Db::Postgres { pool, hot })
 }
 
 /// Whether it is worth looking again.

@@ -11,21 +11,22 @@ use crate::store::{Split, StoreError};
 /// The database behind a store.
 #[derive(Clone)]
 pub(super) enum Db {
-    Postgres(PgPool),
+    Postgres {
+        pool: PgPool,
+        /// The same database by a few connections that only the engine's batches go by: warm, and never waited for
+        /// behind what callers ask.
+        hot: PgPool,
+    },
     /// One writer, because a pool of writers waits for each other's locks; and a few readers.
     /// The lock keeps other processes out for as long as the store is open.
-    Sqlite {
-        readers: SqlitePool,
-        writer: SqlitePool,
-        _lock: Arc<File>,
-    },
+    Sqlite { readers: SqlitePool, writer: SqlitePool, _lock: Arc<File> },
 }
 
 impl Db {
     /// The text for this database.
     pub(super) fn text(&self, split: Split) -> &'static str {
         match self {
-            Db::Postgres(_) => split.postgres,
+            Db::Postgres { .. } => split.postgres,
             Db::Sqlite { .. } => split.sqlite,
         }
     }
@@ -36,7 +37,7 @@ impl Db {
 macro_rules! on_read {
     ($db:expr, |$conn:ident| $body:expr) => {
         match &$db {
-            $crate::store::db::Db::Postgres(pool) => {
+            $crate::store::db::Db::Postgres { pool, .. } => {
                 let mut held = pool.acquire().await?;
                 let $conn = &mut *held;
                 $body
@@ -50,7 +51,7 @@ macro_rules! on_read {
     };
     ($db:expr, $scope:expr, |$conn:ident| $body:expr) => {
         match &$db {
-            $crate::store::db::Db::Postgres(pool) => {
+            $crate::store::db::Db::Postgres { pool, .. } => {
                 let mut held = pool.begin().await?;
                 $crate::store::db::confine(&mut held, $scope).await?;
                 let $conn = &mut *held;
@@ -75,7 +76,7 @@ macro_rules! on_write {
     // what the engine writes first, and then what belongs to one tenant (`None`: to nobody), confined to it
     ($db:expr, |$conn:ident| $first:expr, then $tenant:expr, $body:expr) => {
         match &$db {
-            $crate::store::db::Db::Postgres(pool) => {
+            $crate::store::db::Db::Postgres { pool, .. } => {
                 let mut held = pool.begin().await?;
                 let $conn = &mut *held;
                 let () = $first;
@@ -96,9 +97,31 @@ macro_rules! on_write {
     };
     ($db:expr, $scope:expr, |$conn:ident| $body:expr) => {
         match &$db {
-            $crate::store::db::Db::Postgres(pool) => {
+            $crate::store::db::Db::Postgres { pool, .. } => {
                 let mut held = pool.begin().await?;
                 $crate::store::db::confine(&mut held, $scope).await?;
+                let $conn = &mut *held;
+                let written = $body;
+                held.commit().await?;
+                written
+            }
+            $crate::store::db::Db::Sqlite { writer, .. } => {
+                let mut held = writer.begin_with("begin immediate").await?;
+                let $conn = &mut *held;
+                let written = $body;
+                held.commit().await?;
+                written
+            }
+        }
+    };
+}
+
+/// [`on_write`] for the engine's batches.
+macro_rules! on_hot_write {
+    ($db:expr, |$conn:ident| $body:expr) => {
+        match &$db {
+            $crate::store::db::Db::Postgres { hot, .. } => {
+                let mut held = hot.begin().await?;
                 let $conn = &mut *held;
                 let written = $body;
                 held.commit().await?;

@@ -15,7 +15,7 @@ use crate::store::StoreError;
 use crate::store::fires::{Batch, FireDue, Written};
 use crate::store::lease::{Beat, Claim, Finish, Lease};
 
-pub(super) use events::HotEvents;
+pub(super) use events::{GuardedEvents, HotEvents};
 
 /// A run that may start, and until when it may run.
 #[derive(Debug, Clone, Copy, PartialEq, sqlx::FromRow)]

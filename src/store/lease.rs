@@ -129,14 +129,14 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<Claim>, StoreError> {
         let lease_until = until_run_at + CLAIM_MARGIN;
-        Ok(on_write!(self.db, |conn| conn.claim(worker, until_run_at, lease_until, limit).await?))
+        Ok(on_hot_write!(self.db, |conn| conn.claim(worker, until_run_at, lease_until, limit).await?))
     }
 
     /// Starts claims whose instant has come. Claims that an edit took back are silently left out; those that these
     /// leases have started already are answered again, so after an error the same call is safe.
     pub async fn start_runs(&self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Starts, StoreError> {
         let now = self.clock.now();
-        let (going, blocked) = on_write!(self.db, |conn| {
+        let (going, blocked) = on_hot_write!(self.db, |conn| {
             let going = conn.start(leases, now, lease_until).await?;
             let left = leases.iter().filter(|lease| going.iter().all(|g| g.run_id != lease.run_id));
             let blocked = resolve_blocked!(self.db, conn, left, now);
@@ -171,7 +171,7 @@ impl Store {
         if leases.is_empty() {
             return Ok(Vec::new());
         }
-        Ok(on_write!(self.db, |conn| conn.beat(leases, lease_until).await?))
+        Ok(on_hot_write!(self.db, |conn| conn.beat(leases, lease_until).await?))
     }
 
     /// Runs of this worker whose end was asked for. A narrow index makes it cost nothing while there are none.
@@ -187,7 +187,7 @@ impl Store {
     /// Records ends in one batch; answers the runs whose lease was lost, of which nothing was written.
     pub async fn finish_runs(&self, ends: &[Finish]) -> Result<Vec<Uuid>, StoreError> {
         let now = self.clock.now();
-        let (taken, queued) = on_write!(self.db, |conn| {
+        let (taken, queued) = on_hot_write!(self.db, |conn| {
             let taken = conn.finish(ends, now).await?;
             let ended = || ends.iter().filter(|end| taken.contains(&end.lease.run_id));
             let mut tasks: Vec<Uuid> =

@@ -12,7 +12,7 @@ use crate::run::{RunEvent, RunState};
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::runs::{NewRun, insert_run, key_instant};
 use crate::store::slots::{EACH_IN_TURN, LOCK_QUEUED, free, hand_over};
-use crate::store::text::text;
+use crate::store::text::{Document, text};
 use crate::store::{Split, Store, StoreError, Topic};
 
 /// What a cancel did.
@@ -159,7 +159,7 @@ impl Store {
             retry_of: Some(id),
             missed: old.missed,
             event_ids: old.event_ids,
-            cause: old.cause,
+            cause: old.cause.as_ref().map(Document::of).transpose()?,
             input: old.input,
             ..NewRun::queued(&task, String::new(), old.scheduled_for, now)
         };

@@ -14,7 +14,7 @@ use crate::run::outcome::RunFault;
 use crate::run::{Missed, Run, RunState, Usage};
 use crate::store::db::Db;
 use crate::store::retention::oldest_id;
-use crate::store::text::text;
+use crate::store::text::{Document, text};
 use crate::store::{Store, StoreError};
 use crate::task::Task;
 
@@ -46,7 +46,8 @@ pub(super) struct NewRun {
     pub missed: Option<Missed>,
     pub retry_of: Option<Uuid>,
     pub event_ids: Vec<String>,
-    pub cause: Option<Cause>,
+    /// A [`Cause`].
+    pub cause: Option<Document>,
     pub input: Option<Value>,
     pub created_at: DateTime<Utc>,
 }
@@ -120,7 +121,7 @@ macro_rules! insert_run {
             .bind(run.created_at)
             .bind(run.finished_at())
             .bind($crate::store::text::optional_document($crate::store::runs::event_ids(run))?)
-            .bind($crate::store::text::optional_document(run.cause.as_ref())?)
+            .bind(run.cause.as_ref().map($crate::store::text::Document::json))
             .execute(&mut *$conn)
             .await?
             .rows_affected()
@@ -262,7 +263,7 @@ impl Store {
 
     async fn all_runs_by_id(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, Run>, StoreError> {
         let rows: Vec<RunRow> = match &self.db {
-            Db::Postgres(pool) => {
+            Db::Postgres { pool, .. } => {
                 sqlx::query_as(select_run!(whole "where r.id = any($1)")).bind(ids).fetch_all(pool).await?
             }
             Db::Sqlite { readers, .. } => {
@@ -281,7 +282,7 @@ impl Store {
     /// The newest run of each of these tasks, as far as the scope goes, in any order.
     pub async fn last_runs(&self, scope: &Scope, tasks: &[Uuid]) -> Result<Vec<Run>, StoreError> {
         let rows: Vec<RunRow> = match &self.db {
-            Db::Postgres(pool) => {
+            Db::Postgres { pool, .. } => {
                 sqlx::query_as(select_run!(
                     "where ($2 is null or r.tenant_id = $2) and r.id in (
                         select newest.id

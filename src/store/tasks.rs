@@ -178,7 +178,7 @@ impl Store {
 
     async fn all_tasks_by_id(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, Task>, StoreError> {
         let rows: Vec<TaskRow> = match &self.db {
-            Db::Postgres(pool) => {
+            Db::Postgres { pool, .. } => {
                 sqlx::query_as(select_task!("where t.id = any($1)")).bind(ids).fetch_all(pool).await?
             }
             Db::Sqlite { readers, .. } => {

@@ -5,6 +5,7 @@
 //! back the same from both. Everything that comes from outside is bound through here.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use serde::Serialize;
 use sqlx::types::{Json, JsonRawValue};
@@ -26,12 +27,43 @@ pub(super) fn optional(from: Option<&str>) -> Option<Cow<'_, str>> {
     from.map(text)
 }
 
+/// A document that is written already, for a JSON column. Cheap to copy.
+#[derive(Debug, Clone)]
+pub(super) struct Document(Arc<JsonRawValue>);
+
+impl Document {
+    pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Document, StoreError> {
+        Ok(Document(document(value)?.0.into()))
+    }
+
+    /// Takes on what others have written.
+    pub fn from_raw(raw: &Arc<JsonRawValue>) -> Result<Document, StoreError> {
+        match raw.get().contains(NUL_ESCAPE) {
+            true => Document::of(&**raw),
+            false => Ok(Document(Arc::clone(raw))),
+        }
+    }
+
+    /// To be bound.
+    pub fn json(&self) -> Json<&JsonRawValue> {
+        Json(&self.0)
+    }
+}
+
+impl PartialEq for Document {
+    fn eq(&self, other: &Document) -> bool {
+        self.0.get() == other.0.get()
+    }
+}
+
 /// A document for a JSON column, none of its texts and names with a NUL.
 pub(super) fn document<T: Serialize + ?Sized>(value: &T) -> Result<Json<Box<JsonRawValue>>, StoreError> {
     let unwritable = |error: serde_json::Error| StoreError::Corrupt(format!("it can't be written as JSON: {error}"));
-    let json = serde_json::to_string(value).map_err(unwritable)?;
-    let json = if json.contains(NUL_ESCAPE) { without_nul(&json) } else { json };
-    JsonRawValue::from_string(json).map(Json).map_err(unwritable)
+    let written = serde_json::value::to_raw_value(value).map_err(unwritable)?;
+    if !written.get().contains(NUL_ESCAPE) {
+        return Ok(Json(written));
+    }
+    JsonRawValue::from_string(without_nul(written.get())).map(Json).map_err(unwritable)
 }
 
 /// The same for a document that may be absent.
@@ -72,6 +104,13 @@ mod tests {
     fn a_nul_becomes_the_replacement_character_and_nothing_else_changes() {
         assert_eq!(text("a\0b\0"), "a\u{FFFD}b\u{FFFD}");
         assert!(matches!(text("a\u{1}b\\u0000"), Cow::Borrowed("a\u{1}b\\u0000")));
+    }
+
+    #[test]
+    fn a_document_that_others_have_written_is_the_same() {
+        let value = json!({"a\0": "\0", "b": [1, "\\u0000"]});
+        let raw: Arc<JsonRawValue> = serde_json::value::to_raw_value(&value).unwrap().into();
+        assert_eq!(Document::from_raw(&raw).unwrap(), Document::of(&value).unwrap());
     }
 
     #[test]

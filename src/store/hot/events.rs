@@ -6,9 +6,10 @@ use uuid::Uuid;
 
 use crate::store::hot::sqlite::next_tokens;
 use crate::store::lease::{Claim, Lease};
-use crate::store::matching::{EventBatch, EventsWritten, LOCK_TASK, Locked};
+use crate::store::matching::Guard;
+use crate::store::recording::{EventBatch, EventsWritten, LOCK_TASK, Locked};
 use crate::store::runs::{NewRun, event_ids, insert_run};
-use crate::store::text::{optional, optional_document};
+use crate::store::text::{Document, optional, optional_document};
 use crate::store::{Match, StoreError};
 
 pub(in crate::store) trait HotEvents {
@@ -19,7 +20,7 @@ pub(in crate::store) trait HotEvents {
     async fn lock_tasks(&mut self, tasks: &[Uuid]) -> Result<Vec<Locked>, StoreError>;
 
     /// Those of these matches whose event has, or had, a place in a window of its task.
-    async fn in_windows(&mut self, matches: &[Match]) -> Result<Vec<(Uuid, String)>, StoreError>;
+    async fn in_windows(&mut self, matches: &[&Match]) -> Result<Vec<(Uuid, String)>, StoreError>;
 
     /// Records runs of events and queues them; their tasks are locked.
     async fn record_events(
@@ -28,6 +29,19 @@ pub(in crate::store) trait HotEvents {
         now: DateTime<Utc>,
         worker: Uuid,
     ) -> Result<EventsWritten, StoreError>;
+}
+
+/// Looking, locking and writing in one statement.
+pub(in crate::store) trait GuardedEvents {
+    /// Records and queues runs of events if the guard holds; `None`, and nothing written, where it does not. Events that
+    /// windows have had are left out.
+    async fn record_guarded(
+        &mut self,
+        batch: &EventBatch,
+        guard: &Guard<'_>,
+        now: DateTime<Utc>,
+        worker: Uuid,
+    ) -> Result<Option<EventsWritten>, StoreError>;
 }
 
 impl HotEvents for PgConnection {
@@ -49,7 +63,7 @@ impl HotEvents for PgConnection {
         Ok(sqlx::query_as(lock).bind(tasks).fetch_all(self).await?)
     }
 
-    async fn in_windows(&mut self, matches: &[Match]) -> Result<Vec<(Uuid, String)>, StoreError> {
+    async fn in_windows(&mut self, matches: &[&Match]) -> Result<Vec<(Uuid, String)>, StoreError> {
         if matches.is_empty() {
             return Ok(Vec::new());
         }
@@ -68,15 +82,29 @@ impl HotEvents for PgConnection {
         now: DateTime<Utc>,
         worker: Uuid,
     ) -> Result<EventsWritten, StoreError> {
+        let none = Guard::default();
+        let written = self.record_guarded(batch, &none, now, worker).await?;
+        written.ok_or_else(|| StoreError::Corrupt("a batch without a guard was refused".into()))
+    }
+}
+
+impl GuardedEvents for PgConnection {
+    async fn record_guarded(
+        &mut self,
+        batch: &EventBatch,
+        guard: &Guard<'_>,
+        now: DateTime<Utc>,
+        worker: Uuid,
+    ) -> Result<Option<EventsWritten>, StoreError> {
         let mut written = EventsWritten::default();
         let all: Vec<&NewRun> = batch.runs.iter().map(|ready| &ready.run).chain(&batch.skipped).collect();
         if all.is_empty() {
-            return Ok(written);
+            return Ok(Some(written));
         }
         let events = all.iter().map(|run| optional_document(event_ids(run))).collect::<Result<Vec<_>, _>>()?;
-        let causes = all.iter().map(|run| optional_document(run.cause.as_ref())).collect::<Result<Vec<_>, _>>()?;
+        let causes: Vec<_> = all.iter().map(|run| run.cause.as_ref().map(Document::json)).collect();
         let until = EventsWritten::claim_until(now);
-        let made: Vec<(Uuid, i64, String)> = sqlx::query_as(include_str!("../sql/fire_events.postgres.sql"))
+        let made: Vec<(Option<Uuid>, i64, String)> = sqlx::query_as(include_str!("../sql/fire_events.postgres.sql"))
             .bind(now)
             .bind(all.iter().map(|run| run.id).collect::<Vec<_>>())
             .bind(all.iter().map(|run| run.task_id).collect::<Vec<_>>())
@@ -91,19 +119,25 @@ impl HotEvents for PgConnection {
             .bind(batch.runs.iter().map(|ready| ready.run.id).collect::<Vec<_>>())
             .bind(batch.runs.iter().map(|ready| ready.epoch).collect::<Vec<_>>())
             .bind(batch.runs.iter().map(|ready| ready.claimed).collect::<Vec<_>>())
+            .bind(guard.tasks.iter().map(|(task_id, _)| *task_id).collect::<Vec<_>>())
+            .bind(guard.tasks.iter().map(|(_, epoch)| *epoch).collect::<Vec<_>>())
+            .bind(guard.shards.iter().map(|(shard, _)| *shard).collect::<Vec<_>>())
+            .bind(guard.shards.iter().map(|(_, version)| *version).collect::<Vec<_>>())
             .fetch_all(self)
             .await?;
-        for (run_id, token, state) in made {
-            match state.as_str() {
-                "skipped" => written.skipped += 1,
-                state => {
+        // claims one by one with their tokens, of all else how many
+        for (run_id, number, state) in made {
+            match (run_id, state.as_str()) {
+                (Some(run_id), _) => {
                     written.recorded += 1;
-                    let claim = Claim { lease: Lease { run_id, token }, run_at: now, until };
-                    written.claims.extend((state == "claimed").then_some(claim));
+                    written.claims.push(Claim { lease: Lease { run_id, token: number }, run_at: now, until });
                 }
+                (None, "stale") => return Ok(None),
+                (None, "skipped") => written.skipped += number as usize,
+                (None, _) => written.recorded += number as usize,
             }
         }
-        Ok(written)
+        Ok(Some(written))
     }
 }
 
@@ -129,7 +163,7 @@ impl HotEvents for SqliteConnection {
         Ok(locked)
     }
 
-    async fn in_windows(&mut self, matches: &[Match]) -> Result<Vec<(Uuid, String)>, StoreError> {
+    async fn in_windows(&mut self, matches: &[&Match]) -> Result<Vec<(Uuid, String)>, StoreError> {
         let mut known = Vec::new();
         for matched in matches {
             let row: Option<(Uuid, String)> =

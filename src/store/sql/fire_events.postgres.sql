@@ -1,12 +1,23 @@
 -- Runs of events: recorded once per fire key, those to be executed queued (claimed as far as the instance has room),
--- and counted. The due rows of their tasks are locked already.
-with made as (
+-- and counted, if these tasks ($15) have these epochs ($16) and these shards of the index ($17) these versions ($18).
+-- Then events that windows have had are left out. Without tasks, all is looked at and locked already.
+with locked as materialized (
+    select task_id, epoch from due where task_id = any($15) order by task_id for update
+), fresh as materialized (
+    select (select count(*) from unnest($15::uuid[], $16::bigint[]) as t (task_id, epoch)
+                            join locked using (task_id, epoch)) = cardinality($15)
+           and not exists (select from unnest($17::int[], $18::bigint[]) as s (shard, version)
+                             left join event_index i using (shard) where coalesce(i.version, 0) <> s.version) as yes
+), made as (
     insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, reason, created_at,
                       finished_at, event_ids, cause)
     select r.id, r.task_id, r.tenant_id, r.fire_key, 'event', $1, r.state, r.reason, $1,
            case when r.state = 'skipped' then $1 end, r.event_ids, r.cause
       from unnest($2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::jsonb[], $9::jsonb[])
            as r (id, task_id, tenant_id, fire_key, state, reason, event_ids, cause)
+     where (select yes from fresh)
+       and (cardinality($15) = 0 or not exists (select from window_events w
+                                                 where w.task_id = r.task_id and w.event_key = substr(r.fire_key, 3)))
     on conflict (task_id, fire_key) do nothing
     returning id, task_id, tenant_id, state
 ), counted as (
@@ -25,6 +36,10 @@ with made as (
       join made on made.id = q.run_id
     returning run_id, lease_token, state
 )
-select run_id, lease_token, state from queued
+select run_id, lease_token, state from queued where state = 'claimed'
 union all
-select id, 0, 'skipped' from made where state = 'skipped'
+select null, count(*), 'ready' from queued where state = 'ready'
+union all
+select null, count(*), 'skipped' from made where state = 'skipped'
+union all
+select null, 0, 'stale' from fresh where not yes

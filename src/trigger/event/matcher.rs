@@ -1,13 +1,15 @@
 //! The compiled form of an event trigger: whether an event fires the task, and which way it goes.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::event::{Data, Event};
 use crate::expr::{Expression, ExpressionError, Language, Variables};
+use crate::run::cause::Cause;
 use crate::trigger::event::{EventTrigger, VARIABLES, WINDOW_EVENTS};
 use crate::trigger::interval::parse_length;
 
@@ -33,11 +35,18 @@ pub struct Arrival {
     key: OnceLock<String>,
     value: OnceLock<Value>,
     variables: OnceLock<Variables>,
+    cause: OnceLock<Arc<RawValue>>,
 }
 
 impl Arrival {
     pub fn new(event: Event) -> Arrival {
-        Arrival { event, key: OnceLock::new(), value: OnceLock::new(), variables: OnceLock::new() }
+        Arrival {
+            event,
+            key: OnceLock::new(),
+            value: OnceLock::new(),
+            variables: OnceLock::new(),
+            cause: OnceLock::new(),
+        }
     }
 
     /// See [`Event::key`].
@@ -48,6 +57,20 @@ impl Arrival {
     /// In the structured form of CloudEvents.
     pub fn value(&self) -> &Value {
         self.value.get_or_init(|| self.event.to_value())
+    }
+
+    /// The [`Cause`] of a run of this event alone, as JSON.
+    pub fn cause(&self) -> &Arc<RawValue> {
+        self.cause.get_or_init(|| {
+            let cause = Cause::Event { event: self.value().clone(), events: Vec::new() };
+            to_raw_value(&cause).expect("texts for names").into()
+        })
+    }
+
+    /// Converts all that its recording asks for, so that no transaction has to wait for it.
+    pub fn prepare(&self) {
+        self.key();
+        self.cause();
     }
 
     fn variables(&self) -> &Variables {
