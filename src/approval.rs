@@ -1,3 +1,181 @@
-//! Which acts a person has to agree to, decided purely: nothing here asks anybody, stores or sends.
+//! Which acts a person has to agree to, what exactly they are asked, and what their answer means. Decided purely:
+//! nothing here asks anybody, stores or sends.
+//!
+//! What runs is what was shown: a proposal is hashed whole, an answer names the hash, and who executes computes it again.
 
 pub mod matrix;
+pub mod policy;
+pub mod proposal;
+pub mod settings;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use uuid::Uuid;
+
+pub use proposal::{Identity, Proposal, digest};
+pub use settings::Settings;
+
+/// What a call that a person refused answers the model.
+pub const CANCELLED: &str = "User cancelled this action.";
+/// What a call whose question nobody answered in time answers the model.
+pub const EXPIRED: &str = "Nobody approved this action in time; it was not executed.";
+/// Longest comment of a person, in characters.
+pub const COMMENT_LENGTH: usize = 2_000;
+
+/// Where a question stands. All but `Pending` are final.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ApprovalStatus {
+    Pending,
+    Approved,
+    /// Approved with other arguments.
+    Edited,
+    Cancelled,
+    /// Nobody answered in time, which is a no.
+    Expired,
+}
+
+impl ApprovalStatus {
+    pub const ALL: [ApprovalStatus; 5] = [
+        ApprovalStatus::Pending,
+        ApprovalStatus::Approved,
+        ApprovalStatus::Edited,
+        ApprovalStatus::Cancelled,
+        ApprovalStatus::Expired,
+    ];
+
+    /// The word, in API and database alike.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ApprovalStatus::Pending => "pending",
+            ApprovalStatus::Approved => "approved",
+            ApprovalStatus::Edited => "edited",
+            ApprovalStatus::Cancelled => "cancelled",
+            ApprovalStatus::Expired => "expired",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<ApprovalStatus> {
+        ApprovalStatus::ALL.into_iter().find(|status| status.as_str() == word)
+    }
+
+    /// Whether the call may run.
+    pub fn allows(self) -> bool {
+        matches!(self, ApprovalStatus::Approved | ApprovalStatus::Edited)
+    }
+}
+
+/// What a person may answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Choice {
+    Approve,
+    Edit,
+    Cancel,
+}
+
+/// What becomes of a run when nobody answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnExpiry {
+    /// The run expires, unless something of the same batch was approved.
+    #[default]
+    Expire,
+    /// The call counts as cancelled, and the loop goes on and is told.
+    Cancel,
+}
+
+/// The way by which an answer came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Via {
+    /// The link page.
+    Link,
+    Api,
+    /// The service itself: expiry, a standing grant, the end of a run.
+    Service,
+}
+
+impl Via {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Via::Link => "link",
+            Via::Api => "api",
+            Via::Service => "service",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<Via> {
+        [Via::Link, Via::Api, Via::Service].into_iter().find(|via| via.as_str() == word)
+    }
+}
+
+/// A question to a person about one pending tool call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Approval {
+    pub id: Uuid,
+    /// The open calls of one turn are one batch.
+    pub batch_id: Uuid,
+    pub run_id: Uuid,
+    pub task_id: Option<Uuid>,
+    pub tenant_id: String,
+    pub turn: i64,
+    /// The model's id of the call.
+    pub call_id: String,
+    /// Of the proposal; an answer has to name it. Hexadecimal.
+    pub digest: String,
+    pub proposal: Proposal,
+    pub status: ApprovalStatus,
+    pub created_at: DateTime<Utc>,
+    pub expires_at: DateTime<Utc>,
+    pub decided_at: Option<DateTime<Utc>>,
+    pub decided_by: Option<String>,
+    pub decided_via: Option<Via>,
+    pub comment: Option<String>,
+    /// The arguments that were put in the place of the proposed ones.
+    pub modifications: Option<Value>,
+    /// The digest of what may run: the proposal's, or that of the edited call.
+    pub decided_digest: Option<String>,
+    /// The call may still be stopped until then, and is not executed before.
+    pub hold_until: Option<DateTime<Utc>>,
+    /// When its execution began.
+    pub began_at: Option<DateTime<Utc>>,
+    pub outcome: Option<CallOutcome>,
+    /// Those who have agreed, where more than one has to.
+    pub votes: Vec<String>,
+}
+
+/// What came of a call that was approved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct CallOutcome {
+    pub is_error: bool,
+    /// The beginning of the result.
+    pub text: String,
+}
+
+/// An answer, as it is put to the store.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    pub choice: Choice,
+    /// What was shown: the digest of the approval.
+    pub digest: String,
+    /// `Edit`: the arguments, which fit the tool's schema, and the digest of the call with them.
+    pub edited: Option<(Value, String)>,
+    pub comment: Option<String>,
+    /// Who: `recipient:<id>` by a link, `token:<id>` over the API.
+    pub by: String,
+    pub via: Via,
+}
+
+impl Approval {
+    /// The arguments with which the call runs.
+    pub fn arguments(&self) -> &Value {
+        self.modifications.as_ref().unwrap_or(&self.proposal.arguments)
+    }
+
+    /// Whose call it is and which.
+    pub fn identity(&self) -> Identity<'_> {
+        Identity { tenant: &self.tenant_id, run_id: self.run_id, turn: self.turn, call_id: &self.call_id }
+    }
+}

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use toml::Table;
 
 use crate::invalid::Faults;
-use crate::{agent, bus, channel, egress, engine, http, llm, poll, store, telemetry, vault};
+use crate::{agent, approval, bus, channel, egress, engine, http, llm, poll, store, telemetry, vault};
 
 pub use environment::Environment;
 pub use fault::ConfigError;
@@ -36,6 +36,7 @@ pub struct Config {
     pub llm: llm::Settings,
     pub react: agent::Settings,
     pub agents: Vec<agent::Configured>,
+    pub approvals: approval::Settings,
     pub vault: vault::Settings,
     pub channels: channel::Settings,
     pub egress: egress::Settings,

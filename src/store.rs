@@ -7,6 +7,8 @@
 
 #[macro_use]
 mod db;
+mod approvals;
+mod audit;
 mod changes;
 mod closing;
 mod completions;
@@ -19,6 +21,7 @@ mod events;
 mod examine;
 mod failing;
 mod fires;
+mod grants;
 mod hot;
 mod idempotency;
 mod lease;
@@ -43,6 +46,8 @@ use crate::clock::Clock;
 use crate::store::db::Db;
 use crate::store::wake::Hints;
 
+pub use approvals::{ApprovalFilter, ApprovalLink, Attend, Attended, Begun, Decided, Refusal, Waiting};
+pub use audit::{AuditEntry, AuditFilter};
 pub use closing::{DueWindow, Held, Release};
 pub use completions::Completion;
 pub use conditions::{PollClaim, RecordedPoll};
@@ -53,8 +58,9 @@ pub use event_index::{EVENT_SHARDS, EventTask, EventTaskChanges, event_shard};
 pub use events::{EventBacklog, EventFilter, LeasedEvent};
 pub use examine::{Examined, SqliteFile, examine, sqlite_version};
 pub use fires::{FireDue, Fired};
+pub use grants::{Grant, GrantUse};
 pub use idempotency::{Answer, Idempotency};
-pub use lease::{Again, Beat, Blocked, CLAIM_MARGIN, Claim, Finish, Lease, StartedRun, Starts};
+pub use lease::{Again, Beat, Blocked, CLAIM_MARGIN, Claim, Finish, Lease, Park, StartedRun, Starts};
 pub use matching::{EventsFired, EventsRecorded, FireEvents, Match};
 pub use recipients::StoredRecipient;
 pub use requests::Cancelled;

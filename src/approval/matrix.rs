@@ -27,7 +27,8 @@ pub enum Consequence {
 }
 
 /// What stands between a call and its execution.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Gate {
     /// Nothing: it runs.
     Auto,
@@ -44,10 +45,38 @@ impl Category {
         Category::Analysis,
         Category::Internal,
     ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Category::Read => "read",
+            Category::Write => "write",
+            Category::Delete => "delete",
+            Category::SideEffect => "side_effect",
+            Category::Analysis => "analysis",
+            Category::Internal => "internal",
+        }
+    }
 }
 
 impl Consequence {
     pub const ALL: [Consequence; 3] = [Consequence::Low, Consequence::Medium, Consequence::High];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Consequence::Low => "low",
+            Consequence::Medium => "medium",
+            Consequence::High => "high",
+        }
+    }
+}
+
+impl Gate {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Gate::Auto => "auto",
+            Gate::Confirm => "confirm",
+        }
+    }
 }
 
 /// The gate of a call. `requires_confirmation` raises it and never lowers it.

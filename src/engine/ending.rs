@@ -10,7 +10,7 @@ use crate::notification::{Kind, NewDelivery, Recipient};
 use crate::retry::full_jitter;
 use crate::run::outcome::{Outcome, RunError, RunFault};
 use crate::run::{IllegalTransition, Run, RunEvent, RunState, Usage};
-use crate::store::{Again, Finish, Lease};
+use crate::store::{Again, Finish, Lease, Park};
 use crate::task::{Output, Retry, Task};
 
 /// The longest wait between two attempts.
@@ -51,7 +51,7 @@ impl Ending<'_> {
                 Finish { reason: Some(reason), usage, ..self.end(RunEvent::Succeed)? }
             }
             Ok(Outcome::Waits { until, usage }) => {
-                Finish { park: Some(until), usage, ..self.end(RunEvent::AskCompletion)? }
+                Finish { park: Some(Park::Completion { until }), usage, ..self.end(RunEvent::AskCompletion)? }
             }
             Ok(Outcome::Skipped { reason, usage }) => {
                 Finish { reason: Some(reason), usage, ..self.end(RunEvent::Skip)? }

@@ -26,10 +26,10 @@ pub struct Completion {
     pub deliveries: Vec<NewDelivery>,
 }
 
-/// Puts a run among those that wait for a foreign runtime, until then at the latest.
+/// Puts a run among those that wait; it is looked at then at the latest.
 pub(super) const PARK: &str = "
     insert into parked (run_id, task_id, tenant_id, why, wake_at)
-    select id, task_id, tenant_id, 'completion', $2 from runs where id = $1";
+    select id, task_id, tenant_id, $3, $2 from runs where id = $1";
 
 impl Store {
     /// Ends a run that waits for completion. One that does not wait (any more) is a conflict.

@@ -6,6 +6,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
+use crate::approval::Approval;
 use crate::id::Scope;
 use crate::notification::NewDelivery;
 use crate::run::outcome::RunFault;
@@ -96,8 +97,39 @@ pub struct Finish {
     pub crashed: bool,
     /// It goes back because a part of the infrastructure was away; it is counted with the end.
     pub infra_retry: bool,
-    /// It waits for a foreign runtime, at the latest until then, instead of ending.
-    pub park: Option<DateTime<Utc>>,
+    /// It waits instead of ending.
+    pub park: Option<Park>,
+}
+
+/// What a run waits for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Park {
+    /// A foreign runtime, at the latest until then.
+    Completion { until: DateTime<Utc> },
+    /// People; it is looked at then.
+    Approval {
+        wake_at: DateTime<Utc>,
+        /// Questions that are to be put, with those that they replace.
+        asks: Vec<(Approval, Option<Uuid>)>,
+        /// Questions that were open when the loop stopped: one that is settled by now means that the run goes on at once.
+        open: Vec<Uuid>,
+    },
+}
+
+impl Park {
+    pub(super) fn why(&self) -> &'static str {
+        match self {
+            Park::Completion { .. } => "completion",
+            Park::Approval { .. } => "approval",
+        }
+    }
+
+    pub(super) fn wake_at(&self) -> DateTime<Utc> {
+        match self {
+            Park::Completion { until } => *until,
+            Park::Approval { wake_at, .. } => *wake_at,
+        }
+    }
 }
 
 /// A run that goes back to the queue.

@@ -10,7 +10,7 @@ use crate::notification::NewDelivery;
 use crate::store::StoreError;
 use crate::store::fires::{Batch, FireDue, Written};
 use crate::store::hot::{Going, Hot};
-use crate::store::lease::{Beat, Claim, Finish, Lease};
+use crate::store::lease::{Beat, Claim, Finish, Lease, Park};
 use crate::store::runs::NewRun;
 use crate::store::text::{document, optional, optional_document, text};
 
@@ -125,7 +125,8 @@ impl Hot for PgConnection {
             .bind(now)
             .bind(ends.iter().map(|f| i32::from(f.crashed)).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| i32::from(f.infra_retry)).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| f.park).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| f.park.as_ref().map(Park::wake_at)).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| f.park.as_ref().map(Park::why)).collect::<Vec<_>>())
             .fetch_all(self)
             .await?)
     }

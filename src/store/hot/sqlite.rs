@@ -205,8 +205,8 @@ impl Hot for SqliteConnection {
             if fenced.rows_affected() == 0 {
                 continue;
             }
-            if let Some(until) = end.park {
-                sqlx::query(PARK).bind(run_id).bind(until).execute(&mut *self).await?;
+            if let Some(park) = &end.park {
+                sqlx::query(PARK).bind(run_id).bind(park.wake_at()).bind(park.why()).execute(&mut *self).await?;
             }
             if end.again.is_none() {
                 sqlx::query(LEAVE_SLOT).bind(run_id).execute(&mut *self).await?;

@@ -4,9 +4,9 @@ with f as (
     select *
       from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::jsonb[], $7::bigint[], $8::bigint[],
                   $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::timestamptz[], $14::int[],
-                  $16::int[], $17::int[], $18::timestamptz[])
+                  $16::int[], $17::int[], $18::timestamptz[], $19::text[])
            as f (run_id, lease_token, state, reason, output, error, turns, tool_calls,
-                 input_tokens, output_tokens, cost_micros, ran_ms, run_at, attempts_back, crashes, infra_retries, park_at)
+                 input_tokens, output_tokens, cost_micros, ran_ms, run_at, attempts_back, crashes, infra_retries, park_at, park_why)
 ), mine as (
     select q.run_id, q.task_id
       from queue q
@@ -18,10 +18,10 @@ with f as (
     delete from queue q
      using mine, f
      where q.run_id = mine.run_id and f.run_id = mine.run_id and f.run_at is null
-    returning q.run_id, q.task_id, q.tenant_id, f.park_at
+    returning q.run_id, q.task_id, q.tenant_id, f.park_at, f.park_why
 ), waits as (
     insert into parked (run_id, task_id, tenant_id, why, wake_at)
-    select run_id, task_id, tenant_id, 'completion', park_at from gone where park_at is not null
+    select run_id, task_id, tenant_id, park_why, park_at from gone where park_at is not null
 ), back as (
     update queue q
        set state = 'ready', run_at = f.run_at, lease_token = 0, lease_until = null, worker = null, deadline_at = null

@@ -5,7 +5,9 @@ use reveille::id::Scope;
 use reveille::notification::{Kind, NewDelivery};
 use reveille::run::outcome::RunFault;
 use reveille::run::{RunEvent, RunState};
-use reveille::store::{Answer, Cancelled, Completion, DeliveryFilter, Finish, Idempotency, StartedRun, StoreError};
+use reveille::store::{
+    Answer, Cancelled, Completion, DeliveryFilter, Finish, Idempotency, Park, StartedRun, StoreError,
+};
 use reveille::task::Task;
 use serde_json::json;
 
@@ -29,7 +31,7 @@ async fn waiting(world: &World, seconds: i64) -> (Task, StartedRun) {
 }
 
 async fn park(world: &World, started: &StartedRun, seconds: i64) {
-    let park = Some(world.now() + TimeDelta::seconds(seconds));
+    let park = Some(Park::Completion { until: world.now() + TimeDelta::seconds(seconds) });
     let end = Finish { park, ran_ms: 1200, ..end_of(started, RunState::WaitingForCompletion) };
     assert!(world.store.finish_runs(&[end]).await.unwrap().is_empty());
 }

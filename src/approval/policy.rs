@@ -1,0 +1,251 @@
+//! Whether a call runs by itself or a person is asked first, and why: each rule that had a part in it is named.
+//!
+//! In order: the matrix, the operator's cell of it, the operator's rule for the tool, the tenant's, the agent's, the
+//! task's. A later one that holds decides otherwise. What the tool itself demands can't be lowered by any of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::approval::Settings;
+use crate::approval::matrix::{Category, Consequence, Gate, gate};
+use crate::approval::settings::Override;
+use crate::expr::{Expression, Language, Variables};
+use crate::invalid::{Faults, escape};
+
+/// How long a task's own rules hold after it was last changed.
+pub const TASK_RULES: TimeDelta = TimeDelta::days(30);
+/// The variables of `when`.
+const VARIABLES: [&str; 3] = ["args", "tool", "tenant"];
+
+/// What is to be decided about.
+pub struct Act<'a> {
+    pub tool: &'a str,
+    pub category: Category,
+    pub consequence: Consequence,
+    pub requires_confirmation: bool,
+    pub arguments: &'a Value,
+    pub tenant: &'a str,
+}
+
+/// What was decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Ruling {
+    pub gate: Gate,
+    /// A sentence for each rule that had a part in it, the last one that decided last.
+    pub reasons: Vec<String>,
+}
+
+/// The rules that hold for all runs. Cheap to clone.
+#[derive(Clone)]
+pub struct Policy(Arc<Compiled>);
+
+struct Compiled {
+    settings: Settings,
+    tools: Rules,
+    tenants: BTreeMap<String, Rules>,
+}
+
+/// The rules of one who may have a say, by tool.
+#[derive(Debug, Default)]
+pub struct Rules(BTreeMap<String, Rule>);
+
+#[derive(Debug)]
+struct Rule {
+    gate: Gate,
+    when: Option<(String, Expression)>,
+}
+
+/// The rules of a task, as they stand in `action.config.approvals`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TaskRules(pub BTreeMap<String, Override>);
+
+impl Rules {
+    /// Compiles what was written under `pointer`.
+    pub fn compile(written: &BTreeMap<String, Override>, pointer: &str, faults: &mut Faults) -> Rules {
+        let language = Language::default();
+        let mut rules = BTreeMap::new();
+        for (tool, Override { gate, when }) in written {
+            let compiled = when.as_ref().map(|text| language.read(text, &VARIABLES).map(|rule| (text.clone(), rule)));
+            match compiled.transpose() {
+                Ok(when) => drop(rules.insert(tool.clone(), Rule { gate: *gate, when })),
+                Err(error) => faults.add(format!("{pointer}/{}/when", escape(tool)), error.to_string()),
+            }
+        }
+        Rules(rules)
+    }
+
+    /// The tools that there are rules for.
+    pub fn tools(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+}
+
+impl Policy {
+    /// # Errors
+    /// What is wrong with the settings.
+    pub fn new(settings: &Settings) -> Result<Policy, Faults> {
+        let mut faults = Faults::new();
+        settings.check(&mut faults);
+        let tools = Rules::compile(&settings.tools, "/approvals/tools", &mut faults);
+        let tenants = settings.tenants.iter().map(|(tenant, rules)| {
+            let pointer = format!("/approvals/tenants/{}", escape(tenant));
+            (tenant.clone(), Rules::compile(rules, &pointer, &mut faults))
+        });
+        let tenants = tenants.collect();
+        faults.or(Policy(Arc::new(Compiled { settings: settings.clone(), tools, tenants })))
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.0.settings
+    }
+
+    /// Decides about an act. `more`: who else has a say, each with a name, the weightiest last.
+    pub fn decide(&self, act: &Act, more: &[(&str, &Rules)]) -> Ruling {
+        let (category, consequence) = (act.category.as_str(), act.consequence.as_str());
+        let mut gate = gate(act.category, act.consequence, false);
+        let mut reasons =
+            vec![format!("the matrix says {} for {category} of {consequence} consequence", gate.as_str())];
+        if let Some(cell) = self.0.settings.cell(act.category, act.consequence) {
+            gate = cell;
+            reasons.push(format!("the operator says {} for {category} of {consequence} consequence", gate.as_str()));
+        }
+        let operator = ("the operator", &self.0.tools);
+        let tenant = self.0.tenants.get(act.tenant).map(|rules| ("the tenant", rules));
+        let said = std::iter::once(operator).chain(tenant).chain(more.iter().copied());
+        for (who, rules) in said {
+            let Some(rule) = rules.0.get(act.tool) else { continue };
+            let (word, tool) = (rule.gate.as_str(), act.tool);
+            match rule.holds(act) {
+                Ok(true) => {
+                    gate = rule.gate;
+                    reasons.push(match &rule.when {
+                        Some((text, _)) => format!("{who} says {word} for `{tool}` where {text}"),
+                        None => format!("{who} says {word} for `{tool}`"),
+                    });
+                }
+                Ok(false) => {}
+                // a rule that can't be judged never lets anything through
+                Err(why) => {
+                    gate = Gate::Confirm;
+                    reasons
+                        .push(format!("the rule of {who} for `{tool}` can't be judged, so a person is asked: {why}"));
+                }
+            }
+        }
+        if act.requires_confirmation {
+            gate = Gate::Confirm;
+            reasons.push(format!("`{}` always asks for confirmation", act.tool));
+        }
+        Ruling { gate, reasons }
+    }
+}
+
+impl Rule {
+    fn holds(&self, act: &Act) -> Result<bool, String> {
+        let Some((_, when)) = &self.when else { return Ok(true) };
+        let variables = Variables::new()
+            .with("args", act.arguments)
+            .with("tool", &json!({ "name": act.tool }))
+            .with("tenant", &json!(act.tenant));
+        when.holds(&variables).map_err(|error| error.to_string())
+    }
+}
+
+/// Whether the rules of a task that was last changed then still hold.
+pub fn task_rules_hold(changed_at: DateTime<Utc>, now: DateTime<Utc>) -> bool {
+    now < changed_at + TASK_RULES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(written: Value) -> Rules {
+        let written: BTreeMap<String, Override> = serde_json::from_value(written).unwrap();
+        let mut faults = Faults::new();
+        let rules = Rules::compile(&written, "/approvals/tools", &mut faults);
+        assert_eq!(faults.0, []);
+        rules
+    }
+
+    fn policy(settings: Value) -> Policy {
+        Policy::new(&serde_json::from_value(settings).unwrap()).unwrap()
+    }
+
+    fn pay(arguments: &Value) -> Act<'_> {
+        Act {
+            tool: "pay",
+            category: Category::Write,
+            consequence: Consequence::Low,
+            requires_confirmation: false,
+            arguments,
+            tenant: "ann",
+        }
+    }
+
+    #[test]
+    fn without_rules_the_matrix_decides() {
+        let ruling = policy(json!({})).decide(&pay(&json!({})), &[]);
+        assert_eq!((ruling.gate, ruling.reasons.len()), (Gate::Confirm, 1));
+        assert_eq!(ruling.reasons[0], "the matrix says confirm for write of low consequence");
+    }
+
+    #[test]
+    fn a_later_say_outweighs_an_earlier_one_and_each_is_named() {
+        let policy = policy(json!({
+            "matrix": { "write.low": "auto" },
+            "tools": { "pay": { "gate": "confirm", "when": "args.amount > 100" } },
+            "tenants": { "ann": { "pay": { "gate": "auto" } }, "bob": { "pay": { "gate": "confirm" } } },
+        }));
+        let large = json!({ "amount": 500 });
+        let task = rules(json!({ "pay": { "gate": "confirm", "when": "args.amount > 400" } }));
+        let ruling = policy.decide(&pay(&large), &[("the task", &task)]);
+        assert_eq!(ruling.gate, Gate::Confirm);
+        assert_eq!(
+            ruling.reasons,
+            [
+                "the matrix says confirm for write of low consequence",
+                "the operator says auto for write of low consequence",
+                "the operator says confirm for `pay` where args.amount > 100",
+                "the tenant says auto for `pay`",
+                "the task says confirm for `pay` where args.amount > 400",
+            ]
+        );
+        assert_eq!(policy.decide(&pay(&json!({ "amount": 300 })), &[("the task", &task)]).gate, Gate::Auto);
+    }
+
+    #[test]
+    fn nothing_lowers_what_the_tool_itself_demands() {
+        let policy = policy(json!({ "tools": { "pay": { "gate": "auto" } } }));
+        let arguments = json!({});
+        assert_eq!(policy.decide(&pay(&arguments), &[]).gate, Gate::Auto);
+        let always = Act { requires_confirmation: true, ..pay(&arguments) };
+        assert_eq!(policy.decide(&always, &[]).gate, Gate::Confirm);
+    }
+
+    #[test]
+    fn a_rule_that_can_not_be_judged_asks() {
+        let policy = policy(json!({ "tools": { "pay": { "gate": "auto", "when": "args.amount < 100" } } }));
+        let ruling = policy.decide(&pay(&json!({ "amount": "many" })), &[]);
+        assert_eq!(ruling.gate, Gate::Confirm);
+        assert!(ruling.reasons[1].starts_with("the rule of the operator for `pay` can't be judged"), "{ruling:?}");
+    }
+
+    #[test]
+    fn a_rule_that_is_no_expression_is_told_with_its_place() {
+        let settings = json!({ "tools": { "pay": { "gate": "auto", "when": "args.amount <" } } });
+        let faults = Policy::new(&serde_json::from_value(settings).unwrap()).err().unwrap();
+        assert_eq!(faults.0[0].pointer, "/approvals/tools/pay/when");
+    }
+
+    #[test]
+    fn the_rules_of_a_task_hold_for_thirty_days() {
+        let now: DateTime<Utc> = "2027-03-31T08:00:00Z".parse().unwrap();
+        assert!(task_rules_hold(now - TimeDelta::days(29), now));
+        assert!(!task_rules_hold(now - TimeDelta::days(30), now));
+    }
+}

@@ -1,0 +1,120 @@
+//! What a person is shown and agrees to, and its hash.
+
+use aws_lc_rs::digest::{SHA256, digest as hash};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::approval::matrix::{Category, Consequence};
+use crate::approval::{Choice, OnExpiry};
+
+/// Which call of which run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity<'a> {
+    pub tenant: &'a str,
+    pub run_id: Uuid,
+    pub turn: i64,
+    pub call_id: &'a str,
+}
+
+/// All that is shown of a call, and all that decides how it is asked about. Stored as it is, whole.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Proposal {
+    pub tool: String,
+    pub version: String,
+    /// SHA-256 of the tool's definition, hexadecimal: another definition is another act.
+    pub definition: String,
+    /// What will happen, in a sentence made from the tool's own words and the arguments, never from the model's.
+    pub summary: String,
+    /// What the tool does, as its definition says.
+    pub description: String,
+    pub arguments: Value,
+    /// JSON Schema of the arguments.
+    pub parameters: Value,
+    pub category: Category,
+    pub consequence: Consequence,
+    /// Why it is asked about: each rule that had a part in it, in order.
+    pub reasons: Vec<String>,
+    pub options: Vec<Choice>,
+    pub allow_modification: bool,
+    /// `trigger` or `chat`.
+    pub source: String,
+    /// The agents through which the call came, outermost first.
+    #[serde(default)]
+    pub delegation_chain: Vec<String>,
+    #[serde(default)]
+    pub on_expiry: OnExpiry,
+    /// How many people have to agree.
+    pub approvers: u32,
+    /// Who may not answer: the one who asked.
+    #[serde(default)]
+    pub barred: Option<String>,
+    /// What the person has to type on the page, for what can't be undone.
+    #[serde(default)]
+    pub confirmation: Option<String>,
+    /// For how long after it was agreed to the call may still be stopped, in seconds.
+    #[serde(default)]
+    pub undo_seconds: Option<u64>,
+    /// What the tool's read-only check found when it was asked about.
+    #[serde(default)]
+    pub precheck: Option<Value>,
+    /// How long there is to answer, in seconds.
+    pub timeout_seconds: u64,
+}
+
+/// SHA-256 over the canonical JSON (RFC 8785) of what will run, in hexadecimal. Source: `data.md`, "Approvals".
+pub fn digest(of: &Identity, tool: &str, version: &str, definition: &str, arguments: &Value) -> String {
+    canonical_hash(&json!({
+        "tenant": of.tenant, "run": of.run_id, "turn": of.turn, "call": of.call_id,
+        "tool": tool, "version": version, "definition": definition, "arguments": arguments,
+    }))
+}
+
+/// SHA-256 over canonical JSON (RFC 8785), in hexadecimal.
+pub fn canonical_hash(value: &Value) -> String {
+    let canonical = serde_json_canonicalizer::to_vec(value).expect("a JSON value is JSON");
+    hex::encode(hash(&SHA256, &canonical))
+}
+
+impl Proposal {
+    /// The digest of this call with these arguments.
+    pub fn digest(&self, of: &Identity, arguments: &Value) -> String {
+        digest(of, &self.tool, &self.version, &self.definition, arguments)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALL: Identity = Identity { tenant: "ann", run_id: Uuid::from_u128(7), turn: 2, call_id: "call_1" };
+
+    #[test]
+    fn the_digest_is_that_of_canonical_json() {
+        // python3: hashlib.sha256(json.dumps({...}, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        let arguments = json!({ "to": "ann", "amount": 100 });
+        assert_eq!(
+            canonical_hash(&json!({ "b": [1, "x"], "a": null })),
+            "c22cb7b0353770e2b38094af641143ebf008ddf2d1f2dedb9d875996fcf245fa"
+        );
+        let one = digest(&CALL, "send", "1.0.0", "d", &arguments);
+        assert_eq!(one, digest(&CALL, "send", "1.0.0", "d", &json!({ "amount": 100.0, "to": "ann" })), "one number");
+    }
+
+    #[test]
+    fn whatever_is_different_makes_another_digest() {
+        let arguments = json!({ "to": "ann" });
+        let one = digest(&CALL, "send", "1.0.0", "d", &arguments);
+        let others = [
+            digest(&Identity { tenant: "bob", ..CALL }, "send", "1.0.0", "d", &arguments),
+            digest(&Identity { run_id: Uuid::from_u128(8), ..CALL }, "send", "1.0.0", "d", &arguments),
+            digest(&Identity { turn: 3, ..CALL }, "send", "1.0.0", "d", &arguments),
+            digest(&Identity { call_id: "call_2", ..CALL }, "send", "1.0.0", "d", &arguments),
+            digest(&CALL, "sent", "1.0.0", "d", &arguments),
+            digest(&CALL, "send", "1.0.1", "d", &arguments),
+            digest(&CALL, "send", "1.0.0", "e", &arguments),
+            digest(&CALL, "send", "1.0.0", "d", &json!({ "to": "bob" })),
+        ];
+        assert!(others.iter().all(|other| *other != one && other.len() == 64));
+    }
+}
