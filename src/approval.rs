@@ -3,6 +3,7 @@
 //!
 //! What runs is what was shown: a proposal is hashed whole, an answer names the hash, and who executes computes it again.
 
+pub mod arguments;
 pub mod matrix;
 pub mod policy;
 pub mod proposal;
@@ -58,6 +59,11 @@ impl ApprovalStatus {
 
     pub fn parse(word: &str) -> Option<ApprovalStatus> {
         ApprovalStatus::ALL.into_iter().find(|status| status.as_str() == word)
+    }
+
+    /// Whether nothing follows any more.
+    pub fn is_settled(self) -> bool {
+        self != ApprovalStatus::Pending
     }
 
     /// Whether the call may run.

@@ -3,6 +3,7 @@
 //! Nothing is ever read into or written from these: the domain reads requests value by value, with every fault at its
 //! place. The tests of the API hold each answer against the shape that is promised for it.
 
+mod approval;
 mod event;
 mod pipeline;
 mod recipient;
@@ -17,6 +18,7 @@ use utoipa::ToSchema;
 use crate::approval::matrix::{Category, Consequence};
 use crate::tool::ToolStatus;
 
+pub use approval::{NewDecision, NewGrant};
 pub use event::{CloudEvent, DeadLetterChoice, NewEvent};
 pub use pipeline::{Completion, DryRunRequest};
 pub use recipient::{NewRecipient, Recipient};
