@@ -174,6 +174,27 @@ pub struct Answer {
     pub via: Via,
 }
 
+/// Whether the execution of an approved call begins now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begun {
+    Now,
+    /// It began before: whether it had its effect is not known.
+    Before,
+    /// It may not, or not yet.
+    Refused,
+}
+
+/// A call of a run, for which a standing grant is looked for.
+#[derive(Debug, Clone, Copy)]
+pub struct GrantAsk<'a> {
+    pub turn: i64,
+    pub call_id: &'a str,
+    pub tool: &'a str,
+    /// The hash of the tool's definition.
+    pub definition: &'a str,
+    pub arguments: &'a Value,
+}
+
 impl Approval {
     /// The arguments with which the call runs.
     pub fn arguments(&self) -> &Value {

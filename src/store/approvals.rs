@@ -4,7 +4,7 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::approval::{Answer, Approval, ApprovalStatus, CallOutcome};
+use crate::approval::{Answer, Approval, ApprovalStatus, Begun, CallOutcome};
 use crate::id::Scope;
 use crate::notification::NewDelivery;
 use crate::run::Run;
@@ -80,16 +80,6 @@ pub enum Attended {
     Expired,
     /// It does not wait any more.
     Gone,
-}
-
-/// Whether the execution of an approved call begins now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Begun {
-    Now,
-    /// It began before: whether it had its effect is not known.
-    Before,
-    /// It may not, or not yet.
-    Refused,
 }
 
 /// A link to a batch.

@@ -49,6 +49,8 @@ fn definition(
         version: "1.0.0".into(),
         status: ToolStatus::Active,
         idempotent: true,
+        summary: None,
+        undo_seconds: None,
     }
 }
 
