@@ -201,6 +201,11 @@ impl Approval {
         self.modifications.as_ref().unwrap_or(&self.proposal.arguments)
     }
 
+    /// Whether it was approved and can still be stopped: its execution is held, and has not begun.
+    pub fn is_held(&self, now: DateTime<Utc>) -> bool {
+        self.status.allows() && self.began_at.is_none() && self.hold_until.is_some_and(|until| now < until)
+    }
+
     /// Whose call it is and which.
     pub fn identity(&self) -> Identity<'_> {
         Identity { tenant: &self.tenant_id, run_id: self.run_id, turn: self.turn, call_id: &self.call_id }

@@ -30,7 +30,7 @@ use crate::http::approvals::decision::{Decision, Who, sentence};
 use crate::http::approve::form::Sent;
 use crate::http::approve::item::{Item, Place};
 use crate::http::approve::ticket::Ticket;
-use crate::http::approve::view::{Form, Scene, is_open};
+use crate::http::approve::view::{Form, Scene, is_answerable, is_open};
 use crate::http::body::Body;
 use crate::http::error::ApiError;
 use crate::http::path::Id;
@@ -43,8 +43,6 @@ use crate::token::TokenHash;
 const NONCE: &str = "approval-page";
 /// Longest token that is looked up.
 const TOKEN_LENGTH: usize = 200;
-/// Questions of one batch that a page shows at most.
-const BATCH: i64 = 200;
 
 /// What a link leads to.
 struct Asked {
@@ -71,6 +69,8 @@ enum Press {
 #[utoipa::path(get, path = "/approvals/{token}", tag = "approvals", params(("token" = String, Path)),
     responses((status = 200, description = "The page", body = String, content_type = "text/html"),
         (status = 404, description = "The link is not known", body = String, content_type = "text/html"),
+        (status = 410, description = "What it asked has changed, and is asked anew", body = String,
+            content_type = "text/html"),
         (status = 429, description = "Too many wrong links; see Retry-After", body = String, content_type = "text/html")))]
 pub async fn show_approvals(
     Held(state): Held<State>,
@@ -92,6 +92,8 @@ pub async fn show_approvals(
             content_type = "text/html"),
         (status = 403, description = "It does not come from the page", body = String, content_type = "text/html"),
         (status = 404, description = "The link is not known", body = String, content_type = "text/html"),
+        (status = 410, description = "What it asked has changed, and is asked anew", body = String,
+            content_type = "text/html"),
         (status = 409, description = "Somebody was first", body = String, content_type = "text/html"),
         (status = 422, description = "The page with the faults beside the fields", body = String,
             content_type = "text/html"),
@@ -123,11 +125,12 @@ pub async fn answer_approvals(
     let mut decisions = Vec::new();
     let mut waits = press == Press::Review;
     for item in items.iter_mut().filter(|item| press.is_about(item.number)) {
-        if !is_open(item.approval, now) && press.names_one() {
+        let stops = matches!(press, Press::Cancel(Some(_))) && item.approval.is_held(now);
+        if !is_open(item.approval, now) && !stops && press.names_one() {
             let notice = "Nothing was changed: this was settled before your answer came.";
             return page(&state, &asked, &token, &fresh(&asked.approvals), Some(notice), StatusCode::CONFLICT).await;
         }
-        if !is_open(item.approval, now) {
+        if !is_open(item.approval, now) && !stops {
             continue;
         }
         let reviewed = sent.get(&format!("{}.reviewed", item.number));
@@ -156,14 +159,19 @@ pub async fn answer_approvals(
 /// A page for people, which shows and offers nothing more. Its address holds no token.
 #[utoipa::path(get, path = "/approvals/outcome/{ticket}", tag = "approvals", params(("ticket" = String, Path)),
     responses((status = 200, description = "The page", body = String, content_type = "text/html"),
-        (status = 404, description = "The address is not known", body = String, content_type = "text/html")))]
+        (status = 404, description = "The address is not known", body = String, content_type = "text/html"),
+        (status = 410, description = "What was asked has changed, and is asked anew", body = String,
+            content_type = "text/html")))]
 pub async fn show_outcome(Held(state): Held<State>, Id(ticket): Id) -> Result<Response, Response> {
     let ticket = Ticket::read(&state.vault, &ticket).filter(|ticket| state.clock.now() < ticket.expires_at);
     let Some(Ticket { batch_id, recipient, .. }) = ticket else { return Err(frame::unknown()) };
-    let filter = ApprovalFilter { batch_id: Some(batch_id), limit: BATCH, ..ApprovalFilter::default() };
-    let mut approvals = state.store.list_approvals(&Scope::Every, &filter).await.map_err(away)?;
-    approvals.reverse();
-    let Some(first) = approvals.first() else { return Err(frame::unknown()) };
+    let filter = ApprovalFilter { batch_id: Some(batch_id), limit: 1, ..ApprovalFilter::default() };
+    let found = state.store.list_approvals(&Scope::Every, &filter).await.map_err(away)?;
+    let Some(first) = found.first() else { return Err(frame::unknown()) };
+    // those that were replaced aside
+    let mut approvals = state.store.approvals_of_turn(first.run_id, first.turn).await.map_err(away)?;
+    approvals.retain(|approval| approval.batch_id == batch_id);
+    let Some(first) = approvals.first() else { return Err(frame::replaced()) };
     let scope = scope(&first.tenant_id)?;
     let items = fresh(&approvals);
     let scene = scene(&state, &scope, &recipient, first).await?;
@@ -227,11 +235,11 @@ async fn asked(state: &State, peer: Option<Extension<Peer>>, token: &str) -> Res
         _ => Err(StoreError::NotFound),
     };
     match found {
-        Ok((link, approvals)) if !approvals.is_empty() => {
+        Ok((link, approvals)) => {
             state.wrong_tokens.right(&hash);
             Ok(Asked { hash, scope: scope(&link.tenant_id)?, link, approvals })
         }
-        Ok(_) | Err(StoreError::NotFound) => {
+        Err(StoreError::NotFound) => {
             if let Some(peer) = peer {
                 state.wrong_tokens.wrong(peer, now);
             }
@@ -270,7 +278,7 @@ async fn settle(
         let notice = format!("Your answer changed nothing: {}.", notice.join("; "));
         return page(state, &again, token, &items, Some(&notice), StatusCode::CONFLICT).await;
     }
-    let place = match again.approvals.iter().any(|approval| is_open(approval, now)) {
+    let place = match again.approvals.iter().any(|approval| is_answerable(approval, now)) {
         true => format!("/approvals/{token}"),
         false => Ticket::of(&asked.link).address(&state.vault),
     };
@@ -288,7 +296,7 @@ async fn page(
     notice: Option<&str>,
     status: StatusCode,
 ) -> Result<Response, Response> {
-    let Some(first) = asked.approvals.first() else { return Err(frame::unknown()) };
+    let Some(first) = asked.approvals.first() else { return Err(frame::replaced()) };
     let scene = scene(state, &asked.scope, &asked.link.recipient, first).await?;
     let form = Form { action: format!("/approvals/{token}"), nonce: state.vault.tag(NONCE, &bound(asked)) };
     Ok(frame::page(status, view::title(items, scene.now), view::body(&scene, items, notice, Some(&form))))

@@ -69,4 +69,10 @@ pub struct Tool {
     pub version: String,
     pub status: ToolStatus,
     pub idempotent: bool,
+    /// What a person is told that a call will do; `{name}` stands for the argument of that name.
+    #[schema(required = false)]
+    pub summary: Option<String>,
+    /// For how long after it was approved a call may still be stopped, in seconds.
+    #[schema(required = false)]
+    pub undo_seconds: Option<u64>,
 }

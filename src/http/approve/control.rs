@@ -145,6 +145,14 @@ fn confirmation(html: &mut Html, item: &Item, code: &str) {
     html.raw(if wrong { " aria-invalid=\"true\"" } else { "" }).raw(" value=\"").exact(&item.confirmation).raw("\">\n");
 }
 
+/// What can be done about a call that was approved and is held.
+pub fn stop(html: &mut Html, item: &Item) {
+    let number = item.number as i64;
+    faults(html, item, Place::Item);
+    html.raw("<div class=\"actions\">\n<button class=\"no\" name=\"do\" value=\"cancel:").number(number);
+    html.raw("\" aria-describedby=\"h").number(number).raw("\">Stop it</button>\n</div>\n");
+}
+
 fn buttons(html: &mut Html, item: &Item) {
     let number = item.number as i64;
     let yes = if item.changed.is_some() { "Approve the changes" } else { "Approve" };

@@ -48,6 +48,18 @@ pub fn unknown() -> Response {
     )
 }
 
+/// What the link asked was asked anew, because something has changed meanwhile.
+pub fn replaced() -> Response {
+    message(
+        StatusCode::GONE,
+        "This question was replaced",
+        &[
+            "What would run has changed since you were asked. Nothing was run.",
+            "You were sent another link, which shows what it is now.",
+        ],
+    )
+}
+
 /// Headers of everything that is answered here: not kept, not told on, not framed, not indexed.
 pub fn guard(response: &mut Response) {
     let headers = response.headers_mut();

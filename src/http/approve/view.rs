@@ -6,7 +6,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::approval::{Approval, ApprovalStatus, Choice};
-use crate::http::approve::control::controls;
+use crate::http::approve::control::{controls, stop};
 use crate::http::approve::form::json;
 use crate::http::approve::html::Html;
 use crate::http::approve::item::Item;
@@ -40,6 +40,11 @@ pub fn is_open(approval: &Approval, now: DateTime<Utc>) -> bool {
     approval.status == ApprovalStatus::Pending && now < approval.expires_at
 }
 
+/// Whether anything can be answered now: an open question, or a held call that can be stopped.
+pub fn is_answerable(approval: &Approval, now: DateTime<Utc>) -> bool {
+    is_open(approval, now) || approval.is_held(now)
+}
+
 /// The page's title.
 pub fn title(items: &[Item], now: DateTime<Utc>) -> &'static str {
     let open = items.iter().filter(|item| is_open(item.approval, now)).count();
@@ -60,7 +65,7 @@ pub fn body(scene: &Scene, items: &[Item], notice: Option<&str>, form: Option<&F
     if let Some(notice) = notice {
         html.raw("<p class=\"notice\" role=\"alert\">").text(notice).raw("</p>\n");
     }
-    let form = form.filter(|_| !open.is_empty());
+    let form = form.filter(|_| items.iter().any(|item| is_answerable(item.approval, scene.now)));
     if let Some(form) = form {
         html.raw("<form method=\"post\" action=\"").exact(&form.action).raw("\" autocomplete=\"off\">\n");
         html.raw("<input type=\"hidden\" name=\"nonce\" value=\"").exact(&form.nonce).raw("\">\n");
@@ -79,7 +84,10 @@ pub fn body(scene: &Scene, items: &[Item], notice: Option<&str>, form: Option<&F
                 "<button class=\"no\" name=\"do\" value=\"cancel:all\">Cancel all</button>\n</div>\n</fieldset>\n",
             );
         }
-        html.raw("</form>\n<p class=\"soft\">Without an answer nothing happens: no answer is a no.</p>\n");
+        html.raw("</form>\n");
+        if !open.is_empty() {
+            html.raw("<p class=\"soft\">Without an answer nothing happens: no answer is a no.</p>\n");
+        }
     }
     html
 }
@@ -138,6 +146,9 @@ fn card(html: &mut Html, scene: &Scene, item: &Item, of: usize, form: bool) {
         }
     } else {
         settled(html, scene, approval);
+        if form && approval.is_held(scene.now) {
+            stop(html, item);
+        }
     }
     html.raw("</section>\n");
 }
