@@ -3,6 +3,7 @@
 //!
 //! What runs is what was shown: a proposal is hashed whole, an answer names the hash, and who executes computes it again.
 
+pub mod arguments;
 pub mod matrix;
 pub mod policy;
 pub mod proposal;
@@ -58,6 +59,11 @@ impl ApprovalStatus {
 
     pub fn parse(word: &str) -> Option<ApprovalStatus> {
         ApprovalStatus::ALL.into_iter().find(|status| status.as_str() == word)
+    }
+
+    /// Whether nothing follows any more.
+    pub fn is_settled(self) -> bool {
+        self != ApprovalStatus::Pending
     }
 
     /// Whether the call may run.
@@ -193,6 +199,11 @@ impl Approval {
     /// The arguments with which the call runs.
     pub fn arguments(&self) -> &Value {
         self.modifications.as_ref().unwrap_or(&self.proposal.arguments)
+    }
+
+    /// Whether it was approved and can still be stopped: its execution is held, and has not begun.
+    pub fn is_held(&self, now: DateTime<Utc>) -> bool {
+        self.status.allows() && self.began_at.is_none() && self.hold_until.is_some_and(|until| now < until)
     }
 
     /// Whose call it is and which.
