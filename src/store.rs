@@ -48,7 +48,7 @@ use crate::clock::Clock;
 use crate::store::db::Db;
 use crate::store::wake::Hints;
 
-pub use approvals::{ApprovalFilter, ApprovalLink, Attend, Attended, Begun, Decided, Refusal, Waiting};
+pub use approvals::{ApprovalFilter, ApprovalLink, Attend, Attended, Decided, Refusal, Waiting};
 pub use audit::{AuditEntry, AuditFilter};
 pub use closing::{DueWindow, Held, Release};
 pub use completions::Completion;

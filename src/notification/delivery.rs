@@ -120,10 +120,14 @@ pub enum Kind {
     Message,
     /// Something about the tasks themselves: one was paused, a credential is missing.
     Notice,
+    /// A question about what a run wants to do, with a link.
+    Ask,
+    /// The same question once more, before its time is over.
+    Reminder,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 4] = [Kind::Result, Kind::Failure, Kind::Message, Kind::Notice];
+    pub const ALL: [Kind; 6] = [Kind::Result, Kind::Failure, Kind::Message, Kind::Notice, Kind::Ask, Kind::Reminder];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -131,6 +135,8 @@ impl Kind {
             Kind::Failure => "failure",
             Kind::Message => "message",
             Kind::Notice => "notice",
+            Kind::Ask => "ask",
+            Kind::Reminder => "reminder",
         }
     }
 
@@ -266,6 +272,30 @@ impl NewDelivery {
 }
 
 impl NewDelivery {
+    /// A question, or a reminder of one, to a recipient; `None` where there is no way to. It reaches people whatever
+    /// becomes of the run's result.
+    pub fn question(
+        of: (&str, Uuid),
+        to: &str,
+        recipient: Option<&Recipient>,
+        kind: Kind,
+        dedupe_key: String,
+    ) -> Option<NewDelivery> {
+        let order = channels(&Output::RecipientOrder, recipient);
+        let (first, rest) = order.split_first()?;
+        Some(NewDelivery {
+            tenant_id: of.0.to_owned(),
+            recipient: to.to_owned(),
+            channel: first.clone(),
+            fallback: rest.to_vec(),
+            dedupe_key,
+            run_id: Some(of.1),
+            kind,
+            subject: None,
+            text: None,
+        })
+    }
+
     /// Something about a task that its owner is told, even where its results are told to nobody; `None` where there is
     /// no way to.
     pub fn notice(
@@ -338,6 +368,21 @@ pub mod dedupe {
     /// What a step of a pipeline says, or one item of it.
     pub fn step(run: Uuid, step: &str, index: Option<u32>) -> String {
         format!("step:{run}:{step}:{}", index.unwrap_or(0))
+    }
+
+    /// The question about a batch of calls.
+    pub fn ask(batch: Uuid) -> String {
+        format!("batch:{batch}:ask")
+    }
+
+    /// Its `n`th reminder.
+    pub fn reminder(batch: Uuid, n: usize) -> String {
+        format!("batch:{batch}:reminder:{n}")
+    }
+
+    /// The batch that a question or a reminder is about.
+    pub fn batch_of(key: &str) -> Option<Uuid> {
+        key.strip_prefix("batch:")?.split(':').next()?.parse().ok()
     }
 
     /// The `n`th notice of a kind about one thing.
@@ -448,13 +493,23 @@ mod tests {
     fn keys_have_the_forms_of_the_data_page() {
         let id = Uuid::from_u128(0x42);
         assert_eq!(
-            [dedupe::run_result(id), dedupe::call(id, 3, "call_9"), dedupe::notice("paused", id, 2)],
+            [
+                dedupe::run_result(id),
+                dedupe::call(id, 3, "call_9"),
+                dedupe::notice("paused", id, 2),
+                dedupe::ask(id),
+                dedupe::reminder(id, 2),
+            ],
             [
                 "run:00000000-0000-0000-0000-000000000042:result",
                 "call:00000000-0000-0000-0000-000000000042:3:call_9",
                 "notice:paused:00000000-0000-0000-0000-000000000042:2",
+                "batch:00000000-0000-0000-0000-000000000042:ask",
+                "batch:00000000-0000-0000-0000-000000000042:reminder:2",
             ]
         );
+        assert_eq!(dedupe::batch_of(&dedupe::reminder(id, 2)), Some(id));
+        assert_eq!((dedupe::batch_of("run:7:result"), dedupe::batch_of("batch:x:ask")), (None, None));
     }
 
     #[test]

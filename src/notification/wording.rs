@@ -40,6 +40,7 @@ impl Words {
             (Kind::Message | Kind::Notice, _) => literal(delivery, name),
             (Kind::Result, Some(run)) => (name.to_owned(), answer(run)),
             (Kind::Failure, Some(run)) => failure(run, name, timezone),
+            (Kind::Ask | Kind::Reminder, _) => return Err("a question is told with its link".into()),
             (Kind::Result | Kind::Failure, None) => return Err("the run that it tells of is no longer there".into()),
         };
         let whole = about.run.map(|run| format!("the whole is in run {}", run.id));

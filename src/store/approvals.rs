@@ -11,7 +11,7 @@ use chrono::{DateTime, Utc};
 use sqlx::QueryBuilder;
 use uuid::Uuid;
 
-use crate::approval::{Approval, ApprovalStatus, CallOutcome};
+use crate::approval::{Approval, ApprovalStatus, Begun, CallOutcome};
 use crate::id::Scope;
 use crate::notification::NewDelivery;
 use crate::run::Run;
@@ -92,16 +92,6 @@ pub enum Attended {
     Expired,
     /// It does not wait any more.
     Gone,
-}
-
-/// Whether the execution of an approved call begins now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Begun {
-    Now,
-    /// It began before: whether it had its effect is not known.
-    Before,
-    /// It may not, or not yet.
-    Refused,
 }
 
 /// A link to a batch.
