@@ -1,0 +1,3 @@
+//! People are asked: from the question to what came of it.
+
+mod flow;
