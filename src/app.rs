@@ -148,6 +148,9 @@ pub async fn build(
         poller: poller.clone(),
         polls_at_once: config.poll.max_concurrent,
         hub: hub.clone(),
+        vault: vault.clone(),
+        public_url: config.server.public_url(),
+        approvals: config.approvals.clone(),
         metrics: metrics.clone(),
         settings: config.engine.clone(),
     });

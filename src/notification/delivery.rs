@@ -127,8 +127,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 6] =
-        [Kind::Result, Kind::Failure, Kind::Message, Kind::Notice, Kind::Ask, Kind::Reminder];
+    pub const ALL: [Kind; 6] = [Kind::Result, Kind::Failure, Kind::Message, Kind::Notice, Kind::Ask, Kind::Reminder];
 
     pub fn as_str(self) -> &'static str {
         match self {
