@@ -6,6 +6,7 @@
 mod calls;
 pub mod checkpoint;
 mod configured;
+mod consent;
 mod context;
 mod policy;
 mod prompt;
@@ -25,14 +26,18 @@ use uuid::Uuid;
 
 use crate::agent::calls::Caller;
 use crate::agent::checkpoint::{Added, Checkpoint};
+use crate::agent::consent::Consent;
 use crate::agent::context::Window;
 use crate::agent::prompt::Prompt;
-use crate::agent::react::ReactLoop;
+use crate::agent::react::{Ended, ReactLoop};
 use crate::agent::stream::Teller;
+use crate::approval::policy::{Policy, Rules};
+use crate::approval::{Approval, Begun, CallOutcome, GrantAsk};
 use crate::clock::Clock;
 use crate::id::Tenant;
 use crate::llm::fallback::Chain;
 use crate::llm::{Models, ToolSchema};
+use crate::run::Usage;
 use crate::run::outcome::RunError;
 use crate::run::stream::StreamEvent;
 use crate::run::transcript::{Entry, Message};
@@ -67,6 +72,26 @@ pub trait AgentStore: Send + Sync {
     /// Appends entries in one transaction. Once it has returned they are durable; when it failed with
     /// `Unavailable` they may be durable or not. The same entries (by `seq`) appended again change nothing.
     fn append(&self, entries: Vec<Entry>) -> BoxFuture<'_, Result<(), AppendError>>;
+
+    /// The questions that were put about calls of a turn of this run. Here and below: where nobody can be asked, none.
+    fn approvals(&self, _turn: i64) -> BoxFuture<'_, Result<Vec<Approval>, AppendError>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    /// Marks that an approved call, which has this digest now, is about to be executed.
+    fn begin<'a>(&'a self, _approval: Uuid, _digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
+        Box::pin(std::future::ready(Ok(Begun::Refused)))
+    }
+
+    /// The standing grant that covers a call; its use is counted, once for the same call.
+    fn use_grant<'a>(&'a self, _call: GrantAsk<'a>) -> BoxFuture<'a, Result<Option<Uuid>, AppendError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// Notes what came of an approved call, for whoever approved it. Best effort.
+    fn note_outcome(&self, _approval: Uuid, _outcome: CallOutcome) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// What the channel can carry that will tell the answer; the model is told of it.
@@ -85,6 +110,7 @@ pub struct Agent {
     pub models: Models,
     pub tools: Arc<Registry>,
     pub settings: Settings,
+    pub policy: Policy,
 }
 
 /// One message, and all that its answer needs.
@@ -100,6 +126,8 @@ pub struct Incoming {
     /// The recipient's.
     pub timezone: Tz,
     pub channel: Option<ChannelLimits>,
+    /// `None`: nobody can be asked, and what needs consent is refused.
+    pub asking: Option<Asking>,
     pub host: Arc<dyn Host>,
     pub store: Arc<dyn AgentStore>,
     pub stop: Stop,
@@ -117,14 +145,36 @@ pub struct Wishes {
     pub tools: Option<Vec<String>>,
 }
 
+/// Whom a run may ask, and by which rules of its own.
+#[derive(Debug, Clone)]
+pub struct Asking {
+    pub task_id: Option<Uuid>,
+    /// `trigger` or `chat`.
+    pub source: &'static str,
+    /// The task's own rules.
+    pub rules: Option<Arc<Rules>>,
+}
+
 /// How a message ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Handled {
     Answered(ReactLoopResult),
+    /// People have to be heard before it can go on.
+    Suspended(Suspension),
     /// Nothing was done, and why.
     Refused {
         reason: String,
     },
+}
+
+/// What a loop waits for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Suspension {
+    /// Questions that are to be put, one batch, each with the one that it replaces.
+    pub asks: Vec<(Approval, Option<Uuid>)>,
+    /// Questions that were put before and are open.
+    pub open: Vec<Uuid>,
+    pub usage: Usage,
 }
 
 /// What is ready before the first model call.
@@ -146,9 +196,13 @@ impl Agent {
         if let Err(reason) = should_process(&prepared) {
             return Ok(Handled::Refused { reason: reason.to_owned() });
         }
-        let result = self.react_loop(prepared).await?;
-        post_process(incoming, &result);
-        Ok(Handled::Answered(result))
+        Ok(match self.react_loop(prepared).await? {
+            Ended::Answered(result) => {
+                post_process(incoming, &result);
+                Handled::Answered(result)
+            }
+            Ended::Suspended(suspension) => Handled::Suspended(suspension),
+        })
     }
 
     async fn prepare_context<'a>(&'a self, incoming: &'a Incoming) -> Result<Prepared<'a>, RunError> {
@@ -179,7 +233,7 @@ impl Agent {
         })
     }
 
-    async fn react_loop(&self, prepared: Prepared<'_>) -> Result<ReactLoopResult, RunError> {
+    async fn react_loop(&self, prepared: Prepared<'_>) -> Result<Ended, RunError> {
         let Prepared { incoming, chain, window, offered, system, mut checkpoint, teller } = prepared;
         if checkpoint.is_empty() {
             checkpoint.append(incoming.first_turn, opening(incoming, &system)).await?;
@@ -200,6 +254,14 @@ impl Agent {
             clock: &incoming.clock,
             time_limit: Duration::from_secs(self.settings.tool_execution_timeout),
             teller: &teller,
+            consent: Consent {
+                policy: &self.policy,
+                asking: incoming.asking.as_ref(),
+                store: &*incoming.store,
+                tenant: incoming.tenant.as_str(),
+                run_id: incoming.run_id,
+                clock: &incoming.clock,
+            },
         };
         let react = ReactLoop {
             chain,

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Agent, Configured};
+use crate::approval::policy::Policy;
 use crate::bus::counted::Counted;
 use crate::bus::{self, Bus};
 use crate::channel::Channels;
@@ -111,7 +112,8 @@ pub async fn build(
     tools.extend(extras.tools);
     let tools = Arc::new(tool::Registry::new(tools).map_err(anyhow::Error::msg)?);
     let sources = Arc::new(Sources::new(&config.poll, &egress, Arc::clone(&tools), data_dir).map_err(under("/poll"))?);
-    let agent = Agent { models, tools: Arc::clone(&tools), settings: config.react.clone() };
+    let policy = Policy::new(&config.approvals)?;
+    let agent = Agent { models, tools: Arc::clone(&tools), settings: config.react.clone(), policy };
     let mut faults = Faults::new();
     let (known_tools, known_models): (Vec<_>, Vec<_>) = (tools.names().collect(), agent.models.names().collect());
     Configured::check(&config.agents, &known_tools, &known_models, &mut faults);

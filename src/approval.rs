@@ -3,6 +3,7 @@
 //!
 //! What runs is what was shown: a proposal is hashed whole, an answer names the hash, and who executes computes it again.
 
+pub mod arguments;
 pub mod link;
 pub mod matrix;
 pub mod policy;
@@ -59,6 +60,11 @@ impl ApprovalStatus {
 
     pub fn parse(word: &str) -> Option<ApprovalStatus> {
         ApprovalStatus::ALL.into_iter().find(|status| status.as_str() == word)
+    }
+
+    /// Whether nothing follows any more.
+    pub fn is_settled(self) -> bool {
+        self != ApprovalStatus::Pending
     }
 
     /// Whether the call may run.
@@ -169,10 +175,36 @@ pub struct Answer {
     pub via: Via,
 }
 
+/// Whether the execution of an approved call begins now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begun {
+    Now,
+    /// It began before: whether it had its effect is not known.
+    Before,
+    /// It may not, or not yet.
+    Refused,
+}
+
+/// A call of a run, for which a standing grant is looked for.
+#[derive(Debug, Clone, Copy)]
+pub struct GrantAsk<'a> {
+    pub turn: i64,
+    pub call_id: &'a str,
+    pub tool: &'a str,
+    /// The hash of the tool's definition.
+    pub definition: &'a str,
+    pub arguments: &'a Value,
+}
+
 impl Approval {
     /// The arguments with which the call runs.
     pub fn arguments(&self) -> &Value {
         self.modifications.as_ref().unwrap_or(&self.proposal.arguments)
+    }
+
+    /// Whether it was approved and can still be stopped: its execution is held, and has not begun.
+    pub fn is_held(&self, now: DateTime<Utc>) -> bool {
+        self.status.allows() && self.began_at.is_none() && self.hold_until.is_some_and(|until| now < until)
     }
 
     /// Whose call it is and which.

@@ -6,6 +6,9 @@
 //! Reading order: [`server`] accepts connections, [`guard`] wraps each request, [`auth`] says who calls, [`body`],
 //! [`query`] and [`page`] read what is asked, [`error`] says what is wrong; then a file per resource.
 
+pub mod approvals;
+pub mod approve;
+pub mod audit;
 pub mod auth;
 pub mod body;
 pub mod completion;
@@ -14,6 +17,8 @@ pub mod dead_letters;
 pub mod deliveries;
 pub mod error;
 pub mod events;
+pub mod explain;
+pub mod grants;
 pub mod guard;
 pub mod health;
 pub mod hooks;
@@ -223,6 +228,15 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(runs::cancel_run))
         .routes(routes!(runs::retry_run))
         .routes(routes!(completion::complete_run))
+        .routes(routes!(explain::explain_run))
+        .routes(routes!(approvals::list_approvals))
+        .routes(routes!(approvals::get_approval))
+        .routes(routes!(approvals::decide_approval))
+        .routes(routes!(approve::show_approvals, approve::answer_approvals))
+        .routes(routes!(approve::show_outcome))
+        .routes(routes!(grants::list_grants))
+        .routes(routes!(grants::revoke_grant))
+        .routes(routes!(audit::list_audit_entries))
         .routes(routes!(pipelines::dry_run_pipeline))
         .routes(routes!(deliveries::list_deliveries))
         .routes(routes!(deliveries::get_delivery))

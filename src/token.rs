@@ -56,11 +56,13 @@ pub enum Permission {
     DeadLettersRead,
     DeadLettersWrite,
     StatsRead,
+    ApprovalsRead,
     ApprovalsDecide,
+    AuditRead,
 }
 
 impl Permission {
-    pub const ALL: [Permission; 17] = [
+    pub const ALL: [Permission; 19] = [
         Permission::All,
         Permission::TasksRead,
         Permission::TasksWrite,
@@ -77,7 +79,9 @@ impl Permission {
         Permission::DeadLettersRead,
         Permission::DeadLettersWrite,
         Permission::StatsRead,
+        Permission::ApprovalsRead,
         Permission::ApprovalsDecide,
+        Permission::AuditRead,
     ];
 
     /// The word, in API and database alike.
@@ -99,7 +103,9 @@ impl Permission {
             Permission::DeadLettersRead => "dead_letters:read",
             Permission::DeadLettersWrite => "dead_letters:write",
             Permission::StatsRead => "stats:read",
+            Permission::ApprovalsRead => "approvals:read",
             Permission::ApprovalsDecide => "approvals:decide",
+            Permission::AuditRead => "audit:read",
         }
     }
 

@@ -52,6 +52,42 @@ pub struct Definition {
     pub status: ToolStatus,
     /// Whether a call may be repeated with the same idempotency key, and has its effect once.
     pub idempotent: bool,
+    /// What a person is told that a call will do; `{name}` stands for the argument of that name. `None`: the name of the
+    /// tool and its arguments.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
+    /// For how long after it was approved a call may still be stopped, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub undo_seconds: Option<u64>,
+}
+
+/// Longest value of an argument in a summary, in characters; the question itself shows all.
+const SUMMARY_VALUE: usize = 80;
+
+impl Definition {
+    /// What a call with these arguments will do, in one line.
+    pub fn summary_of(&self, arguments: &Value) -> String {
+        let nothing = serde_json::Map::new();
+        let arguments = arguments.as_object().unwrap_or(&nothing);
+        if let Some(template) = &self.summary {
+            return arguments
+                .iter()
+                .fold(template.clone(), |text, (name, value)| text.replace(&format!("{{{name}}}"), &short(value)));
+        }
+        let named: Vec<String> = arguments.iter().map(|(name, value)| format!("{name} = {}", short(value))).collect();
+        if named.is_empty() { self.name.clone() } else { format!("{}: {}", self.name, named.join(", ")) }
+    }
+}
+
+fn short(value: &Value) -> String {
+    let text = match value {
+        Value::String(text) => text.replace(['\n', '\r'], " "),
+        other => other.to_string(),
+    };
+    match text.char_indices().nth(SUMMARY_VALUE) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
 }
 
 /// What a call is told besides its arguments. Comes from the engine, never from the model.
@@ -120,6 +156,16 @@ pub trait Tool: Send + Sync {
 
     /// Executes a call whose arguments have passed the schema.
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;
+
+    /// Looks at what a call would meet, changing nothing: asked when a person is, and once more before an approved call
+    /// runs; a difference is shown to the person instead. `None`: the tool has no such look.
+    fn precheck<'a>(
+        &'a self,
+        _context: &'a ToolContext,
+        _arguments: &'a Value,
+    ) -> Option<BoxFuture<'a, Result<Value, ToolError>>> {
+        None
+    }
 }
 
 /// Which tasks `list_tasks` is to show.

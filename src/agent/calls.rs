@@ -9,9 +9,12 @@ use chrono_tz::Tz;
 use futures::FutureExt;
 use futures::stream::{FuturesUnordered, Stream};
 use serde_json::Value;
+use uuid::Uuid;
 
+use crate::agent::consent::{Asked, Consent, Verdict, nobody_to_ask};
 use crate::agent::policy::{again, permit};
 use crate::agent::stream::Teller;
+use crate::approval::{Approval, CallOutcome};
 use crate::clock::Clock;
 use crate::id::Tenant;
 use crate::run::outcome::RunError;
@@ -25,13 +28,19 @@ pub struct Caller<'a> {
     /// The names that the model was offered.
     pub offered: &'a [&'a str],
     pub tenant: &'a Tenant,
-    pub run_id: uuid::Uuid,
+    pub run_id: Uuid,
     pub timezone: Tz,
     pub host: &'a std::sync::Arc<dyn Host>,
     pub clock: &'a Clock,
     pub time_limit: Duration,
     pub teller: &'a Teller,
+    pub consent: Consent<'a>,
 }
+
+/// The code of a call that a person refused: the model is told their words and no others.
+const REFUSED: &str = "refused_by_a_person";
+/// How much of a result whoever approved it is shown, in characters.
+const OUTCOME_SHOWN: usize = 500;
 
 /// What came of one call.
 pub struct Done {
@@ -46,47 +55,139 @@ pub struct Done {
     pub unrepeatable: bool,
 }
 
+/// What came of one call.
+pub enum Came {
+    Done(Box<Done>),
+    /// A person has to be heard first.
+    Open(Open),
+}
+
+/// A call that waits for a person.
+pub enum Open {
+    /// The question is to be put, in the place of an earlier one.
+    Ask(Box<Approval>, Option<Uuid>),
+    /// It was put.
+    Put(Uuid),
+}
+
+/// What came of trying a call.
+enum Tried {
+    Open(Open),
+    Done(Answered),
+}
+
+/// A result, and under which approval it came.
+struct Answered {
+    result: Result<ToolOutput, ToolError>,
+    approval: Option<Uuid>,
+}
+
+impl Tried {
+    fn done(result: Result<ToolOutput, ToolError>, approval: Option<Uuid>) -> Tried {
+        Tried::Done(Answered { result, approval })
+    }
+
+    /// It was not executed.
+    fn failed(error: ToolError) -> Tried {
+        Tried::done(Err(error), None)
+    }
+}
+
 impl Caller<'_> {
-    /// Starts all calls; they come out as they are done. `resumed`: they may have been begun before a restart.
+    /// Starts all calls; they come out as they are done. `resumed`: they may have been begun before a restart. Those
+    /// that people have approved begin in the order in which they did.
     pub fn start<'a>(
         &'a self,
         turn: i64,
         calls: &'a [ToolCall],
+        asked: &'a Asked,
         resumed: bool,
-    ) -> impl Stream<Item = Result<Done, RunError>> + Unpin + 'a {
-        let each = |(index, call)| self.one(turn, index, call, resumed).boxed();
-        calls.iter().enumerate().map(each).collect::<FuturesUnordered<_>>()
+    ) -> impl Stream<Item = Result<Came, RunError>> + Unpin + 'a {
+        let mut order: Vec<(usize, &ToolCall)> = calls.iter().enumerate().collect();
+        order.sort_by_key(|(index, call)| (asked.of(&call.id).and_then(|approval| approval.decided_at), *index));
+        let each = |(index, call)| self.one(turn, index, call, asked, resumed).boxed();
+        order.into_iter().map(each).collect::<FuturesUnordered<_>>()
     }
 
-    async fn one(&self, turn: i64, index: usize, call: &ToolCall, resumed: bool) -> Result<Done, RunError> {
+    async fn one(
+        &self,
+        turn: i64,
+        index: usize,
+        call: &ToolCall,
+        asked: &Asked,
+        resumed: bool,
+    ) -> Result<Came, RunError> {
         self.teller.tool_call(call);
         let begun = self.clock.elapsed();
-        let came = self.attempt(turn, call, resumed).await;
+        let came = match self.attempt(turn, call, asked, resumed).await? {
+            Tried::Open(open) => {
+                if let Open::Ask(approval, _) = &open {
+                    self.teller.approval_required(call, &approval.proposal.summary);
+                }
+                return Ok(Came::Open(open));
+            }
+            Tried::Done(came) => came,
+        };
         let duration_ms = self.clock.elapsed().saturating_sub(begun).as_millis() as i64;
         let unrepeatable = self.tools.find(&call.name).is_some_and(|tool| !tool.definition().idempotent);
-        let (text, is_error) = match came {
+        let approval = came.approval;
+        let (text, is_error) = match came.result {
             Ok(output) => (output.text, false),
             Err(ToolError::Abort { code, message }) => return Err(RunError::fail(code, message)),
+            Err(ToolError::Tell { code, message, .. }) if code == REFUSED => (message, true),
             Err(ToolError::Tell { kind, code, message }) => (observation(kind, &code, &message, &call.id), true),
         };
-        Ok(Done { index, call: call.clone(), text, is_error, duration_ms, unrepeatable })
+        if let Some(approval) = approval {
+            let text = text.chars().take(OUTCOME_SHOWN).collect();
+            self.consent.store.note_outcome(approval, CallOutcome { is_error, text }).await;
+        }
+        Ok(Came::Done(Box::new(Done { index, call: call.clone(), text, is_error, duration_ms, unrepeatable })))
     }
 
     /// Everything that may stand in the way of a call, then the call.
-    async fn attempt(&self, turn: i64, call: &ToolCall, resumed: bool) -> Result<ToolOutput, ToolError> {
+    async fn attempt(&self, turn: i64, call: &ToolCall, asked: &Asked, resumed: bool) -> Result<Tried, RunError> {
         let offered = self.offered.contains(&call.name.as_str());
+        let approval = asked.of(&call.id);
         let Some(tool) = self.tools.find(&call.name).filter(|tool| offered || is_removed(tool)) else {
-            return Err(unknown_tool(&call.name, self.offered.iter().copied()));
+            return Ok(Tried::failed(unknown_tool(&call.name, self.offered.iter().copied())));
         };
-        permit(tool.definition())?;
-        tool.check(&call.arguments)?;
-        if resumed && !tool.definition().idempotent {
-            return Err(outcome_unknown());
+        let arguments = approval.map_or(&call.arguments, Approval::arguments);
+        if let Err(refused) = permit(tool.definition()).and_then(|()| tool.check(arguments)) {
+            return Ok(Tried::failed(refused));
+        }
+        let precheck = match tool.tool.precheck(&self.context(turn, call, self.time_limit), arguments) {
+            Some(look) => match tokio::time::timeout(self.time_limit, look).await {
+                Ok(Ok(found)) => Some(found),
+                Ok(Err(error)) => return Ok(Tried::failed(error)),
+                Err(_) => {
+                    return Ok(Tried::failed(ToolError::tell(Failure::Timeout, "timeout", "its check took too long")));
+                }
+            },
+            None => None,
+        };
+        let (edited, approval, again) = match self.consent.of(turn, call, tool, approval, precheck).await? {
+            Verdict::Ask(question, replaces) => return Ok(Tried::Open(Open::Ask(question, replaces))),
+            Verdict::Wait(approval) => return Ok(Tried::Open(Open::Put(approval))),
+            Verdict::Refused(Some(told)) => {
+                return Ok(Tried::failed(ToolError::tell(Failure::PermissionDenied, REFUSED, told)));
+            }
+            Verdict::Refused(None) => return Ok(Tried::failed(nobody_to_ask(tool.definition()))),
+            Verdict::Run { arguments, approval, again } => (arguments, approval, again),
+        };
+        let begun_before = again || (resumed && approval.is_none());
+        if begun_before && !tool.definition().idempotent {
+            return Ok(Tried::done(Err(outcome_unknown()), approval));
         }
         if tool.definition().status == ToolStatus::Deprecated {
             self.teller.tool_warning(&call.name, "the tool is deprecated");
         }
-        self.with_retries(turn, call, tool).await
+        let Some(arguments) = edited else {
+            return Ok(Tried::done(self.with_retries(turn, call, tool).await, approval));
+        };
+        let told = format!("The user changed the arguments before approving: {arguments}\n\n");
+        let call = ToolCall { arguments, ..call.clone() };
+        let result = self.with_retries(turn, &call, tool).await;
+        Ok(Tried::done(result.map(|output| ToolOutput { text: told + &output.text }), approval))
     }
 
     async fn with_retries(&self, turn: i64, call: &ToolCall, tool: &Registered) -> Result<ToolOutput, ToolError> {

@@ -165,7 +165,7 @@ fn record(call: &ToolCall, result: &Entry, length: Option<usize>) -> ToolRecord 
 }
 
 /// What a store that fails means for the run.
-fn run_error(error: AppendError) -> RunError {
+pub fn run_error(error: AppendError) -> RunError {
     match error {
         AppendError::LeaseLost => RunError::LeaseLost,
         AppendError::Unavailable => {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::approval::matrix::{Gate, gate};
 use crate::tool::{Definition, Failure, ToolError, ToolStatus};
 
 /// Repetitions of one call.
@@ -12,22 +11,13 @@ const WAIT_FACTOR: f64 = 1.5;
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 const LONGEST_LIMIT: Duration = Duration::from_secs(300);
 
-/// Refuses what is gone, and what needs a person's consent as long as there is nobody who could be asked.
+/// Refuses what is gone.
 pub fn permit(tool: &Definition) -> Result<(), ToolError> {
     if tool.status == ToolStatus::Removed {
         let message = format!("the tool `{}` has been removed", tool.name);
         return Err(ToolError::tell(Failure::NotFound, "tool_removed", message));
     }
-    match gate(tool.category, tool.consequence, tool.requires_confirmation) {
-        Gate::Auto => Ok(()),
-        Gate::Confirm => {
-            let message = format!(
-                "`{}` needs a person's approval, and no approval can be asked for yet; nothing was done",
-                tool.name
-            );
-            Err(ToolError::tell(Failure::PermissionDenied, "approval_required", message))
-        }
-    }
+    Ok(())
 }
 
 /// One more try of a call.
@@ -68,6 +58,8 @@ mod tests {
             version: "1.0.0".into(),
             status: ToolStatus::Active,
             idempotent: true,
+            summary: None,
+            undo_seconds: None,
         }
     }
 
@@ -76,15 +68,9 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_consent_is_refused_as_long_as_nobody_can_be_asked() {
+    fn what_was_removed_is_refused() {
         let refused = |tool: &Definition| permit(tool).unwrap_err().to_string();
-        let side_effect = Definition { category: Category::SideEffect, ..tool() };
-        assert_eq!(
-            refused(&side_effect),
-            "permission_denied: `send` needs a person's approval, and no approval can be asked for yet; nothing was done"
-        );
         assert_eq!(permit(&tool()), Ok(()));
-        assert!(permit(&Definition { requires_confirmation: true, ..tool() }).is_err());
         let removed = Definition { status: ToolStatus::Removed, ..tool() };
         assert_eq!(refused(&removed), "not_found: the tool `send` has been removed");
         assert_eq!(permit(&Definition { status: ToolStatus::Deprecated, ..tool() }), Ok(()));

@@ -8,13 +8,16 @@ use std::time::Duration;
 
 use futures::StreamExt;
 
-use crate::agent::calls::{Caller, Done};
+use crate::agent::calls::{Caller, Came, Done, Open};
 use crate::agent::checkpoint::{Added, Checkpoint};
+use crate::agent::consent::Asked;
 use crate::agent::context::Window;
 use crate::agent::result::ReactLoopResult;
 use crate::agent::stream::Teller;
-use crate::agent::{Stop, StopReason};
+use crate::agent::{Stop, StopReason, Suspension};
+use crate::approval::Approval;
 use crate::clock::Clock;
+use crate::id::new_id;
 use crate::llm::fallback::{Chain, Completed, Progress};
 use crate::llm::{LlmError, ModelRequest, StopReason as ModelStop, ToolChoice, ToolSchema};
 use crate::run::Usage;
@@ -42,23 +45,40 @@ pub struct ReactLoop<'a> {
 }
 
 impl ReactLoop<'_> {
-    /// Goes on where the checkpoint stands, and ends with an answer.
-    pub async fn run(mut self) -> Result<ReactLoopResult, RunError> {
+    /// Goes on where the checkpoint stands, and ends with an answer, or where people have to be heard.
+    pub async fn run(mut self) -> Result<Ended, RunError> {
         let begun = self.clock.elapsed();
-        let open = self.checkpoint.open_calls();
-        if !open.is_empty() {
-            self.carry_out(&open, true).await?;
-        }
         let mut fresh = Vec::new();
+        let (mut calls, mut resumed) = (self.checkpoint.open_calls(), true);
         loop {
+            if !calls.is_empty() {
+                let carried = self.carry_out(&calls, resumed).await?;
+                fresh.extend(carried.measured);
+                if !carried.open.is_empty() {
+                    return Ok(Ended::Suspended(self.suspension(carried.open)));
+                }
+            }
             if let Some(answer) = self.checkpoint.answer() {
                 let response = answer.to_owned();
-                return Ok(self.result(response, fresh, self.clock.elapsed().saturating_sub(begun)));
+                let took = self.clock.elapsed().saturating_sub(begun);
+                return Ok(Ended::Answered(self.result(response, fresh, took)));
             }
             self.stop.check()?;
-            let calls = self.think().await?;
-            fresh.extend(self.carry_out(&calls, false).await?);
+            (calls, resumed) = (self.think().await?, false);
         }
+    }
+
+    /// What has to be asked, as one batch, and what was asked before.
+    fn suspension(&self, calls: Vec<Open>) -> Suspension {
+        let batch = new_id(self.clock.now());
+        let (mut asks, mut open) = (Vec::new(), Vec::new());
+        for call in calls {
+            match call {
+                Open::Ask(approval, replaces) => asks.push((Approval { batch_id: batch, ..*approval }, replaces)),
+                Open::Put(id) => open.push(id),
+            }
+        }
+        Suspension { asks, open, usage: self.checkpoint.usage() }
     }
 
     /// One turn of the model, stored; answers the calls that it asks for.
@@ -131,15 +151,24 @@ impl ReactLoop<'_> {
         }
     }
 
-    /// Carries out calls and stores their results; answers how long each result was before it was cut.
-    async fn carry_out(&mut self, calls: &[ToolCall], resumed: bool) -> Result<Vec<Measured>, RunError> {
+    /// Carries out calls and stores their results; answers how long each result was before it was cut, and which calls
+    /// wait for people.
+    async fn carry_out(&mut self, calls: &[ToolCall], resumed: bool) -> Result<Carried, RunError> {
         let turn = self.checkpoint.turn();
-        let mut running = self.caller.start(turn, calls, resumed);
+        // of a turn that was just made nothing can have been asked
+        let asked = if resumed { self.caller.consent.asked(turn).await? } else { Asked::default() };
+        let mut running = self.caller.start(turn, calls, &asked, resumed);
         let mut done: Vec<(usize, Message)> = Vec::new();
-        let mut measured = Vec::new();
+        let (mut measured, mut open) = (Vec::new(), Vec::new());
         let mut waiting: Vec<(usize, Added)> = Vec::new();
         while let Some(came) = or_cancelled(self.stop, running.next()).await? {
-            let came = came?;
+            let came = match came? {
+                Came::Done(done) => *done,
+                Came::Open(call) => {
+                    open.push(call);
+                    continue;
+                }
+            };
             let (index, urgent) = (came.index, came.unrepeatable);
             measured.push(Measured { turn, call_id: came.call.id.clone(), chars: came.text.chars().count() });
             let added = self.observed(came);
@@ -156,7 +185,7 @@ impl ReactLoop<'_> {
         }
         done.sort_by_key(|(index, _)| *index);
         self.view.extend(done.into_iter().map(|(_, message)| message));
-        Ok(measured)
+        Ok(Carried { measured, open })
     }
 
     /// A result as it enters transcript and conversation.
@@ -183,6 +212,18 @@ impl ReactLoop<'_> {
             usage,
         }
     }
+}
+
+/// How the loop ended.
+pub enum Ended {
+    Answered(ReactLoopResult),
+    Suspended(Suspension),
+}
+
+/// What came of the calls of a turn.
+struct Carried {
+    measured: Vec<Measured>,
+    open: Vec<Open>,
 }
 
 /// How long a result was before it was cut.

@@ -39,6 +39,12 @@ impl Teller {
         (self.0)(StreamEvent::ToolWarning { tool: tool.to_owned(), message: message.into() });
     }
 
+    /// A person is asked about a call.
+    pub fn approval_required(&self, call: &ToolCall, summary: &str) {
+        let (tool, id) = (call.name.clone(), call.id.clone());
+        (self.0)(StreamEvent::ApprovalRequired { tool, id, summary: summary.to_owned() });
+    }
+
     pub fn tool_result(&self, call: &ToolCall, result: &str, error: bool) {
         let (tool, id) = (call.name.clone(), call.id.clone());
         (self.0)(StreamEvent::ToolResult { tool, id, result: result.to_owned(), error });

@@ -11,6 +11,7 @@ use crate::notification::question::{Question, still_open};
 use crate::notification::{Delivery, Mark};
 use crate::secret::{REDACTED, Secret};
 use crate::store::{ApprovalFilter, ApprovalLink, Store, StoreError};
+use crate::token::TokenHash;
 use crate::vault::Vault;
 
 /// Most questions of one batch.
@@ -52,7 +53,7 @@ impl Links {
             channel: delivery.channel.clone(),
             expires_at: last + link::SHOWS_FOR,
         };
-        store.remember_link(&link::token_hash(&token), &remembered).await?;
+        store.remember_link(TokenHash::of(&token).as_bytes(), &remembered).await?;
         Ok(Ok(Question { items, link: Secret::new(link::address(&self.public_url, &token)) }))
     }
 }

@@ -4,10 +4,12 @@
 //! a message has its key and is made once, and of reminders that were missed only the latest is sent. Whether a question
 //! has expired is the store's to say, by the database's own time; no answer is never a yes.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
+use uuid::Uuid;
 
 use crate::approval::{Approval, ApprovalStatus, Settings};
 use crate::engine::service::{Next, Service, TickError};
@@ -74,6 +76,15 @@ fn instant(asked: &Approval, share: f64) -> DateTime<Utc> {
     asked.created_at + TimeDelta::milliseconds((span * share) as i64)
 }
 
+/// The questions of a turn; one that was put anew stands in a batch of its own.
+fn by_batch(approvals: &[Approval]) -> BTreeMap<Uuid, Vec<Approval>> {
+    let mut batches: BTreeMap<Uuid, Vec<Approval>> = BTreeMap::new();
+    for approval in approvals {
+        batches.entry(approval.batch_id).or_default().push(approval.clone());
+    }
+    batches
+}
+
 impl Attendant {
     pub fn new(store: Store, settings: Settings) -> Attendant {
         Attendant { store, settings }
@@ -92,23 +103,24 @@ impl Attendant {
     }
 
     async fn work_out(&self, Waiting { run, task, approvals }: &Waiting) -> Result<Attend, StoreError> {
-        let due = due(approvals, &self.settings, self.store.clock().now());
+        let now = self.store.clock().now();
         let owner = self.recipient(&run.tenant_id).await?;
-        let mut deliveries = vec![];
-        if let Some(asked) = approvals.first() {
-            let batch = asked.batch_id;
-            let of = (run.tenant_id.as_str(), run.id);
-            let reminder = |n: usize, to: &str, recipient: Option<&Recipient>| {
-                NewDelivery::question(of, to, recipient, Kind::Reminder, dedupe::reminder(batch, n))
+        let other = self.settings.escalate_to.as_ref().filter(|other| **other != run.tenant_id);
+        let (mut deliveries, mut wake_at) = (vec![], now + AT_LEISURE);
+        for (batch, approvals) in by_batch(approvals) {
+            let due = due(&approvals, &self.settings, now);
+            wake_at = wake_at.min(due.wake_at);
+            let put = |kind, key, to: &str, recipient: Option<&Recipient>| {
+                NewDelivery::question((&run.tenant_id, run.id), to, recipient, kind, key)
             };
-            deliveries.extend(due.reminder.and_then(|n| reminder(n, &run.tenant_id, owner.as_ref())));
-            let other = self.settings.escalate_to.as_ref().filter(|other| due.escalated && **other != run.tenant_id);
-            if let Some(other) = other {
+            let reminder = due.reminder.map(|n| dedupe::reminder(batch, n));
+            let to_owner = reminder.clone().and_then(|key| put(Kind::Reminder, key, &run.tenant_id, owner.as_ref()));
+            deliveries.extend(to_owner);
+            if let Some(other) = other.filter(|_| due.escalated) {
                 let recipient = self.recipient(other).await?;
-                let recipient = recipient.as_ref();
-                deliveries.extend(NewDelivery::question(of, other, recipient, Kind::Ask, dedupe::ask(batch)));
-                let again = due.reminder.filter(|_| due.reminds_all);
-                deliveries.extend(again.and_then(|n| reminder(n, other, recipient)));
+                deliveries.extend(put(Kind::Ask, dedupe::ask(batch), other, recipient.as_ref()));
+                let again = reminder.filter(|_| due.reminds_all);
+                deliveries.extend(again.and_then(|key| put(Kind::Reminder, key, other, recipient.as_ref())));
             }
         }
         // who was asked hears of the end, even where results are told to nobody
@@ -117,7 +129,7 @@ impl Attendant {
             Some(told) => channels(told, owner.as_ref()),
         };
         let if_expired = NewDelivery::of_run(&run.tenant_id, run.id, Kind::Failure, order);
-        Ok(Attend { wake_at: due.wake_at, deliveries, if_expired: if_expired.into_iter().collect() })
+        Ok(Attend { wake_at, deliveries, if_expired: if_expired.into_iter().collect() })
     }
 
     async fn recipient(&self, id: &str) -> Result<Option<Recipient>, StoreError> {

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use uuid::Uuid;
 
 use crate::clock::{cut, signed};
-use crate::notification::delivery::channels;
+use crate::notification::delivery::{channels, dedupe};
 use crate::notification::{Kind, NewDelivery, Recipient};
 use crate::retry::full_jitter;
 use crate::run::outcome::{Outcome, RunError, RunFault};
@@ -52,6 +53,12 @@ impl Ending<'_> {
             }
             Ok(Outcome::Waits { until, usage }) => {
                 Finish { park: Some(Park::Completion { until }), usage, ..self.end(RunEvent::AskCompletion)? }
+            }
+            Ok(Outcome::Asks { asks, open, usage }) => {
+                let deliveries = asks.first().and_then(|(ask, _)| self.ask(ask.batch_id)).into_iter().collect();
+                // looked at at once: when to remind, and when it expires, is the expirer's to say
+                let park = Some(Park::Approval { wake_at: self.now, asks, open });
+                Finish { park, usage, deliveries, ..self.end(RunEvent::AskApproval)? }
             }
             Ok(Outcome::Skipped { reason, usage }) => {
                 Finish { reason: Some(reason), usage, ..self.end(RunEvent::Skip)? }
@@ -124,6 +131,12 @@ impl Ending<'_> {
         let output = self.task.map_or(Output::Nobody, |task| task.spec.output.clone());
         let order = channels(&output, self.recipient);
         NewDelivery::of_run(&self.run.tenant_id, self.run.id, kind, order).into_iter().collect()
+    }
+
+    /// The question to the recipient, whatever becomes of the run's result.
+    fn ask(&self, batch: Uuid) -> Option<NewDelivery> {
+        let Run { id, tenant_id, .. } = self.run;
+        NewDelivery::question((tenant_id, *id), tenant_id, self.recipient, Kind::Ask, dedupe::ask(batch))
     }
 
     fn end(&self, event: RunEvent) -> Result<Finish, IllegalTransition> {
@@ -284,6 +297,35 @@ mod tests {
         let last = after(20, 1.0);
         assert_eq!((last.state, last.again, last.infra_retry), (RunState::Failed, None, false));
         assert_eq!(last.error.unwrap().code, "store_unavailable");
+    }
+
+    #[test]
+    fn a_question_reaches_the_recipient_even_where_the_result_is_told_to_nobody() {
+        let run = run(1, 0);
+        let mut task = task(Retry::default());
+        task.spec.output = Output::Nobody;
+        let recipient: Recipient = serde_json::from_value(json!({
+            "timezone": "UTC", "locale": "en", "addresses": { "email": "ann@example.org" },
+        }))
+        .unwrap();
+        let ending = Ending {
+            lease: Lease { run_id: run.id, token: 7 },
+            run: &run,
+            task: Some(&task),
+            recipient: Some(&recipient),
+            usage: Usage::default(),
+            ran: Duration::ZERO,
+            now: now(),
+            random: 0.0,
+        };
+        let open = vec![Uuid::from_u128(9)];
+        let outcome = Outcome::Asks { asks: vec![], open: open.clone(), usage: Usage::default() };
+        let finish = ending.finish(Ok(outcome)).unwrap().unwrap();
+        assert_eq!((finish.state, finish.deliveries.len()), (RunState::PendingApproval, 0));
+        assert_eq!(finish.park, Some(Park::Approval { wake_at: now(), asks: vec![], open }));
+        let ask = ending.ask(Uuid::from_u128(5)).unwrap();
+        assert_eq!((ask.channel.as_str(), ask.kind, ask.run_id), ("email", Kind::Ask, Some(run.id)));
+        assert_eq!(dedupe::batch_of(&ask.dedupe_key), Some(Uuid::from_u128(5)));
     }
 
     #[test]

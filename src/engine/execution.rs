@@ -82,7 +82,7 @@ impl Shared {
         let run_id = started.run.id;
         self.tell_state(run_id, RunState::Running, None);
         let began = self.store.clock().elapsed();
-        let transcript = Arc::new(LeasedTranscript::new(self.store.clone(), started.lease, self.lease));
+        let transcript = Arc::new(LeasedTranscript::new(self.store.clone(), started.lease, &started.run, self.lease));
         let result = tokio::select! {
             result = self.run_to_end(&started, &place, Arc::clone(&transcript)) => result,
             () = lease_gone(place.valid_until.clone(), self.margin, self.store.clock().clone()) => {

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::agent::{AgentStore, AppendError};
+use crate::approval::{Approval, Begun, CallOutcome, GrantAsk};
 use crate::bus::{Bus, BusError};
 use crate::clock::signed;
 use crate::event::Event;
@@ -17,9 +18,9 @@ use crate::id::{Scope, Tenant, new_id};
 use crate::invalid::Faults;
 use crate::notification::delivery::channels as order_of;
 use crate::notification::{Kind, NewDelivery};
-use crate::run::Usage;
 use crate::run::transcript::Entry;
-use crate::store::{Answer, Idempotency, Lease, Store, StoreError, TaskFilter};
+use crate::run::{Run, Usage};
+use crate::store::{Answer, GrantUse, Idempotency, Lease, Store, StoreError, TaskFilter};
 use crate::task::Known;
 use crate::task::change::TaskChange;
 use crate::task::{DEFAULT_EXECUTOR, Draft, Output, Spec, Task, TaskStatus};
@@ -142,6 +143,9 @@ fn by_an_agent(draft: &Draft) -> Result<(), Faults> {
         let message = format!("an agent may make tasks for `{DEFAULT_EXECUTOR}` only, not for `{executor}`");
         faults.add("/executor", message);
     }
+    if draft.spec.action.config.get("approvals").is_some() {
+        faults.add("/action/config/approvals", "an agent may not decide about its own approvals");
+    }
     if trigger.kind() == "condition" {
         let trigger = serde_json::to_value(trigger).unwrap_or_default();
         let http = trigger["poll"].get("http");
@@ -231,14 +235,17 @@ impl Host for StoreHost {
 pub struct LeasedTranscript {
     store: Store,
     lease: Lease,
+    /// The run's task and tenant.
+    owner: (Option<Uuid>, String),
     length: Duration,
     usage: Mutex<Usage>,
 }
 
 impl LeasedTranscript {
     /// `length` is how long an append renews the lease for.
-    pub fn new(store: Store, lease: Lease, length: Duration) -> LeasedTranscript {
-        LeasedTranscript { store, lease, length, usage: Mutex::default() }
+    pub fn new(store: Store, lease: Lease, run: &Run, length: Duration) -> LeasedTranscript {
+        let owner = (run.task_id, run.tenant_id.clone());
+        LeasedTranscript { store, lease, owner, length, usage: Mutex::default() }
     }
 
     /// What all entries that were read or written here used.
@@ -278,6 +285,32 @@ impl AgentStore for LeasedTranscript {
             self.store.append(self.lease, until, &entries).await.map_err(refused)?;
             self.count(&entries);
             Ok(())
+        })
+    }
+
+    fn approvals(&self, turn: i64) -> BoxFuture<'_, Result<Vec<Approval>, AppendError>> {
+        Box::pin(async move { self.store.approvals_of_turn(self.lease.run_id, turn).await.map_err(refused) })
+    }
+
+    fn begin<'a>(&'a self, approval: Uuid, digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
+        Box::pin(async move { self.store.begin_approved(self.lease, approval, digest).await.map_err(refused) })
+    }
+
+    fn use_grant<'a>(&'a self, call: GrantAsk<'a>) -> BoxFuture<'a, Result<Option<Uuid>, AppendError>> {
+        Box::pin(async move {
+            let (Some(task_id), tenant) = &self.owner else { return Ok(None) };
+            let GrantAsk { turn, call_id, tool, definition, arguments } = call;
+            let (run_id, task_id) = (self.lease.run_id, *task_id);
+            let wanted = GrantUse { tenant, task_id, run_id, turn, call_id, tool, definition, arguments };
+            self.store.use_grant(&wanted).await.map_err(refused)
+        })
+    }
+
+    fn note_outcome(&self, approval: Uuid, outcome: CallOutcome) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            if let Err(error) = self.store.note_outcome(approval, &outcome).await {
+                tracing::warn!(%error, "what came of an approved call could not be noted");
+            }
         })
     }
 }
@@ -324,6 +357,8 @@ mod tests {
         for executor in ["pipeline", "webhook", "anything"] {
             assert_eq!(places(json!({ "executor": executor })), ["/executor"]);
         }
+        let own = json!({ "action": { "instruction": "x", "config": { "approvals": {} } } });
+        assert_eq!(places(own), ["/action/config/approvals"]);
         let poll = |poll: Value| json!({ "trigger": { "type": "condition", "poll": poll, "interval": "30m", "expression": "value.x < 5" } });
         assert_eq!(places(poll(json!({ "http": { "url": "https://example.org" } }))), Vec::<String>::new());
         assert_eq!(places(poll(json!({ "redis": { "source": "cache", "key": "k" } }))), ["/trigger/poll"]);

@@ -1,12 +1,15 @@
 //! `orchestrator`: turns a fire into a message and hands it to the agent, which does not know the difference from a
 //! person's. The default executor.
 
+use std::sync::Arc;
+
 use chrono::SecondsFormat;
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use tracing::Instrument;
 
-use crate::agent::{Agent, Handled, Incoming, Wishes};
+use crate::agent::{Agent, Asking, Handled, Incoming, Suspension, Wishes};
+use crate::approval::policy::{Rules, TaskRules, task_rules_hold};
 use crate::executor::{Executor, Job};
 use crate::id::Tenant;
 use crate::invalid::{Faults, did_you_mean, escape};
@@ -16,7 +19,7 @@ use crate::run::{Missed, Run, Usage};
 use crate::task::{Action, Task};
 
 /// The keys of `action.config`.
-const KEYS: [&str; 4] = ["system_prompt", "model", "max_turns", "tools"];
+const KEYS: [&str; 5] = ["system_prompt", "model", "max_turns", "tools", "approvals"];
 /// Longest persona of a task, in characters.
 const PERSONA_LENGTH: usize = 32_768;
 /// Most turns that a task may ask for.
@@ -33,6 +36,14 @@ impl Orchestrator {
 
     async fn run(&self, job: Job) -> Result<Outcome, RunError> {
         let task = job.task.as_ref().ok_or_else(|| RunError::fail("no_task", "the task of the run is gone"))?;
+        let asking = Asking {
+            task_id: job.run.task_id,
+            source: "trigger",
+            rules: task_rules_hold(task.updated_at, job.clock.now())
+                .then(|| self.rules(&task.spec.action.config, &mut Faults::new()))
+                .flatten()
+                .map(Arc::new),
+        };
         let incoming = Incoming {
             tenant: Tenant::new(&job.run.tenant_id).map_err(|why| RunError::fail("invalid_tenant", why))?,
             run_id: job.run.id,
@@ -42,6 +53,7 @@ impl Orchestrator {
             first_turn: 0,
             timezone: job.timezone,
             channel: job.channel,
+            asking: Some(asking),
             host: job.host,
             store: job.store,
             stop: job.stop,
@@ -50,6 +62,7 @@ impl Orchestrator {
         };
         match self.agent.handle_message(&incoming).await? {
             Handled::Answered(result) => Ok(Outcome::Succeeded { output: result.response, usage: result.usage }),
+            Handled::Suspended(Suspension { asks, open, usage }) => Ok(Outcome::Asks { asks, open, usage }),
             Handled::Refused { reason } => Ok(Outcome::Skipped { reason, usage: Usage::default() }),
         }
     }
@@ -74,6 +87,18 @@ impl Orchestrator {
             max_turns: given("max_turns").and_then(|value| max_turns(value, faults)),
             tools: given("tools").and_then(|value| self.allowed(value, faults)),
         }
+    }
+
+    /// The task's own say in what people are asked about.
+    fn rules(&self, config: &Map<String, Value>, faults: &mut Faults) -> Option<Rules> {
+        let value = config.get("approvals").filter(|value| !value.is_null())?;
+        let place = "/action/config/approvals";
+        let TaskRules(written) = faults.read(value, place)?;
+        for tool in written.keys().filter(|tool| !self.agent.tools.names().any(|known| known == *tool)) {
+            let hint = did_you_mean(tool, self.agent.tools.names());
+            faults.add(format!("{place}/{}", escape(tool)), format!("unknown tool `{tool}`{hint}"));
+        }
+        Some(Rules::compile(&written, place, faults))
     }
 
     fn model(&self, value: &Value, faults: &mut Faults) -> Option<String> {
@@ -108,6 +133,7 @@ impl Executor for Orchestrator {
             faults.add("/action/instruction", "is missing: what the agent is to do, in plain words");
         }
         self.wishes(&action.config, faults);
+        self.rules(&action.config, faults);
     }
 
     fn execute(&self, job: Job) -> BoxFuture<'_, Result<Outcome, RunError>> {

@@ -67,6 +67,11 @@ impl Caller {
         }
     }
 
+    /// Who the caller is, for the record: `token:<id>`, or `token:admin` for the configured one.
+    pub fn name(&self) -> String {
+        self.token_id.map_or_else(|| "token:admin".into(), |id| format!("token:{id}"))
+    }
+
     /// Whether the token is good even now: for answers that go on for long.
     pub async fn is_still_known(&self, state: &State) -> Result<bool, StoreError> {
         if self.token_id.is_none() {

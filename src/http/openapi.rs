@@ -35,6 +35,7 @@ const COMMON: [(&str, &str); 5] = [
     tags(
         (name = "tasks", description = "Stored intents: when, what, and whom to tell"),
         (name = "runs", description = "What became of each fire"),
+        (name = "approvals", description = "What people are asked before it happens, and what they have allowed for good"),
         (name = "events", description = "Facts on the bus, and those that could not be handled"),
         (name = "notifications", description = "Where tenants are reached, and what was sent"),
         (name = "operations", description = "Tokens, figures, probes, what is registered"),

@@ -10,6 +10,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::http::State;
+use crate::http::approvals::ApprovalOfRun;
 use crate::http::auth::Caller;
 use crate::http::body::{Body, answered, only};
 use crate::http::error::{ApiError, Problem};
@@ -20,20 +21,23 @@ use crate::http::schema;
 use crate::id;
 use crate::run::transcript::Entry;
 use crate::run::{Run, RunState, Usage};
-use crate::store::{RunFilter, StoreError};
+use crate::store::{ApprovalFilter, RunFilter, StoreError};
 use crate::task::Task;
 use crate::token::Permission;
 
 /// Why a run is cancelled by its owner.
 const CANCELLED: &str = "cancelled by its owner";
 
+/// The approvals of a run that are named with it, the newest ones.
+const APPROVALS: i64 = 200;
+
 /// A run as it is answered.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunView {
     #[serde(flatten)]
     pub run: Run,
-    /// The approvals that it asked for.
-    pub approvals: Vec<Value>,
+    /// What it asked people, oldest first; not read for lists.
+    pub approvals: Vec<ApprovalOfRun>,
 }
 
 impl RunView {
@@ -122,7 +126,10 @@ pub async fn get_run(
     caller.may(Permission::RunsRead)?;
     query.done()?;
     let run = state.store.get_run(&caller.scope, id.of("run")?).await.map_err(missing)?;
-    Ok(Json(RunView::of(run)))
+    let asked = ApprovalFilter { run_id: Some(run.id), limit: APPROVALS, ..ApprovalFilter::default() };
+    let mut approvals = state.store.list_approvals(&caller.scope, &asked).await?;
+    approvals.reverse();
+    Ok(Json(RunView { run, approvals: approvals.into_iter().map(ApprovalOfRun::of).collect() }))
 }
 
 /// Read the transcript of a run

@@ -3,6 +3,7 @@
 //! Nothing is ever read into or written from these: the domain reads requests value by value, with every fault at its
 //! place. The tests of the API hold each answer against the shape that is promised for it.
 
+mod approval;
 mod event;
 mod pipeline;
 mod recipient;
@@ -17,6 +18,7 @@ use utoipa::ToSchema;
 use crate::approval::matrix::{Category, Consequence};
 use crate::tool::ToolStatus;
 
+pub use approval::{NewDecision, NewGrant};
 pub use event::{CloudEvent, DeadLetterChoice, NewEvent};
 pub use pipeline::{Completion, DryRunRequest};
 pub use recipient::{NewRecipient, Recipient};
@@ -67,4 +69,10 @@ pub struct Tool {
     pub version: String,
     pub status: ToolStatus,
     pub idempotent: bool,
+    /// What a person is told that a call will do; `{name}` stands for the argument of that name.
+    #[schema(required = false)]
+    pub summary: Option<String>,
+    /// For how long after it was approved a call may still be stopped, in seconds.
+    #[schema(required = false)]
+    pub undo_seconds: Option<u64>,
 }

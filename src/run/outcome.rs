@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
+use crate::approval::Approval;
 use crate::run::Usage;
 
 /// An execution that came to an end by itself.
@@ -16,6 +18,9 @@ pub enum Outcome {
     Quiet { reason: String, usage: Usage },
     /// A foreign runtime goes on with it and reports, at the latest at `until`.
     Waits { until: DateTime<Utc>, usage: Usage },
+    /// People have to be heard before it goes on: about these calls, each with the question that it replaces, and about
+    /// those that were asked about before and are open.
+    Asks { asks: Vec<(Approval, Option<Uuid>)>, open: Vec<Uuid>, usage: Usage },
     /// Refused before anything was done (quota, rate limit, safety); `reason` is recorded.
     Skipped { reason: String, usage: Usage },
 }

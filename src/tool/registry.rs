@@ -121,6 +121,8 @@ mod tests {
             version: "1.0.0".into(),
             status,
             idempotent: true,
+            summary: None,
+            undo_seconds: None,
         }))
     }
 

@@ -94,6 +94,7 @@ impl Agent {
             first_turn: act.position * TURNS_OF_A_STEP,
             timezone: world.timezone,
             channel: world.channel.clone(),
+            asking: None,
             host: world.host.clone(),
             store: Arc::new(transcript),
             stop: world.stop.clone(),
@@ -104,6 +105,7 @@ impl Agent {
             // what it used is in its own entries
             Ok(Handled::Answered(result)) => Ok(Done::plain(json!(result.response))),
             Ok(Handled::Refused { reason }) => Err(StepFault::new("refused", reason).into()),
+            Ok(Handled::Suspended(_)) => unreachable!("nobody can be asked here"),
             Err(RunError::Fail { fault }) => Err(StepFault::new(fault.code, fault.message).into()),
             Err(RunError::Retry { fault, after }) => Err(StepFault::passing(fault.code, fault.message, after).into()),
             Err(other) => Err(StepError::Run(other)),

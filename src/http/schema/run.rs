@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use crate::http::approvals::ApprovalOfRun;
 use crate::run::outcome::RunFault;
 use crate::run::transcript::StepOutcome;
 use crate::run::{Missed, RunState};
@@ -55,7 +56,8 @@ pub struct Run {
     #[schema(required)]
     pub error: Option<RunFault>,
     pub usage: Usage,
-    pub approvals: Vec<Value>,
+    /// What it asked people, oldest first. Of a single run; empty in lists.
+    pub approvals: Vec<ApprovalOfRun>,
 }
 
 /// What a run used.

@@ -203,7 +203,7 @@ async fn a_failed_tool_is_an_observation_and_never_the_end() {
     Operation failed.
     type: permission_denied
     code: approval_required
-    message: `risky` needs a person's approval, and no approval can be asked for yet; nothing was done
+    message: `risky` needs a person's approval, and nobody can be asked here; nothing was done
     call: 5 (true)
 
     Operation failed.

@@ -219,8 +219,8 @@ async fn every_fault_of_an_action_is_named_at_its_place() {
         .collect();
     insta::assert_snapshot!(table, @r"
     /action/instruction: is missing: what the agent is to do, in plain words
-    /action/config/a~1b: unknown key `a/b`; known: system_prompt, model, max_turns, tools
-    /action/config/system_promt: unknown key `system_promt`; did you mean `system_prompt`?; known: system_prompt, model, max_turns, tools
+    /action/config/a~1b: unknown key `a/b`; known: system_prompt, model, max_turns, tools, approvals
+    /action/config/system_promt: unknown key `system_promt`; did you mean `system_prompt`?; known: system_prompt, model, max_turns, tools, approvals
     /action/config/model: unknown model `mian`; did you mean `main`?
     /action/config/max_turns: must be a whole number from 1 to 100
     /action/config/tools/1: unknown tool `http_requst`; did you mean `http_request`?
@@ -230,6 +230,20 @@ async fn every_fault_of_an_action_is_named_at_its_place() {
         validated("orchestrator", action("go", wrong_types)).into_iter().map(|fault| fault.pointer).collect();
     let config = "/action/config";
     assert_eq!(places, ["system_prompt", "model", "max_turns", "tools/0"].map(|key| format!("{config}/{key}")));
+}
+
+#[tokio::test]
+async fn the_rules_of_a_task_about_its_approvals_are_checked_when_it_is_saved() {
+    let rules = |rules: Value| validated("orchestrator", action("go", json!({ "approvals": rules })));
+    assert_eq!(rules(json!({ "http_request": { "gate": "confirm", "when": "args.url != ''" } })), []);
+    let faults = rules(json!({
+        "http_requst": { "gate": "auto" }, "http_request": { "gate": "confirm", "when": "args.url ==" },
+    }));
+    let places: Vec<&str> = faults.iter().map(|fault| fault.pointer.as_str()).collect();
+    let place = "/action/config/approvals";
+    assert_eq!(places, [format!("{place}/http_requst"), format!("{place}/http_request/when")]);
+    assert!(faults[0].message.contains("did you mean `http_request`"), "{faults:?}");
+    assert_eq!(rules(json!({ "http_request": { "gate": "perhaps" } })).len(), 1);
 }
 
 #[tokio::test]

@@ -10,6 +10,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use reveille::agent::{Agent, AgentStore, AppendError, Handled, Incoming, Settings, Stop, Wishes};
 use reveille::approval::matrix::{Category, Consequence};
+use reveille::approval::policy::Policy;
+use reveille::approval::{self, Approval, Begun, CallOutcome, GrantAsk};
 use reveille::clock::Clock;
 use reveille::event::Event;
 use reveille::id::Tenant;
@@ -38,11 +40,15 @@ pub struct Memory {
     pub entries: Mutex<Vec<Entry>>,
     /// What the coming appends fail with; an empty place is one that succeeds.
     pub failures: Mutex<VecDeque<Option<AppendError>>>,
+    /// What people were asked; a test answers by changing it.
+    pub approvals: Mutex<Vec<Approval>>,
+    /// Tools that a standing grant covers.
+    pub granted: Mutex<Vec<String>>,
 }
 
 impl Memory {
     pub fn of(entries: Vec<Entry>) -> Arc<Memory> {
-        Arc::new(Memory { entries: Mutex::new(entries), failures: Mutex::default() })
+        Arc::new(Memory { entries: Mutex::new(entries), ..Memory::default() })
     }
 
     pub fn messages(&self) -> Vec<Message> {
@@ -63,6 +69,35 @@ impl AgentStore for Memory {
             self.entries.lock().unwrap().extend(entries);
             Ok(())
         })
+    }
+
+    fn approvals(&self, turn: i64) -> BoxFuture<'_, Result<Vec<Approval>, AppendError>> {
+        let of_turn = |approval: &&Approval| approval.turn == turn;
+        let found = self.approvals.lock().unwrap().iter().filter(of_turn).cloned().collect();
+        Box::pin(std::future::ready(Ok(found)))
+    }
+
+    fn begin<'a>(&'a self, approval: Uuid, digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
+        let mut approvals = self.approvals.lock().unwrap();
+        let found = approvals.iter_mut().find(|known| known.id == approval).unwrap();
+        let begun = match (found.decided_digest.as_deref() == Some(digest), found.began_at) {
+            (_, Some(_)) => Begun::Before,
+            (true, None) => Begun::Now,
+            (false, None) => Begun::Refused,
+        };
+        found.began_at.get_or_insert(start());
+        Box::pin(std::future::ready(Ok(begun)))
+    }
+
+    fn use_grant<'a>(&'a self, call: GrantAsk<'a>) -> BoxFuture<'a, Result<Option<Uuid>, AppendError>> {
+        let granted = self.granted.lock().unwrap().iter().any(|tool| tool == call.tool);
+        Box::pin(std::future::ready(Ok(granted.then_some(Uuid::from_u128(77)))))
+    }
+
+    fn note_outcome(&self, approval: Uuid, outcome: CallOutcome) -> BoxFuture<'_, ()> {
+        let mut approvals = self.approvals.lock().unwrap();
+        approvals.iter_mut().find(|known| known.id == approval).unwrap().outcome = Some(outcome);
+        Box::pin(std::future::ready(()))
     }
 }
 
@@ -219,6 +254,8 @@ impl Prop {
             version: "1.0.0".into(),
             status: ToolStatus::Active,
             idempotent: true,
+            summary: None,
+            undo_seconds: None,
         };
         Prop { definition, deed: Box::new(move |context, arguments| deed(context, arguments).boxed()) }
     }
@@ -266,7 +303,8 @@ impl Stage {
         let model = Puppet::of(answers);
         let models = models(vec![("main", model.clone())], &settings, &clock);
         let tools: Vec<Arc<dyn Tool>> = tools.into_iter().map(|tool| Arc::new(tool) as Arc<dyn Tool>).collect();
-        let agent = Agent { models, tools: Arc::new(Registry::new(tools).unwrap()), settings };
+        let policy = Policy::new(&approval::Settings::default()).unwrap();
+        let agent = Agent { models, tools: Arc::new(Registry::new(tools).unwrap()), settings, policy };
         let (store, host, stop, told) = Default::default();
         Stage { clock, model, agent, store, host, stop, told }
     }
@@ -282,6 +320,7 @@ impl Stage {
             wishes: Wishes::default(),
             timezone: chrono_tz::Europe::Berlin,
             channel: None,
+            asking: None,
             host: self.host.clone(),
             store: self.store.clone(),
             stop: self.stop.clone(),

@@ -12,6 +12,8 @@ use axum::http::{HeaderMap, Request, StatusCode};
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
 use reveille::agent::{self, Agent};
+use reveille::approval;
+use reveille::approval::policy::Policy;
 use reveille::bus;
 use reveille::clock::Clock;
 use reveille::egress::{self, Egress};
@@ -169,6 +171,7 @@ impl Api {
             models: llm::Models::new(vec![], "main", vec![], retry, &clock),
             tools,
             settings: agent::Settings::default(),
+            policy: Policy::new(&approval::Settings::default()).expect("the default"),
         };
         let pipeline = Pipeline::new(pipeline::Parts {
             egress: egress.clone(),

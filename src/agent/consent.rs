@@ -1,0 +1,250 @@
+//! What stands between a call and its execution, and what people have said of it.
+//!
+//! Asked before every call, at a resume as well. A question that was put is found again by run, turn and call; never is
+//! a second one put while it stands. What runs is what was agreed to: its hash is made again here, from the tool as it
+//! is now, and where it differs the person is asked anew.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::agent::checkpoint::run_error;
+use crate::agent::{AgentStore, Asking};
+use crate::approval::matrix::{Consequence, Gate};
+use crate::approval::policy::{Act, Policy, Rules, Ruling};
+use crate::approval::proposal::canonical_hash;
+use crate::approval::{
+    Approval, ApprovalStatus, Begun, CANCELLED, Choice, EXPIRED, GrantAsk, Identity, Proposal, Via, digest,
+};
+use crate::clock::{Clock, signed};
+use crate::id::new_id;
+use crate::run::outcome::RunError;
+use crate::run::transcript::ToolCall;
+use crate::tool::registry::Registered;
+use crate::tool::{Definition, Failure, ToolError};
+
+/// Who is asked for a run, and by which rules.
+pub struct Consent<'a> {
+    pub policy: &'a Policy,
+    /// `None`: nobody can be asked.
+    pub asking: Option<&'a Asking>,
+    pub store: &'a dyn AgentStore,
+    pub tenant: &'a str,
+    pub run_id: Uuid,
+    pub clock: &'a Clock,
+}
+
+/// What is to be done about a call.
+pub enum Verdict {
+    /// It runs.
+    Run {
+        /// As edited by a person.
+        arguments: Option<Value>,
+        /// Under this approval.
+        approval: Option<Uuid>,
+        /// It may have been executed before.
+        again: bool,
+    },
+    /// It does not run, and the model is told this; `None`: nobody could be asked.
+    Refused(Option<String>),
+    /// A person is asked: about this, in the place of an earlier question.
+    Ask(Box<Approval>, Option<Uuid>),
+    /// A person was asked and has not answered, or the act is held back for a while.
+    Wait(Uuid),
+}
+
+/// What a question shows besides the tool.
+struct Shown<'a> {
+    arguments: &'a Value,
+    ruling: Ruling,
+    precheck: Option<Value>,
+}
+
+/// What a resume needs to know of calls that were asked about.
+#[derive(Default)]
+pub struct Asked(Vec<Approval>);
+
+impl Asked {
+    pub fn of(&self, call_id: &str) -> Option<&Approval> {
+        self.0.iter().find(|approval| approval.call_id == call_id)
+    }
+}
+
+impl Consent<'_> {
+    /// What was asked about calls of this turn.
+    pub async fn asked(&self, turn: i64) -> Result<Asked, RunError> {
+        let asked = self.store.approvals(turn).await.map_err(run_error)?;
+        Ok(Asked(asked))
+    }
+
+    /// Decides about one call. `precheck` is what the tool's own look has found now, where it has one.
+    pub async fn of(
+        &self,
+        turn: i64,
+        call: &ToolCall,
+        tool: &Registered,
+        asked: Option<&Approval>,
+        precheck: Option<Value>,
+    ) -> Result<Verdict, RunError> {
+        match asked {
+            Some(approval) => self.settled(turn, call, tool, approval, precheck).await,
+            None => self.first(turn, call, tool, precheck).await,
+        }
+    }
+
+    async fn first(
+        &self,
+        turn: i64,
+        call: &ToolCall,
+        tool: &Registered,
+        precheck: Option<Value>,
+    ) -> Result<Verdict, RunError> {
+        let Definition { name, category, consequence, requires_confirmation, .. } = tool.definition();
+        let act = Act {
+            tool: name,
+            category: *category,
+            consequence: *consequence,
+            requires_confirmation: *requires_confirmation,
+            arguments: &call.arguments,
+            tenant: self.tenant,
+        };
+        let rules = self.asking.and_then(|asking| asking.rules.as_deref());
+        let more: Vec<(&str, &Rules)> = rules.map(|rules| ("the task", rules)).into_iter().collect();
+        let ruling = self.policy.decide(&act, &more);
+        if ruling.gate == Gate::Auto {
+            return Ok(Verdict::Run { arguments: None, approval: None, again: false });
+        }
+        let Some(asking) = self.asking else { return Ok(Verdict::Refused(None)) };
+        let definition = definition_hash(tool.definition());
+        let ask = GrantAsk { turn, call_id: &call.id, tool: name, definition: &definition, arguments: &call.arguments };
+        if self.store.use_grant(ask).await.map_err(run_error)?.is_some() {
+            return Ok(Verdict::Run { arguments: None, approval: None, again: false });
+        }
+        Ok(Verdict::Ask(
+            Box::new(self.question(asking, turn, call, tool, Shown { arguments: &call.arguments, ruling, precheck })),
+            None,
+        ))
+    }
+
+    /// A call that was asked about.
+    async fn settled(
+        &self,
+        turn: i64,
+        call: &ToolCall,
+        tool: &Registered,
+        approval: &Approval,
+        precheck: Option<Value>,
+    ) -> Result<Verdict, RunError> {
+        match approval.status {
+            ApprovalStatus::Pending => return Ok(Verdict::Wait(approval.id)),
+            ApprovalStatus::Cancelled => return Ok(Verdict::Refused(Some(refusal(approval.comment.as_deref())))),
+            ApprovalStatus::Expired => return Ok(Verdict::Refused(Some(EXPIRED.to_owned()))),
+            ApprovalStatus::Approved | ApprovalStatus::Edited => {}
+        }
+        if approval.hold_until.is_some_and(|until| until > self.clock.now()) {
+            return Ok(Verdict::Wait(approval.id));
+        }
+        let arguments = approval.arguments();
+        let definition = definition_hash(tool.definition());
+        let Definition { name, version, .. } = tool.definition();
+        let now = digest(&approval.identity(), name, version, &definition, arguments);
+        let begun_before = approval.began_at.is_some();
+        let same_act = approval.decided_digest.as_deref() == Some(now.as_str());
+        let same_world = precheck == approval.proposal.precheck;
+        if !(begun_before || same_act && same_world) {
+            let why = match same_act {
+                false => "the tool has changed since it was approved, so it is asked about again",
+                true => "what the tool's check finds has changed since it was approved, so it is asked about again",
+            };
+            let ruling = Ruling { gate: Gate::Confirm, reasons: vec![why.to_owned()] };
+            let Some(asking) = self.asking else { return Ok(Verdict::Refused(None)) };
+            let question = self.question(asking, turn, call, tool, Shown { arguments, ruling, precheck });
+            return Ok(Verdict::Ask(Box::new(question), Some(approval.id)));
+        }
+        let edited = (approval.status == ApprovalStatus::Edited).then(|| arguments.clone());
+        let run = |again| Verdict::Run { arguments: edited.clone(), approval: Some(approval.id), again };
+        match self.store.begin(approval.id, &now).await.map_err(run_error)? {
+            Begun::Now => Ok(run(false)),
+            Begun::Before => Ok(run(true)),
+            Begun::Refused => Ok(Verdict::Wait(approval.id)),
+        }
+    }
+
+    fn question(&self, asking: &Asking, turn: i64, call: &ToolCall, tool: &Registered, shown: Shown) -> Approval {
+        let Shown { arguments, ruling, precheck } = shown;
+        let definition = tool.definition();
+        let settings = self.policy.settings();
+        let length = Duration::from_secs(settings.timeout_minutes * 60);
+        let now = self.clock.now();
+        let irreversible = definition.consequence == Consequence::High;
+        let proposal = Proposal {
+            tool: definition.name.clone(),
+            version: definition.version.clone(),
+            definition: definition_hash(definition),
+            summary: definition.summary_of(arguments),
+            description: definition.description.clone(),
+            arguments: arguments.clone(),
+            parameters: definition.parameters.clone(),
+            category: definition.category,
+            consequence: definition.consequence,
+            reasons: ruling.reasons,
+            options: vec![Choice::Approve, Choice::Edit, Choice::Cancel],
+            allow_modification: true,
+            source: asking.source.to_owned(),
+            delegation_chain: Vec::new(),
+            on_expiry: settings.on_expiry,
+            approvers: settings.approvers,
+            barred: settings.bar_requester.then(|| format!("recipient:{}", self.tenant)),
+            confirmation: (settings.confirm_high && irreversible).then(|| definition.name.clone()),
+            undo_seconds: definition.undo_seconds,
+            precheck,
+            timeout_seconds: length.as_secs(),
+        };
+        let identity = Identity { tenant: self.tenant, run_id: self.run_id, turn, call_id: &call.id };
+        Approval {
+            id: new_id(now),
+            batch_id: Uuid::nil(), // given to all questions of one turn together
+            run_id: self.run_id,
+            task_id: asking.task_id,
+            tenant_id: self.tenant.to_owned(),
+            turn,
+            call_id: call.id.clone(),
+            digest: proposal.digest(&identity, arguments),
+            proposal,
+            status: ApprovalStatus::Pending,
+            created_at: now,
+            expires_at: now + signed(length),
+            decided_at: None,
+            decided_by: None,
+            decided_via: None::<Via>,
+            comment: None,
+            modifications: None,
+            decided_digest: None,
+            hold_until: None,
+            began_at: None,
+            outcome: None,
+            votes: Vec::new(),
+        }
+    }
+}
+
+/// What a call answers that a person refused.
+fn refusal(comment: Option<&str>) -> String {
+    match comment.map(str::trim).filter(|comment| !comment.is_empty()) {
+        Some(comment) => format!("{CANCELLED}\nTheir comment: {comment}"),
+        None => CANCELLED.to_owned(),
+    }
+}
+
+/// The hash of a tool's definition: with another one, what was agreed to is another act.
+pub fn definition_hash(definition: &Definition) -> String {
+    canonical_hash(&serde_json::to_value(definition).unwrap_or_default())
+}
+
+/// Refuses a call about which nobody can be asked.
+pub fn nobody_to_ask(definition: &Definition) -> ToolError {
+    let message =
+        format!("`{}` needs a person's approval, and nobody can be asked here; nothing was done", definition.name);
+    ToolError::tell(Failure::PermissionDenied, "approval_required", message)
+}

@@ -1,0 +1,215 @@
+//! A person's answer, from whatever way it came: held against what was asked, put to the store, and what follows.
+//!
+//! The store settles a question at most once. A standing grant is made after that: a crash in between leaves the
+//! decision without the grant, never a grant without the decision.
+
+use chrono::TimeDelta;
+use serde_json::{Map, Value, json};
+
+use crate::approval::matrix::{Category, Consequence};
+use crate::approval::{Answer, Approval, COMMENT_LENGTH, Choice, Via, arguments};
+use crate::http::State;
+use crate::http::error::ApiError;
+use crate::id::{Scope, new_id};
+use crate::invalid::Faults;
+use crate::store::{Decided, Grant, Refusal, StoreError};
+
+/// For how many days a grant holds where nothing is said.
+pub const GRANT_DAYS: i64 = 30;
+/// The longest.
+pub const MOST_GRANT_DAYS: i64 = 365;
+/// How often a grant may be used at most, where that is limited.
+pub const MOST_GRANT_USES: i64 = 100_000;
+
+/// What a person wants.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    pub choice: Choice,
+    /// The digest that they were shown.
+    pub digest: String,
+    /// `Edit`: the whole arguments with which the call is to run.
+    pub arguments: Option<Value>,
+    pub comment: Option<String>,
+    pub grant: Option<GrantWish>,
+}
+
+/// "Always allow this", as it is asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GrantWish {
+    pub days: i64,
+    /// `None`: as often as it likes.
+    pub uses: Option<i64>,
+    /// The arguments that have to be the same as now; the others are free.
+    pub arguments: Vec<String>,
+}
+
+/// Who answers, and by which way.
+#[derive(Debug, Clone)]
+pub struct Who {
+    pub by: String,
+    pub via: Via,
+}
+
+/// Why a grant can't be given for this call; `None`: it can.
+pub fn ungrantable(approval: &Approval) -> Option<&'static str> {
+    let proposal = &approval.proposal;
+    match () {
+        _ if approval.task_id.is_none() => Some("only the calls of a task can be allowed for good"),
+        _ if proposal.consequence == Consequence::High => {
+            Some("a tool of high consequence is asked about each time; it can't be allowed for good")
+        }
+        _ if proposal.category == Category::Delete => {
+            Some("what is deleted can't be brought back; it is asked about each time and can't be allowed for good")
+        }
+        _ if proposal.approvers > 1 => {
+            Some("more than one person has to agree to this call; one alone can't allow it for good")
+        }
+        _ => None,
+    }
+}
+
+impl Decision {
+    /// What is wrong with it, before anything is asked of the store.
+    pub fn check(&self, approval: &Approval) -> Result<(), Faults> {
+        let mut faults = Faults::new();
+        let proposal = &approval.proposal;
+        if self.comment.as_ref().is_some_and(|comment| comment.chars().count() > COMMENT_LENGTH) {
+            faults.add("/comment", format!("must have at most {COMMENT_LENGTH} characters"));
+        }
+        if !proposal.options.contains(&self.choice) {
+            faults.add("/decision", "is not among the options of this approval");
+        }
+        match (&self.arguments, self.choice) {
+            (Some(_), Choice::Edit) if !proposal.allow_modification => {
+                faults
+                    .add("/decision", "the arguments of this call can't be changed: approve it as it is, or cancel it");
+            }
+            (Some(edited), Choice::Edit) => {
+                if let Err(more) = arguments::check(&proposal.parameters, edited, "/modifications") {
+                    faults.0.extend(more.0);
+                }
+            }
+            (None, Choice::Edit) => faults.add("/modifications", "is missing: the arguments that are to be otherwise"),
+            (Some(_), _) => faults.add("/modifications", "goes with the decision `edit` only"),
+            (None, _) => {}
+        }
+        if let Some(grant) = &self.grant {
+            grant.check(self.choice, approval, &mut faults);
+        }
+        faults.or(())
+    }
+
+    /// Puts the answer to the store, and gives the grant that goes with it. Answers how things stand and the grant.
+    ///
+    /// # Errors
+    /// What is wrong with the answer; then nothing has changed.
+    pub async fn put(
+        &self,
+        state: &State,
+        scope: &Scope,
+        approval: &Approval,
+        who: Who,
+    ) -> Result<(Decided, Option<Grant>), ApiError> {
+        let moot = self.digest != approval.digest || approval.status.is_settled();
+        if !moot {
+            self.check(approval)?;
+        }
+        let grant = match &self.grant {
+            Some(wish) if !moot => Some(wish.grant(state, scope, approval, &who.by).await?),
+            _ => None,
+        };
+        let edited = self.arguments.clone().filter(|_| self.choice == Choice::Edit).map(|arguments| {
+            let digest = approval.proposal.digest(&approval.identity(), &arguments);
+            (arguments, digest)
+        });
+        let answer = Answer {
+            choice: self.choice,
+            digest: self.digest.clone(),
+            edited,
+            comment: self.comment.clone(),
+            by: who.by,
+            via: who.via,
+        };
+        let decided = state.store.decide_approval(scope, approval.id, &answer).await.map_err(missing)?;
+        let grant = match (&decided, grant) {
+            (Decided::Done(_), Some(grant)) => {
+                state.store.create_grant(scope, &grant).await?;
+                Some(grant)
+            }
+            _ => None,
+        };
+        Ok((decided, grant))
+    }
+}
+
+impl GrantWish {
+    fn check(&self, choice: Choice, approval: &Approval, faults: &mut Faults) {
+        if choice != Choice::Approve {
+            faults.add("/grant", "goes with the decision `approve` only");
+        }
+        if let Some(why) = ungrantable(approval) {
+            faults.add("/grant", why);
+        }
+        if !(1..=MOST_GRANT_DAYS).contains(&self.days) {
+            faults.add("/grant/days", format!("must lie between 1 and {MOST_GRANT_DAYS}"));
+        }
+        if self.uses.is_some_and(|uses| !(1..=MOST_GRANT_USES).contains(&uses)) {
+            faults.add("/grant/uses", format!("must lie between 1 and {MOST_GRANT_USES}, or be null"));
+        }
+        for (index, name) in self.arguments.iter().enumerate() {
+            if approval.proposal.arguments.get(name).is_none() {
+                faults.add(format!("/grant/arguments/{index}"), "is no argument of this call");
+            }
+        }
+    }
+
+    async fn grant(&self, state: &State, scope: &Scope, approval: &Approval, by: &str) -> Result<Grant, ApiError> {
+        let gone = || Faults::one("/grant", "the task was deleted; there is nothing to allow for good");
+        let task = match approval.task_id {
+            Some(task) => state.store.get_task(scope, task).await,
+            None => Err(StoreError::NotFound),
+        };
+        let task = match task {
+            Err(StoreError::NotFound) => return Err(gone().into()),
+            task => task?,
+        };
+        let now = state.clock.now();
+        let proposal = &approval.proposal;
+        let pinned = self
+            .arguments
+            .iter()
+            .filter_map(|name| proposal.arguments.get(name).map(|value| (name.clone(), value.clone())));
+        Ok(Grant {
+            id: new_id(now),
+            tenant_id: approval.tenant_id.clone(),
+            task_id: task.id,
+            tool: proposal.tool.clone(),
+            epoch: task.epoch,
+            arguments: Value::Object(pinned.collect::<Map<_, _>>()),
+            definition: proposal.definition.clone(),
+            uses_left: self.uses,
+            created_at: now,
+            created_by: by.to_owned(),
+            expires_at: now + TimeDelta::days(self.days),
+            revoked_at: None,
+            revoked_by: None,
+        })
+    }
+}
+
+/// A refusal in a sentence, for people.
+pub fn sentence(refusal: Refusal, approval: &Approval) -> String {
+    match refusal {
+        Refusal::Settled => format!("the approval is {} already", approval.status.as_str()),
+        Refusal::Expired => "the time to answer is over; no answer is a no".into(),
+        Refusal::OtherDigest => {
+            "what is asked is not what was shown: look at the approval again, and decide on that".into()
+        }
+        Refusal::Barred => "who asked for the call may not decide on it".into(),
+        Refusal::NotOffered => format!("this is not offered; the options are {}", json!(approval.proposal.options)),
+    }
+}
+
+pub(super) fn missing(error: StoreError) -> ApiError {
+    ApiError::of_store(error, "approval")
+}

@@ -1,0 +1,125 @@
+//! An approval as it is answered.
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::approval::matrix::{Category, Consequence};
+use crate::approval::{Approval, ApprovalStatus, CallOutcome, Choice, Via};
+
+/// A question to a person about one pending tool call.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct ApprovalView {
+    pub id: Uuid,
+    /// The open calls of one turn are one batch, and are shown together.
+    pub batch_id: Uuid,
+    pub run_id: Uuid,
+    pub turn: i64,
+    #[schema(required)]
+    pub task_id: Option<Uuid>,
+    pub tenant_id: String,
+    /// SHA-256 of what will run, hexadecimal. A decision names it.
+    pub digest: String,
+    /// The tool that is to be called.
+    #[schema(example = "send_note")]
+    pub agent_name: String,
+    /// What will happen, in a sentence made from the tool's own words and the arguments.
+    pub action_summary: String,
+    /// What the tool does, as its definition says.
+    pub description: String,
+    /// The arguments as they were proposed.
+    pub details: Value,
+    /// JSON Schema of the arguments.
+    pub parameters: Value,
+    pub category: Category,
+    pub consequence: Consequence,
+    /// Why it is asked about: each rule that had a part in it, in order.
+    pub reasons: Vec<String>,
+    pub options: Vec<Choice>,
+    pub allow_modification: bool,
+    /// `trigger` or `chat`.
+    #[schema(example = "trigger")]
+    pub source: String,
+    /// The agents through which the call came, outermost first.
+    pub delegation_chain: Vec<String>,
+    pub status: ApprovalStatus,
+    pub created_at: DateTime<Utc>,
+    pub expires_at: DateTime<Utc>,
+    #[schema(required)]
+    pub decided_at: Option<DateTime<Utc>>,
+    /// `recipient:<id>`, `token:<id>` or `service`.
+    #[schema(required, example = "recipient:user_123")]
+    pub decided_by: Option<String>,
+    #[schema(required)]
+    pub decided_via: Option<Via>,
+    #[schema(required)]
+    pub comment: Option<String>,
+    /// The whole arguments as they were decided, where they were edited.
+    #[schema(required)]
+    pub modifications: Option<Value>,
+    /// What came of the call, once it was executed.
+    #[schema(required)]
+    pub outcome: Option<CallOutcome>,
+    /// How many people have to agree.
+    pub approvers: u32,
+    /// Those who have agreed so far, where more than one has to.
+    pub votes: Vec<String>,
+    /// The call may still be stopped until then, and is not executed before.
+    #[schema(required)]
+    pub hold_until: Option<DateTime<Utc>>,
+}
+
+/// An approval as a run names it.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct ApprovalOfRun {
+    pub id: Uuid,
+    pub status: ApprovalStatus,
+    /// The tool that is to be called.
+    pub tool: String,
+}
+
+impl ApprovalView {
+    pub fn of(approval: Approval) -> ApprovalView {
+        let Approval { proposal, .. } = approval;
+        ApprovalView {
+            id: approval.id,
+            batch_id: approval.batch_id,
+            run_id: approval.run_id,
+            turn: approval.turn,
+            task_id: approval.task_id,
+            tenant_id: approval.tenant_id,
+            digest: approval.digest,
+            agent_name: proposal.tool,
+            action_summary: proposal.summary,
+            description: proposal.description,
+            details: proposal.arguments,
+            parameters: proposal.parameters,
+            category: proposal.category,
+            consequence: proposal.consequence,
+            reasons: proposal.reasons,
+            options: proposal.options,
+            allow_modification: proposal.allow_modification,
+            source: proposal.source,
+            delegation_chain: proposal.delegation_chain,
+            status: approval.status,
+            created_at: approval.created_at,
+            expires_at: approval.expires_at,
+            decided_at: approval.decided_at,
+            decided_by: approval.decided_by,
+            decided_via: approval.decided_via,
+            comment: approval.comment,
+            modifications: approval.modifications,
+            outcome: approval.outcome,
+            approvers: proposal.approvers,
+            votes: approval.votes,
+            hold_until: approval.hold_until,
+        }
+    }
+}
+
+impl ApprovalOfRun {
+    pub fn of(approval: Approval) -> ApprovalOfRun {
+        ApprovalOfRun { id: approval.id, status: approval.status, tool: approval.proposal.tool }
+    }
+}

@@ -1,0 +1,375 @@
+//! The link pages: what a person sees who opens the link of a message, and what their answer does.
+//!
+//! GET, HEAD and OPTIONS change nothing, whoever fetches them and how often. A POST decides only with the nonce of the
+//! page that was shown, which binds the link, the questions and their digests, and only when it comes from that page.
+//! The token is looked up by its hash, stands in no log (the guard logs the route), and is not in the address of the
+//! page that shows what came of it. Nothing is kept in here.
+
+mod control;
+mod form;
+mod frame;
+mod html;
+mod item;
+mod moment;
+mod origin;
+mod style;
+mod ticket;
+mod view;
+
+use std::net::IpAddr;
+
+use axum::extract::State as Held;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, body};
+use chrono_tz::Tz;
+
+use crate::approval::{Approval, Via};
+use crate::http::State;
+use crate::http::approvals::decision::{Decision, Who, sentence};
+use crate::http::approve::form::Sent;
+use crate::http::approve::item::{Item, Place};
+use crate::http::approve::ticket::Ticket;
+use crate::http::approve::view::{Form, Scene, is_answerable, is_open};
+use crate::http::body::Body;
+use crate::http::error::ApiError;
+use crate::http::path::Id;
+use crate::http::server::Peer;
+use crate::id::{Scope, Tenant};
+use crate::store::{ApprovalFilter, ApprovalLink, Decided, StoreError};
+use crate::token::TokenHash;
+
+/// What the nonce of a page is made for.
+const NONCE: &str = "approval-page";
+/// Longest token that is looked up.
+const TOKEN_LENGTH: usize = 200;
+
+/// What a link leads to.
+struct Asked {
+    hash: TokenHash,
+    link: ApprovalLink,
+    scope: Scope,
+    /// In the order of the calls.
+    approvals: Vec<Approval>,
+}
+
+/// What a person pressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Press {
+    /// Shows what was changed, and decides nothing.
+    Review,
+    /// `None`: all that are open.
+    Approve(Option<usize>),
+    Cancel(Option<usize>),
+}
+
+/// Show what a link asks
+///
+/// A page for people: what is asked, by whom, until when, and a form to answer it. Changes nothing.
+#[utoipa::path(get, path = "/approvals/{token}", tag = "approvals", params(("token" = String, Path)),
+    responses((status = 200, description = "The page", body = String, content_type = "text/html"),
+        (status = 404, description = "The link is not known", body = String, content_type = "text/html"),
+        (status = 410, description = "What it asked has changed, and is asked anew", body = String,
+            content_type = "text/html"),
+        (status = 429, description = "Too many wrong links; see Retry-After", body = String, content_type = "text/html")))]
+pub async fn show_approvals(
+    Held(state): Held<State>,
+    peer: Option<Extension<Peer>>,
+    Id(token): Id,
+) -> Result<Response, Response> {
+    let asked = asked(&state, peer, &token).await?;
+    let items = fresh(&asked.approvals);
+    page(&state, &asked, &token, &items, None, StatusCode::OK).await
+}
+
+/// Answer what a link asks
+///
+/// The form of the page, which carries its nonce. Leads on to what came of it.
+#[utoipa::path(post, path = "/approvals/{token}", tag = "approvals", params(("token" = String, Path)),
+    request_body(content = String, content_type = "application/x-www-form-urlencoded"),
+    responses((status = 303, description = "Decided; the outcome is at Location"),
+        (status = 200, description = "The page with what was changed, to be looked at", body = String,
+            content_type = "text/html"),
+        (status = 403, description = "It does not come from the page", body = String, content_type = "text/html"),
+        (status = 404, description = "The link is not known", body = String, content_type = "text/html"),
+        (status = 410, description = "What it asked has changed, and is asked anew", body = String,
+            content_type = "text/html"),
+        (status = 409, description = "Somebody was first", body = String, content_type = "text/html"),
+        (status = 422, description = "The page with the faults beside the fields", body = String,
+            content_type = "text/html"),
+        (status = 429, description = "Too many wrong links; see Retry-After", body = String, content_type = "text/html")))]
+pub async fn answer_approvals(
+    Held(state): Held<State>,
+    peer: Option<Extension<Peer>>,
+    Id(token): Id,
+    headers: HeaderMap,
+    body: Result<Body, ApiError>,
+) -> Result<Response, Response> {
+    let asked = asked(&state, peer, &token).await?;
+    let body = body.map_err(failed)?;
+    let sent = Sent::parse(body.bytes());
+    let nonce = sent.get("nonce").unwrap_or_default();
+    let is_ours = origin::is_own(&headers, &state.settings.public_url()) && is_form(&headers);
+    if !is_ours || !state.vault.is_tag(NONCE, &bound(&asked), nonce) {
+        let notice = "Nothing was decided: this answer did not come from the page as it is now. Look at it again.";
+        return page(&state, &asked, &token, &fresh(&asked.approvals), Some(notice), StatusCode::FORBIDDEN).await;
+    }
+    let Some(press) = sent.get("do").and_then(Press::read) else {
+        let notice = "Nothing was decided: press one of the buttons.";
+        return page(&state, &asked, &token, &fresh(&asked.approvals), Some(notice), StatusCode::UNPROCESSABLE_ENTITY)
+            .await;
+    };
+    let now = state.clock.now();
+    let mut items: Vec<Item> =
+        asked.approvals.iter().enumerate().map(|(number, approval)| Item::sent(number, approval, &sent)).collect();
+    let mut decisions = Vec::new();
+    let mut waits = press == Press::Review;
+    for item in items.iter_mut().filter(|item| press.is_about(item.number)) {
+        let stops = matches!(press, Press::Cancel(Some(_))) && item.approval.is_held(now);
+        if !is_open(item.approval, now) && !stops && press.names_one() {
+            let notice = "Nothing was changed: this was settled before your answer came.";
+            return page(&state, &asked, &token, &fresh(&asked.approvals), Some(notice), StatusCode::CONFLICT).await;
+        }
+        if !is_open(item.approval, now) && !stops {
+            continue;
+        }
+        let reviewed = sent.get(&format!("{}.reviewed", item.number));
+        match press.decision(item) {
+            // what was changed is looked at once more, as a whole, before it runs
+            Some(_) if item.changed.is_some() && press.approves() && item.changed_digest().as_deref() != reviewed => {
+                waits = true;
+            }
+            Some(decision) => decisions.push((item.approval, decision)),
+            None => {}
+        }
+    }
+    let faulty = items.iter().any(|item| press.is_about(item.number) && item.is_faulty());
+    if faulty || waits {
+        let (status, notice) = match faulty {
+            true => (StatusCode::UNPROCESSABLE_ENTITY, "Nothing was decided yet: correct what is marked."),
+            false => (StatusCode::OK, "Nothing was decided yet: look at what you changed, then approve it."),
+        };
+        return page(&state, &asked, &token, &items, Some(notice), status).await;
+    }
+    settle(&state, &asked, &token, decisions).await
+}
+
+/// Show what came of an answer
+///
+/// A page for people, which shows and offers nothing more. Its address holds no token.
+#[utoipa::path(get, path = "/approvals/outcome/{ticket}", tag = "approvals", params(("ticket" = String, Path)),
+    responses((status = 200, description = "The page", body = String, content_type = "text/html"),
+        (status = 404, description = "The address is not known", body = String, content_type = "text/html"),
+        (status = 410, description = "What was asked has changed, and is asked anew", body = String,
+            content_type = "text/html")))]
+pub async fn show_outcome(Held(state): Held<State>, Id(ticket): Id) -> Result<Response, Response> {
+    let ticket = Ticket::read(&state.vault, &ticket).filter(|ticket| state.clock.now() < ticket.expires_at);
+    let Some(Ticket { batch_id, recipient, .. }) = ticket else { return Err(frame::unknown()) };
+    let filter = ApprovalFilter { batch_id: Some(batch_id), limit: 1, ..ApprovalFilter::default() };
+    let found = state.store.list_approvals(&Scope::Every, &filter).await.map_err(away)?;
+    let Some(first) = found.first() else { return Err(frame::unknown()) };
+    // those that were replaced aside
+    let mut approvals = state.store.approvals_of_turn(first.run_id, first.turn).await.map_err(away)?;
+    approvals.retain(|approval| approval.batch_id == batch_id);
+    let Some(first) = approvals.first() else { return Err(frame::replaced()) };
+    let scope = scope(&first.tenant_id)?;
+    let items = fresh(&approvals);
+    let scene = scene(&state, &scope, &recipient, first).await?;
+    Ok(frame::page(StatusCode::OK, view::title(&items, scene.now), view::body(&scene, &items, None, None)))
+}
+
+impl Press {
+    fn read(word: &str) -> Option<Press> {
+        let number = |number: &str| if number == "all" { Some(None) } else { number.parse().ok().map(Some) };
+        match word.split_once(':') {
+            None => (word == "review").then_some(Press::Review),
+            Some(("approve", which)) => number(which).map(Press::Approve),
+            Some(("cancel", which)) => number(which).map(Press::Cancel),
+            Some(_) => None,
+        }
+    }
+
+    fn is_about(self, number: usize) -> bool {
+        match self {
+            Press::Review | Press::Approve(None) | Press::Cancel(None) => true,
+            Press::Approve(Some(one)) | Press::Cancel(Some(one)) => one == number,
+        }
+    }
+
+    fn names_one(self) -> bool {
+        matches!(self, Press::Approve(Some(_)) | Press::Cancel(Some(_)))
+    }
+
+    fn approves(self) -> bool {
+        matches!(self, Press::Approve(_))
+    }
+
+    fn decision(self, item: &mut Item) -> Option<Decision> {
+        match self {
+            Press::Review => {
+                if let Some(changed) = item.changed.clone() {
+                    let found = crate::approval::arguments::check(
+                        &item.approval.proposal.parameters,
+                        &changed,
+                        "/modifications",
+                    );
+                    found.unwrap_or_else(|faults| item.place(faults));
+                }
+                None
+            }
+            Press::Approve(_) => item.approve(),
+            Press::Cancel(_) => item.cancel(),
+        }
+    }
+}
+
+/// Looks a link up. Guessing costs the guesser.
+async fn asked(state: &State, peer: Option<Extension<Peer>>, token: &str) -> Result<Asked, Response> {
+    let (hash, now) = (TokenHash::of(token), state.clock.elapsed());
+    let peer: Option<IpAddr> = peer.map(|Extension(peer)| peer.0);
+    if let Some(wait) = peer.and_then(|peer| state.wrong_tokens.wait(peer, &hash, now)) {
+        return Err(too_many(wait.as_secs().max(1)));
+    }
+    let found = match token.len() {
+        1..=TOKEN_LENGTH => state.store.approvals_by_link(hash.as_bytes(), state.clock.now()).await,
+        _ => Err(StoreError::NotFound),
+    };
+    match found {
+        Ok((link, approvals)) => {
+            state.wrong_tokens.right(&hash);
+            Ok(Asked { hash, scope: scope(&link.tenant_id)?, link, approvals })
+        }
+        Err(StoreError::NotFound) => {
+            if let Some(peer) = peer {
+                state.wrong_tokens.wrong(peer, now);
+            }
+            Err(frame::unknown())
+        }
+        Err(error) => Err(away(error)),
+    }
+}
+
+/// Puts the decisions one after the other, and leads on.
+async fn settle(
+    state: &State,
+    asked: &Asked,
+    token: &str,
+    decisions: Vec<(&Approval, Decision)>,
+) -> Result<Response, Response> {
+    let mut refused = Vec::new();
+    for (approval, decision) in decisions {
+        let who = Who { by: format!("recipient:{}", asked.link.recipient), via: Via::Link };
+        match decision.put(state, &asked.scope, approval, who).await {
+            Ok((Decided::Done(_) | Decided::Counted(_), _)) => {}
+            Ok((Decided::Refused(refusal, now), _)) => refused.push((approval.id, sentence(refusal, &now))),
+            Err(ApiError::Invalid(faults)) => refused.push((approval.id, faults.to_string())),
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    let again = self::asked(state, None, token).await?;
+    let now = state.clock.now();
+    if !refused.is_empty() {
+        let mut items = fresh(&again.approvals);
+        for item in &mut items {
+            let of = refused.iter().filter(|(id, _)| *id == item.approval.id);
+            item.other_faults.extend(of.map(|(_, why)| (Place::Item, why.clone())));
+        }
+        let notice: Vec<&str> = refused.iter().map(|(_, why)| why.as_str()).collect();
+        let notice = format!("Your answer changed nothing: {}.", notice.join("; "));
+        return page(state, &again, token, &items, Some(&notice), StatusCode::CONFLICT).await;
+    }
+    let place = match again.approvals.iter().any(|approval| is_answerable(approval, now)) {
+        true => format!("/approvals/{token}"),
+        false => Ticket::of(&asked.link).address(&state.vault),
+    };
+    let mut response = (StatusCode::SEE_OTHER, [(header::LOCATION, place)], body::Body::empty()).into_response();
+    frame::guard(&mut response);
+    Ok(response)
+}
+
+/// The page of a link.
+async fn page(
+    state: &State,
+    asked: &Asked,
+    token: &str,
+    items: &[Item<'_>],
+    notice: Option<&str>,
+    status: StatusCode,
+) -> Result<Response, Response> {
+    let Some(first) = asked.approvals.first() else { return Err(frame::replaced()) };
+    let scene = scene(state, &asked.scope, &asked.link.recipient, first).await?;
+    let form = Form { action: format!("/approvals/{token}"), nonce: state.vault.tag(NONCE, &bound(asked)) };
+    Ok(frame::page(status, view::title(items, scene.now), view::body(&scene, items, notice, Some(&form))))
+}
+
+/// What a nonce is bound to: the link, and every question with its digest, in order.
+fn bound(asked: &Asked) -> String {
+    let mut text = hex::encode(asked.hash.as_bytes());
+    for approval in &asked.approvals {
+        text.push_str(&format!("|{}:{}", approval.id, approval.digest));
+    }
+    text
+}
+
+fn fresh(approvals: &[Approval]) -> Vec<Item<'_>> {
+    approvals.iter().enumerate().map(|(number, approval)| Item::fresh(number, approval)).collect()
+}
+
+/// Who reads, and what led here.
+async fn scene(state: &State, scope: &Scope, recipient: &str, first: &Approval) -> Result<Scene, Response> {
+    let zone = match state.store.get_recipient(&Scope::Every, recipient).await {
+        Ok(stored) => stored.recipient.timezone,
+        Err(StoreError::NotFound) => Tz::UTC,
+        Err(error) => return Err(away(error)),
+    };
+    let run = optional(state.store.get_run(scope, first.run_id).await)?;
+    let task = match first.task_id {
+        Some(task) => optional(state.store.get_task(scope, task).await)?,
+        None => None,
+    };
+    Ok(Scene {
+        now: state.clock.now(),
+        zone,
+        tenant: first.tenant_id.clone(),
+        reader: format!("recipient:{recipient}"),
+        run_id: first.run_id,
+        task: task.map(|task| task.name),
+        trigger: run.as_ref().map(|run| run.trigger_type.clone()),
+        scheduled_for: run.map(|run| run.scheduled_for),
+    })
+}
+
+fn optional<T>(found: Result<T, StoreError>) -> Result<Option<T>, Response> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(StoreError::NotFound) => Ok(None),
+        Err(error) => Err(away(error)),
+    }
+}
+
+fn scope(tenant: &str) -> Result<Scope, Response> {
+    Tenant::new(tenant).map(Scope::Only).map_err(|log| failed(ApiError::Internal { log }))
+}
+
+fn is_form(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/x-www-form-urlencoded"))
+}
+
+fn away(error: StoreError) -> Response {
+    failed(ApiError::from(error))
+}
+
+/// A fault as a page; what it is about was logged where it became a problem.
+fn failed(error: ApiError) -> Response {
+    let problem = error.into_problem();
+    let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    frame::message(status, "This can’t be done now", &[&problem.title, "Try it again in a moment."])
+}
+
+fn too_many(seconds: u64) -> Response {
+    let sentences = ["Too many links that are not known were opened from your address.", "Try it again in a minute."];
+    let mut response = frame::message(StatusCode::TOO_MANY_REQUESTS, "Please wait", &sentences);
+    response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+    response
+}

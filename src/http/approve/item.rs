@@ -1,0 +1,177 @@
+//! One question of the page with what a person has put into its form so far, and what they want by it.
+
+use serde_json::{Map, Value};
+
+use crate::approval::{Approval, Choice};
+use crate::http::approvals::decision::{Decision, GRANT_DAYS, GrantWish, ungrantable};
+use crate::http::approve::form::{self, Field, Sent};
+use crate::invalid::{Faults, escape};
+
+/// A question and its form.
+#[derive(Debug)]
+pub struct Item<'a> {
+    /// Its place in the batch, from 0: the form's names begin with it.
+    pub number: usize,
+    pub approval: &'a Approval,
+    pub fields: Vec<Field>,
+    /// What each field holds.
+    pub texts: Vec<String>,
+    pub comment: String,
+    pub confirmation: String,
+    pub grant: GrantForm,
+    /// What is wrong with a field, by its number.
+    pub faults: Vec<(usize, String)>,
+    /// What else is wrong.
+    pub other_faults: Vec<(Place, String)>,
+    /// The arguments as changed, which the person has to look at before they are decided on.
+    pub changed: Option<Value>,
+}
+
+/// "Always allow this" as it stands in the form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrantForm {
+    pub wanted: bool,
+    pub days: i64,
+    /// The arguments that have to be the same.
+    pub pinned: Vec<String>,
+}
+
+/// What a fault that belongs to no argument stands beside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    Item,
+    Comment,
+    Confirmation,
+    Grant,
+}
+
+impl<'a> Item<'a> {
+    /// The question as it is shown at first.
+    pub fn fresh(number: usize, approval: &'a Approval) -> Item<'a> {
+        let fields = form::fields(&approval.proposal);
+        Item {
+            number,
+            approval,
+            texts: fields.iter().map(|field| field.shown.clone()).collect(),
+            fields,
+            comment: String::new(),
+            confirmation: String::new(),
+            grant: GrantForm { wanted: false, days: GRANT_DAYS, pinned: names(approval) },
+            faults: Vec::new(),
+            other_faults: Vec::new(),
+            changed: None,
+        }
+    }
+
+    /// The question with what was sent; nothing is judged yet.
+    pub fn sent(number: usize, approval: &'a Approval, sent: &Sent) -> Item<'a> {
+        let mut item = Item::fresh(number, approval);
+        let get = |name: &str| sent.get(&format!("{number}.{name}"));
+        for (index, text) in item.texts.iter_mut().enumerate() {
+            if let Some(sent) = get(&format!("f{index}")) {
+                *text = sent.to_owned();
+            }
+        }
+        item.comment = get("comment").unwrap_or_default().trim().to_owned();
+        item.confirmation = get("confirmation").unwrap_or_default().trim().to_owned();
+        if get("grant").is_some() {
+            let days = get("days").and_then(|days| days.parse().ok()).unwrap_or(GRANT_DAYS);
+            let all = names(approval).into_iter().enumerate();
+            let pinned = all.filter(|(index, _)| get(&format!("g{index}")).is_some()).map(|(_, name)| name);
+            item.grant = GrantForm { wanted: true, days, pinned: pinned.collect() };
+        }
+        item.look();
+        item
+    }
+
+    /// Whether something has to be corrected.
+    pub fn is_faulty(&self) -> bool {
+        !self.faults.is_empty() || !self.other_faults.is_empty()
+    }
+
+    /// The digest of the call with the changed arguments.
+    pub fn changed_digest(&self) -> Option<String> {
+        let changed = self.changed.as_ref()?;
+        Some(self.approval.proposal.digest(&self.approval.identity(), changed))
+    }
+
+    /// Reads the fields: faults beside them, or what would run.
+    fn look(&mut self) {
+        match form::arguments(&self.fields, &self.texts) {
+            Err(faults) => self.faults = faults,
+            Ok(arguments) if self.fields.is_empty() || arguments == self.approval.proposal.arguments => {}
+            Ok(arguments) => self.changed = Some(arguments),
+        }
+    }
+
+    /// The decision to let it run, as shown or as changed.
+    pub fn approve(&mut self) -> Option<Decision> {
+        let choice = if self.changed.is_some() { Choice::Edit } else { Choice::Approve };
+        let grant = &self.grant;
+        let wish = GrantWish { days: grant.days, uses: None, arguments: grant.pinned.clone() };
+        let decision = Decision {
+            arguments: self.changed.clone(),
+            grant: Some(wish).filter(|_| grant.wanted),
+            ..self.decision(choice)
+        };
+        if let Some(code) = &self.approval.proposal.confirmation
+            && self.confirmation != *code
+        {
+            let fault =
+                if self.confirmation.is_empty() { "has to be typed as it is shown" } else { "is not what is shown" };
+            self.other_faults.push((Place::Confirmation, fault.into()));
+        }
+        self.held(decision)
+    }
+
+    /// The decision that it does not run.
+    pub fn cancel(&mut self) -> Option<Decision> {
+        // what stands in the fields is of no matter
+        self.faults.clear();
+        let decision = self.decision(Choice::Cancel);
+        self.held(decision)
+    }
+
+    fn decision(&self, choice: Choice) -> Decision {
+        Decision {
+            choice,
+            digest: self.approval.digest.clone(),
+            arguments: None,
+            comment: Some(self.comment.clone()).filter(|comment| !comment.is_empty()),
+            grant: None,
+        }
+    }
+
+    fn held(&mut self, decision: Decision) -> Option<Decision> {
+        if let Err(faults) = decision.check(self.approval) {
+            self.place(faults);
+        }
+        (!self.is_faulty()).then_some(decision)
+    }
+
+    /// Puts faults beside what they are about.
+    pub fn place(&mut self, faults: Faults) {
+        for fault in faults.0 {
+            let field = self.fields.iter().position(|field| {
+                let place = format!("/modifications/{}", escape(&field.name));
+                fault.pointer.strip_prefix(&place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            });
+            match field {
+                Some(number) => self.faults.push((number, fault.message)),
+                None if fault.pointer == "/comment" => self.other_faults.push((Place::Comment, fault.message)),
+                None if fault.pointer.starts_with("/grant") => self.other_faults.push((Place::Grant, fault.message)),
+                None => self.other_faults.push((Place::Item, fault.message)),
+            }
+        }
+    }
+
+    /// Whether it can be allowed for good.
+    pub fn may_grant(&self) -> bool {
+        ungrantable(self.approval).is_none() && self.approval.proposal.confirmation.is_none()
+    }
+}
+
+/// The names of the proposed arguments, in order.
+pub fn names(approval: &Approval) -> Vec<String> {
+    approval.proposal.arguments.as_object().map(Map::keys).into_iter().flatten().cloned().collect()
+}

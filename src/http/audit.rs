@@ -1,0 +1,92 @@
+//! The audit record over HTTP: who did what. It is read here and nowhere written; `reveille audit verify` checks it.
+
+use axum::Json;
+use axum::extract::State as Held;
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::http::State;
+use crate::http::auth::Caller;
+use crate::http::error::ApiError;
+use crate::http::page::{Items, Page};
+use crate::http::query::Query;
+use crate::store::{AuditEntry, AuditFilter};
+use crate::token::Permission;
+
+/// One act, as it was recorded.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct AuditView {
+    pub id: Uuid,
+    pub tenant_id: String,
+    pub at: DateTime<Utc>,
+    /// Who: `recipient:<id>`, `token:<id>` or `service`.
+    #[schema(example = "recipient:user_123")]
+    pub actor: String,
+    /// By which way: `link`, `api` or `service`.
+    #[schema(example = "link")]
+    pub via: String,
+    #[schema(example = "approval.approved")]
+    pub action: String,
+    #[schema(example = "approval")]
+    pub subject_type: String,
+    pub subject_id: Uuid,
+    /// What was shown and what was decided, by their hashes.
+    pub body: Value,
+    /// Its place in the chain; `null` until it is sealed, within seconds.
+    #[schema(required)]
+    pub position: Option<i64>,
+    /// Of the entry and all before it.
+    #[schema(required)]
+    pub hash: Option<String>,
+}
+
+impl AuditView {
+    fn of(entry: AuditEntry) -> AuditView {
+        AuditView {
+            id: entry.id,
+            tenant_id: entry.tenant_id,
+            at: entry.at,
+            actor: entry.actor,
+            via: entry.via,
+            action: entry.action,
+            subject_type: entry.subject_type,
+            subject_id: entry.subject_id,
+            body: entry.body,
+            position: entry.position,
+            hash: entry.hash,
+        }
+    }
+}
+
+/// List audit entries
+///
+/// Who decided what, over which way, what was shown and what ran.
+#[utoipa::path(get, path = "/v1/audit", tag = "operations", security(("bearer" = ["audit:read"])),
+    params(
+        ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
+        ("action" = Option<String>, Query, example = "approval.approved"),
+        ("subject_id" = Option<Uuid>, Query, description = "What it was done to, such as an approval"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
+    responses((status = 200, body = Items<AuditView>)))]
+pub async fn list_audit_entries(
+    Held(state): Held<State>,
+    caller: Caller,
+    mut query: Query,
+) -> Result<Json<Items<AuditView>>, ApiError> {
+    caller.may(Permission::AuditRead)?;
+    let tenant = query.text("tenant_id");
+    let page = Page::of(&mut query);
+    let filter = AuditFilter {
+        tenant: None,
+        action: query.text("action"),
+        subject_id: query.id("subject_id"),
+        before: page.before,
+        limit: page.fetch(),
+    };
+    query.done()?;
+    let scope = caller.narrowed(tenant.as_deref())?;
+    let entries = state.store.list_audit(&scope, &filter).await?;
+    Ok(Json(page.items(entries, |entry| entry.id).map(AuditView::of)))
+}

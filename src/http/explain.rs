@@ -1,0 +1,235 @@
+//! Why a run ran, was skipped or waits, in sentences; and why people were asked about its calls.
+//!
+//! It tells what is stored, and judges nothing anew: reasons are those that held when they were recorded.
+
+use std::collections::HashMap;
+
+use axum::Json;
+use axum::extract::State as Held;
+use chrono::SecondsFormat;
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::approval::{Approval, ApprovalStatus};
+use crate::http::State;
+use crate::http::auth::Caller;
+use crate::http::error::ApiError;
+use crate::http::path::Id;
+use crate::http::query::Query;
+use crate::http::runs::missing;
+use crate::run::cause::Cause;
+use crate::run::transcript::{Entry, Message};
+use crate::run::{Run, RunState};
+use crate::store::ApprovalFilter;
+use crate::token::Permission;
+
+/// Entries of a transcript that are looked through for calls, and approvals that are read.
+const LOOKED_THROUGH: i64 = 1_000;
+
+/// Why a run is where it is.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct Explanation {
+    pub run_id: Uuid,
+    pub state: RunState,
+    /// What made it, what became of it and why, one sentence each.
+    pub sentences: Vec<String>,
+    /// Its tool calls, in order.
+    pub calls: Vec<CallExplained>,
+}
+
+/// Why a call ran, waits or did not run.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct CallExplained {
+    pub turn: i64,
+    pub call_id: String,
+    pub tool: String,
+    /// The question about it; `null`: nobody was asked.
+    #[schema(required)]
+    pub approval_id: Option<Uuid>,
+    #[schema(required)]
+    pub status: Option<ApprovalStatus>,
+    /// What became of it.
+    pub sentence: String,
+    /// Why people were asked: each rule that had a part in it, in order.
+    pub reasons: Vec<String>,
+}
+
+/// Explain a run
+///
+/// Why it ran, was skipped or waits, and for each of its calls why people were asked about it.
+#[utoipa::path(get, path = "/v1/runs/{id}/explain", tag = "runs", security(("bearer" = ["runs:read"])),
+    params(("id" = Uuid, Path)), responses((status = 200, body = Explanation)))]
+pub async fn explain_run(
+    Held(state): Held<State>,
+    caller: Caller,
+    id: Id,
+    query: Query,
+) -> Result<Json<Explanation>, ApiError> {
+    caller.may(Permission::RunsRead)?;
+    query.done()?;
+    let run = state.store.get_run(&caller.scope, id.of("run")?).await.map_err(missing)?;
+    let asked = ApprovalFilter { run_id: Some(run.id), limit: LOOKED_THROUGH, ..ApprovalFilter::default() };
+    let mut approvals = state.store.list_approvals(&caller.scope, &asked).await?;
+    approvals.reverse();
+    let entries = state.store.transcript(&caller.scope, run.id, 0, LOOKED_THROUGH).await?;
+    let calls = calls(&entries, &approvals);
+    Ok(Json(Explanation { run_id: run.id, state: run.state, sentences: sentences(&run, &approvals), calls }))
+}
+
+fn sentences(run: &Run, approvals: &[Approval]) -> Vec<String> {
+    let mut said = vec![made(run)];
+    if let Some(missed) = &run.missed {
+        let (from, to) = (instant(missed.from), instant(missed.to));
+        let count = missed.count.map_or("too many to count".into(), |count| count.to_string());
+        said.push(format!("It stands for the instants from {from} to {to} that were missed ({count})."));
+    }
+    if let Some(run) = run.retry_of {
+        said.push(format!("It repeats the run {run}."));
+    }
+    said.push(became(run, approvals));
+    said.extend(run.reason.as_deref().map(why));
+    if let Some(other) = run.blocked_by {
+        said.push(format!("The run {other} was in the way."));
+    }
+    if let Some(fault) = &run.error {
+        said.push(format!("The fault: {} ({}).", fault.message.trim_end_matches('.'), fault.code));
+    }
+    said
+}
+
+/// What made the run.
+fn made(run: &Run) -> String {
+    let at = instant(run.scheduled_for);
+    match &run.cause {
+        Some(Cause::Event { event, events }) => {
+            let text = |name: &str| event.get(name).and_then(|value| value.as_str()).unwrap_or("?").to_owned();
+            let more = match events.len() {
+                0 | 1 => String::new(),
+                count => format!(", the last of {count}"),
+            };
+            format!("The event `{}` of `{}` made the task fire{more}.", text("type"), text("source"))
+        }
+        Some(Cause::Condition { expression, value, .. }) => {
+            format!("The condition `{expression}` made the task fire; the poll saw {value}.")
+        }
+        None if run.fire_key.starts_with("m:") => format!("Somebody asked for it at {at}."),
+        None if run.fire_key.starts_with("b:") => format!("A backfill asked for the instant {at}."),
+        None => format!("The {} of the task was due at {at}.", run.trigger_type),
+    }
+}
+
+/// Where the run stands.
+fn became(run: &Run, approvals: &[Approval]) -> String {
+    let open = approvals.iter().filter(|approval| approval.status == ApprovalStatus::Pending);
+    let ends =
+        |at: Option<chrono::DateTime<chrono::Utc>>| at.map_or(String::new(), |at| format!(" at {}", instant(at)));
+    match run.state {
+        RunState::Queued => "It waits for its instant, for a worker, or for a run before it.".into(),
+        RunState::Running => format!("It is being executed since{}.", ends(run.started_at).replacen(" at", "", 1)),
+        RunState::WaitingForInput => "It waits until a person supplies what is missing.".into(),
+        RunState::PendingApproval => match open.clone().map(|approval| approval.expires_at).min() {
+            Some(until) => {
+                format!("It waits for people to decide on {} of its calls, until {}.", open.count(), instant(until))
+            }
+            None => "All that people were asked is decided; it goes on soon.".into(),
+        },
+        RunState::WaitingForCompletion => "It waits until a foreign runtime reports.".into(),
+        RunState::Succeeded => format!("It succeeded{}.", ends(run.finished_at)),
+        RunState::Failed => format!("It failed{}, after {} attempts.", ends(run.finished_at), run.attempt),
+        RunState::Cancelled => format!("It was cancelled{}.", ends(run.finished_at)),
+        RunState::Expired => format!("It expired{}: nobody answered in time.", ends(run.finished_at)),
+        RunState::Skipped => "It was recorded and not executed.".into(),
+    }
+}
+
+/// A recorded reason in a sentence.
+fn why(reason: &str) -> String {
+    let sentence = match reason {
+        "overlap" => "another run of the task was being executed, and the task's overlap rule says to skip",
+        "missed_window" => "it was due longer ago than the task's catch-up window allows",
+        "catch_up_skip" => "it was missed, and the task says that what was missed is not caught up",
+        "catch_up_limit" => "more was missed than is caught up at once",
+        "max_runs" => "the task has had all the runs that it may have",
+        "excluded" => "the instant is excluded by the task's trigger",
+        "ended" => "the task's trigger had ended",
+        "paused" => "the task was paused",
+        "paused_by_agent" => "an agent paused the task",
+        "edited" => "the task was edited meanwhile",
+        "superseded" => "a later run took its place",
+        "cooldown" => "the condition had fired a short while before",
+        "filtered" => "a filter of its pipeline said no",
+        "stopped" => "its pipeline stopped there",
+        "told" => "its pipeline told the result itself",
+        "task_deleted" => "the task was deleted",
+        "completion_timeout" => "the foreign runtime did not report in time",
+        other => return format!("The reason: {other}."),
+    };
+    format!("The reason: {sentence} (`{reason}`).")
+}
+
+/// Every call of the transcript with the question about it, and questions whose call is not written down yet.
+fn calls(entries: &[Entry], approvals: &[Approval]) -> Vec<CallExplained> {
+    let mut asked: HashMap<(i64, &str), &Approval> = HashMap::new();
+    // in order: the latest question about a call is the one that counts
+    for approval in approvals {
+        asked.insert((approval.turn, approval.call_id.as_str()), approval);
+    }
+    let mut answered = HashMap::new();
+    for entry in entries {
+        if let Message::Tool { call_id, is_error, .. } = &entry.message {
+            answered.insert((entry.turn, call_id.as_str()), *is_error);
+        }
+    }
+    let mut found = Vec::new();
+    for entry in entries {
+        let Message::Assistant { tool_calls, .. } = &entry.message else { continue };
+        for call in tool_calls {
+            let place = (entry.turn, call.id.as_str());
+            let approval = asked.remove(&place);
+            found.push(explained(entry.turn, &call.id, &call.name, approval, answered.get(&place).copied()));
+        }
+    }
+    let mut rest: Vec<&Approval> = asked.into_values().collect();
+    rest.sort_by_key(|approval| approval.id);
+    found
+        .extend(rest.into_iter().map(|approval| {
+            explained(approval.turn, &approval.call_id, &approval.proposal.tool, Some(approval), None)
+        }));
+    found
+}
+
+fn explained(turn: i64, call: &str, tool: &str, approval: Option<&Approval>, failed: Option<bool>) -> CallExplained {
+    let ended = match failed {
+        Some(true) => "It was answered with an error.",
+        Some(false) => "It was executed.",
+        None => "It has no result yet.",
+    };
+    let sentence = match approval {
+        None => format!("Nobody was asked. {ended}"),
+        Some(approval) => format!("{} {ended}", decided(approval)),
+    };
+    CallExplained {
+        turn,
+        call_id: call.to_owned(),
+        tool: tool.to_owned(),
+        approval_id: approval.map(|approval| approval.id),
+        status: approval.map(|approval| approval.status),
+        sentence,
+        reasons: approval.map(|approval| approval.proposal.reasons.clone()).unwrap_or_default(),
+    }
+}
+
+fn decided(approval: &Approval) -> String {
+    let who = approval.decided_by.as_deref().unwrap_or("the service");
+    match approval.status {
+        ApprovalStatus::Pending => format!("A person has to agree, until {}.", instant(approval.expires_at)),
+        ApprovalStatus::Approved => format!("{who} approved it."),
+        ApprovalStatus::Edited => format!("{who} approved it with other arguments."),
+        ApprovalStatus::Cancelled => format!("{who} cancelled it."),
+        ApprovalStatus::Expired => "Nobody approved it in time.".into(),
+    }
+}
+
+fn instant(at: chrono::DateTime<chrono::Utc>) -> String {
+    at.to_rfc3339_opts(SecondsFormat::Secs, true)
+}

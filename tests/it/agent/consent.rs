@@ -1,0 +1,314 @@
+//! What needs a person's consent: asked once, waited for, executed as agreed to or not at all.
+
+use std::sync::{Arc, Mutex};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use reveille::agent::{Agent, Asking, Handled, Suspension};
+use reveille::approval::matrix::Category;
+use reveille::approval::policy::Policy;
+use reveille::approval::{Approval, ApprovalStatus, CallOutcome};
+use reveille::run::stream::StreamEvent;
+use reveille::run::transcript::Message;
+use reveille::tool::{Definition, Registry, Tool, ToolContext, ToolError, ToolOutput};
+use serde_json::{Value, json};
+
+use super::stage::{Prop, Stage, call, calls, passing, says};
+
+type Deeds = Arc<Mutex<Vec<(String, Value)>>>;
+
+/// A tool that writes down what it is asked to do.
+fn deed(name: &'static str, deeds: &Deeds) -> Prop {
+    let deeds = deeds.clone();
+    Prop::new(name, move |_, arguments| {
+        deeds.lock().unwrap().push((name.to_owned(), arguments));
+        async move { Ok(ToolOutput { text: format!("{name} is done") }) }
+    })
+    .with(|tool| {
+        tool.category = Category::SideEffect;
+        tool.idempotent = false;
+        tool.summary = Some(format!("{name} to {{to}}"));
+    })
+}
+
+fn looks() -> Prop {
+    Prop::echo("look")
+}
+
+/// A turn of a look, a mail and a payment, then the answer.
+fn stage(deeds: &Deeds) -> Stage {
+    let turn = vec![
+        call("l", "look", json!({ "at": "it" })),
+        call("m", "mail", json!({ "to": "ann" })),
+        call("p", "pay", json!({ "to": "bob", "amount": 5 })),
+    ];
+    Stage::new(vec![calls(turn), says("all is done")], vec![looks(), deed("mail", deeds), deed("pay", deeds)])
+}
+
+/// Hands the message on as a run does that may ask.
+async fn handle(stage: &Stage) -> Handled {
+    let mut incoming = stage.incoming("go");
+    incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: None });
+    passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap()
+}
+
+/// What is asked; the questions are stored, as the store would.
+async fn suspended(stage: &Stage) -> Suspension {
+    let Handled::Suspended(suspension) = handle(stage).await else { panic!("it went on") };
+    let mut approvals = stage.store.approvals.lock().unwrap();
+    for (ask, replaces) in &suspension.asks {
+        approvals.retain(|known| Some(known.id) != *replaces);
+        approvals.push(ask.clone());
+    }
+    suspension
+}
+
+async fn answered(stage: &Stage) -> String {
+    match handle(stage).await {
+        Handled::Answered(result) => result.response,
+        other => panic!("no answer: {other:?}"),
+    }
+}
+
+/// Answers the question about a call.
+fn decide(stage: &Stage, call_id: &str, change: impl FnOnce(&mut Approval)) {
+    let mut approvals = stage.store.approvals.lock().unwrap();
+    change(approvals.iter_mut().find(|approval| approval.call_id == call_id).unwrap());
+}
+
+fn approve(approval: &mut Approval) {
+    approval.status = ApprovalStatus::Approved;
+    approval.decided_digest = Some(approval.digest.clone());
+}
+
+fn edit(arguments: Value) -> impl FnOnce(&mut Approval) {
+    move |approval| {
+        approval.status = ApprovalStatus::Edited;
+        approval.decided_digest = Some(approval.proposal.digest(&approval.identity(), &arguments));
+        approval.modifications = Some(arguments);
+    }
+}
+
+fn deeds_of(deeds: &Deeds) -> Vec<(String, Value)> {
+    deeds.lock().unwrap().clone()
+}
+
+#[tokio::test]
+async fn what_needs_no_consent_runs_and_the_rest_of_the_turn_is_asked_as_one_batch() {
+    let deeds = Deeds::default();
+    let stage = stage(&deeds);
+    let suspension = suspended(&stage).await;
+    let asked: Vec<(&str, &str, &str)> = suspension
+        .asks
+        .iter()
+        .map(|(ask, _)| (ask.call_id.as_str(), ask.proposal.summary.as_str(), ask.proposal.reasons[0].as_str()))
+        .collect();
+    let why = "the matrix says confirm for side_effect of low consequence";
+    assert_eq!(asked, [("m", "mail to ann", why), ("p", "pay to bob", why)]);
+    assert_eq!(suspension.asks[0].0.batch_id, suspension.asks[1].0.batch_id);
+    assert_eq!(suspension.asks[0].0.expires_at - suspension.asks[0].0.created_at, chrono::TimeDelta::minutes(30));
+    assert_eq!((suspension.open, suspension.usage.turns), (vec![], 1));
+    assert_eq!(stage.results(), [("l".into(), r#"{"at":"it"}"#.into(), false)]);
+    assert_eq!(deeds_of(&deeds), []);
+    let told = stage.told.lock().unwrap().clone();
+    let asks = told.iter().filter(|event| matches!(event, StreamEvent::ApprovalRequired { .. })).count();
+    assert_eq!(asks, 2);
+}
+
+#[tokio::test]
+async fn a_run_that_comes_back_without_an_answer_finds_its_questions_again() {
+    let stage = stage(&Deeds::default());
+    let first = suspended(&stage).await;
+    let second = suspended(&stage).await;
+    assert_eq!(second.asks, []);
+    assert_eq!(second.open, first.asks.iter().map(|(ask, _)| ask.id).collect::<Vec<_>>());
+    assert_eq!(stage.model.asked(), 1);
+}
+
+#[tokio::test]
+async fn an_approved_call_runs_while_its_sibling_is_still_open_and_once_only() {
+    let deeds = Deeds::default();
+    let stage = stage(&deeds);
+    suspended(&stage).await;
+    decide(&stage, "p", approve);
+    let left = suspended(&stage).await;
+    assert_eq!(left.open.len(), 1);
+    assert_eq!(deeds_of(&deeds), [("pay".to_owned(), json!({ "to": "bob", "amount": 5 }))]);
+    decide(&stage, "m", approve);
+    assert_eq!(answered(&stage).await, "all is done");
+    let names: Vec<String> = deeds_of(&deeds).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["pay", "mail"]);
+    let outcome = stage.store.approvals.lock().unwrap()[1].outcome.clone();
+    assert_eq!(outcome, Some(CallOutcome { is_error: false, text: "pay is done".into() }));
+}
+
+#[tokio::test]
+async fn the_model_is_told_what_people_made_of_its_calls() {
+    let deeds = Deeds::default();
+    let stage = stage(&deeds);
+    suspended(&stage).await;
+    decide(&stage, "m", edit(json!({ "to": "carl" })));
+    decide(&stage, "p", |approval| {
+        approval.status = ApprovalStatus::Cancelled;
+        approval.comment = Some(" too much ".into());
+    });
+    answered(&stage).await;
+    assert_eq!(deeds_of(&deeds), [("mail".to_owned(), json!({ "to": "carl" }))]);
+    let told = stage.results();
+    let of = |id: &str| told.iter().find(|(call, ..)| call == id).map(|(_, text, error)| (text.as_str(), *error));
+    let edited = "The user changed the arguments before approving: {\"to\":\"carl\"}\n\nmail is done";
+    assert_eq!(of("m"), Some((edited, false)));
+    assert_eq!(of("p"), Some(("User cancelled this action.\nTheir comment: too much", true)));
+}
+
+#[tokio::test]
+async fn no_answer_is_a_no() {
+    let deeds = Deeds::default();
+    let stage = stage(&deeds);
+    suspended(&stage).await;
+    for id in ["m", "p"] {
+        decide(&stage, id, |approval| approval.status = ApprovalStatus::Expired);
+    }
+    answered(&stage).await;
+    assert_eq!(deeds_of(&deeds), []);
+    let refused = "Nobody approved this action in time; it was not executed.";
+    assert_eq!(stage.results()[1], ("m".into(), refused.into(), true));
+}
+
+#[tokio::test]
+async fn a_call_that_began_before_a_crash_is_not_repeated_but_called_unknown() {
+    let deeds = Deeds::default();
+    let stage = stage(&deeds);
+    suspended(&stage).await;
+    decide(&stage, "m", |approval| {
+        approve(approval);
+        approval.began_at = Some(approval.created_at);
+    });
+    decide(&stage, "p", |approval| approval.status = ApprovalStatus::Cancelled);
+    answered(&stage).await;
+    assert_eq!(deeds_of(&deeds), []);
+    assert!(stage.results()[1].1.contains("code: outcome_unknown"), "{:?}", stage.results());
+}
+
+/// The stage with other tools, as after an upgrade.
+fn with_tools(stage: Stage, tools: Vec<Prop>) -> Stage {
+    let tools: Vec<Arc<dyn Tool>> = tools.into_iter().map(|tool| Arc::new(tool) as Arc<dyn Tool>).collect();
+    Stage { agent: Agent { tools: Arc::new(Registry::new(tools).unwrap()), ..stage.agent }, ..stage }
+}
+
+#[tokio::test]
+async fn a_tool_that_has_changed_meanwhile_is_asked_about_again_and_not_run() {
+    let deeds = Deeds::default();
+    let stage = stage(&deeds);
+    let first = suspended(&stage).await;
+    decide(&stage, "m", approve);
+    decide(&stage, "p", |approval| approval.status = ApprovalStatus::Cancelled);
+    let changed = deed("mail", &deeds).with(|tool| tool.description = "Mails everybody".into());
+    let stage = with_tools(stage, vec![looks(), changed, deed("pay", &deeds)]);
+    let second = suspended(&stage).await;
+    assert_eq!(deeds_of(&deeds), []);
+    let (ask, replaces) = &second.asks[0];
+    assert_eq!(*replaces, Some(first.asks[0].0.id));
+    assert_ne!(ask.digest, first.asks[0].0.digest);
+    assert_ne!(ask.batch_id, first.asks[0].0.batch_id);
+    let why = ["the tool has changed since it was approved, so it is asked about again"];
+    assert_eq!(ask.proposal.reasons, why);
+    decide(&stage, "m", approve);
+    answered(&stage).await;
+    assert_eq!(deeds_of(&deeds).len(), 1);
+}
+
+#[tokio::test]
+async fn arguments_that_no_longer_fit_a_changed_schema_are_told_and_not_run() {
+    let deeds = Deeds::default();
+    let stage = stage(&deeds);
+    suspended(&stage).await;
+    decide(&stage, "m", approve);
+    decide(&stage, "p", |approval| approval.status = ApprovalStatus::Cancelled);
+    let strict = deed("mail", &deeds).with(|tool| tool.parameters = json!({ "type": "object", "required": ["room"] }));
+    let stage = with_tools(stage, vec![looks(), strict, deed("pay", &deeds)]);
+    answered(&stage).await;
+    assert_eq!(deeds_of(&deeds), []);
+    assert!(stage.results()[1].1.contains("code: invalid_parameters"), "{:?}", stage.results());
+}
+
+#[tokio::test]
+async fn what_a_standing_grant_covers_is_not_asked() {
+    let deeds = Deeds::default();
+    let stage = stage(&deeds);
+    stage.store.granted.lock().unwrap().push("mail".into());
+    let suspension = suspended(&stage).await;
+    assert_eq!(suspension.asks.len(), 1);
+    assert_eq!(deeds_of(&deeds), [("mail".to_owned(), json!({ "to": "ann" }))]);
+}
+
+#[tokio::test]
+async fn the_operator_s_rules_decide_for_runs_that_can_ask_nobody_as_well() {
+    let deeds = Deeds::default();
+    let rules = json!({ "tools": { "pay": { "gate": "auto", "when": "args.amount < 10" } } });
+    let policy = Policy::new(&serde_json::from_value(rules).unwrap()).unwrap();
+    let stage = stage(&deeds);
+    let stage = Stage { agent: Agent { policy, ..stage.agent }, ..stage };
+    stage.answer("go").await;
+    assert_eq!(deeds_of(&deeds), [("pay".to_owned(), json!({ "to": "bob", "amount": 5 }))]);
+    let refused = stage.results().into_iter().find(|(id, ..)| id == "m").unwrap();
+    assert!(refused.1.contains("nobody can be asked here") && refused.2, "{refused:?}");
+}
+
+/// A payment that looks at the balance first.
+struct Careful {
+    pay: Prop,
+    balance: Arc<Mutex<i64>>,
+}
+
+impl Tool for Careful {
+    fn definition(&self) -> &Definition {
+        self.pay.definition()
+    }
+
+    fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        self.pay.call(context, arguments)
+    }
+
+    fn precheck<'a>(&'a self, _: &'a ToolContext, _: &'a Value) -> Option<BoxFuture<'a, Result<Value, ToolError>>> {
+        let balance = *self.balance.lock().unwrap();
+        Some(async move { Ok(json!({ "balance": balance })) }.boxed())
+    }
+}
+
+#[tokio::test]
+async fn what_a_tool_s_own_look_finds_is_shown_and_a_difference_is_asked_about_again() {
+    let (deeds, balance) = (Deeds::default(), Arc::new(Mutex::new(100)));
+    let stage = Stage::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![]);
+    let careful: Arc<dyn Tool> = Arc::new(Careful { pay: deed("pay", &deeds), balance: balance.clone() });
+    let stage =
+        Stage { agent: Agent { tools: Arc::new(Registry::new(vec![careful]).unwrap()), ..stage.agent }, ..stage };
+    assert_eq!(suspended(&stage).await.asks[0].0.proposal.precheck, Some(json!({ "balance": 100 })));
+    decide(&stage, "p", approve);
+    *balance.lock().unwrap() = 3;
+    let again = suspended(&stage).await;
+    assert_eq!(again.asks[0].0.proposal.precheck, Some(json!({ "balance": 3 })));
+    assert_eq!(deeds_of(&deeds), []);
+    decide(&stage, "p", approve);
+    assert_eq!(answered(&stage).await, "paid");
+    assert_eq!(deeds_of(&deeds).len(), 1);
+}
+
+#[tokio::test]
+async fn a_call_that_may_still_be_stopped_waits() {
+    let deeds = Deeds::default();
+    let stage = stage(&deeds);
+    suspended(&stage).await;
+    decide(&stage, "p", |approval| approval.status = ApprovalStatus::Cancelled);
+    decide(&stage, "m", |approval| {
+        approve(approval);
+        approval.hold_until = Some(approval.created_at + chrono::TimeDelta::hours(2));
+    });
+    assert_eq!(suspended(&stage).await.open.len(), 1);
+    assert_eq!(deeds_of(&deeds), []);
+    stage.clock.advance(chrono::TimeDelta::hours(3));
+    answered(&stage).await;
+    assert_eq!(deeds_of(&deeds).len(), 1);
+    let messages = stage.store.messages();
+    assert!(matches!(messages.last(), Some(Message::Assistant { tool_calls, .. }) if tool_calls.is_empty()));
+}
