@@ -1,3 +1,5 @@
-//! People are asked: from the question to what came of it.
+//! Approvals through the whole service: people are asked, reminded and told, and what they decide is what happens.
 
+mod expiry;
 mod flow;
+mod links;
