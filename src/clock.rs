@@ -93,6 +93,15 @@ impl Clock {
         }
     }
 
+    /// The instant by which something is settled for good, where the database's own time was asked for it. A manual
+    /// clock knows no time but its own.
+    pub fn settled_at(&self, database_now: DateTime<Utc>) -> DateTime<Utc> {
+        match &*self.0 {
+            Kind::Manual(time) => *time.borrow(),
+            Kind::System(_) => cut(database_now),
+        }
+    }
+
     /// Whether ownership may be judged by this clock: measured lately, and well enough.
     pub fn trusted(&self) -> bool {
         match &*self.0 {
@@ -196,6 +205,13 @@ mod tests {
         assert!(clock.trusted() && clock.now() < good.database_now + TimeDelta::hours(1));
         clock.measured(slow);
         assert!(clock.now() >= slow.database_now, "a certain one does");
+    }
+
+    #[test]
+    fn what_the_database_says_in_the_transaction_settles_it_whatever_was_measured_before() {
+        let said = machine_now() + TimeDelta::days(3);
+        assert_eq!(Clock::system().settled_at(said), said);
+        assert_eq!(Clock::manual(DateTime::UNIX_EPOCH).settled_at(said), DateTime::UNIX_EPOCH);
     }
 
     #[test]

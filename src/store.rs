@@ -3,7 +3,8 @@
 //! One method is one transaction, and no network is awaited inside one. Each change of state is guarded in the
 //! `where`, and the count of rows is looked at; uniqueness is in the schema. What a method has returned survives a
 //! crash; what it has not may have happened, and may be asked again.
-//! Locks are taken in one order everywhere: due, queue, slots, parked, runs.
+//! Locks are taken in one order everywhere: due, queue, slots, parked, runs, approvals. Rows of `parked` that wait for
+//! people come before slots.
 
 #[macro_use]
 mod db;
@@ -27,6 +28,7 @@ mod idempotency;
 mod lease;
 mod matching;
 mod outbox;
+mod parking;
 mod recipients;
 mod recording;
 mod requests;

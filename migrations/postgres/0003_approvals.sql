@@ -33,9 +33,12 @@ create table approvals (
 );
 -- one question at a time about a call; one that was replaced stays as a record
 create unique index approvals_of_call on approvals (run_id, turn, call_id) where replaced_by is null;
+create index approvals_of_run on approvals (run_id, turn, id);
 create index approvals_of_batch on approvals (batch_id);
 create index approvals_of_tenant on approvals (tenant_id, id);
 create index approvals_pending on approvals (tenant_id, id) where status = 'pending';
+create index approvals_open on approvals (id) where status = 'pending';
+create index approvals_open_of_run on approvals (run_id) where status = 'pending';
 create index approvals_of_task on approvals (task_id, id);
 
 create table approval_votes (

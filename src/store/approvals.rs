@@ -1,15 +1,27 @@
 //! Questions to people, and their answers. An answer, an expiry and a parking of the run each hold the run's row, so
 //! that of two who settle something one sees what the other did; what has returned is recorded, with what follows.
 
+pub(super) mod asking;
+mod attend;
+mod decide;
+mod links;
+mod row;
+
 use chrono::{DateTime, Utc};
+use sqlx::QueryBuilder;
 use uuid::Uuid;
 
-use crate::approval::{Answer, Approval, ApprovalStatus, Begun, CallOutcome};
+use crate::approval::{Approval, ApprovalStatus, Begun, CallOutcome};
 use crate::id::Scope;
 use crate::notification::NewDelivery;
 use crate::run::Run;
-use crate::store::{Lease, Store, StoreError};
+use crate::store::approvals::row::{ApprovalRow, SELECT};
+use crate::store::connect::settled_at;
+use crate::store::text::{document, text};
+use crate::store::{Lease, Split, Store, StoreError};
 use crate::task::Task;
+
+pub(super) use asking::{ask, close_questions, wake};
 
 /// Which approvals to list. Newest first, after the approval `before`.
 #[derive(Debug, Clone, Default)]
@@ -93,61 +105,108 @@ pub struct ApprovalLink {
 }
 
 impl Store {
-    pub async fn get_approval(&self, _scope: &Scope, _id: Uuid) -> Result<Approval, StoreError> {
-        Err(StoreError::NotFound)
+    /// One question.
+    pub async fn get_approval(&self, scope: &Scope, id: Uuid) -> Result<Approval, StoreError> {
+        let row: Option<ApprovalRow> = on_read!(self.db, scope, |conn| {
+            sqlx::query_as(self.db.text(ONE)).bind(id).bind(scope.tenant()).fetch_optional(conn).await?
+        });
+        row.ok_or(StoreError::NotFound)?.approval()
     }
 
     /// Approvals that match, newest first.
-    pub async fn list_approvals(&self, _scope: &Scope, _filter: &ApprovalFilter) -> Result<Vec<Approval>, StoreError> {
-        Ok(Vec::new())
+    pub async fn list_approvals(&self, scope: &Scope, filter: &ApprovalFilter) -> Result<Vec<Approval>, StoreError> {
+        let rows: Vec<ApprovalRow> = on_read!(self.db, scope, |conn| {
+            let mut query = QueryBuilder::new(self.db.text(SELECT));
+            query.push(" where true");
+            for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
+                query.push(" and a.tenant_id = ").push_bind(text(tenant).into_owned());
+            }
+            if let Some(status) = filter.status {
+                // said in the text, or the index of the pending ones can't be used
+                query.push(" and a.status = '").push(status.as_str()).push("'");
+            }
+            for (column, id) in [("task_id", filter.task_id), ("run_id", filter.run_id), ("batch_id", filter.batch_id)]
+            {
+                if let Some(id) = id {
+                    query.push(" and a.").push(column).push(" = ").push_bind(id);
+                }
+            }
+            if let Some(before) = filter.before {
+                query.push(" and a.id < ").push_bind(before);
+            }
+            query.push(" order by a.id desc limit ").push_bind(filter.limit);
+            query.build_query_as().fetch_all(conn).await?
+        });
+        rows.into_iter().map(ApprovalRow::approval).collect()
     }
 
-    /// The questions about calls of one turn, those that were replaced aside.
-    pub async fn approvals_of_turn(&self, _run_id: Uuid, _turn: i64) -> Result<Vec<Approval>, StoreError> {
-        Ok(Vec::new())
+    /// The questions about calls of one turn in their order, those that were replaced aside.
+    pub async fn approvals_of_turn(&self, run_id: Uuid, turn: i64) -> Result<Vec<Approval>, StoreError> {
+        let rows: Vec<ApprovalRow> = on_read!(self.db, |conn| {
+            sqlx::query_as(self.db.text(OF_TURN)).bind(run_id).bind(turn).fetch_all(conn).await?
+        });
+        rows.into_iter().map(ApprovalRow::approval).collect()
     }
 
-    /// Settles a question, at most once, by the database's own time; wakes the run where that lets it go on.
-    pub async fn decide_approval(&self, _scope: &Scope, _id: Uuid, _answer: &Answer) -> Result<Decided, StoreError> {
-        Err(StoreError::NotFound)
-    }
-
-    /// Marks that an approved call is about to be executed, under the run's lease.
-    pub async fn begin_approved(&self, _lease: Lease, _id: Uuid, _digest: &str) -> Result<Begun, StoreError> {
-        Ok(Begun::Refused)
+    /// Marks that an approved call is about to be executed, under the run's lease. A run whose end was asked for begins
+    /// nothing.
+    pub async fn begin_approved(&self, lease: Lease, id: Uuid, digest: &str) -> Result<Begun, StoreError> {
+        Ok(on_write!(self.db, |conn| {
+            let cancel_reason: Option<Option<String>> = sqlx::query_scalar(self.db.text(LOCK_LEASE))
+                .bind(lease.run_id)
+                .bind(lease.token)
+                .fetch_optional(&mut *conn)
+                .await?;
+            let ends = cancel_reason.ok_or(StoreError::LeaseLost)?.is_some();
+            let now = settled_at!(self, conn);
+            let began: Option<Option<DateTime<Utc>>> =
+                sqlx::query_scalar("select began_at from approvals where id = $1 and run_id = $2")
+                    .bind(id)
+                    .bind(lease.run_id)
+                    .fetch_optional(&mut *conn)
+                    .await?;
+            match began {
+                Some(Some(_)) => Begun::Before,
+                Some(None) if !ends => {
+                    let begun = sqlx::query(
+                        "update approvals set began_at = $2
+                          where id = $1 and began_at is null and status in ('approved', 'edited')
+                            and replaced_by is null and decided_digest = $3
+                            and (hold_until is null or hold_until <= $2)",
+                    )
+                    .bind(id)
+                    .bind(now)
+                    .bind(digest)
+                    .execute(&mut *conn)
+                    .await?;
+                    if begun.rows_affected() == 1 { Begun::Now } else { Begun::Refused }
+                }
+                _ => Begun::Refused,
+            }
+        }))
     }
 
     /// Notes what came of an approved call, for the page.
-    pub async fn note_outcome(&self, _id: Uuid, _outcome: &CallOutcome) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    /// Runs that wait for people and want to be looked at, the longest due first.
-    pub async fn waiting_for_people(&self, _now: DateTime<Utc>, _limit: i64) -> Result<Vec<Waiting>, StoreError> {
-        Ok(Vec::new())
-    }
-
-    /// When the next one wants to be looked at.
-    pub async fn next_waiting(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
-        Ok(None)
-    }
-
-    /// Settles what is overdue by the database's own time, and does what follows.
-    pub async fn attend(&self, _run_id: Uuid, _attend: &Attend) -> Result<Attended, StoreError> {
-        Ok(Attended::Gone)
-    }
-
-    /// Keeps the hash of a link's token; once more is the same.
-    pub async fn remember_link(&self, _token_hash: &[u8; 32], _link: &ApprovalLink) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    /// The batch that a link leads to.
-    pub async fn approvals_by_link(
-        &self,
-        _token_hash: &[u8; 32],
-        _now: DateTime<Utc>,
-    ) -> Result<(ApprovalLink, Vec<Approval>), StoreError> {
-        Err(StoreError::NotFound)
+    pub async fn note_outcome(&self, id: Uuid, outcome: &CallOutcome) -> Result<(), StoreError> {
+        let noted = on_write!(self.db, |conn| {
+            sqlx::query("update approvals set outcome = $2 where id = $1")
+                .bind(id)
+                .bind(document(outcome)?)
+                .execute(conn)
+                .await?
+                .rows_affected()
+        });
+        if noted == 1 { Ok(()) } else { Err(StoreError::NotFound) }
     }
 }
+
+const ONE: Split = row::select_approval!("where a.id = $1 and ($2 is null or a.tenant_id = $2)");
+const OF_TURN: Split =
+    row::select_approval!("where a.run_id = $1 and a.turn = $2 and a.replaced_by is null order by a.id");
+
+/// The right to write for a run, held until this transaction ends.
+const LOCK_LEASE: Split = Split {
+    postgres: "select cancel_reason from queue
+                where run_id = $1 and lease_token = $2 and state = 'started' for update",
+    sqlite: "select cancel_reason from queue where run_id = $1 and lease_token = $2 and state = 'started'",
+};

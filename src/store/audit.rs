@@ -1,11 +1,20 @@
 //! The record of who did what, chained by hashes so that what is changed later is found.
+//!
+//! An entry is written in the transaction of what it tells of, without a place in the chain: writers do not wait for
+//! each other. The sealer gives places, alone, under the lock of the chain's end. Entries are never changed or removed.
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
+use sqlx::QueryBuilder;
+use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::Scope;
-use crate::store::{Store, StoreError};
+use crate::store::text::text;
+use crate::store::{Split, Store, StoreError};
+
+/// Who does what the service does by itself.
+pub(super) const SERVICE: &str = "service";
 
 /// One act.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,28 +45,170 @@ pub struct AuditFilter {
     pub limit: i64,
 }
 
+/// An act that is to be recorded.
+pub(super) struct Act<'a> {
+    pub tenant: &'a str,
+    pub actor: &'a str,
+    pub via: &'a str,
+    pub action: &'a str,
+    pub subject_type: &'a str,
+    pub subject_id: Uuid,
+    pub body: Value,
+}
+
+/// Records an act, in the transaction of what it tells of.
+macro_rules! write_audit {
+    ($conn:ident, $act:expr, $now:expr) => {{
+        let act: $crate::store::audit::Act = $act;
+        let now: chrono::DateTime<chrono::Utc> = $now;
+        sqlx::query($crate::store::audit::INSERT)
+            .bind($crate::id::new_id(now))
+            .bind($crate::store::text::text(act.tenant))
+            .bind(now)
+            .bind($crate::store::text::text(act.actor))
+            .bind(act.via)
+            .bind(act.action)
+            .bind(act.subject_type)
+            .bind(act.subject_id)
+            .bind($crate::store::text::document(&act.body)?)
+            .execute(&mut *$conn)
+            .await?;
+    }};
+}
+pub(super) use write_audit;
+
+pub(super) const INSERT: &str = "
+    insert into audit (id, tenant_id, at, actor, via, action, subject_type, subject_id, body)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+
+const LOCK_END: Split = Split {
+    postgres: "select position, hash from audit_chain where id = 1 for update",
+    sqlite: "select position, hash from audit_chain where id = 1",
+};
+
+macro_rules! select_entry {
+    ($rest:literal) => {
+        concat!(
+            "select id, tenant_id, at, actor, via, action, subject_type, subject_id, body, position, hash from audit ",
+            $rest
+        )
+    };
+}
+
+#[derive(sqlx::FromRow)]
+struct EntryRow {
+    id: Uuid,
+    tenant_id: String,
+    at: DateTime<Utc>,
+    actor: String,
+    via: String,
+    action: String,
+    subject_type: String,
+    subject_id: Uuid,
+    body: Json<Value>,
+    position: Option<i64>,
+    hash: Option<String>,
+}
+
+impl From<EntryRow> for AuditEntry {
+    fn from(row: EntryRow) -> AuditEntry {
+        AuditEntry {
+            id: row.id,
+            tenant_id: row.tenant_id,
+            at: row.at,
+            actor: row.actor,
+            via: row.via,
+            action: row.action,
+            subject_type: row.subject_type,
+            subject_id: row.subject_id,
+            body: row.body.0,
+            position: row.position,
+            hash: row.hash,
+        }
+    }
+}
+
 impl Store {
-    pub async fn list_audit(&self, _scope: &Scope, _filter: &AuditFilter) -> Result<Vec<AuditEntry>, StoreError> {
-        Ok(Vec::new())
+    /// Entries that match, newest first.
+    pub async fn list_audit(&self, scope: &Scope, filter: &AuditFilter) -> Result<Vec<AuditEntry>, StoreError> {
+        let rows: Vec<EntryRow> = on_read!(self.db, scope, |conn| {
+            let mut query = QueryBuilder::new(select_entry!("where true"));
+            for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
+                query.push(" and tenant_id = ").push_bind(text(tenant).into_owned());
+            }
+            if let Some(action) = &filter.action {
+                query.push(" and action = ").push_bind(text(action).into_owned());
+            }
+            if let Some(subject) = filter.subject_id {
+                query.push(" and subject_id = ").push_bind(subject);
+            }
+            if let Some(before) = filter.before {
+                query.push(" and id < ").push_bind(before);
+            }
+            query.push(" order by id desc limit ").push_bind(filter.limit);
+            query.build_query_as().fetch_all(conn).await?
+        });
+        Ok(rows.into_iter().map(AuditEntry::from).collect())
     }
 
     /// Gives entries that have none a place in the chain, in the order of their ids; `hash` makes each one's from the
-    /// hash before it. Answers how many.
+    /// hash before it (empty for the first) and the entry, whose `position` is set by then. Answers how many.
     pub async fn seal_audit(
         &self,
-        _hash: &(dyn Fn(&str, &AuditEntry) -> String + Send + Sync),
-        _limit: i64,
+        hash: &(dyn Fn(&str, &AuditEntry) -> String + Send + Sync),
+        limit: i64,
     ) -> Result<usize, StoreError> {
-        Ok(0)
+        Ok(on_write!(self.db, |conn| {
+            let (mut position, mut last): (i64, String) =
+                sqlx::query_as(self.db.text(LOCK_END)).fetch_one(&mut *conn).await?;
+            let rows: Vec<EntryRow> = sqlx::query_as(select_entry!("where position is null order by id limit $1"))
+                .bind(limit)
+                .fetch_all(&mut *conn)
+                .await?;
+            let sealed = rows.len();
+            for row in rows {
+                position += 1;
+                let entry = AuditEntry { position: Some(position), ..row.into() };
+                last = hash(&last, &entry);
+                sqlx::query("update audit set position = $2, hash = $3 where id = $1 and position is null")
+                    .bind(entry.id)
+                    .bind(position)
+                    .bind(&last)
+                    .execute(&mut *conn)
+                    .await?;
+            }
+            if sealed > 0 {
+                sqlx::query("update audit_chain set position = $1, hash = $2 where id = 1")
+                    .bind(position)
+                    .bind(&last)
+                    .execute(&mut *conn)
+                    .await?;
+            }
+            sealed
+        }))
     }
 
     /// Entries of the chain behind a position, in its order.
-    pub async fn audit_chain(&self, _after: i64, _limit: i64) -> Result<Vec<AuditEntry>, StoreError> {
-        Ok(Vec::new())
+    pub async fn audit_chain(&self, after: i64, limit: i64) -> Result<Vec<AuditEntry>, StoreError> {
+        let rows: Vec<EntryRow> = on_read!(self.db, |conn| {
+            sqlx::query_as(select_entry!("where position > $1 order by position limit $2"))
+                .bind(after)
+                .bind(limit)
+                .fetch_all(conn)
+                .await?
+        });
+        Ok(rows.into_iter().map(AuditEntry::from).collect())
     }
 
     /// The end of the chain, position and hash, and how many entries are not sealed yet.
     pub async fn audit_end(&self) -> Result<(i64, String, i64), StoreError> {
-        Ok((0, String::new(), 0))
+        Ok(on_read!(self.db, |conn| {
+            sqlx::query_as(
+                "select c.position, c.hash, (select count(*) from audit where position is null)
+                   from audit_chain c where c.id = 1",
+            )
+            .fetch_one(conn)
+            .await?
+        }))
     }
 }

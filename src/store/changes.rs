@@ -25,7 +25,8 @@ macro_rules! recorded_ahead {
     () => {
         "select q.run_id, r.scheduled_for
            from queue q join runs r on r.id = q.run_id
-          where q.task_id = $1 and q.state <> 'started' and q.run_at > $2 and r.attempt = 0 and r.fire_key like 's:%'
+          where q.task_id = $1 and q.state <> 'started' and q.run_at > $2 and r.attempt = 0
+            and r.started_at is null and r.fire_key like 's:%'
           order by q.run_id"
     };
 }

@@ -18,7 +18,7 @@ use crate::clock::{self, Clock, Measurement};
 use crate::secret::SecretUrl;
 use crate::store::db::Db;
 use crate::store::wake::Hints;
-use crate::store::{Store, StoreError};
+use crate::store::{Split, Store, StoreError};
 
 /// Of the connections to Postgres, how many the engine's batches have for themselves. More gain nothing: each of them
 /// writes batches one after the other.
@@ -31,6 +31,23 @@ const OLDEST_POSTGRES: i32 = 130_000;
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// How long is waited between two looks at a database that is down.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// In a transaction, after its locks: the database's own time, by which answers and their time limits are judged.
+/// SQLite's clock is the machine's, which is ours.
+macro_rules! settled_at {
+    ($store:ident, $conn:ident) => {{
+        let database_now: chrono::DateTime<chrono::Utc> =
+            sqlx::query_scalar($store.db.text($crate::store::connect::DATABASE_NOW))
+                .bind($store.clock.now())
+                .fetch_one(&mut *$conn)
+                .await?;
+        $store.clock.settled_at(database_now)
+    }};
+}
+pub(super) use settled_at;
+
+pub(super) const DATABASE_NOW: Split =
+    Split { postgres: "select clock_timestamp() where $1::timestamptz is not null", sqlite: "select $1" };
 
 /// `[database]`
 #[derive(Debug, Clone, Serialize, Deserialize)]

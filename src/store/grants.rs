@@ -1,11 +1,16 @@
 //! Standing grants: what a person allowed for good, narrowly. Each use is counted once, whatever is repeated.
 
 use chrono::{DateTime, Utc};
-use serde_json::Value;
+use serde_json::{Value, json};
+use sqlx::QueryBuilder;
+use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::Scope;
-use crate::store::{Store, StoreError};
+use crate::store::audit::{Act, SERVICE, write_audit};
+use crate::store::connect::settled_at;
+use crate::store::text::{document, text};
+use crate::store::{Split, Store, StoreError};
 
 /// "Always allow this": one tool of one task with these arguments.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,33 +47,249 @@ pub struct GrantUse<'a> {
     pub arguments: &'a Value,
 }
 
+macro_rules! select_grant {
+    ($rest:literal) => {
+        concat!(
+            "select g.id, g.tenant_id, g.task_id, g.tool, g.epoch, g.arguments, g.definition, g.uses_left, g.created_at,
+                    g.created_by, g.expires_at, g.revoked_at, g.revoked_by
+               from grants g ",
+            $rest
+        )
+    };
+}
+
+macro_rules! candidates {
+    () => {
+        select_grant!(
+            "where g.task_id = $1 and g.tool = $2 and g.revoked_at is null and g.tenant_id = $3 and g.definition = $4
+             order by g.id"
+        )
+    };
+}
+
+/// Locks the grants that may cover a call: of two calls that want a last use, one gets it.
+const CANDIDATES: Split = Split { postgres: concat!(candidates!(), " for update"), sqlite: candidates!() };
+
+const USED_BEFORE: &str = "select grant_id from grant_uses where run_id = $1 and turn = $2 and call_id = $3";
+
+#[derive(sqlx::FromRow)]
+struct GrantRow {
+    id: Uuid,
+    tenant_id: String,
+    task_id: Uuid,
+    tool: String,
+    epoch: i64,
+    arguments: Json<Value>,
+    definition: String,
+    uses_left: Option<i64>,
+    created_at: DateTime<Utc>,
+    created_by: String,
+    expires_at: DateTime<Utc>,
+    revoked_at: Option<DateTime<Utc>>,
+    revoked_by: Option<String>,
+}
+
+impl From<GrantRow> for Grant {
+    fn from(row: GrantRow) -> Grant {
+        Grant {
+            id: row.id,
+            tenant_id: row.tenant_id,
+            task_id: row.task_id,
+            tool: row.tool,
+            epoch: row.epoch,
+            arguments: row.arguments.0,
+            definition: row.definition,
+            uses_left: row.uses_left,
+            created_at: row.created_at,
+            created_by: row.created_by,
+            expires_at: row.expires_at,
+            revoked_at: row.revoked_at,
+            revoked_by: row.revoked_by,
+        }
+    }
+}
+
+impl Grant {
+    /// Whether it holds at this instant for a call of its tool, while its task has this epoch.
+    fn covers(&self, arguments: &Value, epoch: i64, now: DateTime<Utc>) -> bool {
+        let Some(wanted) = self.arguments.as_object() else { return false };
+        self.epoch == epoch
+            && self.revoked_at.is_none()
+            && now < self.expires_at
+            && self.uses_left.is_none_or(|left| left > 0)
+            && wanted.iter().all(|(name, value)| arguments.get(name) == Some(value))
+    }
+
+    fn act<'a>(&'a self, actor: &'a str, action: &'a str, body: Value) -> Act<'a> {
+        let via = match actor.split_once(':') {
+            Some(("recipient", _)) => "link",
+            Some(_) => "api",
+            None => SERVICE,
+        };
+        Act { tenant: &self.tenant_id, actor, via, action, subject_type: "grant", subject_id: self.id, body }
+    }
+
+    /// What the record says of it.
+    fn body(&self) -> Value {
+        json!({
+            "task_id": self.task_id, "tool": self.tool, "arguments": self.arguments, "definition": self.definition,
+            "uses": self.uses_left, "expires_at": self.expires_at,
+        })
+    }
+}
+
 impl Store {
-    pub async fn create_grant(&self, _scope: &Scope, _grant: &Grant) -> Result<(), StoreError> {
-        Err(StoreError::NotFound)
+    /// Keeps a grant for a task as it is now: one that was changed meanwhile is a conflict.
+    pub async fn create_grant(&self, scope: &Scope, grant: &Grant) -> Result<(), StoreError> {
+        on_write!(self.db, scope, |conn| {
+            let epoch: Option<i64> = sqlx::query_scalar(
+                "select epoch from tasks where id = $1 and tenant_id = $2 and ($3 is null or tenant_id = $3)",
+            )
+            .bind(grant.task_id)
+            .bind(text(&grant.tenant_id))
+            .bind(scope.tenant())
+            .fetch_optional(&mut *conn)
+            .await?;
+            if epoch.ok_or(StoreError::NotFound)? != grant.epoch {
+                return Err(StoreError::Conflict("the task was changed meanwhile".into()));
+            }
+            sqlx::query(
+                "insert into grants (id, tenant_id, task_id, tool, epoch, arguments, definition, uses_left, created_at,
+                                     created_by, expires_at, revoked_at, revoked_by)
+                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+            )
+            .bind(grant.id)
+            .bind(text(&grant.tenant_id))
+            .bind(grant.task_id)
+            .bind(text(&grant.tool))
+            .bind(grant.epoch)
+            .bind(document(&grant.arguments)?)
+            .bind(text(&grant.definition))
+            .bind(grant.uses_left)
+            .bind(grant.created_at)
+            .bind(text(&grant.created_by))
+            .bind(grant.expires_at)
+            .bind(grant.revoked_at)
+            .bind(&grant.revoked_by)
+            .execute(&mut *conn)
+            .await?;
+            write_audit!(conn, grant.act(&grant.created_by, "grant.created", grant.body()), self.clock.now());
+        });
+        Ok(())
     }
 
     /// Newest first, after `before`.
     pub async fn list_grants(
         &self,
-        _scope: &Scope,
-        _task_id: Option<Uuid>,
-        _before: Option<Uuid>,
-        _limit: i64,
+        scope: &Scope,
+        task_id: Option<Uuid>,
+        before: Option<Uuid>,
+        limit: i64,
     ) -> Result<Vec<Grant>, StoreError> {
-        Ok(Vec::new())
+        let rows: Vec<GrantRow> = on_read!(self.db, scope, |conn| {
+            let mut query = QueryBuilder::new(select_grant!("where true"));
+            if let Some(tenant) = scope.tenant() {
+                query.push(" and g.tenant_id = ").push_bind(text(tenant).into_owned());
+            }
+            if let Some(task_id) = task_id {
+                query.push(" and g.task_id = ").push_bind(task_id);
+            }
+            if let Some(before) = before {
+                query.push(" and g.id < ").push_bind(before);
+            }
+            query.push(" order by g.id desc limit ").push_bind(limit);
+            query.build_query_as().fetch_all(conn).await?
+        });
+        Ok(rows.into_iter().map(Grant::from).collect())
     }
 
-    pub async fn get_grant(&self, _scope: &Scope, _id: Uuid) -> Result<Grant, StoreError> {
-        Err(StoreError::NotFound)
+    /// One grant.
+    pub async fn get_grant(&self, scope: &Scope, id: Uuid) -> Result<Grant, StoreError> {
+        let row: Option<GrantRow> = on_read!(self.db, scope, |conn| {
+            sqlx::query_as(select_grant!("where g.id = $1 and ($2 is null or g.tenant_id = $2)"))
+                .bind(id)
+                .bind(scope.tenant())
+                .fetch_optional(conn)
+                .await?
+        });
+        row.map(Grant::from).ok_or(StoreError::NotFound)
     }
 
     /// Ends a grant; one that has ended stays as it is.
-    pub async fn revoke_grant(&self, _scope: &Scope, _id: Uuid, _by: &str) -> Result<Grant, StoreError> {
-        Err(StoreError::NotFound)
+    pub async fn revoke_grant(&self, scope: &Scope, id: Uuid, by: &str) -> Result<Grant, StoreError> {
+        let now = self.clock.now();
+        Ok(on_write!(self.db, scope, |conn| {
+            let revoked = sqlx::query(
+                "update grants set revoked_at = $2, revoked_by = $3
+                  where id = $1 and revoked_at is null and ($4 is null or tenant_id = $4)",
+            )
+            .bind(id)
+            .bind(now)
+            .bind(text(by))
+            .bind(scope.tenant())
+            .execute(&mut *conn)
+            .await?;
+            let row: Option<GrantRow> =
+                sqlx::query_as(select_grant!("where g.id = $1 and ($2 is null or g.tenant_id = $2)"))
+                    .bind(id)
+                    .bind(scope.tenant())
+                    .fetch_optional(&mut *conn)
+                    .await?;
+            let grant = Grant::from(row.ok_or(StoreError::NotFound)?);
+            if revoked.rows_affected() == 1 {
+                write_audit!(conn, grant.act(by, "grant.revoked", grant.body()), now);
+            }
+            grant
+        }))
     }
 
-    /// The grant that covers a call, its use counted; the same call again is the same use.
-    pub async fn use_grant(&self, _call: &GrantUse<'_>) -> Result<Option<Uuid>, StoreError> {
-        Ok(None)
+    /// The grant that covers a call, its use counted; the same call again is the same use, whatever has become of the
+    /// grant. Judged by the database's own time.
+    pub async fn use_grant(&self, call: &GrantUse<'_>) -> Result<Option<Uuid>, StoreError> {
+        Ok(on_write!(self.db, |conn| {
+            let rows: Vec<GrantRow> = sqlx::query_as(self.db.text(CANDIDATES))
+                .bind(call.task_id)
+                .bind(text(call.tool))
+                .bind(text(call.tenant))
+                .bind(text(call.definition))
+                .fetch_all(&mut *conn)
+                .await?;
+            // asked after the locks: whoever uses a grant for the same call has the same ones
+            let before: Option<Uuid> = sqlx::query_scalar(USED_BEFORE)
+                .bind(call.run_id)
+                .bind(call.turn)
+                .bind(text(call.call_id))
+                .fetch_optional(&mut *conn)
+                .await?;
+            if before.is_some() {
+                return Ok(before);
+            }
+            let now = settled_at!(self, conn);
+            let epoch: Option<i64> = sqlx::query_scalar("select epoch from tasks where id = $1 and tenant_id = $2")
+                .bind(call.task_id)
+                .bind(text(call.tenant))
+                .fetch_optional(&mut *conn)
+                .await?;
+            let covering = |grant: &Grant| epoch.is_some_and(|epoch| grant.covers(call.arguments, epoch, now));
+            let Some(grant) = rows.into_iter().map(Grant::from).find(covering) else { return Ok(None) };
+            sqlx::query("update grants set uses_left = uses_left - 1 where id = $1 and uses_left is not null")
+                .bind(grant.id)
+                .execute(&mut *conn)
+                .await?;
+            sqlx::query("insert into grant_uses (run_id, turn, call_id, grant_id, at) values ($1, $2, $3, $4, $5)")
+                .bind(call.run_id)
+                .bind(call.turn)
+                .bind(text(call.call_id))
+                .bind(grant.id)
+                .bind(now)
+                .execute(&mut *conn)
+                .await?;
+            let body = json!({
+                "task_id": call.task_id, "run_id": call.run_id, "turn": call.turn, "call_id": call.call_id,
+                "tool": call.tool,
+            });
+            write_audit!(conn, grant.act(SERVICE, "grant.used", body), now);
+            Some(grant.id)
+        }))
     }
 }

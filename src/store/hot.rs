@@ -25,6 +25,16 @@ pub(super) struct Going {
     pub deadline_at: DateTime<Utc>,
 }
 
+/// A run whose end was written.
+#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
+pub(super) struct Taken {
+    pub run_id: Uuid,
+    /// Its end was asked for before.
+    pub cancel_reason: Option<String>,
+    /// People are asked something about it still.
+    pub has_questions: bool,
+}
+
 pub(super) trait Hot {
     /// Moves due rows on, records runs, queues them.
     async fn fire(&mut self, batch: &Batch, ask: &FireDue) -> Result<Written, StoreError>;
@@ -51,7 +61,7 @@ pub(super) trait Hot {
     async fn beat(&mut self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError>;
 
     /// Writes ends, frees slots; answers the runs whose lease was still held.
-    async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<Uuid>, StoreError>;
+    async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<Taken>, StoreError>;
 
     /// Those of these tasks that have runs waiting for their slot, in the order of their ids.
     async fn waited_for(&mut self, tasks: &[Uuid]) -> Result<Vec<Uuid>, StoreError>;

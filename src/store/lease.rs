@@ -11,7 +11,8 @@ use crate::id::Scope;
 use crate::notification::NewDelivery;
 use crate::run::outcome::RunFault;
 use crate::run::{Run, RunState, Usage};
-use crate::store::hot::{Going, Hot};
+use crate::store::hot::{Going, Hot, Taken};
+use crate::store::parking::settle_park;
 use crate::store::slots::{hand_over, resolve_blocked};
 use crate::store::{Split, Store, StoreError, Topic, split};
 use crate::task::Task;
@@ -221,9 +222,12 @@ impl Store {
         let now = self.clock.now();
         let (taken, queued) = on_hot_write!(self.db, |conn| {
             let taken = conn.finish(ends, now).await?;
-            let ended = || ends.iter().filter(|end| taken.contains(&end.lease.run_id));
+            let ended: Vec<(&Finish, &Taken)> = ends
+                .iter()
+                .filter_map(|end| Some((end, taken.iter().find(|taken| taken.run_id == end.lease.run_id)?)))
+                .collect();
             let mut tasks: Vec<Uuid> =
-                ended().filter(|end| end.again.is_none()).filter_map(|end| end.task_id).collect();
+                ended.iter().filter(|(end, _)| end.again.is_none()).filter_map(|(end, _)| end.task_id).collect();
             tasks.sort();
             tasks.dedup();
             // asked after the slots were freed: who was just being parked behind one is seen
@@ -231,7 +235,11 @@ impl Store {
             for task_id in conn.waited_for(&tasks).await? {
                 queued |= hand_over!(conn, task_id, now);
             }
-            let deliveries: Vec<&NewDelivery> = ended().flat_map(|end| &end.deliveries).collect();
+            for (end, taken) in &ended {
+                queued |= settle_park!(conn, end, taken, now);
+            }
+            let told = ended.iter().filter(|(end, taken)| !taken.ends_instead(end));
+            let deliveries: Vec<&NewDelivery> = told.flat_map(|(end, _)| &end.deliveries).collect();
             if !deliveries.is_empty() {
                 conn.post(&deliveries, now).await?;
             }
@@ -243,7 +251,7 @@ impl Store {
         if ends.iter().any(|end| !end.deliveries.is_empty()) {
             self.hint(Topic::Outbox);
         }
-        Ok(ends.iter().map(|end| end.lease.run_id).filter(|id| !taken.contains(id)).collect())
+        Ok(ends.iter().map(|end| end.lease.run_id).filter(|id| taken.iter().all(|taken| taken.run_id != *id)).collect())
     }
 
     /// Gives back what this worker has claimed and not started; answers how many.

@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use crate::id::Scope;
 use crate::run::{RunEvent, RunState};
+use crate::store::approvals::close_questions;
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::runs::{NewRun, insert_run, key_instant};
 use crate::store::slots::{EACH_IN_TURN, LOCK_QUEUED, free, hand_over};
@@ -244,6 +245,7 @@ impl Store {
                     .bind(now)
                     .execute(&mut *conn)
                     .await?;
+                close_questions!(conn, id, now);
                 // one that waits for its next attempt, or was handed the slot, has it still
                 if let Some(task_id) = task_id
                     && free!(conn, task_id, id) > 0

@@ -23,6 +23,10 @@ impl Store {
             for id in &old {
                 for statement in [
                     "delete from turns where run_id = $1",
+                    "delete from approval_votes where approval_id in (select id from approvals where run_id = $1)",
+                    "delete from approval_links where batch_id in (select batch_id from approvals where run_id = $1)",
+                    "delete from approvals where run_id = $1",
+                    "delete from grant_uses where run_id = $1",
                     "delete from deliveries where run_id = $1 and state <> 'pending'",
                     "delete from runs where id = $1",
                 ] {

@@ -8,6 +8,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::Scope;
+use crate::store::approvals::close_questions;
 use crate::store::closing::FORGET_TASK;
 use crate::store::db::Db;
 use crate::store::event_index::{index_event_task, is_indexed};
@@ -225,12 +226,16 @@ impl Store {
         let now = self.clock.now();
         on_write!(self.db, scope, |conn| {
             let row = lock_task!(self.db, conn, id, scope);
-            // The first look waits for whoever ends a run of the task; the second sees whom it handed the slot to.
-            // From then on the queue of the task stands still.
-            let mut queued: Vec<(Uuid, String)> = Vec::new();
-            for _ in 0..2 {
-                queued = sqlx::query_as(self.db.text(LOCK_QUEUE)).bind(id).fetch_all(&mut *conn).await?;
-            }
+            // The first look waits for whoever ends a run of the task; the second sees whom it handed the slot to, and
+            // who went on because of an answer before none can any more. From then on the queue of the task stands still.
+            sqlx::query(self.db.text(LOCK_QUEUE)).bind(id).execute(&mut *conn).await?;
+            let mut parked: Vec<Uuid> =
+                sqlx::query_scalar("delete from parked where task_id = $1 and why <> 'overlap' returning run_id")
+                    .bind(id)
+                    .fetch_all(&mut *conn)
+                    .await?;
+            let queued: Vec<(Uuid, String)> =
+                sqlx::query_as(self.db.text(LOCK_QUEUE)).bind(id).fetch_all(&mut *conn).await?;
             sqlx::query("update queue set cancel_reason = $2 where task_id = $1 and state = 'started' and cancel_reason is null")
                 .bind(id)
                 .bind(REASON_DELETED)
@@ -241,10 +246,11 @@ impl Store {
                 .execute(&mut *conn)
                 .await?;
             sqlx::query("delete from slots where task_id = $1").bind(id).execute(&mut *conn).await?;
-            let parked: Vec<Uuid> = sqlx::query_scalar("delete from parked where task_id = $1 returning run_id")
+            let behind: Vec<Uuid> = sqlx::query_scalar("delete from parked where task_id = $1 returning run_id")
                 .bind(id)
                 .fetch_all(&mut *conn)
                 .await?;
+            parked.extend(behind);
             let unstarted = queued.into_iter().filter(|(_, state)| state != "started").map(|(run_id, _)| run_id);
             for run_id in unstarted.chain(parked) {
                 sqlx::query("update runs set state = 'cancelled', reason = $2, finished_at = $3 where id = $1")
@@ -253,6 +259,7 @@ impl Store {
                     .bind(now)
                     .execute(&mut *conn)
                     .await?;
+                close_questions!(conn, run_id, now);
             }
             for statement in FORGET_TASK {
                 sqlx::query(statement).bind(id).execute(&mut *conn).await?;

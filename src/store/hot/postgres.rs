@@ -9,7 +9,7 @@ use crate::id::new_id;
 use crate::notification::NewDelivery;
 use crate::store::StoreError;
 use crate::store::fires::{Batch, FireDue, Written};
-use crate::store::hot::{Going, Hot};
+use crate::store::hot::{Going, Hot, Taken};
 use crate::store::lease::{Beat, Claim, Finish, Lease, Park};
 use crate::store::runs::NewRun;
 use crate::store::text::{document, optional, optional_document, text};
@@ -105,9 +105,9 @@ impl Hot for PgConnection {
             .await?)
     }
 
-    async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<Uuid>, StoreError> {
+    async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<Taken>, StoreError> {
         let errors = ends.iter().map(|f| optional_document(f.error.as_ref())).collect::<Result<Vec<_>, _>>()?;
-        Ok(sqlx::query_scalar(include_str!("../sql/finish.postgres.sql"))
+        Ok(sqlx::query_as(include_str!("../sql/finish.postgres.sql"))
             .bind(ends.iter().map(|f| f.lease.run_id).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.lease.token).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.state.as_str()).collect::<Vec<_>>())

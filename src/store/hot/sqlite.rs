@@ -9,7 +9,7 @@ use crate::notification::NewDelivery;
 use crate::store::StoreError;
 use crate::store::completions::PARK;
 use crate::store::fires::{Batch, FireDue, Written};
-use crate::store::hot::{Going, Hot};
+use crate::store::hot::{Going, Hot, Taken};
 use crate::store::lease::{Beat, Claim, Finish, Lease};
 use crate::store::runs::insert_run;
 use crate::store::slots::LEAVE_SLOT;
@@ -177,34 +177,35 @@ impl Hot for SqliteConnection {
         Ok(held)
     }
 
-    async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<Uuid>, StoreError> {
+    async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<Taken>, StoreError> {
         let mut taken = Vec::with_capacity(ends.len());
         for end in ends {
             let Lease { run_id, token } = end.lease;
-            let fenced = match end.again {
+            let fenced: Option<Option<String>> = match end.again {
                 Some(again) => {
-                    sqlx::query(
+                    sqlx::query_scalar(
                         "update queue set state = 'ready', run_at = $3, lease_token = 0, lease_until = null,
                                 worker = null, deadline_at = null
-                          where run_id = $1 and lease_token = $2 and state = 'started'",
+                          where run_id = $1 and lease_token = $2 and state = 'started' returning null",
                     )
                     .bind(run_id)
                     .bind(token)
                     .bind(again.run_at)
-                    .execute(&mut *self)
+                    .fetch_optional(&mut *self)
                     .await?
                 }
                 None => {
-                    sqlx::query("delete from queue where run_id = $1 and lease_token = $2 and state = 'started'")
-                        .bind(run_id)
-                        .bind(token)
-                        .execute(&mut *self)
-                        .await?
+                    sqlx::query_scalar(
+                        "delete from queue where run_id = $1 and lease_token = $2 and state = 'started'
+                         returning cancel_reason",
+                    )
+                    .bind(run_id)
+                    .bind(token)
+                    .fetch_optional(&mut *self)
+                    .await?
                 }
             };
-            if fenced.rows_affected() == 0 {
-                continue;
-            }
+            let Some(cancel_reason) = fenced else { continue };
             if let Some(park) = &end.park {
                 sqlx::query(PARK).bind(run_id).bind(park.wake_at()).bind(park.why()).execute(&mut *self).await?;
             }
@@ -235,7 +236,12 @@ impl Hot for SqliteConnection {
             .bind(i32::from(end.infra_retry))
             .execute(&mut *self)
             .await?;
-            taken.push(run_id);
+            let has_questions: bool =
+                sqlx::query_scalar("select exists (select 1 from approvals where run_id = $1 and status = 'pending')")
+                    .bind(run_id)
+                    .fetch_one(&mut *self)
+                    .await?;
+            taken.push(Taken { run_id, cancel_reason, has_questions });
         }
         Ok(taken)
     }

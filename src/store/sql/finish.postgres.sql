@@ -18,7 +18,7 @@ with f as (
     delete from queue q
      using mine, f
      where q.run_id = mine.run_id and f.run_id = mine.run_id and f.run_at is null
-    returning q.run_id, q.task_id, q.tenant_id, f.park_at, f.park_why
+    returning q.run_id, q.task_id, q.tenant_id, q.cancel_reason, f.park_at, f.park_why
 ), waits as (
     insert into parked (run_id, task_id, tenant_id, why, wake_at)
     select run_id, task_id, tenant_id, park_why, park_at from gone where park_at is not null
@@ -48,4 +48,5 @@ update runs r
   from f
   join mine on mine.run_id = f.run_id
  where r.id = f.run_id
-returning r.id
+returning r.id as run_id, (select g.cancel_reason from gone g where g.run_id = r.id) as cancel_reason,
+          exists (select from approvals a where a.run_id = r.id and a.status = 'pending') as has_questions

@@ -1,0 +1,163 @@
+//! Putting questions when a run is parked, withdrawing them when it ends, and letting it go on. Steps of the
+//! transactions that do so.
+
+use crate::approval::Approval;
+use crate::store::audit::{Act, SERVICE};
+use serde_json::json;
+use uuid::Uuid;
+
+/// Puts questions, each once: one about a call that has its question already is left out, unless it replaces it.
+macro_rules! ask {
+    ($conn:ident, $asks:expr, $now:expr) => {
+        for (approval, replaces) in $asks {
+            let approval: &$crate::approval::Approval = approval;
+            let replaces: &Option<uuid::Uuid> = replaces;
+            if let Some(replaced) = replaces {
+                sqlx::query($crate::store::approvals::asking::REPLACE)
+                    .bind(replaced)
+                    .bind(approval.id)
+                    .bind($now)
+                    .execute(&mut *$conn)
+                    .await?;
+            }
+            let asked = sqlx::query($crate::store::approvals::asking::INSERT)
+                .bind(approval.id)
+                .bind(approval.batch_id)
+                .bind(approval.run_id)
+                .bind(approval.task_id)
+                .bind(&approval.tenant_id)
+                .bind(approval.turn)
+                .bind($crate::store::text::text(&approval.call_id))
+                .bind($crate::store::text::text(&approval.proposal.tool))
+                .bind(&approval.digest)
+                .bind($crate::store::text::document(&approval.proposal)?)
+                .bind(approval.created_at)
+                .bind(approval.expires_at)
+                .execute(&mut *$conn)
+                .await?;
+            if asked.rows_affected() == 1 {
+                let act = $crate::store::approvals::asking::asked(approval, *replaces);
+                $crate::store::audit::write_audit!($conn, act, $now);
+            }
+        }
+    };
+}
+pub(in crate::store) use ask;
+
+/// What is replaced can't be answered any more.
+pub(in crate::store) const REPLACE: &str = "
+    update approvals
+       set replaced_by = $2,
+           decided_at = case when status = 'pending' then $3 else decided_at end,
+           decided_by = case when status = 'pending' then 'service' else decided_by end,
+           decided_via = case when status = 'pending' then 'service' else decided_via end,
+           status = case when status = 'pending' then 'cancelled' else status end
+     where id = $1 and replaced_by is null";
+
+pub(in crate::store) const INSERT: &str = "
+    insert into approvals (id, batch_id, run_id, task_id, tenant_id, turn, call_id, tool, digest, proposal, status,
+                           created_at, expires_at)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'pending', $11, $12)
+    on conflict do nothing";
+
+pub(in crate::store) fn asked(approval: &Approval, replaces: Option<Uuid>) -> Act<'_> {
+    Act {
+        tenant: &approval.tenant_id,
+        actor: SERVICE,
+        via: SERVICE,
+        action: "approval.asked",
+        subject_type: "approval",
+        subject_id: approval.id,
+        body: json!({
+            "tool": approval.proposal.tool, "digest": approval.digest, "batch_id": approval.batch_id,
+            "run_id": approval.run_id, "replaces": replaces,
+        }),
+    }
+}
+
+/// An open question of a run that has ended.
+#[derive(sqlx::FromRow)]
+pub(in crate::store) struct Closed {
+    pub id: Uuid,
+    pub tenant_id: String,
+    pub tool: String,
+    pub digest: String,
+    pub batch_id: Uuid,
+    pub run_id: Uuid,
+}
+
+impl Closed {
+    pub fn act(&self) -> Act<'_> {
+        Act {
+            tenant: &self.tenant_id,
+            actor: SERVICE,
+            via: SERVICE,
+            action: "approval.cancelled",
+            subject_type: "approval",
+            subject_id: self.id,
+            body: json!({
+                "tool": self.tool, "digest": self.digest, "batch_id": self.batch_id, "run_id": self.run_id,
+                "reason": "run_ended",
+            }),
+        }
+    }
+}
+
+/// Withdraws what is open of a run that has ended: nothing of it can be approved any more.
+macro_rules! close_questions {
+    ($conn:ident, $run_id:expr, $now:expr) => {{
+        let closed: Vec<$crate::store::approvals::asking::Closed> =
+            sqlx::query_as($crate::store::approvals::asking::CLOSE)
+                .bind($run_id)
+                .bind($now)
+                .fetch_all(&mut *$conn)
+                .await?;
+        for closed in &closed {
+            $crate::store::audit::write_audit!($conn, closed.act(), $now);
+        }
+    }};
+}
+pub(in crate::store) use close_questions;
+
+pub(in crate::store) const CLOSE: &str = "
+    update approvals set status = 'cancelled', decided_at = $2, decided_by = 'service', decided_via = 'service'
+     where run_id = $1 and status = 'pending'
+    returning id, tenant_id, tool, digest, batch_id, run_id";
+
+/// Lets a run go on that is parked for people: it is queued, ready now; answers whether it was parked still. Going on
+/// is no new attempt. Where its task has one run at a time, it waits for its turn, and no policy skips it.
+macro_rules! wake {
+    ($conn:ident, $run_id:expr, $now:expr) => {{
+        let parked: Option<(Option<uuid::Uuid>, String, Option<String>)> = sqlx::query_as(
+            "delete from parked where run_id = $1 and why = 'approval' returning task_id, tenant_id, overlap",
+        )
+        .bind($run_id)
+        .fetch_optional(&mut *$conn)
+        .await?;
+        let was_parked = parked.is_some();
+        if let Some((task_id, tenant_id, overlap)) = parked {
+            sqlx::query($crate::store::approvals::asking::REQUEUE)
+                .bind($run_id)
+                .bind(task_id)
+                .bind(tenant_id)
+                .bind($now)
+                .bind(overlap)
+                .bind($crate::store::slots::EACH_IN_TURN)
+                .execute(&mut *$conn)
+                .await?;
+            sqlx::query($crate::store::approvals::asking::GO_ON).bind($run_id).execute(&mut *$conn).await?;
+        }
+        was_parked
+    }};
+}
+pub(in crate::store) use wake;
+
+pub(in crate::store) const REQUEUE: &str = "
+    insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, overlap)
+    values ($1, $2, $3, coalesce((select d.epoch from due d where d.task_id = $2), 0), $4, 0, 'ready',
+            coalesce($5, (select case when coalesce(t.spec -> 'trigger' ->> 'overlap', 'skip') <> 'allow' then $6 end
+                            from tasks t where t.id = $2)))";
+
+pub(in crate::store) const GO_ON: &str = "
+    update runs set state = 'queued', attempt = case when attempt > 0 then attempt - 1 else 0 end
+     where id = $1 and state = 'pending_approval'";

@@ -1,0 +1,185 @@
+//! Looking after runs that wait for people: what is overdue expires, what is settled goes on, the rest waits.
+//!
+//! The same locks as an answer takes, and the same time: the database's, asked after the locks.
+
+use chrono::{DateTime, Utc};
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::approval::{Approval, ApprovalStatus, OnExpiry};
+use crate::id::Scope;
+use crate::notification::NewDelivery;
+use crate::run::{RunEvent, RunState};
+use crate::store::approvals::decide::{LOCK_PARKED, LOCK_RUN};
+use crate::store::approvals::row::{ApprovalRow, select_approval};
+use crate::store::approvals::{Attend, Attended, Waiting, wake};
+use crate::store::audit::{Act, SERVICE, write_audit};
+use crate::store::connect::settled_at;
+use crate::store::hot::Hot;
+use crate::store::slots::{free, hand_over};
+use crate::store::{Split, Store, StoreError, Topic};
+
+/// Why a run expired for which nobody answered.
+const REASON_EXPIRED: &str = "approval_expired";
+
+/// What the run waits for: the questions of its newest turn.
+const LATEST: Split = select_approval!(
+    "where a.run_id = $1 and a.replaced_by is null and a.turn = (select max(l.turn) from approvals l where l.run_id = $1)
+     order by a.id"
+);
+
+const EXPIRE: &str = "
+    update approvals set status = 'expired', decided_at = $2, decided_by = 'service', decided_via = 'service'
+     where id = $1 and status = 'pending' and expires_at <= $2";
+
+/// What becomes of a run whose questions stand like that.
+#[derive(Debug, PartialEq)]
+enum Fate {
+    GoesOn,
+    Expires,
+    /// Until an answer, or until then at the latest.
+    Waits(Option<DateTime<Utc>>),
+}
+
+fn fate(approvals: &[Approval], now: DateTime<Utc>) -> Fate {
+    let with = |status| approvals.iter().filter(move |approval| approval.status == status);
+    let mut to_run = approvals.iter().filter(|approval| approval.status.allows() && approval.began_at.is_none());
+    let expires =
+        |approval: &Approval| approval.proposal.on_expiry == OnExpiry::Expire && approval.proposal.source == "trigger";
+    let open = with(ApprovalStatus::Pending).map(|approval| approval.expires_at).min();
+    let held = to_run.clone().filter_map(|approval| approval.hold_until).filter(|until| now < *until).min();
+    if to_run.any(|approval| approval.hold_until.is_none_or(|until| until <= now)) {
+        Fate::GoesOn
+    } else if open.is_some() || held.is_some() {
+        Fate::Waits(open.into_iter().chain(held).min())
+    } else if with(ApprovalStatus::Expired).next().is_some()
+        && !approvals.iter().any(|approval| approval.status.allows())
+        && approvals.iter().all(expires)
+    {
+        Fate::Expires
+    } else {
+        Fate::GoesOn
+    }
+}
+
+fn expired(approval: &Approval) -> Act<'_> {
+    Act {
+        tenant: &approval.tenant_id,
+        actor: SERVICE,
+        via: SERVICE,
+        action: "approval.expired",
+        subject_type: "approval",
+        subject_id: approval.id,
+        body: json!({
+            "tool": approval.proposal.tool, "digest": approval.digest, "batch_id": approval.batch_id,
+            "run_id": approval.run_id,
+        }),
+    }
+}
+
+impl Store {
+    /// Runs that wait for people and want to be looked at, the longest due first.
+    pub async fn waiting_for_people(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<Waiting>, StoreError> {
+        let ids: Vec<Uuid> = on_read!(self.db, |conn| {
+            sqlx::query_scalar(
+                "select run_id from parked where wake_at <= $1 and why = 'approval' order by wake_at limit $2",
+            )
+            .bind(now)
+            .bind(limit)
+            .fetch_all(conn)
+            .await?
+        });
+        let mut runs = self.runs_by_id(&ids).await?;
+        let task_ids: Vec<Uuid> = runs.values().filter_map(|run| run.task_id).collect();
+        let tasks = self.tasks_by_id(&task_ids).await?;
+        let mut waiting = Vec::with_capacity(ids.len());
+        for id in ids {
+            let Some(run) = runs.remove(&id) else { continue };
+            let rows: Vec<ApprovalRow> =
+                on_read!(self.db, |conn| sqlx::query_as(self.db.text(LATEST)).bind(id).fetch_all(conn).await?);
+            let approvals = rows.into_iter().map(ApprovalRow::approval).collect::<Result<_, _>>()?;
+            let task = run.task_id.and_then(|id| tasks.get(&id).cloned());
+            waiting.push(Waiting { run, task, approvals });
+        }
+        Ok(waiting)
+    }
+
+    /// When the next one wants to be looked at.
+    pub async fn next_waiting(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
+        Ok(on_read!(self.db, |conn| {
+            sqlx::query_scalar("select wake_at from parked where why = 'approval' order by wake_at limit 1")
+                .fetch_optional(conn)
+                .await?
+        }))
+    }
+
+    /// Settles what is overdue by the database's own time, and does what follows. One that waits on is looked at again
+    /// at `attend.wake_at`, or earlier where a question expires or a hold ends before.
+    pub async fn attend(&self, run_id: Uuid, attend: &Attend) -> Result<Attended, StoreError> {
+        let done = on_write!(self.db, &Scope::Every, |conn| {
+            let parked: Option<Uuid> =
+                sqlx::query_scalar(self.db.text(LOCK_PARKED)).bind(run_id).fetch_optional(&mut *conn).await?;
+            if parked.is_none() {
+                return Ok(Attended::Gone);
+            }
+            let state: String = sqlx::query_scalar(self.db.text(LOCK_RUN)).bind(run_id).fetch_one(&mut *conn).await?;
+            let state = RunState::parse(&state).ok_or_else(|| StoreError::Corrupt(format!("run {run_id}: {state}")))?;
+            let now = settled_at!(self, conn);
+            let rows: Vec<ApprovalRow> =
+                sqlx::query_as(self.db.text(LATEST)).bind(run_id).fetch_all(&mut *conn).await?;
+            let mut approvals = rows.into_iter().map(ApprovalRow::approval).collect::<Result<Vec<_>, _>>()?;
+            for approval in approvals.iter_mut().filter(|approval| approval.status == ApprovalStatus::Pending) {
+                let overdue = sqlx::query(EXPIRE).bind(approval.id).bind(now).execute(&mut *conn).await?;
+                if overdue.rows_affected() == 1 {
+                    approval.status = ApprovalStatus::Expired;
+                    write_audit!(conn, expired(approval), now);
+                }
+            }
+            let (done, deliveries) = match fate(&approvals, now) {
+                Fate::GoesOn => {
+                    wake!(conn, run_id, now);
+                    (Attended::Woken, &[][..])
+                }
+                Fate::Waits(until) => {
+                    let wake_at = until.map_or(attend.wake_at, |until| until.min(attend.wake_at));
+                    sqlx::query("update parked set wake_at = $2 where run_id = $1")
+                        .bind(run_id)
+                        .bind(wake_at)
+                        .execute(&mut *conn)
+                        .await?;
+                    (Attended::Waits, &attend.deliveries[..])
+                }
+                Fate::Expires => {
+                    let next =
+                        state.on(RunEvent::Expire).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
+                    sqlx::query("delete from parked where run_id = $1").bind(run_id).execute(&mut *conn).await?;
+                    let task_id: Option<Uuid> = sqlx::query_scalar(
+                        "update runs set state = $2, reason = $3, finished_at = $4 where id = $1 returning task_id",
+                    )
+                    .bind(run_id)
+                    .bind(next.as_str())
+                    .bind(REASON_EXPIRED)
+                    .bind(now)
+                    .fetch_one(&mut *conn)
+                    .await?;
+                    if let Some(task_id) = task_id
+                        && free!(conn, task_id, run_id) > 0
+                    {
+                        hand_over!(conn, task_id, now);
+                    }
+                    (Attended::Expired, &attend.if_expired[..])
+                }
+            };
+            let deliveries: Vec<&NewDelivery> = deliveries.iter().collect();
+            if !deliveries.is_empty() {
+                conn.post(&deliveries, now).await?;
+            }
+            done
+        });
+        if done != Attended::Waits {
+            self.hint(Topic::Queue);
+        }
+        self.hint(Topic::Outbox);
+        Ok(done)
+    }
+}

@@ -1,0 +1,250 @@
+//! One answer to one question: judged purely, written once, with what follows for the run.
+//!
+//! The run's rows are locked first, in the order of all locks (parked, runs), and the time is asked after them: of two
+//! answers, an answer and an expiry, an answer and a parking, one sees what the other did.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::approval::{Answer, Approval, ApprovalStatus, Choice};
+use crate::id::Scope;
+use crate::store::approvals::row::ApprovalRow;
+use crate::store::approvals::{Decided, ONE, Refusal, wake};
+use crate::store::audit::{Act, write_audit};
+use crate::store::connect::settled_at;
+use crate::store::text::{optional, optional_document, text};
+use crate::store::{Split, Store, StoreError, Topic};
+
+/// A run is parked once while one looks, and not this often.
+const TRIES: usize = 5;
+
+/// Locks a run among the parked ones, where it waits for people.
+pub(super) const LOCK_PARKED: Split = Split {
+    postgres: "select run_id from parked where run_id = $1 and why = 'approval' for update",
+    sqlite: "select run_id from parked where run_id = $1 and why = 'approval'",
+};
+
+/// Locks a run's record and answers its state.
+pub(super) const LOCK_RUN: Split = Split {
+    postgres: "select state from runs where id = $1 for update",
+    sqlite: "select state from runs where id = $1",
+};
+
+/// Questions of the same turn that are open.
+const OPEN_SIBLINGS: &str = "
+    select count(*) from approvals
+     where run_id = $1 and turn = $2 and status = 'pending' and replaced_by is null";
+
+/// What an answer does.
+#[derive(Debug, PartialEq)]
+enum Verdict {
+    Refused(Refusal),
+    /// It settles the question, once enough agree.
+    Agrees {
+        status: ApprovalStatus,
+        digest: String,
+        modifications: Option<Value>,
+        hold_until: Option<DateTime<Utc>>,
+    },
+    Cancels,
+    /// It was approved, and is held still.
+    Stops,
+}
+
+fn judge(approval: &Approval, replaced: bool, answer: &Answer, now: DateTime<Utc>) -> Verdict {
+    let open = approval.status == ApprovalStatus::Pending && !replaced;
+    let held = approval.status.allows()
+        && !replaced
+        && approval.began_at.is_none()
+        && approval.hold_until.is_some_and(|until| now < until);
+    let proposal = &approval.proposal;
+    let edited = (answer.choice == Choice::Edit).then_some(answer.edited.as_ref());
+    match answer.choice {
+        _ if !open && !(held && answer.choice == Choice::Cancel) => Verdict::Refused(Refusal::Settled),
+        _ if answer.digest != approval.digest => Verdict::Refused(Refusal::OtherDigest),
+        _ if open && approval.expires_at <= now => Verdict::Refused(Refusal::Expired),
+        _ if proposal.barred.as_ref() == Some(&answer.by) => Verdict::Refused(Refusal::Barred),
+        choice if !proposal.options.contains(&choice) || edited == Some(None) => Verdict::Refused(Refusal::NotOffered),
+        Choice::Cancel if held => Verdict::Stops,
+        Choice::Cancel => Verdict::Cancels,
+        Choice::Approve | Choice::Edit => {
+            let hold = proposal.undo_seconds.and_then(|seconds| TimeDelta::try_seconds(seconds.try_into().ok()?));
+            let (modifications, digest) = match edited.flatten() {
+                Some((arguments, digest)) => (Some(arguments.clone()), digest.clone()),
+                None => (None, approval.digest.clone()),
+            };
+            let status = if modifications.is_some() { ApprovalStatus::Edited } else { ApprovalStatus::Approved };
+            Verdict::Agrees { status, digest, modifications, hold_until: hold.map(|hold| now + hold) }
+        }
+    }
+}
+
+/// What the record says of an answer.
+fn act<'a>(approval: &'a Approval, answer: &'a Answer, action: &'a str, runs: Option<&str>) -> Act<'a> {
+    Act {
+        tenant: &approval.tenant_id,
+        actor: &answer.by,
+        via: answer.via.as_str(),
+        action,
+        subject_type: "approval",
+        subject_id: approval.id,
+        body: json!({
+            "tool": approval.proposal.tool, "digest": approval.digest, "decided_digest": runs,
+            "batch_id": approval.batch_id, "run_id": approval.run_id, "comment": answer.comment,
+        }),
+    }
+}
+
+/// An answer that agrees: whether this vote is a new one, and whether enough agree to the same now.
+macro_rules! count_vote {
+    ($conn:ident, $approval:ident, $by:expr, $digest:expr, $now:expr) => {{
+        if $approval.proposal.approvers <= 1 {
+            (true, true)
+        } else {
+            // who agrees to something else has changed their mind
+            sqlx::query("delete from approval_votes where approval_id = $1 and approver = $2 and digest <> $3")
+                .bind($approval.id)
+                .bind(text(&$by))
+                .bind($digest)
+                .execute(&mut *$conn)
+                .await?;
+            let fresh = sqlx::query(
+                "insert into approval_votes (approval_id, approver, digest, at) values ($1, $2, $3, $4)
+                 on conflict (approval_id, approver, digest) do nothing",
+            )
+            .bind($approval.id)
+            .bind(text(&$by))
+            .bind($digest)
+            .bind($now)
+            .execute(&mut *$conn)
+            .await?
+            .rows_affected();
+            let agreed: i64 =
+                sqlx::query_scalar("select count(*) from approval_votes where approval_id = $1 and digest = $2")
+                    .bind($approval.id)
+                    .bind($digest)
+                    .fetch_one(&mut *$conn)
+                    .await?;
+            (fresh == 1, agreed >= i64::from($approval.proposal.approvers))
+        }
+    }};
+}
+impl Store {
+    /// Settles a question, at most once, by the database's own time; wakes the run where that lets it go on. While an
+    /// approved call is held, `Cancel` stops it. Of more who have to agree, each has one vote, the last that was given.
+    pub async fn decide_approval(&self, scope: &Scope, id: Uuid, answer: &Answer) -> Result<Decided, StoreError> {
+        for _ in 0..TRIES {
+            if let Some((decided, woken)) = self.try_decide(scope, id, answer).await? {
+                if woken {
+                    self.hint(Topic::Queue);
+                }
+                return Ok(decided);
+            }
+        }
+        Err(StoreError::Unavailable(format!("the run of the approval {id} is neither parked nor going on")))
+    }
+
+    /// One try, and whether the run goes on by it; `None` where the run was parked while it was looked for.
+    async fn try_decide(
+        &self,
+        scope: &Scope,
+        id: Uuid,
+        answer: &Answer,
+    ) -> Result<Option<(Decided, bool)>, StoreError> {
+        Ok(on_write!(self.db, scope, |conn| {
+            let run_id: Option<Uuid> =
+                sqlx::query_scalar("select run_id from approvals where id = $1 and ($2 is null or tenant_id = $2)")
+                    .bind(id)
+                    .bind(scope.tenant())
+                    .fetch_optional(&mut *conn)
+                    .await?;
+            let run_id = run_id.ok_or(StoreError::NotFound)?;
+            let parked: Option<Uuid> =
+                sqlx::query_scalar(self.db.text(LOCK_PARKED)).bind(run_id).fetch_optional(&mut *conn).await?;
+            let state: Option<String> =
+                sqlx::query_scalar(self.db.text(LOCK_RUN)).bind(run_id).fetch_optional(&mut *conn).await?;
+            if parked.is_none() && state.as_deref() == Some("pending_approval") {
+                return Ok(None);
+            }
+            let now = settled_at!(self, conn);
+            let row: Option<ApprovalRow> =
+                sqlx::query_as(self.db.text(ONE)).bind(id).bind(scope.tenant()).fetch_optional(&mut *conn).await?;
+            let row = row.ok_or(StoreError::NotFound)?;
+            let replaced = row.replaced_by.is_some();
+            let approval = row.approval()?;
+            let (settled, goes_on, recorded) = match judge(&approval, replaced, answer, now) {
+                Verdict::Refused(refusal) => return Ok(Some((Decided::Refused(refusal, approval), false))),
+                Verdict::Agrees { status, digest, modifications, hold_until } => {
+                    let (fresh, enough) = count_vote!(conn, approval, answer.by, &digest, now);
+                    if enough {
+                        let rows = sqlx::query(SETTLE)
+                            .bind(id)
+                            .bind(status.as_str())
+                            .bind(now)
+                            .bind(text(&answer.by))
+                            .bind(answer.via.as_str())
+                            .bind(optional(answer.comment.as_deref()))
+                            .bind(optional_document(modifications.as_ref())?)
+                            .bind(&digest)
+                            .bind(hold_until)
+                            .execute(&mut *conn)
+                            .await?;
+                        if rows.rows_affected() == 0 {
+                            return Ok(None);
+                        }
+                    }
+                    let action = match status {
+                        _ if !enough => "approval.voted",
+                        ApprovalStatus::Edited => "approval.edited",
+                        _ => "approval.approved",
+                    };
+                    (enough, enough, (enough || fresh).then_some((action, Some(digest))))
+                }
+                verdict @ (Verdict::Cancels | Verdict::Stops) => {
+                    let stops = verdict == Verdict::Stops;
+                    let rows = sqlx::query(if stops { STOP } else { CANCEL })
+                        .bind(id)
+                        .bind(now)
+                        .bind(text(&answer.by))
+                        .bind(answer.via.as_str())
+                        .bind(optional(answer.comment.as_deref()))
+                        .execute(&mut *conn)
+                        .await?;
+                    if rows.rows_affected() == 0 {
+                        return Ok(None);
+                    }
+                    let open: i64 = sqlx::query_scalar(OPEN_SIBLINGS)
+                        .bind(run_id)
+                        .bind(approval.turn)
+                        .fetch_one(&mut *conn)
+                        .await?;
+                    (true, open == 0, Some((if stops { "approval.stopped" } else { "approval.cancelled" }, None)))
+                }
+            };
+            if let Some((action, runs)) = recorded {
+                write_audit!(conn, act(&approval, answer, action, runs.as_deref()), now);
+            }
+            let woken = goes_on && parked.is_some() && wake!(conn, run_id, now);
+            let row: ApprovalRow =
+                sqlx::query_as(self.db.text(ONE)).bind(id).bind(scope.tenant()).fetch_one(&mut *conn).await?;
+            let approval = row.approval()?;
+            Some((if settled { Decided::Done(approval) } else { Decided::Counted(approval) }, woken))
+        }))
+    }
+}
+
+const SETTLE: &str = "
+    update approvals set status = $2, decided_at = $3, decided_by = $4, decided_via = $5, comment = $6,
+                         modifications = $7, decided_digest = $8, hold_until = $9
+     where id = $1 and status = 'pending' and replaced_by is null and expires_at > $3";
+
+const CANCEL: &str = "
+    update approvals set status = 'cancelled', decided_at = $2, decided_by = $3, decided_via = $4, comment = $5
+     where id = $1 and status = 'pending' and replaced_by is null and expires_at > $2";
+
+const STOP: &str = "
+    update approvals set status = 'cancelled', decided_at = $2, decided_by = $3, decided_via = $4, comment = $5,
+                         modifications = null, decided_digest = null, hold_until = null
+     where id = $1 and status in ('approved', 'edited') and replaced_by is null and began_at is null
+       and hold_until > $2";
