@@ -2,6 +2,7 @@
 
 mod agent;
 mod api;
+mod approvals;
 mod bus;
 mod cli;
 mod conditions;
