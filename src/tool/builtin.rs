@@ -1,6 +1,7 @@
 //! The tools that are always there.
 
 mod http_request;
+mod http_send;
 mod notify;
 mod publish_event;
 mod tasks;
@@ -20,6 +21,7 @@ pub fn all(egress: &Egress) -> Vec<Arc<dyn Tool>> {
     vec![
         Arc::new(time::CurrentTime::new()),
         Arc::new(http_request::HttpRequest::new(egress.clone())),
+        Arc::new(http_send::HttpSend::new(egress.clone())),
         Arc::new(notify::SendNotification::new()),
         Arc::new(publish_event::PublishEvent::new()),
         Arc::new(tasks::CreateTask::new()),

@@ -60,7 +60,7 @@ fn refused(tool: &Definition) -> Option<String> {
     match gate(tool.category, tool.consequence, tool.requires_confirmation) {
         Gate::Auto => None,
         Gate::Confirm => {
-            Some(format!("`{}` needs a person's approval, and no approval can be asked for yet", tool.name))
+            Some(format!("`{}` needs a person's approval, which a pipeline can't ask for; an agent can", tool.name))
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `http_request`: reads a page or an interface of the public web, through [`Egress`] and no other way.
 //!
-//! GET and HEAD only: what changes things elsewhere needs a person's consent, which can't be asked for yet.
+//! GET and HEAD only: what changes things elsewhere is `http_send`, and a person is asked first.
 
 use std::collections::BTreeMap;
 
@@ -73,16 +73,22 @@ fn request(arguments: Arguments, context: &ToolContext) -> Result<Request, ToolE
         Some("HEAD") => Method::HEAD,
         _ => Method::GET,
     };
+    let headers = headers_of(&arguments.headers)?;
+    Ok(Request { headers, timeout: context.time_limit, ..Request::new(method, arguments.url) })
+}
+
+/// Headers as a model names them.
+pub(super) fn headers_of(named: &BTreeMap<String, String>) -> Result<HeaderMap, ToolError> {
     let mut headers = HeaderMap::new();
-    for (name, value) in &arguments.headers {
+    for (name, value) in named {
         let fault = || ToolError::arguments(format!("/headers: `{name}` is no header with a value it can carry"));
         let value = HeaderValue::from_str(value).map_err(|_| fault())?;
         headers.insert(name.parse::<HeaderName>().map_err(|_| fault())?, value);
     }
-    Ok(Request { headers, timeout: context.time_limit, ..Request::new(method, arguments.url) })
+    Ok(headers)
 }
 
-fn answer(response: &Response) -> Result<ToolOutput, ToolError> {
+pub(super) fn answer(response: &Response) -> Result<ToolOutput, ToolError> {
     if let Some(kind) = failure(response.status) {
         let code = format!("http_{}", response.status.as_u16());
         let message = format!("{} answered {}: {}", response.url, response.status, excerpt(&response.body));
@@ -126,7 +132,7 @@ fn failure(status: StatusCode) -> Option<Failure> {
     }
 }
 
-fn unreachable(error: EgressError) -> ToolError {
+pub(super) fn unreachable(error: EgressError) -> ToolError {
     let (kind, code) = match error {
         EgressError::Denied { .. } => (Failure::PermissionDenied, "address_denied"),
         EgressError::Invalid { .. } => (Failure::InvalidParameters, "invalid_request"),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use reveille::agent::Agent;
+use reveille::approval::policy::Policy;
 use reveille::egress::{self, Egress};
 use reveille::invalid::Faults;
 use reveille::run::transcript::ToolCall;
@@ -175,6 +176,37 @@ async fn an_address_is_fetched_with_its_headers_and_json_comes_as_json() {
             "status": 200, "url": "http://sink/inbox", "content_type": "application/json", "body": { "unread": 2 },
         })
     );
+}
+
+#[tokio::test]
+async fn what_is_sent_is_sent_once_with_the_key_of_its_call_and_follows_no_redirect() {
+    let server = MockServer::start().await;
+    let key = reveille::tool::ToolContext::key_of(RUN, 1, "c1");
+    Mock::given(method("PUT"))
+        .and(path("/orders/7"))
+        .and(header("idempotency-key", key.as_str()))
+        .and(header("content-type", "application/json"))
+        .and(wiremock::matchers::body_json(json!({ "amount": 5 })))
+        .respond_with(ResponseTemplate::new(307).insert_header("location", "/elsewhere"))
+        .expect(1)
+        .mount(&server)
+        .await;
+    let arguments = json!({ "url": format!("{}/orders/7", server.uri()), "method": "PUT", "body": { "amount": 5 } });
+    let settings = egress::Settings { allow: vec!["127.0.0.1:*".into()], ..egress::Settings::default() };
+    let mut stage = stage(vec![call("c1", "http_send", arguments)], settings);
+    // the operator lets it through here: nobody could be asked
+    let rules = json!({ "tools": { "http_send": { "gate": "auto" } } });
+    stage.agent.policy = Policy::new(&serde_json::from_value(rules).unwrap()).unwrap();
+    stage.agent.handle_message(&stage.incoming("go")).await.unwrap();
+    let (_, text, is_error) = stage.results().remove(0);
+    assert!(!is_error && text.contains("\"status\": 307"), "{text}");
+}
+
+#[tokio::test]
+async fn nothing_is_sent_without_a_person_s_consent() {
+    let (text, is_error) =
+        result("http_send", json!({ "url": "https://example.org/", "method": "POST", "body": "x" })).await;
+    assert!(is_error && text.contains("code: approval_required"), "{text}");
 }
 
 #[tokio::test]

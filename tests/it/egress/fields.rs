@@ -45,9 +45,8 @@ fn action(config: Value) -> Action {
 }
 
 #[tokio::test]
-async fn the_tool_http_request_reaches_none_of_them() {
+async fn the_tools_for_http_reach_none_of_them() {
     let tools = tool::Registry::new(tool::builtin::all(&egress(&[]))).unwrap();
-    let tool = &tools.find("http_request").unwrap().tool;
     let stage = Stage::new(vec![], vec![]);
     let context = ToolContext {
         tenant: Tenant::new("ann").unwrap(),
@@ -61,12 +60,15 @@ async fn the_tool_http_request_reaches_none_of_them() {
         host: stage.host.clone(),
         clock: stage.clock.clone(),
     };
-    for url in table() {
-        match tool.call(&context, json!({ "url": url })).await {
-            Err(ToolError::Tell { code, .. }) => {
-                assert!(["address_denied", "invalid_request"].contains(&code.as_str()), "{url:?}: {code}")
+    for name in ["http_request", "http_send"] {
+        let tool = &tools.find(name).unwrap().tool;
+        for url in table() {
+            match tool.call(&context, json!({ "url": url, "method": "POST" })).await {
+                Err(ToolError::Tell { code, .. }) => {
+                    assert!(["address_denied", "invalid_request"].contains(&code.as_str()), "{name} {url:?}: {code}")
+                }
+                other => panic!("{name} {url:?}: {other:?}"),
             }
-            other => panic!("{url:?}: {other:?}"),
         }
     }
 }
