@@ -72,8 +72,33 @@ const CANDIDATES: Split = Split { postgres: concat!(candidates!(), " for update"
 
 const USED_BEFORE: &str = "select grant_id from grant_uses where run_id = $1 and turn = $2 and call_id = $3";
 
+/// Ends the grants of a task for a tool, in the transaction of what makes them end.
+macro_rules! end_grants {
+    ($conn:ident, $tenant:expr, $task_id:expr, $tool:expr, $by:expr, $now:expr) => {{
+        let ended: Vec<$crate::store::grants::GrantRow> = sqlx::query_as($crate::store::grants::END)
+            .bind($task_id)
+            .bind($crate::store::text::text($tool))
+            .bind($crate::store::text::text($tenant))
+            .bind($now)
+            .bind($crate::store::text::text($by))
+            .fetch_all(&mut *$conn)
+            .await?;
+        for row in ended {
+            let grant = $crate::store::Grant::from(row);
+            $crate::store::audit::write_audit!($conn, grant.act($by, "grant.revoked", grant.body()), $now);
+        }
+    }};
+}
+pub(super) use end_grants;
+
+pub(super) const END: &str = "
+    update grants set revoked_at = $4, revoked_by = $5
+     where task_id = $1 and tool = $2 and tenant_id = $3 and revoked_at is null
+    returning id, tenant_id, task_id, tool, epoch, arguments, definition, uses_left, created_at, created_by, expires_at,
+              revoked_at, revoked_by";
+
 #[derive(sqlx::FromRow)]
-struct GrantRow {
+pub(super) struct GrantRow {
     id: Uuid,
     tenant_id: String,
     task_id: Uuid,
@@ -120,7 +145,7 @@ impl Grant {
             && wanted.iter().all(|(name, value)| arguments.get(name) == Some(value))
     }
 
-    fn act<'a>(&'a self, actor: &'a str, action: &'a str, body: Value) -> Act<'a> {
+    pub(super) fn act<'a>(&'a self, actor: &'a str, action: &'a str, body: Value) -> Act<'a> {
         let via = match actor.split_once(':') {
             Some(("recipient", _)) => "link",
             Some(_) => "api",
@@ -130,7 +155,7 @@ impl Grant {
     }
 
     /// What the record says of it.
-    fn body(&self) -> Value {
+    pub(super) fn body(&self) -> Value {
         json!({
             "task_id": self.task_id, "tool": self.tool, "arguments": self.arguments, "definition": self.definition,
             "uses": self.uses_left, "expires_at": self.expires_at,

@@ -6,8 +6,8 @@ use uuid::Uuid;
 use crate::store::{Store, StoreError};
 
 impl Store {
-    /// Deletes up to `limit` finished runs that were recorded before `before`, with what belongs to them; answers how
-    /// many. Ids carry their time (UUIDv7), so the primary key finds the oldest.
+    /// Deletes up to `limit` finished runs that were recorded before `before`, with what belongs to them, and links whose
+    /// time was over by then; answers how many runs. Ids carry their time (UUIDv7), so the primary key finds the oldest.
     pub async fn forget_runs(&self, before: DateTime<Utc>, limit: i64) -> Result<usize, StoreError> {
         let bound = oldest_id(before.timestamp_millis());
         Ok(on_write!(self.db, |conn| {
@@ -33,6 +33,14 @@ impl Store {
                     sqlx::query(statement).bind(id).execute(&mut *conn).await?;
                 }
             }
+            sqlx::query(
+                "delete from approval_links where token_hash in (
+                    select token_hash from approval_links where expires_at <= $1 order by expires_at limit $2)",
+            )
+            .bind(before)
+            .bind(limit)
+            .execute(&mut *conn)
+            .await?;
             old.len()
         }))
     }

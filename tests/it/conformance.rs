@@ -22,6 +22,9 @@ macro_rules! on_both {
     )+};
 }
 
+mod approvals;
+mod asked;
+mod audit;
 mod completions;
 mod conditions;
 mod connect;
@@ -29,6 +32,7 @@ mod coverage;
 mod deliveries;
 mod events;
 mod fires;
+mod grants;
 mod idempotency;
 mod lease;
 mod matching;

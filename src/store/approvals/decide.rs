@@ -13,6 +13,7 @@ use crate::store::approvals::row::ApprovalRow;
 use crate::store::approvals::{Decided, ONE, Refusal, wake};
 use crate::store::audit::{Act, write_audit};
 use crate::store::connect::settled_at;
+use crate::store::grants::end_grants;
 use crate::store::text::{optional, optional_document, text};
 use crate::store::{Split, Store, StoreError, Topic};
 
@@ -222,6 +223,12 @@ impl Store {
                     (true, open == 0, Some((if stops { "approval.stopped" } else { "approval.cancelled" }, None)))
                 }
             };
+            // what a person does not want as it was proposed is not allowed for good any longer
+            if let (Some(task_id), Some(("approval.edited" | "approval.cancelled" | "approval.stopped", _))) =
+                (approval.task_id, &recorded)
+            {
+                end_grants!(conn, &approval.tenant_id, task_id, &approval.proposal.tool, &answer.by, now);
+            }
             if let Some((action, runs)) = recorded {
                 write_audit!(conn, act(&approval, answer, action, runs.as_deref()), now);
             }

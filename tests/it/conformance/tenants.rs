@@ -7,12 +7,15 @@ use reveille::id::{Scope, new_id};
 use reveille::notification::{Addresses, Kind, Mark, NewDelivery, Recipient};
 use reveille::run::transcript::{Entry, Message};
 use reveille::run::{RunState, Usage};
-use reveille::store::{DeliveryFilter, Idempotency, RunFilter, Store, StoreError, StoredToken, TaskFilter};
+use reveille::approval::{Approval, Choice};
+use reveille::store::{ApprovalFilter, AuditFilter, Grant, DeliveryFilter, Idempotency, RunFilter, Store, StoreError, StoredToken, TaskFilter};
 use reveille::task::change::TaskChange;
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
+use super::asked::{answer, asked};
+use super::grants::grant;
 use super::world::{START, World, end_of, only};
 
 on_both!(another_tenants_things_are_not_found_and_not_changed, a_tenant_sees_and_changes_its_own,);
@@ -24,6 +27,8 @@ struct Things {
     queued: Uuid,
     delivery: Uuid,
     token: Uuid,
+    asked: Vec<Approval>,
+    grant: Grant,
 }
 
 fn remembered() -> Idempotency {
@@ -65,7 +70,10 @@ async fn things(world: &World) -> Things {
     };
     world.store.create_token(&token, None).await.unwrap();
     world.store.put_recipient(&only("a"), "a", &recipient(), 0).await.unwrap();
-    Things { task: task.id, ended: ended.run.id, queued, delivery: claim.delivery.id, token: token.id }
+    let (_, _, asked) = asked(world, &["c1"]).await;
+    let grant = grant(&task, START);
+    world.store.create_grant(&only("a"), &grant).await.unwrap();
+    Things { task: task.id, ended: ended.run.id, queued, delivery: claim.delivery.id, token: token.id, asked, grant }
 }
 
 fn recipient() -> Recipient {
@@ -96,6 +104,12 @@ async fn another_tenants_things_are_not_found_and_not_changed(world: &World) {
     unseen("get_recipient", store.get_recipient(b, "a").await);
     unseen("put_recipient", store.put_recipient(b, "a", &recipient(), 1).await);
     unseen("revoke_token", store.revoke_token(b, a.token).await);
+    unseen("get_approval", store.get_approval(b, a.asked[0].id).await);
+    let yes = answer(Choice::Approve, &a.asked[0], "token:b");
+    unseen("decide_approval", store.decide_approval(b, a.asked[0].id, &yes).await);
+    unseen("get_grant", store.get_grant(b, a.grant.id).await);
+    unseen("revoke_grant", store.revoke_grant(b, a.grant.id, "token:b").await);
+    unseen("create_grant", store.create_grant(b, &Grant { id: new_id(START), ..a.grant.clone() }).await);
 
     // a filter that names the other tenant does not widen the scope
     for tenant in [None, Some("a".to_owned()), Some("b".to_owned())] {
@@ -108,6 +122,11 @@ async fn another_tenants_things_are_not_found_and_not_changed(world: &World) {
         let deliveries = DeliveryFilter { tenant: tenant.clone(), limit: 9, ..DeliveryFilter::default() };
         assert_eq!(store.list_deliveries(b, &deliveries).await.unwrap(), []);
         assert_eq!(store.list_tokens(b, tenant.as_deref(), None, 9).await.unwrap(), []);
+        let approvals = ApprovalFilter { tenant: tenant.clone(), limit: 9, ..ApprovalFilter::default() };
+        assert_eq!(store.list_approvals(b, &approvals).await.unwrap(), []);
+        let acts = AuditFilter { tenant, limit: 9, ..AuditFilter::default() };
+        assert_eq!(store.list_audit(b, &acts).await.unwrap(), []);
+        assert_eq!(store.list_grants(b, Some(a.task), None, 9).await.unwrap(), []);
     }
     // what is named by its id alone
     assert_eq!(store.transcript(b, a.ended, 0, 9).await.unwrap(), []);
@@ -162,7 +181,7 @@ async fn a_tenant_sees_and_changes_its_own(world: &World) {
 }
 
 /// The tables that only row-level security keeps apart when a predicate is forgotten.
-const WALLED: [&str; 10] = [
+const WALLED: [&str; 14] = [
     "tasks",
     "recipients",
     "deliveries",
@@ -173,6 +192,10 @@ const WALLED: [&str; 10] = [
     "bus_outbox",
     "windows",
     "task_state",
+    "approvals",
+    "approval_links",
+    "grants",
+    "audit",
 ];
 
 async fn rows(connection: &mut PgConnection, table: &str) -> i64 {
@@ -202,6 +225,8 @@ async fn on_postgres_row_level_security_alone_keeps_tenants_apart() {
          values (gen_random_uuid(), gen_random_uuid(), 'a', 'debounce', '', now(), 1)",
         "insert into task_state (task_id, tenant_id, name, value, updated_at)
          values (gen_random_uuid(), 'a', 'n', '1', now())",
+        "insert into approval_links (token_hash, batch_id, tenant_id, recipient, channel, expires_at)
+         values ('h', gen_random_uuid(), 'a', 'a', 'email', now())",
     ] {
         world.plant(planted).await;
     }

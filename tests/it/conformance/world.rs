@@ -230,7 +230,7 @@ impl Look {
 }
 
 /// What holds, and the number of rows for which it does not.
-const INVARIANTS: [(&str, &str); 12] = [
+const INVARIANTS: [(&str, &str); 14] = [
     (
         "a queued run is in the queue or parked, once",
         "select count(*) from runs r where r.state = 'queued'
@@ -285,8 +285,20 @@ const INVARIANTS: [(&str, &str); 12] = [
         "select count(*) from tasks t join due d on d.task_id = t.id where (t.status = 'active' and d.kind <> 'event') <> (d.next_at is not null)",
     ),
     (
+        "nobody is asked about a run that has ended",
+        "select count(*) from approvals a join runs r on r.id = a.run_id
+          where a.status = 'pending' and r.finished_at is not null",
+    ),
+    (
+        "a call has one question that counts, and what is settled says when and by whom",
+        "select (select count(*) from approvals where (status = 'pending') <> (decided_at is null)
+                                                   or (decided_at is null) <> (decided_by is null))
+              + (select count(*) from approvals a join approvals b on a.run_id = b.run_id and a.turn = b.turn
+                  where a.call_id = b.call_id and a.id < b.id and a.replaced_by is null and b.replaced_by is null)",
+    ),
+    (
         "a run has ended exactly when its state is final",
-        "select count(*) from runs where (finished_at is null) <> (state in ('queued', 'running'))",
+        "select count(*) from runs where (finished_at is not null) <> (state in ('succeeded', 'failed', 'cancelled', 'expired', 'skipped'))",
     ),
 ];
 

@@ -1,0 +1,126 @@
+//! Questions to people, as cases put them: a proposal, a run that is parked for it, an answer.
+
+use chrono::TimeDelta;
+use reveille::approval::matrix::{Category, Consequence};
+use reveille::approval::proposal::Proposal;
+use reveille::approval::{Answer, Approval, ApprovalStatus, Choice, OnExpiry, Via};
+use reveille::id::new_id;
+use reveille::run::RunState;
+use reveille::store::{Finish, Park, StartedRun};
+use reveille::task::Task;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::world::{LEASE, World, end_of};
+
+/// How long there is to answer, in seconds.
+pub const LIMIT: i64 = 1800;
+
+pub fn proposal() -> Proposal {
+    Proposal {
+        tool: "mail.send".into(),
+        version: "1.0.0".into(),
+        definition: "d".repeat(64),
+        summary: "Sends a mail to ann".into(),
+        description: "Sends a mail".into(),
+        arguments: json!({ "to": "ann", "amount": 100 }),
+        parameters: json!({ "type": "object" }),
+        category: Category::SideEffect,
+        consequence: Consequence::High,
+        reasons: vec!["side effects of high consequence are asked about".into()],
+        options: vec![Choice::Approve, Choice::Edit, Choice::Cancel],
+        allow_modification: true,
+        source: "trigger".into(),
+        delegation_chain: vec!["main".into()],
+        on_expiry: OnExpiry::Expire,
+        approvers: 1,
+        barred: None,
+        confirmation: None,
+        undo_seconds: None,
+        precheck: None,
+        timeout_seconds: LIMIT as u64,
+    }
+}
+
+/// A question about a call of the first turn of a run; not put yet.
+pub fn question(world: &World, started: &StartedRun, call: &str) -> Approval {
+    let run = &started.run;
+    let mut asked = Approval {
+        id: new_id(world.now()),
+        batch_id: run.id,
+        run_id: run.id,
+        task_id: run.task_id,
+        tenant_id: run.tenant_id.clone(),
+        turn: 1,
+        call_id: call.into(),
+        digest: String::new(),
+        proposal: proposal(),
+        status: ApprovalStatus::Pending,
+        created_at: world.now(),
+        expires_at: world.now() + TimeDelta::seconds(LIMIT),
+        decided_at: None,
+        decided_by: None,
+        decided_via: None,
+        comment: None,
+        modifications: None,
+        decided_digest: None,
+        hold_until: None,
+        began_at: None,
+        outcome: None,
+        votes: vec![],
+    };
+    asked.digest = asked.proposal.digest(&asked.identity(), &asked.proposal.arguments);
+    asked
+}
+
+/// The end of an execution that waits for people.
+pub fn parked(world: &World, started: &StartedRun, asks: &[(Approval, Option<Uuid>)], open: &[Uuid]) -> Finish {
+    let wake_at = world.now() + TimeDelta::seconds(LIMIT / 2);
+    let park = Park::Approval { wake_at, asks: asks.to_vec(), open: open.to_vec() };
+    Finish { park: Some(park), ..end_of(started, RunState::PendingApproval) }
+}
+
+pub async fn park(world: &World, started: &StartedRun, asks: &[(Approval, Option<Uuid>)], open: &[Uuid]) {
+    let end = parked(world, started, asks, open);
+    assert_eq!(world.store.finish_runs(&[end]).await.unwrap(), Vec::<Uuid>::new());
+}
+
+/// A run of a new task that is parked with a question for each of these calls, changed by `with`.
+pub async fn asked_with(
+    world: &World,
+    calls: &[&str],
+    with: impl Fn(&mut Approval),
+) -> (Task, StartedRun, Vec<Approval>) {
+    let task = world.task(json!({ "interval": "1h" })).await;
+    let started = world.started(&task).await;
+    let mut asks = Vec::new();
+    for call in calls {
+        let mut asked = question(world, &started, call);
+        with(&mut asked);
+        asks.push((asked, None));
+    }
+    park(world, &started, &asks, &[]).await;
+    (task, started, asks.into_iter().map(|(asked, _)| asked).collect())
+}
+
+pub async fn asked(world: &World, calls: &[&str]) -> (Task, StartedRun, Vec<Approval>) {
+    asked_with(world, calls, |_| ()).await
+}
+
+pub fn answer(choice: Choice, to: &Approval, by: &str) -> Answer {
+    let arguments = json!({ "to": "ann", "amount": 5 });
+    let edited = (choice == Choice::Edit).then(|| {
+        let digest = to.proposal.digest(&to.identity(), &arguments);
+        (arguments, digest)
+    });
+    Answer { choice, digest: to.digest.clone(), edited, comment: None, by: by.into(), via: Via::Api }
+}
+
+/// Starts a run that was woken, and is alone in the queue.
+pub async fn go_on(world: &World, id: Uuid) -> StartedRun {
+    let claims = world.claim().await;
+    let lease = claims.into_iter().map(|claim| claim.lease).find(|lease| lease.run_id == id).expect("it is queued");
+    let mut starts = world.store.start_runs(&[lease], world.now() + LEASE).await.unwrap();
+    assert_eq!(starts.blocked, []);
+    starts.started.remove(0)
+}
