@@ -1,12 +1,12 @@
 //! What people are asked: put with the parking of the run, settled once, with what follows for the run.
 
 use chrono::TimeDelta;
-use reveille::approval::{Answer, Approval, ApprovalStatus, CallOutcome, Choice, OnExpiry, Via};
+use reveille::approval::{Answer, Approval, ApprovalStatus, Begun, CallOutcome, Choice, OnExpiry, Via};
 use reveille::id::{Scope, new_id};
 use reveille::notification::{Kind, NewDelivery};
 use reveille::run::RunState;
 use reveille::store::{
-    ApprovalFilter, ApprovalLink, Attend, Attended, AuditFilter, Begun, Cancelled, Decided, DeliveryFilter, Refusal,
+    ApprovalFilter, ApprovalLink, Attend, Attended, AuditFilter, Cancelled, Decided, DeliveryFilter, Refusal,
     StartedRun, StoreError,
 };
 use serde_json::json;

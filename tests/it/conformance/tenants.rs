@@ -3,12 +3,15 @@
 use std::fmt::Debug;
 
 use chrono::TimeDelta;
+use reveille::approval::{Approval, Choice};
 use reveille::id::{Scope, new_id};
 use reveille::notification::{Addresses, Kind, Mark, NewDelivery, Recipient};
 use reveille::run::transcript::{Entry, Message};
 use reveille::run::{RunState, Usage};
-use reveille::approval::{Approval, Choice};
-use reveille::store::{ApprovalFilter, AuditFilter, Grant, DeliveryFilter, Idempotency, RunFilter, Store, StoreError, StoredToken, TaskFilter};
+use reveille::store::{
+    ApprovalFilter, AuditFilter, DeliveryFilter, Grant, Idempotency, RunFilter, Store, StoreError, StoredToken,
+    TaskFilter,
+};
 use reveille::task::change::TaskChange;
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
