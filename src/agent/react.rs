@@ -162,9 +162,9 @@ impl ReactLoop<'_> {
         let mut done: Vec<(usize, Message)> = Vec::new();
         let (mut measured, mut open) = (Vec::new(), Vec::new());
         let mut waiting: Vec<(usize, Added)> = Vec::new();
-        let mut came = VecDeque::new();
+        let mut early = VecDeque::new();
         loop {
-            let next = match came.pop_front() {
+            let next = match early.pop_front() {
                 Some(came) => Some(came),
                 None => or_cancelled(self.stop, running.next()).await?,
             };
@@ -184,7 +184,7 @@ impl ReactLoop<'_> {
             // what can't be repeated is stored at once, not when its siblings are done
             if urgent {
                 let stored = self.checkpoint.append(turn, in_order(&mut waiting));
-                while_running(stored, &mut running, &mut came).await?;
+                while_running(stored, &mut running, &mut early).await?;
             }
         }
         drop(running);

@@ -12,7 +12,7 @@ mod recipients;
 mod reference;
 mod repeats;
 mod runs;
-mod service;
+pub mod service;
 mod stream;
 mod tasks;
 mod tokens;

@@ -1,5 +1,11 @@
-//! Approvals through the whole service: people are asked, reminded and told, and what they decide is what happens.
+//! Approvals through the whole service: people are asked, reminded and told, over the API and on the page behind a
+//! link, and what they decide is what happens.
 
+mod api;
 mod expiry;
 mod flow;
+mod grants;
 mod links;
+mod page;
+mod safety;
+pub mod stage;

@@ -179,7 +179,7 @@ fn as_text(kind: &Kind, value: &Value) -> String {
     }
 }
 
-/// JSON for people, every hidden character in it written as `\uXXXX`.
+/// JSON for people, every hidden character in it written as an escape.
 pub fn json(value: &Value) -> String {
     let pretty = serde_json::to_string_pretty(value).expect("a JSON value is JSON");
     let mut shown = String::with_capacity(pretty.len());

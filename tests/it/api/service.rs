@@ -81,7 +81,7 @@ macro_rules! on_both {
         }
     )* };
 }
-pub(super) use on_both;
+pub(crate) use on_both;
 
 /// What was answered.
 #[derive(Debug)]

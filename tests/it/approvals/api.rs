@@ -1,0 +1,258 @@
+//! Decisions over the API: bound to what was shown, held against the schema, at most once, and nobody else's.
+
+use reveille::approval::CallOutcome;
+use reveille::id::Scope;
+use reveille::run::RunState;
+use serde_json::{Value, json};
+
+use super::stage::{TIME, ask, note, note_of};
+use crate::api::service::{Api, on_both};
+
+on_both! {
+    an_approval_is_listed_read_and_approved_and_its_run_goes_on
+    an_edit_runs_as_edited_and_is_held_against_the_schema
+    the_second_decision_is_told_how_things_stand
+    a_decision_about_something_else_changes_nothing
+    a_decision_that_comes_too_late_is_a_no
+    of_two_decisions_at_once_one_wins
+    where_two_have_to_agree_one_vote_leaves_it_open
+    a_repetition_with_a_key_is_answered_and_decides_nothing
+    every_decision_is_in_the_record
+    a_run_says_why_it_waits_and_why_people_were_asked
+}
+
+fn decision(approval: &reveille::approval::Approval, word: &str) -> Value {
+    json!({ "decision": word, "digest": approval.digest })
+}
+
+fn place(approval: &reveille::approval::Approval) -> String {
+    format!("/v1/approvals/{}/decision", approval.id)
+}
+
+async fn an_approval_is_listed_read_and_approved_and_its_run_goes_on(api: Api) {
+    let asked = ask(&api, "ann", vec![note()]).await;
+    let approval = &asked.approvals[0];
+    ask(&api, "bob", vec![note()]).await;
+    let token = api.token("ann", &["approvals:read", "approvals:decide", "runs:read"]).await;
+    let list = api.ask("GET", "/v1/approvals?status=pending", Some(&token), None).await.expect(200);
+    let shown = json!({
+        "id": approval.id, "batch_id": asked.batch, "run_id": asked.run, "turn": 1, "task_id": asked.task,
+        "tenant_id": "ann", "digest": approval.digest, "agent_name": "send_note",
+        "action_summary": "Send a note to the room lobby", "description": "Send a note to a room.",
+        "details": approval.proposal.arguments, "parameters": approval.proposal.parameters,
+        "category": "side_effect", "consequence": "medium", "reasons": approval.proposal.reasons,
+        "options": ["approve", "edit", "cancel"], "allow_modification": true, "source": "trigger",
+        "delegation_chain": [], "status": "pending", "created_at": "2026-11-21T00:00:00Z",
+        "expires_at": "2026-11-21T00:30:00Z", "decided_at": null, "decided_by": null, "decided_via": null,
+        "comment": null, "modifications": null, "outcome": null, "approvers": 1, "votes": [], "hold_until": null,
+    });
+    assert_eq!(list, json!({ "items": [shown], "next_cursor": null }));
+    let path = format!("/v1/approvals/{}", approval.id);
+    assert_eq!(api.ask("GET", &path, Some(&token), None).await.expect(200), shown);
+
+    api.advance(60);
+    let mut body = decision(approval, "approve");
+    body["comment"] = json!("go ahead");
+    let done = api.ask("POST", &place(approval), Some(&token), Some(body)).await.expect(200);
+    assert_eq!(
+        json!([done["status"], done["decided_via"], done["comment"], done["decided_at"], done["grant_id"]]),
+        json!(["approved", "api", "go ahead", "2026-11-21T00:01:00Z", null])
+    );
+    assert!(done["decided_by"].as_str().unwrap().starts_with("token:"), "{done}");
+    assert_eq!(asked.run_state(&api).await, RunState::Queued, "nothing is open: the loop goes on");
+
+    let outcome = CallOutcome { is_error: false, text: "sent".into() };
+    api.store.note_outcome(approval.id, &outcome).await.unwrap();
+    let after = api.ask("GET", &path, Some(&token), None).await.expect(200);
+    assert_eq!(after["outcome"], json!({ "is_error": false, "text": "sent" }));
+    let run = api.ask("GET", &format!("/v1/runs/{}", asked.run), Some(&token), None).await.expect(200);
+    assert_eq!(run["approvals"], json!([{ "id": approval.id, "status": "approved", "tool": "send_note" }]));
+    let pending = api.ask("GET", "/v1/approvals?status=pending", Some(&token), None).await.expect(200);
+    assert_eq!(pending["items"], json!([]));
+}
+
+async fn an_edit_runs_as_edited_and_is_held_against_the_schema(api: Api) {
+    let asked = ask(&api, "ann", vec![note_of(json!({ "room": "lobby", "text": "one", "loud": true }))]).await;
+    let approval = &asked.approvals[0];
+    let edit = async |modifications: Value| {
+        let mut body = decision(approval, "edit");
+        body["modifications"] = modifications;
+        api.admin("POST", &place(approval), Some(body)).await
+    };
+    let wrong = edit(json!({ "text": "x".repeat(31), "copies": 0, "room": null, "who": "ann" })).await.expect(422);
+    let mut pointers: Vec<&str> =
+        wrong["errors"].as_array().unwrap().iter().map(|error| error["pointer"].as_str().unwrap()).collect();
+    pointers.sort();
+    assert_eq!(pointers, ["/modifications/copies", "/modifications/room", "/modifications/text", "/modifications/who"]);
+    assert_eq!(asked.statuses(&api).await, ["pending"]);
+
+    let done = edit(json!({ "text": "two", "loud": null })).await.expect(200);
+    assert_eq!(done["status"], "edited");
+    assert_eq!(done["modifications"], json!({ "room": "lobby", "text": "two" }));
+    let stored = asked.only(&api).await;
+    let digest = stored.proposal.digest(&stored.identity(), &json!({ "room": "lobby", "text": "two" }));
+    assert_eq!(stored.decided_digest, Some(digest));
+
+    let mut fixed = note();
+    fixed.allow_modification = false;
+    let asked = ask(&api, "ann", vec![fixed]).await;
+    let mut body = decision(&asked.approvals[0], "edit");
+    body["modifications"] = json!({ "text": "two" });
+    let refused = api.admin("POST", &place(&asked.approvals[0]), Some(body)).await.expect(422);
+    assert_eq!(
+        refused["errors"],
+        json!([{ "pointer": "/decision",
+            "message": "the arguments of this call can't be changed: approve it as it is, or cancel it" }])
+    );
+    assert_eq!(asked.statuses(&api).await, ["pending"]);
+}
+
+async fn the_second_decision_is_told_how_things_stand(api: Api) {
+    let asked = ask(&api, "ann", vec![note()]).await;
+    let approval = &asked.approvals[0];
+    api.admin("POST", &place(approval), Some(decision(approval, "cancel"))).await.expect(200);
+    let second = api.admin("POST", &place(approval), Some(decision(approval, "approve"))).await;
+    assert_eq!(second.header("content-type"), "application/problem+json");
+    let second = second.expect(409);
+    assert_eq!(second["type"], "urn:reveille:problem:conflict");
+    assert_eq!(second["detail"], "the approval is cancelled already");
+    assert_eq!(second["approval"]["status"], "cancelled");
+    assert_eq!(second["approval"]["decided_by"], "token:admin");
+    assert_eq!(asked.statuses(&api).await, ["cancelled"]);
+}
+
+async fn a_decision_about_something_else_changes_nothing(api: Api) {
+    let asked = ask(&api, "ann", vec![note()]).await;
+    let approval = &asked.approvals[0];
+    let other = json!({ "decision": "approve", "digest": "f".repeat(64) });
+    let refused = api.admin("POST", &place(approval), Some(other)).await.expect(409);
+    assert_eq!(refused["approval"]["digest"], approval.digest);
+    for (body, pointer) in [
+        (json!({}), "/decision"),
+        (json!({ "decision": "approve" }), "/digest"),
+        (json!({ "decision": "maybe", "digest": approval.digest }), "/decision"),
+        (json!({ "decision": "edit", "digest": approval.digest }), "/modifications"),
+        (json!({ "decision": "approve", "digest": approval.digest, "modifications": {} }), "/modifications"),
+        (json!({ "decision": "approve", "digest": approval.digest, "comment": "x".repeat(2001) }), "/comment"),
+        (json!({ "decision": "approve", "digest": approval.digest, "digst": 1 }), "/digst"),
+    ] {
+        let problem = api.admin("POST", &place(approval), Some(body)).await.expect(422);
+        assert_eq!(problem["errors"][0]["pointer"], pointer);
+    }
+    // another tenant's token finds nothing, whatever it may do
+    let bob = api.token("bob", &["*"]).await;
+    api.ask("POST", &place(approval), Some(&bob), Some(decision(approval, "approve"))).await.expect(404);
+    assert_eq!(asked.statuses(&api).await, ["pending"]);
+}
+
+async fn a_decision_that_comes_too_late_is_a_no(api: Api) {
+    let asked = ask(&api, "ann", vec![note()]).await;
+    let approval = &asked.approvals[0];
+    api.clock.advance(TIME);
+    let refused = api.admin("POST", &place(approval), Some(decision(approval, "approve"))).await.expect(409);
+    assert_eq!(refused["detail"], "the time to answer is over; no answer is a no");
+    assert_eq!(asked.only(&api).await.decided_at, None);
+}
+
+async fn of_two_decisions_at_once_one_wins(api: Api) {
+    let asked = ask(&api, "ann", vec![note()]).await;
+    let approval = &asked.approvals[0];
+    let place = place(approval);
+    let answers = futures::future::join_all((0..20).map(|n| {
+        let word = if n % 2 == 0 { "approve" } else { "cancel" };
+        api.admin("POST", &place, Some(decision(approval, word)))
+    }))
+    .await;
+    let mut codes: Vec<u16> = answers.iter().map(|answer| answer.status.as_u16()).collect();
+    codes.sort();
+    assert_eq!((codes[0], codes[1..].iter().all(|code| *code == 409)), (200, true), "{codes:?}");
+    let won = answers.into_iter().find(|answer| answer.status == 200).unwrap().body["status"].clone();
+    assert_eq!(asked.statuses(&api).await, [won.as_str().unwrap()]);
+}
+
+async fn where_two_have_to_agree_one_vote_leaves_it_open(api: Api) {
+    let mut proposal = note();
+    proposal.approvers = 2;
+    let asked = ask(&api, "ann", vec![proposal]).await;
+    let approval = &asked.approvals[0];
+    let (first, second) = (api.token("ann", &["*"]).await, api.token("ann", &["*"]).await);
+    let vote = |token: &str| {
+        let token = token.to_owned();
+        let api = &api;
+        async move { api.ask("POST", &place(approval), Some(&token), Some(decision(approval, "approve"))).await.expect(200) }
+    };
+    for _ in 0..2 {
+        let counted = vote(&first).await;
+        assert_eq!((&counted["status"], counted["votes"].as_array().unwrap().len()), (&json!("pending"), 1));
+    }
+    assert_eq!(vote(&second).await["status"], "approved");
+}
+
+async fn a_repetition_with_a_key_is_answered_and_decides_nothing(api: Api) {
+    let asked = ask(&api, "ann", vec![note()]).await;
+    let approval = &asked.approvals[0];
+    let token = api.token("ann", &["approvals:decide"]).await;
+    let send = async || {
+        let body = decision(approval, "approve");
+        api.ask_with("POST", &place(approval), Some(&token), Some(body), &[("idempotency-key", "once")]).await
+    };
+    let first = send().await.expect(200);
+    let again = send().await;
+    assert_eq!(again.header("idempotency-replayed"), "true");
+    assert_eq!(again.expect(200), first);
+}
+
+async fn every_decision_is_in_the_record(api: Api) {
+    let asked = ask(&api, "ann", vec![note(), note()]).await;
+    for (approval, word) in asked.approvals.iter().zip(["approve", "cancel"]) {
+        api.admin("POST", &place(approval), Some(decision(approval, word))).await.expect(200);
+    }
+    let token = api.token("ann", &["audit:read"]).await;
+    let path = format!("/v1/audit?subject_id={}", asked.approvals[0].id);
+    let entries = api.ask("GET", &path, Some(&token), None).await.expect(200);
+    let lines: Vec<Value> = entries["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| json!([entry["action"], entry["actor"], entry["via"], entry["body"]["digest"]]))
+        .collect();
+    let digest = &asked.approvals[0].digest;
+    assert_eq!(
+        lines,
+        [
+            json!(["approval.approved", "token:admin", "api", digest]),
+            json!(["approval.asked", "service", "service", digest]),
+        ]
+    );
+    let cancelled = api.ask("GET", "/v1/audit?action=approval.cancelled", Some(&token), None).await.expect(200);
+    assert_eq!(cancelled["items"][0]["subject_id"], json!(asked.approvals[1].id));
+    let bob = api.token("bob", &["audit:read"]).await;
+    assert_eq!(api.ask("GET", &path, Some(&bob), None).await.expect(200)["items"], json!([]));
+}
+
+async fn a_run_says_why_it_waits_and_why_people_were_asked(api: Api) {
+    let asked = ask(&api, "ann", vec![note()]).await;
+    let path = format!("/v1/runs/{}/explain", asked.run);
+    let waits = api.admin("GET", &path, None).await.expect(200);
+    assert_eq!(
+        waits,
+        json!({
+            "run_id": asked.run, "state": "pending_approval",
+            "sentences": [
+                "Somebody asked for it at 2026-11-21T00:00:00Z.",
+                "It waits for people to decide on 1 of its calls, until 2026-11-21T00:30:00Z.",
+            ],
+            "calls": [{
+                "turn": 1, "call_id": "call_0", "tool": "send_note", "approval_id": asked.approvals[0].id,
+                "status": "pending",
+                "sentence": "A person has to agree, until 2026-11-21T00:30:00Z. It has no result yet.",
+                "reasons": ["the matrix says confirm for side_effect of medium consequence"],
+            }],
+        })
+    );
+    api.admin("POST", &place(&asked.approvals[0]), Some(decision(&asked.approvals[0], "cancel"))).await.expect(200);
+    let goes_on = api.admin("GET", &path, None).await.expect(200);
+    assert_eq!(goes_on["calls"][0]["sentence"], "token:admin cancelled it. It has no result yet.");
+    let run = api.store.get_run(&Scope::Every, asked.run).await.unwrap();
+    assert_eq!(run.state, RunState::Queued);
+}

@@ -1,0 +1,222 @@
+//! The page behind a link: what it shows, what its form does, and what is left to see afterwards.
+
+use reveille::approval::{CallOutcome, Choice, Proposal};
+use reveille::run::RunState;
+use serde_json::json;
+
+use super::stage::{Seen, TIME, ask, fetch, link, note, note_of, post};
+use crate::api::service::{Api, on_both};
+
+on_both! {
+    scanners_change_nothing_and_then_a_person_decides
+    one_is_edited_one_cancelled_and_the_run_goes_on
+    all_are_decided_at_once
+    a_fault_stands_beside_its_field_and_changes_nothing
+    what_was_decided_expired_or_is_unknown_is_said_clearly
+    what_was_approved_and_is_held_can_be_stopped
+    of_two_who_answer_one_is_told_that_the_other_was_first
+}
+
+async fn scanners_change_nothing_and_then_a_person_decides(api: Api) {
+    let recipient = json!({ "timezone": "Asia/Shanghai", "addresses": { "email": "ann@example.org" } });
+    api.admin("PUT", "/v1/recipients/ann", Some(recipient)).await.expect(200);
+    let asked = ask(&api, "ann", vec![note()]).await;
+    let before = api.written().await;
+    for _ in 0..20 {
+        asked.open(&api).await.expect(200);
+        let head = fetch(&api, "HEAD", &asked.path()).await.expect(200);
+        assert_eq!(head.html, "");
+        fetch(&api, "OPTIONS", &asked.path()).await.expect(405);
+    }
+    assert_eq!(api.written().await, before, "to look is to change nothing");
+
+    api.advance(60);
+    let page = asked.open(&api).await.expect(200);
+    for shown in [
+        "Your approval is needed",
+        "Morning mail",
+        "Send a note to the room lobby",
+        "The build is broken",
+        "the matrix says confirm for side_effect of medium consequence",
+        "29 minutes left, until 21 November 2026, 08:30 (Asia/Shanghai)",
+        "Run by schedule for 21 November 2026, 08:00 (Asia/Shanghai)",
+    ] {
+        page.shows(shown);
+    }
+    let done = asked.send(&api, &[("do", "approve:0"), ("0.comment", " go ahead ")]).await.expect(303);
+    let approval = asked.only(&api).await;
+    assert_eq!(
+        (approval.status.as_str(), approval.decided_by.as_deref(), approval.comment.as_deref(), approval.modifications),
+        ("approved", Some("recipient:ann"), Some("go ahead"), None)
+    );
+    assert_eq!(asked.run_state(&api).await, RunState::Queued);
+
+    // what came of it is shown at an address that can't decide
+    let place = done.header("location").to_owned();
+    assert!(place.starts_with("/approvals/outcome/") && !place.contains(&asked.token), "{place}");
+    let outcome = fetch(&api, "GET", &place).await.expect(200);
+    outcome.shows("Decided by you, 21 November 2026, 08:01 (Asia/Shanghai).");
+    outcome.shows("It is being executed.");
+    outcome.hides("<form");
+    let result = CallOutcome { is_error: false, text: "sent to <b>9</b>".into() };
+    api.store.note_outcome(approval.id, &result).await.unwrap();
+    fetch(&api, "GET", &place).await.expect(200).shows("sent to &lt;b&gt;9&lt;/b&gt;");
+    let made_up = place.replacen(&place[20..24], "0000", 1);
+    fetch(&api, "GET", &made_up).await.expect(404);
+}
+
+async fn one_is_edited_one_cancelled_and_the_run_goes_on(api: Api) {
+    let asked = ask(&api, "ann", vec![note(), note_of(json!({ "room": "attic", "text": "two" }))]).await;
+    let page = asked.open(&api).await.expect(200);
+    page.shows("Your approvals are needed");
+    page.shows("Approve all");
+    // a change is shown first, and decides nothing
+    let change = [("do", "approve:0"), ("0.f0", "lobby"), ("0.f1", "It is green")];
+    let shown = asked.send(&api, &change).await.expect(200);
+    shown.shows("Nothing was decided yet: look at what you changed, then approve it.");
+    shown.shows("<del class=\"value\" dir=\"auto\">The build is broken</del>");
+    shown.shows("<ins class=\"value\" dir=\"auto\">It is green</ins>");
+    assert_eq!(asked.statuses(&api).await, ["pending", "pending"]);
+    // what was looked at is what is decided: another change is shown again
+    let reviewed = shown.hidden("0.reviewed").unwrap();
+    let other = [("do", "approve:0"), ("0.f1", "It is blue"), ("0.reviewed", reviewed.as_str())];
+    asked.send(&api, &other).await.expect(200).shows("It is blue");
+    assert_eq!(asked.statuses(&api).await, ["pending", "pending"]);
+
+    let again = [change.as_slice(), &[("0.reviewed", reviewed.as_str())]].concat();
+    let next = asked.send(&api, &again).await.expect(303);
+    assert_eq!(next.header("location"), asked.path(), "the other question is open still");
+    assert_eq!(asked.statuses(&api).await, ["edited", "pending"]);
+    let edited = asked.only(&api).await;
+    assert_eq!(edited.modifications, Some(json!({ "room": "lobby", "text": "It is green" })));
+
+    let page = asked.open(&api).await.expect(200);
+    page.shows("Approved with changes");
+    page.hides("value=\"approve:0\"");
+    let done = asked.send(&api, &[("do", "cancel:1"), ("1.f1", "x".repeat(99).as_str())]).await.expect(303);
+    assert_eq!(asked.statuses(&api).await, ["edited", "cancelled"]);
+    assert_eq!(asked.run_state(&api).await, RunState::Queued);
+    let outcome = fetch(&api, "GET", done.header("location")).await.expect(200);
+    outcome.shows("It was not executed. The agent was told.");
+    outcome.shows("What was changed");
+}
+
+async fn all_are_decided_at_once(api: Api) {
+    for (press, status) in [("approve:all", "approved"), ("cancel:all", "cancelled")] {
+        let asked = ask(&api, "ann", vec![note(), note(), note()]).await;
+        // one that is faulty or changed holds all of them up
+        if press == "approve:all" {
+            asked.send(&api, &[("do", press), ("1.f1", "")]).await.expect(200);
+            asked.send(&api, &[("do", press), ("1.f0", "attic")]).await.expect(200);
+            asked.send(&api, &[("do", press), ("1.f1", "x".repeat(31).as_str())]).await.expect(422);
+        }
+        asked.send(&api, &[("do", "review")]).await.expect(200);
+        asked.send(&api, &[("do", "aprove:all")]).await.expect(422);
+        asked.send(&api, &[]).await.expect(422);
+        assert_eq!(asked.statuses(&api).await, ["pending"; 3]);
+        asked.send(&api, &[("do", press)]).await.expect(303);
+        assert_eq!(asked.statuses(&api).await, [status; 3]);
+    }
+}
+
+async fn a_fault_stands_beside_its_field_and_changes_nothing(api: Api) {
+    let proposal = Proposal { confirmation: Some("SEND".into()), ..note() };
+    let asked = ask(&api, "ann", vec![proposal]).await;
+    let long = "x".repeat(31);
+    let number = field(&asked.open(&api).await, "copies");
+    let fields = [("do", "approve:0"), ("0.f1", long.as_str()), (number.as_str(), "many"), ("0.confirmation", "SEND")];
+    let page = asked.send(&api, &fields).await.expect(422);
+    let id = format!("i{}", number.replace('.', ""));
+    page.shows(&format!("id=\"{id}e\">must be a number such as 12 or 12.5</p>"));
+    page.shows(&format!("{id}e\" aria-invalid=\"true\""));
+    page.shows(&long);
+    let fields = [("do", "approve:0"), ("0.f1", long.as_str()), (number.as_str(), "0"), ("0.confirmation", "SEND")];
+    let page = asked.send(&api, &fields).await.expect(422);
+    page.shows("id=\"i0f1e\">the value is longer than 30 characters</p>");
+    page.shows(&format!("id=\"{id}e\">"));
+    // what can't be undone is approved by who types what is shown, and by nobody else
+    for typed in ["", "send"] {
+        let page = asked.send(&api, &[("do", "approve:0"), ("0.confirmation", typed)]).await.expect(422);
+        page.shows("To approve it, type <code>SEND</code>");
+    }
+    assert_eq!(asked.statuses(&api).await, ["pending"]);
+    asked.send(&api, &[("do", "approve:0"), ("0.confirmation", "SEND")]).await.expect(303);
+    assert_eq!(asked.statuses(&api).await, ["approved"]);
+}
+
+/// The form's name of the field of an argument.
+fn field(page: &Seen, argument: &str) -> String {
+    let (before, _) = page.html.split_once(&format!("\"><bdi>{argument}</bdi> <span")).expect("the field");
+    let id = before.rsplit_once('"').unwrap().1;
+    let (number, index) = id.strip_prefix('i').unwrap().split_once('f').unwrap();
+    format!("{number}.f{index}")
+}
+
+async fn what_was_decided_expired_or_is_unknown_is_said_clearly(api: Api) {
+    let decided = ask(&api, "ann", vec![note()]).await;
+    let escalated = link(&api, "ann", decided.batch, "carol").await;
+    decided.send(&api, &[("do", "cancel:0")]).await.expect(303);
+    let page = decided.open(&api).await.expect(200);
+    page.shows("This is decided");
+    page.shows("Decided by you, 21 November 2026, 00:00 (UTC).");
+    page.hides("<form");
+    let other = fetch(&api, "GET", &format!("/approvals/{escalated}")).await.expect(200);
+    other.shows("Decided by ann, 21 November 2026, 00:00 (UTC).");
+
+    let expired = ask(&api, "ann", vec![note()]).await;
+    let nonce = expired.open(&api).await.hidden("nonce").unwrap();
+    api.clock.advance(TIME);
+    let page = expired.open(&api).await.expect(200);
+    page.shows("The time to answer is over");
+    page.hides("<form");
+    let late = post(&api, &expired.path(), &[("nonce", &nonce), ("do", "approve:0")], &[]).await.expect(409);
+    late.shows("Nothing was changed: this was settled before your answer came.");
+    assert_eq!(expired.only(&api).await.decided_by, None);
+
+    let unknown = fetch(&api, "GET", "/approvals/0123456789abcdef").await.expect(404);
+    unknown.shows("This link is not known");
+    post(&api, "/approvals/0123456789abcdef", &[("do", "approve:0")], &[]).await.expect(404);
+    // a link ends, and is then as unknown as one that never was
+    api.clock.advance(chrono::TimeDelta::days(8));
+    assert_eq!(expired.open(&api).await.expect(404).html, unknown.html);
+}
+
+async fn what_was_approved_and_is_held_can_be_stopped(api: Api) {
+    let proposal = Proposal { undo_seconds: Some(60), ..note() };
+    let asked = ask(&api, "ann", vec![proposal]).await;
+    let next = asked.send(&api, &[("do", "approve:0")]).await.expect(303);
+    assert_eq!(next.header("location"), asked.path());
+    let page = asked.open(&api).await.expect(200);
+    page.shows("It is held until 21 November 2026, 00:01 (UTC), and then executed.");
+    page.shows("Stop it</button>");
+    asked.send(&api, &[("do", "approve:0")]).await.expect(409);
+    asked.send(&api, &[("do", "cancel:0")]).await.expect(303);
+    assert_eq!(asked.statuses(&api).await, ["cancelled"]);
+
+    let asked = ask(&api, "ann", vec![Proposal { undo_seconds: Some(60), ..note() }]).await;
+    asked.send(&api, &[("do", "approve:0")]).await.expect(303);
+    let nonce = asked.open(&api).await.hidden("nonce").unwrap();
+    api.advance(60);
+    asked.open(&api).await.expect(200).hides("Stop it");
+    post(&api, &asked.path(), &[("nonce", &nonce), ("do", "cancel:0")], &[]).await.expect(409);
+    assert_eq!(asked.statuses(&api).await, ["approved"]);
+}
+
+async fn of_two_who_answer_one_is_told_that_the_other_was_first(api: Api) {
+    let asked = ask(&api, "ann", vec![note()]).await;
+    let nonce = asked.open(&api).await.hidden("nonce").unwrap();
+    let path = asked.path();
+    let yes = [("nonce", nonce.as_str()), ("do", "approve:0")];
+    let no = [("nonce", nonce.as_str()), ("do", "cancel:0")];
+    let answers =
+        futures::future::join_all((0..10).map(|n| post(&api, &path, if n % 2 == 0 { &yes } else { &no }, &[]))).await;
+    let won = answers.iter().filter(|answer| answer.status == 303).count();
+    let told = answers.iter().filter(|answer| answer.status == 409).count();
+    assert_eq!((won, told), (1, 9));
+    // a question that offers no cancel offers none
+    let fixed = Proposal { options: vec![Choice::Approve], ..note() };
+    let asked = ask(&api, "ann", vec![fixed]).await;
+    asked.open(&api).await.expect(200).hides("cancel:0");
+    asked.send(&api, &[("do", "cancel:0")]).await.expect(422);
+    assert_eq!(asked.statuses(&api).await, ["pending"]);
+}

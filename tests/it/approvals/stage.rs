@@ -1,0 +1,255 @@
+//! A run that waits for people, put there through the store as the engine does, and a browser that reads its page.
+
+use axum::body::Body;
+use axum::http::{HeaderMap, Request, header};
+use chrono::TimeDelta;
+use reveille::approval::matrix::{Category, Consequence};
+use reveille::approval::{Approval, ApprovalStatus, Choice, Identity, OnExpiry, Proposal};
+use reveille::http::server::Peer;
+use reveille::id::{Scope, new_id};
+use reveille::run::{RunState, Usage};
+use reveille::store::{ApprovalLink, Finish, Park};
+use reveille::token::TokenHash;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+use uuid::Uuid;
+
+use crate::api::service::{Api, daily_of};
+
+/// How long there is to answer.
+pub const TIME: TimeDelta = TimeDelta::minutes(30);
+
+/// A run that has asked.
+pub struct Asked {
+    pub task: String,
+    pub run: Uuid,
+    pub batch: Uuid,
+    /// In the order of the calls.
+    pub approvals: Vec<Approval>,
+    /// The text of a link to all of them, for the tenant itself.
+    pub token: String,
+}
+
+/// What is proposed: a note to a room.
+pub fn note() -> Proposal {
+    Proposal {
+        tool: "send_note".into(),
+        version: "1.0.0".into(),
+        definition: "0".repeat(64),
+        summary: "Send a note to the room lobby".into(),
+        description: "Send a note to a room.".into(),
+        arguments: json!({ "room": "lobby", "text": "The build is broken" }),
+        parameters: json!({
+            "type": "object", "required": ["room", "text"], "additionalProperties": false,
+            "properties": {
+                "room": { "type": "string", "description": "Where to" },
+                "text": { "type": "string", "maxLength": 30 },
+                "loud": { "type": "boolean" },
+                "copies": { "type": "integer", "minimum": 1 },
+            },
+        }),
+        category: Category::SideEffect,
+        consequence: Consequence::Medium,
+        reasons: vec!["the matrix says confirm for side_effect of medium consequence".into()],
+        options: vec![Choice::Approve, Choice::Edit, Choice::Cancel],
+        allow_modification: true,
+        source: "trigger".into(),
+        delegation_chain: vec![],
+        on_expiry: OnExpiry::Expire,
+        approvers: 1,
+        barred: None,
+        confirmation: None,
+        undo_seconds: None,
+        precheck: None,
+        timeout_seconds: 1800,
+    }
+}
+
+/// A note with other arguments.
+pub fn note_of(arguments: Value) -> Proposal {
+    Proposal { arguments, ..note() }
+}
+
+/// Makes a run of this tenant that waits for an answer to each of these.
+pub async fn ask(api: &Api, tenant: &str, proposals: Vec<Proposal>) -> Asked {
+    let text = |body: &Value| body["id"].as_str().expect("an id").to_owned();
+    let task = text(&api.admin("POST", "/v1/tasks", Some(daily_of(tenant))).await.expect(201));
+    let run = text(&api.admin("POST", &format!("/v1/tasks/{task}/run"), None).await.expect(201));
+    let run: Uuid = run.parse().expect("an id");
+    let now = api.clock.now();
+    let claims = api.store.claim_runs(Uuid::from_u128(7), now, 1000).await.expect("claims");
+    let lease = claims.iter().map(|claim| claim.lease).find(|lease| lease.run_id == run).expect("the run's lease");
+    let starts = api.store.start_runs(&[lease], now + TimeDelta::seconds(45)).await.expect("a start");
+    let batch = new_id(now);
+    let asks = proposals
+        .into_iter()
+        .enumerate()
+        .map(|(index, proposal)| approval(api, tenant, &task, run, batch, index, proposal));
+    let approvals: Vec<Approval> = asks.collect();
+    let finish = Finish {
+        lease: starts.started[0].lease,
+        task_id: starts.started[0].run.task_id,
+        state: RunState::PendingApproval,
+        reason: None,
+        output: None,
+        error: None,
+        usage: Usage::default(),
+        ran_ms: 0,
+        again: None,
+        deliveries: Vec::new(),
+        crashed: false,
+        infra_retry: false,
+        park: Some(Park::Approval {
+            wake_at: now + TIME,
+            asks: approvals.iter().cloned().map(|approval| (approval, None)).collect(),
+            open: Vec::new(),
+        }),
+    };
+    let lost = api.store.finish_runs(&[finish]).await.expect("parked");
+    assert!(lost.is_empty(), "the lease was lost");
+    let token = link(api, tenant, batch, tenant).await;
+    Asked { task, run, batch, approvals, token }
+}
+
+fn approval(api: &Api, tenant: &str, task: &str, run: Uuid, batch: Uuid, index: usize, proposal: Proposal) -> Approval {
+    let now = api.clock.now();
+    let call_id = format!("call_{index}");
+    let identity = Identity { tenant, run_id: run, turn: 1, call_id: &call_id };
+    Approval {
+        id: new_id(now),
+        batch_id: batch,
+        run_id: run,
+        task_id: Some(task.parse().expect("an id")),
+        tenant_id: tenant.into(),
+        turn: 1,
+        digest: proposal.digest(&identity, &proposal.arguments),
+        call_id,
+        proposal,
+        status: ApprovalStatus::Pending,
+        created_at: now,
+        expires_at: now + TIME,
+        decided_at: None,
+        decided_by: None,
+        decided_via: None,
+        comment: None,
+        modifications: None,
+        decided_digest: None,
+        hold_until: None,
+        began_at: None,
+        outcome: None,
+        votes: vec![],
+    }
+}
+
+/// A link to a batch; answers the text of its token.
+pub async fn link(api: &Api, tenant: &str, batch: Uuid, recipient: &str) -> String {
+    let token = format!("{:016x}{:016x}{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..), fastrand::u64(..), 7);
+    let expires_at = api.clock.now() + TimeDelta::days(7);
+    let link = ApprovalLink {
+        batch_id: batch,
+        tenant_id: tenant.into(),
+        recipient: recipient.into(),
+        channel: "email".into(),
+        expires_at,
+    };
+    api.store.remember_link(TokenHash::of(&token).as_bytes(), &link).await.expect("a link");
+    token
+}
+
+/// A page as a browser gets it.
+#[derive(Debug)]
+pub struct Seen {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub html: String,
+}
+
+impl Seen {
+    #[track_caller]
+    pub fn expect(self, status: u16) -> Seen {
+        assert_eq!(self.status, status, "{}", self.html);
+        self
+    }
+
+    #[track_caller]
+    pub fn shows(&self, text: &str) {
+        assert!(self.html.contains(text), "{text} is not in\n{}", self.html);
+    }
+
+    #[track_caller]
+    pub fn hides(&self, text: &str) {
+        assert!(!self.html.contains(text), "{text} is in\n{}", self.html);
+    }
+
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().expect("a text"))
+    }
+
+    /// The value of a hidden input.
+    pub fn hidden(&self, name: &str) -> Option<String> {
+        let (_, rest) = self.html.split_once(&format!("type=\"hidden\" name=\"{name}\" value=\""))?;
+        rest.split_once('"').map(|(value, _)| value.to_owned())
+    }
+}
+
+impl Asked {
+    pub fn path(&self) -> String {
+        format!("/approvals/{}", self.token)
+    }
+
+    /// Opens the link.
+    pub async fn open(&self, api: &Api) -> Seen {
+        fetch(api, "GET", &self.path()).await
+    }
+
+    /// Sends the form of the page with its nonce and these fields, as a browser does.
+    pub async fn send(&self, api: &Api, fields: &[(&str, &str)]) -> Seen {
+        let nonce = self.open(api).await.hidden("nonce").unwrap_or_default();
+        let fields: Vec<_> = [("nonce", nonce.as_str())].into_iter().chain(fields.iter().copied()).collect();
+        post(api, &self.path(), &fields, &[("origin", "null"), ("sec-fetch-site", "same-origin")]).await
+    }
+
+    /// The approvals as they are now.
+    pub async fn now(&self, api: &Api) -> Vec<Approval> {
+        api.store.approvals_of_turn(self.run, 1).await.expect("approvals")
+    }
+
+    /// The one approval there is, as it is now.
+    pub async fn only(&self, api: &Api) -> Approval {
+        api.store.get_approval(&Scope::Every, self.approvals[0].id).await.expect("an approval")
+    }
+
+    pub async fn statuses(&self, api: &Api) -> Vec<&'static str> {
+        self.now(api).await.iter().map(|approval| approval.status.as_str()).collect()
+    }
+
+    pub async fn run_state(&self, api: &Api) -> RunState {
+        api.store.get_run(&Scope::Every, self.run).await.expect("a run").state
+    }
+}
+
+pub async fn fetch(api: &Api, method: &str, path: &str) -> Seen {
+    request(api, Request::builder().method(method).uri(path).body(Body::empty()).expect("a request")).await
+}
+
+/// Fetches from an address.
+pub async fn fetch_from(api: &Api, address: [u8; 4], path: &str) -> Seen {
+    let request_from = Request::get(path).extension(Peer(address.into())).body(Body::empty()).expect("a request");
+    request(api, request_from).await
+}
+
+pub async fn post(api: &Api, path: &str, fields: &[(&str, &str)], headers: &[(&str, &str)]) -> Seen {
+    let form = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+    let mut sent = Request::post(path).header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
+    for (name, value) in headers {
+        sent = sent.header(*name, *value);
+    }
+    request(api, sent.body(Body::from(form)).expect("a request")).await
+}
+
+async fn request(api: &Api, request: Request<Body>) -> Seen {
+    let (parts, body) = api.app.clone().oneshot(request).await.expect("an answer").into_parts();
+    let html = axum::body::to_bytes(body, 1 << 22).await.expect("a whole page");
+    let html = String::from_utf8(html.to_vec()).expect("UTF-8");
+    Seen { status: parts.status.as_u16(), headers: parts.headers, html }
+}
