@@ -23,10 +23,7 @@ async fn an_act_is_on_record_as_it_was(world: &World) {
     let (_, started, asked) = asked(world, &["c1"]).await;
     world.pass(5);
     let comment = Some("not \0 now".to_owned());
-    let no = reveille::approval::Answer {
-        comment,
-        ..answer(reveille::approval::Choice::Cancel, &asked[0], "token:t")
-    };
+    let no = reveille::approval::Answer { comment, ..answer(reveille::approval::Choice::Cancel, &asked[0], "token:t") };
     world.store.decide_approval(&only("a"), asked[0].id, &no).await.unwrap();
     let filter = AuditFilter { limit: 9, ..AuditFilter::default() };
     let entries = world.store.list_audit(&only("a"), &filter).await.unwrap();
@@ -87,11 +84,8 @@ async fn entries_are_chained_in_their_order_and_keep_their_places(world: &World)
 async fn of_two_who_seal_none_gives_a_place_twice(world: &World) {
     let other = world.other_instance().await;
     let (_, started, _) = asked(world, &["c1", "c2", "c3", "c4", "c5", "c6"]).await;
-    let (a, b, c) = tokio::join!(
-        world.store.seal_audit(&hash, 3),
-        other.seal_audit(&hash, 3),
-        world.store.seal_audit(&hash, 3),
-    );
+    let (a, b, c) =
+        tokio::join!(world.store.seal_audit(&hash, 3), other.seal_audit(&hash, 3), world.store.seal_audit(&hash, 3),);
     assert_eq!(a.unwrap() + b.unwrap() + c.unwrap(), 6);
     assert_eq!(world.store.audit_end().await.unwrap().0, 6);
     assert_eq!(world.count("select count(distinct position) from audit").await, 6);

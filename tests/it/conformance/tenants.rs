@@ -3,12 +3,15 @@
 use std::fmt::Debug;
 
 use chrono::TimeDelta;
+use reveille::approval::{Approval, Choice};
 use reveille::id::{Scope, new_id};
 use reveille::notification::{Addresses, Kind, Mark, NewDelivery, Recipient};
 use reveille::run::transcript::{Entry, Message};
 use reveille::run::{RunState, Usage};
-use reveille::approval::{Approval, Choice};
-use reveille::store::{ApprovalFilter, AuditFilter, Grant, DeliveryFilter, Idempotency, RunFilter, Store, StoreError, StoredToken, TaskFilter};
+use reveille::store::{
+    ApprovalFilter, AuditFilter, DeliveryFilter, Grant, Idempotency, RunFilter, Store, StoreError, StoredToken,
+    TaskFilter,
+};
 use reveille::task::change::TaskChange;
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
@@ -36,6 +39,7 @@ fn remembered() -> Idempotency {
 }
 
 async fn things(world: &World) -> Things {
+    let (_, _, asked) = asked(world, &["c1"]).await;
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     let ended = world.started(&task).await;
     let (message, usage) = (Message::user("hello"), Usage::default());
@@ -70,7 +74,6 @@ async fn things(world: &World) -> Things {
     };
     world.store.create_token(&token, None).await.unwrap();
     world.store.put_recipient(&only("a"), "a", &recipient(), 0).await.unwrap();
-    let (_, _, asked) = asked(world, &["c1"]).await;
     let grant = grant(&task, START);
     world.store.create_grant(&only("a"), &grant).await.unwrap();
     Things { task: task.id, ended: ended.run.id, queued, delivery: claim.delivery.id, token: token.id, asked, grant }
