@@ -9,8 +9,8 @@ use reveille::notification::{Addresses, Kind, Mark, NewDelivery, Recipient};
 use reveille::run::transcript::{Entry, Message};
 use reveille::run::{RunState, Usage};
 use reveille::store::{
-    ApprovalFilter, AuditFilter, DeliveryFilter, Grant, Idempotency, RunFilter, Store, StoreError, StoredToken,
-    TaskFilter,
+    ApprovalFilter, AuditFilter, Decided, DeliveryFilter, Grant, Idempotency, RunFilter, Store, StoreError,
+    StoredToken, TaskFilter,
 };
 use reveille::task::change::TaskChange;
 use serde_json::json;
@@ -157,12 +157,12 @@ async fn snapshot(store: &Store) -> String {
 async fn a_tenant_sees_and_changes_its_own(world: &World) {
     let things = things(world).await;
     let (store, a) = (&world.store, &only("a"));
-    assert_eq!(store.list_tasks(a, &TaskFilter { limit: 9, ..TaskFilter::default() }).await.unwrap().len(), 1);
-    assert_eq!(store.list_runs(a, &RunFilter { limit: 9, ..RunFilter::default() }).await.unwrap().len(), 2);
+    assert_eq!(store.list_tasks(a, &TaskFilter { limit: 9, ..TaskFilter::default() }).await.unwrap().len(), 2);
+    assert_eq!(store.list_runs(a, &RunFilter { limit: 9, ..RunFilter::default() }).await.unwrap().len(), 3);
     let deliveries = DeliveryFilter { limit: 9, ..DeliveryFilter::default() };
     assert_eq!(store.list_deliveries(a, &deliveries).await.unwrap().len(), 1);
     assert_eq!(store.list_tokens(a, None, None, 9).await.unwrap().len(), 1);
-    assert_eq!(store.count_tasks(a).await.unwrap(), [("active".into(), 1)]);
+    assert_eq!(store.count_tasks(a).await.unwrap(), [("active".into(), 2)]);
     assert_eq!(store.count_deliveries(a).await.unwrap(), 0);
     assert_eq!(store.find_delivery(a, "a", "k").await.unwrap().id, things.delivery);
     assert_eq!(store.get_recipient(a, "a").await.unwrap().version, 1);
@@ -180,6 +180,10 @@ async fn a_tenant_sees_and_changes_its_own(world: &World) {
     store.change_task(a, things.task, &TaskChange::Pause { reason: None }).await.unwrap();
     store.get_task(a, things.task).await.unwrap();
     store.revoke_token(a, things.token).await.unwrap();
+    assert_eq!(store.list_grants(a, None, None, 9).await.unwrap(), [things.grant.clone()]);
+    store.revoke_grant(a, things.grant.id, "token:a").await.unwrap();
+    let yes = answer(Choice::Approve, &things.asked[0], "token:a");
+    assert!(matches!(store.decide_approval(a, things.asked[0].id, &yes).await.unwrap(), Decided::Done(_)));
     store.delete_task(a, things.task).await.unwrap();
 }
 
