@@ -176,14 +176,14 @@ async fn a_tenant_sees_and_changes_its_own(world: &World) {
     store.retry_run(a, things.ended, new_id(START), START, |_| Ok(None)).await.unwrap();
     store.run_now(a, things.task, new_id(START), None, START, None).await.unwrap();
     store.backfill(a, things.task, new_id(START), &[START], None).await.unwrap();
+    let yes = answer(Choice::Approve, &things.asked[0], "token:a");
+    assert!(matches!(store.decide_approval(a, things.asked[0].id, &yes).await.unwrap(), Decided::Done(_)));
     world.pass(3601);
     store.change_task(a, things.task, &TaskChange::Pause { reason: None }).await.unwrap();
     store.get_task(a, things.task).await.unwrap();
     store.revoke_token(a, things.token).await.unwrap();
     assert_eq!(store.list_grants(a, None, None, 9).await.unwrap(), [things.grant.clone()]);
     store.revoke_grant(a, things.grant.id, "token:a").await.unwrap();
-    let yes = answer(Choice::Approve, &things.asked[0], "token:a");
-    assert!(matches!(store.decide_approval(a, things.asked[0].id, &yes).await.unwrap(), Decided::Done(_)));
     store.delete_task(a, things.task).await.unwrap();
 }
 
