@@ -112,7 +112,8 @@ pub enum Park {
         wake_at: DateTime<Utc>,
         /// Questions that are to be put, with those that they replace.
         asks: Vec<(Approval, Option<Uuid>)>,
-        /// Questions that were open when the loop stopped: one that is settled by now means that the run goes on at once.
+        /// Questions that were open, or whose call was held, when the loop stopped: one that is not any more means that
+        /// the run goes on at once.
         open: Vec<Uuid>,
     },
 }
@@ -236,7 +237,7 @@ impl Store {
                 queued |= hand_over!(conn, task_id, now);
             }
             for (end, taken) in &ended {
-                queued |= settle_park!(conn, end, taken, now);
+                queued |= settle_park!(self, conn, end, taken, now);
             }
             let told = ended.iter().filter(|(end, taken)| !taken.ends_instead(end));
             let deliveries: Vec<&NewDelivery> = told.flat_map(|(end, _)| &end.deliveries).collect();

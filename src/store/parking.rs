@@ -13,7 +13,7 @@ impl Taken {
 
 /// Answers whether the run is in the queue again.
 macro_rules! settle_park {
-    ($conn:ident, $end:expr, $taken:expr, $now:expr) => {{
+    ($store:ident, $conn:ident, $end:expr, $taken:expr, $now:expr) => {{
         use $crate::store::approvals::{ask, close_questions, wake};
         let end: &$crate::store::lease::Finish = $end;
         let taken: &$crate::store::hot::Taken = $taken;
@@ -32,11 +32,14 @@ macro_rules! settle_park {
             }
             Some($crate::store::lease::Park::Approval { asks, open, .. }) => {
                 ask!($conn, asks, $now);
+                // whoever answers waits for this transaction, or was before it
+                let settled_at = $crate::store::connect::settled_at!($store, $conn);
                 let mut settled = false;
                 for id in open {
                     let pending: Option<i32> = sqlx::query_scalar($crate::store::parking::STILL_OPEN)
                         .bind(id)
                         .bind(run_id)
+                        .bind(settled_at)
                         .fetch_optional(&mut *$conn)
                         .await?;
                     settled |= pending.is_none();
@@ -53,5 +56,8 @@ macro_rules! settle_park {
 }
 pub(super) use settle_park;
 
-pub(super) const STILL_OPEN: &str =
-    "select 1 from approvals where id = $1 and run_id = $2 and status = 'pending' and replaced_by is null";
+/// Nobody has answered, or what was approved is held still.
+pub(super) const STILL_OPEN: &str = "
+    select 1 from approvals
+     where id = $1 and run_id = $2 and replaced_by is null
+       and (status = 'pending' or (status in ('approved', 'edited') and began_at is null and hold_until > $3))";

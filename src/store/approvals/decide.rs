@@ -55,19 +55,20 @@ enum Verdict {
 
 fn judge(approval: &Approval, replaced: bool, answer: &Answer, now: DateTime<Utc>) -> Verdict {
     let open = approval.status == ApprovalStatus::Pending && !replaced;
-    let held = approval.status.allows()
+    let stops = answer.choice == Choice::Cancel
+        && approval.status.allows()
         && !replaced
         && approval.began_at.is_none()
         && approval.hold_until.is_some_and(|until| now < until);
     let proposal = &approval.proposal;
     let edited = (answer.choice == Choice::Edit).then_some(answer.edited.as_ref());
     match answer.choice {
-        _ if !open && !(held && answer.choice == Choice::Cancel) => Verdict::Refused(Refusal::Settled),
+        _ if !(open || stops) => Verdict::Refused(Refusal::Settled),
         _ if answer.digest != approval.digest => Verdict::Refused(Refusal::OtherDigest),
         _ if open && approval.expires_at <= now => Verdict::Refused(Refusal::Expired),
         _ if proposal.barred.as_ref() == Some(&answer.by) => Verdict::Refused(Refusal::Barred),
         choice if !proposal.options.contains(&choice) || edited == Some(None) => Verdict::Refused(Refusal::NotOffered),
-        Choice::Cancel if held => Verdict::Stops,
+        Choice::Cancel if stops => Verdict::Stops,
         Choice::Cancel => Verdict::Cancels,
         Choice::Approve | Choice::Edit => {
             let hold = proposal.undo_seconds.and_then(|seconds| TimeDelta::try_seconds(seconds.try_into().ok()?));

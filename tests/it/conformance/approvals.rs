@@ -269,7 +269,8 @@ async fn an_approved_call_is_held_and_can_be_stopped(world: &World) {
     let again = go_on(world, started.run.id).await;
     world.pass(59);
     assert_eq!(world.store.begin_approved(again.lease, one.id, &one.digest).await.unwrap(), Begun::Refused);
-    park(world, &again, &[], &[]).await;
+    park(world, &again, &[], &[one.id]).await;
+    assert_eq!(state(world, &started).await, RunState::PendingApproval, "it waits for the end of the hold");
     assert_eq!(refused(decide(world, one, Approve).await), Refusal::Settled);
     let Decided::Done(stopped) = decide(world, one, Cancel).await else { panic!("not stopped") };
     assert_eq!((stopped.status, stopped.decided_digest), (ApprovalStatus::Cancelled, None));
@@ -292,6 +293,8 @@ async fn a_held_call_runs_when_its_time_has_come(world: &World) {
     world.pass(60);
     assert_eq!(refused(decide(world, one, Cancel).await), Refusal::Settled, "too late to stop it");
     assert_eq!(world.store.attend(started.run.id, &attend(world)).await.unwrap(), Attended::Woken);
+    // had it ended while the run was being parked, the run would not have been
+    park(world, &go_on(world, started.run.id).await, &[], &[one.id]).await;
     let again = go_on(world, started.run.id).await;
     assert_eq!(world.store.begin_approved(again.lease, one.id, &one.digest).await.unwrap(), Begun::Now);
     world.succeed(&again).await;
@@ -581,12 +584,13 @@ async fn pending_ones_are_found_among_many_decided_ones(world: &World) {
         assert_eq!(world.store.list_approvals(&scope, &filter).await.unwrap(), asked);
     }
     // the statements of the list, as both databases would go about them
-    for (more, index) in [("and a.tenant_id = 'a'", "approvals_pending"), ("", "approvals_open")] {
+    for more in ["and a.tenant_id = 'a'", ""] {
         let list = format!(
             "select a.id from approvals a where true {more} and a.status = 'pending' order by a.id desc limit 50"
         );
         let plan = plan(world, &list).await;
-        assert!(plan.contains(index) && !plan.contains("Seq Scan"), "{plan}");
+        let of_pending_ones = ["approvals_pending", "approvals_open"].iter().any(|index| plan.contains(index));
+        assert!(of_pending_ones && !plan.contains("Seq Scan"), "{plan}");
     }
 }
 

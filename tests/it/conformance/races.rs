@@ -9,17 +9,19 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use futures::future::BoxFuture;
+use reveille::approval::{Answer, Approval, ApprovalStatus, Choice};
 use reveille::clock;
 use reveille::id::{Scope, new_id};
 use reveille::run::RunState;
 use reveille::run::transcript::{Entry, Message};
-use reveille::store::{Claim, Idempotency, StartedRun, Store, StoreError};
+use reveille::store::{Attend, Attended, Claim, Decided, Finish, Idempotency, StartedRun, Store, StoreError};
 use reveille::task::Task;
 use reveille::task::change::TaskChange;
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
+use super::asked::{answer, go_on, park, parked as parked_for, question};
 use super::world::{LEASE, START, World, end_of, leases, open_postgres, spec};
 use crate::support::gate::Gate;
 
@@ -49,6 +51,10 @@ struct Scene {
     claim: Claim,
     /// One that waits for the slot, where the policy lets one wait.
     parked: Option<Uuid>,
+    /// What people are asked about the running one, where they are.
+    asked: Vec<Approval>,
+    /// Of two questions the first was answered, and the run goes on: this is how it would be parked again.
+    parks: Option<Finish>,
 }
 
 /// Under which policy the two meet, whether a run waits for the slot already, and whether the claimed one was fired
@@ -58,11 +64,22 @@ struct Setting {
     policy: &'static str,
     one_waits: bool,
     fired_ahead: bool,
+    people: People,
+}
+
+/// How people come in.
+#[derive(Clone, Copy, PartialEq)]
+enum People {
+    Nobody,
+    /// Two questions are open, and the run is parked for them.
+    Asked,
+    /// One was answered, and the run goes on.
+    Answered,
 }
 
 impl From<&'static str> for Setting {
     fn from(policy: &'static str) -> Setting {
-        Setting { policy, one_waits: true, fired_ahead: false }
+        Setting { policy, one_waits: true, fired_ahead: false, people: People::Nobody }
     }
 }
 
@@ -74,10 +91,26 @@ fn fired_ahead(policy: &'static str) -> Setting {
     Setting { fired_ahead: true, ..policy.into() }
 }
 
+fn people(people: People) -> Setting {
+    Setting { one_waits: false, people, ..Setting::from("allow") }
+}
+
 /// A task of this policy with a run that runs, one that waits for it, one that is about to start, and one that is ready.
 async fn scene(world: &World, setting: Setting) -> Scene {
     let task = world.task(json!({"interval": "1h", "overlap": setting.policy})).await;
-    let running = world.started(&task).await;
+    let mut running = world.started(&task).await;
+    let (mut asked, mut parks) = (Vec::new(), None);
+    if setting.people != People::Nobody {
+        asked = ["c1", "c2"].map(|call| question(world, &running, call)).to_vec();
+        let asks: Vec<_> = asked.iter().map(|one| (one.clone(), None)).collect();
+        park(world, &running, &asks, &[]).await;
+    }
+    if setting.people == People::Answered {
+        world.store.decide_approval(&Scope::Every, asked[0].id, &yes(&asked[0])).await.unwrap();
+        running = go_on(world, running.run.id).await;
+        world.store.begin_approved(running.lease, asked[0].id, &asked[0].digest).await.unwrap();
+        parks = Some(parked_for(world, &running, &[], &[asked[1].id]));
+    }
     let mut parked = Uuid::nil();
     if setting.one_waits {
         parked = world.run_now(&task).await;
@@ -91,7 +124,7 @@ async fn scene(world: &World, setting: Setting) -> Scene {
         world.claim().await[0]
     };
     world.run_now(&task).await;
-    Scene { task, running, claim, parked: is_parked.then_some(parked) }
+    Scene { task, running, claim, parked: is_parked.then_some(parked), asked, parks }
 }
 
 /// Interleaves the two in every way; `judge` looks at each outcome.
@@ -150,6 +183,12 @@ async fn clear(world: &World, scene: &Scene) {
         Err(error) => panic!("{error}"),
     }
     world.plant("delete from queue").await;
+    world
+        .plant(
+            "update approvals set status = 'cancelled', decided_at = created_at, decided_by = 'service'
+              where status = 'pending'",
+        )
+        .await;
     world.plant("update runs set state = 'cancelled', finished_at = created_at where finished_at is null").await;
 }
 
@@ -268,6 +307,43 @@ fn fire_ahead() -> Act {
         };
         let fired = store.fire_due(&ask).await?;
         Ok((fired.recorded, fired.conflicts))
+    })
+}
+
+fn yes(to: &Approval) -> Answer {
+    answer(Choice::Approve, to, "token:t")
+}
+
+/// Answers the last question so; says whether it was the decision.
+fn decide(choice: Choice) -> Act {
+    act("decide", move |store, scene| async move {
+        let asked = scene.asked.last().unwrap();
+        let decided = store.decide_approval(&Scope::Every, asked.id, &answer(choice, asked, "token:t")).await?;
+        Ok(matches!(decided, Decided::Done(_)))
+    })
+}
+
+/// Answers the first question with a no.
+fn refuse_first() -> Act {
+    act("refuse", |store, scene| async move {
+        let asked = &scene.asked[0];
+        let decided = store.decide_approval(&Scope::Every, asked.id, &answer(Choice::Cancel, asked, "token:u")).await?;
+        Ok(matches!(decided, Decided::Done(_)))
+    })
+}
+
+/// Parks the run that goes on, for the question that is left.
+fn park_again() -> Act {
+    act("park", |store, scene| async move { store.finish_runs(&[scene.parks.clone().unwrap()]).await })
+}
+
+/// Looks after the run when the time of its questions is over.
+fn expire() -> Act {
+    act("expire", |store, scene| async move {
+        store.clock().advance(scene.asked[0].expires_at - store.clock().now().min(scene.asked[0].expires_at));
+        let wake_at = store.clock().now() + TimeDelta::days(1);
+        let attend = Attend { wake_at, deliveries: vec![], if_expired: vec![] };
+        store.attend(scene.running.run.id, &attend).await
     })
 }
 
@@ -436,4 +512,91 @@ async fn two_requests_with_one_key() {
         assert_eq!(world.get_task(scene.task.id).await.run_count, 5, "{told:?}");
     };
     meet("allow", run_now_once(), run_now_once(), judge).await;
+}
+
+/// Where a run is, and how its questions stand.
+async fn stands(world: &World, scene: &Scene) -> (RunState, Vec<ApprovalStatus>) {
+    let state = world.get_run(scene.running.run.id).await.state;
+    let asked = world.store.approvals_of_turn(scene.running.run.id, 1).await.unwrap();
+    (state, asked.iter().map(|one| one.status).collect())
+}
+
+#[tokio::test]
+async fn two_siblings_that_are_refused_at_once() {
+    // neither may think that the other is open still
+    let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
+        assert_eq!(told, ["true", "true"]);
+        let stands = stands(world, scene).await;
+        assert_eq!(stands, (RunState::Queued, vec![ApprovalStatus::Cancelled; 2]), "{told:?}");
+    };
+    meet(people(People::Asked), refuse_first(), decide(Choice::Cancel), judge).await;
+}
+
+#[tokio::test]
+async fn two_answers_to_one_question() {
+    let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
+        let (state, asked) = stands(world, scene).await;
+        let expected = match told {
+            ["true", "false"] => (RunState::Queued, ApprovalStatus::Approved),
+            ["false", "true"] => (RunState::PendingApproval, ApprovalStatus::Cancelled),
+            told => panic!("{told:?}"),
+        };
+        assert_eq!((state, asked[1]), expected);
+    };
+    meet(people(People::Asked), decide(Choice::Approve), decide(Choice::Cancel), judge).await;
+}
+
+#[tokio::test]
+async fn an_answer_while_the_run_is_being_parked() {
+    // the run goes on by the answer, or was told of it: it never waits for what is settled
+    let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
+        assert!(told.contains(&"true") && told.contains(&"[]"), "{told:?}");
+        assert_eq!(stands(world, scene).await.0, RunState::Queued, "{told:?}");
+    };
+    for choice in [Choice::Approve, Choice::Cancel] {
+        meet(people(People::Answered), decide(choice), park_again(), judge).await;
+        meet(people(People::Answered), park_again(), decide(choice), judge).await;
+    }
+}
+
+#[tokio::test]
+async fn an_answer_and_an_expiry() {
+    let judge = |answer: usize| {
+        async move |world: &World, scene: &Scene, told: [&str; 2]| {
+            let (state, asked) = stands(world, scene).await;
+            let in_time = told[answer] == "true";
+            let attended = told[1 - answer];
+            let expected = if in_time { (RunState::Queued, "Gone") } else { (RunState::Expired, "Expired") };
+            assert_eq!((state, attended), expected, "{asked:?}");
+            assert_eq!(asked[1].allows(), in_time);
+        }
+    };
+    meet(people(People::Asked), decide(Choice::Approve), expire(), judge(0)).await;
+    meet(people(People::Asked), expire(), decide(Choice::Approve), judge(1)).await;
+    let once = async |_: &World, _: &Scene, told: [&str; 2]| {
+        let mut told = told;
+        told.sort_unstable();
+        assert_eq!(told, [format!("{:?}", Attended::Expired), format!("{:?}", Attended::Gone)]);
+    };
+    meet(people(People::Asked), expire(), expire(), once).await;
+}
+
+#[tokio::test]
+async fn an_answer_and_the_end_of_its_run() {
+    let ended = async |world: &World, scene: &Scene, told: [&str; 2]| {
+        let (state, asked) = stands(world, scene).await;
+        assert_eq!(state, RunState::Cancelled, "{told:?}");
+        assert!(!asked.contains(&ApprovalStatus::Pending), "{told:?}, {asked:?}");
+        assert_eq!(asked[1].allows(), told.contains(&"true"), "{told:?}, {asked:?}");
+    };
+    for other in [|| cancel(|scene| scene.running.run.id), delete] {
+        meet(people(People::Asked), decide(Choice::Approve), other(), ended).await;
+        meet(people(People::Asked), other(), decide(Choice::Approve), ended).await;
+    }
+    // one whose end is asked for while it is being parked is not parked
+    let not_parked = async |world: &World, scene: &Scene, told: [&str; 2]| {
+        assert_eq!(stands(world, scene).await.0, RunState::Cancelled, "{told:?}");
+    };
+    meet(people(People::Answered), park_again(), cancel(|scene| scene.running.run.id), not_parked).await;
+    meet(people(People::Answered), cancel(|scene| scene.running.run.id), park_again(), not_parked).await;
 }

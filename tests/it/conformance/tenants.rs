@@ -9,8 +9,8 @@ use reveille::notification::{Addresses, Kind, Mark, NewDelivery, Recipient};
 use reveille::run::transcript::{Entry, Message};
 use reveille::run::{RunState, Usage};
 use reveille::store::{
-    ApprovalFilter, AuditFilter, DeliveryFilter, Grant, Idempotency, RunFilter, Store, StoreError, StoredToken,
-    TaskFilter,
+    ApprovalFilter, AuditFilter, Decided, DeliveryFilter, Grant, Idempotency, RunFilter, Store, StoreError,
+    StoredToken, TaskFilter,
 };
 use reveille::task::change::TaskChange;
 use serde_json::json;
@@ -39,6 +39,7 @@ fn remembered() -> Idempotency {
 }
 
 async fn things(world: &World) -> Things {
+    let (_, _, asked) = asked(world, &["c1"]).await;
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     let ended = world.started(&task).await;
     let (message, usage) = (Message::user("hello"), Usage::default());
@@ -73,7 +74,6 @@ async fn things(world: &World) -> Things {
     };
     world.store.create_token(&token, None).await.unwrap();
     world.store.put_recipient(&only("a"), "a", &recipient(), 0).await.unwrap();
-    let (_, _, asked) = asked(world, &["c1"]).await;
     let grant = grant(&task, START);
     world.store.create_grant(&only("a"), &grant).await.unwrap();
     Things { task: task.id, ended: ended.run.id, queued, delivery: claim.delivery.id, token: token.id, asked, grant }
@@ -157,12 +157,12 @@ async fn snapshot(store: &Store) -> String {
 async fn a_tenant_sees_and_changes_its_own(world: &World) {
     let things = things(world).await;
     let (store, a) = (&world.store, &only("a"));
-    assert_eq!(store.list_tasks(a, &TaskFilter { limit: 9, ..TaskFilter::default() }).await.unwrap().len(), 1);
-    assert_eq!(store.list_runs(a, &RunFilter { limit: 9, ..RunFilter::default() }).await.unwrap().len(), 2);
+    assert_eq!(store.list_tasks(a, &TaskFilter { limit: 9, ..TaskFilter::default() }).await.unwrap().len(), 2);
+    assert_eq!(store.list_runs(a, &RunFilter { limit: 9, ..RunFilter::default() }).await.unwrap().len(), 3);
     let deliveries = DeliveryFilter { limit: 9, ..DeliveryFilter::default() };
     assert_eq!(store.list_deliveries(a, &deliveries).await.unwrap().len(), 1);
     assert_eq!(store.list_tokens(a, None, None, 9).await.unwrap().len(), 1);
-    assert_eq!(store.count_tasks(a).await.unwrap(), [("active".into(), 1)]);
+    assert_eq!(store.count_tasks(a).await.unwrap(), [("active".into(), 2)]);
     assert_eq!(store.count_deliveries(a).await.unwrap(), 0);
     assert_eq!(store.find_delivery(a, "a", "k").await.unwrap().id, things.delivery);
     assert_eq!(store.get_recipient(a, "a").await.unwrap().version, 1);
@@ -176,10 +176,14 @@ async fn a_tenant_sees_and_changes_its_own(world: &World) {
     store.retry_run(a, things.ended, new_id(START), START, |_| Ok(None)).await.unwrap();
     store.run_now(a, things.task, new_id(START), None, START, None).await.unwrap();
     store.backfill(a, things.task, new_id(START), &[START], None).await.unwrap();
+    let yes = answer(Choice::Approve, &things.asked[0], "token:a");
+    assert!(matches!(store.decide_approval(a, things.asked[0].id, &yes).await.unwrap(), Decided::Done(_)));
     world.pass(3601);
     store.change_task(a, things.task, &TaskChange::Pause { reason: None }).await.unwrap();
     store.get_task(a, things.task).await.unwrap();
     store.revoke_token(a, things.token).await.unwrap();
+    assert_eq!(store.list_grants(a, None, None, 9).await.unwrap(), [things.grant.clone()]);
+    store.revoke_grant(a, things.grant.id, "token:a").await.unwrap();
     store.delete_task(a, things.task).await.unwrap();
 }
 
