@@ -2,3 +2,4 @@
 
 mod expiry;
 mod links;
+mod record;
