@@ -7,5 +7,6 @@ mod flow;
 mod grants;
 mod links;
 mod page;
+mod record;
 mod safety;
 pub mod stage;

@@ -10,21 +10,33 @@ pub fn print(approval: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Re
     if as_json {
         return Ok(screen.json(approval)?);
     }
-    call(approval, screen)?;
-    screen.facts(&[
+    let mut facts = of_call(approval, screen);
+    facts.extend([
         ("asked", time_of(&approval["created_at"])),
         ("expires", time_of(&approval["expires_at"])),
         ("why", list(&approval["reasons"])),
         ("chain", list(&approval["delegation_chain"])),
         ("agreed", list(&approval["votes"])),
-    ])?;
-    decided(approval, screen)
+    ]);
+    facts.extend(of_decision(approval, screen));
+    Ok(screen.facts(&facts)?)
 }
 
 /// What would run.
 pub fn call(approval: &Value, screen: &mut Screen) -> anyhow::Result<()> {
+    let facts = of_call(approval, screen);
+    Ok(screen.facts(&facts)?)
+}
+
+/// How it stands.
+pub fn decided(approval: &Value, screen: &mut Screen) -> anyhow::Result<()> {
+    let facts = of_decision(approval, screen);
+    Ok(screen.facts(&facts)?)
+}
+
+fn of_call(approval: &Value, screen: &Screen) -> Vec<(&'static str, String)> {
     let what = visible(&text_of(&approval["action_summary"]));
-    Ok(screen.facts(&[
+    vec![
         ("id", text_of(&approval["id"])),
         ("tenant", visible(&text_of(&approval["tenant_id"]))),
         ("run", text_of(&approval["run_id"])),
@@ -34,11 +46,10 @@ pub fn call(approval: &Value, screen: &mut Screen) -> anyhow::Result<()> {
         ("risk", format!("{}, {} consequence", text_of(&approval["category"]), text_of(&approval["consequence"]))),
         ("arguments", arguments(&approval["details"])),
         ("digest", text_of(&approval["digest"])),
-    ])?)
+    ]
 }
 
-/// How it stands.
-pub fn decided(approval: &Value, screen: &mut Screen) -> anyhow::Result<()> {
+fn of_decision(approval: &Value, screen: &Screen) -> Vec<(&'static str, String)> {
     let status = text_of(&approval["status"]);
     let tone = match status.as_str() {
         "approved" | "edited" => Tone::Good,
@@ -56,7 +67,7 @@ pub fn decided(approval: &Value, screen: &mut Screen) -> anyhow::Result<()> {
         outcome if outcome["is_error"] == true => format!("failed: {}", visible(&text_of(&outcome["text"]))),
         outcome => visible(&text_of(&outcome["text"])),
     };
-    Ok(screen.facts(&[
+    vec![
         ("status", screen.tone(tone, status)),
         ("decided", time_of(&approval["decided_at"])),
         ("by", visible(&text_of(&approval["decided_by"]))),
@@ -65,7 +76,7 @@ pub fn decided(approval: &Value, screen: &mut Screen) -> anyhow::Result<()> {
         ("held until", time_of(&approval["hold_until"])),
         ("outcome", outcome),
         ("grant", text_of(&approval["grant_id"])),
-    ])?)
+    ]
 }
 
 /// JSON over several lines, each of its characters to be seen.
@@ -99,6 +110,28 @@ mod tests {
             "outcome": { "is_error": false, "text": "paid" }, "delegation_chain": [],
         });
         print(&approval, false, &mut Screen::plain(page.clone())).unwrap();
-        insta::assert_snapshot!(page.text(), @"");
+        insta::assert_snapshot!(page.text(), @r#"
+        id          a1
+        tenant      ann
+        run         r1
+        what        Pay 5⟦U+202E⟧0 to bob
+        tool        pay
+        does        Pays.
+        risk        write, high consequence
+        arguments   {
+                      "amount": 5,
+                      "to": "b⟦U+202E⟧ob\u001b[2J"
+                    }
+        digest      d1
+        asked       2027-03-01 08:00:00Z
+        expires     2027-03-01 08:30:00Z
+        why         the matrix says confirm
+                    the task says confirm
+        status      approved
+        decided     2027-03-01 08:10:00Z
+        by          recipient:ann
+        comment     fine
+        outcome     paid
+        "#);
     }
 }

@@ -89,7 +89,7 @@ async fn the_link_of_a_received_mail_opens_its_batch_and_is_kept_nowhere(mut wor
     let deliveries = instance.deliveries().await;
     assert_eq!(deliveries.iter().map(|sent| sent.state).collect::<Vec<_>>(), [DeliveryState::Delivered]);
     assert!(!format!("{deliveries:?}").contains(&token));
-    assert_eq!(world.number("select count(*) from deliveries where subject is null and text is null").await, 1);
+    assert_eq!(world.number("select count(*) from deliveries where subject is null and body is null").await, 1);
     if !world.is_postgres() {
         for file in std::fs::read_dir(world.dir()).expect("the data directory") {
             let path = file.expect("a file").path();

@@ -26,7 +26,7 @@ const REDIS_STALLED: Duration = Duration::from_millis(200);
 /// How long SQLite's one writer is waited for.
 const BUSY: Duration = Duration::from_secs(30);
 /// Instances on Postgres share their keys.
-const MASTER_KEY: &str = "test:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+pub const MASTER_KEY: &str = "test:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
 /// The configured admin token.
 pub const ADMIN: &str = "an admin token of the tests";
