@@ -150,6 +150,9 @@ pub async fn build(
         poller: poller.clone(),
         polls_at_once: config.poll.max_concurrent,
         hub: hub.clone(),
+        vault: vault.clone(),
+        public_url: config.server.public_url(),
+        approvals: config.approvals.clone(),
         metrics: metrics.clone(),
         settings: config.engine.clone(),
     });
@@ -264,7 +267,7 @@ fn known(executors: &Registry, channels: &Channels, sources: &Arc<Sources>) -> K
 }
 
 /// One process alone may make its own key file; several have to share their keys.
-fn keys_without_setting<'a>(config: &Config, data_dir: &'a Path) -> WithoutKeys<'a> {
+pub(crate) fn keys_without_setting<'a>(config: &Config, data_dir: &'a Path) -> WithoutKeys<'a> {
     match config.database.url.expose().starts_with("sqlite:") {
         true => WithoutKeys::KeyFile(data_dir),
         false => WithoutKeys::Refuse,

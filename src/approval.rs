@@ -4,6 +4,7 @@
 //! What runs is what was shown: a proposal is hashed whole, an answer names the hash, and who executes computes it again.
 
 pub mod arguments;
+pub mod link;
 pub mod matrix;
 pub mod policy;
 pub mod proposal;
@@ -209,5 +210,40 @@ impl Approval {
     /// Whose call it is and which.
     pub fn identity(&self) -> Identity<'_> {
         Identity { tenant: &self.tenant_id, run_id: self.run_id, turn: self.turn, call_id: &self.call_id }
+    }
+}
+
+/// A question of a test: what would happen, when it was put, when it expires.
+#[cfg(test)]
+pub(crate) fn test_question(summary: &str, created_at: DateTime<Utc>, expires_at: DateTime<Utc>) -> Approval {
+    let proposal = serde_json::from_value(serde_json::json!({
+        "tool": "pay", "version": "1", "definition": "d", "summary": summary, "description": "Pays.",
+        "arguments": {}, "parameters": {}, "category": "write", "consequence": "low", "reasons": [],
+        "options": ["approve", "edit", "cancel"], "allow_modification": true, "source": "trigger", "approvers": 1,
+        "timeout_seconds": 1800,
+    }));
+    Approval {
+        id: Uuid::from_u128(1),
+        batch_id: Uuid::from_u128(2),
+        run_id: Uuid::from_u128(3),
+        task_id: None,
+        tenant_id: "ann".into(),
+        turn: 1,
+        call_id: "call_1".into(),
+        digest: "0".repeat(64),
+        proposal: proposal.expect("a proposal"),
+        status: ApprovalStatus::Pending,
+        created_at,
+        expires_at,
+        decided_at: None,
+        decided_by: None,
+        decided_via: None,
+        comment: None,
+        modifications: None,
+        decided_digest: None,
+        hold_until: None,
+        began_at: None,
+        outcome: None,
+        votes: vec![],
     }
 }

@@ -47,7 +47,8 @@ pub struct Capabilities {
 pub struct Message<'a> {
     /// The delivery's id: the same at each attempt, so that a repeat can be recognised.
     pub id: Uuid,
-    pub tenant_id: &'a str,
+    /// Whose addresses and secrets are used: the id of the recipient.
+    pub recipient_id: &'a str,
     /// When the delivery came to be: the same at each attempt.
     pub created_at: DateTime<Utc>,
     /// The instant of this attempt.

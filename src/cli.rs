@@ -1,8 +1,10 @@
 //! The command line: what can be typed, and which part acts on it.
 //!
-//! Client commands speak HTTP to a running service and know nothing of its insides; `serve`, `demo`, `migrate` and
-//! `check` work on this machine. Exit codes: 0 done, 1 refused or failed, 2 wrong usage (clap's own).
+//! Client commands speak HTTP to a running service and know nothing of its insides; `serve`, `demo`, `migrate`,
+//! `check` and `audit verify` work on this machine. Exit codes: 0 done, 1 refused or failed, 2 wrong usage (clap's own).
 
+mod approval;
+mod audit;
 mod bench;
 mod check;
 mod client;
@@ -14,6 +16,7 @@ mod demo;
 mod draft;
 mod event;
 mod failure;
+mod grant;
 mod migrate;
 mod notify;
 mod pipeline;
@@ -76,6 +79,15 @@ enum Command {
     /// List, show, watch, cancel and retry runs
     #[command(subcommand)]
     Run(run::Command),
+    /// See what waits for a person, and answer
+    #[command(subcommand)]
+    Approval(Box<approval::Command>),
+    /// List and revoke what people have allowed for good
+    #[command(subcommand)]
+    Grant(grant::Command),
+    /// See who did what, and check that the record is whole
+    #[command(subcommand)]
+    Audit(audit::Command),
     /// Publish events, and watch them come
     #[command(subcommand)]
     Event(Box<event::Command>),
@@ -127,6 +139,9 @@ async fn act(command: Command, environment: &Environment, screen: &mut Screen) -
         Command::Condition(command) => condition::run(*command, environment, screen).await,
         Command::Pipeline(command) => pipeline::run(command, environment, screen).await,
         Command::Run(command) => run::run(command, environment, screen).await,
+        Command::Approval(command) => approval::run(*command, environment, screen).await,
+        Command::Grant(command) => grant::run(command, environment, screen).await,
+        Command::Audit(command) => audit::run(command, environment, screen).await,
         Command::Event(command) => event::run(*command, environment, screen).await,
         Command::DeadLetter(command) => dead_letter::run(command, environment, screen).await,
         Command::Delivery(command) => delivery::run(command, environment, screen).await,

@@ -4,10 +4,12 @@
 //! [`service`] is the loop, [`scheduler`] fires, [`matcher`] and [`windows`] make runs of events, [`watcher`] polls,
 //! [`worker`] starts, [`execution`] is one run from start to end,
 //! [`finisher`] writes ends in batches, [`heartbeat`] keeps leases, [`rescuer`] picks up what dead workers left,
-//! [`notifier`] sends, [`forwarder`] hands on events that were taken while the bus was away, [`housekeeping`] forgets.
+//! `attendant` sees to runs that wait for people, [`notifier`] sends, [`sealer`] chains the audit log, [`forwarder`] hands on events that were taken while the bus was away, [`housekeeping`] forgets.
 
 pub mod active;
+mod asking;
 pub mod attempt;
+mod attendant;
 pub mod ending;
 pub mod execution;
 mod expirer;
@@ -20,6 +22,7 @@ pub mod matcher;
 pub mod notifier;
 pub mod rescuer;
 pub mod scheduler;
+pub mod sealer;
 pub mod service;
 pub mod watcher;
 pub mod windows;
@@ -34,9 +37,12 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::approval;
 use crate::bus::Bus;
 use crate::channel::Channels;
 use crate::engine::active::Active;
+use crate::engine::asking::Links;
+use crate::engine::attendant::Attendant;
 use crate::engine::execution::Executions;
 use crate::engine::expirer::Expirer;
 use crate::engine::finisher::Finisher;
@@ -48,6 +54,7 @@ use crate::engine::matcher::Matcher;
 use crate::engine::notifier::Notifier;
 use crate::engine::rescuer::Rescuer;
 use crate::engine::scheduler::Scheduler;
+use crate::engine::sealer::Sealer;
 use crate::engine::watcher::Watcher;
 use crate::engine::windows::Windows;
 use crate::engine::worker::Worker;
@@ -58,6 +65,7 @@ use crate::id::new_id;
 use crate::metrics::Metrics;
 use crate::poll::Poller;
 use crate::store::Store;
+use crate::vault::Vault;
 
 /// `[engine]`
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -114,6 +122,12 @@ pub struct Parts {
     /// Polls at the same time.
     pub polls_at_once: usize,
     pub hub: Hub,
+    /// Makes the links of questions and the hashes of the audit log.
+    pub vault: Vault,
+    /// Where links lead.
+    pub public_url: String,
+    /// When people are reminded, and who else is asked.
+    pub approvals: approval::Settings,
     pub metrics: Metrics,
     pub settings: Settings,
 }
@@ -128,6 +142,8 @@ pub struct Engine {
     pub heartbeat: Arc<Heartbeat>,
     pub rescuer: Arc<Rescuer>,
     pub expirer: Arc<Expirer>,
+    pub attendant: Arc<Attendant>,
+    pub sealer: Arc<Sealer>,
     pub notifier: Arc<Notifier>,
     pub forwarder: Arc<Forwarder>,
     pub housekeeping: Housekeeping,
@@ -151,9 +167,13 @@ impl Engine {
             poller,
             polls_at_once,
             hub,
+            vault,
+            public_url,
+            approvals,
             metrics,
             settings,
         } = parts;
+        let links = Links { vault: vault.clone(), public_url };
         let worker_id = new_id(store.clock().now());
         let active = Active::default();
         let held = Held::new(settings.max_concurrent_runs, settings.prefetch, active.clone());
@@ -192,7 +212,9 @@ impl Engine {
             heartbeat: Arc::new(Heartbeat::new(store.clone(), active.clone(), settings.lease())),
             rescuer: Arc::new(Rescuer::new(store.clone(), settings.lease())),
             expirer: Arc::new(Expirer::new(store.clone())),
-            notifier: Arc::new(Notifier::new(store.clone(), channels)),
+            attendant: Arc::new(Attendant::new(store.clone(), approvals)),
+            sealer: Arc::new(Sealer::new(store.clone(), vault)),
+            notifier: Arc::new(Notifier::new(store.clone(), channels, links)),
             forwarder: Arc::new(Forwarder::new(Arc::clone(&bus), store.clock().clone())),
             housekeeping: Housekeeping::new(store.clone(), bus, &settings),
             finisher,
@@ -227,11 +249,13 @@ impl Engine {
             looped.spawn(Arc::clone(&self.worker), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.rescuer), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.expirer), stop_claiming.clone()),
+            looped.spawn(Arc::clone(&self.attendant), stop_claiming.clone()),
         ];
         let keeping = vec![
             looped.spawn(Arc::clone(&self.heartbeat), stop_all.clone()),
             looped.spawn(Arc::clone(&self.notifier), stop_all.clone()),
             looped.spawn(Arc::clone(&self.forwarder), stop_all.clone()),
+            looped.spawn(Arc::clone(&self.sealer), stop_all.clone()),
             finisher,
         ];
         Ok(Running { engine: self, stop_claiming, stop_all, claiming, keeping, housekeeping })

@@ -1,9 +1,11 @@
-//! Telling people: who is reached where (`recipient`), one message on its way (`delivery`), and its words (`wording`).
+//! Telling people: who is reached where (`recipient`), one message on its way (`delivery`), and its words (`wording`,
+//! `question`).
 //!
 //! Data and transitions only: nothing here sends, stores or waits. A delivery stores references; its words are made
 //! when it is sent, and a secret is never part of it.
 
 pub mod delivery;
+pub mod question;
 pub mod recipient;
 pub mod wording;
 

@@ -4,9 +4,10 @@
 //! turn's model call is never made again. Tools that may be repeated are, with the same key; the others are reported
 //! as unknown.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 
 use crate::agent::calls::{Caller, Came, Done, Open};
 use crate::agent::checkpoint::{Added, Checkpoint};
@@ -161,8 +162,14 @@ impl ReactLoop<'_> {
         let mut done: Vec<(usize, Message)> = Vec::new();
         let (mut measured, mut open) = (Vec::new(), Vec::new());
         let mut waiting: Vec<(usize, Added)> = Vec::new();
-        while let Some(came) = or_cancelled(self.stop, running.next()).await? {
-            let came = match came? {
+        let mut early = VecDeque::new();
+        loop {
+            let next = match early.pop_front() {
+                Some(came) => Some(came),
+                None => or_cancelled(self.stop, running.next()).await?,
+            };
+            let Some(next) = next else { break };
+            let came = match next? {
                 Came::Done(done) => *done,
                 Came::Open(call) => {
                     open.push(call);
@@ -176,7 +183,8 @@ impl ReactLoop<'_> {
             waiting.push((index, added));
             // what can't be repeated is stored at once, not when its siblings are done
             if urgent {
-                self.checkpoint.append(turn, in_order(&mut waiting)).await?;
+                let stored = self.checkpoint.append(turn, in_order(&mut waiting));
+                while_running(stored, &mut running, &mut early).await?;
             }
         }
         drop(running);
@@ -231,6 +239,27 @@ struct Measured {
     turn: i64,
     call_id: String,
     chars: usize,
+}
+
+/// Does something while calls go on. One that stood still meanwhile might hold what this waits for: the one connection
+/// that writes to SQLite.
+async fn while_running<T, S: Stream + Unpin>(
+    work: impl Future<Output = T>,
+    running: &mut S,
+    came: &mut VecDeque<S::Item>,
+) -> T {
+    let mut work = std::pin::pin!(work);
+    let mut more = true;
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            next = running.next(), if more => match next {
+                Some(next) => came.push_back(next),
+                None => more = false,
+            },
+        }
+    }
 }
 
 fn in_order(waiting: &mut Vec<(usize, Added)>) -> Vec<Added> {

@@ -74,7 +74,7 @@ impl Webhook {
 
     fn headers(&self, message: &Message, address: &WebhookAddress, body: &[u8]) -> Result<HeaderMap, ChannelError> {
         let misconfigured = |why: String| ChannelError::Misconfigured { why: format!("the webhook's secret {why}") };
-        let secrets = self.vault.unseal(&context(message.tenant_id), &address.sealed_secret);
+        let secrets = self.vault.unseal(&context(message.recipient_id), &address.sealed_secret);
         let keys = signing_keys(&secrets.map_err(|error| misconfigured(error.to_string()))?).map_err(misconfigured)?;
         signature::headers(&keys, &message.id.to_string(), message.now, body).map_err(misconfigured)
     }
@@ -99,12 +99,12 @@ impl Channel for Webhook {
 }
 
 /// Seals a recipient's signing secrets as this channel will look for them.
-pub fn seal_secret(vault: &Vault, tenant_id: &str, secret: &Secret) -> Result<String, VaultError> {
-    vault.seal(&context(tenant_id), secret)
+pub fn seal_secret(vault: &Vault, recipient_id: &str, secret: &Secret) -> Result<String, VaultError> {
+    vault.seal(&context(recipient_id), secret)
 }
 
-fn context(tenant_id: &str) -> Context<'_> {
-    Context { tenant: tenant_id, service: "recipient", account: "webhook", field: "secret" }
+fn context(recipient_id: &str) -> Context<'_> {
+    Context { tenant: recipient_id, service: "recipient", account: "webhook", field: "secret" }
 }
 
 /// The same at each attempt, so that a receiver may compare.

@@ -2,6 +2,7 @@
 
 mod model;
 mod place;
+mod public_url;
 
 use std::path::Path;
 
@@ -113,6 +114,7 @@ async fn look(loaded: &Loaded) -> Vec<Finding> {
     findings.extend(model::all(loaded).await);
     findings.extend(bus(config).await);
     findings.push(email(loaded).await);
+    findings.push(public_url::look(config).await);
     findings
 }
 

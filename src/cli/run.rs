@@ -9,6 +9,7 @@ use super::screen::{Screen, Tone, cut, text_of, time_of};
 use super::transcript::{self, Live};
 use crate::cli::Client;
 use crate::config::Environment;
+use crate::notification::question::visible;
 use crate::run::RunState;
 
 #[derive(Debug, clap::Subcommand)]
@@ -23,6 +24,8 @@ pub enum Command {
     Cancel(OneArgs),
     /// Make a new run of one that has ended
     Retry(OneArgs),
+    /// Say why a run ran, was skipped or waits, and why its calls were asked about
+    Explain(OneArgs),
     /// Complete a run that waits for its webhook's runtime
     Complete(CompleteArgs),
 }
@@ -84,6 +87,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         }
         Command::Cancel(args) => act(args, "cancel", environment, screen).await,
         Command::Retry(args) => act(args, "retry", environment, screen).await,
+        Command::Explain(args) => explain(args, environment, screen).await,
         Command::Complete(args) => complete(args, environment, screen).await,
     }
 }
@@ -131,6 +135,24 @@ async fn act(args: OneArgs, verb: &str, environment: &Environment, screen: &mut 
     let client = Client::new(&args.service, environment)?;
     let run = client.post(&["v1", "runs", &args.id, verb], &json!({})).await?;
     print_run(&run, args.service.json, screen)
+}
+
+async fn explain(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let explained = Client::new(&args.service, environment)?.get(&["v1", "runs", &args.id, "explain"], &[]).await?;
+    if args.service.json {
+        return Ok(screen.json(&explained)?);
+    }
+    for sentence in explained["sentences"].as_array().into_iter().flatten() {
+        screen.line(visible(&text_of(sentence)))?;
+    }
+    for call in explained["calls"].as_array().into_iter().flatten() {
+        let tool = screen.tone(Tone::Strong, visible(&text_of(&call["tool"])));
+        screen.line(format!("\n{tool} (turn {})  {}", call["turn"], visible(&text_of(&call["sentence"]))))?;
+        for reason in call["reasons"].as_array().into_iter().flatten() {
+            screen.line(format!("  because {}", visible(&text_of(reason))))?;
+        }
+    }
+    Ok(())
 }
 
 async fn complete(args: CompleteArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {

@@ -51,7 +51,7 @@ async fn send(
         .map_err(|why| ChannelError::Rejected { why })?;
     let message = Message {
         id: delivery.id,
-        tenant_id: &delivery.tenant_id,
+        recipient_id: &delivery.recipient,
         created_at: delivery.created_at,
         now,
         recipient,

@@ -10,12 +10,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::channel::Channels;
 use crate::clock::{self, signed};
+use crate::engine::asking::{Links, without_link};
 use crate::engine::attempt::{LEASE, Occasion, attempt};
 use crate::engine::service::{Next, Service, TickError};
 use crate::id::Scope;
 use crate::notification::delivery::retry_at;
 use crate::notification::wording::References;
-use crate::notification::{Claim, Mark};
+use crate::notification::{Claim, Kind, Mark};
 use crate::store::{Store, StoreError, Topic};
 
 /// Attempts at the same time.
@@ -28,13 +29,15 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 pub struct Notifier {
     store: Store,
     channels: Channels,
+    links: Links,
     places: Arc<Semaphore>,
     under_way: TaskTracker,
 }
 
 impl Notifier {
-    pub fn new(store: Store, channels: Channels) -> Notifier {
-        Notifier { store, channels, places: Arc::new(Semaphore::new(AT_ONCE)), under_way: TaskTracker::new() }
+    pub fn new(store: Store, channels: Channels, links: Links) -> Notifier {
+        let places = Arc::new(Semaphore::new(AT_ONCE));
+        Notifier { store, channels, links, places, under_way: TaskTracker::new() }
     }
 
     /// Waits for attempts that are under way, but not for ever: what is cut off says so at its next claim.
@@ -45,9 +48,9 @@ impl Notifier {
 }
 
 /// Reads what the delivery refers to, attempts it, records what came of it.
-async fn deliver(store: Store, channels: Channels, claim: Claim) {
+async fn deliver(store: Store, channels: Channels, links: Links, claim: Claim) {
     let id = claim.delivery.id;
-    let mark = match read_and_attempt(&store, &channels, &claim).await {
+    let mark = match read_and_attempt(&store, &channels, &links, &claim).await {
         Ok(mark) => mark,
         Err(error) => unread(&claim, &error, store.clock().now(), fastrand::f64()),
     };
@@ -74,7 +77,12 @@ fn unread(claim: &Claim, error: &StoreError, now: DateTime<Utc>, random: f64) ->
     }
 }
 
-async fn read_and_attempt(store: &Store, channels: &Channels, claim: &Claim) -> Result<Mark, StoreError> {
+async fn read_and_attempt(
+    store: &Store,
+    channels: &Channels,
+    links: &Links,
+    claim: &Claim,
+) -> Result<Mark, StoreError> {
     let delivery = &claim.delivery;
     let recipient = found(store.get_recipient(&Scope::Every, &delivery.recipient).await)?;
     let run = match delivery.run_id {
@@ -85,10 +93,24 @@ async fn read_and_attempt(store: &Store, channels: &Channels, claim: &Claim) -> 
         Some(task_id) => found(store.get_task(&Scope::Every, task_id).await)?,
         None => None,
     };
-    let about = References { run: run.as_ref(), task_name: task.as_ref().map(|task| task.name.as_str()) };
+    let question = match delivery.kind {
+        Kind::Ask | Kind::Reminder => match links.question(store, delivery).await? {
+            Ok(question) => Some(question),
+            // it may have gone out before the process that sent it died
+            Err(_) if claim.interrupted => None,
+            Err(unsent) => return Ok(unsent),
+        },
+        _ => None,
+    };
+    let task_name = task.as_ref().map(|task| task.name.as_str());
+    let about = References { run: run.as_ref(), task_name, question: question.as_ref() };
     let recipient = recipient.as_ref().map(|stored| &stored.recipient);
     let occasion = Occasion { recipient, about, random: fastrand::f64() };
-    Ok(attempt(claim, occasion, channels, store.clock()).await)
+    let mark = attempt(claim, occasion, channels, store.clock()).await;
+    Ok(match &question {
+        Some(question) => without_link(mark, question),
+        None => mark,
+    })
 }
 
 /// What is gone is none; anything else that is wrong stays an error.
@@ -113,9 +135,9 @@ impl Service for Notifier {
         let full = claims.len() == free;
         for claim in claims {
             let place = Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed");
-            let (store, channels) = (self.store.clone(), self.channels.clone());
+            let (store, channels, links) = (self.store.clone(), self.channels.clone(), self.links.clone());
             self.under_way.spawn(async move {
-                deliver(store, channels, claim).await;
+                deliver(store, channels, links, claim).await;
                 drop(place);
             });
         }

@@ -3,6 +3,7 @@
 use chrono_tz::Tz;
 use serde_json::{Value, json};
 
+use crate::notification::question::Question;
 use crate::notification::{Delivery, Kind};
 use crate::run::{Run, RunState};
 use crate::trigger::condition::Failing;
@@ -18,7 +19,8 @@ pub struct Words {
     /// One line.
     pub subject: String,
     pub text: String,
-    /// What happened, for channels that speak to programs: `run.finished`, `message`, `notice`.
+    /// What happened, for channels that speak to programs: `run.finished`, `message`, `notice`, `approval.requested`,
+    /// `approval.reminder`, `approval.held`.
     pub event: &'static str,
     /// For `run.finished` the run as the API shows it and its task's name; else the message itself.
     pub data: Value,
@@ -30,17 +32,27 @@ pub struct References<'a> {
     pub run: Option<&'a Run>,
     /// `None` where the task was deleted.
     pub task_name: Option<&'a str>,
+    /// What is asked, with its link; for questions and reminders only.
+    pub question: Option<&'a Question>,
 }
 
 impl Words {
     /// The words for a delivery, the text no longer than `limit` characters. An error says what is gone.
     pub fn of(delivery: &Delivery, about: References, timezone: Tz, limit: usize) -> Result<Words, String> {
         let name = about.task_name.unwrap_or(NAMELESS);
+        if let (Kind::Ask | Kind::Reminder, Some(question)) = (delivery.kind, about.question) {
+            return Ok(Words {
+                subject: one_line(&question.subject(delivery.kind, name)),
+                text: question.text(name, timezone, limit),
+                event: question.event(delivery.kind),
+                data: question.data(&delivery.tenant_id, about.task_name),
+            });
+        }
         let (subject, text) = match (delivery.kind, about.run) {
             (Kind::Message | Kind::Notice, _) => literal(delivery, name),
             (Kind::Result, Some(run)) => (name.to_owned(), answer(run)),
             (Kind::Failure, Some(run)) => failure(run, name, timezone),
-            (Kind::Ask | Kind::Reminder, _) => return Err("a question is told with its link".into()),
+            (Kind::Ask | Kind::Reminder, _) => return Err("what it asks is no longer there".into()),
             (Kind::Result | Kind::Failure, None) => return Err("the run that it tells of is no longer there".into()),
         };
         let whole = about.run.map(|run| format!("the whole is in run {}", run.id));
@@ -216,7 +228,7 @@ mod tests {
     }
 
     fn words(kind: Kind, run: Option<&Run>, task_name: Option<&str>) -> Words {
-        Words::of(&delivery(kind), References { run, task_name }, Tz::Europe__Berlin, 1000).unwrap()
+        Words::of(&delivery(kind), References { run, task_name, question: None }, Tz::Europe__Berlin, 1000).unwrap()
     }
 
     #[test]

@@ -1,8 +1,12 @@
-//! Approvals: what people are asked over the API and on the page behind a link, and what their answers do.
+//! Approvals through the whole service: people are asked, reminded and told, over the API and on the page behind a
+//! link, and what they decide is what happens.
 
 mod api;
 mod browser;
+mod expiry;
+mod flow;
 mod grants;
+mod links;
 mod page;
 mod safety;
 pub mod stage;

@@ -32,7 +32,8 @@ pub fn recipient(addresses: Addresses) -> Recipient {
 /// One attempt at `now`.
 async fn deliver_at(channel: &dyn Channel, recipient: &Recipient, now: DateTime<Utc>) -> Result<Receipt, ChannelError> {
     let words = words();
-    let message = Message { id: DELIVERY, tenant_id: "ann", created_at: created_at(), now, recipient, words: &words };
+    let message =
+        Message { id: DELIVERY, recipient_id: "ann", created_at: created_at(), now, recipient, words: &words };
     channel.deliver(&message).await
 }
 

@@ -62,7 +62,7 @@ fn judge(approval: &Approval, replaced: bool, answer: &Answer, now: DateTime<Utc
     let proposal = &approval.proposal;
     let edited = (answer.choice == Choice::Edit).then_some(answer.edited.as_ref());
     match answer.choice {
-        _ if !open && !(held && answer.choice == Choice::Cancel) => Verdict::Refused(Refusal::Settled),
+        _ if !(open || held && answer.choice == Choice::Cancel) => Verdict::Refused(Refusal::Settled),
         _ if answer.digest != approval.digest => Verdict::Refused(Refusal::OtherDigest),
         _ if open && approval.expires_at <= now => Verdict::Refused(Refusal::Expired),
         _ if proposal.barred.as_ref() == Some(&answer.by) => Verdict::Refused(Refusal::Barred),

@@ -330,6 +330,18 @@ impl Instance {
         self.tick_out(&self.engine().expirer).await;
     }
 
+    /// Sees to runs that wait for people.
+    pub async fn attend(&self) {
+        self.tick_out(&self.engine().attendant).await;
+    }
+
+    /// Sends what is due, and waits until it is recorded.
+    pub async fn notify(&self) {
+        self.tick(&self.engine().notifier).await.unwrap_or_else(|error| panic!("the notifier: {error}"));
+        let notifier = Arc::clone(&self.engine().notifier);
+        self.on(|_| async move { notifier.drain().await }).await;
+    }
+
     /// Changes fields of a task, as PATCH does.
     pub async fn edit(&self, task: &Task, json: Value) -> Task {
         let stored = self.stored(task).await;

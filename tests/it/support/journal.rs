@@ -3,18 +3,21 @@
 //!
 //! `action.config.acts` lists what each attempt does, the last one over and over: `succeed`, `say:TEXT`, `nul` (says a text with a NUL), `retry`,
 //! `retry:SECONDS` (Retry-After), `fail`, `skip`, `panic`, `hang` (until it is asked to end), `sleep:SECONDS`, `deaf` (for ever, whatever
-//! is asked), `wait` (until the test opens the gate), `give_up` (as `hang`, but calls what it was asked a passing fault).
+//! is asked), `ask:SECONDS` (puts two questions with so much time to answer, and goes on once they are settled), `wait` (until the test opens the gate), `give_up` (as `hang`, but calls what it was asked a passing fault).
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
+use reveille::approval::{Approval, ApprovalStatus, Proposal};
 use reveille::executor::{Executor, Job};
+use reveille::id::new_id;
 use reveille::invalid::Faults;
 use reveille::run::outcome::{Outcome, RunError, RunFault};
 use reveille::run::{Missed, Usage};
 use reveille::task::Action;
+use serde_json::json;
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -158,6 +161,15 @@ impl Scripted {
                 job.clock.sleep_until(job.run.started_at.expect("a started run") + length).await;
                 Ok(said("slept"))
             }
+            ("ask", seconds) => {
+                let begun = self.journal.begun();
+                if begun.iter().filter(|begun| begun.run_id == job.run.id).count() > 1 {
+                    return Ok(said("went on"));
+                }
+                let length = TimeDelta::seconds(seconds.parse().expect("seconds"));
+                let asks = ["one", "two"].map(|call| (question(job, call, length), None)).into();
+                Ok(Outcome::Asks { asks, open: vec![], usage: Usage::default() })
+            }
             ("wait", _) => {
                 let _ = self.journal.0.gate.subscribe().wait_for(|open| *open).await;
                 Ok(said("waited"))
@@ -169,4 +181,43 @@ impl Scripted {
 
 fn said(text: &str) -> Outcome {
     Outcome::Succeeded { output: text.to_owned(), usage: Usage::default() }
+}
+
+/// A question about a call of the run's first turn.
+fn question(job: &Job, call: &str, length: TimeDelta) -> Approval {
+    let (run, now) = (&job.run, job.clock.now());
+    let proposal: Proposal = serde_json::from_value(json!({
+        "tool": "pay", "version": "1.0.0", "definition": "d", "summary": format!("Pay the invoice {call}"),
+        "description": "Pays an invoice.", "arguments": { "invoice": call }, "parameters": { "type": "object" },
+        "category": "write", "consequence": "high", "reasons": ["the matrix says confirm"],
+        "options": ["approve", "edit", "cancel"], "allow_modification": true, "source": "trigger", "approvers": 1,
+        "timeout_seconds": length.num_seconds(),
+    }))
+    .expect("a proposal");
+    let mut asked = Approval {
+        id: new_id(now),
+        batch_id: run.id,
+        run_id: run.id,
+        task_id: run.task_id,
+        tenant_id: run.tenant_id.clone(),
+        turn: 1,
+        call_id: call.into(),
+        digest: String::new(),
+        proposal,
+        status: ApprovalStatus::Pending,
+        created_at: now,
+        expires_at: now + length,
+        decided_at: None,
+        decided_by: None,
+        decided_via: None,
+        comment: None,
+        modifications: None,
+        decided_digest: None,
+        hold_until: None,
+        began_at: None,
+        outcome: None,
+        votes: vec![],
+    };
+    asked.digest = asked.proposal.digest(&asked.identity(), &asked.proposal.arguments);
+    asked
 }

@@ -12,7 +12,7 @@ use reveille::clock::{Clock, pause};
 use reveille::config::Config;
 use reveille::secret::{Secret, SecretUrl};
 use reveille::store::{self, Store};
-use reveille::{bus, egress, engine, poll};
+use reveille::{approval, bus, channel, egress, engine, poll};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
 
 use super::app::Instance;
@@ -65,6 +65,10 @@ pub struct World {
     pub poll: poll::Settings,
     pub egress: egress::Settings,
     pub bus: bus::Settings,
+    /// How people are told, and asked; and where links lead.
+    pub channels: channel::Settings,
+    pub approvals: approval::Settings,
+    pub public_url: Option<String>,
     database: Kept,
     dir: TempDir,
     instances: AtomicUsize,
@@ -117,6 +121,9 @@ impl World {
             poll: poll::Settings::default(),
             egress: egress::Settings::default(),
             bus: bus::Settings::default(),
+            channels: channel::Settings::default(),
+            approvals: approval::Settings::default(),
+            public_url: None,
             database,
             dir: TempDir::new(),
             instances: AtomicUsize::new(0),
@@ -156,6 +163,9 @@ impl World {
         config.poll = self.poll.clone();
         config.egress = self.egress.clone();
         config.bus = self.bus.clone();
+        config.channels = self.channels.clone();
+        config.approvals = self.approvals.clone();
+        config.server.public_url = self.public_url.clone();
         if let Kept::Postgres(database) = &self.database {
             config.database.url = SecretUrl::new(database.url.clone());
             config.vault.master_keys = vec![Secret::new(MASTER_KEY)];

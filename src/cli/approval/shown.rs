@@ -1,0 +1,104 @@
+//! An approval on the screen: everything that would run, whole, with nothing hidden in it.
+
+use serde_json::Value;
+
+use crate::cli::screen::{Screen, Tone, text_of, time_of};
+use crate::notification::question::visible;
+
+/// What was asked, and how it stands.
+pub fn print(approval: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Result<()> {
+    if as_json {
+        return Ok(screen.json(approval)?);
+    }
+    call(approval, screen)?;
+    screen.facts(&[
+        ("asked", time_of(&approval["created_at"])),
+        ("expires", time_of(&approval["expires_at"])),
+        ("why", list(&approval["reasons"])),
+        ("chain", list(&approval["delegation_chain"])),
+        ("agreed", list(&approval["votes"])),
+    ])?;
+    decided(approval, screen)
+}
+
+/// What would run.
+pub fn call(approval: &Value, screen: &mut Screen) -> anyhow::Result<()> {
+    let what = visible(&text_of(&approval["action_summary"]));
+    Ok(screen.facts(&[
+        ("id", text_of(&approval["id"])),
+        ("tenant", visible(&text_of(&approval["tenant_id"]))),
+        ("run", text_of(&approval["run_id"])),
+        ("what", screen.tone(Tone::Strong, what)),
+        ("tool", visible(&text_of(&approval["agent_name"]))),
+        ("does", visible(&text_of(&approval["description"]))),
+        ("risk", format!("{}, {} consequence", text_of(&approval["category"]), text_of(&approval["consequence"]))),
+        ("arguments", arguments(&approval["details"])),
+        ("digest", text_of(&approval["digest"])),
+    ])?)
+}
+
+/// How it stands.
+pub fn decided(approval: &Value, screen: &mut Screen) -> anyhow::Result<()> {
+    let status = text_of(&approval["status"]);
+    let tone = match status.as_str() {
+        "approved" | "edited" => Tone::Good,
+        "pending" => Tone::Plain,
+        _ => Tone::Notable,
+    };
+    let status = match (status.as_str(), approval["votes"].as_array()) {
+        ("pending", Some(votes)) if !votes.is_empty() => {
+            format!("pending, {} of {} have agreed", votes.len(), approval["approvers"])
+        }
+        _ => status,
+    };
+    let outcome = match &approval["outcome"] {
+        Value::Null => String::new(),
+        outcome if outcome["is_error"] == true => format!("failed: {}", visible(&text_of(&outcome["text"]))),
+        outcome => visible(&text_of(&outcome["text"])),
+    };
+    Ok(screen.facts(&[
+        ("status", screen.tone(tone, status)),
+        ("decided", time_of(&approval["decided_at"])),
+        ("by", visible(&text_of(&approval["decided_by"]))),
+        ("comment", visible(&text_of(&approval["comment"]))),
+        ("runs with", arguments(&approval["modifications"])),
+        ("held until", time_of(&approval["hold_until"])),
+        ("outcome", outcome),
+        ("grant", text_of(&approval["grant_id"])),
+    ])?)
+}
+
+/// JSON over several lines, each of its characters to be seen.
+fn arguments(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        value => format!("{value:#}").lines().map(visible).collect::<Vec<_>>().join("\n"),
+    }
+}
+
+fn list(items: &Value) -> String {
+    items.as_array().into_iter().flatten().map(|item| visible(&text_of(item))).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cli::screen::Page;
+
+    #[test]
+    fn an_approval_is_shown_whole_and_nothing_hides_in_it() {
+        let page = Page::default();
+        let approval = json!({
+            "id": "a1", "tenant_id": "ann", "run_id": "r1", "agent_name": "pay", "action_summary": "Pay 5\u{202e}0 to bob",
+            "description": "Pays.", "category": "write", "consequence": "high", "digest": "d1", "status": "approved",
+            "details": { "amount": 5, "to": "b\u{202e}ob\u{1b}[2J" }, "reasons": ["the matrix says confirm", "the task says confirm"],
+            "created_at": "2027-03-01T08:00:00Z", "expires_at": "2027-03-01T08:30:00Z", "votes": [], "approvers": 1,
+            "decided_at": "2027-03-01T08:10:00Z", "decided_by": "recipient:ann", "comment": "fine",
+            "outcome": { "is_error": false, "text": "paid" }, "delegation_chain": [],
+        });
+        print(&approval, false, &mut Screen::plain(page.clone())).unwrap();
+        insta::assert_snapshot!(page.text(), @"");
+    }
+}

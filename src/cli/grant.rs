@@ -1,0 +1,84 @@
+//! `reveille grant`: what people have allowed for good, and an end to it.
+
+use serde_json::{Value, json};
+
+use super::client::ServiceArgs;
+use super::screen::{Screen, cut, text_of, time_of};
+use crate::cli::Client;
+use crate::config::Environment;
+use crate::notification::question::visible;
+
+#[derive(Debug, clap::Subcommand)]
+#[command(after_help = "\
+Examples:
+  reveille grant list --tenant ann       what runs without asking, for which arguments, until when
+  reveille grant revoke 0193f7a2-…       from the next call on it is asked about again")]
+pub enum Command {
+    /// List standing grants, newest first
+    List(ListArgs),
+    /// End one: its tool is asked about again
+    Revoke(RevokeArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ListArgs {
+    /// Only this tenant's
+    #[arg(long, value_name = "ID")]
+    tenant: Option<String>,
+    /// Only this task's
+    #[arg(long, value_name = "ID")]
+    task: Option<String>,
+    /// How many at most
+    #[arg(long, default_value_t = 50, value_name = "N")]
+    limit: usize,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct RevokeArgs {
+    /// Id of the grant
+    #[arg(value_name = "GRANT")]
+    id: String,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+pub async fn run(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    match command {
+        Command::List(args) => list(args, environment, screen).await,
+        Command::Revoke(args) => {
+            Client::new(&args.service, environment)?.delete(&["v1", "grants", &args.id]).await?;
+            match args.service.json {
+                true => Ok(screen.json(&json!({ "id": args.id, "revoked": true }))?),
+                false => Ok(screen.line(format!("revoked {}", args.id))?),
+            }
+        }
+    }
+}
+
+async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let filters = [("tenant_id", args.tenant), ("task_id", args.task)];
+    let filters: Vec<_> = filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    let grants = Client::new(&args.service, environment)?.list(&["v1", "grants"], &filters, args.limit).await?;
+    if args.service.json {
+        return Ok(screen.json(&json!({ "items": grants }))?);
+    }
+    let row = |grant: &Value| {
+        vec![
+            text_of(&grant["id"]),
+            text_of(&grant["tenant_id"]),
+            text_of(&grant["task_id"]),
+            visible(&text_of(&grant["tool"])),
+            cut(&visible(&grant["arguments"].to_string()), 60),
+            match &grant["uses_left"] {
+                Value::Null => "any".into(),
+                left => text_of(left),
+            },
+            time_of(&grant["expires_at"]),
+            time_of(&grant["revoked_at"]),
+        ]
+    };
+    let heading = ["id", "tenant", "task", "tool", "arguments", "uses left", "expires", "revoked"];
+    Ok(screen.table(&heading, grants.iter().map(row).collect())?)
+}

@@ -1,0 +1,87 @@
+//! What a question or a reminder says at the moment it is sent: what is still open, and the link to it.
+//!
+//! The link is made here, each time anew and the same for one delivery. Its hash is stored before anything is sent, so
+//! that a link that has arrived always opens; the link itself is in the message alone, never in the database, never in
+//! a log.
+
+use crate::approval::link;
+use crate::id::Scope;
+use crate::notification::delivery::dedupe;
+use crate::notification::question::{Question, still_open};
+use crate::notification::{Delivery, Mark};
+use crate::secret::{REDACTED, Secret};
+use crate::store::{ApprovalFilter, ApprovalLink, Store, StoreError};
+use crate::token::TokenHash;
+use crate::vault::Vault;
+
+/// Most questions of one batch.
+const BATCH: i64 = 500;
+/// Why a message about a batch is not sent any more.
+const SETTLED: &str = "not sent: nothing of what it asks is open any more";
+
+/// Makes links to questions. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Links {
+    pub vault: Vault,
+    /// Where people reach this service.
+    pub public_url: String,
+}
+
+impl Links {
+    /// What is asked, its link good from now on; the mark says why nothing is to be sent.
+    pub async fn question(&self, store: &Store, delivery: &Delivery) -> Result<Result<Question, Mark>, StoreError> {
+        let unsent = |why: &str| Ok(Err(Mark::Failed { error: why.into(), fall_back: None }));
+        let Some(batch_id) = dedupe::batch_of(&delivery.dedupe_key) else {
+            return unsent("its key names no batch of questions");
+        };
+        let filter = ApprovalFilter {
+            tenant: Some(delivery.tenant_id.clone()),
+            batch_id: Some(batch_id),
+            limit: BATCH,
+            ..ApprovalFilter::default()
+        };
+        let mut batch = store.list_approvals(&Scope::Every, &filter).await?;
+        batch.reverse();
+        let last = batch.iter().map(|item| item.expires_at).max();
+        let items = still_open(batch, store.clock().now());
+        let (Some(last), false) = (last, items.is_empty()) else { return unsent(SETTLED) };
+        let token = self.vault.tag(link::PURPOSE, &link::subject(batch_id, &delivery.recipient, delivery.id));
+        let remembered = ApprovalLink {
+            batch_id,
+            tenant_id: delivery.tenant_id.clone(),
+            recipient: delivery.recipient.clone(),
+            channel: delivery.channel.clone(),
+            expires_at: last + link::SHOWS_FOR,
+        };
+        store.remember_link(TokenHash::of(&token).as_bytes(), &remembered).await?;
+        Ok(Ok(Question { items, link: Secret::new(link::address(&self.public_url, &token)) }))
+    }
+}
+
+/// What is recorded of an attempt, without the link: a server that refuses a message may quote from it.
+pub fn without_link(mut mark: Mark, question: &Question) -> Mark {
+    let link = question.link.expose();
+    let token = link.rsplit('/').next().unwrap_or(link);
+    let hide = |text: &mut String| *text = text.replace(link, REDACTED).replace(token, REDACTED);
+    match &mut mark {
+        Mark::Retry { error, .. } | Mark::Failed { error, .. } | Mark::Unknown { error } => hide(error),
+        Mark::Delivered { provider_id } | Mark::Sent { provider_id } => provider_id.iter_mut().for_each(hide),
+    }
+    mark
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_quotes_of_a_link_is_not_recorded() {
+        let question = Question { items: vec![], link: Secret::new("https://wake.example.org/approvals/5ec4e7") };
+        let hidden = |text: &str| without_link(Mark::Unknown { error: text.into() }, &question);
+        let error = |text: &str| Mark::Unknown { error: text.into() };
+        assert_eq!(hidden("554 no https://wake.example.org/approvals/5ec4e7 here"), error("554 no [redacted] here"));
+        assert_eq!(hidden("554 spam: /approvals/5ec4e7"), error("554 spam: /approvals/[redacted]"));
+        let taken = Mark::Delivered { provider_id: Some("queued 5ec4e7".into()) };
+        assert_eq!(without_link(taken, &question), Mark::Delivered { provider_id: Some("queued [redacted]".into()) });
+    }
+}

@@ -1,0 +1,54 @@
+//! The sealer: gives each entry of the audit log its place in the chain and its hash, soon after it was written.
+//!
+//! Entries are written unchained, with what they record; one row lock of the store lets one sealer at a time. An entry
+//! that was sealed can't be changed, taken out or moved without the chain showing it: see [`chain`].
+
+pub mod chain;
+
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use futures::future::BoxFuture;
+
+use crate::engine::service::{Next, Service, TickError};
+use crate::store::Store;
+use crate::vault::Vault;
+
+/// Entries sealed in one transaction.
+const BATCH: i64 = 500;
+/// Between two looks.
+const PAUSE: TimeDelta = TimeDelta::seconds(1);
+
+pub struct Sealer {
+    store: Store,
+    vault: Vault,
+}
+
+impl Sealer {
+    pub fn new(store: Store, vault: Vault) -> Sealer {
+        Sealer { store, vault }
+    }
+}
+
+impl Service for Sealer {
+    const NAME: &'static str = "sealer";
+    const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+    async fn tick(&self) -> Result<Next, TickError> {
+        let pause = Next::At(self.store.clock().now() + PAUSE);
+        // most of the time there is nothing, and then nobody is locked out
+        if self.store.audit_end().await?.2 == 0 {
+            return Ok(pause);
+        }
+        let vault = self.vault.clone();
+        let sealed = self.store.seal_audit(&move |before, entry| chain::hash(&vault, before, entry), BATCH).await?;
+        Ok(match sealed as i64 >= BATCH {
+            true => Next::Now,
+            false => pause,
+        })
+    }
+
+    fn hint(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}
