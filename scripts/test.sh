@@ -4,6 +4,7 @@
 #
 #   scripts/test.sh                     everything
 #   scripts/test.sh -- FILTER…          only the tests whose names match (no format, no clippy)
+#   REVEILLE_TEST_IMAGES=$PWD/docs/images scripts/test.sh -- browser    keeps the pictures of the approval pages
 #   scripts/test.sh --servers [CMD…]    only the servers, and CMD (default: a shell) with their addresses in its environment
 #
 # It never touches a PostgreSQL or Redis of the machine: its own listen on free ports of 127.0.0.1, keep their files in
@@ -16,7 +17,7 @@ case "${1:-}" in
     '') ;;
     --) mode=some; shift; [ $# -gt 0 ] || { echo "scripts/test.sh: name the tests after --" >&2; exit 2; } ;;
     --servers) mode=servers; shift ;;
-    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "scripts/test.sh: unknown argument $1; see scripts/test.sh --help" >&2; exit 2 ;;
 esac
 
@@ -38,6 +39,9 @@ missing_packages() {
     command -v redis-server >/dev/null || echo redis-server
     [ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import aiosmtpd' 2>/dev/null || echo python3-aiosmtpd
     command -v cc >/dev/null || echo build-essential
+    command -v chromium >/dev/null || echo chromium
+    command -v node >/dev/null || echo nodejs
+    command -v npm >/dev/null || echo npm
 }
 
 install_packages() {
@@ -71,6 +75,17 @@ install_packages() {
 command -v cargo >/dev/null || fail "cargo is missing" "install Rust with rustup"
 mapfile -t missing < <(missing_packages)
 [ ${#missing[@]} = 0 ] || install_packages "${missing[@]}"
+
+# the driver of the browser, as its lock file has it; it brings no browser of its own
+browser_driver() {
+    local dir=tests/browser
+    [ ! "$dir/node_modules/.package-lock.json" -nt "$dir/package-lock.json" ] || return 0
+    (cd "$dir" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error) >&2 ||
+        fail "npm could not install what $dir/package-lock.json names" "it needs Node 18 or later, and the npm registry once"
+}
+browser_driver
+REVEILLE_TEST_CHROMIUM=$(command -v chromium)
+export REVEILLE_TEST_CHROMIUM
 bin=$(postgres_programs)
 
 # ---------------------------------------------------------------- throw-away servers

@@ -172,7 +172,7 @@ pub async fn show_outcome(Held(state): Held<State>, Id(ticket): Id) -> Result<Re
     let mut approvals = state.store.approvals_of_turn(first.run_id, first.turn).await.map_err(away)?;
     approvals.retain(|approval| approval.batch_id == batch_id);
     let Some(first) = approvals.first() else { return Err(frame::replaced()) };
-    let scope = scope(&first.tenant_id)?;
+    let scope = scope(&first.tenant_id).map_err(failed)?;
     let items = fresh(&approvals);
     let scene = scene(&state, &scope, &recipient, first).await?;
     Ok(frame::page(StatusCode::OK, view::title(&items, scene.now), view::body(&scene, &items, None, None)))
@@ -237,7 +237,7 @@ async fn asked(state: &State, peer: Option<Extension<Peer>>, token: &str) -> Res
     match found {
         Ok((link, approvals)) => {
             state.wrong_tokens.right(&hash);
-            Ok(Asked { hash, scope: scope(&link.tenant_id)?, link, approvals })
+            Ok(Asked { hash, scope: scope(&link.tenant_id).map_err(failed)?, link, approvals })
         }
         Err(StoreError::NotFound) => {
             if let Some(peer) = peer {
@@ -322,9 +322,9 @@ async fn scene(state: &State, scope: &Scope, recipient: &str, first: &Approval) 
         Err(StoreError::NotFound) => Tz::UTC,
         Err(error) => return Err(away(error)),
     };
-    let run = optional(state.store.get_run(scope, first.run_id).await)?;
+    let run = optional(state.store.get_run(scope, first.run_id).await).map_err(away)?;
     let task = match first.task_id {
-        Some(task) => optional(state.store.get_task(scope, task).await)?,
+        Some(task) => optional(state.store.get_task(scope, task).await).map_err(away)?,
         None => None,
     };
     Ok(Scene {
@@ -339,16 +339,16 @@ async fn scene(state: &State, scope: &Scope, recipient: &str, first: &Approval) 
     })
 }
 
-fn optional<T>(found: Result<T, StoreError>) -> Result<Option<T>, Response> {
+fn optional<T>(found: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     match found {
         Ok(found) => Ok(Some(found)),
         Err(StoreError::NotFound) => Ok(None),
-        Err(error) => Err(away(error)),
+        Err(error) => Err(error),
     }
 }
 
-fn scope(tenant: &str) -> Result<Scope, Response> {
-    Tenant::new(tenant).map(Scope::Only).map_err(|log| failed(ApiError::Internal { log }))
+fn scope(tenant: &str) -> Result<Scope, ApiError> {
+    Tenant::new(tenant).map(Scope::Only).map_err(|log| ApiError::Internal { log })
 }
 
 fn is_form(headers: &HeaderMap) -> bool {

@@ -30,7 +30,10 @@ pub fn controls(html: &mut Html, item: &Item) {
         for (index, field) in item.fields.iter().enumerate() {
             field_of(html, item, index, field);
         }
-        html.raw("</fieldset>\n</details>\n");
+        html.raw(
+            "</fieldset>\n<div class=\"actions\">\n<button name=\"do\" value=\"review\">Show what I changed</button>\n",
+        );
+        html.raw("</div>\n</details>\n");
     }
     if item.may_grant() && offers(item.approval, Choice::Approve) {
         grant(html, item);
@@ -160,9 +163,6 @@ fn buttons(html: &mut Html, item: &Item) {
     if offers(item.approval, Choice::Approve) || offers(item.approval, Choice::Edit) {
         html.raw("<button class=\"yes\" name=\"do\" value=\"approve:").number(number).raw("\" aria-describedby=\"h");
         html.number(number).raw("\">").raw(yes).raw("</button>\n");
-    }
-    if !item.fields.is_empty() {
-        html.raw("<button name=\"do\" value=\"review\">Show what I changed</button>\n");
     }
     if offers(item.approval, Choice::Cancel) {
         html.raw("<button class=\"no\" name=\"do\" value=\"cancel:").number(number).raw("\" aria-describedby=\"h");

@@ -5,6 +5,7 @@ use chrono_tz::Tz;
 use serde_json::Value;
 use uuid::Uuid;
 
+use crate::approval::matrix::Category;
 use crate::approval::{Approval, ApprovalStatus, Choice};
 use crate::http::approve::control::{controls, stop};
 use crate::http::approve::form::json;
@@ -78,11 +79,11 @@ pub fn body(scene: &Scene, items: &[Item], notice: Option<&str>, form: Option<&F
     }
     if form.is_some() {
         if open.len() > 1 {
-            html.raw("<fieldset class=\"card\">\n<legend>All ").number(open.len() as i64).raw(" at once</legend>\n");
+            html.raw("<section class=\"card\" aria-labelledby=\"all\">\n<h2 id=\"all\">All ")
+                .number(open.len() as i64)
+                .raw(" at once</h2>\n");
             html.raw("<div class=\"actions\">\n<button class=\"yes\" name=\"do\" value=\"approve:all\">Approve all</button>\n");
-            html.raw(
-                "<button class=\"no\" name=\"do\" value=\"cancel:all\">Cancel all</button>\n</div>\n</fieldset>\n",
-            );
+            html.raw("<button class=\"no\" name=\"do\" value=\"cancel:all\">Cancel all</button>\n</div>\n</section>\n");
         }
         html.raw("</form>\n");
         if !open.is_empty() {
@@ -125,7 +126,7 @@ fn card(html: &mut Html, scene: &Scene, item: &Item, of: usize, form: bool) {
         html.raw("<p class=\"soft value\" dir=\"auto\">").text(&proposal.description).raw("</p>\n");
     }
     html.raw("<p class=\"soft\">Tool <code>").text(&proposal.tool).raw("</code> ").text(&proposal.version);
-    html.raw(", ").raw(proposal.category.as_str()).raw(", ").raw(proposal.consequence.as_str());
+    html.raw(": it ").raw(does(proposal.category)).raw("; ").raw(proposal.consequence.as_str());
     html.raw(" consequence</p>\n<h3>What will run</h3>\n");
     arguments(html, &proposal.arguments);
     if let Some(found) = &proposal.precheck {
@@ -151,6 +152,18 @@ fn card(html: &mut Html, scene: &Scene, item: &Item, of: usize, form: bool) {
         }
     }
     html.raw("</section>\n");
+}
+
+/// What a tool of this category does, in words.
+fn does(category: Category) -> &'static str {
+    match category {
+        Category::Read => "reads",
+        Category::Write => "writes",
+        Category::Delete => "deletes",
+        Category::SideEffect => "acts elsewhere",
+        Category::Analysis => "analyses",
+        Category::Internal => "changes things inside Reveille",
+    }
 }
 
 /// Every argument, whole.

@@ -23,6 +23,17 @@ pub fn redis_url() -> String {
     address("REVEILLE_TEST_REDIS_URL")
 }
 
+/// The Chromium that the pages are opened in.
+pub fn chromium() -> String {
+    address("REVEILLE_TEST_CHROMIUM")
+}
+
+/// Where pictures of the pages are kept, if they are to be kept.
+#[allow(clippy::disallowed_methods)] // the owner
+pub fn images() -> Option<String> {
+    std::env::var("REVEILLE_TEST_IMAGES").ok().filter(|place| !place.is_empty())
+}
+
 #[tokio::test]
 async fn the_redis_of_the_tests_keeps_what_it_is_given() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
