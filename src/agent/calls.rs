@@ -53,6 +53,8 @@ pub struct Done {
     pub duration_ms: i64,
     /// Whether it must be stored before anything else happens.
     pub unrepeatable: bool,
+    /// Why nobody was asked about it.
+    pub reasons: Vec<String>,
 }
 
 /// What came of one call.
@@ -80,16 +82,18 @@ enum Tried {
 struct Answered {
     result: Result<ToolOutput, ToolError>,
     approval: Option<Uuid>,
+    /// Why nobody was asked.
+    reasons: Vec<String>,
 }
 
 impl Tried {
-    fn done(result: Result<ToolOutput, ToolError>, approval: Option<Uuid>) -> Tried {
-        Tried::Done(Answered { result, approval })
+    fn done(result: Result<ToolOutput, ToolError>, approval: Option<Uuid>, reasons: Vec<String>) -> Tried {
+        Tried::Done(Answered { result, approval, reasons })
     }
 
     /// It was not executed.
     fn failed(error: ToolError) -> Tried {
-        Tried::done(Err(error), None)
+        Tried::done(Err(error), None, Vec::new())
     }
 }
 
@@ -130,8 +134,8 @@ impl Caller<'_> {
         };
         let duration_ms = self.clock.elapsed().saturating_sub(begun).as_millis() as i64;
         let unrepeatable = self.tools.find(&call.name).is_some_and(|tool| !tool.definition().idempotent);
-        let approval = came.approval;
-        let (text, is_error) = match came.result {
+        let Answered { result, approval, reasons } = came;
+        let (text, is_error) = match result {
             Ok(output) => (output.text, false),
             Err(ToolError::Abort { code, message }) => return Err(RunError::fail(code, message)),
             Err(ToolError::Tell { code, message, .. }) if code == REFUSED => (message, true),
@@ -141,7 +145,7 @@ impl Caller<'_> {
             let text = text.chars().take(OUTCOME_SHOWN).collect();
             self.consent.store.note_outcome(approval, CallOutcome { is_error, text }).await;
         }
-        Ok(Came::Done(Box::new(Done { index, call: call.clone(), text, is_error, duration_ms, unrepeatable })))
+        Ok(Came::Done(Box::new(Done { index, call: call.clone(), text, is_error, duration_ms, unrepeatable, reasons })))
     }
 
     /// Everything that may stand in the way of a call, then the call.
@@ -165,29 +169,29 @@ impl Caller<'_> {
             },
             None => None,
         };
-        let (edited, approval, again) = match self.consent.of(turn, call, tool, approval, precheck).await? {
+        let (edited, approval, again, reasons) = match self.consent.of(turn, call, tool, approval, precheck).await? {
             Verdict::Ask(question, replaces) => return Ok(Tried::Open(Open::Ask(question, replaces))),
             Verdict::Wait(approval) => return Ok(Tried::Open(Open::Put(approval))),
             Verdict::Refused(Some(told)) => {
                 return Ok(Tried::failed(ToolError::tell(Failure::PermissionDenied, REFUSED, told)));
             }
             Verdict::Refused(None) => return Ok(Tried::failed(nobody_to_ask(tool.definition()))),
-            Verdict::Run { arguments, approval, again } => (arguments, approval, again),
+            Verdict::Run { arguments, approval, again, reasons } => (arguments, approval, again, reasons),
         };
         let begun_before = again || (resumed && approval.is_none());
         if begun_before && !tool.definition().idempotent {
-            return Ok(Tried::done(Err(outcome_unknown()), approval));
+            return Ok(Tried::done(Err(outcome_unknown()), approval, reasons));
         }
         if tool.definition().status == ToolStatus::Deprecated {
             self.teller.tool_warning(&call.name, "the tool is deprecated");
         }
         let Some(arguments) = edited else {
-            return Ok(Tried::done(self.with_retries(turn, call, tool).await, approval));
+            return Ok(Tried::done(self.with_retries(turn, call, tool).await, approval, reasons));
         };
         let told = format!("The user changed the arguments before approving: {arguments}\n\n");
         let call = ToolCall { arguments, ..call.clone() };
         let result = self.with_retries(turn, &call, tool).await;
-        Ok(Tried::done(result.map(|output| ToolOutput { text: told + &output.text }), approval))
+        Ok(Tried::done(result.map(|output| ToolOutput { text: told + &output.text }), approval, reasons))
     }
 
     async fn with_retries(&self, turn: i64, call: &ToolCall, tool: &Registered) -> Result<ToolOutput, ToolError> {

@@ -216,8 +216,13 @@ mod tests {
     }
 
     fn result(id: &str) -> Added {
-        let message =
-            Message::Tool { call_id: id.into(), name: "read".into(), content: format!("of {id}"), is_error: id == "b" };
+        let message = Message::Tool {
+            call_id: id.into(),
+            name: "read".into(),
+            content: format!("of {id}"),
+            is_error: id == "b",
+            reasons: vec![],
+        };
         Added { message, usage: Usage::default(), duration_ms: Some(3) }
     }
 

@@ -45,6 +45,8 @@ pub enum Verdict {
         approval: Option<Uuid>,
         /// It may have been executed before.
         again: bool,
+        /// Why nobody is asked.
+        reasons: Vec<String>,
     },
     /// It does not run, and the model is told this; `None`: nobody could be asked.
     Refused(Option<String>),
@@ -113,13 +115,14 @@ impl Consent<'_> {
         let more: Vec<(&str, &Rules)> = rules.map(|rules| ("the task", rules)).into_iter().collect();
         let ruling = self.policy.decide(&act, &more);
         if ruling.gate == Gate::Auto {
-            return Ok(Verdict::Run { arguments: None, approval: None, again: false });
+            return Ok(Verdict::Run { arguments: None, approval: None, again: false, reasons: ruling.reasons });
         }
         let Some(asking) = self.asking else { return Ok(Verdict::Refused(None)) };
         let definition = definition_hash(tool.definition());
         let ask = GrantAsk { turn, call_id: &call.id, tool: name, definition: &definition, arguments: &call.arguments };
         if self.store.use_grant(ask).await.map_err(run_error)?.is_some() {
-            return Ok(Verdict::Run { arguments: None, approval: None, again: false });
+            let reasons = [ruling.reasons, vec!["a standing grant covers it".to_owned()]].concat();
+            return Ok(Verdict::Run { arguments: None, approval: None, again: false, reasons });
         }
         Ok(Verdict::Ask(
             Box::new(self.question(asking, turn, call, tool, Shown { arguments: &call.arguments, ruling, precheck })),
@@ -163,7 +166,8 @@ impl Consent<'_> {
             return Ok(Verdict::Ask(Box::new(question), Some(approval.id)));
         }
         let edited = (approval.status == ApprovalStatus::Edited).then(|| arguments.clone());
-        let run = |again| Verdict::Run { arguments: edited.clone(), approval: Some(approval.id), again };
+        let run =
+            |again| Verdict::Run { arguments: edited.clone(), approval: Some(approval.id), again, reasons: Vec::new() };
         match self.store.begin(approval.id, &now).await.map_err(run_error)? {
             Begun::Now => Ok(run(false)),
             Begun::Before => Ok(run(true)),

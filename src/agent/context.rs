@@ -135,7 +135,13 @@ mod tests {
     }
 
     fn result(id: &str, content: &str) -> Message {
-        Message::Tool { call_id: id.into(), name: "read".into(), content: content.into(), is_error: false }
+        Message::Tool {
+            call_id: id.into(),
+            name: "read".into(),
+            content: content.into(),
+            is_error: false,
+            reasons: vec![],
+        }
     }
 
     /// One letter a message, for whole conversations at a glance: `S` system, `u` user, `a` assistant, `t` tool.

@@ -200,8 +200,8 @@ impl ReactLoop<'_> {
     fn observed(&self, done: Done) -> Added {
         let content = self.window.cut_result(&done.text);
         self.teller.tool_result(&done.call, &content, done.is_error);
-        let Done { call, is_error, duration_ms, .. } = done;
-        let message = Message::Tool { call_id: call.id, name: call.name, content, is_error };
+        let Done { call, is_error, duration_ms, reasons, .. } = done;
+        let message = Message::Tool { call_id: call.id, name: call.name, content, is_error, reasons };
         Added { message, usage: Usage::default(), duration_ms: Some(duration_ms) }
     }
 

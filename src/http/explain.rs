@@ -50,7 +50,7 @@ pub struct CallExplained {
     pub status: Option<ApprovalStatus>,
     /// What became of it.
     pub sentence: String,
-    /// Why people were asked: each rule that had a part in it, in order.
+    /// Why people were asked, or nobody was: each rule that had a part in it, in order.
     pub reasons: Vec<String>,
 }
 
@@ -176,8 +176,8 @@ fn calls(entries: &[Entry], approvals: &[Approval]) -> Vec<CallExplained> {
     }
     let mut answered = HashMap::new();
     for entry in entries {
-        if let Message::Tool { call_id, is_error, .. } = &entry.message {
-            answered.insert((entry.turn, call_id.as_str()), *is_error);
+        if let Message::Tool { call_id, is_error, reasons, .. } = &entry.message {
+            answered.insert((entry.turn, call_id.as_str()), (*is_error, reasons));
         }
     }
     let mut found = Vec::new();
@@ -198,8 +198,14 @@ fn calls(entries: &[Entry], approvals: &[Approval]) -> Vec<CallExplained> {
     found
 }
 
-fn explained(turn: i64, call: &str, tool: &str, approval: Option<&Approval>, failed: Option<bool>) -> CallExplained {
-    let ended = match failed {
+fn explained(
+    turn: i64,
+    call: &str,
+    tool: &str,
+    approval: Option<&Approval>,
+    answered: Option<(bool, &Vec<String>)>,
+) -> CallExplained {
+    let ended = match answered.map(|(failed, _)| failed) {
         Some(true) => "It was answered with an error.",
         Some(false) => "It was executed.",
         None => "It has no result yet.",
@@ -215,7 +221,10 @@ fn explained(turn: i64, call: &str, tool: &str, approval: Option<&Approval>, fai
         approval_id: approval.map(|approval| approval.id),
         status: approval.map(|approval| approval.status),
         sentence,
-        reasons: approval.map(|approval| approval.proposal.reasons.clone()).unwrap_or_default(),
+        reasons: match approval {
+            Some(approval) => approval.proposal.reasons.clone(),
+            None => answered.map(|(_, reasons)| reasons.clone()).unwrap_or_default(),
+        },
     }
 }
 

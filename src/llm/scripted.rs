@@ -261,7 +261,13 @@ mod tests {
     }
 
     fn result(content: &str) -> Message {
-        Message::Tool { call_id: "call_1_1".into(), name: "inbox".into(), content: content.into(), is_error: false }
+        Message::Tool {
+            call_id: "call_1_1".into(),
+            name: "inbox".into(),
+            content: content.into(),
+            is_error: false,
+            reasons: vec![],
+        }
     }
 
     #[tokio::test]

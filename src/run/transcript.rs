@@ -39,6 +39,9 @@ pub enum Message {
         content: String,
         #[serde(default)]
         is_error: bool,
+        /// Why nobody was asked about the call, each rule that had a part in it; empty where somebody was.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        reasons: Vec<String>,
     },
     /// A pipeline begins: all that its steps read and that may be different later.
     Pipeline {

@@ -65,7 +65,7 @@ fn events(entry: &Entry) -> Vec<StreamEvent> {
             });
             [StreamEvent::MessageStart { turn: entry.turn }, end].into_iter().chain(calls).collect()
         }
-        Message::Tool { call_id, name, content, is_error } => vec![StreamEvent::ToolResult {
+        Message::Tool { call_id, name, content, is_error, .. } => vec![StreamEvent::ToolResult {
             tool: name.clone(),
             id: call_id.clone(),
             result: content.clone(),

@@ -74,7 +74,13 @@ async fn a_message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_a
             text: Some("Let me look.".into()),
             tool_calls: vec![call("c1", "echo", json!({ "n": 1 }))],
         },
-        Message::Tool { call_id: "c1".into(), name: "echo".into(), content: r#"{"n":1}"#.into(), is_error: false },
+        Message::Tool {
+            call_id: "c1".into(),
+            name: "echo".into(),
+            content: r#"{"n":1}"#.into(),
+            is_error: false,
+            reasons: vec!["the matrix says auto for read of low consequence".into()],
+        },
         Message::Assistant { text: Some("One.".into()), tool_calls: vec![] },
     ];
     assert_eq!(stage.store.messages(), conversation);

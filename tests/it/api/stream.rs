@@ -139,7 +139,13 @@ fn asks_for_time() -> Message {
 }
 
 fn time_result() -> Message {
-    Message::Tool { call_id: "call_1".into(), name: "current_time".into(), content: "noon".into(), is_error: false }
+    Message::Tool {
+        call_id: "call_1".into(),
+        name: "current_time".into(),
+        content: "noon".into(),
+        is_error: false,
+        reasons: vec![],
+    }
 }
 
 fn answer() -> Message {

@@ -49,15 +49,18 @@ async fn a_person_on_a_phone_can_read_and_answer_every_page() {
     let serving = server::serve(listener, api.app.clone(), Limits::default(), api.metrics.clone(), stop.clone());
     let serving = tokio::spawn(serving);
     let kept = images();
-    let said = drive(&json!({
-        "chromium": chromium(),
-        "images": kept.unwrap_or_else(|| api.dir.path().join("images").display().to_string()),
-        "base": base,
-        "pages": {
-            "two": path(&two), "grave": path(&grave), "held": path(&held), "done": path(&done),
-            "expired": path(&expired), "rightToLeft": path(&right_to_left), "dark": path(&dark),
-        },
-    }))
+    let said = drive(
+        "approval.mjs",
+        &json!({
+            "chromium": chromium(),
+            "images": kept.unwrap_or_else(|| api.dir.path().join("images").display().to_string()),
+            "base": base,
+            "pages": {
+                "two": path(&two), "grave": path(&grave), "held": path(&held), "done": path(&done),
+                "expired": path(&expired), "rightToLeft": path(&right_to_left), "dark": path(&dark),
+            },
+        }),
+    )
     .await;
     assert_eq!(said, Ok(()));
     assert_eq!(two.statuses(&api).await, ["edited", "cancelled"]);
@@ -82,12 +85,12 @@ fn odd() -> Proposal {
     odd
 }
 
-/// Runs the script; what it complained of is the error.
-async fn drive(with: &serde_json::Value) -> Result<(), String> {
+/// Runs a script of `tests/browser`; what it complained of is the error.
+pub async fn drive(script: &str, with: &serde_json::Value) -> Result<(), String> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser");
     assert!(dir.join("node_modules/playwright-core").is_dir(), "run the tests with scripts/test.sh, which installs it");
     let mut node = Command::new("node")
-        .arg("approval.mjs")
+        .arg(script)
         .current_dir(dir)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

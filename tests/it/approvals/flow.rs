@@ -7,16 +7,19 @@ use serde_json::{Value, json};
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
+use super::browser::drive;
 use crate::support::api::Api;
 use crate::support::binary::Service;
 use crate::support::postgres::Database;
+use crate::support::servers::chromium;
+use crate::support::smtp::{Mail, MailServer};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An order is placed and a room is told, both after a person's consent; then the answer.
 const SCENARIO: &str = r#"
 [[steps]]
-when = "order"
+when = "place the order"
 turn = 1
 text = "I order, and tell the room."
 [[steps.calls]]
@@ -27,7 +30,7 @@ tool = "http_send"
 arguments = { url = "SINK/rooms", method = "POST", body = { text = "ordered" } }
 
 [[steps]]
-when = "order"
+when = "place the order"
 turn = 2
 text = "Done what was allowed."
 
@@ -75,9 +78,13 @@ fn task(instruction: &str) -> Value {
     })
 }
 
-/// Runs the task now; answers its id.
+/// Runs a task of this instruction now; answers its id.
 async fn run_now(api: &Api, instruction: &str) -> String {
-    let task = api.post("/v1/tasks", &task(instruction)).await;
+    run_of(api, &task(instruction)).await
+}
+
+async fn run_of(api: &Api, task: &Value) -> String {
+    let task = api.post("/v1/tasks", task).await;
     let id = task["id"].as_str().unwrap().to_owned();
     api.post(&format!("/v1/tasks/{id}/run"), &json!({})).await;
     id
@@ -128,6 +135,75 @@ async fn one_call_is_edited_one_is_cancelled_and_the_run_goes_on_with_both_answe
     assert_eq!(told.len(), 2);
     assert!(told.iter().any(|text| text.starts_with("The user changed the arguments before approving: ")), "{told:?}");
     assert!(told.contains(&"User cancelled this action.\nTheir comment: not that room"), "{told:?}");
+    assert!(service.terminate().await.success());
+}
+
+/// The newest mail with this subject, once it is there.
+async fn mail(server: &MailServer, subject: &str) -> Mail {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    loop {
+        let mails = server.messages();
+        let subjects: Vec<String> = mails.iter().map(|mail| mail.header("Subject").to_owned()).collect();
+        if let Some(found) = mails.into_iter().find(|mail| mail.header("Subject") == subject) {
+            return found;
+        }
+        assert!(std::time::Instant::now() < deadline, "no mail `{subject}` among {subjects:?}");
+        reveille::clock::pause(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_link_of_a_received_mail_is_opened_on_a_phone_and_the_answer_is_mailed() {
+    let (sink, server) = (sink().await, MailServer::start().await);
+    let mut service = service(&sink)
+        .with("REVEILLE_CHANNELS__EMAIL__URL", format!("smtp://{}", server.address()))
+        .with("REVEILLE_CHANNELS__EMAIL__FROM", "reveille@example.org");
+    service.start().await;
+    let api = Api::of(&service);
+    let recipient = json!({ "timezone": "Europe/Berlin", "addresses": { "email": "ann@example.org" } });
+    api.put("/v1/recipients/ann", &recipient).await;
+    let mut wanted = task("Place the order");
+    wanted.as_object_mut().unwrap().remove("output");
+    let id = run_of(&api, &wanted).await;
+
+    let question = mail(&server, "Orders asks for your approval of 2 things").await;
+    assert_eq!(question.header("To"), "ann@example.org");
+    let link =
+        question.text.lines().find_map(|line| line.split_once("/approvals/")).expect("a link").1.trim().to_owned();
+    // as mail scanners do, before the person comes
+    let scanner = reveille::egress::operator_client(Duration::from_secs(5));
+    for _ in 0..20 {
+        let place = format!("{}/approvals/{link}", service.url());
+        assert!(scanner.get(&place).send().await.unwrap().status().is_success());
+        assert!(scanner.head(&place).send().await.unwrap().status().is_success());
+    }
+    assert_eq!(questions(&api, &id).await.len(), 2, "looking decides nothing");
+    let images = service.dir.path().join("images").display().to_string();
+    let pages = json!({ "link": format!("/approvals/{link}"), "field": "#i0f0", "typed": "{\"amount\": 3}" });
+    let with = json!({ "chromium": chromium(), "images": images, "base": service.url(), "pages": pages });
+    assert_eq!(drive("story.mjs", &with).await, Ok(()));
+
+    let run = api.until_run(&id, "succeeded", PATIENCE).await;
+    let answer = mail(&server, "Orders").await;
+    assert_eq!(answer.text.trim(), "Done what was allowed.");
+    assert_eq!(sent(&sink).await, [("/orders".to_owned(), json!({ "amount": 3 }))]);
+    let audit = api.get("/v1/audit?tenant_id=ann").await;
+    let by: Vec<(&str, &str)> = audit["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| (entry["action"].as_str().unwrap(), entry["actor"].as_str().unwrap()))
+        .collect();
+    assert_eq!(
+        by,
+        [
+            ("approval.cancelled", "recipient:ann"),
+            ("approval.edited", "recipient:ann"),
+            ("approval.asked", "service"),
+            ("approval.asked", "service"),
+        ]
+    );
+    assert_eq!(run["output"], "Done what was allowed.");
     assert!(service.terminate().await.success());
 }
 

@@ -27,7 +27,13 @@ async fn transcripts_outputs_and_errors_are_kept_without_nul(world: &World) {
         let call = ToolCall { id: text.into(), name: text.into(), arguments: json!({text: [text]}) };
         vec![
             Message::Assistant { text: Some(text.into()), tool_calls: vec![call] },
-            Message::Tool { call_id: text.into(), name: text.into(), content: text.into(), is_error: true },
+            Message::Tool {
+                call_id: text.into(),
+                name: text.into(),
+                content: text.into(),
+                is_error: true,
+                reasons: vec![text.into()],
+            },
         ]
     };
     let entries: Vec<Entry> = (0..)

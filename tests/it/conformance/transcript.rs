@@ -26,10 +26,13 @@ fn entry(seq: i64, message: Message) -> Entry {
 
 fn conversation() -> Vec<Entry> {
     let call = ToolCall { id: "call_1".into(), name: "current_time".into(), arguments: json!({"zone": "Asia/Tokyo"}) };
-    let told =
-        Message::Tool {
-            call_id: "call_1".into(), name: "current_time".into(), content: "🕗".into(), is_error: false
-        };
+    let told = Message::Tool {
+        call_id: "call_1".into(),
+        name: "current_time".into(),
+        content: "🕗".into(),
+        is_error: false,
+        reasons: vec!["why 🕗".into()],
+    };
     vec![
         entry(0, Message::system("You are kind.")),
         entry(1, Message::user("[Scheduled Task] say hello")),

@@ -24,6 +24,7 @@ fn request() -> ModelRequest {
         name: "read".into(),
         content: content.into(),
         is_error,
+        reasons: vec![],
     };
     let messages = vec![
         Message::system("Be brief."),

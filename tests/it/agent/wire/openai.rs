@@ -24,6 +24,7 @@ fn conversation() -> Vec<Message> {
         name: "read".into(),
         content: content.into(),
         is_error,
+        reasons: vec![],
     };
     vec![
         Message::system("Be brief."),
