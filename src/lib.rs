@@ -63,3 +63,4 @@ pub mod token;
 pub mod tool;
 pub mod trigger;
 pub mod vault;
+pub mod visible;

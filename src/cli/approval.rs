@@ -15,7 +15,7 @@ use super::failure::Failure;
 use super::screen::{Screen, cut, text_of, time_of};
 use crate::cli::Client;
 use crate::config::Environment;
-use crate::notification::question::visible;
+use crate::visible::on_one_line;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -166,8 +166,8 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
             text_of(&approval["tenant_id"]),
             text_of(&approval["status"]),
             time_of(&approval["expires_at"]),
-            visible(&text_of(&approval["agent_name"])),
-            cut(&visible(&text_of(&approval["action_summary"])), 80),
+            on_one_line(&text_of(&approval["agent_name"])),
+            cut(&on_one_line(&text_of(&approval["action_summary"])), 80),
         ]
     };
     Ok(screen.table(&["id", "tenant", "status", "expires", "tool", "what"], approvals.iter().map(row).collect())?)

@@ -13,9 +13,9 @@ use crate::cli::Client;
 use crate::clock::Clock;
 use crate::config::Environment;
 use crate::engine::sealer::chain::{Verified, verify};
-use crate::notification::question::visible;
 use crate::store::{Examined, SqliteFile, Store, examine};
 use crate::vault::{KEY_FILE, Vault, WithoutKeys};
+use crate::visible::on_one_line;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -79,7 +79,7 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
         vec![
             time_of(&entry["at"]),
             text_of(&entry["tenant_id"]),
-            visible(&text_of(&entry["actor"])),
+            on_one_line(&text_of(&entry["actor"])),
             text_of(&entry["via"]),
             text_of(&entry["action"]),
             text_of(&entry["subject_id"]),

@@ -6,7 +6,7 @@ use super::client::ServiceArgs;
 use super::screen::{Screen, cut, text_of, time_of};
 use crate::cli::Client;
 use crate::config::Environment;
-use crate::notification::question::visible;
+use crate::visible::on_one_line;
 
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = "\
@@ -69,8 +69,8 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
             text_of(&grant["id"]),
             text_of(&grant["tenant_id"]),
             text_of(&grant["task_id"]),
-            visible(&text_of(&grant["tool"])),
-            cut(&visible(&grant["arguments"].to_string()), 60),
+            on_one_line(&text_of(&grant["tool"])),
+            cut(&on_one_line(&grant["arguments"].to_string()), 60),
             match &grant["uses_left"] {
                 Value::Null => "any".into(),
                 left => text_of(left),

@@ -9,8 +9,8 @@ use super::screen::{Screen, Tone, cut, text_of, time_of};
 use super::transcript::{self, Live};
 use crate::cli::Client;
 use crate::config::Environment;
-use crate::notification::question::visible;
 use crate::run::RunState;
+use crate::visible::on_one_line;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -143,13 +143,13 @@ async fn explain(args: OneArgs, environment: &Environment, screen: &mut Screen) 
         return Ok(screen.json(&explained)?);
     }
     for sentence in explained["sentences"].as_array().into_iter().flatten() {
-        screen.line(visible(&text_of(sentence)))?;
+        screen.line(on_one_line(&text_of(sentence)))?;
     }
     for call in explained["calls"].as_array().into_iter().flatten() {
-        let tool = screen.tone(Tone::Strong, visible(&text_of(&call["tool"])));
-        screen.line(format!("\n{tool} (turn {})  {}", call["turn"], visible(&text_of(&call["sentence"]))))?;
+        let tool = screen.tone(Tone::Strong, on_one_line(&text_of(&call["tool"])));
+        screen.line(format!("\n{tool} (turn {})  {}", call["turn"], on_one_line(&text_of(&call["sentence"]))))?;
         for reason in call["reasons"].as_array().into_iter().flatten() {
-            screen.line(format!("  because {}", visible(&text_of(reason))))?;
+            screen.line(format!("  because {}", on_one_line(&text_of(reason))))?;
         }
     }
     Ok(())

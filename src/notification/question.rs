@@ -10,6 +10,7 @@ use crate::approval::{Approval, ApprovalStatus};
 use crate::notification::Kind;
 use crate::notification::wording::cut;
 use crate::secret::Secret;
+use crate::visible::on_one_line;
 
 /// Things that a message names; the page shows all.
 const NAMED: usize = 20;
@@ -37,7 +38,7 @@ fn is_held(item: &Approval, now: DateTime<Utc>) -> bool {
 impl Question {
     /// One line. A name that comes from outside can't turn the direction of what follows it.
     pub fn subject(&self, kind: Kind, task_name: &str) -> String {
-        let name = visible(task_name);
+        let name = on_one_line(task_name);
         let things = things(self.items.len());
         match (self.waits(), kind) {
             (false, _) => format!("{name} is about to act: {things} may still be stopped"),
@@ -48,7 +49,7 @@ impl Question {
 
     /// At most `limit` characters; where there is not room for all, the link stays.
     pub fn text(&self, task_name: &str, timezone: Tz, limit: usize) -> String {
-        let (name, things) = (visible(task_name), things(self.items.len()));
+        let (name, things) = (on_one_line(task_name), things(self.items.len()));
         let until = self.until().with_timezone(&timezone).format("%Y-%m-%d %H:%M %Z");
         let (opening, closing, call) = match self.waits() {
             true => (
@@ -72,7 +73,7 @@ impl Question {
     }
 
     fn list(&self) -> String {
-        let sentence = |item: &Approval| short(&visible(&item.proposal.summary));
+        let sentence = |item: &Approval| short(&on_one_line(&item.proposal.summary));
         let named = self.items.iter().take(NAMED).enumerate();
         let mut lines: Vec<String> = named.map(|(n, item)| format!("{}. {}", n + 1, sentence(item))).collect();
         if self.items.len() > NAMED {
@@ -137,28 +138,6 @@ fn short(sentence: &str) -> String {
     }
 }
 
-/// The text on one line, with `⟦U+202E⟧` in the place of each character that would not be seen or would turn others.
-pub fn visible(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' | '\r' | '\t' => shown.push(' '),
-            c if is_hidden(c) => shown.push_str(&format!("\u{27e6}U+{:04X}\u{27e7}", c as u32)),
-            c => shown.push(c),
-        }
-    }
-    shown
-}
-
-/// Unicode's Bidi_Control and Default_Ignorable_Code_Point, the parts in use, line separators and control characters.
-fn is_hidden(c: char) -> bool {
-    matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
-        | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-        | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1d173}'..='\u{1d17a}'
-        | '\u{e0000}'..='\u{e0fff}')
-        || c.is_control()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,7 +183,7 @@ mod tests {
     fn hidden_characters_are_shown_and_a_long_sentence_is_cut_with_a_note() {
         let text = asking(&["pay\u{202e}gnp.exe\u{7}\nnow", &"x".repeat(400)]).text("a\u{202e}b", Tz::UTC, 10_000);
         assert!(text.starts_with("\"a⟦U+202E⟧b\" wants"), "{text}");
-        assert!(text.contains("1. pay⟦U+202E⟧gnp.exe⟦U+0007⟧ now\n"), "{text}");
+        assert!(text.contains("1. pay⟦U+202E⟧gnp.exe␇ now\n"), "{text}");
         assert!(text.contains(&format!("2. {}… (the page shows all of it)\n", "x".repeat(300))), "{text}");
     }
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::cli::screen::{Screen, Tone, text_of, time_of};
-use crate::notification::question::visible;
+use crate::visible::on_one_line;
 
 /// What was asked, and how it stands.
 pub fn print(approval: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Result<()> {
@@ -35,14 +35,14 @@ pub fn decided(approval: &Value, screen: &mut Screen) -> anyhow::Result<()> {
 }
 
 fn of_call(approval: &Value, screen: &Screen) -> Vec<(&'static str, String)> {
-    let what = visible(&text_of(&approval["action_summary"]));
+    let what = on_one_line(&text_of(&approval["action_summary"]));
     vec![
         ("id", text_of(&approval["id"])),
-        ("tenant", visible(&text_of(&approval["tenant_id"]))),
+        ("tenant", on_one_line(&text_of(&approval["tenant_id"]))),
         ("run", text_of(&approval["run_id"])),
         ("what", screen.tone(Tone::Strong, what)),
-        ("tool", visible(&text_of(&approval["agent_name"]))),
-        ("does", visible(&text_of(&approval["description"]))),
+        ("tool", on_one_line(&text_of(&approval["agent_name"]))),
+        ("does", on_one_line(&text_of(&approval["description"]))),
         ("risk", format!("{}, {} consequence", text_of(&approval["category"]), text_of(&approval["consequence"]))),
         ("arguments", arguments(&approval["details"])),
         ("digest", text_of(&approval["digest"])),
@@ -64,14 +64,14 @@ fn of_decision(approval: &Value, screen: &Screen) -> Vec<(&'static str, String)>
     };
     let outcome = match &approval["outcome"] {
         Value::Null => String::new(),
-        outcome if outcome["is_error"] == true => format!("failed: {}", visible(&text_of(&outcome["text"]))),
-        outcome => visible(&text_of(&outcome["text"])),
+        outcome if outcome["is_error"] == true => format!("failed: {}", on_one_line(&text_of(&outcome["text"]))),
+        outcome => on_one_line(&text_of(&outcome["text"])),
     };
     vec![
         ("status", screen.tone(tone, status)),
         ("decided", time_of(&approval["decided_at"])),
-        ("by", visible(&text_of(&approval["decided_by"]))),
-        ("comment", visible(&text_of(&approval["comment"]))),
+        ("by", on_one_line(&text_of(&approval["decided_by"]))),
+        ("comment", on_one_line(&text_of(&approval["comment"]))),
         ("runs with", arguments(&approval["modifications"])),
         ("held until", time_of(&approval["hold_until"])),
         ("outcome", outcome),
@@ -83,12 +83,12 @@ fn of_decision(approval: &Value, screen: &Screen) -> Vec<(&'static str, String)>
 fn arguments(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
-        value => format!("{value:#}").lines().map(visible).collect::<Vec<_>>().join("\n"),
+        value => format!("{value:#}").lines().map(on_one_line).collect::<Vec<_>>().join("\n"),
     }
 }
 
 fn list(items: &Value) -> String {
-    items.as_array().into_iter().flatten().map(|item| visible(&text_of(item))).collect::<Vec<_>>().join("\n")
+    items.as_array().into_iter().flatten().map(|item| on_one_line(&text_of(item))).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

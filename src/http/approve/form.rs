@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 use crate::approval::{Choice, Proposal};
-use crate::http::approve::html::is_hidden;
+use crate::visible::is_hidden;
 
 /// Texts longer than this get more than one line.
 const LINE: usize = 60;

@@ -3,8 +3,20 @@
 use super::source::Source;
 
 /// Time, ids and other things without I/O of the product.
-const L0: &[&str] =
-    &["clock", "expr", "id", "invalid", "metrics", "retry", "secret", "shutdown", "signature", "template", "token"];
+const L0: &[&str] = &[
+    "clock",
+    "expr",
+    "id",
+    "invalid",
+    "metrics",
+    "retry",
+    "secret",
+    "shutdown",
+    "signature",
+    "template",
+    "token",
+    "visible",
+];
 /// The domain: data and transitions.
 const L1: &[&str] = &["approval", "conversation", "credential", "event", "notification", "run", "task", "trigger"];
 const L2: &[&str] = &["store"];
