@@ -81,7 +81,7 @@ browser_driver() {
     local dir=tests/browser
     [ ! "$dir/node_modules/.package-lock.json" -nt "$dir/package-lock.json" ] || return 0
     (cd "$dir" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error) >&2 ||
-        fail "npm could not install what $dir/package-lock.json names" "it needs Node 18 or later, and the npm registry once"
+        fail "npm could not install what $dir/package-lock.json names" "it needs Node 20 or later, and the npm registry once"
 }
 browser_driver
 REVEILLE_TEST_CHROMIUM=$(command -v chromium)
