@@ -10,10 +10,14 @@ pub mod policy;
 pub mod proposal;
 pub mod settings;
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
+
+use crate::clock::signed;
 
 pub use proposal::{Identity, Proposal, digest};
 pub use settings::Settings;
@@ -197,6 +201,40 @@ pub struct GrantAsk<'a> {
 }
 
 impl Approval {
+    /// A question about a call that is put now; its time is the proposal's.
+    pub fn asked(
+        (id, batch_id): (Uuid, Uuid),
+        of: Identity,
+        task_id: Option<Uuid>,
+        proposal: Proposal,
+        now: DateTime<Utc>,
+    ) -> Approval {
+        Approval {
+            id,
+            batch_id,
+            run_id: of.run_id,
+            task_id,
+            tenant_id: of.tenant.to_owned(),
+            turn: of.turn,
+            call_id: of.call_id.to_owned(),
+            digest: proposal.digest(&of, &proposal.arguments),
+            expires_at: now + signed(Duration::from_secs(proposal.timeout_seconds)),
+            proposal,
+            status: ApprovalStatus::Pending,
+            created_at: now,
+            decided_at: None,
+            decided_by: None,
+            decided_via: None,
+            comment: None,
+            modifications: None,
+            decided_digest: None,
+            hold_until: None,
+            began_at: None,
+            outcome: None,
+            votes: Vec::new(),
+        }
+    }
+
     /// The arguments with which the call runs.
     pub fn arguments(&self) -> &Value {
         self.modifications.as_ref().unwrap_or(&self.proposal.arguments)
@@ -222,28 +260,7 @@ pub(crate) fn test_question(summary: &str, created_at: DateTime<Utc>, expires_at
         "options": ["approve", "edit", "cancel"], "allow_modification": true, "source": "trigger", "approvers": 1,
         "timeout_seconds": 1800,
     }));
-    Approval {
-        id: Uuid::from_u128(1),
-        batch_id: Uuid::from_u128(2),
-        run_id: Uuid::from_u128(3),
-        task_id: None,
-        tenant_id: "ann".into(),
-        turn: 1,
-        call_id: "call_1".into(),
-        digest: "0".repeat(64),
-        proposal: proposal.expect("a proposal"),
-        status: ApprovalStatus::Pending,
-        created_at,
-        expires_at,
-        decided_at: None,
-        decided_by: None,
-        decided_via: None,
-        comment: None,
-        modifications: None,
-        decided_digest: None,
-        hold_until: None,
-        began_at: None,
-        outcome: None,
-        votes: vec![],
-    }
+    let of = Identity { tenant: "ann", run_id: Uuid::from_u128(3), turn: 1, call_id: "call_1" };
+    let ids = (Uuid::from_u128(1), Uuid::from_u128(2));
+    Approval { expires_at, ..Approval::asked(ids, of, None, proposal.expect("a proposal"), created_at) }
 }

@@ -159,15 +159,14 @@ impl Caller<'_> {
         if let Err(refused) = permit(tool.definition()).and_then(|()| tool.check(arguments)) {
             return Ok(Tried::failed(refused));
         }
+        // of what is settled, or has begun, nothing is to be found out any more
+        let looks = approval.is_none_or(|approval| approval.status.allows() && approval.began_at.is_none());
         let precheck = match tool.tool.precheck(&self.context(turn, call, self.time_limit), arguments) {
-            Some(look) => match tokio::time::timeout(self.time_limit, look).await {
-                Ok(Ok(found)) => Some(found),
-                Ok(Err(error)) => return Ok(Tried::failed(error)),
-                Err(_) => {
-                    return Ok(Tried::failed(ToolError::tell(Failure::Timeout, "timeout", "its check took too long")));
-                }
+            Some(look) if looks => match self.limited(self.time_limit, look).await {
+                Ok(found) => Some(found),
+                Err(error) => return Ok(Tried::failed(error)),
             },
-            None => None,
+            _ => None,
         };
         let (edited, approval, again, reasons) = match self.consent.of(turn, call, tool, approval, precheck).await? {
             Verdict::Ask(question, replaces) => return Ok(Tried::Open(Open::Ask(question, replaces))),
@@ -209,7 +208,7 @@ impl Caller<'_> {
         unreachable!("tries are counted, and limited by the policy")
     }
 
-    /// One try. A panic in a tool is that tool's failure, not the run's.
+    /// One try.
     async fn within(
         &self,
         limit: Duration,
@@ -217,10 +216,18 @@ impl Caller<'_> {
         tool: &Registered,
         arguments: &Value,
     ) -> Result<ToolOutput, ToolError> {
-        let work = AssertUnwindSafe(tool.tool.call(&context, arguments.clone())).catch_unwind();
+        self.limited(limit, tool.tool.call(&context, arguments.clone())).await
+    }
+
+    /// Something of a tool, within a time. A panic in it is that tool's failure, not the run's.
+    async fn limited<T>(
+        &self,
+        limit: Duration,
+        work: impl Future<Output = Result<T, ToolError>>,
+    ) -> Result<T, ToolError> {
         tokio::select! {
             biased;
-            done = work => done.unwrap_or_else(|_| {
+            done = AssertUnwindSafe(work).catch_unwind() => done.unwrap_or_else(|_| {
                 Err(ToolError::tell(Failure::InternalError, "panicked", "the tool broke down"))
             }),
             () = self.clock.sleep(limit) => {

@@ -4,8 +4,6 @@
 //! a second one put while it stands. What runs is what was agreed to: its hash is made again here, from the tool as it
 //! is now, and where it differs the person is asked anew.
 
-use std::time::Duration;
-
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -15,9 +13,9 @@ use crate::approval::matrix::{Consequence, Gate};
 use crate::approval::policy::{Act, Policy, Rules, Ruling};
 use crate::approval::proposal::canonical_hash;
 use crate::approval::{
-    Approval, ApprovalStatus, Begun, CANCELLED, Choice, EXPIRED, GrantAsk, Identity, Proposal, Via, digest,
+    Approval, ApprovalStatus, Begun, CANCELLED, Choice, EXPIRED, GrantAsk, Identity, Proposal, digest,
 };
-use crate::clock::{Clock, signed};
+use crate::clock::Clock;
 use crate::id::new_id;
 use crate::run::outcome::RunError;
 use crate::run::transcript::ToolCall;
@@ -179,7 +177,6 @@ impl Consent<'_> {
         let Shown { arguments, ruling, precheck } = shown;
         let definition = tool.definition();
         let settings = self.policy.settings();
-        let length = Duration::from_secs(settings.timeout_minutes * 60);
         let now = self.clock.now();
         let irreversible = definition.consequence == Consequence::High;
         let proposal = Proposal {
@@ -203,33 +200,11 @@ impl Consent<'_> {
             confirmation: (settings.confirm_high && irreversible).then(|| definition.name.clone()),
             undo_seconds: definition.undo_seconds,
             precheck,
-            timeout_seconds: length.as_secs(),
+            timeout_seconds: settings.timeout_minutes * 60,
         };
         let identity = Identity { tenant: self.tenant, run_id: self.run_id, turn, call_id: &call.id };
-        Approval {
-            id: new_id(now),
-            batch_id: Uuid::nil(), // given to all questions of one turn together
-            run_id: self.run_id,
-            task_id: asking.task_id,
-            tenant_id: self.tenant.to_owned(),
-            turn,
-            call_id: call.id.clone(),
-            digest: proposal.digest(&identity, arguments),
-            proposal,
-            status: ApprovalStatus::Pending,
-            created_at: now,
-            expires_at: now + signed(length),
-            decided_at: None,
-            decided_by: None,
-            decided_via: None::<Via>,
-            comment: None,
-            modifications: None,
-            decided_digest: None,
-            hold_until: None,
-            began_at: None,
-            outcome: None,
-            votes: Vec::new(),
-        }
+        // the batch is given to all questions of one turn together
+        Approval::asked((new_id(now), Uuid::nil()), identity, asking.task_id, proposal, now)
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde_json::{Map, Value, json};
 
-use super::client::ServiceArgs;
+use super::client::{ServiceArgs, given};
 use super::failure::Failure;
 use super::screen::{Screen, cut, text_of, time_of};
 use crate::cli::Client;
@@ -148,14 +148,13 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let filters = [
+    let filters = given([
         ("tenant_id", args.tenant),
         ("status", args.status),
         ("task_id", args.task),
         ("run_id", args.run),
         ("batch_id", args.batch),
-    ];
-    let filters: Vec<_> = filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    ]);
     let approvals = Client::new(&args.service, environment)?.list(&["v1", "approvals"], &filters, args.limit).await?;
     if args.service.json {
         return Ok(screen.json(&json!({ "items": approvals }))?);

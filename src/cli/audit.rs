@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::client::ServiceArgs;
+use super::client::{ServiceArgs, given};
 use super::failure::Failure;
 use super::screen::{Screen, text_of, time_of};
 use super::setup::ConfigArgs;
@@ -69,8 +69,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let filters = [("tenant_id", args.tenant), ("action", args.action), ("subject_id", args.subject)];
-    let filters: Vec<_> = filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    let filters = given([("tenant_id", args.tenant), ("action", args.action), ("subject_id", args.subject)]);
     let entries = Client::new(&args.service, environment)?.list(&["v1", "audit"], &filters, args.limit).await?;
     if args.service.json {
         return Ok(screen.json(&json!({ "items": entries }))?);

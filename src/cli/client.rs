@@ -46,6 +46,11 @@ pub struct Client {
     http: reqwest::Client,
 }
 
+/// The filters of a list that were given.
+pub fn given<const N: usize>(filters: [(&'static str, Option<String>); N]) -> Vec<(&'static str, String)> {
+    filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
 impl Client {
     /// From the flag, `REVEILLE_URL` and `REVEILLE_TOKEN`; nothing is sent yet.
     pub fn new(args: &ServiceArgs, environment: &Environment) -> anyhow::Result<Client> {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::client::ServiceArgs;
+use super::client::{ServiceArgs, given};
 use super::screen::{Screen, cut, text_of, time_of};
 use crate::cli::Client;
 use crate::config::Environment;
@@ -42,7 +42,7 @@ pub struct Which {
 impl Which {
     fn fields(self) -> Vec<(&'static str, String)> {
         let fields = [("source", self.source), ("type", self.kind), ("error", self.error), ("tenant_id", self.tenant)];
-        fields.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+        given(fields)
     }
 }
 

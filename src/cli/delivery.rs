@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::client::ServiceArgs;
+use super::client::{ServiceArgs, given};
 use super::screen::{Screen, Tone, cut, text_of, time_of};
 use crate::cli::Client;
 use crate::config::Environment;
@@ -54,8 +54,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let filters = [("tenant_id", args.tenant), ("run_id", args.run), ("state", args.state)];
-    let filters: Vec<_> = filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    let filters = given([("tenant_id", args.tenant), ("run_id", args.run), ("state", args.state)]);
     let deliveries = Client::new(&args.service, environment)?.list(&["v1", "deliveries"], &filters, args.limit).await?;
     if args.service.json {
         return Ok(screen.json(&json!({ "items": deliveries }))?);

@@ -7,7 +7,7 @@ use anyhow::Context;
 use futures::StreamExt;
 use serde_json::{Map, Value, json};
 
-use super::client::ServiceArgs;
+use super::client::{ServiceArgs, given};
 use super::failure::Failure;
 use super::screen::{Screen, Tone, cut, text_of, time_of};
 use crate::cli::Client;
@@ -94,7 +94,7 @@ pub struct Which {
 impl Which {
     fn query(self) -> Vec<(&'static str, String)> {
         let filters = [("source", self.source), ("type", self.kind), ("tenant_id", self.tenant)];
-        filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+        given(filters)
     }
 }
 

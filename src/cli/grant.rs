@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::client::ServiceArgs;
+use super::client::{ServiceArgs, given};
 use super::screen::{Screen, cut, text_of, time_of};
 use crate::cli::Client;
 use crate::config::Environment;
@@ -58,8 +58,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let filters = [("tenant_id", args.tenant), ("task_id", args.task)];
-    let filters: Vec<_> = filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    let filters = given([("tenant_id", args.tenant), ("task_id", args.task)]);
     let grants = Client::new(&args.service, environment)?.list(&["v1", "grants"], &filters, args.limit).await?;
     if args.service.json {
         return Ok(screen.json(&json!({ "items": grants }))?);

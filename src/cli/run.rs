@@ -3,7 +3,7 @@
 use futures::StreamExt;
 use serde_json::{Value, json};
 
-use super::client::ServiceArgs;
+use super::client::{ServiceArgs, given};
 use super::failure::Failure;
 use super::screen::{Screen, Tone, cut, text_of, time_of};
 use super::transcript::{self, Live};
@@ -93,14 +93,13 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let filters = [
+    let filters = given([
         ("tenant_id", args.tenant),
         ("task_id", args.task),
         ("state", args.state),
         ("since", args.since),
         ("until", args.until),
-    ];
-    let filters: Vec<_> = filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    ]);
     let runs = Client::new(&args.service, environment)?.list(&["v1", "runs"], &filters, args.limit).await?;
     if args.service.json {
         return Ok(screen.json(&json!({ "items": runs }))?);

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::client::ServiceArgs;
+use super::client::{ServiceArgs, given};
 use super::condition::state_of;
 use super::draft::{self, ConditionArgs, SpecArgs, TaskFile, TriggerArgs};
 use super::run::{follow, print_run};
@@ -204,7 +204,7 @@ async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let filters =
         [("tenant_id", args.tenant), ("status", args.status), ("trigger_type", args.trigger_type), ("q", args.query)];
-    let filters: Vec<_> = filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    let filters: Vec<_> = given(filters);
     let tasks = Client::new(&args.service, environment)?.list(&["v1", "tasks"], &filters, args.limit).await?;
     if args.service.json {
         return Ok(screen.json(&json!({ "items": tasks }))?);

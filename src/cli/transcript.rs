@@ -5,6 +5,7 @@ use std::io;
 use serde_json::Value;
 
 use super::screen::{Screen, Tone, cut, text_of};
+use crate::visible::on_one_line;
 
 /// Longest tool arguments and results, in characters; `--json` has them whole.
 const LONGEST: usize = 300;
@@ -104,17 +105,17 @@ fn print_said(speaker: &str, text: &str, screen: &mut Screen) -> io::Result<()> 
     }
     screen.line("")?;
     screen.line(screen.tone(Tone::Strong, speaker))?;
-    text.lines().try_for_each(|line| screen.line(format!("  {}", visible(line)).trim_end()))
+    text.lines().try_for_each(|line| screen.line(format!("  {}", on_one_line(line)).trim_end()))
 }
 
 fn print_call(tool: &Value, arguments: &Value, screen: &mut Screen) -> io::Result<()> {
     let arguments = if arguments.is_null() { String::new() } else { arguments.to_string() };
-    screen.line(format!("→ {} {}", screen.tone(Tone::Strong, text_of(tool)), cut(&visible(&arguments), LONGEST)))
+    screen.line(format!("→ {} {}", screen.tone(Tone::Strong, text_of(tool)), cut(&on_one_line(&arguments), LONGEST)))
 }
 
 fn print_result(tool: &Value, result: &Value, failed: bool, screen: &mut Screen) -> io::Result<()> {
     let tone = if failed { Tone::Bad } else { Tone::Faint };
-    let line = format!("← {} {}", text_of(tool), cut(&visible(&text_of(result)), LONGEST));
+    let line = format!("← {} {}", text_of(tool), cut(&on_one_line(&text_of(result)), LONGEST));
     screen.line(screen.tone(tone, line))
 }
 
@@ -123,9 +124,4 @@ fn state_line(data: &Value) -> String {
         reason if reason.is_empty() => format!("· {}", text_of(&data["state"])),
         reason => format!("· {} ({reason})", text_of(&data["state"])),
     }
-}
-
-/// Models and tools write to our terminal: control characters are shown as spaces.
-fn visible(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -109,13 +109,21 @@ impl Matcher {
         let count = batch.waiting();
         self.bury_hopeless(batch).await?;
         let judged = match batch.judged.take() {
-            Some(judged) => judged,
-            None => self.intake.judge(&batch.taken).await?,
+            Some(judged) => Ok(judged),
+            None => self.intake.judge(&batch.taken).await,
+        };
+        let judged = match judged {
+            Ok(judged) => judged,
+            // tasks that can't be read hold up the events of their tenants, and no others
+            Err(error) => return self.settle(Err(error), batch, done).await.map(|()| count),
         };
         // where many wait, the next ones are read and judged while the database commits these
         let many = (BATCH / 2..=BATCH).contains(&count);
-        let (fired, ahead, acknowledged) =
-            tokio::join!(self.fire(&judged, count), self.look_ahead(many, spent.take()), self.acknowledge(done));
+        let (fired, ahead, acknowledged) = tokio::join!(
+            self.fire(&judged, batch.taken.len()),
+            self.look_ahead(many, spent.take()),
+            self.acknowledge(done)
+        );
         let recorded = match fired {
             Ok(Fired::Stale) => self.record(&batch.taken).await,
             fired => fired.map(drop),

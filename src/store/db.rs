@@ -68,7 +68,18 @@ macro_rules! on_read {
     };
 }
 
-/// Runs the body in one transaction that writes; commits after it, rolls back when it returns early.
+/// Runs the body in a transaction that has begun; commits after it, rolls back when it returns early.
+macro_rules! committed {
+    ($begun:expr, |$conn:ident| $body:expr) => {{
+        let mut held = $begun;
+        let $conn = &mut *held;
+        let written = $body;
+        held.commit().await?;
+        written
+    }};
+}
+
+/// Runs the body in one transaction that writes.
 macro_rules! on_write {
     ($db:expr, |$conn:ident| $body:expr) => {
         on_write!($db, &$crate::id::Scope::Every, |$conn| $body)
@@ -76,41 +87,27 @@ macro_rules! on_write {
     // what the engine writes first, and then what belongs to one tenant (`None`: to nobody), confined to it
     ($db:expr, |$conn:ident| $first:expr, then $tenant:expr, $body:expr) => {
         match &$db {
-            $crate::store::db::Db::Postgres { pool, .. } => {
-                let mut held = pool.begin().await?;
-                let $conn = &mut *held;
+            $crate::store::db::Db::Postgres { pool, .. } => committed!(pool.begin().await?, |$conn| {
                 let () = $first;
                 $crate::store::db::confine_to(&mut *$conn, $tenant).await?;
-                let written = $body;
-                held.commit().await?;
-                written
-            }
+                $body
+            }),
             $crate::store::db::Db::Sqlite { writer, .. } => {
-                let mut held = writer.begin_with("begin immediate").await?;
-                let $conn = &mut *held;
-                let () = $first;
-                let written = $body;
-                held.commit().await?;
-                written
+                committed!(writer.begin_with("begin immediate").await?, |$conn| {
+                    let () = $first;
+                    $body
+                })
             }
         }
     };
     ($db:expr, $scope:expr, |$conn:ident| $body:expr) => {
         match &$db {
-            $crate::store::db::Db::Postgres { pool, .. } => {
-                let mut held = pool.begin().await?;
-                $crate::store::db::confine(&mut held, $scope).await?;
-                let $conn = &mut *held;
-                let written = $body;
-                held.commit().await?;
-                written
-            }
+            $crate::store::db::Db::Postgres { pool, .. } => committed!(pool.begin().await?, |$conn| {
+                $crate::store::db::confine(&mut *$conn, $scope).await?;
+                $body
+            }),
             $crate::store::db::Db::Sqlite { writer, .. } => {
-                let mut held = writer.begin_with("begin immediate").await?;
-                let $conn = &mut *held;
-                let written = $body;
-                held.commit().await?;
-                written
+                committed!(writer.begin_with("begin immediate").await?, |$conn| $body)
             }
         }
     };
@@ -120,19 +117,9 @@ macro_rules! on_write {
 macro_rules! on_hot_write {
     ($db:expr, |$conn:ident| $body:expr) => {
         match &$db {
-            $crate::store::db::Db::Postgres { hot, .. } => {
-                let mut held = hot.begin().await?;
-                let $conn = &mut *held;
-                let written = $body;
-                held.commit().await?;
-                written
-            }
+            $crate::store::db::Db::Postgres { hot, .. } => committed!(hot.begin().await?, |$conn| $body),
             $crate::store::db::Db::Sqlite { writer, .. } => {
-                let mut held = writer.begin_with("begin immediate").await?;
-                let $conn = &mut *held;
-                let written = $body;
-                held.commit().await?;
-                written
+                committed!(writer.begin_with("begin immediate").await?, |$conn| $body)
             }
         }
     };

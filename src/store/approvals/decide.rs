@@ -55,11 +55,7 @@ enum Verdict {
 
 fn judge(approval: &Approval, replaced: bool, answer: &Answer, now: DateTime<Utc>) -> Verdict {
     let open = approval.status == ApprovalStatus::Pending && !replaced;
-    let stops = answer.choice == Choice::Cancel
-        && approval.status.allows()
-        && !replaced
-        && approval.began_at.is_none()
-        && approval.hold_until.is_some_and(|until| now < until);
+    let stops = answer.choice == Choice::Cancel && approval.is_held(now) && !replaced;
     let proposal = &approval.proposal;
     let edited = (answer.choice == Choice::Edit).then_some(answer.edited.as_ref());
     match answer.choice {

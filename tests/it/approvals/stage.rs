@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Request, header};
 use chrono::TimeDelta;
 use reveille::approval::matrix::{Category, Consequence};
-use reveille::approval::{Approval, ApprovalStatus, Choice, Identity, OnExpiry, Proposal};
+use reveille::approval::{Approval, Choice, Identity, OnExpiry, Proposal};
 use reveille::http::server::Peer;
 use reveille::id::{Scope, new_id};
 use reveille::run::{RunState, Usage};
@@ -115,30 +115,8 @@ fn approval(api: &Api, tenant: &str, task: &str, run: Uuid, batch: Uuid, index: 
     let now = api.clock.now();
     let call_id = format!("call_{index}");
     let identity = Identity { tenant, run_id: run, turn: 1, call_id: &call_id };
-    Approval {
-        id: new_id(now),
-        batch_id: batch,
-        run_id: run,
-        task_id: Some(task.parse().expect("an id")),
-        tenant_id: tenant.into(),
-        turn: 1,
-        digest: proposal.digest(&identity, &proposal.arguments),
-        call_id,
-        proposal,
-        status: ApprovalStatus::Pending,
-        created_at: now,
-        expires_at: now + TIME,
-        decided_at: None,
-        decided_by: None,
-        decided_via: None,
-        comment: None,
-        modifications: None,
-        decided_digest: None,
-        hold_until: None,
-        began_at: None,
-        outcome: None,
-        votes: vec![],
-    }
+    let task_id = Some(task.parse().expect("an id"));
+    Approval { expires_at: now + TIME, ..Approval::asked((new_id(now), batch), identity, task_id, proposal, now) }
 }
 
 /// A link to a batch; answers the text of its token.

@@ -3,7 +3,7 @@
 use chrono::TimeDelta;
 use reveille::approval::matrix::{Category, Consequence};
 use reveille::approval::proposal::Proposal;
-use reveille::approval::{Answer, Approval, ApprovalStatus, Choice, OnExpiry, Via};
+use reveille::approval::{Answer, Approval, Choice, Identity, OnExpiry, Via};
 use reveille::id::new_id;
 use reveille::run::RunState;
 use reveille::store::{Finish, Park, StartedRun};
@@ -45,32 +45,12 @@ pub fn proposal() -> Proposal {
 /// A question about a call of the first turn of a run; not put yet.
 pub fn question(world: &World, started: &StartedRun, call: &str) -> Approval {
     let run = &started.run;
-    let mut asked = Approval {
-        id: new_id(world.now()),
-        batch_id: run.id,
-        run_id: run.id,
-        task_id: run.task_id,
-        tenant_id: run.tenant_id.clone(),
-        turn: 1,
-        call_id: call.into(),
-        digest: String::new(),
-        proposal: proposal(),
-        status: ApprovalStatus::Pending,
-        created_at: world.now(),
+    let of = Identity { tenant: &run.tenant_id, run_id: run.id, turn: 1, call_id: call };
+    let ids = (new_id(world.now()), run.id);
+    Approval {
         expires_at: world.now() + TimeDelta::seconds(LIMIT),
-        decided_at: None,
-        decided_by: None,
-        decided_via: None,
-        comment: None,
-        modifications: None,
-        decided_digest: None,
-        hold_until: None,
-        began_at: None,
-        outcome: None,
-        votes: vec![],
-    };
-    asked.digest = asked.proposal.digest(&asked.identity(), &asked.proposal.arguments);
-    asked
+        ..Approval::asked(ids, of, run.task_id, proposal(), world.now())
+    }
 }
 
 /// The end of an execution that waits for people.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
-use reveille::approval::{Approval, ApprovalStatus, Proposal};
+use reveille::approval::{Approval, Identity, Proposal};
 use reveille::executor::{Executor, Job};
 use reveille::id::new_id;
 use reveille::invalid::Faults;
@@ -194,30 +194,7 @@ fn question(job: &Job, call: &str, length: TimeDelta) -> Approval {
         "timeout_seconds": length.num_seconds(),
     }))
     .expect("a proposal");
-    let mut asked = Approval {
-        id: new_id(now),
-        batch_id: run.id,
-        run_id: run.id,
-        task_id: run.task_id,
-        tenant_id: run.tenant_id.clone(),
-        turn: 1,
-        call_id: call.into(),
-        digest: String::new(),
-        proposal,
-        status: ApprovalStatus::Pending,
-        created_at: now,
-        expires_at: now + length,
-        decided_at: None,
-        decided_by: None,
-        decided_via: None,
-        comment: None,
-        modifications: None,
-        decided_digest: None,
-        hold_until: None,
-        began_at: None,
-        outcome: None,
-        votes: vec![],
-    };
-    asked.digest = asked.proposal.digest(&asked.identity(), &asked.proposal.arguments);
-    asked
+    let of = Identity { tenant: &run.tenant_id, run_id: run.id, turn: 1, call_id: call };
+    let ids = (new_id(now), run.id);
+    Approval { expires_at: now + length, ..Approval::asked(ids, of, run.task_id, proposal, now) }
 }
