@@ -16,8 +16,8 @@ use uuid::Uuid;
 
 use crate::egress::Egress;
 use crate::invalid::Faults;
-use crate::notification::Recipient;
 use crate::notification::wording::Words;
+use crate::notification::{Recipient, Urgency};
 use crate::vault::Vault;
 
 /// No attempt may take longer than this: deliveries are leased for longer.
@@ -55,6 +55,7 @@ pub struct Message<'a> {
     pub now: DateTime<Utc>,
     pub recipient: &'a Recipient,
     pub words: &'a Words,
+    pub urgency: Urgency,
 }
 
 /// What the other side said of a message that it took.

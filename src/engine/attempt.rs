@@ -56,6 +56,7 @@ async fn send(
         now,
         recipient,
         words: &words,
+        urgency: delivery.kind.urgency(),
     };
     let sent = tokio::time::timeout(ATTEMPT_LIMIT, channel.deliver(&message)).await;
     sent.unwrap_or_else(|_| Err(too_late(capabilities.deduplicates)))

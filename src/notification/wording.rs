@@ -18,12 +18,33 @@ const NAMELESS: &str = "a task";
 pub struct Words {
     /// One line.
     pub subject: String,
+    /// In the form that the channel takes (plain, or its own markup, escaped), within its length.
     pub text: String,
+    /// The same as HTML, for email alone.
+    pub html: Option<String>,
+    /// Where there is more to see or to decide, for channels that have buttons; it is in `text` as well.
+    pub link: Option<Link>,
+    /// What messages of one conversation share: the batch of a question, the task of a result.
+    pub thread: Option<String>,
     /// What happened, for channels that speak to programs: `run.finished`, `message`, `notice`, `approval.requested`,
     /// `approval.reminder`, `approval.held`.
     pub event: &'static str,
     /// For `run.finished` the run as the API shows it and its task's name; else the message itself.
     pub data: Value,
+}
+
+/// A link to be shown as a button. Whoever has the address may decide, so it is not printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Link {
+    /// `Decide`, `Stop it`, `Open`.
+    pub label: String,
+    pub url: String,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("label", &self.label).finish_non_exhaustive()
+    }
 }
 
 /// What a delivery refers to, as it stands when it is sent.
@@ -44,6 +65,9 @@ impl Words {
             return Ok(Words {
                 subject: one_line(&question.subject(delivery.kind, name)),
                 text: question.text(name, timezone, limit),
+                html: None,
+                link: None,
+                thread: None,
                 event: question.event(delivery.kind),
                 data: question.data(&delivery.tenant_id, about.task_name),
             });
@@ -63,7 +87,7 @@ impl Words {
             (Kind::Notice, _) => ("notice", message_data(delivery, &subject, &text)),
             _ => ("message", message_data(delivery, &subject, &text)),
         };
-        Ok(Words { subject, text, event, data })
+        Ok(Words { subject, text, html: None, link: None, thread: None, event, data })
     }
 }
 
@@ -277,6 +301,9 @@ mod tests {
             Words {
                 subject: "Message from Shopping".into(),
                 text: "Milk is out.\nBuy some.".into(),
+                html: None,
+                link: None,
+                thread: None,
                 event: "message",
                 data: json!({
                     "tenant_id": "ann", "run_id": "00000000-0000-0000-0000-000000000042",
