@@ -153,6 +153,11 @@ fn by_an_agent(draft: &Draft) -> Result<(), Faults> {
         if http.is_none() || !matches!(method, "GET" | "HEAD") {
             faults.add("/trigger/poll", "an agent may make conditions that poll `http` with GET only");
         }
+        // its calls are looked at one by one; what a task polls for ever after is not
+        if http.is_some_and(|http| http.get("credential").is_some()) {
+            let message = "an agent may not give a credential to a task; its owner may, by changing the task";
+            faults.add("/trigger/poll/http/credential", message);
+        }
     }
     faults.or(())
 }
