@@ -364,6 +364,11 @@ mod tests {
         }
         let own = json!({ "action": { "instruction": "x", "config": { "approvals": {} } } });
         assert_eq!(places(own), ["/action/config/approvals"]);
+        let with_credential = json!({ "trigger": {
+            "type": "condition", "poll": { "http": { "url": "https://a.example", "credential": "flights" } },
+            "interval": "30m", "expression": "value.x < 5",
+        } });
+        assert_eq!(places(with_credential), ["/trigger/poll/http/credential"]);
         let poll = |poll: Value| json!({ "trigger": { "type": "condition", "poll": poll, "interval": "30m", "expression": "value.x < 5" } });
         assert_eq!(places(poll(json!({ "http": { "url": "https://example.org" } }))), Vec::<String>::new());
         assert_eq!(places(poll(json!({ "redis": { "source": "cache", "key": "k" } }))), ["/trigger/poll"]);
