@@ -167,6 +167,31 @@ pub struct Credential {
     pub last_used_at: Option<DateTime<Utc>>,
 }
 
+/// A use of a credential, or an attempt that was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct CredentialUse {
+    pub id: Uuid,
+    pub tenant_id: String,
+    pub service: String,
+    pub account_name: String,
+    pub at: DateTime<Utc>,
+    #[schema(required)]
+    pub run_id: Option<Uuid>,
+    #[schema(required)]
+    pub task_id: Option<Uuid>,
+    /// What used it: `tool:http_send`, `poll`, `step:order`, `webhook`.
+    pub used_by: String,
+    /// Where it was to go.
+    pub host: String,
+    /// `used`, or why not: `missing`, `needs_consent`, `not_for_host`, `no_inject`, `unreadable`, `busy`.
+    pub outcome: String,
+}
+
+impl CredentialUse {
+    /// The outcome of one that was put into a request.
+    pub const USED: &'static str = "used";
+}
+
 impl Credential {
     pub fn reference(&self) -> Reference {
         Reference { service: self.service.clone(), account: self.account_name.clone() }

@@ -29,6 +29,7 @@ mod completions;
 mod conditions;
 mod connect;
 mod coverage;
+mod credentials;
 mod deliveries;
 mod events;
 mod fires;
