@@ -92,7 +92,7 @@ pub enum InjectForm {
 
 /// How an access token is refreshed (RFC 6749, section 6). The document then holds `access_token`, `refresh_token`, and
 /// `client_secret` where there is one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OAuth {
     /// The name of a service that the operator has described in `[oauth.*]`; then nothing else is needed here.

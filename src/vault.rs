@@ -6,6 +6,7 @@
 
 mod envelope;
 mod keyring;
+pub mod oauth;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
