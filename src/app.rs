@@ -39,7 +39,7 @@ use crate::store::{Store, StoredToken};
 use crate::task::Known;
 use crate::token::{Permission, TokenKind, TokenText};
 use crate::tool::{self, Tool};
-use crate::vault::{Vault, WithoutKeys};
+use crate::vault::{Vault, WithoutKeys, oauth};
 
 /// What an embedder adds to what is built in.
 #[derive(Default)]
@@ -134,6 +134,7 @@ pub async fn build(
     executors.extend(extras.executors);
     let executors = Registry::new(executors);
     let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
+    let (_, connector) = oauth::open(&store, &vault, &egress, &config.oauth, &config.server.public_url());
     let bus = bus::open(&config.bus, &store).map_err(|why| under("/bus")(Faults::one("/url", why)))?;
     let bus: Arc<dyn Bus> = Arc::new(Counted::new(bus, &metrics));
     let known = known(&executors, &channels, &sources);
@@ -159,6 +160,7 @@ pub async fn build(
     let http = http::State::new(http::Parts {
         store: store.clone(),
         vault,
+        connector,
         clock,
         executors,
         pipeline,

@@ -35,7 +35,7 @@ use reveille::store::{self, Burial, Store, StoredDeadLetterFilter, StoredToken};
 use reveille::task::{Action, Known};
 use reveille::token::{TokenKind, TokenText};
 use reveille::tool;
-use reveille::vault::{self, Vault, WithoutKeys};
+use reveille::vault::{self, Vault, WithoutKeys, oauth};
 use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection};
@@ -129,18 +129,23 @@ impl Api {
         Api::with(Limits::default()).await
     }
 
+    /// With services that people can connect to.
+    pub async fn connecting_to(providers: oauth::Settings) -> Api {
+        Api::over(None, Limits::default(), providers).await
+    }
+
     pub async fn with(limits: Limits) -> Api {
-        Api::over(None, limits).await
+        Api::over(None, limits, calendar()).await
     }
 
     pub async fn on_postgres() -> Api {
         let migrate = |url: String| async move {
             open(Some(url), Path::new("."), Clock::system()).await.close().await;
         };
-        Api::over(Some(Database::copy_of("api_template", migrate).await), Limits::default()).await
+        Api::over(Some(Database::copy_of("api_template", migrate).await), Limits::default(), calendar()).await
     }
 
-    async fn over(database: Option<Database>, limits: Limits) -> Api {
+    async fn over(database: Option<Database>, limits: Limits, providers: oauth::Settings) -> Api {
         let dir = TempDir::new();
         let clock = Clock::manual(at(START));
         let store = open(database.as_ref().map(|database| database.url.clone()), dir.path(), clock.clone()).await;
@@ -181,6 +186,7 @@ impl Api {
             expressions: Default::default(),
             templates: Default::default(),
         });
+        let public_url = http::Settings::default().public_url();
         let state = State::new(Parts {
             poller: Poller::new(sources, host, clock.clone()),
             store: store.clone(),
@@ -190,6 +196,7 @@ impl Api {
             tools: Vec::new(),
             bus,
             known,
+            connector: oauth::open(&store, &vault, &egress, &providers, &public_url).1,
             vault,
             hub: hub.clone(),
             metrics: metrics.clone(),
@@ -386,6 +393,20 @@ fn hooks() -> http::hooks::Settings {
         "#,
     )
     .expect("hooks")
+}
+
+/// A service that people can connect to.
+fn calendar() -> oauth::Settings {
+    toml::from_str(
+        r#"
+        [calendar]
+        authorize_url = "https://id.example.org/authorize"
+        token_url = "https://id.example.org/token"
+        client_id = "reveille"
+        hosts = ["api.example.org"]
+        "#,
+    )
+    .expect("a provider")
 }
 
 /// An instant.
