@@ -40,7 +40,7 @@ use crate::task::Known;
 use crate::token::{Permission, TokenKind, TokenText};
 use crate::tool::{self, Tool};
 use crate::vault::credentials::Credentials;
-use crate::vault::{Vault, WithoutKeys};
+use crate::vault::{Vault, WithoutKeys, oauth};
 
 /// What an embedder adds to what is built in.
 #[derive(Default)]
@@ -112,7 +112,8 @@ pub async fn build(
     let policy = Policy::new(&config.approvals)?;
     let declared = tool::http::read(&config.tools, &egress)?;
     let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
-    let credentials = Credentials::new(store.clone(), vault.clone(), egress.clone(), None);
+    let (refresher, connector) = oauth::open(&store, &vault, &egress, &config.oauth, &config.server.public_url());
+    let credentials = Credentials::new(store.clone(), vault.clone(), egress.clone(), Some(Arc::new(refresher)));
     let mut tools = tool::builtin::all(&credentials);
     tools.extend(declared.into_iter().map(|tool| tool.with(&credentials)));
     tools.extend(extras.tools);
@@ -164,6 +165,7 @@ pub async fn build(
     let http = http::State::new(http::Parts {
         store: store.clone(),
         vault,
+        connector,
         clock,
         executors,
         pipeline,

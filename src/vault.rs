@@ -7,6 +7,7 @@
 pub mod credentials;
 mod envelope;
 mod keyring;
+pub mod oauth;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

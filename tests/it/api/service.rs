@@ -36,7 +36,7 @@ use reveille::task::{Action, Known};
 use reveille::token::{TokenKind, TokenText};
 use reveille::tool;
 use reveille::vault::credentials::Credentials;
-use reveille::vault::{self, Vault, WithoutKeys};
+use reveille::vault::{self, Vault, WithoutKeys, oauth};
 use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection};
@@ -130,18 +130,23 @@ impl Api {
         Api::with(Limits::default()).await
     }
 
+    /// With services that people can connect to.
+    pub async fn connecting_to(providers: oauth::Settings) -> Api {
+        Api::over(None, Limits::default(), providers).await
+    }
+
     pub async fn with(limits: Limits) -> Api {
-        Api::over(None, limits).await
+        Api::over(None, limits, calendar()).await
     }
 
     pub async fn on_postgres() -> Api {
         let migrate = |url: String| async move {
             open(Some(url), Path::new("."), Clock::system()).await.close().await;
         };
-        Api::over(Some(Database::copy_of("api_template", migrate).await), Limits::default()).await
+        Api::over(Some(Database::copy_of("api_template", migrate).await), Limits::default(), calendar()).await
     }
 
-    async fn over(database: Option<Database>, limits: Limits) -> Api {
+    async fn over(database: Option<Database>, limits: Limits, providers: oauth::Settings) -> Api {
         let dir = TempDir::new();
         let clock = Clock::manual(at(START));
         let store = open(database.as_ref().map(|database| database.url.clone()), dir.path(), clock.clone()).await;
@@ -154,7 +159,8 @@ impl Api {
             checked.validate(name, action, faults);
         });
         let egress = Egress::new(&egress::Settings { allow: vec!["127.0.0.1:*".into()], ..Default::default() });
-        let credentials = Credentials::none(egress.expect("an egress"));
+        let egress = egress.expect("an egress");
+        let credentials = Credentials::none(egress.clone());
         let tools = Arc::new(tool::Registry::new(tool::builtin::all(&credentials)).expect("tools"));
         let sources = Sources::new(&poll::Settings::default(), &credentials, Arc::clone(&tools), dir.path());
         let sources = Arc::new(sources.expect("sources"));
@@ -182,6 +188,7 @@ impl Api {
             expressions: Default::default(),
             templates: Default::default(),
         });
+        let public_url = http::Settings::default().public_url();
         let state = State::new(Parts {
             poller: Poller::new(sources, host, clock.clone()),
             store: store.clone(),
@@ -191,6 +198,7 @@ impl Api {
             tools: Vec::new(),
             bus,
             known,
+            connector: oauth::open(&store, &vault, &egress, &providers, &public_url).1,
             vault,
             hub: hub.clone(),
             metrics: metrics.clone(),
@@ -387,6 +395,20 @@ fn hooks() -> http::hooks::Settings {
         "#,
     )
     .expect("hooks")
+}
+
+/// A service that people can connect to.
+fn calendar() -> oauth::Settings {
+    toml::from_str(
+        r#"
+        [calendar]
+        authorize_url = "https://id.example.org/authorize"
+        token_url = "https://id.example.org/token"
+        client_id = "reveille"
+        hosts = ["api.example.org"]
+        "#,
+    )
+    .expect("a provider")
 }
 
 /// An instant.
