@@ -23,7 +23,7 @@ fn noting(world: World, host: &str, credential: &str) -> World {
     std::fs::write(&path, scenario).unwrap();
     world.llm =
         serde_json::from_value(json!({ "models": { "main": { "provider": "scripted", "scenario": path } } })).unwrap();
-    world.tools = tools(host, credential);
+    world.declared = tools(host, credential);
     world
 }
 
@@ -111,7 +111,7 @@ async fn with_another_credential_it_is_asked_about_again(world: World) {
     instance.crash();
 
     // the operator changes whose secret is sent
-    world.tools = tools(&server.uri(), "notes/other");
+    world.declared = tools(&server.uri(), "notes/other");
     let instance = world.instance();
     approve(&instance, &first).await;
     instance.settle(0).await;

@@ -72,7 +72,7 @@ pub struct World {
     pub approvals: approval::Settings,
     pub public_url: Option<String>,
     pub llm: llm::Settings,
-    pub tools: Vec<Declared>,
+    pub declared: Vec<Declared>,
     database: Kept,
     dir: TempDir,
     instances: AtomicUsize,
@@ -129,7 +129,7 @@ impl World {
             approvals: approval::Settings::default(),
             public_url: None,
             llm: llm::Settings::default(),
-            tools: Vec::new(),
+            declared: Vec::new(),
             database,
             dir: TempDir::new(),
             instances: AtomicUsize::new(0),
@@ -204,7 +204,7 @@ impl World {
         config.approvals = self.approvals.clone();
         config.server.public_url = self.public_url.clone();
         config.llm = self.llm.clone();
-        config.tools = self.tools.clone();
+        config.tools = self.declared.clone();
         if let Kept::Postgres(database) = &self.database {
             config.database.url = SecretUrl::new(database.url.clone());
             config.vault.master_keys = vec![Secret::new(MASTER_KEY)];
