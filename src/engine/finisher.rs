@@ -139,6 +139,7 @@ fn unrecordable(finish: &Finish) -> Option<Finish> {
         output: None,
         error: Some(RunFault::new(UNRECORDABLE, "what the run ended with could not be stored")),
         again: None,
+        park: None,
         deliveries: finish.deliveries.iter().map(failure).collect(),
         ..finish.clone()
     })

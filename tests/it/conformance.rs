@@ -49,4 +49,5 @@ mod tenants;
 mod texts;
 mod tokens;
 mod transcript;
+mod waiting;
 pub mod world;
