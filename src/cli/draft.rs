@@ -58,7 +58,7 @@ pub struct TriggerArgs {
     /// What is made of fires that passed while the task was paused: skip, catch_up
     #[arg(long, value_name = "RULE")]
     on_resume: Option<String>,
-    /// A run that waits for a person counts as still going
+    /// A run that waits for a person or for its completion counts as still going
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     waiting_counts: Option<bool>,
 }

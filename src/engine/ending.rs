@@ -155,6 +155,7 @@ impl Ending<'_> {
             crashed: false,
             infra_retry: false,
             park: None,
+            waiting_counts: self.task.is_some_and(|task| task.spec.trigger.waiting_counts()),
         })
     }
 }

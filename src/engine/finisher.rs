@@ -144,6 +144,7 @@ fn unrecordable(finish: &Finish) -> Option<Finish> {
         output: None,
         error: Some(RunFault::new(UNRECORDABLE, "what the run ended with could not be stored")),
         again: None,
+        park: None,
         deliveries: vec![],
         tells: finish.tells.as_ref().map(failed),
         ..finish.clone()

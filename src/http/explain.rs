@@ -84,7 +84,7 @@ pub async fn explain_run(
         let about = DeliveryFilter { run_id: Some(run.id), limit: LOOKED_THROUGH, ..DeliveryFilter::default() };
         let mut deliveries = state.store.list_deliveries(&caller.scope, &about).await?;
         deliveries.reverse();
-        sentences.extend(told(&run, &task, &deliveries));
+        sentences.extend(told((run.id, run.state), &task, &deliveries));
     }
     Ok(Json(Explanation { run_id: run.id, state: run.state, sentences, calls }))
 }
@@ -99,8 +99,8 @@ async fn task_of(state: &State, caller: &Caller, run: &Run) -> Result<Option<Tas
 }
 
 /// Who was told of its end, or why nobody was. What the task wants is what it wants now.
-fn told(run: &Run, task: &Task, deliveries: &[Delivery]) -> Option<String> {
-    let key = dedupe::run_result(run.id);
+fn told((run, state): (Uuid, RunState), task: &Task, deliveries: &[Delivery]) -> Option<String> {
+    let key = dedupe::run_result(run);
     let sent: Vec<String> = deliveries
         .iter()
         .filter(|delivery| delivery.dedupe_key == key)
@@ -109,7 +109,7 @@ fn told(run: &Run, task: &Task, deliveries: &[Delivery]) -> Option<String> {
     if !sent.is_empty() {
         return Some(format!("Its end was told by {}.", sent.join(", then ")));
     }
-    let why = match (run.state, task.spec.notify) {
+    let why = match (state, task.spec.notify) {
         _ if task.spec.output == Output::Nobody => "its task tells its results to nobody",
         (RunState::Succeeded | RunState::Failed, Notify::Never) => "its task wants nothing told (notify: never)",
         (RunState::Succeeded, Notify::OnFailure) => "its task wants failures told only (notify: on_failure)",
@@ -301,13 +301,7 @@ mod tests {
     fn who_was_told_of_an_end_or_why_nobody_was() {
         let now = "2027-03-01T08:00:00Z".parse().expect("an instant");
         let id = Uuid::from_u128(2);
-        let said = |state: &str, notify: Notify, sent: &[(&str, DeliveryState)]| {
-            let run: Run = serde_json::from_value(json!({
-                "id": id, "task_id": null, "tenant_id": "ann", "fire_key": "m:1", "trigger_type": "schedule",
-                "scheduled_for": now, "state": state, "attempt": 1, "created_at": now, "event_ids": [],
-                "usage": { "turns": 0, "tool_calls": 0, "input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0 },
-            }))
-            .expect("a run");
+        let said = |state: RunState, notify: Notify, sent: &[(&str, DeliveryState)]| {
             let spec = serde_json::from_value(json!({
                 "trigger": { "type": "schedule", "interval": "1m" }, "executor": "test", "action": {}, "notify": notify,
                 "max_runs": null, "timeout_seconds": 600, "retry": { "max_attempts": 1, "backoff_seconds": 1 },
@@ -318,19 +312,19 @@ mod tests {
             let draft = crate::task::Draft { tenant, name: "a task".into(), spec };
             let task = Task::new(Uuid::from_u128(1), draft, now).expect("a task").0;
             let deliveries: Vec<Delivery> = sent.iter().map(|(channel, state)| delivery(id, channel, *state)).collect();
-            told(&run, &task, &deliveries)
+            told((id, state), &task, &deliveries)
         };
         let email = ("email", DeliveryState::Failed);
         assert_eq!(
-            said("succeeded", Notify::Always, &[email, ("sms", DeliveryState::Delivered)]).as_deref(),
+            said(RunState::Succeeded, Notify::Always, &[email, ("sms", DeliveryState::Delivered)]).as_deref(),
             Some("Its end was told by email (failed), then sms (delivered).")
         );
         let why = |state, notify| said(state, notify, &[]).expect("a sentence");
-        assert!(why("succeeded", Notify::OnChange).contains("the one that was told last (notify: on_change)"));
-        assert!(why("succeeded", Notify::OnFailure).contains("notify: on_failure"));
-        assert!(why("failed", Notify::Never).contains("notify: never"));
-        assert!(why("failed", Notify::OnFailure).contains("had been told already"));
-        assert_eq!(said("cancelled", Notify::Always, &[]), None);
+        assert!(why(RunState::Succeeded, Notify::OnChange).contains("the one that was told last (notify: on_change)"));
+        assert!(why(RunState::Succeeded, Notify::OnFailure).contains("notify: on_failure"));
+        assert!(why(RunState::Failed, Notify::Never).contains("notify: never"));
+        assert!(why(RunState::Failed, Notify::OnFailure).contains("had been told already"));
+        assert_eq!(said(RunState::Cancelled, Notify::Always, &[]), None);
     }
 
     fn delivery(run: Uuid, channel: &str, state: DeliveryState) -> Delivery {

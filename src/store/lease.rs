@@ -67,7 +67,7 @@ pub enum Blocked {
     Behind,
     /// Someone cancelled it meanwhile.
     Cancelled,
-    /// The slot is free by now: claim it again.
+    /// The slot is free by now, or was taken from a run that waited: claim it again.
     Again,
 }
 
@@ -104,6 +104,8 @@ pub struct Finish {
     pub infra_retry: bool,
     /// It waits instead of ending.
     pub park: Option<Park>,
+    /// While it waits it counts as running: its task's slot stays with it.
+    pub waiting_counts: bool,
 }
 
 /// What a run waits for.
@@ -150,6 +152,11 @@ impl Finish {
     /// When it ended, if it did.
     pub(super) fn finished_at(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
         (self.again.is_none() && self.park.is_none()).then_some(now)
+    }
+
+    /// Whether the slot stays with it, unless its end was asked for.
+    pub(super) fn keeps_slot(&self) -> bool {
+        self.park.is_some() && self.waiting_counts
     }
 
     /// How many attempts are given back.

@@ -50,4 +50,5 @@ mod texts;
 mod tokens;
 mod told;
 mod transcript;
+mod waiting;
 pub mod world;

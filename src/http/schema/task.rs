@@ -64,7 +64,8 @@ pub struct Schedule {
     pub dst_fold: DstFold,
     #[schema(required = false)]
     pub on_resume: OnResume,
-    /// Whether a run that waits for a person counts as running for `overlap`.
+    /// Whether a run that waits for a person, or for its completion, counts as running for `overlap`: the next run is
+    /// skipped, waits behind it or ends it as `overlap` says, rather than running beside it.
     #[schema(required = false)]
     pub waiting_counts: bool,
 }
@@ -117,7 +118,8 @@ pub struct Condition {
     /// `queue_one` when absent.
     #[schema(required = false)]
     pub overlap: Overlap,
-    /// Whether a run that waits for a person counts as running for `overlap`.
+    /// Whether a run that waits for a person, or for its completion, counts as running for `overlap`: the next run is
+    /// skipped, waits behind it or ends it as `overlap` says, rather than running beside it.
     #[schema(required = false)]
     pub waiting_counts: bool,
 }

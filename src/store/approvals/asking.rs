@@ -125,7 +125,8 @@ pub(in crate::store) const CLOSE: &str = "
     returning id, tenant_id, tool, digest, batch_id, run_id";
 
 /// Lets a run go on that is parked for people: it is queued, ready now; answers whether it was parked still. Going on
-/// is no new attempt. Where its task has one run at a time, it waits for its turn, and no policy skips it.
+/// is no new attempt. Where its task has one run at a time, and it has not kept the slot, it waits for its turn, and no
+/// policy skips it.
 macro_rules! wake {
     ($conn:ident, $run_id:expr, $now:expr) => {{
         let parked: Option<(Option<uuid::Uuid>, String, Option<String>)> = sqlx::query_as(
@@ -156,7 +157,9 @@ pub(in crate::store) const REQUEUE: &str = "
     insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, overlap)
     values ($1, $2, $3, coalesce((select d.epoch from due d where d.task_id = $2), 0), $4, 0, 'ready',
             coalesce($5, (select case when coalesce(t.spec -> 'trigger' ->> 'overlap', 'skip') <> 'allow' then $6 end
-                            from tasks t where t.id = $2)))";
+                            from tasks t
+                           where t.id = $2
+                             and not exists (select 1 from slots s where s.task_id = $2 and s.run_id = $1))))";
 
 pub(in crate::store) const GO_ON: &str = "
     update runs set state = 'queued', attempt = case when attempt > 0 then attempt - 1 else 0 end

@@ -105,6 +105,7 @@ pub async fn ask(api: &Api, tenant: &str, proposals: Vec<Proposal>) -> Asked {
             asks: approvals.iter().cloned().map(|approval| (approval, None)).collect(),
             open: Vec::new(),
         }),
+        waiting_counts: false,
     };
     let lost = api.store.finish_runs(&[finish]).await.expect("parked");
     assert!(lost.is_empty(), "the lease was lost");
