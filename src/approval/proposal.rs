@@ -1,12 +1,16 @@
 //! What a person is shown and agrees to, and its hash.
 
 use aws_lc_rs::digest::{SHA256, digest as hash};
+use chrono::TimeDelta;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::approval::matrix::{Category, Consequence};
 use crate::approval::{Choice, OnExpiry};
+
+/// The longest undo window that a tool may declare, in seconds.
+pub const LONGEST_UNDO: u64 = 24 * 3600;
 
 /// Which call of which run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +48,7 @@ pub struct Proposal {
     pub delegation_chain: Vec<String>,
     #[serde(default)]
     pub on_expiry: OnExpiry,
-    /// How many people have to agree.
+    /// How many people have to agree; 0: nobody is asked, the call is only held for `undo_seconds`.
     pub approvers: u32,
     /// Who may not answer: the one who asked.
     #[serde(default)]
@@ -81,6 +85,22 @@ impl Proposal {
     pub fn digest(&self, of: &Identity, arguments: &Value) -> String {
         digest(of, &self.tool, &self.version, &self.definition, arguments)
     }
+
+    /// For how long the call is held before it runs; `None`: not at all.
+    pub fn undo_window(&self) -> Option<TimeDelta> {
+        undo_window(self.undo_seconds)
+    }
+
+    /// Whether the rules let the call through, so that nobody has to agree and it is only held.
+    pub fn asks_nobody(&self) -> bool {
+        self.approvers == 0
+    }
+}
+
+/// The time of an undo window, in whole seconds; one of 0 is none.
+pub fn undo_window(seconds: Option<u64>) -> Option<TimeDelta> {
+    let seconds = seconds.filter(|seconds| *seconds > 0)?.min(LONGEST_UNDO);
+    TimeDelta::try_seconds(seconds as i64)
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ impl Question {
     /// One line. A name that comes from outside can't turn the direction of what follows it.
     pub fn subject(&self, kind: Kind, task_name: &str) -> String {
         let name = on_one_line(task_name);
-        let things = things(self.items.len());
+        let things = things(self.counted());
         match (self.waits(), kind) {
             (false, _) => format!("{name} is about to act: {things} may still be stopped"),
             (true, Kind::Reminder) => format!("Reminder: {name} waits for your approval of {things}"),
@@ -49,31 +49,49 @@ impl Question {
 
     /// At most `limit` characters; where there is not room for all, the link stays.
     pub fn text(&self, task_name: &str, timezone: Tz, limit: usize) -> String {
-        let (name, things) = (on_one_line(task_name), things(self.items.len()));
-        let until = self.until().with_timezone(&timezone).format("%Y-%m-%d %H:%M %Z");
-        let (opening, closing, call) = match self.waits() {
-            true => (
-                format!("\"{name}\" wants to do {things} and asks you first:"),
+        let (name, asked) = (on_one_line(task_name), things(self.counted()));
+        let until = if self.waits() { minute(self.until(), timezone) } else { told(self.until(), timezone) };
+        let by_itself = self.items.len() - self.counted();
+        let (opening, closing, call) = match (self.waits(), by_itself) {
+            (true, 0) => (
+                format!("\"{name}\" wants to do {asked} and asks you first:"),
                 format!("There is time to answer until {until}. Without an answer nothing of it is done."),
                 "Look at it and decide:",
             ),
-            false => (
-                format!("\"{name}\" is about to do {things}:"),
+            (true, held) => (
+                format!("\"{name}\" wants to do {asked} and asks you first, and does {} by itself:", things(held)),
+                format!("There is time to answer until {until}. Without an answer nothing is done of what is asked."),
+                "Look at it, decide, and stop what you don't want:",
+            ),
+            (false, _) if self.items.len() == 1 => (
+                format!("\"{name}\" is about to do {asked}:"),
                 format!("It is done at {until} unless you stop it."),
                 "Look at it and stop it:",
+            ),
+            (false, _) => (
+                format!("\"{name}\" is about to do {asked}:"),
+                format!("From {until} on each is done at its time, unless you stop it."),
+                "Look at it and stop what you don't want:",
             ),
         };
         let end = format!("\n\n{closing}\n\n{call}\n{}", self.link.expose());
         let room = limit.saturating_sub(end.chars().count());
-        let head = cut(&format!("{opening}\n\n{}", self.list()), room, Some("the page shows all"));
+        let head = cut(&format!("{opening}\n\n{}", self.list(timezone)), room, Some("the page shows all"));
         match room {
             0 => self.link.expose().to_owned(),
             _ => head + &end,
         }
     }
 
-    fn list(&self) -> String {
-        let sentence = |item: &Approval| short(&on_one_line(&item.proposal.summary));
+    fn list(&self, timezone: Tz) -> String {
+        let several = self.items.len() > 1;
+        let sentence = |item: &Approval| {
+            let summary = short(&on_one_line(&item.proposal.summary));
+            match item.hold_until.filter(|_| several && item.status.allows()) {
+                Some(until) => format!("{summary} (done at {} unless you stop it)", told(until, timezone)),
+                None => summary,
+            }
+        };
         let named = self.items.iter().take(NAMED).enumerate();
         let mut lines: Vec<String> = named.map(|(n, item)| format!("{}. {}", n + 1, sentence(item))).collect();
         if self.items.len() > NAMED {
@@ -114,6 +132,14 @@ impl Question {
         self.items.iter().any(|item| item.status == ApprovalStatus::Pending)
     }
 
+    /// How many things the message is about first: those that are asked, or where none is, those that are held.
+    fn counted(&self) -> usize {
+        match self.waits() {
+            true => self.items.iter().filter(|item| item.status == ApprovalStatus::Pending).count(),
+            false => self.items.len(),
+        }
+    }
+
     /// Until when it can be answered, or stopped: the earliest instant of any.
     fn until(&self) -> DateTime<Utc> {
         let waits = self.waits();
@@ -122,6 +148,17 @@ impl Question {
             items.map(|item| if waits { item.expires_at } else { item.hold_until.unwrap_or(item.expires_at) });
         instants.min().unwrap_or_default()
     }
+}
+
+/// An instant for people, to the minute.
+fn minute(at: DateTime<Utc>, timezone: Tz) -> String {
+    at.with_timezone(&timezone).format("%Y-%m-%d %H:%M %Z").to_string()
+}
+
+/// The same for the end of a time that may be as short as a minute.
+fn told(at: DateTime<Utc>, timezone: Tz) -> String {
+    let format = if at.timestamp() % 60 == 0 { "%Y-%m-%d %H:%M %Z" } else { "%Y-%m-%d %H:%M:%S %Z" };
+    at.with_timezone(&timezone).format(format).to_string()
 }
 
 fn things(count: usize) -> String {
@@ -177,6 +214,28 @@ mod tests {
         let text = one.text("Pay", Tz::UTC, 10_000);
         assert!(text.contains("It is done at 2027-03-01 08:05 UTC unless you stop it."), "{text}");
         assert_eq!(one.event(Kind::Ask), "approval.held");
+    }
+
+    #[test]
+    fn what_is_asked_and_what_is_held_are_told_apart_in_one_message() {
+        let mut both = asking(&["Pay 5 to bob", "Pay 7 to carl"]);
+        both.items[1].status = ApprovalStatus::Approved;
+        both.items[1].hold_until = Some(at("08:05"));
+        assert_eq!(both.subject(Kind::Ask, "Pay"), "Pay asks for your approval of 1 thing");
+        assert_eq!(
+            both.text("Pay", Tz::UTC, 10_000),
+            "\"Pay\" wants to do 1 thing and asks you first, and does 1 thing by itself:\n\n\
+             1. Pay 5 to bob\n2. Pay 7 to carl (done at 2027-03-01 08:05 UTC unless you stop it)\n\n\
+             There is time to answer until 2027-03-01 08:30 UTC. Without an answer nothing is done of what is asked.\n\n\
+             Look at it, decide, and stop what you don't want:\n\
+             https://wake.example.org/approvals/0123456789abcdef"
+        );
+        both.items[0].status = ApprovalStatus::Approved;
+        both.items[0].hold_until = Some(at("08:04") + chrono::TimeDelta::seconds(30));
+        assert_eq!(both.subject(Kind::Ask, "Pay"), "Pay is about to act: 2 things may still be stopped");
+        let text = both.text("Pay", Tz::UTC, 10_000);
+        assert!(text.contains("1. Pay 5 to bob (done at 2027-03-01 08:04:30 UTC unless you stop it)\n"), "{text}");
+        assert!(text.contains("From 2027-03-01 08:04:30 UTC on each is done at its time"), "{text}");
     }
 
     #[test]

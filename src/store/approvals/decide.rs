@@ -3,7 +3,7 @@
 //! The run's rows are locked first, in the order of all locks (parked, runs), and the time is asked after them: of two
 //! answers, an answer and an expiry, an answer and a parking, one sees what the other did.
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -67,13 +67,12 @@ fn judge(approval: &Approval, replaced: bool, answer: &Answer, now: DateTime<Utc
         Choice::Cancel if stops => Verdict::Stops,
         Choice::Cancel => Verdict::Cancels,
         Choice::Approve | Choice::Edit => {
-            let hold = proposal.undo_seconds.and_then(|seconds| TimeDelta::try_seconds(seconds.try_into().ok()?));
             let (modifications, digest) = match edited.flatten() {
                 Some((arguments, digest)) => (Some(arguments.clone()), digest.clone()),
                 None => (None, approval.digest.clone()),
             };
             let status = if modifications.is_some() { ApprovalStatus::Edited } else { ApprovalStatus::Approved };
-            Verdict::Agrees { status, digest, modifications, hold_until: hold.map(|hold| now + hold) }
+            Verdict::Agrees { status, digest, modifications, hold_until: proposal.undo_window().map(|hold| now + hold) }
         }
     }
 }

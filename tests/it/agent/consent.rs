@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use reveille::agent::{Agent, Asking, Handled, Suspension};
 use reveille::approval::matrix::Category;
 use reveille::approval::policy::Policy;
-use reveille::approval::{Approval, ApprovalStatus, CallOutcome};
+use reveille::approval::{Approval, ApprovalStatus, CallOutcome, Choice};
 use reveille::run::stream::StreamEvent;
 use reveille::run::transcript::Message;
 use reveille::tool::{Definition, Registry, Tool, ToolContext, ToolError, ToolOutput};
@@ -311,4 +311,91 @@ async fn a_call_that_may_still_be_stopped_waits() {
     assert_eq!(deeds_of(&deeds).len(), 1);
     let messages = stage.store.messages();
     assert!(matches!(messages.last(), Some(Message::Assistant { tool_calls, .. }) if tool_calls.is_empty()));
+}
+
+/// A turn of a mail that needs no consent and can be stopped for a minute, and of a payment that needs one.
+fn stage_with_undo(deeds: &Deeds) -> Stage {
+    let turn = vec![call("m", "mail", json!({ "to": "ann" })), call("p", "pay", json!({ "to": "bob" }))];
+    let mail = deed("mail", deeds).with(|tool| {
+        tool.category = Category::Internal;
+        tool.undo_seconds = Some(60);
+    });
+    Stage::new(vec![calls(turn), says("all is done")], vec![mail, deed("pay", deeds)])
+}
+
+#[tokio::test]
+async fn a_call_that_needs_no_consent_is_held_where_its_tool_can_be_stopped() {
+    let deeds = Deeds::default();
+    let stage = stage_with_undo(&deeds);
+    let suspension = suspended(&stage).await;
+    let (mail, pay) = (&suspension.asks[0].0, &suspension.asks[1].0);
+    assert_eq!((mail.call_id.as_str(), pay.call_id.as_str(), mail.batch_id), ("m", "p", pay.batch_id));
+    assert_eq!((mail.status, pay.status), (ApprovalStatus::Approved, ApprovalStatus::Pending));
+    assert_eq!(mail.decided_by.as_deref(), Some("policy"));
+    assert_eq!(mail.decided_digest.as_ref(), Some(&mail.digest));
+    assert_eq!(mail.hold_until, Some(mail.created_at + chrono::TimeDelta::seconds(60)));
+    assert_eq!((&mail.proposal.options[..], mail.proposal.approvers), (&[Choice::Cancel][..], 0));
+    assert_eq!(
+        mail.proposal.reasons,
+        [
+            "the matrix says auto for internal of low consequence",
+            "`mail` is held for 60 s before it runs, so that it may be stopped"
+        ]
+    );
+    assert_eq!(deeds_of(&deeds), []);
+    let told = stage.told.lock().unwrap().clone();
+    let asks = told.iter().filter(|event| matches!(event, StreamEvent::ApprovalRequired { .. })).count();
+    assert_eq!(asks, 1, "of the mail nobody is asked");
+    // a resume in its time finds it, and holds it on
+    assert_eq!(suspended(&stage).await.open.len(), 2);
+    stage.clock.advance(chrono::TimeDelta::seconds(61));
+    assert_eq!(suspended(&stage).await.open, [pay.id]);
+    assert_eq!(deeds_of(&deeds), [("mail".to_owned(), json!({ "to": "ann" }))]);
+    decide(&stage, "p", |approval| approval.status = ApprovalStatus::Cancelled);
+    assert_eq!(answered(&stage).await, "all is done");
+    assert_eq!(deeds_of(&deeds).len(), 1, "once");
+}
+
+#[tokio::test]
+async fn a_held_call_that_was_stopped_is_not_done_and_the_model_is_told() {
+    let deeds = Deeds::default();
+    let stage = stage_with_undo(&deeds);
+    suspended(&stage).await;
+    for id in ["m", "p"] {
+        decide(&stage, id, |approval| approval.status = ApprovalStatus::Cancelled);
+    }
+    answered(&stage).await;
+    assert_eq!(deeds_of(&deeds), []);
+    assert!(
+        stage.results().contains(&("m".into(), "User cancelled this action.".into(), true)),
+        "{:?}",
+        stage.results()
+    );
+}
+
+#[tokio::test]
+async fn what_a_standing_grant_covers_is_held_as_well() {
+    let deeds = Deeds::default();
+    let pay = deed("pay", &deeds).with(|tool| tool.undo_seconds = Some(60));
+    let stage = Stage::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![pay]);
+    stage.store.granted.lock().unwrap().push("pay".into());
+    let suspension = suspended(&stage).await;
+    let held = &suspension.asks[0].0;
+    assert_eq!((held.status, held.decided_by.as_deref()), (ApprovalStatus::Approved, Some("policy")));
+    assert_eq!(held.proposal.reasons[1], "a standing grant covers it");
+    assert_eq!(deeds_of(&deeds), []);
+    stage.clock.advance(chrono::TimeDelta::seconds(60));
+    assert_eq!(answered(&stage).await, "paid");
+    assert_eq!(deeds_of(&deeds).len(), 1);
+}
+
+#[tokio::test]
+async fn what_would_have_to_be_held_is_refused_where_nothing_can_wait() {
+    let deeds = Deeds::default();
+    let stage = stage_with_undo(&deeds);
+    stage.answer("go").await;
+    assert_eq!(deeds_of(&deeds), []);
+    let told = stage.results();
+    assert!(told[0].1.contains("code: approval_required") && told[0].1.contains("nothing can wait here"), "{told:?}");
+    assert!(told[1].1.contains("nobody can be asked here"), "{told:?}");
 }
