@@ -169,7 +169,7 @@ impl Caller<'_> {
         let (edited, approval, again, reasons) = match self.consent.of(turn, call, tool, approval, precheck).await? {
             Verdict::Ask(question, replaces) => return Ok(Tried::Open(Open::Ask(question, replaces))),
             Verdict::Wait(approval) => return Ok(Tried::Open(Open::Put(approval))),
-            Verdict::Refused(told) => return Ok(Tried::failed(told)),
+            Verdict::Refused(told, reasons) => return Ok(Tried::done(Err(told), None, reasons)),
             Verdict::Run { arguments, approval, again, reasons } => (arguments, approval, again, reasons),
         };
         let begun_before = again || (resumed && approval.is_none());

@@ -32,6 +32,8 @@ pub const REFUSED: &str = "refused_by_a_person";
 /// Who is asked for a run, and by which rules.
 pub struct Consent<'a> {
     pub policy: &'a Policy,
+    /// The agent's own rules.
+    pub agent: Option<&'a Rules>,
     /// `None`: nobody can be asked.
     pub asking: Option<&'a Asking>,
     pub store: &'a dyn AgentStore,
@@ -53,8 +55,8 @@ pub enum Verdict {
         /// Why nobody is asked.
         reasons: Vec<String>,
     },
-    /// It does not run, and the model is told this.
-    Refused(ToolError),
+    /// It does not run, and the model is told this; for the record, which rules had a part in it.
+    Refused(ToolError, Vec<String>),
     /// A person is asked about this, in the place of an earlier question; or nobody is, and it is held first.
     Ask(Box<Approval>, Option<Uuid>),
     /// A person was asked and has not answered, or the act is held back for a while.
@@ -116,11 +118,15 @@ impl Consent<'_> {
             arguments: &call.arguments,
             tenant: self.tenant,
         };
-        let rules = self.asking.and_then(|asking| asking.rules.as_deref());
-        let more: Vec<(&str, &Rules)> = rules.map(|rules| ("the task", rules)).into_iter().collect();
+        let task = self.asking.and_then(|asking| asking.rules.as_deref());
+        // the weightiest last
+        let more = [self.agent.map(|rules| ("the agent", rules)), task.map(|rules| ("the task", rules))];
+        let more: Vec<(&str, &Rules)> = more.into_iter().flatten().collect();
         let mut ruling = self.policy.decide(&act, &more);
         if ruling.gate == Gate::Confirm {
-            let Some(asking) = self.asking else { return Ok(Verdict::Refused(nobody_to_ask(tool.definition()))) };
+            let Some(asking) = self.asking else {
+                return Ok(Verdict::Refused(nobody_to_ask(tool.definition()), ruling.reasons));
+            };
             let definition = definition_hash(tool.definition());
             let (call_id, arguments) = (call.id.as_str(), &call.arguments);
             let ask = GrantAsk { turn, call_id, tool: name, definition: &definition, arguments };
@@ -133,7 +139,9 @@ impl Consent<'_> {
         let Some(window) = undo_window(*undo_seconds) else {
             return Ok(Verdict::Run { arguments: None, approval: None, again: false, reasons: ruling.reasons });
         };
-        let Some(asking) = self.asking else { return Ok(Verdict::Refused(nothing_can_wait(tool.definition()))) };
+        let Some(asking) = self.asking else {
+            return Ok(Verdict::Refused(nothing_can_wait(tool.definition()), ruling.reasons));
+        };
         let seconds = window.num_seconds();
         ruling.reasons.push(format!("`{name}` is held for {seconds} s before it runs, so that it may be stopped"));
         let shown = Shown { arguments: &call.arguments, ruling, precheck };
@@ -159,8 +167,8 @@ impl Consent<'_> {
     ) -> Result<Verdict, RunError> {
         match approval.status {
             ApprovalStatus::Pending => return Ok(Verdict::Wait(approval.id)),
-            ApprovalStatus::Cancelled => return Ok(Verdict::Refused(refused(refusal(approval.comment.as_deref())))),
-            ApprovalStatus::Expired => return Ok(Verdict::Refused(refused(EXPIRED.to_owned()))),
+            ApprovalStatus::Cancelled => return Ok(refused(refusal(approval.comment.as_deref()))),
+            ApprovalStatus::Expired => return Ok(refused(EXPIRED.to_owned())),
             ApprovalStatus::Approved | ApprovalStatus::Edited => {}
         }
         if approval.hold_until.is_some_and(|until| until > self.clock.now()) {
@@ -179,7 +187,9 @@ impl Consent<'_> {
                 true => "what the tool's check finds has changed since it was approved, so it is asked about again",
             };
             let ruling = Ruling { gate: Gate::Confirm, reasons: vec![why.to_owned()] };
-            let Some(asking) = self.asking else { return Ok(Verdict::Refused(nobody_to_ask(tool.definition()))) };
+            let Some(asking) = self.asking else {
+                return Ok(Verdict::Refused(nobody_to_ask(tool.definition()), ruling.reasons));
+            };
             let question = self.question(asking, turn, call, tool, Shown { arguments, ruling, precheck });
             return Ok(Verdict::Ask(Box::new(question), Some(approval.id)));
         }
@@ -241,8 +251,8 @@ pub fn definition_hash(definition: &Definition) -> String {
 }
 
 /// The model is told these words of a person's refusal, and no others.
-fn refused(words: String) -> ToolError {
-    ToolError::tell(Failure::PermissionDenied, REFUSED, words)
+fn refused(words: String) -> Verdict {
+    Verdict::Refused(ToolError::tell(Failure::PermissionDenied, REFUSED, words), Vec::new())
 }
 
 /// Refuses a call that would have to be held where nothing can wait.

@@ -6,8 +6,9 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use reveille::agent::{Agent, Asking, Handled, Suspension};
 use reveille::approval::matrix::Category;
-use reveille::approval::policy::Policy;
+use reveille::approval::policy::{Policy, Rules};
 use reveille::approval::{Approval, ApprovalStatus, CallOutcome, Choice};
+use reveille::invalid::Faults;
 use reveille::run::stream::StreamEvent;
 use reveille::run::transcript::Message;
 use reveille::tool::{Definition, Registry, Tool, ToolContext, ToolError, ToolOutput};
@@ -398,4 +399,56 @@ async fn what_would_have_to_be_held_is_refused_where_nothing_can_wait() {
     let told = stage.results();
     assert!(told[0].1.contains("code: approval_required") && told[0].1.contains("nothing can wait here"), "{told:?}");
     assert!(told[1].1.contains("nobody can be asked here"), "{told:?}");
+}
+
+/// The rules of one who has a say.
+fn rules(written: Value) -> Option<Arc<Rules>> {
+    let written = serde_json::from_value(written).unwrap();
+    let mut faults = Faults::new();
+    let rules = Rules::compile(&written, "/approvals", &mut faults);
+    faults.or(Some(Arc::new(rules))).unwrap()
+}
+
+#[tokio::test]
+async fn an_agent_s_own_rules_outweigh_the_operator_s_and_a_task_s_outweigh_them() {
+    let deeds = Deeds::default();
+    let operator = json!({ "tools": { "mail": { "gate": "confirm" }, "pay": { "gate": "auto" } } });
+    let stage = stage(&deeds);
+    let policy = Policy::new(&serde_json::from_value(operator).unwrap()).unwrap();
+    let stage = Stage { agent: Agent { policy, ..stage.agent }, ..stage };
+    let mut incoming = stage.incoming("go");
+    incoming.rules = rules(json!({ "mail": { "gate": "auto" }, "pay": { "gate": "auto" } }));
+    let task = rules(json!({ "pay": { "gate": "confirm", "when": "args.amount > 1" } }));
+    incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: task });
+    let Handled::Suspended(suspension) = passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap()
+    else {
+        panic!("it went on")
+    };
+    assert_eq!(deeds_of(&deeds), [("mail".to_owned(), json!({ "to": "ann" }))]);
+    assert_eq!(
+        suspension.asks[0].0.proposal.reasons,
+        [
+            "the matrix says confirm for side_effect of low consequence",
+            "the operator says auto for `pay`",
+            "the agent says auto for `pay`",
+            "the task says confirm for `pay` where args.amount > 1",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn an_agent_s_own_rules_never_lower_what_the_tool_demands() {
+    let deeds = Deeds::default();
+    let pay = deed("pay", &deeds).with(|tool| tool.requires_confirmation = true);
+    let stage = Stage::new(vec![calls(vec![call("p", "pay", json!({}))]), says("no")], vec![pay]);
+    let mut incoming = stage.incoming("go");
+    incoming.rules = rules(json!({ "pay": { "gate": "auto" } }));
+    passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
+    assert_eq!(deeds_of(&deeds), []);
+    let reasons = stage.store.messages().into_iter().find_map(|message| match message {
+        Message::Tool { reasons, .. } => Some(reasons),
+        _ => None,
+    });
+    let said = ["the agent says auto for `pay`", "`pay` always asks for confirmation"];
+    assert_eq!(reasons.unwrap()[1..], said, "of what is refused, too, it is known why");
 }
