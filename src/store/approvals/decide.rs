@@ -13,9 +13,9 @@ use crate::store::approvals::row::ApprovalRow;
 use crate::store::approvals::{Decided, ONE, Refusal, wake};
 use crate::store::audit::{Act, write_audit};
 use crate::store::connect::settled_at;
-use crate::store::grants::end_grants;
+use crate::store::grants::{end_grants, keep_grant};
 use crate::store::text::{optional, optional_document, text};
-use crate::store::{Split, Store, StoreError, Topic};
+use crate::store::{Grant, Split, Store, StoreError, Topic};
 
 /// A run is parked once while one looks, and not this often.
 const TRIES: usize = 5;
@@ -131,8 +131,30 @@ impl Store {
     /// Settles a question, at most once, by the database's own time; wakes the run where that lets it go on. While an
     /// approved call is held, `Cancel` stops it. Of more who have to agree, each has one vote, the last that was given.
     pub async fn decide_approval(&self, scope: &Scope, id: Uuid, answer: &Answer) -> Result<Decided, StoreError> {
+        self.decide(scope, id, answer, None).await
+    }
+
+    /// The same, and where it approves the call, the grant is kept with the decision: both, or neither where the task
+    /// was changed meanwhile.
+    pub async fn decide_and_grant(
+        &self,
+        scope: &Scope,
+        id: Uuid,
+        answer: &Answer,
+        grant: &Grant,
+    ) -> Result<Decided, StoreError> {
+        self.decide(scope, id, answer, Some(grant)).await
+    }
+
+    async fn decide(
+        &self,
+        scope: &Scope,
+        id: Uuid,
+        answer: &Answer,
+        grant: Option<&Grant>,
+    ) -> Result<Decided, StoreError> {
         for _ in 0..TRIES {
-            if let Some((decided, woken)) = self.try_decide(scope, id, answer).await? {
+            if let Some((decided, woken)) = self.try_decide(scope, id, answer, grant).await? {
                 if woken {
                     self.hint(Topic::Queue);
                 }
@@ -148,6 +170,7 @@ impl Store {
         scope: &Scope,
         id: Uuid,
         answer: &Answer,
+        grant: Option<&Grant>,
     ) -> Result<Option<(Decided, bool)>, StoreError> {
         Ok(on_write!(self.db, scope, |conn| {
             let run_id: Option<Uuid> =
@@ -224,6 +247,10 @@ impl Store {
                 (approval.task_id, &recorded)
             {
                 end_grants!(conn, &approval.tenant_id, task_id, &approval.proposal.tool, &answer.by, now);
+            }
+            if let (Some(grant), Some(("approval.approved", _))) = (grant, &recorded) {
+                let gone = StoreError::Conflict("the task was deleted meanwhile".into());
+                keep_grant!(conn, scope, grant, now, gone);
             }
             if let Some((action, runs)) = recorded {
                 write_audit!(conn, act(&approval, answer, action, runs.as_deref()), now);
