@@ -180,7 +180,9 @@ impl Consent<'_> {
         let now = digest(&approval.identity(), name, version, &definition, arguments);
         let begun_before = approval.began_at.is_some();
         let same_act = approval.decided_digest.as_deref() == Some(now.as_str());
-        let same_world = precheck == approval.proposal.precheck;
+        // by their hashes: what is stored of a text or a number may be written in another way
+        let seen = |found: &Option<Value>| found.as_ref().map(canonical_hash);
+        let same_world = seen(&precheck) == seen(&approval.proposal.precheck);
         if !(begun_before || same_act && same_world) {
             let why = match same_act {
                 false => "the tool has changed since it was approved, so it is asked about again",

@@ -452,3 +452,62 @@ async fn an_agent_s_own_rules_never_lower_what_the_tool_demands() {
     let said = ["the agent says auto for `pay`", "`pay` always asks for confirmation"];
     assert_eq!(reasons.unwrap()[1..], said, "of what is refused, too, it is known why");
 }
+
+/// The stored transcript and questions, as the databases keep them: without a NUL.
+fn as_kept(stage: &Stage) {
+    let clean = |text: String| text.replace("\\u0000", "\u{FFFD}");
+    for approval in stage.store.approvals.lock().unwrap().iter_mut() {
+        let kept = clean(serde_json::to_string(&approval.proposal).unwrap());
+        approval.proposal = serde_json::from_str(&kept).unwrap();
+    }
+    for entry in stage.store.entries.lock().unwrap().iter_mut() {
+        if let Message::Assistant { tool_calls, .. } = &mut entry.message {
+            for call in tool_calls {
+                call.arguments = serde_json::from_str(&clean(call.arguments.to_string())).unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn arguments_with_a_nul_are_asked_about_once() {
+    let deeds = Deeds::default();
+    let turn = vec![call("p", "pay", json!({ "to": "bo\0b" }))];
+    let stage = Stage::new(vec![calls(turn), says("paid")], vec![deed("pay", &deeds)]);
+    assert_eq!(suspended(&stage).await.asks.len(), 1);
+    as_kept(&stage);
+    decide(&stage, "p", approve);
+    assert_eq!(answered(&stage).await, "paid");
+    assert_eq!(deeds_of(&deeds), [("pay".to_owned(), json!({ "to": "bo\u{FFFD}b" }))]);
+}
+
+#[tokio::test]
+async fn what_a_look_found_with_a_nul_is_the_same_when_it_finds_it_again() {
+    let deeds = Deeds::default();
+    let pay = deed("pay", &deeds);
+    let stage = Stage::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![]);
+    let odd: Arc<dyn Tool> = Arc::new(Odd(pay));
+    let stage = Stage { agent: Agent { tools: Arc::new(Registry::new(vec![odd]).unwrap()), ..stage.agent }, ..stage };
+    suspended(&stage).await;
+    as_kept(&stage);
+    decide(&stage, "p", approve);
+    assert_eq!(answered(&stage).await, "paid");
+    assert_eq!(deeds_of(&deeds).len(), 1);
+}
+
+/// A payment whose look finds a text with a NUL.
+struct Odd(Prop);
+
+impl Tool for Odd {
+    fn definition(&self) -> &Definition {
+        self.0.definition()
+    }
+
+    fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        self.0.call(context, arguments)
+    }
+
+    fn precheck<'a>(&'a self, _: &'a ToolContext, _: &'a Value) -> Option<BoxFuture<'a, Result<Value, ToolError>>> {
+        Some(async { Ok(json!({ "name": "b\0b" })) }.boxed())
+    }
+}

@@ -22,6 +22,7 @@ on_both!(
     an_answer_is_the_decision_once_and_the_run_goes_on,
     an_answer_that_may_not_be_changes_nothing,
     what_was_edited_runs_as_edited_and_nothing_else,
+    what_was_agreed_to_has_the_same_hash_when_it_is_read,
     one_that_is_allowed_wakes_the_run_and_one_that_is_cancelled_waits_for_the_others,
     what_is_settled_while_the_run_goes_on_keeps_it_from_being_parked,
     as_many_as_are_wanted_have_to_agree_to_the_same,
@@ -202,6 +203,30 @@ async fn what_was_edited_runs_as_edited_and_nothing_else(world: &World) {
     assert_eq!(world.store.begin_approved(again.lease, one.id, &one.digest).await.unwrap(), Begun::Refused);
     assert_eq!(world.store.begin_approved(again.lease, one.id, &digest).await.unwrap(), Begun::Now);
     world.succeed(&again).await;
+}
+
+async fn what_was_agreed_to_has_the_same_hash_when_it_is_read(world: &World) {
+    let odd = json!({ "to\0": "a\0n", "amounts": [1.0, 1e3, "\0", "\\u0000"] });
+    for choice in [Approve, Edit] {
+        let (_, started, asked) = asked_with(world, &["c1"], |asked| {
+            asked.proposal.arguments = odd.clone();
+            asked.digest = asked.proposal.digest(&asked.identity(), &odd);
+        })
+        .await;
+        let one = get(world, asked[0].id).await;
+        assert_ne!(one.proposal.arguments, odd, "the databases take no NUL");
+        let mut to_one = answer(choice, &one, "token:t");
+        let other = json!({ "to\0": "b\0b" });
+        to_one.edited = (choice == Edit).then(|| (other.clone(), one.proposal.digest(&one.identity(), &other)));
+        world.store.decide_approval(EVERY, one.id, &to_one).await.unwrap();
+        // as it is computed again before it is executed
+        let decided = get(world, one.id).await;
+        let now = decided.proposal.digest(&decided.identity(), decided.arguments());
+        assert_eq!(decided.decided_digest.as_ref(), Some(&now), "{choice:?}");
+        let again = go_on(world, started.run.id).await;
+        assert_eq!(world.store.begin_approved(again.lease, one.id, &now).await.unwrap(), Begun::Now);
+        world.succeed(&again).await;
+    }
 }
 
 async fn one_that_is_allowed_wakes_the_run_and_one_that_is_cancelled_waits_for_the_others(world: &World) {
