@@ -145,6 +145,44 @@ impl Kind {
     }
 }
 
+/// How much a message presses. What is at least as urgent as a quiet hour says breaks through it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Urgency {
+    Low,
+    Normal,
+    /// Somebody is waited for.
+    High,
+    Urgent,
+}
+
+impl Urgency {
+    pub const ALL: [Urgency; 4] = [Urgency::Low, Urgency::Normal, Urgency::High, Urgency::Urgent];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Urgency::Low => "low",
+            Urgency::Normal => "normal",
+            Urgency::High => "high",
+            Urgency::Urgent => "urgent",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<Urgency> {
+        Urgency::ALL.into_iter().find(|urgency| urgency.as_str() == word)
+    }
+}
+
+impl Kind {
+    /// How urgent a message of this kind is, unless somebody says otherwise.
+    pub fn urgency(self) -> Urgency {
+        match self {
+            Kind::Result | Kind::Failure | Kind::Message | Kind::Notice => Urgency::Normal,
+            Kind::Ask | Kind::Reminder => Urgency::High,
+        }
+    }
+}
+
 /// A delivery that is to be made. Storing one whose key is taken does nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewDelivery {

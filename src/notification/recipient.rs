@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use url::Url;
 
 use crate::invalid::{Faults, did_you_mean, escape};
+use crate::notification::{Addresses, WebhookAddress};
 use crate::secret::Secret;
 
 /// Longest address of any kind, in bytes.
@@ -31,22 +32,6 @@ pub struct Recipient {
     pub fallback: Vec<String>,
 }
 
-/// One address for each kind of channel.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Addresses {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub email: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub webhook: Option<WebhookAddress>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct WebhookAddress {
-    pub url: String,
-    /// The signing secrets, as the vault sealed them.
-    pub sealed_secret: String,
-}
-
 /// A recipient as it was asked for, checked.
 #[derive(Debug, Clone)]
 pub struct RecipientDraft {
@@ -62,19 +47,6 @@ pub struct WebhookDraft {
     pub url: String,
     /// Absent: the stored one is kept.
     pub secret: Option<Secret>,
-}
-
-impl Addresses {
-    /// The kinds of address, each with the channel of that name.
-    pub const KINDS: [&str; 2] = ["email", "webhook"];
-
-    pub fn has(&self, kind: &str) -> bool {
-        match kind {
-            "email" => self.email.is_some(),
-            "webhook" => self.webhook.is_some(),
-            _ => false,
-        }
-    }
 }
 
 impl Recipient {
@@ -152,7 +124,7 @@ impl RecipientDraft {
         Ok(Recipient {
             timezone: self.timezone,
             locale: self.locale,
-            addresses: Addresses { email: self.email, webhook },
+            addresses: Addresses { email: self.email, webhook, ..Addresses::default() },
             fallback: self.fallback,
         })
     }
@@ -351,6 +323,7 @@ mod tests {
                         url: "https://hooks.example.org/a".into(),
                         sealed_secret: "sealed 38".into()
                     }),
+                    ..Addresses::default()
                 },
                 fallback: vec!["webhook".into(), "email".into()],
             }

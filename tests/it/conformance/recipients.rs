@@ -18,7 +18,7 @@ fn recipient(email: &str) -> Recipient {
     Recipient {
         timezone: chrono_tz::Tz::Asia__Shanghai,
         locale: "zh-CN".into(),
-        addresses: Addresses { email: Some(email.into()), webhook: Some(webhook) },
+        addresses: Addresses { email: Some(email.into()), webhook: Some(webhook), ..Addresses::default() },
         fallback: vec!["webhook".into(), "email".into()],
     }
 }

@@ -1,0 +1,192 @@
+//! A credential: a secret document of a tenant for a service and account name, and where it may go.
+//!
+//! Data only. The document itself never lies here in the clear: it is sealed by the vault, stored sealed, and opened for
+//! one request at a time.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// The account of a reference that names none.
+pub const PRIMARY: &str = "primary";
+/// Largest document, in bytes of JSON.
+pub const DOCUMENT_BYTES: usize = 64 * 1024;
+/// Longest service or account name, in characters.
+pub const NAME_LENGTH: usize = 100;
+
+/// What tools, polls, pipelines and webhooks name: `service`, or `service/account`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Reference {
+    pub service: String,
+    pub account: String,
+}
+
+impl Reference {
+    /// # Errors
+    /// A sentence that says what would be right.
+    pub fn parse(text: &str) -> Result<Reference, String> {
+        let (service, account) = text.split_once('/').unwrap_or((text, PRIMARY));
+        for name in [service, account] {
+            check_name(name).map_err(|why| format!("{why}; expected `service` or `service/account`"))?;
+        }
+        Ok(Reference { service: service.to_owned(), account: account.to_owned() })
+    }
+}
+
+impl std::fmt::Display for Reference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.account.as_str() {
+            PRIMARY => f.write_str(&self.service),
+            account => write!(f, "{}/{account}", self.service),
+        }
+    }
+}
+
+/// Whether this can be the name of a service or an account: letters, digits and `. _ - @ +`, up to [`NAME_LENGTH`].
+///
+/// # Errors
+/// A sentence that says what would be right.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let odd = |c: char| !(c.is_alphanumeric() || "._-@+".contains(c));
+    match name.chars().count() {
+        0 => Err("a name must not be empty".into()),
+        n if n > NAME_LENGTH => Err(format!("a name must have at most {NAME_LENGTH} characters, this has {n}")),
+        _ => match name.chars().find(|c| odd(*c)) {
+            Some(c) => Err(format!("a name may hold letters, digits and . _ - @ +, not {c:?}")),
+            None => Ok(()),
+        },
+    }
+}
+
+/// How the service puts a credential into a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Inject {
+    #[serde(rename = "as")]
+    pub form: InjectForm,
+    /// JSON pointer (RFC 6901) to the value within the document; absent: the whole document, which is then a text. For
+    /// `basic` the value is `user:password`, or an object with `username` and `password`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Of the header, the query parameter, or the field of the JSON body; needed for these three.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What is put there instead of the bare value: each `{/pointer}` stands for that value of the document, as in
+    /// `Token {/id}:{/key}`. Not together with `from`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum InjectForm {
+    /// `Authorization: Bearer …` (RFC 6750).
+    Bearer,
+    /// `Authorization: Basic …` (RFC 7617).
+    Basic,
+    Header,
+    Query,
+    /// A field of the request's JSON body, which has to be an object.
+    Field,
+}
+
+/// How an access token is refreshed (RFC 6749, section 6). The document then holds `access_token`, `refresh_token`, and
+/// `client_secret` where there is one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OAuth {
+    /// The name of a service that the operator has described in `[oauth.*]`; then nothing else is needed here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_url: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_id: Option<String>,
+    /// How the client shows who it is at the token endpoint: `basic` (the usual one) or `body`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_auth: Option<ClientAuth>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scopes: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ClientAuth {
+    #[default]
+    Basic,
+    Body,
+}
+
+/// Whether a credential can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CredentialStatus {
+    Active,
+    /// The other side refuses to renew it: its owner has to connect the account again.
+    NeedsConsent,
+}
+
+impl CredentialStatus {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            CredentialStatus::Active => "active",
+            CredentialStatus::NeedsConsent => "needs_consent",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<CredentialStatus> {
+        [CredentialStatus::Active, CredentialStatus::NeedsConsent].into_iter().find(|status| status.as_str() == word)
+    }
+}
+
+/// All of a credential but its document: what is shown of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct Credential {
+    pub id: Uuid,
+    pub tenant_id: String,
+    pub service: String,
+    pub account_name: String,
+    /// Hosts that it may be sent to: `api.example.org`, `*.example.org`, with `:8443` that port only. None: no use.
+    pub hosts: Vec<String>,
+    /// `null`: it can't be put into requests.
+    #[schema(required)]
+    pub inject: Option<Inject>,
+    #[schema(required)]
+    pub oauth: Option<OAuth>,
+    pub status: CredentialStatus,
+    #[schema(required)]
+    pub status_reason: Option<String>,
+    /// Of the access token, where that is known.
+    #[schema(required)]
+    pub expires_at: Option<DateTime<Utc>>,
+    /// Bumped by each write.
+    pub version: i64,
+    pub created_at: DateTime<Utc>,
+    pub updated_at: DateTime<Utc>,
+    #[schema(required)]
+    pub last_used_at: Option<DateTime<Utc>>,
+}
+
+impl Credential {
+    pub fn reference(&self) -> Reference {
+        Reference { service: self.service.clone(), account: self.account_name.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_is_a_service_and_the_primary_account_unless_it_names_another() {
+        let read = |text: &str| Reference::parse(text).map(|reference| (reference.service, reference.account));
+        assert_eq!(read("google"), Ok(("google".into(), "primary".into())));
+        assert_eq!(read("google/ann@example.org"), Ok(("google".into(), "ann@example.org".into())));
+        assert_eq!(Reference::parse("google/primary").unwrap().to_string(), "google");
+        assert_eq!(Reference::parse("google/work").unwrap().to_string(), "google/work");
+        let long = "a".repeat(101);
+        for odd in ["", "/", "a/", "/b", "a/b/c", "a b", "a\n", "a\u{202e}", &long] {
+            assert!(Reference::parse(odd).is_err(), "{odd:?}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The addresses of a recipient, as they are stored: one for each kind of channel. Secrets among them are sealed.
+
+use serde::{Deserialize, Serialize};
+
+/// One address for each kind of channel.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Addresses {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub email: Option<String>,
+    /// E.164: `+` and up to 15 digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sms: Option<String>,
+    /// Devices and topics; a message goes to each, and has arrived when one has it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub push: Vec<PushAddress>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<WebhookAddress>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slack: Option<SlackAddress>,
+    /// A chat id, or `@name` of a channel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telegram: Option<String>,
+    /// Sessions that the tenant has open, if any.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub live: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WebhookAddress {
+    pub url: String,
+    /// The signing secrets, as the vault sealed them.
+    pub sealed_secret: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum PushAddress {
+    /// A topic of the operator's ntfy server, or of another one.
+    Ntfy {
+        topic: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        server: Option<String>,
+    },
+    /// A browser's subscription (RFC 8030); its keys as RFC 8291 has them, base64url without padding.
+    WebPush {
+        endpoint: String,
+        p256dh: String,
+        /// The authentication secret, as the vault sealed it.
+        sealed_auth: String,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum SlackAddress {
+    /// A channel or member id, written to with the operator's token (`chat.postMessage`).
+    Channel { channel: String },
+    /// An incoming webhook; whoever knows its URL can write there, so it is sealed.
+    Webhook { sealed_url: String },
+}
+
+impl Addresses {
+    /// The kinds of address, each with the channel of that name.
+    pub const KINDS: [&str; 2] = ["email", "webhook"];
+
+    pub fn has(&self, kind: &str) -> bool {
+        match kind {
+            "email" => self.email.is_some(),
+            "sms" => self.sms.is_some(),
+            "push" => !self.push.is_empty(),
+            "webhook" => self.webhook.is_some(),
+            "slack" => self.slack.is_some(),
+            "telegram" => self.telegram.is_some(),
+            "live" => self.live,
+            _ => false,
+        }
+    }
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
