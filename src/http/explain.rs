@@ -178,7 +178,10 @@ fn became(run: &Run, approvals: &[Approval]) -> String {
             Some(until) => {
                 format!("It waits for people to decide on {} of its calls, until {}.", open.count(), instant(until))
             }
-            None => "All that people were asked is decided; it goes on soon.".into(),
+            None => match held_until(approvals) {
+                Some(until) => format!("A call of it is held until {}, and may be stopped until then.", instant(until)),
+                None => "All that people were asked is decided; it goes on soon.".into(),
+            },
         },
         RunState::WaitingForCompletion => "It waits until a foreign runtime reports.".into(),
         RunState::Succeeded => format!("It succeeded{}.", ends(run.finished_at)),
@@ -187,6 +190,12 @@ fn became(run: &Run, approvals: &[Approval]) -> String {
         RunState::Expired => format!("It expired{}: nobody answered in time.", ends(run.finished_at)),
         RunState::Skipped => "It was recorded and not executed.".into(),
     }
+}
+
+/// Until when the next call waits that is only held.
+fn held_until(approvals: &[Approval]) -> Option<chrono::DateTime<chrono::Utc>> {
+    let held = approvals.iter().filter(|approval| approval.status.allows() && approval.began_at.is_none());
+    held.filter_map(|approval| approval.hold_until).min()
 }
 
 /// A recorded reason in a sentence.
@@ -277,6 +286,10 @@ fn explained(
 
 fn decided(approval: &Approval) -> String {
     let who = approval.decided_by.as_deref().unwrap_or("the service");
+    if let (true, true, Some(until)) = (approval.proposal.asks_nobody(), approval.status.allows(), approval.hold_until)
+    {
+        return format!("Nobody was asked; it could be stopped until {}.", instant(until));
+    }
     match approval.status {
         ApprovalStatus::Pending => format!("A person has to agree, until {}.", instant(approval.expires_at)),
         ApprovalStatus::Approved => format!("{who} approved it."),
