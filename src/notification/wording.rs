@@ -3,6 +3,7 @@
 use chrono_tz::Tz;
 use serde_json::{Value, json};
 
+use crate::credential::Reference;
 use crate::notification::question::Question;
 use crate::notification::{Delivery, Kind};
 use crate::run::{Run, RunState};
@@ -113,6 +114,34 @@ pub fn poll_failing(task_name: &str, failing: &Failing) -> (String, String) {
 pub fn poll_recovered(task_name: &str, failing: &Failing) -> (String, String) {
     let text = format!("What the task \"{task_name}\" polls answers again, after {} failing polls.", failing.count);
     (format!("Well again: {task_name}"), text)
+}
+
+/// Subject and text of the notice that a credential can't be used, and what follows for the task that needs it (if it is
+/// for a task that the notice is sent, it is paused).
+pub fn credential_trouble(reference: &Reference, trouble: Trouble, paused_task: Option<&str>) -> (String, String) {
+    let (subject, why) = match trouble {
+        Trouble::Missing => (
+            format!("Please connect {reference}"),
+            format!("There is no credential `{reference}`, and something of yours needs it."),
+        ),
+        Trouble::NeedsConsent => (
+            format!("Please connect {reference} again"),
+            format!("The account behind the credential `{reference}` refuses to be used any longer."),
+        ),
+    };
+    let paused = paused_task.map(|task| {
+        format!(" The task \"{task}\" is paused until then; resume it once `{reference}` is there, and it fires again.")
+    });
+    (subject, format!("{why} Connect the account, and it works again.{}", paused.unwrap_or_default()))
+}
+
+/// Why a credential can't be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    /// It was never saved, or was deleted.
+    Missing,
+    /// The other side has revoked it.
+    NeedsConsent,
 }
 
 fn literal(delivery: &Delivery, name: &str) -> (String, String) {
@@ -346,5 +375,21 @@ mod tests {
     fn a_subject_is_one_line_without_control_characters() {
         assert_eq!(one_line("a\r\nBcc: b@c\u{7}  d"), "a Bcc: b@c d");
         assert_eq!(one_line(&"x".repeat(300)).chars().count(), 200);
+    }
+
+    #[test]
+    fn trouble_with_a_credential_says_what_to_do_and_what_waits_for_it() {
+        let work = Reference::parse("google/work").unwrap();
+        let (subject, text) = credential_trouble(&work, Trouble::Missing, Some("Morning mail"));
+        assert_eq!(subject, "Please connect google/work");
+        assert_eq!(
+            text,
+            "There is no credential `google/work`, and something of yours needs it. Connect the account, and it works \
+             again. The task \"Morning mail\" is paused until then; resume it once `google/work` is there, and it fires \
+             again."
+        );
+        let (subject, text) = credential_trouble(&work, Trouble::NeedsConsent, None);
+        assert_eq!(subject, "Please connect google/work again");
+        assert!(text.ends_with("refuses to be used any longer. Connect the account, and it works again."), "{text}");
     }
 }
