@@ -18,6 +18,7 @@ mod draft;
 mod event;
 mod failure;
 mod grant;
+mod memory;
 mod migrate;
 mod notify;
 mod pipeline;
@@ -37,6 +38,7 @@ use clap::{Parser, Subcommand};
 use crate::config::Environment;
 use client::Client;
 pub use failure::report;
+pub use memory::keep_private;
 use screen::Screen;
 
 /// Wakes AI agents: on time, once, and with a person's consent.
