@@ -3,9 +3,11 @@
 mod check;
 mod client;
 mod condition;
+mod credentials;
 mod demo;
 mod events;
 mod help;
+mod memory;
 mod schedule;
 mod serve;
 
