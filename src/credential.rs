@@ -1,11 +1,15 @@
 //! A credential: a secret document of a tenant for a service and account name, and where it may go.
 //!
-//! Data only. The document itself never lies here in the clear: it is sealed by the vault, stored sealed, and opened for
+//! Data only; `draft` reads what is asked for. The document itself never lies here in the clear: it is sealed by the vault, stored sealed, and opened for
 //! one request at a time.
+
+pub mod draft;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+pub use draft::CredentialDraft;
 
 /// The account of a reference that names none.
 pub const PRIMARY: &str = "primary";
@@ -165,6 +169,31 @@ pub struct Credential {
     pub updated_at: DateTime<Utc>,
     #[schema(required)]
     pub last_used_at: Option<DateTime<Utc>>,
+}
+
+/// A use of a credential, or an attempt that was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct CredentialUse {
+    pub id: Uuid,
+    pub tenant_id: String,
+    pub service: String,
+    pub account_name: String,
+    pub at: DateTime<Utc>,
+    #[schema(required)]
+    pub run_id: Option<Uuid>,
+    #[schema(required)]
+    pub task_id: Option<Uuid>,
+    /// What used it: `tool:http_send`, `poll`, `step:order`, `webhook`.
+    pub used_by: String,
+    /// Where it was to go.
+    pub host: String,
+    /// `used`, or why not: `missing`, `needs_consent`, `not_for_host`, `no_inject`, `unreadable`, `busy`.
+    pub outcome: String,
+}
+
+impl CredentialUse {
+    /// The outcome of one that was put into a request.
+    pub const USED: &'static str = "used";
 }
 
 impl Credential {

@@ -15,6 +15,7 @@ mod closing;
 mod completions;
 mod conditions;
 mod connect;
+mod credentials;
 mod dead_letters;
 mod deliveries;
 mod event_index;
@@ -55,6 +56,9 @@ pub use closing::{DueWindow, Held, Release};
 pub use completions::Completion;
 pub use conditions::{PollClaim, RecordedPoll};
 pub use connect::{OpenError, ServerFacts, Settings};
+pub use credentials::{
+    CredentialFilter, NewCredential, SealedDocument, SealedRow, StoredCredential, UseFilter, next_generation,
+};
 pub use dead_letters::{Burial, StoredDeadLetter, StoredDeadLetterFilter};
 pub use deliveries::DeliveryFilter;
 pub use event_index::{EVENT_SHARDS, EventTask, EventTaskChanges, event_shard};
@@ -91,8 +95,8 @@ pub enum StoreError {
     /// It is there, but not as the caller thought; the sentence says how it is.
     #[error("{0}")]
     Conflict(String),
-    /// Another worker holds the run now; nothing was written.
-    #[error("the lease on the run is lost")]
+    /// Somebody else holds it now; nothing was written.
+    #[error("the lease is lost")]
     LeaseLost,
     /// The database can't be asked now; the same call may work later, and may have taken effect.
     #[error("the database is not available: {0}")]

@@ -9,7 +9,7 @@ use crate::bus::Bus;
 use crate::engine::Settings;
 use crate::store::{Store, StoreError};
 
-/// Runs, deliveries, or answers forgotten in one transaction.
+/// Runs, deliveries, uses of credentials, or answers forgotten in one transaction.
 const BATCH: i64 = 200;
 /// How long an instance may go without a look at the index of event tasks and need not read all of it anew.
 const INDEX_MEMORY: TimeDelta = TimeDelta::days(1);
@@ -46,6 +46,7 @@ impl Housekeeping {
             }
         }
         while store.forget_deliveries(now - retention, BATCH).await? == BATCH as u64 {}
+        while store.forget_credential_uses(now - retention, BATCH).await? == BATCH as u64 {}
         while store.forget_answers(now, BATCH).await? == BATCH as u64 {}
         while store.forget_event_rules(now, now - retention, BATCH).await? >= BATCH as u64 {}
         store.forget_event_tasks(now - INDEX_MEMORY).await?;

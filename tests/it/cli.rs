@@ -4,9 +4,11 @@ mod approval;
 mod check;
 mod client;
 mod condition;
+mod credentials;
 mod demo;
 mod events;
 mod help;
+mod memory;
 mod schedule;
 mod serve;
 

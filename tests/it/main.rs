@@ -17,3 +17,4 @@ mod spine;
 #[allow(dead_code)] // the areas take from it what they need
 mod support;
 mod tidy;
+mod vault;

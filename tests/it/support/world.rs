@@ -16,6 +16,7 @@ use reveille::config::Config;
 use reveille::secret::{Secret, SecretUrl};
 use reveille::store::{self, Store};
 use reveille::tool::Tool;
+use reveille::vault::KeySource;
 use reveille::{approval, bus, channel, egress, engine, llm, poll};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
@@ -192,7 +193,7 @@ impl World {
         config.agents = self.agents.clone();
         if let Kept::Postgres(database) = &self.database {
             config.database.url = SecretUrl::new(database.url.clone());
-            config.vault.master_keys = vec![Secret::new(MASTER_KEY)];
+            config.vault.master_keys = vec![KeySource::value(MASTER_KEY)];
         }
         config
     }
