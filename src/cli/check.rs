@@ -1,6 +1,7 @@
 //! `reveille check`: looks at the configuration and at everything it names, changes nothing, and says what is wrong.
 
 mod model;
+mod oauth;
 mod place;
 mod public_url;
 
@@ -114,6 +115,7 @@ async fn look(loaded: &Loaded) -> Vec<Finding> {
     findings.extend(model::all(loaded).await);
     findings.extend(bus(config).await);
     findings.push(email(loaded).await);
+    findings.extend(oauth::all(config).await);
     findings.push(public_url::look(config).await);
     findings
 }

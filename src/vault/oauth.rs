@@ -9,6 +9,7 @@ mod connect;
 mod endpoint;
 mod flow;
 mod notice;
+mod probe;
 mod provider;
 pub mod refresh;
 mod tokens;
@@ -26,6 +27,7 @@ use crate::vault::{Context, Vault, VaultError};
 
 pub use connect::{ConnectError, Connected, Connector, Offer, Started};
 pub use flow::{Flow, StateError};
+pub use probe::{Probe, probe};
 pub use provider::{Provider, Settings, check};
 pub use refresh::Refresher;
 
