@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use toml::Table;
 
 use crate::invalid::Faults;
-use crate::{agent, approval, bus, channel, egress, engine, http, llm, poll, store, telemetry, vault};
+use crate::{agent, approval, bus, channel, egress, engine, http, llm, poll, store, telemetry, tool, vault};
 
 pub use environment::Environment;
 pub use fault::ConfigError;
@@ -35,6 +35,7 @@ pub struct Config {
     pub bus: bus::Settings,
     pub llm: llm::Settings,
     pub react: agent::Settings,
+    pub tools: Vec<tool::http::Declared>,
     pub agents: Vec<agent::Configured>,
     pub approvals: approval::Settings,
     pub vault: vault::Settings,

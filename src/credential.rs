@@ -183,8 +183,18 @@ pub struct CredentialUse {
     pub used_by: String,
     /// Where it was to go.
     pub host: String,
-    /// `used`, or why not: `missing`, `needs_consent`, `not_for_host`, `no_inject`, `unreadable`, `busy`.
+    /// `used`, or why not: `missing`, `needs_consent`, `not_for_host`, `no_inject`, `taken`, `unreadable`,
+    /// `busy`.
     pub outcome: String,
+}
+
+/// The codes of errors that only a person can mend, by connecting the account (again).
+pub const MISSING: &str = "credential_missing";
+pub const NEEDS_CONSENT: &str = "credential_needs_consent";
+
+/// Whether an error with this code waits for a person who connects an account.
+pub fn waits_for_its_owner(code: &str) -> bool {
+    matches!(code, MISSING | NEEDS_CONSENT)
 }
 
 impl CredentialUse {

@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::clock::{cut, signed};
+use crate::credential::waits_for_its_owner;
 use crate::notification::delivery::{channels, dedupe};
 use crate::notification::{Kind, NewDelivery, Recipient};
 use crate::retry::full_jitter;
@@ -99,7 +100,10 @@ impl Ending<'_> {
     }
 
     fn failed(&self, fault: RunFault) -> Result<Finish, IllegalTransition> {
-        Ok(Finish { error: Some(fault), deliveries: self.tell(Kind::Failure), ..self.end(RunEvent::Fail)? })
+        // its owner is told when the task is paused for it, once
+        let told_later = self.task.is_some() && waits_for_its_owner(&fault.code);
+        let deliveries = if told_later { Vec::new() } else { self.tell(Kind::Failure) };
+        Ok(Finish { error: Some(fault), deliveries, ..self.end(RunEvent::Fail)? })
     }
 
     /// When the next attempt follows; `None` when there is none left.

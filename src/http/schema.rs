@@ -75,4 +75,7 @@ pub struct Tool {
     /// For how long after it was approved a call may still be stopped, in seconds.
     #[schema(required = false)]
     pub undo_seconds: Option<u64>,
+    /// Of a declared tool: its request as it is configured; `credential` is a name.
+    #[schema(required = false)]
+    pub request: Option<Value>,
 }

@@ -22,6 +22,7 @@ use crate::store::text::{document, optional_document, text};
 use crate::store::{Store, StoreError};
 
 pub use uses::UseFilter;
+pub(super) use uses::name_credentials;
 
 /// A credential as it is stored.
 #[derive(Clone, PartialEq)]

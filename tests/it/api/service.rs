@@ -35,6 +35,7 @@ use reveille::store::{self, Burial, Store, StoredDeadLetterFilter, StoredToken};
 use reveille::task::{Action, Known};
 use reveille::token::{TokenKind, TokenText};
 use reveille::tool;
+use reveille::vault::credentials::Credentials;
 use reveille::vault::{self, Vault, WithoutKeys, oauth};
 use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnectOptions;
@@ -158,9 +159,9 @@ impl Api {
             checked.validate(name, action, faults);
         });
         let egress = Egress::new(&egress::Settings { allow: vec!["127.0.0.1:*".into()], ..Default::default() });
-        let egress = egress.expect("an egress");
-        let tools = Arc::new(tool::Registry::new(tool::builtin::all(&egress)).expect("tools"));
-        let sources = Sources::new(&poll::Settings::default(), &egress, Arc::clone(&tools), dir.path());
+        let credentials = Credentials::none(egress.expect("an egress"));
+        let tools = Arc::new(tool::Registry::new(tool::builtin::all(&credentials)).expect("tools"));
+        let sources = Sources::new(&poll::Settings::default(), &credentials, Arc::clone(&tools), dir.path());
         let sources = Arc::new(sources.expect("sources"));
         let pollable = Arc::clone(&sources);
         let known = Known {
@@ -179,7 +180,7 @@ impl Api {
             policy: Policy::new(&approval::Settings::default()).expect("the default"),
         };
         let pipeline = Pipeline::new(pipeline::Parts {
-            egress: egress.clone(),
+            credentials,
             agent,
             agents: vec![],
             channels: vec!["email".into(), "webhook".into()],
