@@ -55,7 +55,9 @@ pub use closing::{DueWindow, Held, Release};
 pub use completions::Completion;
 pub use conditions::{PollClaim, RecordedPoll};
 pub use connect::{OpenError, ServerFacts, Settings};
-pub use credentials::{CredentialFilter, NewCredential, SealedDocument, StoredCredential, UseFilter, next_generation};
+pub use credentials::{
+    CredentialFilter, NewCredential, SealedDocument, SealedRow, StoredCredential, UseFilter, next_generation,
+};
 pub use dead_letters::{Burial, StoredDeadLetter, StoredDeadLetterFilter};
 pub use deliveries::DeliveryFilter;
 pub use event_index::{EVENT_SHARDS, EventTask, EventTaskChanges, event_shard};

@@ -117,14 +117,13 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::secret::Secret;
-    use crate::vault::{Settings, WithoutKeys};
+    use crate::vault::{KeySource, Settings, WithoutKeys};
 
     const OLD: &str = "old:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
     const NEW: &str = "new:HwECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
     fn vault(keys: &[&str]) -> Vault {
-        let settings = Settings { master_keys: keys.iter().map(|key| Secret::new(*key)).collect() };
+        let settings = Settings { master_keys: keys.iter().map(|key| KeySource::value(*key)).collect() };
         Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
     }
 

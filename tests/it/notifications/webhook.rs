@@ -23,8 +23,9 @@ const NEW: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 const OLD: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 fn vault() -> Vault {
-    let settings =
-        reveille::vault::Settings { master_keys: vec![Secret::new("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")] };
+    let settings = reveille::vault::Settings {
+        master_keys: vec![reveille::vault::KeySource::value("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
+    };
     Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
 }
 
