@@ -3,6 +3,7 @@
 use crate::credential::Credential;
 use crate::id::Scope;
 use crate::notification::delivery::{channels, dedupe};
+use crate::notification::wording::{Trouble, credential_trouble};
 use crate::notification::{Kind, NewDelivery};
 use crate::store::{Store, StoreError};
 use crate::task::Output;
@@ -18,7 +19,7 @@ pub async fn needs_consent(store: &Store, credential: &Credential, why: &str) ->
     };
     let order = channels(&Output::RecipientOrder, Some(&recipient));
     let Some((first, fallback)) = order.split_first() else { return Ok(()) };
-    let (subject, text) = words(credential, why);
+    let (subject, text) = credential_trouble(&credential.reference(), Trouble::NeedsConsent, None);
     store
         .post_delivery(&NewDelivery {
             tenant_id: tenant.to_owned(),
@@ -29,16 +30,7 @@ pub async fn needs_consent(store: &Store, credential: &Credential, why: &str) ->
             run_id: None,
             kind: Kind::Notice,
             subject: Some(subject),
-            text: Some(text),
+            text: Some(format!("{text} The reason: {why}.")),
         })
         .await
-}
-
-fn words(credential: &Credential, why: &str) -> (String, String) {
-    let reference = credential.reference();
-    let text = format!(
-        "The access to {reference} has ended: {why}. Tasks that use it can't go on. Please connect {reference} again; \
-         until then it is not used."
-    );
-    (format!("Please connect {reference} again"), text)
 }

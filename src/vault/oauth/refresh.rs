@@ -13,14 +13,15 @@
 
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use tokio::time::timeout;
 
 use crate::clock::{pause, signed};
 use crate::credential::CredentialStatus;
 use crate::id::Scope;
 use crate::secret::Secret;
-use crate::store::{SealedDocument, StoreError, StoredCredential};
-use crate::vault::Context;
+use crate::store::{SealedDocument, StoreError, StoredCredential, next_generation};
+use crate::vault::credentials::{Renewal, RenewalError};
 use crate::vault::oauth::endpoint::{Endpoint, Refusal};
 use crate::vault::oauth::tokens::{Age, Granted, Tokens};
 use crate::vault::oauth::{OAuthError, Shared, notice};
@@ -101,10 +102,10 @@ impl Refresher {
         }
         let lease = self.0.store.claim_refresh(credential.id, credential.version, now + signed(LEASE)).await?;
         let Some(lease) = lease else { return Ok((!must).then(|| held.document.clone())) };
-        let renewal = Renewal { shared: self.0.clone(), stored: held.stored.clone(), lease, must };
+        let turn = Turn { shared: self.0.clone(), stored: held.stored.clone(), lease, must };
         let (document, reference) = (held.document.clone(), credential.reference());
         // on its own, because who waits for it may go away
-        let renewed = match tokio::spawn(renewal.run(document, tokens)).await {
+        let renewed = match tokio::spawn(turn.run(document, tokens)).await {
             Ok(renewed) => renewed,
             Err(_) => Err(OAuthError::Later("renewing it broke off".into())),
         };
@@ -123,15 +124,35 @@ impl Refresher {
         let credential = &stored.credential;
         let (tenant, service, account) = (&credential.tenant_id, &credential.service, &credential.account_name);
         let stored = self.0.store.get_credential(&Scope::Every, tenant, service, account).await?;
-        let field = format!("document/{}", stored.generation);
-        let context = Context { tenant, service, account, field: &field };
-        let document = self.0.vault.unseal(&context, &stored.sealed)?;
+        let document = self.0.vault.open_document(&stored)?;
         Ok(Held { stored, document })
     }
 }
 
-/// One renewal under a lease.
-struct Renewal {
+impl Renewal for Refresher {
+    fn fresh<'a>(
+        &'a self,
+        stored: &'a StoredCredential,
+        document: Secret,
+        force: bool,
+    ) -> BoxFuture<'a, Result<Secret, RenewalError>> {
+        Box::pin(async move {
+            self.fresh(stored, document, force).await.map_err(|error| match error {
+                OAuthError::NeedsConsent(why) => RenewalError::NeedsConsent(why),
+                OAuthError::NoRefreshToken => RenewalError::Impossible,
+                OAuthError::Misconfigured(_) | OAuthError::Vault(_) => RenewalError::Refused(error.to_string()),
+                OAuthError::Later(_) | OAuthError::Busy => RenewalError::Later(error.to_string()),
+                OAuthError::Store(error) => {
+                    tracing::warn!(%error, "a credential can't be renewed");
+                    RenewalError::Later("the store is unavailable".into())
+                }
+            })
+        })
+    }
+}
+
+/// One worker's turn to renew a credential: it has the lease.
+struct Turn {
     shared: Shared,
     stored: StoredCredential,
     lease: i64,
@@ -139,7 +160,7 @@ struct Renewal {
     must: bool,
 }
 
-impl Renewal {
+impl Turn {
     async fn run(self, document: Secret, tokens: Tokens) -> Result<Secret, OAuthError> {
         let Some(refresh_token) = &tokens.refresh_token else {
             return self.end("it has expired, and there is no refresh token to renew it with".into()).await;
@@ -168,9 +189,10 @@ impl Renewal {
     async fn keep(&self, old: &Secret, granted: &Granted) -> Result<Secret, OAuthError> {
         let credential = &self.stored.credential;
         let document = granted.written_into(Some(old));
-        let of = (credential.tenant_id.as_str(), &credential.reference());
         let expires_at = granted.expires_at(self.shared.now());
-        let sealed = self.shared.seal(of, self.stored.generation + 1, &document, expires_at)?;
+        let (tenant, reference) = (&credential.tenant_id, &credential.reference());
+        let generation = next_generation(Some(&self.stored), self.shared.now());
+        let sealed = self.shared.vault.seal_document(tenant, reference, generation, &document, expires_at)?;
         let mut waits = AGAIN.into_iter();
         loop {
             match self.shared.store.store_refreshed(credential.id, self.lease, &sealed).await {

@@ -159,7 +159,8 @@ impl Api {
             checked.validate(name, action, faults);
         });
         let egress = Egress::new(&egress::Settings { allow: vec!["127.0.0.1:*".into()], ..Default::default() });
-        let credentials = Credentials::none(egress.expect("an egress"));
+        let egress = egress.expect("an egress");
+        let credentials = Credentials::none(egress.clone());
         let tools = Arc::new(tool::Registry::new(tool::builtin::all(&credentials)).expect("tools"));
         let sources = Sources::new(&poll::Settings::default(), &credentials, Arc::clone(&tools), dir.path());
         let sources = Arc::new(sources.expect("sources"));
