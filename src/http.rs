@@ -13,6 +13,7 @@ pub mod auth;
 pub mod body;
 pub mod completion;
 pub mod conditions;
+pub mod credentials;
 pub mod dead_letters;
 pub mod deliveries;
 pub mod error;
@@ -257,6 +258,10 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(dead_letters::drop_dead_letters))
         .routes(routes!(recipients::get_recipient, recipients::put_recipient))
         .routes(routes!(recipients::test_recipient))
+        .routes(routes!(credentials::list_credentials))
+        .routes(routes!(credentials::get_credential, credentials::put_credential, credentials::delete_credential))
+        .routes(routes!(credentials::list_credential_uses))
+        .routes(routes!(credentials::rotate_key))
         .routes(routes!(tokens::create_token, tokens::list_tokens))
         .routes(routes!(tokens::revoke_token))
         .routes(routes!(stats::get_stats))

@@ -1,5 +1,6 @@
 //! `reveille check`: looks at the configuration and at everything it names, changes nothing, and says what is wrong.
 
+mod keys;
 mod model;
 mod oauth;
 mod place;
@@ -107,7 +108,7 @@ async fn look(loaded: &Loaded) -> Vec<Finding> {
     let mut findings = vec![Finding::fine("configuration", loaded.origin())];
     findings.push(place::data_dir(data_dir));
     findings.extend(place::database(config, data_dir).await);
-    findings.push(place::keys(config, data_dir));
+    findings.extend(keys::all(config, data_dir).await);
     findings.push(match Egress::new(&config.egress) {
         Ok(_) => Finding::fine("egress", egress_of(config)),
         Err(faults) => misconfigured("egress", loaded, faults),

@@ -4,6 +4,7 @@
 //! place. The tests of the API hold each answer against the shape that is promised for it.
 
 mod approval;
+mod credential;
 mod event;
 mod pipeline;
 mod recipient;
@@ -19,6 +20,7 @@ use crate::approval::matrix::{Category, Consequence};
 use crate::tool::ToolStatus;
 
 pub use approval::{NewDecision, NewGrant};
+pub use credential::{NewCredential, RotateKey};
 pub use event::{CloudEvent, DeadLetterChoice, NewEvent};
 pub use pipeline::{Completion, DryRunRequest};
 pub use recipient::{NewRecipient, Recipient};
