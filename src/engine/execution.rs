@@ -26,7 +26,7 @@ use crate::id::Scope;
 use crate::notification::Recipient;
 use crate::notification::delivery::channels as order_of;
 use crate::run::RunState;
-use crate::run::outcome::{Outcome, RunError};
+use crate::run::outcome::{RunFault, Outcome, RunError};
 use crate::run::stream::StreamEvent;
 use crate::store::{Finish, StartedRun, Store, StoreError};
 use crate::task::Output;
@@ -164,14 +164,14 @@ impl Shared {
         }
         match wanted {
             _ if state != RunState::Failed => {}
-            Some(fault) => self.pause_for_credential(started, &fault.message).await,
+            Some(fault) => self.pause_for_credential(started, &fault).await,
             None => self.pause_if_failing(started).await,
         }
     }
 
-    async fn pause_for_credential(&self, started: &StartedRun, sentence: &str) {
+    async fn pause_for_credential(&self, started: &StartedRun, fault: &RunFault) {
         let Some(task) = &started.task else { return };
-        match self.store.pause_for_credential(task.id, sentence).await {
+        match self.store.pause_for_credential(task.id, &fault.code, &fault.message).await {
             Ok(true) => tracing::warn!(task_id = %task.id, "a task lacks a credential, it is paused"),
             Ok(false) => {}
             Err(error) => {

@@ -236,7 +236,8 @@ impl Work {
             RecordedPoll::Void => return Ok(()),
         }
         if let Some(failing) = wanted {
-            match self.store.pause_for_credential(claim.subject.id, &failing.error.message).await {
+            let PollFault { kind, message, .. } = &failing.error;
+            match self.store.pause_for_credential(claim.subject.id, kind, message).await {
                 Ok(true) => tracing::warn!(task_id = %claim.subject.id, "a condition lacks a credential, it is paused"),
                 Ok(false) => {}
                 // the next poll comes to the same

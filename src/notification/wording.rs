@@ -66,21 +66,6 @@ pub fn paused(task_name: &str, failures: u32) -> (String, String) {
     (format!("Paused: {task_name}"), text)
 }
 
-/// Subject and text of the notice that a task is paused because a credential has to be connected; `sentence` says which.
-pub fn credential_paused(task_name: &str, sentence: &str) -> (String, String) {
-    let text = format!(
-        "The task \"{task_name}\" is paused: {sentence}. It fires again once that is done and the task is resumed."
-    );
-    (format!("Paused: {task_name}"), text)
-}
-
-/// Subject and text of the notice that an agent needs a credential which is not there.
-pub fn credential_wanted(reference: &str) -> (String, String) {
-    let text =
-        format!("An agent that works for you needs {reference}, and it is not connected. Please connect {reference}.");
-    (format!("Please connect {reference}"), text)
-}
-
 /// Subject and text of the notice that what a condition polls keeps failing.
 pub fn poll_failing(task_name: &str, failing: &Failing) -> (String, String) {
     let text = format!(

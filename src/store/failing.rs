@@ -2,13 +2,14 @@
 
 use uuid::Uuid;
 
-use crate::credential::Reference;
+use crate::credential::{NEEDS_CONSENT, asked_for};
 use crate::id::Scope;
 use crate::notification::delivery::dedupe;
+use crate::notification::wording::Trouble;
 use crate::notification::{NewDelivery, wording};
 use crate::store::{Store, StoreError, Topic};
 use crate::task::change::TaskChange;
-use crate::task::{Task, TaskStatus, credentials_of};
+use crate::task::{Task, TaskStatus};
 
 impl Store {
     /// Pauses a task whose last `limit` runs since its last change all failed, and puts the notice to its owner into
@@ -36,21 +37,18 @@ impl Store {
         Ok(true)
     }
 
-    /// Pauses an active task that can't go on without a credential; `sentence` says which, and why. Its owner is told in
+    /// Pauses an active task that can't go on without a credential; `code` and `sentence` are those of the fault. Its owner is told in
     /// the same transaction, once for each time that it comes to this. Answers whether it did.
-    pub async fn pause_for_credential(&self, id: Uuid, sentence: &str) -> Result<bool, StoreError> {
+    pub async fn pause_for_credential(&self, id: Uuid, code: &str, sentence: &str) -> Result<bool, StoreError> {
         let task = match self.get_task(&Scope::Every, id).await {
             Ok(task) if task.status == TaskStatus::Active => task,
             Ok(_) | Err(StoreError::NotFound) => return Ok(false),
             Err(error) => return Err(error),
         };
-        let mut named: Vec<String> = credentials_of(&task.spec).iter().map(Reference::to_string).collect();
-        named.sort_by_key(|name| std::cmp::Reverse(name.len()));
-        let reason = match named.iter().find(|name| sentence.contains(name.as_str())) {
-            Some(name) => format!("credential:{name}"),
-            None => "credential".to_owned(),
-        };
-        self.pause(&task, reason, "credential", wording::credential_paused(&task.name, sentence)).await?;
+        let Some(reference) = asked_for(sentence) else { return Ok(false) };
+        let trouble = if code == NEEDS_CONSENT { Trouble::NeedsConsent } else { Trouble::Missing };
+        let words = wording::credential_trouble(&reference, trouble, Some(&task.name));
+        self.pause(&task, format!("credential:{reference}"), "credential", words).await?;
         Ok(true)
     }
 

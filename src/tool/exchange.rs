@@ -70,7 +70,7 @@ pub(super) async fn fetch(
 }
 
 async fn tell_owner(error: &CredentialError, context: &ToolContext) {
-    let (subject, text) = wording::credential_wanted(&error.reference.to_string());
+    let (subject, text) = wording::credential_trouble(&error.reference, wording::Trouble::Missing, None);
     let notice = Notice {
         run_id: context.run_id,
         channel: None,

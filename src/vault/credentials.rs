@@ -26,6 +26,7 @@ use crate::redact::{Redactor, secrets_of};
 use crate::secret::Secret;
 use crate::store::{Store, StoreError, StoredCredential, UseFilter};
 use crate::vault::credentials::inject::{Injected, Unfit, inject};
+use crate::vault::oauth::{OAuthError, Refresher};
 use crate::vault::{Context, Vault};
 
 pub use crate::vault::credentials::trouble::{CredentialError, FetchError, Trouble};
@@ -79,6 +80,26 @@ pub enum RenewalError {
     Later(String),
     /// There is nothing to renew it with.
     Impossible,
+}
+
+impl Renewal for Refresher {
+    fn fresh<'a>(
+        &'a self,
+        stored: &'a StoredCredential,
+        document: Secret,
+        force: bool,
+    ) -> BoxFuture<'a, Result<Secret, RenewalError>> {
+        Box::pin(async move {
+            Refresher::fresh(self, stored, document, force).await.map_err(|error| match error {
+                OAuthError::NeedsConsent(why) => RenewalError::NeedsConsent(why),
+                OAuthError::NoRefreshToken => RenewalError::Impossible,
+                OAuthError::Misconfigured(_) | OAuthError::Vault(_) => RenewalError::Refused(error.to_string()),
+                OAuthError::Later(_) | OAuthError::Busy | OAuthError::Store(_) => {
+                    RenewalError::Later(error.to_string())
+                }
+            })
+        })
+    }
 }
 
 impl Credentials {

@@ -1,6 +1,6 @@
 //! Why a credential was not used, in words for people, models and programs.
 
-use crate::credential::{MISSING, NEEDS_CONSENT, Reference};
+use crate::credential::{MISSING, NEEDS_CONSENT, PLEASE, Reference};
 use crate::egress::EgressError;
 
 /// Why there is no response.
@@ -64,8 +64,8 @@ impl CredentialError {
     fn sentence(&self) -> String {
         let name = &self.reference;
         let sentence = match self.trouble {
-            Trouble::Missing => format!("Please connect {name}: there is no such credential"),
-            Trouble::NeedsConsent => format!("Please connect {name} again: its access has ended"),
+            Trouble::Missing => format!("{PLEASE}{name}: there is no such credential"),
+            Trouble::NeedsConsent => format!("{PLEASE}{name} again: its access has ended"),
             Trouble::NotForHost => format!("The credential {name} may not be sent there"),
             Trouble::NoInject => format!("The credential {name} can't be put into the request"),
             Trouble::Taken => format!("The request already carries what the credential {name} is for"),
