@@ -26,7 +26,7 @@ use crate::id::Scope;
 use crate::notification::Recipient;
 use crate::notification::delivery::channels as order_of;
 use crate::run::RunState;
-use crate::run::outcome::{RunFault, Outcome, RunError};
+use crate::run::outcome::{Outcome, RunError, RunFault};
 use crate::run::stream::StreamEvent;
 use crate::store::{Finish, StartedRun, Store, StoreError};
 use crate::task::Output;

@@ -3,6 +3,7 @@
 mod check;
 mod client;
 mod condition;
+mod connect;
 mod demo;
 mod events;
 mod help;

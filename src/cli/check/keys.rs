@@ -90,11 +90,8 @@ mod tests {
     #[test]
     fn each_key_but_the_first_is_needed_kept_or_can_go_and_a_missing_one_is_wrong() {
         let counts = |credentials, tasks| Counts { credentials, recipients: 0, tasks };
-        let sealed = Keys::from([
-            ("gone".into(), counts(1, 0)),
-            ("new".into(), counts(5, 0)),
-            ("old".into(), counts(2, 1)),
-        ]);
+        let sealed =
+            Keys::from([("gone".into(), counts(1, 0)), ("new".into(), counts(5, 0)), ("old".into(), counts(2, 1))]);
         let found: Vec<_> = needs(&["new", "old", "older", "oldest"], &sealed, |id| id == "older")
             .into_iter()
             .map(|finding| (finding.name, serde_json::to_value(finding.verdict).unwrap(), finding.message))

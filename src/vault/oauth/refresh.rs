@@ -13,7 +13,6 @@
 
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use tokio::time::timeout;
 
 use crate::clock::{pause, signed};
@@ -21,7 +20,6 @@ use crate::credential::CredentialStatus;
 use crate::id::Scope;
 use crate::secret::Secret;
 use crate::store::{SealedDocument, StoreError, StoredCredential, next_generation};
-use crate::vault::credentials::{Renewal, RenewalError};
 use crate::vault::oauth::endpoint::{Endpoint, Refusal};
 use crate::vault::oauth::tokens::{Age, Granted, Tokens};
 use crate::vault::oauth::{OAuthError, Shared, notice};
@@ -126,28 +124,6 @@ impl Refresher {
         let stored = self.0.store.get_credential(&Scope::Every, tenant, service, account).await?;
         let document = self.0.vault.open_document(&stored)?;
         Ok(Held { stored, document })
-    }
-}
-
-impl Renewal for Refresher {
-    fn fresh<'a>(
-        &'a self,
-        stored: &'a StoredCredential,
-        document: Secret,
-        force: bool,
-    ) -> BoxFuture<'a, Result<Secret, RenewalError>> {
-        Box::pin(async move {
-            self.fresh(stored, document, force).await.map_err(|error| match error {
-                OAuthError::NeedsConsent(why) => RenewalError::NeedsConsent(why),
-                OAuthError::NoRefreshToken => RenewalError::Impossible,
-                OAuthError::Misconfigured(_) | OAuthError::Vault(_) => RenewalError::Refused(error.to_string()),
-                OAuthError::Later(_) | OAuthError::Busy => RenewalError::Later(error.to_string()),
-                OAuthError::Store(error) => {
-                    tracing::warn!(%error, "a credential can't be renewed");
-                    RenewalError::Later("the store is unavailable".into())
-                }
-            })
-        })
     }
 }
 

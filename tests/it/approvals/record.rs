@@ -1,7 +1,6 @@
 //! The record of what was asked and decided: sealed by the service, and whatever is changed in the database is found.
 
 use reveille::engine::sealer::chain::{Verified, verify};
-use reveille::secret::Secret;
 use reveille::vault::{KeySource, Settings, Vault, WithoutKeys};
 
 use super::expiry::asking;
