@@ -130,23 +130,29 @@ impl Api {
         Api::with(Limits::default()).await
     }
 
-    /// With services that people can connect to.
-    pub async fn connecting_to(providers: oauth::Settings) -> Api {
-        Api::over(None, Limits::default(), providers).await
+    /// With services that people can connect to; they are sent back to `public_url`.
+    pub async fn connecting_to(providers: oauth::Settings, public_url: &str) -> Api {
+        Api::over(None, Limits::default(), providers, public_url).await
     }
 
     pub async fn with(limits: Limits) -> Api {
-        Api::over(None, limits, calendar()).await
+        Api::over(None, limits, calendar(), &http::Settings::default().public_url()).await
     }
 
     pub async fn on_postgres() -> Api {
         let migrate = |url: String| async move {
             open(Some(url), Path::new("."), Clock::system()).await.close().await;
         };
-        Api::over(Some(Database::copy_of("api_template", migrate).await), Limits::default(), calendar()).await
+        Api::over(
+            Some(Database::copy_of("api_template", migrate).await),
+            Limits::default(),
+            calendar(),
+            &http::Settings::default().public_url(),
+        )
+        .await
     }
 
-    async fn over(database: Option<Database>, limits: Limits, providers: oauth::Settings) -> Api {
+    async fn over(database: Option<Database>, limits: Limits, providers: oauth::Settings, public_url: &str) -> Api {
         let dir = TempDir::new();
         let clock = Clock::manual(at(START));
         let store = open(database.as_ref().map(|database| database.url.clone()), dir.path(), clock.clone()).await;
@@ -188,7 +194,6 @@ impl Api {
             expressions: Default::default(),
             templates: Default::default(),
         });
-        let public_url = http::Settings::default().public_url();
         let state = State::new(Parts {
             poller: Poller::new(sources, host, clock.clone()),
             store: store.clone(),
@@ -198,11 +203,15 @@ impl Api {
             tools: Vec::new(),
             bus,
             known,
-            connector: oauth::open(&store, &vault, &egress, &providers, &public_url).1,
+            connector: oauth::open(&store, &vault, &egress, &providers, public_url).1,
             vault,
             hub: hub.clone(),
             metrics: metrics.clone(),
-            settings: http::Settings { admin_token: Some(Secret::new(ADMIN)), ..http::Settings::default() },
+            settings: http::Settings {
+                admin_token: Some(Secret::new(ADMIN)),
+                public_url: Some(public_url.into()),
+                ..http::Settings::default()
+            },
             hooks: hooks(),
             limits,
             stopping: stopping.clone(),
