@@ -1,6 +1,7 @@
 //! The HTTP face: what it answers, to whom, and what it bears.
 
 mod conditions;
+mod credentials;
 mod dead_letters;
 mod deliveries;
 mod events;

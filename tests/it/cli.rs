@@ -4,9 +4,11 @@ mod check;
 mod client;
 mod condition;
 mod connect;
+mod credentials;
 mod demo;
 mod events;
 mod help;
+mod memory;
 mod schedule;
 mod serve;
 

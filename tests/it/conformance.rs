@@ -22,6 +22,8 @@ macro_rules! on_both {
     )+};
 }
 
+pub(crate) use on_both;
+
 mod approvals;
 mod asked;
 mod audit;
@@ -29,7 +31,7 @@ mod completions;
 mod conditions;
 mod connect;
 mod coverage;
-mod credentials;
+pub mod credentials;
 mod deliveries;
 mod events;
 mod fires;

@@ -110,6 +110,13 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("get_recipient", line(P::RecipientsRead, Here, 200, None)),
         ("put_recipient", line(P::RecipientsWrite, Here, 200, Some(recipient))),
         ("test_recipient", line(P::DeliveriesWrite, Here, 202, None)),
+        ("list_credentials", line(P::CredentialsRead, InQuery, 200, None)),
+        ("get_credential", line(P::CredentialsRead, InQuery, 200, None)),
+        ("put_credential", line(P::CredentialsWrite, InQuery, 200, Some(credential()))),
+        ("delete_credential", line(P::CredentialsWrite, InQuery, 204, None)),
+        ("list_credential_uses", line(P::CredentialsRead, InQuery, 200, None)),
+        // no tenant has a say in the master key
+        ("rotate_key", line(P::CredentialsWrite, Nothing, 403, None)),
         ("create_token", line(P::TokensWrite, InBody, 201, Some(json!({ "name": "x", "scopes": ["tokens:write"] })))),
         ("list_tokens", line(P::TokensRead, InQuery, 200, None)),
         ("revoke_token", line(P::TokensWrite, Here, 204, None)),
@@ -120,6 +127,10 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("get_readiness", public()),
         ("get_metrics", public()),
     ])
+}
+
+fn credential() -> Value {
+    json!({ "document": "a canary", "hosts": ["api.example.org"], "inject": { "as": "bearer" } })
 }
 
 /// A condition on what is there without a network.
@@ -149,6 +160,8 @@ async fn things_of(api: &Api, tenant: &str) -> Things {
     api.admin("POST", &format!("/v1/runs/{run}/cancel"), None).await.expect(200);
     let recipient = json!({ "addresses": { "email": "someone@example.org" } });
     api.admin("PUT", &format!("/v1/recipients/{tenant}"), Some(recipient)).await.expect(200);
+    let credentials = format!("/v1/credentials/google/work?tenant_id={tenant}");
+    api.admin("PUT", &credentials, Some(credential())).await.expect(200);
     let run_id = run.parse().unwrap();
     let posted = NewDelivery {
         tenant_id: tenant.into(),
@@ -214,6 +227,8 @@ fn place(template: &str, tenant: &str, things: &Things) -> String {
         .replace("{service}", "calendar")
         .replace("{token}", "none")
         .replace("{ticket}", "none")
+        .replace("{service}", "google")
+        .replace("{account_name}", "work")
 }
 
 on_both! {

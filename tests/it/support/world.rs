@@ -12,6 +12,7 @@ use reveille::clock::{Clock, pause};
 use reveille::config::Config;
 use reveille::secret::{Secret, SecretUrl};
 use reveille::store::{self, Store};
+use reveille::vault::KeySource;
 use reveille::{approval, bus, channel, egress, engine, poll};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
 
