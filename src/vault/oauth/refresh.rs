@@ -185,9 +185,12 @@ impl Turn {
     }
 
     async fn is_stored(&self, sealed: &SealedDocument) -> Result<bool, OAuthError> {
+        Ok(self.now_stored().await?.sealed == sealed.sealed)
+    }
+
+    async fn now_stored(&self) -> Result<StoredCredential, StoreError> {
         let c = &self.stored.credential;
-        let now = self.shared.store.get_credential(&Scope::Every, &c.tenant_id, &c.service, &c.account_name).await?;
-        Ok(now.sealed == sealed.sealed)
+        self.shared.store.get_credential(&Scope::Every, &c.tenant_id, &c.service, &c.account_name).await
     }
 
     /// What the provider gave can't be kept, so it must not be used.
@@ -202,10 +205,13 @@ impl Turn {
     /// nothing new.
     async fn end(&self, why: String) -> Result<Secret, OAuthError> {
         let credential = &self.stored.credential;
+        if self.now_stored().await?.generation != self.stored.generation {
+            return Err(written_meanwhile());
+        }
         notice::needs_consent(&self.shared.store, credential, &why).await?;
         match self.shared.store.mark_needs_consent(credential.id, self.lease, &why).await {
-            // written meanwhile: connected anew, most likely
-            Ok(_) | Err(StoreError::LeaseLost) => Err(OAuthError::NeedsConsent(why)),
+            Ok(_) => Err(OAuthError::NeedsConsent(why)),
+            Err(StoreError::LeaseLost) => Err(written_meanwhile()),
             Err(error) => Err(error.into()),
         }
     }
@@ -218,4 +224,9 @@ impl Turn {
         }
         Err(error)
     }
+}
+
+/// Its owner has connected it anew while the old tokens were tried: nothing is to be said of those.
+fn written_meanwhile() -> OAuthError {
+    OAuthError::Later("it was written while it was renewed".into())
 }

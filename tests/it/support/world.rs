@@ -169,7 +169,7 @@ impl World {
         config.server.public_url = self.public_url.clone();
         if let Kept::Postgres(database) = &self.database {
             config.database.url = SecretUrl::new(database.url.clone());
-            config.vault.master_keys = vec![reveille::vault::KeySource::value(MASTER_KEY)];
+            config.vault.master_keys = vec![KeySource::value(MASTER_KEY)];
         }
         config
     }
