@@ -23,6 +23,7 @@ pub mod grants;
 pub mod guard;
 pub mod health;
 pub mod hooks;
+pub mod oauth;
 pub mod openapi;
 pub mod page;
 pub mod path;
@@ -70,6 +71,7 @@ use crate::task::Known;
 use crate::token::TokenHash;
 use crate::tool::Definition;
 use crate::vault::Vault;
+use crate::vault::oauth::Connector;
 
 /// The least that an admin token of the operator's own making must have, in characters.
 const ADMIN_TOKEN_LENGTH: usize = 20;
@@ -137,6 +139,8 @@ pub struct Parts {
     pub poller: Poller,
     /// Seals what is secret in recipients.
     pub vault: Vault,
+    /// Connects accounts of people.
+    pub connector: Connector,
     /// Who watches which run.
     pub hub: Hub,
     pub metrics: Metrics,
@@ -235,6 +239,8 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(approvals::decide_approval))
         .routes(routes!(approve::show_approvals, approve::answer_approvals))
         .routes(routes!(approve::show_outcome))
+        .routes(routes!(oauth::connect_credential))
+        .routes(routes!(oauth::show_connection, oauth::make_connection))
         .routes(routes!(grants::list_grants))
         .routes(routes!(grants::revoke_grant))
         .routes(routes!(audit::list_audit_entries))

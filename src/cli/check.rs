@@ -2,6 +2,7 @@
 
 mod keys;
 mod model;
+mod oauth;
 mod place;
 mod public_url;
 
@@ -115,6 +116,7 @@ async fn look(loaded: &Loaded) -> Vec<Finding> {
     findings.extend(model::all(loaded).await);
     findings.extend(bus(config).await);
     findings.push(email(loaded).await);
+    findings.extend(oauth::all(config).await);
     findings.push(public_url::look(config).await);
     findings
 }

@@ -8,6 +8,7 @@ pub mod binary;
 pub mod gate;
 pub mod journal;
 pub mod model;
+pub mod oauth;
 pub mod postgres;
 pub mod redis;
 pub mod servers;

@@ -82,6 +82,10 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("list_approvals", line(P::ApprovalsRead, InQuery, 200, None)),
         ("get_approval", line(P::ApprovalsRead, Here, 200, None)),
         ("decide_approval", line(P::ApprovalsDecide, Here, 200, Some(json!({ "decision": "cancel", "digest": "" })))),
+        ("connect_credential", line(P::CredentialsWrite, InQuery, 200, None)),
+        // whoever is sent back by a provider may open it; a state that is none is not known, and credentials/ has the rest
+        ("show_connection", Line { permission: None, body: None, other: Nothing, done: 404 }),
+        ("make_connection", Line { permission: None, body: None, other: Nothing, done: 403 }),
         ("list_grants", line(P::ApprovalsRead, InQuery, 200, None)),
         ("revoke_grant", line(P::ApprovalsDecide, Here, 204, None)),
         ("list_audit_entries", line(P::AuditRead, InQuery, 200, None)),
@@ -220,6 +224,7 @@ fn place(template: &str, tenant: &str, things: &Things) -> String {
         .replace("{id}", id)
         .replace("{tenant_id}", tenant)
         .replace("{source}", "nowhere")
+        .replace("{service}", "calendar")
         .replace("{token}", "none")
         .replace("{ticket}", "none")
         .replace("{service}", "google")

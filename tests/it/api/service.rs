@@ -35,7 +35,8 @@ use reveille::store::{self, Burial, Store, StoredDeadLetterFilter, StoredToken};
 use reveille::task::{Action, Known};
 use reveille::token::{TokenKind, TokenText};
 use reveille::tool;
-use reveille::vault::{self, Vault, WithoutKeys};
+use reveille::vault::credentials::Credentials;
+use reveille::vault::{self, Vault, WithoutKeys, oauth};
 use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection};
@@ -129,18 +130,29 @@ impl Api {
         Api::with(Limits::default()).await
     }
 
+    /// With services that people can connect to; they are sent back to `public_url`.
+    pub async fn connecting_to(providers: oauth::Settings, public_url: &str) -> Api {
+        Api::over(None, Limits::default(), providers, public_url).await
+    }
+
     pub async fn with(limits: Limits) -> Api {
-        Api::over(None, limits).await
+        Api::over(None, limits, calendar(), &http::Settings::default().public_url()).await
     }
 
     pub async fn on_postgres() -> Api {
         let migrate = |url: String| async move {
             open(Some(url), Path::new("."), Clock::system()).await.close().await;
         };
-        Api::over(Some(Database::copy_of("api_template", migrate).await), Limits::default()).await
+        Api::over(
+            Some(Database::copy_of("api_template", migrate).await),
+            Limits::default(),
+            calendar(),
+            &http::Settings::default().public_url(),
+        )
+        .await
     }
 
-    async fn over(database: Option<Database>, limits: Limits) -> Api {
+    async fn over(database: Option<Database>, limits: Limits, providers: oauth::Settings, public_url: &str) -> Api {
         let dir = TempDir::new();
         let clock = Clock::manual(at(START));
         let store = open(database.as_ref().map(|database| database.url.clone()), dir.path(), clock.clone()).await;
@@ -154,8 +166,9 @@ impl Api {
         });
         let egress = Egress::new(&egress::Settings { allow: vec!["127.0.0.1:*".into()], ..Default::default() });
         let egress = egress.expect("an egress");
-        let tools = Arc::new(tool::Registry::new(tool::builtin::all(&egress)).expect("tools"));
-        let sources = Sources::new(&poll::Settings::default(), &egress, Arc::clone(&tools), dir.path());
+        let credentials = Credentials::none(egress.clone());
+        let tools = Arc::new(tool::Registry::new(tool::builtin::all(&credentials)).expect("tools"));
+        let sources = Sources::new(&poll::Settings::default(), &credentials, Arc::clone(&tools), dir.path());
         let sources = Arc::new(sources.expect("sources"));
         let pollable = Arc::clone(&sources);
         let known = Known {
@@ -174,7 +187,7 @@ impl Api {
             policy: Policy::new(&approval::Settings::default()).expect("the default"),
         };
         let pipeline = Pipeline::new(pipeline::Parts {
-            egress: egress.clone(),
+            credentials,
             agent,
             agents: vec![],
             channels: vec!["email".into(), "webhook".into()],
@@ -190,10 +203,15 @@ impl Api {
             tools: Vec::new(),
             bus,
             known,
+            connector: oauth::open(&store, &vault, &egress, &providers, public_url).1,
             vault,
             hub: hub.clone(),
             metrics: metrics.clone(),
-            settings: http::Settings { admin_token: Some(Secret::new(ADMIN)), ..http::Settings::default() },
+            settings: http::Settings {
+                admin_token: Some(Secret::new(ADMIN)),
+                public_url: Some(public_url.into()),
+                ..http::Settings::default()
+            },
             hooks: hooks(),
             limits,
             stopping: stopping.clone(),
@@ -386,6 +404,20 @@ fn hooks() -> http::hooks::Settings {
         "#,
     )
     .expect("hooks")
+}
+
+/// A service that people can connect to.
+fn calendar() -> oauth::Settings {
+    toml::from_str(
+        r#"
+        [calendar]
+        authorize_url = "https://id.example.org/authorize"
+        token_url = "https://id.example.org/token"
+        client_id = "reveille"
+        hosts = ["api.example.org"]
+        "#,
+    )
+    .expect("a provider")
 }
 
 /// An instant.
