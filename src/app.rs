@@ -106,7 +106,13 @@ pub async fn build(
     }
     let metrics = Metrics::new();
     let egress = Egress::new(&config.egress).map_err(under("/egress"))?;
-    let channels = Channels::new(&config.channels, &egress, &vault).map_err(under("/channels"))?;
+    let without = keys_without_setting(config, data_dir);
+    let (vapid, made) = config.channels.push.vapid(without, &config.server.public_url())?;
+    if let Some(file) = made {
+        tracing::warn!("the key file {} was made; without it every browser has to subscribe again", file.display());
+    }
+    let push_key = vapid.as_ref().map(|vapid| vapid.public_key().to_owned());
+    let channels = Channels::configured(&config.channels, vapid, &egress, &vault).map_err(under("/channels"))?;
     let models = Models::build(&config.llm, config.react.retry(), &clock)?;
     let mut tools = tool::builtin::all(&egress);
     tools.extend(extras.tools);
@@ -118,6 +124,8 @@ pub async fn build(
     let (known_tools, known_models): (Vec<_>, Vec<_>) = (tools.names().collect(), agent.models.names().collect());
     Configured::check(&config.agents, &known_tools, &known_models, &mut faults);
     faults.or(())?;
+    let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
+    let channels = Channels::of(channels);
     let pipeline = Pipeline::new(pipeline::Parts {
         egress: egress.clone(),
         agent: agent.clone(),
@@ -133,7 +141,6 @@ pub async fn build(
     ];
     executors.extend(extras.executors);
     let executors = Registry::new(executors);
-    let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
     let bus = bus::open(&config.bus, &store).map_err(|why| under("/bus")(Faults::one("/url", why)))?;
     let bus: Arc<dyn Bus> = Arc::new(Counted::new(bus, &metrics));
     let known = known(&executors, &channels, &sources);
@@ -159,6 +166,7 @@ pub async fn build(
     let http = http::State::new(http::Parts {
         store: store.clone(),
         vault,
+        push_key,
         clock,
         executors,
         pipeline,

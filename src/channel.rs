@@ -4,6 +4,7 @@
 //! `delivered` unless the other side said so. It keeps nothing; what survives a crash is the delivery's row.
 
 pub mod email;
+pub mod push;
 pub mod webhook;
 
 use std::sync::Arc;
@@ -28,6 +29,7 @@ pub const ATTEMPT_LIMIT: Duration = Duration::from_secs(60);
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     pub email: email::Settings,
+    pub push: push::Settings,
     pub webhook: webhook::Settings,
 }
 
@@ -108,14 +110,20 @@ pub trait Channel: Send + Sync {
 pub struct Channels(Arc<Vec<Box<dyn Channel>>>);
 
 impl Channels {
-    /// The list. A channel without what it needs is left out.
-    pub fn new(settings: &Settings, egress: &Egress, vault: &Vault) -> Result<Channels, Faults> {
+    /// Those that need nothing but their settings, for [`Channels::of`]. A channel without what it needs is left out.
+    pub fn configured(
+        settings: &Settings,
+        vapid: Option<push::Vapid>,
+        egress: &Egress,
+        vault: &Vault,
+    ) -> Result<Vec<Box<dyn Channel>>, Faults> {
         let mut list: Vec<Box<dyn Channel>> = vec![];
         if let Some(email) = email::Email::new(&settings.email)? {
             list.push(Box::new(email));
         }
+        list.push(Box::new(push::Push::new(&settings.push, vapid, egress.clone(), vault.clone())?));
         list.push(Box::new(webhook::Webhook::new(&settings.webhook, egress.clone(), vault.clone())?));
-        Ok(Channels::of(list))
+        Ok(list)
     }
 
     /// Exactly these.

@@ -26,6 +26,7 @@ pub mod openapi;
 pub mod page;
 pub mod path;
 pub mod pipelines;
+pub mod push;
 pub mod query;
 pub mod recipients;
 pub mod registry;
@@ -136,6 +137,8 @@ pub struct Parts {
     pub poller: Poller,
     /// Seals what is secret in recipients.
     pub vault: Vault,
+    /// The public key of VAPID; `None` where there is no Web Push.
+    pub push_key: Option<String>,
     /// Who watches which run.
     pub hub: Hub,
     pub metrics: Metrics,
@@ -251,6 +254,7 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(dead_letters::drop_dead_letters))
         .routes(routes!(recipients::get_recipient, recipients::put_recipient))
         .routes(routes!(recipients::test_recipient))
+        .routes(routes!(push::get_push_key))
         .routes(routes!(tokens::create_token, tokens::list_tokens))
         .routes(routes!(tokens::revoke_token))
         .routes(routes!(stats::get_stats))

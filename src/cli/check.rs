@@ -3,6 +3,7 @@
 mod model;
 mod place;
 mod public_url;
+mod push;
 
 use std::path::Path;
 
@@ -114,6 +115,7 @@ async fn look(loaded: &Loaded) -> Vec<Finding> {
     findings.extend(model::all(loaded).await);
     findings.extend(bus(config).await);
     findings.push(email(loaded).await);
+    findings.push(push::look(loaded, data_dir));
     findings.push(public_url::look(config).await);
     findings
 }

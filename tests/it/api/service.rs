@@ -191,6 +191,7 @@ impl Api {
             bus,
             known,
             vault,
+            push_key: Some("BP4z".into()),
             hub: hub.clone(),
             metrics: metrics.clone(),
             settings: http::Settings { admin_token: Some(Secret::new(ADMIN)), ..http::Settings::default() },
