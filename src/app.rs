@@ -18,6 +18,7 @@ use crate::approval::policy::Policy;
 use crate::bus::counted::Counted;
 use crate::bus::{self, Bus};
 use crate::channel::Channels;
+use crate::channel::live::Live;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::egress::Egress;
@@ -112,7 +113,7 @@ pub async fn build(
         tracing::warn!("the key file {} was made; without it every browser has to subscribe again", file.display());
     }
     let push_key = vapid.as_ref().map(|vapid| vapid.public_key().to_owned());
-    let channels = Channels::configured(&config.channels, vapid, &egress, &vault).map_err(under("/channels"))?;
+    let mut channels = Channels::configured(&config.channels, vapid, &egress, &vault).map_err(under("/channels"))?;
     let models = Models::build(&config.llm, config.react.retry(), &clock)?;
     let mut tools = tool::builtin::all(&egress);
     tools.extend(extras.tools);
@@ -125,6 +126,7 @@ pub async fn build(
     Configured::check(&config.agents, &known_tools, &known_models, &mut faults);
     faults.or(())?;
     let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
+    channels.push(Box::new(Live::new(&config.channels.live, store.clone(), vault.clone())));
     let channels = Channels::of(channels);
     let pipeline = Pipeline::new(pipeline::Parts {
         egress: egress.clone(),

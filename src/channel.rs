@@ -4,6 +4,7 @@
 //! `delivered` unless the other side said so. It keeps nothing; what survives a crash is the delivery's row.
 
 pub mod email;
+pub mod live;
 pub mod push;
 pub mod webhook;
 
@@ -29,6 +30,7 @@ pub const ATTEMPT_LIMIT: Duration = Duration::from_secs(60);
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     pub email: email::Settings,
+    pub live: live::Settings,
     pub push: push::Settings,
     pub webhook: webhook::Settings,
 }
@@ -117,6 +119,7 @@ impl Channels {
         egress: &Egress,
         vault: &Vault,
     ) -> Result<Vec<Box<dyn Channel>>, Faults> {
+        settings.live.check()?;
         let mut list: Vec<Box<dyn Channel>> = vec![];
         if let Some(email) = email::Email::new(&settings.email)? {
             list.push(Box::new(email));

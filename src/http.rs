@@ -22,6 +22,7 @@ pub mod grants;
 pub mod guard;
 pub mod health;
 pub mod hooks;
+pub mod live;
 pub mod openapi;
 pub mod page;
 pub mod path;
@@ -164,6 +165,8 @@ pub struct Shared {
     pub wrong_tokens: WrongTokens,
     /// The configured webhooks, their keys made ready.
     pub hooks: hooks::Hooks,
+    /// Of the sessions of each tenant.
+    pub places: live::Places,
 }
 
 impl State {
@@ -174,7 +177,8 @@ impl State {
         let admin_token = admin_token.map(|token| TokenHash::of(token.expose().trim()));
         let wrong_tokens = WrongTokens::new(parts.limits.wrong_tokens);
         let hooks = hooks::Hooks::new(&parts.hooks);
-        State(Arc::new(Shared { parts, admin_token, wrong_tokens, hooks }))
+        let places = live::Places::new(parts.limits.sessions_per_tenant);
+        State(Arc::new(Shared { parts, admin_token, wrong_tokens, hooks, places }))
     }
 }
 
@@ -255,6 +259,8 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(recipients::get_recipient, recipients::put_recipient))
         .routes(routes!(recipients::test_recipient))
         .routes(routes!(push::get_push_key))
+        .routes(routes!(live::open_stream))
+        .routes(routes!(live::socket::open_socket))
         .routes(routes!(tokens::create_token, tokens::list_tokens))
         .routes(routes!(tokens::revoke_token))
         .routes(routes!(stats::get_stats))

@@ -35,6 +35,7 @@ mod fires;
 mod grants;
 mod idempotency;
 mod lease;
+mod live;
 mod matching;
 mod outbox;
 mod races;

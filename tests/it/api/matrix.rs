@@ -106,6 +106,9 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("get_recipient", line(P::RecipientsRead, Here, 200, None)),
         ("put_recipient", line(P::RecipientsWrite, Here, 200, Some(recipient))),
         ("test_recipient", line(P::DeliveriesWrite, Here, 202, None)),
+        ("open_stream", line(P::DeliveriesRead, InQuery, 200, None)),
+        // who it is may be said later; live.rs has the rest
+        ("open_socket", Line { permission: None, body: None, other: Nothing, done: 400 }),
         ("get_push_key", line(P::RecipientsRead, Nothing, 200, None)),
         ("create_token", line(P::TokensWrite, InBody, 201, Some(json!({ "name": "x", "scopes": ["tokens:write"] })))),
         ("list_tokens", line(P::TokensRead, InQuery, 200, None)),

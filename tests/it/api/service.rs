@@ -62,7 +62,8 @@ pub struct Api {
     pub dir: TempDir,
     reference: Value,
     /// `None`: SQLite in the directory.
-    database: Option<Database>,
+    database: Option<Arc<Database>>,
+    pub vault: Vault,
 }
 
 /// Runs each of these cases on SQLite and on Postgres.
@@ -130,21 +131,28 @@ impl Api {
     }
 
     pub async fn with(limits: Limits) -> Api {
-        Api::over(None, limits).await
+        Api::over(None, limits, None).await
     }
 
     pub async fn on_postgres() -> Api {
         let migrate = |url: String| async move {
             open(Some(url), Path::new("."), Clock::system()).await.close().await;
         };
-        Api::over(Some(Database::copy_of("api_template", migrate).await), Limits::default()).await
+        Api::over(Some(Arc::new(Database::copy_of("api_template", migrate).await)), Limits::default(), None).await
     }
 
-    async fn over(database: Option<Database>, limits: Limits) -> Api {
+    /// Another instance on the same Postgres, with the same keys.
+    pub async fn beside(&self) -> Api {
+        let database = self.database.clone().expect("on Postgres");
+        Api::over(Some(database), Limits::default(), Some(self.vault.clone())).await
+    }
+
+    async fn over(database: Option<Arc<Database>>, limits: Limits, vault: Option<Vault>) -> Api {
         let dir = TempDir::new();
         let clock = Clock::manual(at(START));
         let store = open(database.as_ref().map(|database| database.url.clone()), dir.path(), clock.clone()).await;
-        let (vault, _) = Vault::open(&vault::Settings::default(), WithoutKeys::KeyFile(dir.path())).expect("a vault");
+        let own = || Vault::open(&vault::Settings::default(), WithoutKeys::KeyFile(dir.path())).expect("a vault").0;
+        let vault = vault.unwrap_or_else(own);
         let (hub, metrics) = (Hub::new(), Metrics::new());
         let (stopping, stop) = (CancellationToken::new(), CancellationToken::new());
         let executors = Registry::new(vec![Arc::new(Idle)]);
@@ -190,7 +198,7 @@ impl Api {
             tools: Vec::new(),
             bus,
             known,
-            vault,
+            vault: vault.clone(),
             push_key: Some("BP4z".into()),
             hub: hub.clone(),
             metrics: metrics.clone(),
@@ -201,7 +209,7 @@ impl Api {
             stop: stop.clone(),
         });
         let reference = serde_json::to_value(http::document()).expect("the reference is JSON");
-        Api { store, clock, hub, metrics, stopping, stop, app: http::router(state), dir, reference, database }
+        Api { store, clock, hub, metrics, stopping, stop, app: http::router(state), dir, reference, database, vault }
     }
 
     /// A token of a tenant with these permissions.
