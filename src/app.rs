@@ -113,7 +113,7 @@ pub async fn build(
         tracing::warn!("the key file {} was made; without it every browser has to subscribe again", file.display());
     }
     let push_key = vapid.as_ref().map(|vapid| vapid.public_key().to_owned());
-    let mut channels = Channels::configured(&config.channels, vapid, &egress, &vault).map_err(under("/channels"))?;
+    let channels = Channels::new(&config.channels, vapid, &egress, &vault).map_err(under("/channels"))?;
     let models = Models::build(&config.llm, config.react.retry(), &clock)?;
     let mut tools = tool::builtin::all(&egress);
     tools.extend(extras.tools);
@@ -126,8 +126,7 @@ pub async fn build(
     Configured::check(&config.agents, &known_tools, &known_models, &mut faults);
     faults.or(())?;
     let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
-    channels.push(Box::new(Live::new(&config.channels.live, store.clone(), vault.clone())));
-    let channels = Channels::of(channels);
+    let channels = channels.and(Live::new(&config.channels.live, store.clone(), vault.clone()));
     let pipeline = Pipeline::new(pipeline::Parts {
         egress: egress.clone(),
         agent: agent.clone(),

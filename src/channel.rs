@@ -6,8 +6,10 @@
 pub mod email;
 pub mod live;
 pub mod push;
+pub mod templates;
 pub mod webhook;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +18,7 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::channel::templates::Templates;
 use crate::egress::Egress;
 use crate::invalid::Faults;
 use crate::notification::wording::Words;
@@ -29,6 +32,8 @@ pub const ATTEMPT_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
+    /// A directory of templates for what messages say, used before the embedded ones.
+    pub templates_dir: Option<PathBuf>,
     pub email: email::Settings,
     pub live: live::Settings,
     pub push: push::Settings,
@@ -107,18 +112,21 @@ pub trait Channel: Send + Sync {
     fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>>;
 }
 
-/// The channels that are configured.
+/// The channels that are configured, and the templates of what goes through them.
 #[derive(Clone)]
-pub struct Channels(Arc<Vec<Box<dyn Channel>>>);
+pub struct Channels {
+    list: Vec<Arc<dyn Channel>>,
+    templates: Templates,
+}
 
 impl Channels {
-    /// Those that need nothing but their settings, for [`Channels::of`]. A channel without what it needs is left out.
-    pub fn configured(
+    /// Those that need no store. A channel without what it needs is left out.
+    pub fn new(
         settings: &Settings,
         vapid: Option<push::Vapid>,
         egress: &Egress,
         vault: &Vault,
-    ) -> Result<Vec<Box<dyn Channel>>, Faults> {
+    ) -> Result<Channels, Faults> {
         settings.live.check()?;
         let mut list: Vec<Box<dyn Channel>> = vec![];
         if let Some(email) = email::Email::new(&settings.email)? {
@@ -126,19 +134,30 @@ impl Channels {
         }
         list.push(Box::new(push::Push::new(&settings.push, vapid, egress.clone(), vault.clone())?));
         list.push(Box::new(webhook::Webhook::new(&settings.webhook, egress.clone(), vault.clone())?));
-        Ok(list)
+        let templates = Templates::read(settings.templates_dir.as_deref())?;
+        Ok(Channels { templates, ..Channels::of(list) })
     }
 
-    /// Exactly these.
+    /// Exactly these, with the embedded templates.
     pub fn of(list: Vec<Box<dyn Channel>>) -> Channels {
-        Channels(Arc::new(list))
+        Channels { list: list.into_iter().map(Arc::from).collect(), templates: Templates::embedded() }
+    }
+
+    /// The same and one more.
+    pub fn and(mut self, channel: impl Channel + 'static) -> Channels {
+        self.list.push(Arc::new(channel));
+        self
+    }
+
+    pub fn templates(&self) -> &Templates {
+        &self.templates
     }
 
     pub fn get(&self, name: &str) -> Option<&dyn Channel> {
-        self.0.iter().find(|channel| channel.name() == name).map(|channel| &**channel)
+        self.list.iter().find(|channel| channel.name() == name).map(|channel| &**channel)
     }
 
     pub fn names(&self) -> Vec<&'static str> {
-        self.0.iter().map(|channel| channel.name()).collect()
+        self.list.iter().map(|channel| channel.name()).collect()
     }
 }

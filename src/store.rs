@@ -41,6 +41,7 @@ mod task_state;
 mod tasks;
 mod text;
 mod tokens;
+mod told;
 mod transcript;
 mod wake;
 mod windows;

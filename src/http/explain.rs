@@ -17,10 +17,14 @@ use crate::http::error::ApiError;
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::runs::missing;
+use crate::notification::Delivery;
+use crate::notification::delivery::dedupe;
+use crate::notification::measure::Notify;
 use crate::run::cause::Cause;
 use crate::run::transcript::{Entry, Message};
 use crate::run::{Run, RunState};
-use crate::store::ApprovalFilter;
+use crate::store::{ApprovalFilter, DeliveryFilter, StoreError};
+use crate::task::{Output, Task};
 use crate::token::Permission;
 
 /// Entries of a transcript that are looked through for calls, and approvals that are read.
@@ -73,7 +77,50 @@ pub async fn explain_run(
     approvals.reverse();
     let entries = state.store.transcript(&caller.scope, run.id, 0, LOOKED_THROUGH).await?;
     let calls = calls(&entries, &approvals);
-    Ok(Json(Explanation { run_id: run.id, state: run.state, sentences: sentences(&run, &approvals), calls }))
+    let mut sentences = sentences(&run, &approvals);
+    if run.state.is_final()
+        && let Some(task) = task_of(&state, &caller, &run).await?
+    {
+        let about = DeliveryFilter { run_id: Some(run.id), limit: LOOKED_THROUGH, ..DeliveryFilter::default() };
+        let mut deliveries = state.store.list_deliveries(&caller.scope, &about).await?;
+        deliveries.reverse();
+        sentences.extend(told(&run, &task, &deliveries));
+    }
+    Ok(Json(Explanation { run_id: run.id, state: run.state, sentences, calls }))
+}
+
+async fn task_of(state: &State, caller: &Caller, run: &Run) -> Result<Option<Task>, ApiError> {
+    let Some(id) = run.task_id else { return Ok(None) };
+    match state.store.get_task(&caller.scope, id).await {
+        Ok(task) => Ok(Some(task)),
+        Err(StoreError::NotFound) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Who was told of its end, or why nobody was. What the task wants is what it wants now.
+fn told(run: &Run, task: &Task, deliveries: &[Delivery]) -> Option<String> {
+    let key = dedupe::run_result(run.id);
+    let sent: Vec<String> = deliveries
+        .iter()
+        .filter(|delivery| delivery.dedupe_key == key)
+        .map(|delivery| format!("{} ({})", delivery.channel, delivery.state.as_str()))
+        .collect();
+    if !sent.is_empty() {
+        return Some(format!("Its end was told by {}.", sent.join(", then ")));
+    }
+    let why = match (run.state, task.spec.notify) {
+        _ if task.spec.output == Output::Nobody => "its task tells its results to nobody",
+        (RunState::Succeeded | RunState::Failed, Notify::Never) => "its task wants nothing told (notify: never)",
+        (RunState::Succeeded, Notify::OnFailure) => "its task wants failures told only (notify: on_failure)",
+        (RunState::Succeeded, Notify::OnChange) => {
+            "its output is the one that was told last (notify: on_change), or there is no way to reach anybody"
+        }
+        (RunState::Failed, _) => "the same failure had been told already, or there is no way to reach anybody",
+        (RunState::Succeeded, Notify::Always) => "there was no way to reach anybody, or the run told it itself",
+        _ => return None,
+    };
+    Some(format!("Nobody was told of its end: {why}."))
 }
 
 fn sentences(run: &Run, approvals: &[Approval]) -> Vec<String> {
@@ -241,4 +288,71 @@ fn decided(approval: &Approval) -> String {
 
 fn instant(at: chrono::DateTime<chrono::Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::Secs, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::notification::DeliveryState;
+
+    #[test]
+    fn who_was_told_of_an_end_or_why_nobody_was() {
+        let now = "2027-03-01T08:00:00Z".parse().expect("an instant");
+        let id = Uuid::from_u128(2);
+        let said = |state: &str, notify: Notify, sent: &[(&str, DeliveryState)]| {
+            let run: Run = serde_json::from_value(json!({
+                "id": id, "task_id": null, "tenant_id": "ann", "fire_key": "m:1", "trigger_type": "schedule",
+                "scheduled_for": now, "state": state, "attempt": 1, "created_at": now, "event_ids": [],
+                "usage": { "turns": 0, "tool_calls": 0, "input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0 },
+            }))
+            .expect("a run");
+            let spec = serde_json::from_value(json!({
+                "trigger": { "type": "schedule", "interval": "1m" }, "executor": "test", "action": {}, "notify": notify,
+                "max_runs": null, "timeout_seconds": 600, "retry": { "max_attempts": 1, "backoff_seconds": 1 },
+                "pause_after_failures": null, "metadata": {},
+            }))
+            .expect("a spec");
+            let tenant = crate::id::Tenant::new("ann").expect("a tenant");
+            let draft = crate::task::Draft { tenant, name: "a task".into(), spec };
+            let task = Task::new(Uuid::from_u128(1), draft, now).expect("a task").0;
+            let deliveries: Vec<Delivery> = sent.iter().map(|(channel, state)| delivery(id, channel, *state)).collect();
+            told(&run, &task, &deliveries)
+        };
+        let email = ("email", DeliveryState::Failed);
+        assert_eq!(
+            said("succeeded", Notify::Always, &[email, ("sms", DeliveryState::Delivered)]).as_deref(),
+            Some("Its end was told by email (failed), then sms (delivered).")
+        );
+        let why = |state, notify| said(state, notify, &[]).expect("a sentence");
+        assert!(why("succeeded", Notify::OnChange).contains("the one that was told last (notify: on_change)"));
+        assert!(why("succeeded", Notify::OnFailure).contains("notify: on_failure"));
+        assert!(why("failed", Notify::Never).contains("notify: never"));
+        assert!(why("failed", Notify::OnFailure).contains("had been told already"));
+        assert_eq!(said("cancelled", Notify::Always, &[]), None);
+    }
+
+    fn delivery(run: Uuid, channel: &str, state: DeliveryState) -> Delivery {
+        Delivery {
+            id: Uuid::from_u128(3),
+            tenant_id: "ann".into(),
+            recipient: "ann".into(),
+            channel: channel.into(),
+            fallback: vec![],
+            dedupe_key: dedupe::run_result(run),
+            run_id: Some(run),
+            kind: crate::notification::Kind::Result,
+            subject: None,
+            text: None,
+            state,
+            attempts: 1,
+            next_at: None,
+            last_error: None,
+            provider_id: None,
+            created_at: Default::default(),
+            sent_at: None,
+            delivered_at: None,
+        }
+    }
 }

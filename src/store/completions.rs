@@ -5,12 +5,13 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::id::Scope;
-use crate::notification::NewDelivery;
+use crate::notification::measure::Measure;
 use crate::run::outcome::RunFault;
 use crate::run::{Run, RunEvent, RunState};
 use crate::store::hot::Hot;
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::text::{optional, optional_document};
+use crate::store::told::measured;
 use crate::store::{Store, StoreError, Topic};
 use crate::task::Task;
 
@@ -23,7 +24,8 @@ pub struct Completion {
     pub error: Option<RunFault>,
     /// Why it expired.
     pub reason: Option<String>,
-    pub deliveries: Vec<NewDelivery>,
+    /// Its end, to be told with measure.
+    pub tells: Option<Measure>,
 }
 
 /// Puts a run among those that wait; it is looked at then at the latest.
@@ -82,12 +84,12 @@ impl Store {
             .bind(now)
             .execute(&mut *conn)
             .await?;
-            let deliveries: Vec<&NewDelivery> = completion.deliveries.iter().collect();
-            if !deliveries.is_empty() {
-                conn.post(&deliveries, now).await?;
+            let told = measured!(self, conn, completion.tells.iter().collect(), now);
+            if !told.is_empty() {
+                conn.post(&told.iter().collect::<Vec<_>>(), now).await?;
             }
         });
-        if !completion.deliveries.is_empty() {
+        if completion.tells.is_some() {
             self.hint(Topic::Outbox);
         }
         Ok(Answer::Done(()))

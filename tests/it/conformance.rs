@@ -49,5 +49,6 @@ mod tasks;
 mod tenants;
 mod texts;
 mod tokens;
+mod told;
 mod transcript;
 pub mod world;

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use crate::notification::measure::Notify;
 use crate::task::{Action, LastRun, Retry, TaskStatus};
 use crate::trigger::condition::{ConditionView, FireOn, HttpPoll, RedisPoll, SqlPoll, ToolPoll};
 use crate::trigger::{CatchUp, DstFold, DstGap, EventTrigger, OnResume, Overlap};
@@ -198,6 +199,10 @@ pub struct NewTask {
     /// Absent: the recipient's own order. Null: the result is told to nobody.
     #[schema(required = false)]
     pub output: Option<Output>,
+    /// Which ends of its runs are told: `on_change`, results that differ from the one told last, and failures. A failure is
+    /// told once for its cause; the same again is counted and summed up once a day, and the next success says so.
+    #[schema(required = false, default = "always")]
+    pub notify: Notify,
     /// Automatic fires at most, one included that is skipped for overlap; null is no limit.
     #[schema(required = false, minimum = 1)]
     pub max_runs: Option<u64>,
@@ -229,6 +234,8 @@ pub struct TaskPatch {
     pub action: Option<Action>,
     #[schema(required = false)]
     pub output: Option<Output>,
+    #[schema(required = false)]
+    pub notify: Option<Notify>,
     #[schema(required = false, minimum = 1)]
     pub max_runs: Option<u64>,
     #[schema(required = false, minimum = 1, maximum = 86400)]

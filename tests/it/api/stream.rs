@@ -126,6 +126,7 @@ async fn finish(api: &Api, lease: Lease, state: RunState, error: Option<RunFault
         ran_ms: 5,
         again: None,
         deliveries: Vec::new(),
+        tells: None,
         crashed: false,
         infra_retry: false,
         park: None,

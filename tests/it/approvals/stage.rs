@@ -97,6 +97,7 @@ pub async fn ask(api: &Api, tenant: &str, proposals: Vec<Proposal>) -> Asked {
         ran_ms: 0,
         again: None,
         deliveries: Vec::new(),
+        tells: None,
         crashed: false,
         infra_retry: false,
         park: Some(Park::Approval {

@@ -349,6 +349,7 @@ pub fn end_of(started: &StartedRun, state: RunState) -> Finish {
         ran_ms: 0,
         again: None,
         deliveries: Vec::new(),
+        tells: None,
         crashed: false,
         infra_retry: false,
         park: None,
