@@ -4,6 +4,8 @@
 //! `delivered` unless the other side said so. It keeps nothing; what survives a crash is the delivery's row.
 
 pub mod email;
+pub mod live;
+pub mod push;
 pub mod templates;
 pub mod webhook;
 
@@ -33,6 +35,8 @@ pub struct Settings {
     /// A directory of templates for what messages say, used before the embedded ones.
     pub templates_dir: Option<PathBuf>,
     pub email: email::Settings,
+    pub live: live::Settings,
+    pub push: push::Settings,
     pub webhook: webhook::Settings,
 }
 
@@ -111,17 +115,24 @@ pub trait Channel: Send + Sync {
 /// The channels that are configured, and the templates of what goes through them.
 #[derive(Clone)]
 pub struct Channels {
-    list: Arc<Vec<Box<dyn Channel>>>,
+    list: Vec<Arc<dyn Channel>>,
     templates: Templates,
 }
 
 impl Channels {
-    /// The list. A channel without what it needs is left out.
-    pub fn new(settings: &Settings, egress: &Egress, vault: &Vault) -> Result<Channels, Faults> {
+    /// Those that need no store. A channel without what it needs is left out.
+    pub fn new(
+        settings: &Settings,
+        vapid: Option<push::Vapid>,
+        egress: &Egress,
+        vault: &Vault,
+    ) -> Result<Channels, Faults> {
+        settings.live.check()?;
         let mut list: Vec<Box<dyn Channel>> = vec![];
         if let Some(email) = email::Email::new(&settings.email)? {
             list.push(Box::new(email));
         }
+        list.push(Box::new(push::Push::new(&settings.push, vapid, egress.clone(), vault.clone())?));
         list.push(Box::new(webhook::Webhook::new(&settings.webhook, egress.clone(), vault.clone())?));
         let templates = Templates::read(settings.templates_dir.as_deref())?;
         Ok(Channels { templates, ..Channels::of(list) })
@@ -129,7 +140,13 @@ impl Channels {
 
     /// Exactly these, with the embedded templates.
     pub fn of(list: Vec<Box<dyn Channel>>) -> Channels {
-        Channels { list: Arc::new(list), templates: Templates::embedded() }
+        Channels { list: list.into_iter().map(Arc::from).collect(), templates: Templates::embedded() }
+    }
+
+    /// The same and one more.
+    pub fn and(mut self, channel: impl Channel + 'static) -> Channels {
+        self.list.push(Arc::new(channel));
+        self
     }
 
     pub fn templates(&self) -> &Templates {

@@ -23,11 +23,13 @@ pub mod grants;
 pub mod guard;
 pub mod health;
 pub mod hooks;
+pub mod live;
 pub mod oauth;
 pub mod openapi;
 pub mod page;
 pub mod path;
 pub mod pipelines;
+pub mod push;
 pub mod query;
 pub mod recipients;
 pub mod registry;
@@ -141,6 +143,8 @@ pub struct Parts {
     pub vault: Vault,
     /// Connects accounts of people.
     pub connector: Connector,
+    /// The public key of VAPID; `None` where there is no Web Push.
+    pub push_key: Option<String>,
     /// Who watches which run.
     pub hub: Hub,
     pub metrics: Metrics,
@@ -166,6 +170,8 @@ pub struct Shared {
     pub wrong_tokens: WrongTokens,
     /// The configured webhooks, their keys made ready.
     pub hooks: hooks::Hooks,
+    /// Of the sessions of each tenant.
+    pub places: live::Places,
 }
 
 impl State {
@@ -176,7 +182,8 @@ impl State {
         let admin_token = admin_token.map(|token| TokenHash::of(token.expose().trim()));
         let wrong_tokens = WrongTokens::new(parts.limits.wrong_tokens);
         let hooks = hooks::Hooks::new(&parts.hooks);
-        State(Arc::new(Shared { parts, admin_token, wrong_tokens, hooks }))
+        let places = live::Places::new(parts.limits.sessions_per_tenant);
+        State(Arc::new(Shared { parts, admin_token, wrong_tokens, hooks, places }))
     }
 }
 
@@ -262,6 +269,9 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(credentials::get_credential, credentials::put_credential, credentials::delete_credential))
         .routes(routes!(credentials::list_credential_uses))
         .routes(routes!(credentials::rotate_key))
+        .routes(routes!(push::get_push_key))
+        .routes(routes!(live::open_stream))
+        .routes(routes!(live::socket::open_socket))
         .routes(routes!(tokens::create_token, tokens::list_tokens))
         .routes(routes!(tokens::revoke_token))
         .routes(routes!(stats::get_stats))

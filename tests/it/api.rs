@@ -7,6 +7,7 @@ mod deliveries;
 mod events;
 mod hooks;
 mod limits;
+mod live;
 mod matrix;
 mod problems;
 mod recipients;

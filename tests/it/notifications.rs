@@ -1,6 +1,7 @@
 //! Telling people through real protocols: what each channel sends, and what it makes of every answer.
 
 mod email;
+mod push;
 mod webhook;
 
 use chrono::{DateTime, Utc};

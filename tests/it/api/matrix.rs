@@ -117,6 +117,10 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("list_credential_uses", line(P::CredentialsRead, InQuery, 200, None)),
         // no tenant has a say in the master key
         ("rotate_key", line(P::CredentialsWrite, Nothing, 403, None)),
+        ("open_stream", line(P::DeliveriesRead, InQuery, 200, None)),
+        // who it is may be said later; live.rs has the rest
+        ("open_socket", Line { permission: None, body: None, other: Nothing, done: 400 }),
+        ("get_push_key", line(P::RecipientsRead, Nothing, 200, None)),
         ("create_token", line(P::TokensWrite, InBody, 201, Some(json!({ "name": "x", "scopes": ["tokens:write"] })))),
         ("list_tokens", line(P::TokensRead, InQuery, 200, None)),
         ("revoke_token", line(P::TokensWrite, Here, 204, None)),

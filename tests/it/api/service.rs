@@ -63,7 +63,8 @@ pub struct Api {
     pub dir: TempDir,
     reference: Value,
     /// `None`: SQLite in the directory.
-    database: Option<Database>,
+    database: Option<Arc<Database>>,
+    pub vault: Vault,
 }
 
 /// Runs each of these cases on SQLite and on Postgres.
@@ -132,31 +133,41 @@ impl Api {
 
     /// With services that people can connect to; they are sent back to `public_url`.
     pub async fn connecting_to(providers: oauth::Settings, public_url: &str) -> Api {
-        Api::over(None, Limits::default(), providers, public_url).await
+        Api::over(None, Limits::default(), None, providers, public_url).await
     }
 
     pub async fn with(limits: Limits) -> Api {
-        Api::over(None, limits, calendar(), &http::Settings::default().public_url()).await
+        Api::over(None, limits, None, calendar(), &http::Settings::default().public_url()).await
     }
 
     pub async fn on_postgres() -> Api {
         let migrate = |url: String| async move {
             open(Some(url), Path::new("."), Clock::system()).await.close().await;
         };
-        Api::over(
-            Some(Database::copy_of("api_template", migrate).await),
-            Limits::default(),
-            calendar(),
-            &http::Settings::default().public_url(),
-        )
-        .await
+        let database = Arc::new(Database::copy_of("api_template", migrate).await);
+        let public_url = http::Settings::default().public_url();
+        Api::over(Some(database), Limits::default(), None, calendar(), &public_url).await
     }
 
-    async fn over(database: Option<Database>, limits: Limits, providers: oauth::Settings, public_url: &str) -> Api {
+    /// Another instance on the same Postgres, with the same keys.
+    pub async fn beside(&self) -> Api {
+        let database = self.database.clone().expect("on Postgres");
+        let public_url = http::Settings::default().public_url();
+        Api::over(Some(database), Limits::default(), Some(self.vault.clone()), calendar(), &public_url).await
+    }
+
+    async fn over(
+        database: Option<Arc<Database>>,
+        limits: Limits,
+        vault: Option<Vault>,
+        providers: oauth::Settings,
+        public_url: &str,
+    ) -> Api {
         let dir = TempDir::new();
         let clock = Clock::manual(at(START));
         let store = open(database.as_ref().map(|database| database.url.clone()), dir.path(), clock.clone()).await;
-        let (vault, _) = Vault::open(&vault::Settings::default(), WithoutKeys::KeyFile(dir.path())).expect("a vault");
+        let own = || Vault::open(&vault::Settings::default(), WithoutKeys::KeyFile(dir.path())).expect("a vault").0;
+        let vault = vault.unwrap_or_else(own);
         let (hub, metrics) = (Hub::new(), Metrics::new());
         let (stopping, stop) = (CancellationToken::new(), CancellationToken::new());
         let executors = Registry::new(vec![Arc::new(Idle)]);
@@ -204,7 +215,8 @@ impl Api {
             bus,
             known,
             connector: oauth::open(&store, &vault, &egress, &providers, public_url).1,
-            vault,
+            vault: vault.clone(),
+            push_key: Some("BP4z".into()),
             hub: hub.clone(),
             metrics: metrics.clone(),
             settings: http::Settings {
@@ -218,7 +230,7 @@ impl Api {
             stop: stop.clone(),
         });
         let reference = serde_json::to_value(http::document()).expect("the reference is JSON");
-        Api { store, clock, hub, metrics, stopping, stop, app: http::router(state), dir, reference, database }
+        Api { store, clock, hub, metrics, stopping, stop, app: http::router(state), dir, reference, database, vault }
     }
 
     /// A token of a tenant with these permissions.
