@@ -34,14 +34,23 @@ pub fn recipient(addresses: Addresses) -> Recipient {
 
 /// One attempt at `now`.
 async fn deliver_at(channel: &dyn Channel, recipient: &Recipient, now: DateTime<Utc>) -> Result<Receipt, ChannelError> {
-    let words = words();
+    deliver_words(channel, recipient, &words(), now).await
+}
+
+/// One attempt at `now` to say this.
+async fn deliver_words(
+    channel: &dyn Channel,
+    recipient: &Recipient,
+    words: &Words,
+    now: DateTime<Utc>,
+) -> Result<Receipt, ChannelError> {
     let message = Message {
         id: DELIVERY,
         recipient_id: "ann",
         created_at: created_at(),
         now,
         recipient,
-        words: &words,
+        words,
         urgency: Urgency::Normal,
     };
     channel.deliver(&message).await
