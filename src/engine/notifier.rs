@@ -103,7 +103,7 @@ async fn read_and_attempt(
         _ => None,
     };
     let task_name = task.as_ref().map(|task| task.name.as_str());
-    let about = References { run: run.as_ref(), task_name, question: question.as_ref() };
+    let about = References { run: run.as_ref(), task_name, question: question.as_ref(), digest: &[] };
     let recipient = recipient.as_ref().map(|stored| &stored.recipient);
     let occasion = Occasion { recipient, about, random: fastrand::f64() };
     let mark = attempt(claim, occasion, channels, store.clock()).await;
