@@ -106,7 +106,8 @@ pub async fn build(
     }
     let metrics = Metrics::new();
     let egress = Egress::new(&config.egress).map_err(under("/egress"))?;
-    let channels = Channels::new(&config.channels, &egress, &vault).map_err(under("/channels"))?;
+    let channels = Channels::new(&config.channels, &egress, &vault, config.server.public_url.as_deref())
+        .map_err(under("/channels"))?;
     let models = Models::build(&config.llm, config.react.retry(), &clock)?;
     let mut tools = tool::builtin::all(&egress);
     tools.extend(extras.tools);
@@ -159,6 +160,7 @@ pub async fn build(
     let http = http::State::new(http::Parts {
         store: store.clone(),
         vault,
+        channels,
         clock,
         executors,
         pipeline,

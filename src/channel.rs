@@ -4,7 +4,10 @@
 //! `delivered` unless the other side said so. It keeps nothing; what survives a crash is the delivery's row.
 
 pub mod email;
+mod provider;
+pub mod sms;
 pub mod templates;
+pub mod ticket;
 pub mod webhook;
 
 use std::path::PathBuf;
@@ -13,6 +16,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
+use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -20,7 +24,7 @@ use crate::channel::templates::Templates;
 use crate::egress::Egress;
 use crate::invalid::Faults;
 use crate::notification::wording::Words;
-use crate::notification::{Recipient, Urgency};
+use crate::notification::{Recipient, Report, Urgency};
 use crate::vault::Vault;
 
 /// No attempt may take longer than this: deliveries are leased for longer.
@@ -33,6 +37,7 @@ pub struct Settings {
     /// A directory of templates for what messages say, used before the embedded ones.
     pub templates_dir: Option<PathBuf>,
     pub email: email::Settings,
+    pub sms: sms::Settings,
     pub webhook: webhook::Settings,
 }
 
@@ -97,6 +102,28 @@ pub enum ChannelError {
     Unknown { why: String },
 }
 
+/// What a provider sends to the address of a [`ticket`], as it came.
+#[derive(Debug, Clone, Copy)]
+pub struct Callback<'a> {
+    /// The address as the provider was told it.
+    pub address: &'a str,
+    pub headers: &'a HeaderMap,
+    pub body: &'a [u8],
+}
+
+/// Why nothing is made of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallbackError {
+    /// The provider signs its reports, and has not signed this one.
+    #[error("the signature is missing or wrong")]
+    NotSigned,
+    #[error("the report can't be read: {0}")]
+    Unreadable(String),
+    /// This channel is never reported on.
+    #[error("no reports are taken for this channel")]
+    NotExpected,
+}
+
 /// A way to reach a recipient.
 pub trait Channel: Send + Sync {
     /// The name in `addresses`, `output` and `[channels]`.
@@ -106,6 +133,11 @@ pub trait Channel: Send + Sync {
 
     /// One attempt, within [`ATTEMPT_LIMIT`].
     fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>>;
+
+    /// What a provider reports of a message that it took on, for channels that say `sent`.
+    fn read_callback(&self, _callback: &Callback) -> Result<Report, CallbackError> {
+        Err(CallbackError::NotExpected)
+    }
 }
 
 /// The channels that are configured, and the templates of what goes through them.
@@ -116,11 +148,19 @@ pub struct Channels {
 }
 
 impl Channels {
-    /// The list. A channel without what it needs is left out.
-    pub fn new(settings: &Settings, egress: &Egress, vault: &Vault) -> Result<Channels, Faults> {
+    /// The list. A channel without what it needs is left out. `public_url` is where providers report to.
+    pub fn new(
+        settings: &Settings,
+        egress: &Egress,
+        vault: &Vault,
+        public_url: Option<&str>,
+    ) -> Result<Channels, Faults> {
         let mut list: Vec<Box<dyn Channel>> = vec![];
         if let Some(email) = email::Email::new(&settings.email)? {
             list.push(Box::new(email));
+        }
+        if let Some(sms) = sms::Sms::new(&settings.sms, vault.clone(), public_url)? {
+            list.push(Box::new(sms));
         }
         list.push(Box::new(webhook::Webhook::new(&settings.webhook, egress.clone(), vault.clone())?));
         let templates = Templates::read(settings.templates_dir.as_deref())?;

@@ -27,6 +27,7 @@ pub mod page;
 pub mod path;
 pub mod pipelines;
 pub mod query;
+pub mod receipts;
 pub mod recipients;
 pub mod registry;
 pub mod runs;
@@ -54,6 +55,7 @@ use utoipa_axum::routes;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use crate::bus::Bus;
+use crate::channel::Channels;
 use crate::clock::Clock;
 use crate::executor::Registry;
 use crate::executor::hub::Hub;
@@ -136,6 +138,8 @@ pub struct Parts {
     pub poller: Poller,
     /// Seals what is secret in recipients.
     pub vault: Vault,
+    /// Read the reports of their providers.
+    pub channels: Channels,
     /// Who watches which run.
     pub hub: Hub,
     pub metrics: Metrics,
@@ -241,6 +245,7 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(deliveries::list_deliveries))
         .routes(routes!(deliveries::get_delivery))
         .routes(routes!(deliveries::retry_delivery))
+        .routes(routes!(receipts::receive_receipt))
         .routes(routes!(events::publish_events, events::list_events))
         .routes(routes!(events::stream_events))
         .routes(routes!(hooks::receive_hook))

@@ -8,6 +8,7 @@ mod hooks;
 mod limits;
 mod matrix;
 mod problems;
+mod receipts;
 mod recipients;
 mod reference;
 mod repeats;

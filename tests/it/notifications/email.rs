@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex};
 
 use reveille::channel::email::{Email, Settings, StartTls};
-use reveille::channel::{Channel, ChannelError, Confirmed, Receipt};
+use reveille::channel::{Channel, Confirmed};
 use reveille::notification::wording::Words;
 use reveille::notification::{Addresses, Recipient};
 use reveille::secret::Secret;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 
-use super::{DELIVERY, created_at, deliver, deliver_words, recipient, words};
+use super::{DELIVERY, created_at, deliver, deliver_words, outcome, recipient, words};
 use crate::support::smtp::MailServer;
 
 fn settings(url: impl Into<String>) -> Settings {
@@ -32,17 +32,6 @@ fn ann() -> Recipient {
 
 fn to(address: &str) -> Recipient {
     recipient(Addresses { email: Some(address.into()), ..Addresses::default() })
-}
-
-/// What an attempt came to, in a word, and the words for it.
-fn outcome(answer: Result<Receipt, ChannelError>) -> (&'static str, String) {
-    match answer {
-        Ok(receipt) => ("delivered", receipt.provider_id.unwrap_or_default()),
-        Err(ChannelError::Transient { why, .. }) => ("transient", why),
-        Err(ChannelError::Rejected { why }) => ("rejected", why),
-        Err(ChannelError::Misconfigured { why }) => ("misconfigured", why),
-        Err(ChannelError::Unknown { why }) => ("unknown", why),
-    }
 }
 
 /// An SMTP server that answers each command with `250 ok`, but for those for which a test has another answer.
