@@ -5,6 +5,7 @@
 
 pub mod email;
 mod provider;
+pub mod slack;
 pub mod sms;
 pub mod templates;
 pub mod ticket;
@@ -38,6 +39,7 @@ pub struct Settings {
     pub templates_dir: Option<PathBuf>,
     pub email: email::Settings,
     pub sms: sms::Settings,
+    pub slack: slack::Settings,
     pub webhook: webhook::Settings,
 }
 
@@ -163,6 +165,7 @@ impl Channels {
             list.push(Box::new(sms));
         }
         list.push(Box::new(webhook::Webhook::new(&settings.webhook, egress.clone(), vault.clone())?));
+        list.push(Box::new(slack::Slack::new(&settings.slack, egress.clone(), vault.clone())?));
         let templates = Templates::read(settings.templates_dir.as_deref())?;
         Ok(Channels { templates, ..Channels::of(list) })
     }

@@ -2,6 +2,7 @@
 
 mod email;
 mod receipts;
+mod slack;
 mod sms;
 mod webhook;
 
