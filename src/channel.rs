@@ -7,6 +7,7 @@ pub mod email;
 mod provider;
 pub mod slack;
 pub mod sms;
+pub mod telegram;
 pub mod templates;
 pub mod ticket;
 pub mod webhook;
@@ -40,6 +41,7 @@ pub struct Settings {
     pub email: email::Settings,
     pub sms: sms::Settings,
     pub slack: slack::Settings,
+    pub telegram: telegram::Settings,
     pub webhook: webhook::Settings,
 }
 
@@ -166,6 +168,9 @@ impl Channels {
         }
         list.push(Box::new(webhook::Webhook::new(&settings.webhook, egress.clone(), vault.clone())?));
         list.push(Box::new(slack::Slack::new(&settings.slack, egress.clone(), vault.clone())?));
+        if let Some(telegram) = telegram::Telegram::new(&settings.telegram)? {
+            list.push(Box::new(telegram));
+        }
         let templates = Templates::read(settings.templates_dir.as_deref())?;
         Ok(Channels { templates, ..Channels::of(list) })
     }

@@ -4,6 +4,8 @@ mod email;
 mod receipts;
 mod slack;
 mod sms;
+mod telegram;
+mod told;
 mod webhook;
 
 use chrono::{DateTime, Utc};
