@@ -114,7 +114,8 @@ pub async fn build(
         tracing::warn!("the key file {} was made; without it every browser has to subscribe again", file.display());
     }
     let push_key = vapid.as_ref().map(|vapid| vapid.public_key().to_owned());
-    let channels = Channels::new(&config.channels, vapid, &egress, &vault).map_err(under("/channels"))?;
+    let public_url = config.server.public_url.as_deref();
+    let channels = Channels::new(&config.channels, vapid, &egress, &vault, public_url).map_err(under("/channels"))?;
     let models = Models::build(&config.llm, config.react.retry(), &clock)?;
     let policy = Policy::new(&config.approvals)?;
     let declared = tool::http::read(&config.tools, &egress)?;
@@ -175,6 +176,7 @@ pub async fn build(
         vault,
         connector,
         push_key,
+        channels,
         clock,
         executors,
         pipeline,

@@ -5,8 +5,13 @@
 
 pub mod email;
 pub mod live;
+mod provider;
 pub mod push;
+pub mod slack;
+pub mod sms;
+pub mod telegram;
 pub mod templates;
+pub mod ticket;
 pub mod webhook;
 
 use std::path::PathBuf;
@@ -15,6 +20,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
+use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -22,7 +28,7 @@ use crate::channel::templates::Templates;
 use crate::egress::Egress;
 use crate::invalid::Faults;
 use crate::notification::wording::Words;
-use crate::notification::{Recipient, Urgency};
+use crate::notification::{Recipient, Report, Urgency};
 use crate::vault::Vault;
 
 /// No attempt may take longer than this: deliveries are leased for longer.
@@ -37,6 +43,9 @@ pub struct Settings {
     pub email: email::Settings,
     pub live: live::Settings,
     pub push: push::Settings,
+    pub sms: sms::Settings,
+    pub slack: slack::Settings,
+    pub telegram: telegram::Settings,
     pub webhook: webhook::Settings,
 }
 
@@ -101,6 +110,28 @@ pub enum ChannelError {
     Unknown { why: String },
 }
 
+/// What a provider sends to the address of a [`ticket`], as it came.
+#[derive(Debug, Clone, Copy)]
+pub struct Callback<'a> {
+    /// The address as the provider was told it.
+    pub address: &'a str,
+    pub headers: &'a HeaderMap,
+    pub body: &'a [u8],
+}
+
+/// Why nothing is made of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallbackError {
+    /// The provider signs its reports, and has not signed this one.
+    #[error("the signature is missing or wrong")]
+    NotSigned,
+    #[error("the report can't be read: {0}")]
+    Unreadable(String),
+    /// This channel is never reported on.
+    #[error("no reports are taken for this channel")]
+    NotExpected,
+}
+
 /// A way to reach a recipient.
 pub trait Channel: Send + Sync {
     /// The name in `addresses`, `output` and `[channels]`.
@@ -110,6 +141,11 @@ pub trait Channel: Send + Sync {
 
     /// One attempt, within [`ATTEMPT_LIMIT`].
     fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>>;
+
+    /// What a provider reports of a message that it took on, for channels that say `sent`.
+    fn read_callback(&self, _callback: &Callback) -> Result<Report, CallbackError> {
+        Err(CallbackError::NotExpected)
+    }
 }
 
 /// The channels that are configured, and the templates of what goes through them.
@@ -120,12 +156,13 @@ pub struct Channels {
 }
 
 impl Channels {
-    /// Those that need no store. A channel without what it needs is left out.
+    /// Those that need no store. A channel without what it needs is left out. `public_url` is where providers report to.
     pub fn new(
         settings: &Settings,
         vapid: Option<push::Vapid>,
         egress: &Egress,
         vault: &Vault,
+        public_url: Option<&str>,
     ) -> Result<Channels, Faults> {
         settings.live.check()?;
         let mut list: Vec<Box<dyn Channel>> = vec![];
@@ -133,7 +170,14 @@ impl Channels {
             list.push(Box::new(email));
         }
         list.push(Box::new(push::Push::new(&settings.push, vapid, egress.clone(), vault.clone())?));
+        if let Some(sms) = sms::Sms::new(&settings.sms, vault.clone(), public_url)? {
+            list.push(Box::new(sms));
+        }
         list.push(Box::new(webhook::Webhook::new(&settings.webhook, egress.clone(), vault.clone())?));
+        list.push(Box::new(slack::Slack::new(&settings.slack, egress.clone(), vault.clone())?));
+        if let Some(telegram) = telegram::Telegram::new(&settings.telegram)? {
+            list.push(Box::new(telegram));
+        }
         let templates = Templates::read(settings.templates_dir.as_deref())?;
         Ok(Channels { templates, ..Channels::of(list) })
     }

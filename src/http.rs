@@ -31,6 +31,7 @@ pub mod path;
 pub mod pipelines;
 pub mod push;
 pub mod query;
+pub mod receipts;
 pub mod recipients;
 pub mod registry;
 pub mod runs;
@@ -58,6 +59,7 @@ use utoipa_axum::routes;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use crate::bus::Bus;
+use crate::channel::Channels;
 use crate::clock::Clock;
 use crate::executor::Registry;
 use crate::executor::hub::Hub;
@@ -145,6 +147,8 @@ pub struct Parts {
     pub connector: Connector,
     /// The public key of VAPID; `None` where there is no Web Push.
     pub push_key: Option<String>,
+    /// Read the reports of their providers.
+    pub channels: Channels,
     /// Who watches which run.
     pub hub: Hub,
     pub metrics: Metrics,
@@ -255,6 +259,7 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(deliveries::list_deliveries))
         .routes(routes!(deliveries::get_delivery))
         .routes(routes!(deliveries::retry_delivery))
+        .routes(routes!(receipts::receive_receipt))
         .routes(routes!(events::publish_events, events::list_events))
         .routes(routes!(events::stream_events))
         .routes(routes!(hooks::receive_hook))

@@ -10,6 +10,7 @@ mod limits;
 mod live;
 mod matrix;
 mod problems;
+mod receipts;
 mod recipients;
 mod reference;
 mod repeats;

@@ -107,6 +107,8 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("drop_dead_letters", line(P::DeadLettersWrite, InBody, 200, Some(json!({})))),
         // a source that nobody has configured is not there for strangers; hooks.rs has the rest
         ("receive_hook", Line { permission: None, body: Some(json!({})), other: Nothing, done: 404 }),
+        // only whoever has the address may report; receipts.rs has the rest
+        ("receive_receipt", Line { permission: None, body: None, other: Nothing, done: 404 }),
         ("get_recipient", line(P::RecipientsRead, Here, 200, None)),
         ("put_recipient", line(P::RecipientsWrite, Here, 200, Some(recipient))),
         ("test_recipient", line(P::DeliveriesWrite, Here, 202, None)),
@@ -228,7 +230,7 @@ fn place(template: &str, tenant: &str, things: &Things) -> String {
         .replace("{id}", id)
         .replace("{tenant_id}", tenant)
         .replace("{source}", "nowhere")
-        .replace("{service}", "calendar")
+        .replace("{channel}", "sms")
         .replace("{token}", "none")
         .replace("{ticket}", "none")
         .replace("{service}", "google")

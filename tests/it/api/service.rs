@@ -15,6 +15,8 @@ use reveille::agent::{self, Agent};
 use reveille::approval;
 use reveille::approval::policy::Policy;
 use reveille::bus;
+use reveille::channel::Channels;
+use reveille::channel::sms::{self, Sms};
 use reveille::clock::Clock;
 use reveille::egress::{self, Egress};
 use reveille::event::Event;
@@ -48,6 +50,8 @@ use crate::support::postgres::Database;
 
 /// The configured admin token.
 pub const ADMIN: &str = "an admin token of the tests";
+/// Signs the reports on text messages.
+pub const SMS_TOKEN: &str = "an auth token of the tests";
 /// Where the clock stands at first: a Saturday.
 pub const START: &str = "2026-11-21T00:00:00Z";
 
@@ -55,6 +59,7 @@ pub const START: &str = "2026-11-21T00:00:00Z";
 pub struct Api {
     pub store: Store,
     pub clock: Clock,
+    pub vault: Vault,
     pub hub: Hub,
     pub metrics: Metrics,
     pub stopping: CancellationToken,
@@ -124,6 +129,18 @@ impl Executor for Idle {
     fn execute(&self, _: Job) -> BoxFuture<'_, Result<Outcome, RunError>> {
         Box::pin(async { unreachable!("no engine runs in the tests of the API") })
     }
+}
+
+/// Text messages alone: the only channel that is reported on. Nothing is sent.
+fn channels(vault: &Vault) -> Channels {
+    let settings = sms::Settings {
+        account: Some("AC1".into()),
+        token: Some(Secret::new(SMS_TOKEN)),
+        from: Some("Reveille".into()),
+        ..sms::Settings::default()
+    };
+    let sms = Sms::new(&settings, vault.clone(), None).expect("good settings").expect("an account");
+    Channels::of(vec![Box::new(sms)])
 }
 
 impl Api {
@@ -217,6 +234,7 @@ impl Api {
             connector: oauth::open(&store, &vault, &egress, &providers, public_url).1,
             vault: vault.clone(),
             push_key: Some("BP4z".into()),
+            channels: channels(&vault),
             hub: hub.clone(),
             metrics: metrics.clone(),
             settings: http::Settings {
@@ -230,7 +248,7 @@ impl Api {
             stop: stop.clone(),
         });
         let reference = serde_json::to_value(http::document()).expect("the reference is JSON");
-        Api { store, clock, hub, metrics, stopping, stop, app: http::router(state), dir, reference, database, vault }
+        Api { store, clock, vault, hub, metrics, stopping, stop, app: http::router(state), dir, reference, database }
     }
 
     /// A token of a tenant with these permissions.
