@@ -4,6 +4,7 @@
 //! `delivered` unless the other side said so. It keeps nothing; what survives a crash is the delivery's row.
 
 pub mod email;
+pub mod sealing;
 pub mod webhook;
 
 use std::sync::Arc;

@@ -7,6 +7,7 @@
 pub mod address;
 pub mod delivery;
 pub mod question;
+pub mod quiet;
 pub mod recipient;
 pub mod wording;
 

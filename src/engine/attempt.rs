@@ -163,7 +163,7 @@ mod tests {
     }
 
     fn recipient() -> Recipient {
-        Recipient { timezone: Tz::UTC, locale: "en".into(), addresses: Addresses::default(), fallback: vec![] }
+        Recipient { timezone: Tz::UTC, locale: "en".into(), addresses: Addresses::default(), ..Recipient::default() }
     }
 
     struct Attempted {

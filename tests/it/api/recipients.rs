@@ -6,6 +6,10 @@ use super::service::{ADMIN, Api};
 
 const SECRET: &str = "whsec_c2VjcmV0IGNhbmFyeSBvZiB0aGUgdGVzdHMgMDEyMzQ1Njc=";
 
+/// Of RFC 8291, appendix A.
+const P256DH: &str = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4";
+const AUTH: &str = "BTBZMqHH6r4Tts7J_aSIgg";
+
 #[tokio::test]
 async fn a_recipient_is_shown_without_its_secret_and_can_be_put_back() {
     let api = Api::new().await;
@@ -21,14 +25,17 @@ async fn a_recipient_is_shown_without_its_secret_and_can_be_put_back() {
             "tenant_id": "ann", "timezone": "Europe/Berlin", "locale": "de",
             "addresses": { "email": "ann@example.org",
                 "webhook": { "url": "https://example.org/in", "secret_set": true } },
-            "fallback": ["webhook", "email"], "version": 1, "updated_at": "2026-11-21T00:00:00Z",
+            "fallback": ["webhook", "email"], "quiet_hours": [], "digest": null, "budget": null, "verified": {},
+            "version": 1, "updated_at": "2026-11-21T00:00:00Z",
         })
     );
     assert_eq!(api.admin("GET", "/v1/recipients/ann", None).await.expect(200), shown);
 
+    let back = api.admin("PUT", "/v1/recipients/ann", Some(shown.clone())).await.expect(200);
+    assert_eq!(back["version"], 2, "what is shown can be put back as it is");
     let back = json!({ "timezone": "UTC", "addresses": shown["addresses"] });
     let again = api.admin("PUT", "/v1/recipients/ann", Some(back)).await.expect(200);
-    assert_eq!((&again["version"], &again["addresses"]), (&json!(2), &shown["addresses"]), "the secret is kept");
+    assert_eq!((&again["version"], &again["addresses"]), (&json!(3), &shown["addresses"]), "the secret is kept");
     assert_eq!(again["fallback"], json!([]), "what is left out has its default");
 }
 
@@ -52,16 +59,23 @@ async fn what_is_wrong_with_a_recipient_has_its_place() {
 #[tokio::test]
 async fn no_answer_and_no_file_of_the_database_holds_the_secret() {
     let api = Api::new().await;
-    let put = json!({ "addresses": { "webhook": { "url": "https://example.org/in", "secret": SECRET } } });
+    let put = json!({ "addresses": {
+        "webhook": { "url": "https://example.org/in", "secret": SECRET },
+        "push": { "endpoint": "https://push.example.org/x", "keys": { "p256dh": P256DH, "auth": AUTH } },
+        "slack": { "webhook_url": "https://hooks.slack.com/services/T0/B0/canaryOfSlack" },
+    } });
     let shown = api.admin("PUT", "/v1/recipients/ann", Some(put)).await.expect(200);
     let listed = api.admin("GET", "/v1/recipients/ann", None).await.expect(200);
-    let canary = SECRET.trim_start_matches("whsec_");
-    for answer in [&shown, &listed] {
-        assert!(!Value::to_string(answer).contains(canary));
-    }
-    for file in std::fs::read_dir(api.dir.path()).unwrap() {
-        let bytes = std::fs::read(file.unwrap().path()).unwrap();
-        assert!(!String::from_utf8_lossy(&bytes).contains(canary));
+    let again = api.admin("PUT", "/v1/recipients/ann", Some(listed.clone())).await.expect(200);
+    assert_eq!(again["addresses"], shown["addresses"]);
+    for canary in [SECRET.trim_start_matches("whsec_"), AUTH, "canaryOfSlack"] {
+        for answer in [&shown, &listed, &again] {
+            assert!(!Value::to_string(answer).contains(canary));
+        }
+        for file in std::fs::read_dir(api.dir.path()).unwrap() {
+            let bytes = std::fs::read(file.unwrap().path()).unwrap();
+            assert!(!String::from_utf8_lossy(&bytes).contains(canary));
+        }
     }
 }
 

@@ -20,6 +20,7 @@ fn recipient(email: &str) -> Recipient {
         locale: "zh-CN".into(),
         addresses: Addresses { email: Some(email.into()), webhook: Some(webhook), ..Addresses::default() },
         fallback: vec!["webhook".into(), "email".into()],
+        ..Recipient::default()
     }
 }
 

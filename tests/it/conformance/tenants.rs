@@ -81,7 +81,7 @@ async fn things(world: &World) -> Things {
 
 fn recipient() -> Recipient {
     let (timezone, addresses) = (chrono_tz::Tz::UTC, Addresses::default());
-    Recipient { timezone, locale: "en".into(), addresses, fallback: vec![] }
+    Recipient { timezone, locale: "en".into(), addresses, ..Recipient::default() }
 }
 
 fn unseen<T: Debug>(what: &str, answer: Result<T, StoreError>) {
