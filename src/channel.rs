@@ -28,6 +28,8 @@ pub const ATTEMPT_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
+    /// Whether only addresses that their tenants have proved get anything but the code that proves them.
+    pub require_verified: bool,
     pub email: email::Settings,
     pub webhook: webhook::Settings,
 }

@@ -39,6 +39,7 @@ pub mod stats;
 pub mod stream;
 pub mod tasks;
 pub mod tokens;
+mod verify;
 pub mod wrong_tokens;
 
 use std::ops::Deref;
@@ -251,6 +252,7 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(dead_letters::drop_dead_letters))
         .routes(routes!(recipients::get_recipient, recipients::put_recipient))
         .routes(routes!(recipients::test_recipient))
+        .routes(routes!(verify::verify_recipient))
         .routes(routes!(tokens::create_token, tokens::list_tokens))
         .routes(routes!(tokens::revoke_token))
         .routes(routes!(stats::get_stats))

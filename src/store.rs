@@ -23,6 +23,7 @@ mod examine;
 mod failing;
 mod fires;
 mod grants;
+mod holding;
 mod hot;
 mod idempotency;
 mod lease;
@@ -41,6 +42,7 @@ mod tasks;
 mod text;
 mod tokens;
 mod transcript;
+mod verifications;
 mod wake;
 mod windows;
 
@@ -71,6 +73,7 @@ pub use runs::RunFilter;
 pub use task_state::STATE_NAMES;
 pub use tasks::TaskFilter;
 pub use tokens::StoredToken;
+pub use verifications::{Verification, Verified};
 pub use wake::Topic;
 
 /// The store. Cheap to clone; all clones share the same connections.

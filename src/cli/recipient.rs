@@ -6,6 +6,7 @@ use anyhow::Context;
 use serde_json::{Map, Value, json};
 
 use super::client::ServiceArgs;
+use super::delivery::print_delivery;
 use super::failure::Failure;
 use super::screen::{Screen, text_of, time_of};
 use crate::cli::Client;
@@ -17,6 +18,8 @@ pub enum Command {
     Set(SetArgs),
     /// Show where a tenant is reached
     Show(ShowArgs),
+    /// Prove an address: without --code one is sent to it
+    Verify(VerifyArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -88,6 +91,21 @@ pub struct ShowArgs {
     service: ServiceArgs,
 }
 
+#[derive(Debug, clap::Args)]
+pub struct VerifyArgs {
+    /// The tenant
+    #[arg(value_name = "TENANT")]
+    tenant: String,
+    /// The channel of the address
+    #[arg(long, value_name = "NAME")]
+    channel: String,
+    /// The code that was received
+    #[arg(long, value_name = "DIGITS")]
+    code: Option<String>,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
 pub async fn run(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     match command {
         Command::Set(args) => {
@@ -100,6 +118,18 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
             let client = Client::new(&args.service, environment)?;
             let recipient = client.get(&["v1", "recipients", &args.tenant], &[]).await?;
             print(&recipient, args.service.json, screen)
+        }
+        Command::Verify(args) => {
+            let client = Client::new(&args.service, environment)?;
+            let mut body = json!({ "channel": args.channel });
+            if let Some(code) = &args.code {
+                body["code"] = json!(code);
+            }
+            let answer = client.post(&["v1", "recipients", &args.tenant, "verify"], &body).await?;
+            match args.code {
+                Some(_) => print(&answer, args.service.json, screen),
+                None => print_delivery(&answer, args.service.json, screen),
+            }
         }
     }
 }

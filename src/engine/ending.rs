@@ -128,9 +128,10 @@ impl Ending<'_> {
     }
 
     fn tell(&self, kind: Kind) -> Vec<NewDelivery> {
-        let output = self.task.map_or(Output::Nobody, |task| task.spec.output.clone());
+        let output = self.task.map_or_else(Output::nobody, |task| task.spec.output.clone());
         let order = channels(&output, self.recipient);
-        NewDelivery::of_run(&self.run.tenant_id, self.run.id, kind, order).into_iter().collect()
+        let told = NewDelivery::of_run(&self.run.tenant_id, self.run.id, kind, order);
+        told.map(|told| told.pressing(output.urgency)).into_iter().collect()
     }
 
     /// The question to the recipient, whatever becomes of the run's result.
@@ -303,7 +304,7 @@ mod tests {
     fn a_question_reaches_the_recipient_even_where_the_result_is_told_to_nobody() {
         let run = run(1, 0);
         let mut task = task(Retry::default());
-        task.spec.output = Output::Nobody;
+        task.spec.output = Output::nobody();
         let recipient: Recipient = serde_json::from_value(json!({
             "timezone": "UTC", "locale": "en", "addresses": { "email": "ann@example.org" },
         }))

@@ -33,14 +33,15 @@ impl Expirer {
             Err(StoreError::NotFound) => None,
             Err(error) => return Err(error),
         };
-        let output = task.map_or(Output::Nobody, |task| task.spec.output.clone());
+        let output = task.map_or_else(Output::nobody, |task| task.spec.output.clone());
         let order = channels(&output, recipient.as_ref());
+        let told = NewDelivery::of_run(&run.tenant_id, run.id, Kind::Failure, order);
         let completion = Completion {
             event: RunEvent::Expire,
             output: None,
             error: Some(RunFault::new(REASON, "the webhook did not complete the run in time")),
             reason: Some(REASON.into()),
-            deliveries: NewDelivery::of_run(&run.tenant_id, run.id, Kind::Failure, order).into_iter().collect(),
+            deliveries: told.map(|told| told.pressing(output.urgency)).into_iter().collect(),
         };
         let now = self.store.clock().now();
         match self.store.complete_run(&Scope::Every, run.id, &completion, now, None).await {

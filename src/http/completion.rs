@@ -96,12 +96,13 @@ async fn completion(state: &State, run: &Run, task: Option<&Task>, report: Repor
         Err(StoreError::NotFound) => None,
         Err(error) => return Err(error.into()),
     };
-    let output = task.map_or(Output::Nobody, |task| task.spec.output.clone());
-    let order = channels(&output, recipient.as_ref());
+    let output = task.map_or_else(Output::nobody, |task| task.spec.output.clone());
+    let (order, urgency) = (channels(&output, recipient.as_ref()), output.urgency);
     let (event, output, error, kind) = match report {
         Report::Succeeded { output } => (RunEvent::Succeed, Some(output), None, Kind::Result),
         Report::Failed { error } => (RunEvent::Fail, None, Some(error), Kind::Failure),
     };
-    let deliveries = NewDelivery::of_run(&run.tenant_id, run.id, kind, order).into_iter().collect();
+    let told = NewDelivery::of_run(&run.tenant_id, run.id, kind, order);
+    let deliveries = told.map(|told| told.pressing(urgency)).into_iter().collect();
     Ok(Completion { event, output, error, reason: None, deliveries })
 }

@@ -29,7 +29,7 @@ use crate::vault::{Vault, VaultError};
 const TEST_SUBJECT: &str = "Reveille can reach you";
 const TEST_TEXT: &str = "This is a test message. Nothing needs to be done: that you read it shows that it arrives.";
 /// How often a write is tried against writes of others.
-const WRITES: usize = 5;
+pub(super) const WRITES: usize = 5;
 
 /// A recipient as it is answered.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -43,7 +43,7 @@ pub struct RecipientView {
 }
 
 impl RecipientView {
-    fn of(tenant_id: &str, stored: &StoredRecipient) -> RecipientView {
+    pub(super) fn of(tenant_id: &str, stored: &StoredRecipient) -> RecipientView {
         let public = match stored.recipient.public() {
             Value::Object(public) => public,
             _ => Map::new(),
@@ -141,7 +141,8 @@ pub async fn test_recipient(
         fallback: order[1..].to_vec(),
         dedupe_key: key.clone(),
         run_id: None,
-        kind: Kind::Notice,
+        kind: Kind::Test,
+        urgency: Kind::Test.urgency(),
         subject: Some(TEST_SUBJECT.into()),
         text: Some(TEST_TEXT.into()),
     };

@@ -113,7 +113,7 @@ impl RecipientDraft {
         let addresses = self.addresses.settle(old.map(|old| &old.addresses), seal)?;
         let mut verified = old.map(|old| old.verified.clone()).unwrap_or_default();
         let before = old.map(|old| old.addresses.clone()).unwrap_or_default();
-        verified.retain(|kind, _| addresses.has(kind) && addresses.same(&before, kind));
+        verified.retain(|kind, _| addresses.has(kind) && addresses.identity(kind) == before.identity(kind));
         let RecipientDraft { timezone, locale, fallback, quiet, .. } = self;
         Ok(Recipient { timezone, locale, addresses, fallback, quiet, verified })
     }
@@ -316,8 +316,9 @@ mod tests {
         let mut body = everything();
         body["addresses"]["sms"] = json!("+4915123456780");
         body["addresses"].as_object_mut().unwrap().remove("email");
+        body["addresses"]["slack"] = json!({ "webhook_url": "https://hooks.slack.com/services/T0/B0/another" });
         body["verified"] = json!({ "sms": "2027-01-01T00:00:00Z" });
-        assert_eq!(kept(body), ["push", "webhook"], "another number, no mail, a webhook of Slack given anew");
+        assert_eq!(kept(body), ["push", "webhook"], "another number, no mail, another webhook of Slack");
     }
 
     #[test]

@@ -3,9 +3,11 @@
 use chrono_tz::Tz;
 use serde_json::{Value, json};
 
+use crate::notification::digest::Digest;
 use crate::notification::question::Question;
 use crate::notification::{Delivery, Kind};
 use crate::run::{Run, RunState};
+use crate::secret::Secret;
 use crate::trigger::condition::Failing;
 
 /// Longest subject, in characters.
@@ -27,7 +29,7 @@ pub struct Words {
     /// What messages of one conversation share: the batch of a question, the task of a result.
     pub thread: Option<String>,
     /// What happened, for channels that speak to programs: `run.finished`, `message`, `notice`, `approval.requested`,
-    /// `approval.reminder`, `approval.held`.
+    /// `approval.reminder`, `approval.held`, `digest`, `test`, `code`.
     pub event: &'static str,
     /// For `run.finished` the run as the API shows it and its task's name; else the message itself.
     pub data: Value,
@@ -55,6 +57,10 @@ pub struct References<'a> {
     pub task_name: Option<&'a str>,
     /// What is asked, with its link; for questions and reminders only.
     pub question: Option<&'a Question>,
+    /// What was held; for digests only.
+    pub digest: Option<&'a Digest>,
+    /// For codes only.
+    pub code: Option<&'a Secret>,
 }
 
 impl Words {
@@ -73,7 +79,12 @@ impl Words {
             });
         }
         let (subject, text) = match (delivery.kind, about.run) {
-            (Kind::Message | Kind::Notice, _) => literal(delivery, name),
+            (Kind::Message | Kind::Notice | Kind::Test, _) => literal(delivery, name),
+            (Kind::Digest, _) => {
+                let digest = about.digest.ok_or("nothing of what was held is left to be told")?;
+                (digest.subject(), digest.text(timezone, limit))
+            }
+            (Kind::Code, _) => code(about.code.ok_or("its code can't be made again")?),
             (Kind::Result, Some(run)) => (name.to_owned(), answer(run)),
             (Kind::Failure, Some(run)) => failure(run, name, timezone),
             (Kind::Ask | Kind::Reminder, _) => return Err("what it asks is no longer there".into()),
@@ -85,6 +96,11 @@ impl Words {
         let (event, data) = match (delivery.kind, about.run) {
             (Kind::Result | Kind::Failure, Some(run)) => ("run.finished", run_data(run, about.task_name, limit)),
             (Kind::Notice, _) => ("notice", message_data(delivery, &subject, &text)),
+            (Kind::Digest, _) => {
+                ("digest", about.digest.map(|digest| digest.data(&delivery.tenant_id)).unwrap_or_default())
+            }
+            (Kind::Test, _) => ("test", message_data(delivery, &subject, &text)),
+            (Kind::Code, _) => ("code", message_data(delivery, &subject, &text)),
             _ => ("message", message_data(delivery, &subject, &text)),
         };
         Ok(Words { subject, text, html: None, link: None, thread: None, event, data })
@@ -113,6 +129,16 @@ pub fn poll_failing(task_name: &str, failing: &Failing) -> (String, String) {
 pub fn poll_recovered(task_name: &str, failing: &Failing) -> (String, String) {
     let text = format!("What the task \"{task_name}\" polls answers again, after {} failing polls.", failing.count);
     (format!("Well again: {task_name}"), text)
+}
+
+/// Subject and text of a message with a code that proves an address.
+fn code(code: &Secret) -> (String, String) {
+    let text = format!(
+        "{} is the code that proves that this address is yours. It is good for 10 minutes. If you did not ask for it, \
+         do nothing.",
+        code.expose()
+    );
+    ("Your code".into(), text)
 }
 
 fn literal(delivery: &Delivery, name: &str) -> (String, String) {
@@ -238,11 +264,14 @@ mod tests {
             dedupe_key: "k".into(),
             run_id: Some(Uuid::from_u128(0x42)),
             kind,
+            urgency: kind.urgency(),
             subject: None,
             text: Some("Milk is out.\nBuy some.".into()),
             state: DeliveryState::Pending,
             attempts: 1,
             next_at: None,
+            held: None,
+            digest_id: None,
             last_error: None,
             provider_id: None,
             created_at: at("2026-12-24T07:00:09Z"),
@@ -252,7 +281,8 @@ mod tests {
     }
 
     fn words(kind: Kind, run: Option<&Run>, task_name: Option<&str>) -> Words {
-        Words::of(&delivery(kind), References { run, task_name, question: None }, Tz::Europe__Berlin, 1000).unwrap()
+        Words::of(&delivery(kind), References { run, task_name, ..References::default() }, Tz::Europe__Berlin, 1000)
+            .unwrap()
     }
 
     #[test]

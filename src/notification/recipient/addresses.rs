@@ -75,11 +75,13 @@ impl Addresses {
         }
     }
 
-    /// Whether both lead to the same place by this channel.
-    pub fn same(&self, other: &Addresses, kind: &str) -> bool {
-        match kind {
-            "slack" => self.slack == other.slack,
-            _ => self.public_of(kind) == other.public_of(kind),
-        }
+    /// Where this channel leads to, as a text that is another for every other place; `None` where there is no address.
+    pub fn identity(&self, kind: &str) -> Option<String> {
+        let address = match kind {
+            // what is shown of an incoming webhook does not tell it from another
+            "slack" => json!(self.slack),
+            _ => self.public_of(kind),
+        };
+        self.has(kind).then(|| address.to_string())
     }
 }

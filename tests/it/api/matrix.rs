@@ -106,6 +106,7 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("get_recipient", line(P::RecipientsRead, Here, 200, None)),
         ("put_recipient", line(P::RecipientsWrite, Here, 200, Some(recipient))),
         ("test_recipient", line(P::DeliveriesWrite, Here, 202, None)),
+        ("verify_recipient", line(P::RecipientsWrite, Here, 202, Some(json!({ "channel": "email" })))),
         ("create_token", line(P::TokensWrite, InBody, 201, Some(json!({ "name": "x", "scopes": ["tokens:write"] })))),
         ("list_tokens", line(P::TokensRead, InQuery, 200, None)),
         ("revoke_token", line(P::TokensWrite, Here, 204, None)),
@@ -154,6 +155,7 @@ async fn things_of(api: &Api, tenant: &str) -> Things {
         dedupe_key: dedupe::run_result(run_id),
         run_id: Some(run_id),
         kind: Kind::Result,
+        urgency: Kind::Result.urgency(),
         subject: None,
         text: None,
     };

@@ -56,6 +56,7 @@ async fn things(world: &World) -> Things {
         dedupe_key: "k".into(),
         run_id: Some(ended.run.id),
         kind: Kind::Result,
+        urgency: Kind::Result.urgency(),
         subject: None,
         text: None,
     };
