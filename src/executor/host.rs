@@ -23,7 +23,7 @@ use crate::run::{Run, Usage};
 use crate::store::{Answer, GrantUse, Idempotency, Lease, Store, StoreError, TaskFilter};
 use crate::task::Known;
 use crate::task::change::TaskChange;
-use crate::task::{DEFAULT_EXECUTOR, Draft, Output, Spec, Task, TaskStatus};
+use crate::task::{DEFAULT_EXECUTOR, Draft, Output, Route, Spec, Task, TaskStatus};
 use crate::tool::{self, Host, HostError, Notice};
 
 /// Entries of a transcript that are read at once.
@@ -95,7 +95,11 @@ impl StoreHost {
             Err(error) => return Err(told(error)),
         };
         let output = notice.channel.map_or_else(Output::default, |name| Output::channels(vec![name]));
-        let order = order_of(&output, recipient.as_ref());
+        let mut order = order_of(&output, recipient.as_ref());
+        if output.route == Route::RecipientOrder {
+            // the recipient may have addresses of channels that are not configured here
+            order.retain(|name| self.known.channels.contains(name));
+        }
         let Some((first, rest)) = order.split_first() else {
             return Err(HostError::Conflict("nobody can be told: the tenant has no recipient with an address".into()));
         };

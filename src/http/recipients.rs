@@ -154,7 +154,12 @@ pub async fn test_recipient(
 /// At least one channel, each configured and with an address.
 fn channels_to_test(wish: &Value, recipient: &Recipient, known: &[String]) -> Result<Vec<String>, Faults> {
     let order = match wish.get("channel").filter(|channel| !channel.is_null()) {
-        None => recipient.order(),
+        // of the recipient's order what is configured here: the rest is passed over as well when something is told
+        None => {
+            let order = recipient.order();
+            let (here, elsewhere): (Vec<_>, Vec<_>) = order.into_iter().partition(|name| known.contains(name));
+            if here.is_empty() { elsewhere } else { here }
+        }
         Some(channel) => match channel.as_str() {
             Some(name) if recipient.addresses.has(name) => vec![name.to_owned()],
             Some(name) => {

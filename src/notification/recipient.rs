@@ -314,6 +314,7 @@ mod tests {
         let kept = |body: Value| settled(body, Some(&old)).unwrap().verified.into_keys().collect::<Vec<_>>();
         assert_eq!(kept(old.public()), ["email", "push", "slack", "sms", "webhook"]);
         let mut body = everything();
+        body["fallback"] = json!([]);
         body["addresses"]["sms"] = json!("+4915123456780");
         body["addresses"].as_object_mut().unwrap().remove("email");
         body["addresses"]["slack"] = json!({ "webhook_url": "https://hooks.slack.com/services/T0/B0/another" });
@@ -353,7 +354,29 @@ mod tests {
             "fallback": ["email", "telegrm", "webhok", "email"], "telephone": 1,
         }));
         let found: Vec<String> = found.into_iter().map(|(pointer, message)| format!("{pointer}: {message}")).collect();
-        insta::assert_snapshot!(found.join("\n"), @"");
+        insta::assert_snapshot!(found.join("\n"), @r"
+        /telephone: unknown field `telephone`; known are timezone, locale, addresses, fallback, quiet_hours, digest, budget
+        /timezone: unknown time zone `Europe/Berln`; did you mean `Europe/Berlin`?
+        /locale: `german` is not a language tag such as `en`, `de-AT`, `zh-Hans-CN`
+        /addresses/emial: unknown channel `emial`; did you mean `email`?
+        /addresses/email: `ann at example` is not an address such as `ann@example.org`
+        /addresses/sms: `0151 1` is not a number with its country code, such as `+4915123456789`
+        /addresses/push/0/topic: a topic has 1 to 64 letters, digits, `-` and `_`
+        /addresses/push/1: expected `{"topic": …}` of an ntfy server, or a browser's subscription `{"endpoint": …, "keys": {"p256dh": …, "auth": …}}`
+        /addresses/push/2/keys/p256dh: expected an uncompressed P-256 key, 65 bytes in base64url
+        /addresses/webhook/secret: expected `whsec_` and 24 to 64 random bytes in base64, as `echo whsec_$(openssl rand -base64 32)` prints
+        /addresses/webhook/url: expected http or https, not `ftp`
+        /addresses/slack: expected `{"channel": …}` or `{"webhook_url": …}`
+        /addresses/telegram: `ann` is not the id of a chat such as `-1001234567890`, or a name such as `@news`
+        /addresses/live: invalid type: string "yes", expected a boolean
+        /fallback/1: unknown channel `telegrm`; did you mean `telegram`?
+        /fallback/2: unknown channel `webhok`; did you mean `webhook`?
+        /fallback/3: `email` stands there twice
+        /quiet_hours/0/to: `7:00` is not a time such as `22:00`, from 00:00 to 23:59
+        /budget/per_day: invalid value: integer `-1`, expected u32
+        /digest/channels/0: unknown channel `emial`; did you mean `email`?
+        /digest/at: expected 1 to 24 times such as `08:00`
+        ");
     }
 
     #[test]

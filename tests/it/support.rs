@@ -11,5 +11,6 @@ pub mod model;
 pub mod postgres;
 pub mod redis;
 pub mod servers;
+pub mod sink;
 pub mod smtp;
 pub mod world;

@@ -100,8 +100,41 @@ async fn a_test_message_is_sent_once_for_a_key_and_only_where_there_is_an_addres
     assert_ne!(first["id"], other["id"]);
     assert_eq!(
         (&first["channel"], &first["kind"], &first["state"], &first["subject"]),
-        (&json!("email"), &json!("notice"), &json!("pending"), &json!("Reveille can reach you"))
+        (&json!("email"), &json!("test"), &json!("pending"), &json!("Reveille can reach you"))
     );
     let id = first["id"].as_str().unwrap();
     assert_eq!(api.admin("GET", &format!("/v1/deliveries/{id}"), None).await.expect(200), first);
+}
+
+#[tokio::test]
+async fn an_address_is_proved_by_a_code_that_stands_nowhere() {
+    let api = Api::new().await;
+    let place = "/v1/recipients/ann/verify";
+    api.admin("POST", place, Some(json!({ "channel": "email" }))).await.expect(404);
+    let put = json!({ "addresses": { "email": "ann@example.org", "sms": "+4915123456789", "live": true } });
+    api.admin("PUT", "/v1/recipients/ann", Some(put)).await.expect(200);
+    let fault = async |body: Value| {
+        let problem = api.admin("POST", place, Some(body)).await.expect(422);
+        format!(
+            "{}: {}",
+            problem["errors"][0]["pointer"].as_str().unwrap(),
+            problem["errors"][0]["message"].as_str().unwrap()
+        )
+    };
+    assert_eq!(fault(json!({})).await, "/channel: must be the name of a channel, such as `email`");
+    assert_eq!(fault(json!({ "channel": "sms" })).await, "/channel: the channel `sms` is not configured here");
+    assert_eq!(fault(json!({ "channel": "email", "code": 123456 })).await, "/code: must be a text of 6 digits");
+    assert_eq!(fault(json!({ "channel": "email", "code": "12345" })).await, "/code: must be 6 digits");
+    let none = "/code: no code is open for this address; ask for one with `channel` alone";
+    assert_eq!(fault(json!({ "channel": "email", "code": "123456" })).await, none);
+
+    let ask = async |key| {
+        let body = Some(json!({ "channel": "email" }));
+        api.ask_with("POST", place, Some(ADMIN), body, &[("idempotency-key", key)]).await
+    };
+    let sent = ask("k1").await.expect(202);
+    assert_eq!(ask("k1").await.expect(202), sent, "the same is sent once");
+    ask("k2").await.expect(409);
+    assert_eq!((&sent["kind"], &sent["subject"], &sent["text"]), (&json!("code"), &Value::Null, &Value::Null));
+    assert!(fault(json!({ "channel": "email", "code": "000 000" })).await.starts_with("/code: is wrong; 4 more"));
 }
