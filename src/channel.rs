@@ -5,8 +5,10 @@
 
 pub mod email;
 pub mod sealing;
+pub mod templates;
 pub mod webhook;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +17,7 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::channel::templates::Templates;
 use crate::egress::Egress;
 use crate::invalid::Faults;
 use crate::notification::wording::Words;
@@ -30,6 +33,8 @@ pub const ATTEMPT_LIMIT: Duration = Duration::from_secs(60);
 pub struct Settings {
     /// Whether only addresses that their tenants have proved get anything but the code that proves them.
     pub require_verified: bool,
+    /// A directory of templates for what messages say, used before the embedded ones.
+    pub templates_dir: Option<PathBuf>,
     pub email: email::Settings,
     pub webhook: webhook::Settings,
 }
@@ -106,9 +111,12 @@ pub trait Channel: Send + Sync {
     fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>>;
 }
 
-/// The channels that are configured.
+/// The channels that are configured, and the templates of what goes through them.
 #[derive(Clone)]
-pub struct Channels(Arc<Vec<Box<dyn Channel>>>);
+pub struct Channels {
+    list: Arc<Vec<Box<dyn Channel>>>,
+    templates: Templates,
+}
 
 impl Channels {
     /// The list. A channel without what it needs is left out.
@@ -118,19 +126,24 @@ impl Channels {
             list.push(Box::new(email));
         }
         list.push(Box::new(webhook::Webhook::new(&settings.webhook, egress.clone(), vault.clone())?));
-        Ok(Channels::of(list))
+        let templates = Templates::read(settings.templates_dir.as_deref())?;
+        Ok(Channels { templates, ..Channels::of(list) })
     }
 
-    /// Exactly these.
+    /// Exactly these, with the embedded templates.
     pub fn of(list: Vec<Box<dyn Channel>>) -> Channels {
-        Channels(Arc::new(list))
+        Channels { list: Arc::new(list), templates: Templates::embedded() }
+    }
+
+    pub fn templates(&self) -> &Templates {
+        &self.templates
     }
 
     pub fn get(&self, name: &str) -> Option<&dyn Channel> {
-        self.0.iter().find(|channel| channel.name() == name).map(|channel| &**channel)
+        self.list.iter().find(|channel| channel.name() == name).map(|channel| &**channel)
     }
 
     pub fn names(&self) -> Vec<&'static str> {
-        self.0.iter().map(|channel| channel.name()).collect()
+        self.list.iter().map(|channel| channel.name()).collect()
     }
 }

@@ -25,8 +25,8 @@ pub mod notifier;
 pub mod rescuer;
 pub mod scheduler;
 pub mod sealer;
+mod sending;
 pub mod service;
-mod telling;
 pub mod watcher;
 pub mod windows;
 pub mod worker;
@@ -59,7 +59,7 @@ use crate::engine::notifier::Notifier;
 use crate::engine::rescuer::Rescuer;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::sealer::Sealer;
-use crate::engine::telling::Telling;
+use crate::engine::sending::Sending;
 use crate::engine::watcher::Watcher;
 use crate::engine::windows::Windows;
 use crate::engine::worker::Worker;
@@ -222,7 +222,7 @@ impl Engine {
             expirer: Arc::new(Expirer::new(store.clone())),
             attendant: Arc::new(Attendant::new(store.clone(), approvals)),
             sealer: Arc::new(Sealer::new(store.clone(), vault)),
-            notifier: Arc::new(Notifier::new(Telling {
+            notifier: Arc::new(Notifier::new(Sending {
                 store: store.clone(),
                 channels,
                 links,

@@ -1,5 +1,5 @@
-//! Telling people: who is reached where (`recipient`, `address`), one message on its way (`delivery`), and its words (`wording`,
-//! `question`).
+//! Telling people: who is reached where (`recipient`, `address`), one message on its way (`delivery`), and its words (`telling`,
+//! `wording`, `question`).
 //!
 //! Data and transitions only: nothing here sends, stores or waits. A delivery stores references; its words are made
 //! when it is sent, and a secret is never part of it.
@@ -7,11 +7,11 @@
 pub mod address;
 pub mod dedupe;
 pub mod delivery;
-pub mod digest;
 pub mod kind;
 pub mod question;
 pub mod quiet;
 pub mod recipient;
+pub mod telling;
 pub mod verification;
 pub mod wording;
 

@@ -10,8 +10,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::{self, signed};
 use crate::engine::attempt::LEASE;
+use crate::engine::sending::Sending;
 use crate::engine::service::{Next, Service, TickError};
-use crate::engine::telling::Telling;
 use crate::notification::delivery::retry_at;
 use crate::notification::{Claim, Mark};
 use crate::store::{StoreError, Topic};
@@ -24,14 +24,14 @@ const DRAIN: Duration = Duration::from_secs(5);
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 pub struct Notifier {
-    telling: Telling,
+    sending: Sending,
     places: Arc<Semaphore>,
     under_way: TaskTracker,
 }
 
 impl Notifier {
-    pub fn new(telling: Telling) -> Notifier {
-        Notifier { telling, places: Arc::new(Semaphore::new(AT_ONCE)), under_way: TaskTracker::new() }
+    pub fn new(sending: Sending) -> Notifier {
+        Notifier { sending, places: Arc::new(Semaphore::new(AT_ONCE)), under_way: TaskTracker::new() }
     }
 
     /// Waits for attempts that are under way, but not for ever: what is cut off says so at its next claim.
@@ -42,9 +42,9 @@ impl Notifier {
 }
 
 /// Reads what the delivery refers to, attempts it, records what came of it.
-async fn deliver(telling: Telling, claim: Claim) {
-    let (id, store) = (claim.delivery.id, &telling.store);
-    let mark = match telling.tell(&claim).await {
+async fn deliver(sending: Sending, claim: Claim) {
+    let (id, store) = (claim.delivery.id, &sending.store);
+    let mark = match sending.tell(&claim).await {
         Ok(mark) => mark,
         Err(error) => unread(&claim, &error, store.clock().now(), fastrand::f64()),
     };
@@ -81,27 +81,27 @@ impl Service for Notifier {
             return Ok(Next::OnWake);
         }
         let claims =
-            self.telling.store.claim_deliveries(self.telling.store.clock().now() + signed(LEASE), free as i64).await?;
+            self.sending.store.claim_deliveries(self.sending.store.clock().now() + signed(LEASE), free as i64).await?;
         let full = claims.len() == free;
         for claim in claims {
             let place = Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed");
-            let telling = self.telling.clone();
+            let sending = self.sending.clone();
             self.under_way.spawn(async move {
-                deliver(telling, claim).await;
+                deliver(sending, claim).await;
                 drop(place);
             });
         }
         if full {
             return Ok(Next::OnWake);
         }
-        Ok(match self.telling.store.next_delivery().await? {
+        Ok(match self.sending.store.next_delivery().await? {
             Some(next) => Next::At(next),
             None => Next::OnWake,
         })
     }
 
     fn hint(&self) -> BoxFuture<'static, ()> {
-        let mut outbox = self.telling.store.listen(Topic::Outbox);
+        let mut outbox = self.sending.store.listen(Topic::Outbox);
         let places = Arc::clone(&self.places);
         Box::pin(async move {
             if places.available_permits() == 0 {

@@ -354,7 +354,7 @@ mod tests {
             "fallback": ["email", "telegrm", "webhok", "email"], "telephone": 1,
         }));
         let found: Vec<String> = found.into_iter().map(|(pointer, message)| format!("{pointer}: {message}")).collect();
-        insta::assert_snapshot!(found.join("\n"), @r"
+        insta::assert_snapshot!(found.join("\n"), @r#"
         /telephone: unknown field `telephone`; known are timezone, locale, addresses, fallback, quiet_hours, digest, budget
         /timezone: unknown time zone `Europe/Berln`; did you mean `Europe/Berlin`?
         /locale: `german` is not a language tag such as `en`, `de-AT`, `zh-Hans-CN`
@@ -376,7 +376,7 @@ mod tests {
         /budget/per_day: invalid value: integer `-1`, expected u32
         /digest/channels/0: unknown channel `emial`; did you mean `email`?
         /digest/at: expected 1 to 24 times such as `08:00`
-        ");
+        "#);
     }
 
     #[test]

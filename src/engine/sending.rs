@@ -4,6 +4,7 @@
 //! attempt. Each of them may end it with a mark; only the attempt sends. Nothing is kept here.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use chrono_tz::Tz;
 
 use crate::channel::Channels;
 use crate::engine::asking::{Links, without};
@@ -11,9 +12,9 @@ use crate::engine::attempt::{Occasion, attempt};
 use crate::engine::breaker::{Breakers, Closed, Place};
 use crate::engine::holding;
 use crate::id::Scope;
-use crate::notification::digest::{Digest, Item};
 use crate::notification::question::Question;
-use crate::notification::wording::{References, Words};
+use crate::notification::telling::{DigestItem, Telling};
+use crate::notification::wording::References;
 use crate::notification::{Claim, Delivery, Kind, Mark, Recipient};
 use crate::run::Run;
 use crate::secret::Secret;
@@ -26,7 +27,7 @@ const NOTHING_LEFT: &str = "not sent: nothing of what was held is left to be tol
 
 /// What all attempts of this process share. Cheap to clone.
 #[derive(Clone)]
-pub struct Telling {
+pub struct Sending {
     pub store: Store,
     pub channels: Channels,
     pub links: Links,
@@ -41,7 +42,7 @@ struct Told {
     run: Option<Run>,
     task_name: Option<String>,
     question: Option<Question>,
-    digest: Option<Digest>,
+    digest: Vec<DigestItem>,
     code: Option<Secret>,
 }
 
@@ -51,7 +52,7 @@ impl Told {
             run: self.run.as_ref(),
             task_name: self.task_name.as_deref(),
             question: self.question.as_ref(),
-            digest: self.digest.as_ref(),
+            digest: &self.digest,
             code: self.code.as_ref(),
         }
     }
@@ -69,7 +70,7 @@ impl Told {
     }
 }
 
-impl Telling {
+impl Sending {
     /// Does what there is to be done for a claim, and says what is to be recorded.
     pub async fn tell(&self, claim: &Claim) -> Result<Mark, StoreError> {
         let delivery = &claim.delivery;
@@ -144,21 +145,35 @@ impl Telling {
         if members.is_empty() {
             return Ok(Err(Mark::Failed { error: NOTHING_LEFT.into(), fall_back: None }));
         }
-        let channel = self.channels.get(&delivery.channel);
-        let limit = channel.map_or(0, |channel| channel.capabilities().max_response_length);
-        let timezone = recipient.map_or(chrono_tz::Tz::UTC, |recipient| recipient.timezone);
-        let more = count.saturating_sub(members.len() as i64).max(0) as u64;
-        let mut items = Vec::with_capacity(members.len());
+        let timezone = recipient.map_or(Tz::UTC, |recipient| recipient.timezone);
+        let mut digest = Vec::with_capacity(members.len() + 1);
         for member in &members {
             let told = self.referred(member).await?;
-            let (subject, text) = match Words::of(member, told.about(), timezone, limit) {
-                Ok(words) => (words.subject, words.text),
-                Err(why) => (member.subject.clone().unwrap_or_else(|| "A message".into()), format!("({why})")),
-            };
-            items.push(Item { subject, text, created_at: member.created_at });
+            digest.push(self.item(member, told.about(), timezone));
         }
-        let digest = Some(Digest { items, more });
+        match count.saturating_sub(members.len() as i64) {
+            ..=0 => {}
+            more => {
+                let text = "They are among the deliveries: `reveille delivery list` shows them.";
+                digest.push(DigestItem::new(&format!("{more} more"), text, self.store.clock().now(), timezone));
+            }
+        }
         Ok(Ok(Told { digest, ..Told::of(delivery) }))
+    }
+
+    /// One message of a digest, its text without markup: the digest's template makes that.
+    fn item(&self, member: &Delivery, about: References, timezone: Tz) -> DigestItem {
+        let Some(channel) = self.channels.get(&member.channel) else {
+            return DigestItem::new("A message", "", member.created_at, timezone);
+        };
+        let limit = channel.capabilities().max_response_length;
+        let words = self.channels.templates().words(member, about, timezone, channel);
+        let telling = Telling::of(member, about, timezone, limit);
+        let (subject, text) = match words.and_then(|words| Ok((words.subject, telling?.text))) {
+            Ok(told) => told,
+            Err(why) => (member.subject.clone().unwrap_or_else(|| "A message".into()), format!("({why})")),
+        };
+        DigestItem::new(&subject, &text, member.created_at, timezone)
     }
 
     /// What a message refers to, as it stands now.
@@ -177,7 +192,7 @@ impl Telling {
 
 impl Told {
     fn of(delivery: &Delivery) -> Told {
-        Told { delivery: delivery.clone(), run: None, task_name: None, question: None, digest: None, code: None }
+        Told { delivery: delivery.clone(), run: None, task_name: None, question: None, digest: vec![], code: None }
     }
 }
 
