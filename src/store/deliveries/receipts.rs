@@ -7,9 +7,9 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::DeliveryRow;
-use crate::notification::{DeliveryState, Fate, Report};
+use crate::notification::{DeliveryState, Fate, Kind, Report};
 use crate::store::hot::Hot;
-use crate::store::text::optional;
+use crate::store::text::{optional, text};
 use crate::store::{Split, Store, StoreError, Topic};
 
 const LOCKED_DELIVERY: Split = Split {
@@ -59,6 +59,13 @@ impl Store {
             let next = delivery.fall_back().filter(|_| state == DeliveryState::Failed);
             if let Some(next) = &next {
                 conn.post(&[next], now).await?;
+            }
+            if delivery.kind == Kind::Digest {
+                let delivered = (state == DeliveryState::Delivered).then_some(now);
+                match &next {
+                    Some(next) => hand_over!(conn, id, next),
+                    None => drop(settle_members!(conn, id, state, error, Some(now), delivered)),
+                }
             }
             (state, next.is_some())
         });

@@ -88,7 +88,14 @@ fn id(n: u128) -> Uuid {
 
 fn recipient(live: bool) -> Recipient {
     let addresses = Addresses { live, ..Addresses::default() };
-    Recipient { timezone: Tz::UTC, locale: "en".into(), addresses, fallback: vec![] }
+    Recipient {
+        timezone: Tz::UTC,
+        locale: "en".into(),
+        addresses,
+        fallback: vec![],
+        quiet: Default::default(),
+        verified: Default::default(),
+    }
 }
 
 /// One attempt through the channel of this instance.

@@ -118,7 +118,7 @@ impl Instance {
     /// Gives the tenant an address, so that there is somebody to tell.
     pub async fn recipient(&self) {
         let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
-        let ann = Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, fallback: vec![] };
+        let ann = Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, ..Recipient::default() };
         self.on(|store| async move { store.put_recipient(&Scope::Every, "ann", &ann, 0).await })
             .await
             .expect("written");
