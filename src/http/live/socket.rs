@@ -149,7 +149,7 @@ async fn tell(state: &State, mut session: Session, socket: &mut WebSocket) -> Re
     loop {
         tokio::select! {
             told = session.next() => {
-                let told = told.ok_or(End::Ended)?;
+                let told = told.ok_or_else(|| if state.stop.is_cancelled() { End::Stopped } else { End::Ended })?;
                 socket.send(Message::Text(told.body.expose().into())).await.map_err(gone)?;
             }
             heard = socket.recv() => match heard {
