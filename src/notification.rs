@@ -6,6 +6,7 @@
 
 pub mod address;
 pub mod delivery;
+pub mod measure;
 pub mod question;
 pub mod recipient;
 pub mod report;

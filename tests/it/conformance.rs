@@ -48,5 +48,7 @@ mod tasks;
 mod tenants;
 mod texts;
 mod tokens;
+mod told;
 mod transcript;
+mod waiting;
 pub mod world;
