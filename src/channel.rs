@@ -4,8 +4,10 @@
 //! `delivered` unless the other side said so. It keeps nothing; what survives a crash is the delivery's row.
 
 pub mod email;
+pub mod templates;
 pub mod webhook;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +16,7 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::channel::templates::Templates;
 use crate::egress::Egress;
 use crate::invalid::Faults;
 use crate::notification::wording::Words;
@@ -27,6 +30,8 @@ pub const ATTEMPT_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
+    /// A directory of templates for what messages say, used before the embedded ones.
+    pub templates_dir: Option<PathBuf>,
     pub email: email::Settings,
     pub webhook: webhook::Settings,
 }
@@ -103,9 +108,12 @@ pub trait Channel: Send + Sync {
     fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>>;
 }
 
-/// The channels that are configured.
+/// The channels that are configured, and the templates of what goes through them.
 #[derive(Clone)]
-pub struct Channels(Arc<Vec<Box<dyn Channel>>>);
+pub struct Channels {
+    list: Arc<Vec<Box<dyn Channel>>>,
+    templates: Templates,
+}
 
 impl Channels {
     /// The list. A channel without what it needs is left out.
@@ -115,19 +123,24 @@ impl Channels {
             list.push(Box::new(email));
         }
         list.push(Box::new(webhook::Webhook::new(&settings.webhook, egress.clone(), vault.clone())?));
-        Ok(Channels::of(list))
+        let templates = Templates::read(settings.templates_dir.as_deref())?;
+        Ok(Channels { templates, ..Channels::of(list) })
     }
 
-    /// Exactly these.
+    /// Exactly these, with the embedded templates.
     pub fn of(list: Vec<Box<dyn Channel>>) -> Channels {
-        Channels(Arc::new(list))
+        Channels { list: Arc::new(list), templates: Templates::embedded() }
+    }
+
+    pub fn templates(&self) -> &Templates {
+        &self.templates
     }
 
     pub fn get(&self, name: &str) -> Option<&dyn Channel> {
-        self.0.iter().find(|channel| channel.name() == name).map(|channel| &**channel)
+        self.list.iter().find(|channel| channel.name() == name).map(|channel| &**channel)
     }
 
     pub fn names(&self) -> Vec<&'static str> {
-        self.0.iter().map(|channel| channel.name()).collect()
+        self.list.iter().map(|channel| channel.name()).collect()
     }
 }

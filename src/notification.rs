@@ -1,13 +1,15 @@
-//! Telling people: who is reached where (`recipient`, `address`), one message on its way (`delivery`), and its words (`wording`,
-//! `question`).
+//! Telling people: who is reached where (`recipient`, `address`), one message on its way (`delivery`), and its words (`telling`,
+//! `wording`, `question`).
 //!
 //! Data and transitions only: nothing here sends, stores or waits. A delivery stores references; its words are made
 //! when it is sent, and a secret is never part of it.
 
 pub mod address;
 pub mod delivery;
+pub mod measure;
 pub mod question;
 pub mod recipient;
+pub mod telling;
 pub mod wording;
 
 pub use address::{Addresses, PushAddress, SlackAddress, WebhookAddress};

@@ -4,7 +4,7 @@
 //! `where`, and the count of rows is looked at; uniqueness is in the schema. What a method has returned survives a
 //! crash; what it has not may have happened, and may be asked again.
 //! Locks are taken in one order everywhere: due, queue, slots, parked, runs, approvals. Rows of `parked` that wait for
-//! people come before slots.
+//! people or a completion come before slots.
 
 #[macro_use]
 mod db;
@@ -41,6 +41,7 @@ mod task_state;
 mod tasks;
 mod text;
 mod tokens;
+mod told;
 mod transcript;
 mod wake;
 mod windows;

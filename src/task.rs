@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::id::Tenant;
 use crate::invalid::InvalidSpec;
+use crate::notification::measure::Notify;
 use crate::trigger::{Next, Trigger};
 
 pub use draft::{ActionCheck, ActionSeal, DEFAULT_EXECUTOR, DEFAULT_TIMEOUT, Known, PollCheck};
@@ -164,6 +165,9 @@ pub struct Spec {
     pub action: Action,
     #[serde(default, skip_serializing_if = "Output::is_recipient_order")]
     pub output: Output,
+    /// Which ends of its runs are told.
+    #[serde(default, skip_serializing_if = "Notify::is_always")]
+    pub notify: Notify,
     /// Automatic fires that are recorded to run, at most; one that is then skipped for overlap counts.
     pub max_runs: Option<u64>,
     /// Running time only; waiting has limits of its own.

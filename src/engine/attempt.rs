@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
+use crate::channel::templates::Templates;
 use crate::channel::{ATTEMPT_LIMIT, Channel, ChannelError, Channels, Confirmed, Message, Receipt};
 use crate::clock::Clock;
 use crate::notification::delivery::retry_at;
-use crate::notification::wording::{References, Words};
+use crate::notification::wording::References;
 use crate::notification::{Claim, Delivery, Mark, Recipient};
 
 /// How long a claim holds: an attempt and its recording, with room.
@@ -32,7 +33,7 @@ pub async fn attempt(claim: &Claim, occasion: Occasion<'_>, channels: &Channels,
     let answer = match channels.get(&delivery.channel) {
         None => Err(not_configured(&delivery.channel)),
         Some(channel) if claim.interrupted && !channel.capabilities().deduplicates => Err(interrupted()),
-        Some(channel) => send(delivery, occasion, channel, clock.now()).await,
+        Some(channel) => send(delivery, occasion, channel, channels.templates(), clock.now()).await,
     };
     judge(delivery, answer, clock.now(), occasion.random)
 }
@@ -41,14 +42,15 @@ async fn send(
     delivery: &Delivery,
     occasion: Occasion<'_>,
     channel: &dyn Channel,
+    templates: &Templates,
     now: DateTime<Utc>,
 ) -> Result<Receipt, ChannelError> {
     let Some(recipient) = occasion.recipient else {
         return Err(ChannelError::Rejected { why: "the tenant has no recipient".into() });
     };
     let capabilities = channel.capabilities();
-    let words = Words::of(delivery, occasion.about, recipient.timezone, capabilities.max_response_length)
-        .map_err(|why| ChannelError::Rejected { why })?;
+    let words = templates.words(delivery, occasion.about, recipient.timezone, channel);
+    let words = words.map_err(|why| ChannelError::Rejected { why })?;
     let message = Message {
         id: delivery.id,
         recipient_id: &delivery.recipient,

@@ -6,12 +6,11 @@ use futures::future::BoxFuture;
 
 use crate::engine::service::{Next, Service, TickError};
 use crate::id::Scope;
-use crate::notification::delivery::channels;
-use crate::notification::{Kind, NewDelivery};
+use crate::notification::measure::{End, Measure};
 use crate::run::outcome::RunFault;
 use crate::run::{Run, RunEvent};
 use crate::store::{Completion, Store, StoreError};
-use crate::task::{Output, Task};
+use crate::task::Task;
 
 /// Rows handled at once.
 const PAGE: i64 = 100;
@@ -33,14 +32,12 @@ impl Expirer {
             Err(StoreError::NotFound) => None,
             Err(error) => return Err(error),
         };
-        let output = task.map_or(Output::Nobody, |task| task.spec.output.clone());
-        let order = channels(&output, recipient.as_ref());
         let completion = Completion {
             event: RunEvent::Expire,
             output: None,
             error: Some(RunFault::new(REASON, "the webhook did not complete the run in time")),
             reason: Some(REASON.into()),
-            deliveries: NewDelivery::of_run(&run.tenant_id, run.id, Kind::Failure, order).into_iter().collect(),
+            tells: Measure::of(run, task, recipient.as_ref(), End::Failed { code: REASON }),
         };
         let now = self.store.clock().now();
         match self.store.complete_run(&Scope::Every, run.id, &completion, now, None).await {

@@ -4,11 +4,14 @@
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use chrono_tz::Tz;
+use serde::Serialize;
+use serde::ser::SerializeStruct;
 use serde_json::{Value, json};
 
 use crate::approval::{Approval, ApprovalStatus};
 use crate::notification::Kind;
-use crate::notification::wording::cut;
+use crate::notification::telling::instant;
+use crate::notification::wording::Link;
 use crate::secret::Secret;
 use crate::visible::on_one_line;
 
@@ -35,51 +38,87 @@ fn is_held(item: &Approval, now: DateTime<Utc>) -> bool {
     item.status.allows() && item.began_at.is_none() && item.hold_until.is_some_and(|until| until > now)
 }
 
-impl Question {
-    /// One line. A name that comes from outside can't turn the direction of what follows it.
-    pub fn subject(&self, kind: Kind, task_name: &str) -> String {
-        let name = on_one_line(task_name);
-        let things = things(self.items.len());
-        match (self.waits(), kind) {
-            (false, _) => format!("{name} is about to act: {things} may still be stopped"),
-            (true, Kind::Reminder) => format!("Reminder: {name} waits for your approval of {things}"),
-            (true, _) => format!("{name} asks for your approval of {things}"),
-        }
-    }
+/// What is asked, as the templates see it.
+#[derive(Debug, Clone)]
+pub struct QuestionTelling {
+    /// `1 thing`, `3 things`.
+    pub things: String,
+    /// How much is done besides without asking, unless it is stopped: `1 thing`. `None`: nothing.
+    pub held: Option<String>,
+    /// A sentence each.
+    pub items: Vec<String>,
+    /// How many are not named; the page shows them.
+    pub more: usize,
+    /// Until when it can be answered, or stopped, in the recipient's zone.
+    pub until: String,
+    pub link: Secret,
+}
 
-    /// At most `limit` characters; where there is not room for all, the link stays.
-    pub fn text(&self, task_name: &str, timezone: Tz, limit: usize) -> String {
-        let (name, things) = (on_one_line(task_name), things(self.items.len()));
-        let until = self.until().with_timezone(&timezone).format("%Y-%m-%d %H:%M %Z");
-        let (opening, closing, call) = match self.waits() {
-            true => (
-                format!("\"{name}\" wants to do {things} and asks you first:"),
-                format!("There is time to answer until {until}. Without an answer nothing of it is done."),
-                "Look at it and decide:",
-            ),
-            false => (
-                format!("\"{name}\" is about to do {things}:"),
-                format!("It is done at {until} unless you stop it."),
-                "Look at it and stop it:",
-            ),
+impl QuestionTelling {
+    /// The same with at most about `room` characters of sentences, the others counted.
+    pub fn within(&self, room: usize) -> QuestionTelling {
+        let mut left = room;
+        let fits = |item: &&String| {
+            let length = item.chars().count() + 5;
+            let fits = length <= left;
+            left = left.saturating_sub(length);
+            fits
         };
-        let end = format!("\n\n{closing}\n\n{call}\n{}", self.link.expose());
-        let room = limit.saturating_sub(end.chars().count());
-        let head = cut(&format!("{opening}\n\n{}", self.list()), room, Some("the page shows all"));
-        match room {
-            0 => self.link.expose().to_owned(),
-            _ => head + &end,
+        let items: Vec<String> = self.items.iter().take_while(fits).cloned().collect();
+        QuestionTelling { more: self.more + self.items.len() - items.len(), items, ..self.clone() }
+    }
+}
+
+/// For the templates alone, which have to show the link: a [`Secret`] serialises as redacted.
+impl Serialize for QuestionTelling {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut fields = to.serialize_struct("question", 6)?;
+        fields.serialize_field("things", &self.things)?;
+        fields.serialize_field("held", &self.held)?;
+        fields.serialize_field("items", &self.items)?;
+        fields.serialize_field("more", &self.more)?;
+        fields.serialize_field("until", &self.until)?;
+        fields.serialize_field("link", self.link.expose())?;
+        fields.end()
+    }
+}
+
+impl Question {
+    /// Which templates tell it.
+    pub fn purpose(&self, kind: Kind) -> &'static str {
+        match (self.waits(), kind) {
+            (false, _) => "held",
+            (true, Kind::Reminder) => "reminder",
+            (true, _) => "ask",
         }
     }
 
-    fn list(&self) -> String {
-        let sentence = |item: &Approval| short(&on_one_line(&item.proposal.summary));
-        let named = self.items.iter().take(NAMED).enumerate();
-        let mut lines: Vec<String> = named.map(|(n, item)| format!("{}. {}", n + 1, sentence(item))).collect();
-        if self.items.len() > NAMED {
-            lines.push(format!("… and {} more, which the page shows", self.items.len() - NAMED));
+    /// Where it is answered, as a button.
+    pub fn link(&self) -> Link {
+        let label = if self.waits() { "Decide" } else { "Stop it" };
+        Link { label: label.into(), url: self.link.expose().to_owned() }
+    }
+
+    /// The data for its templates, every sentence on one line and with nothing hidden in it.
+    pub fn telling(&self, timezone: Tz) -> QuestionTelling {
+        let several = self.items.len() > 1;
+        let sentence = |item: &Approval| {
+            let summary = short(&on_one_line(&item.proposal.summary));
+            match item.hold_until.filter(|_| several && item.status.allows()) {
+                Some(until) => format!("{summary} (done at {} unless you stop it)", instant(until, timezone)),
+                None => summary,
+            }
+        };
+        let items: Vec<String> = self.items.iter().take(NAMED).map(sentence).collect();
+        let (counted, all) = (self.counted(), self.items.len());
+        QuestionTelling {
+            things: things(counted),
+            held: (counted < all).then(|| things(all - counted)),
+            more: self.items.len() - items.len(),
+            items,
+            until: instant(self.until(), timezone),
+            link: Secret::new(self.link.expose()),
         }
-        lines.join("\n")
     }
 
     /// The same for programs.
@@ -112,6 +151,14 @@ impl Question {
 
     fn waits(&self) -> bool {
         self.items.iter().any(|item| item.status == ApprovalStatus::Pending)
+    }
+
+    /// How many things the message is about first: those that are asked, or where none is, those that are held.
+    fn counted(&self) -> usize {
+        match self.waits() {
+            true => self.items.iter().filter(|item| item.status == ApprovalStatus::Pending).count(),
+            false => self.items.len(),
+        }
     }
 
     /// Until when it can be answered, or stopped: the earliest instant of any.
@@ -155,46 +202,19 @@ mod tests {
     }
 
     #[test]
-    fn a_question_names_the_task_what_waits_until_when_and_the_link() {
-        let two = asking(&["Send email to team@company.com", "Pay 5 to bob"]);
-        assert_eq!(two.subject(Kind::Ask, "Morning mail"), "Morning mail asks for your approval of 2 things");
-        assert_eq!(two.subject(Kind::Reminder, "M"), "Reminder: M waits for your approval of 2 things");
-        assert_eq!(
-            two.text("Morning mail", Tz::Europe__Berlin, 10_000),
-            "\"Morning mail\" wants to do 2 things and asks you first:\n\n\
-             1. Send email to team@company.com\n2. Pay 5 to bob\n\n\
-             There is time to answer until 2027-03-01 09:30 CET. Without an answer nothing of it is done.\n\n\
-             Look at it and decide:\nhttps://wake.example.org/approvals/0123456789abcdef"
-        );
-    }
-
-    #[test]
-    fn what_is_held_is_told_with_the_instant_until_which_it_can_be_stopped() {
-        let mut one = asking(&["Pay 5 to bob"]);
-        one.items[0].status = ApprovalStatus::Approved;
-        one.items[0].hold_until = Some(at("08:05"));
-        assert_eq!(one.subject(Kind::Ask, "Pay"), "Pay is about to act: 1 thing may still be stopped");
-        let text = one.text("Pay", Tz::UTC, 10_000);
-        assert!(text.contains("It is done at 2027-03-01 08:05 UTC unless you stop it."), "{text}");
-        assert_eq!(one.event(Kind::Ask), "approval.held");
-    }
-
-    #[test]
-    fn hidden_characters_are_shown_and_a_long_sentence_is_cut_with_a_note() {
-        let text = asking(&["pay\u{202e}gnp.exe\u{7}\nnow", &"x".repeat(400)]).text("a\u{202e}b", Tz::UTC, 10_000);
-        assert!(text.starts_with("\"a⟦U+202E⟧b\" wants"), "{text}");
-        assert!(text.contains("1. pay⟦U+202E⟧gnp.exe␇ now\n"), "{text}");
-        assert!(text.contains(&format!("2. {}… (the page shows all of it)\n", "x".repeat(300))), "{text}");
-    }
-
-    #[test]
-    fn many_things_are_counted_and_the_link_stays_however_little_room_there_is() {
-        let many = asking(&["Pay 5 to bob"; 25]);
-        assert!(many.text("Pay", Tz::UTC, 10_000).contains("20. Pay 5 to bob\n… and 5 more, which the page shows"));
-        for limit in [60, 160, 200, 300, 500] {
-            let text = many.text("Pay", Tz::UTC, limit);
-            assert!(text.ends_with(LINK) && text.chars().count() <= limit, "{limit}: {text}");
-        }
+    fn what_is_asked_and_what_is_held_are_told_apart_in_one_message() {
+        let mut both = asking(&["Pay 5 to bob", "Pay 7 to carl"]);
+        both.items[1].status = ApprovalStatus::Approved;
+        both.items[1].hold_until = Some(at("08:05"));
+        let told = both.telling(Tz::UTC);
+        assert_eq!((told.things.as_str(), told.held.as_deref()), ("1 thing", Some("1 thing")));
+        assert_eq!(told.items, ["Pay 5 to bob", "Pay 7 to carl (done at 2027-03-01 08:05 UTC unless you stop it)"]);
+        assert_eq!((both.purpose(Kind::Ask), told.until.as_str()), ("ask", "2027-03-01 08:30 UTC"));
+        both.items[0].status = ApprovalStatus::Approved;
+        both.items[0].hold_until = Some(at("08:04"));
+        let told = both.telling(Tz::UTC);
+        assert_eq!((told.things.as_str(), told.held, told.until.as_str()), ("2 things", None, "2027-03-01 08:04 UTC"));
+        assert_eq!(both.purpose(Kind::Ask), "held");
     }
 
     #[test]

@@ -51,5 +51,7 @@ mod tasks;
 mod tenants;
 mod texts;
 mod tokens;
+mod told;
 mod transcript;
+mod waiting;
 pub mod world;

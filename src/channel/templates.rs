@@ -1,0 +1,652 @@
+//! The templates that make the words of messages: embedded, and the operator's own over them.
+//!
+//! A template is found by purpose, channel and format: `ask.sms.txt`, else `ask.txt`; the operator's before the embedded
+//! one. A `.txt` begins with its subject; the other formats are bodies and may name that subject. Texts from outside are
+//! escaped as the format needs it, so they are never markup. What an operator wrote is tried at the start; if it
+//! fails all the same, the embedded one is used: no message is lost for a template.
+
+mod files;
+mod markup;
+mod trial;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use chrono_tz::Tz;
+use minijinja::value::{Serde, Value};
+use minijinja::{AutoEscape, Environment, Output, State, UndefinedBehavior};
+
+use crate::channel::Channel;
+use crate::invalid::Faults;
+use crate::notification::Delivery;
+use crate::notification::telling::Telling;
+use crate::notification::wording::{References, Words, cut, one_line};
+
+/// Steps that one rendering may take.
+const FUEL: u64 = 200_000;
+/// How often a message that is too long is made shorter before its end is cut off.
+const TRIES: usize = 8;
+/// The first line of a `.txt`.
+const SUBJECT: &str = "Subject:";
+
+/// In which language a channel wants its text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Plain,
+    Html,
+    /// Slack's.
+    Mrkdwn,
+    /// The HTML that Telegram takes.
+    Telegram,
+}
+
+impl Format {
+    const ALL: [Format; 4] = [Format::Plain, Format::Html, Format::Mrkdwn, Format::Telegram];
+
+    /// The ending of its templates' names.
+    fn ending(self) -> &'static str {
+        match self {
+            Format::Plain => "txt",
+            Format::Html => "html",
+            Format::Mrkdwn => "mrkdwn",
+            Format::Telegram => "telegram",
+        }
+    }
+
+    /// By a word of a channel's `supported_formats`.
+    fn of(word: &str) -> Format {
+        match word {
+            "html" => Format::Html,
+            "mrkdwn" => Format::Mrkdwn,
+            "telegram_html" => Format::Telegram,
+            _ => Format::Plain,
+        }
+    }
+
+    fn of_name(name: &str) -> Format {
+        let ending = name.rsplit('.').next().unwrap_or_default();
+        Format::ALL.into_iter().find(|format| format.ending() == ending).unwrap_or(Format::Plain)
+    }
+}
+
+/// All templates. Cheap to clone.
+#[derive(Clone)]
+pub struct Templates {
+    embedded: Arc<Environment<'static>>,
+    /// The operator's over the embedded ones; `None` where there are no own ones.
+    own: Option<Arc<Environment<'static>>>,
+}
+
+impl Templates {
+    /// The embedded ones alone.
+    pub fn embedded() -> Templates {
+        let mut engine = engine();
+        for (name, text) in files::EMBEDDED {
+            add(&mut engine, name, text).expect("embedded templates are tested");
+        }
+        Templates { embedded: Arc::new(engine), own: None }
+    }
+
+    /// Those of the directory over the embedded ones; each is tried.
+    ///
+    /// # Errors
+    /// The directory can't be read; a file's name is no template's, or it does not compile, or names what is not
+    /// there. Each says which file, and which line.
+    pub fn read(dir: Option<&Path>) -> Result<Templates, Faults> {
+        let templates = Templates::embedded();
+        let Some(dir) = dir else { return Ok(templates) };
+        let mut own = (*templates.embedded).clone();
+        files::add_own(&mut own, dir)?;
+        let templates = Templates { own: Some(Arc::new(own)), ..templates };
+        trial::run(&templates, dir)?;
+        Ok(templates)
+    }
+
+    /// The words of a delivery for a channel, in its format and within its length. An error says what is gone.
+    pub fn words(
+        &self,
+        delivery: &Delivery,
+        about: References,
+        timezone: Tz,
+        channel: &dyn Channel,
+    ) -> Result<Words, String> {
+        let capabilities = channel.capabilities();
+        let limit = capabilities.max_response_length;
+        let mut telling = Telling::of(delivery, about, timezone, limit)?;
+        let subject = self.render(&telling, channel.name(), Format::Plain, true).unwrap_or_default();
+        let subject = one_line(&subject);
+        telling.subject = Some(subject.clone());
+        let format = Format::of(capabilities.supported_formats.first().copied().unwrap_or("plain"));
+        let text = self.fitted(&telling, channel.name(), format, limit);
+        let html = capabilities.supported_formats.contains(&"html").then(|| {
+            let shorter = telling.within(limit);
+            self.render(&shorter, channel.name(), Format::Html, false)
+        });
+        Ok(Words {
+            subject,
+            text,
+            html: html.flatten(),
+            link: telling.link,
+            thread: telling.thread,
+            event: telling.event,
+            data: telling.data,
+        })
+    }
+
+    /// The text, made shorter until it fits; of a question the link always stays.
+    fn fitted(&self, telling: &Telling, channel: &str, format: Format, limit: usize) -> String {
+        let mut room = limit;
+        for _ in 0..TRIES {
+            let text = self.render(&telling.within(room), channel, format, false).unwrap_or_default();
+            match text.chars().count().checked_sub(limit) {
+                None | Some(0) => return text,
+                Some(over) if room > 0 => room = room.saturating_sub(over),
+                Some(_) => break,
+            }
+        }
+        match &telling.link {
+            Some(link) => link.url.clone(),
+            // markup that is cut anywhere may not be markup any more
+            None => cut(&markup::escaped(&telling.within(limit / 8).text, format), limit, None),
+        }
+    }
+
+    /// One template, the most exact of them; `None` where there is none of this format.
+    fn render(&self, telling: &Telling, channel: &str, format: Format, subject: bool) -> Option<String> {
+        if let Some(own) = &self.own {
+            match rendered(own, telling, channel, format, subject) {
+                Some(Err((name, error))) => {
+                    tracing::warn!(template = name, %error, "a template failed; the embedded one is used");
+                }
+                Some(Ok(text)) => return Some(text),
+                None => {}
+            }
+        }
+        match rendered(&self.embedded, telling, channel, format, subject)? {
+            Ok(text) => Some(text),
+            Err((name, error)) => {
+                tracing::error!(template = name, %error, "an embedded template failed");
+                None
+            }
+        }
+    }
+}
+
+type Rendered = Result<String, (String, minijinja::Error)>;
+
+fn rendered(
+    engine: &Environment<'static>,
+    telling: &Telling,
+    channel: &str,
+    format: Format,
+    subject: bool,
+) -> Option<Rendered> {
+    let ending = format.ending();
+    let part = if subject { "#subject" } else { "" };
+    let names = telling.purpose.names();
+    let names = names.iter().flat_map(|name| [format!("{name}.{channel}.{ending}"), format!("{name}.{ending}")]);
+    let (name, template) = names
+        .map(|name| format!("{name}{part}"))
+        .find_map(|name| Some((name.clone(), engine.get_template(&name).ok()?)))?;
+    let text = template.render(Value::from(Serde(telling))).map(|text| text.trim().to_owned());
+    Some(text.map_err(|error| (name, error)))
+}
+
+/// The language, with its formats and no templates.
+fn engine() -> Environment<'static> {
+    let mut engine = Environment::new();
+    engine.set_undefined_behavior(UndefinedBehavior::Strict);
+    engine.set_fuel(Some(FUEL));
+    engine.set_recursion_limit(50);
+    engine.set_auto_escape_callback(|name| {
+        AutoEscape::Custom(Format::of_name(name.trim_end_matches("#subject")).ending().into())
+    });
+    engine.set_formatter(|out: &mut Output, state: &mut State, value: &Value| {
+        let text = if value.is_none() { String::new() } else { value.to_string() };
+        let format = format_of(state);
+        out.write_str(&if value.is_safe() { text } else { markup::escaped(&text, format) })?;
+        Ok(())
+    });
+    engine.add_filter("markdown", |state: &State, text: String| {
+        Value::from_safe_string(markup::markdown(&text, format_of(state)))
+    });
+    engine.add_filter("lines", |state: &State, text: String| {
+        Value::from_safe_string(markup::lines(&text, format_of(state)))
+    });
+    engine
+}
+
+fn format_of(state: &State) -> Format {
+    match state.auto_escape() {
+        AutoEscape::Custom(ending) => {
+            Format::ALL.into_iter().find(|format| format.ending() == ending).unwrap_or(Format::Plain)
+        }
+        _ => Format::Plain,
+    }
+}
+
+/// Adds a template; of a `.txt` its subject and its body.
+fn add(engine: &mut Environment<'static>, name: &str, text: &str) -> Result<(), String> {
+    let fault = |error: minijinja::Error| described(&error);
+    if Format::of_name(name) != Format::Plain {
+        return engine.add_template_owned(name.to_owned(), text.to_owned()).map_err(fault);
+    }
+    let (first, body) = text.split_once('\n').unwrap_or((text, ""));
+    let subject = first.strip_prefix(SUBJECT).ok_or(format!("line 1: must begin with `{SUBJECT} …`"))?;
+    engine.add_template_owned(format!("{name}#subject"), subject.to_owned()).map_err(fault)?;
+    // an empty first line, so that faults name the lines of the file
+    engine.add_template_owned(name.to_owned(), format!("\n{body}")).map_err(fault)
+}
+
+fn described(error: &minijinja::Error) -> String {
+    let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    match error.line() {
+        Some(line) => format!("line {line}: {what}"),
+        None => what,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::{DateTime, Utc};
+    use futures::future::BoxFuture;
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+
+    use crate::approval::{ApprovalStatus, test_question};
+    use crate::channel::{Capabilities, ChannelError, Message, Receipt};
+    use crate::notification::question::Question;
+    use crate::notification::telling::{DigestItem, Purpose};
+    use crate::notification::wording::Link;
+    use crate::notification::{DeliveryState, Kind};
+    use crate::run::outcome::RunFault;
+    use crate::run::{Run, RunState, Usage};
+    use crate::secret::Secret;
+
+    /// A channel of this name, with these formats and this room.
+    struct To(&'static str, &'static [&'static str], usize);
+
+    impl Channel for To {
+        fn name(&self) -> &'static str {
+            self.0
+        }
+
+        fn capabilities(&self) -> Capabilities {
+            Capabilities { supported_formats: self.1, max_response_length: self.2, deduplicates: false }
+        }
+
+        fn deliver<'a>(&'a self, _: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
+            Box::pin(async { Err(ChannelError::Rejected { why: "nobody is there".into() }) })
+        }
+    }
+
+    const LINK: &str = "https://wake.example.org/approvals/0123456789abcdef";
+
+    fn on_that_day(text: &str) -> DateTime<Utc> {
+        format!("2027-03-01T{text}:00Z").parse().unwrap()
+    }
+
+    fn asking(summaries: &[&str]) -> Question {
+        let item = |summary: &&str| test_question(summary, on_that_day("08:00"), on_that_day("08:30"));
+        Question { items: summaries.iter().map(item).collect(), link: Secret::new(LINK) }
+    }
+
+    fn asked(question: &Question, kind: Kind, name: &str, timezone: Tz, limit: usize) -> Words {
+        let about = References { task_name: Some(name), question: Some(question), ..References::default() };
+        Templates::embedded().words(&delivery(kind), about, timezone, &To("email", &["plain"], limit)).unwrap()
+    }
+
+    fn at(text: &str) -> DateTime<Utc> {
+        text.parse().unwrap()
+    }
+
+    fn run(state: RunState, output: Option<&str>, error: Option<RunFault>) -> Run {
+        Run {
+            id: Uuid::from_u128(0x42),
+            task_id: Some(Uuid::from_u128(7)),
+            tenant_id: "ann".into(),
+            fire_key: "s:2026-12-24T07:00:00.000Z".into(),
+            trigger_type: "schedule".into(),
+            scheduled_for: at("2026-12-24T07:00:00Z"),
+            state,
+            reason: None,
+            attempt: 1,
+            crashes: 0,
+            infra_retries: 0,
+            missed: None,
+            retry_of: None,
+            blocked_by: None,
+            event_ids: vec![],
+            cause: None,
+            input: None,
+            created_at: at("2026-12-24T07:00:00Z"),
+            started_at: Some(at("2026-12-24T07:00:00Z")),
+            finished_at: Some(at("2026-12-24T07:00:09Z")),
+            output: output.map(str::to_owned),
+            error,
+            usage: Usage::default(),
+        }
+    }
+
+    fn delivery(kind: Kind) -> Delivery {
+        Delivery {
+            id: Uuid::from_u128(1),
+            tenant_id: "ann".into(),
+            recipient: "ann".into(),
+            channel: "email".into(),
+            fallback: vec![],
+            dedupe_key: "k".into(),
+            run_id: Some(Uuid::from_u128(0x42)),
+            kind,
+            subject: None,
+            text: Some("Milk is out.\nBuy some.".into()),
+            state: DeliveryState::Pending,
+            attempts: 1,
+            next_at: None,
+            last_error: None,
+            provider_id: None,
+            created_at: at("2026-12-24T07:00:09Z"),
+            sent_at: None,
+            delivered_at: None,
+        }
+    }
+
+    fn words(kind: Kind, run: Option<&Run>, task_name: Option<&str>) -> Words {
+        let about = References { run, task_name, ..References::default() };
+        Templates::embedded().words(&delivery(kind), about, Tz::Europe__Berlin, &To("email", &["plain"], 1000)).unwrap()
+    }
+
+    #[test]
+    fn a_result_is_the_answer_under_the_name_of_its_task() {
+        let run = run(RunState::Succeeded, Some(" Two mails, none urgent.\n"), None);
+        let words = words(Kind::Result, Some(&run), Some("Morning mail"));
+        assert_eq!((words.subject.as_str(), words.text.as_str()), ("Morning mail", "Two mails, none urgent."));
+        assert_eq!(words.event, "run.finished");
+        let mut expected = serde_json::to_value(&run).unwrap();
+        expected["task_name"] = json!("Morning mail");
+        assert_eq!(words.data, expected);
+    }
+
+    #[test]
+    fn a_failure_says_what_when_and_why_in_the_recipients_time() {
+        let mut run = run(RunState::Failed, None, Some(RunFault::new("llm_auth", "the model refused the key")));
+        run.attempt = 3;
+        let words = words(Kind::Failure, Some(&run), Some("Morning mail"));
+        assert_eq!(words.subject, "Morning mail failed");
+        assert_eq!(
+            words.text,
+            "\"Morning mail\", due 2026-12-24 08:00 CET, failed: the model refused the key (llm_auth). It was tried 3 times.\n\n\
+             Run 00000000-0000-0000-0000-000000000042"
+        );
+        assert_eq!(words.data["error"], json!({ "code": "llm_auth", "message": "the model refused the key" }));
+    }
+
+    #[test]
+    fn an_expired_run_tells_its_reason() {
+        let mut run = run(RunState::Expired, None, None);
+        run.reason = Some("nobody answered in time".into());
+        let words = words(Kind::Failure, Some(&run), None);
+        assert_eq!(words.subject, "a task expired");
+        assert!(
+            words.text.starts_with("\"a task\", due 2026-12-24 08:00 CET, expired: nobody answered in time.\n"),
+            "{}",
+            words.text
+        );
+    }
+
+    #[test]
+    fn a_message_is_said_as_it_stands() {
+        let told = words(Kind::Message, None, Some("Shopping"));
+        assert_eq!(
+            told,
+            Words {
+                subject: "Message from Shopping".into(),
+                text: "Milk is out.\nBuy some.".into(),
+                html: None,
+                link: None,
+                thread: None,
+                event: "message",
+                data: json!({
+                    "tenant_id": "ann", "run_id": "00000000-0000-0000-0000-000000000042",
+                    "subject": "Message from Shopping", "text": "Milk is out.\nBuy some.",
+                }),
+            }
+        );
+        assert_eq!(words(Kind::Notice, None, None).event, "notice");
+    }
+
+    #[test]
+    fn an_empty_answer_is_said_to_be_empty() {
+        let run = run(RunState::Succeeded, Some("  "), None);
+        assert_eq!(words(Kind::Result, Some(&run), None).text, "Done, without an answer.");
+    }
+
+    #[test]
+    fn a_result_whose_run_is_gone_can_t_be_told() {
+        let to = To("email", &["plain"], 1000);
+        let gone = Templates::embedded().words(&delivery(Kind::Result), References::default(), Tz::UTC, &to);
+        assert_eq!(gone, Err("the run that it tells of is no longer there".into()));
+    }
+
+    #[test]
+    fn a_question_names_the_task_what_waits_until_when_and_the_link() {
+        let two = asking(&["Send email to team@company.com", "Pay 5 to bob"]);
+        assert_eq!(
+            asked(&two, Kind::Ask, "Morning mail", Tz::UTC, 10_000).subject,
+            "Morning mail asks for your approval of 2 things"
+        );
+        assert_eq!(
+            asked(&two, Kind::Reminder, "M", Tz::UTC, 10_000).subject,
+            "Reminder: M waits for your approval of 2 things"
+        );
+        assert_eq!(
+            asked(&two, Kind::Ask, "Morning mail", Tz::Europe__Berlin, 10_000).text,
+            "\"Morning mail\" wants to do 2 things and asks you first:\n\n\
+             1. Send email to team@company.com\n2. Pay 5 to bob\n\n\
+             There is time to answer until 2027-03-01 09:30 CET. Without an answer nothing of it is done.\n\n\
+             Look at it and decide:\nhttps://wake.example.org/approvals/0123456789abcdef"
+        );
+    }
+
+    #[test]
+    fn what_is_held_is_told_with_the_instant_until_which_it_can_be_stopped() {
+        let mut one = asking(&["Pay 5 to bob"]);
+        one.items[0].status = ApprovalStatus::Approved;
+        one.items[0].hold_until = Some(on_that_day("08:05"));
+        assert_eq!(
+            asked(&one, Kind::Ask, "Pay", Tz::UTC, 10_000).subject,
+            "Pay is about to act: 1 thing may still be stopped"
+        );
+        let text = asked(&one, Kind::Ask, "Pay", Tz::UTC, 10_000).text;
+        assert!(text.contains("It is done at 2027-03-01 08:05 UTC unless you stop it."), "{text}");
+        assert_eq!(asked(&one, Kind::Ask, "Pay", Tz::UTC, 10_000).event, "approval.held");
+    }
+
+    #[test]
+    fn hidden_characters_are_shown_and_a_long_sentence_is_cut_with_a_note() {
+        let text = asked(
+            &asking(&["pay\u{202e}gnp.exe\u{7}\nnow", &"x".repeat(400)]),
+            Kind::Ask,
+            "a\u{202e}b",
+            Tz::UTC,
+            10_000,
+        )
+        .text;
+        assert!(text.starts_with("\"a⟦U+202E⟧b\" wants"), "{text}");
+        assert!(text.contains("1. pay⟦U+202E⟧gnp.exe␇ now\n"), "{text}");
+        assert!(text.contains(&format!("2. {}… (the page shows all of it)\n", "x".repeat(300))), "{text}");
+    }
+
+    #[test]
+    fn many_things_are_counted_and_the_link_stays_however_little_room_there_is() {
+        let many = asking(&["Pay 5 to bob"; 25]);
+        assert!(
+            asked(&many, Kind::Ask, "Pay", Tz::UTC, 10_000)
+                .text
+                .contains("20. Pay 5 to bob\n… and 5 more, which the page shows")
+        );
+        for limit in [60, 160, 200, 300, 500] {
+            let text = asked(&many, Kind::Ask, "Pay", Tz::UTC, limit).text;
+            assert!(text.ends_with(LINK) && text.chars().count() <= limit, "{limit}: {text}");
+        }
+    }
+
+    /// Every embedded purpose in every format, as people get it.
+    #[test]
+    fn each_purpose_in_each_format() {
+        let templates = Templates::embedded();
+        let purposes = Purpose::WORDS.map(Purpose::Of).into_iter().chain([Purpose::Notice("credential".into())]);
+        let mut all = String::new();
+        for purpose in purposes {
+            let mut telling = trial::sample(purpose);
+            telling.text = "Two **mails** <b>& a half</b>.\n\n- one\n- two".into();
+            for (format, subject) in
+                Format::ALL.map(|format| (format, false)).into_iter().chain([(Format::Plain, true)])
+            {
+                let text = templates.render(&telling, "email", format, subject).expect("each has one");
+                let what = if subject { "subject" } else { format.ending() };
+                all.push_str(&format!("=== {} {what}\n{text}\n", telling.purpose.names()[0]));
+            }
+        }
+        insta::assert_snapshot!(all);
+    }
+
+    #[test]
+    fn a_channel_gets_its_own_language_and_nothing_longer_than_it_takes() {
+        let hostile = "<script>&\"*_`".repeat(10_000);
+        let run = run(RunState::Succeeded, Some(&hostile), None);
+        for (format, limit) in
+            [("plain", 400), ("mrkdwn", 3000), ("telegram_html", 4096), ("plain", 20), ("telegram_html", 40)]
+        {
+            let formats: &'static [&'static str] = match format {
+                "mrkdwn" => &["mrkdwn"],
+                "telegram_html" => &["telegram_html"],
+                _ => &["plain"],
+            };
+            let about = References { run: Some(&run), task_name: Some("T<i>"), ..References::default() };
+            let words =
+                Templates::embedded().words(&delivery(Kind::Result), about, Tz::UTC, &To("x", formats, limit)).unwrap();
+            let length = words.text.chars().count();
+            assert!(length <= limit && length * 3 > limit, "{format} {limit}: {length}");
+            if format != "plain" {
+                assert!(!words.text.contains("<script") && !words.text.contains("T<i>"), "{}", words.text);
+            }
+            if limit > 100 {
+                assert!(
+                    words.text.contains("the whole is in run 00000000-0000-0000-0000-000000000042"),
+                    "{}",
+                    words.text
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn email_has_html_as_well_and_a_question_its_link_in_both() {
+        let question = asking(&["Send <b>this</b> to ann"]);
+        let about = References { task_name: Some("Mail & more"), question: Some(&question), ..References::default() };
+        let words = Templates::embedded()
+            .words(&delivery(Kind::Ask), about, Tz::UTC, &To("email", &["plain", "html"], 10_000))
+            .unwrap();
+        let html = words.html.unwrap();
+        assert!(html.contains("Send &lt;b&gt;this&lt;/b&gt; to ann") && html.contains("Mail &amp; more"), "{html}");
+        assert!(html.contains(&format!("href=\"{LINK}\"")) && words.text.contains(LINK), "{html}");
+        assert_eq!(words.link, Some(Link { label: "Decide".into(), url: LINK.into() }));
+        assert_eq!(words.thread, Some(question.items[0].batch_id.to_string()));
+        assert!(!html.contains("src=") && !html.contains("<script"), "nothing is loaded from anywhere");
+    }
+
+    #[test]
+    fn a_digest_tells_its_messages_in_their_order() {
+        let items =
+            ["one", "two"].map(|text| DigestItem::new(text, &"x".repeat(300), at("2027-03-01T08:00:00Z"), Tz::UTC));
+        let about = References { digest: &items, ..References::default() };
+        let told = |limit| {
+            Templates::embedded().words(&delivery(Kind::Notice), about, Tz::UTC, &To("email", &["plain"], limit))
+        };
+        let words = told(10_000).unwrap();
+        assert_eq!((words.subject.as_str(), words.event), ("2 messages that could wait", "digest"));
+        assert!(words.text.starts_with("2027-03-01 08:00 UTC · one\nxxx"), "{}", words.text);
+        let short = told(300).unwrap().text;
+        assert!(short.chars().count() <= 300 && short.contains("· two\n"), "{short}");
+    }
+
+    /// A directory of templates that goes with the test.
+    struct Dir(std::path::PathBuf);
+
+    impl Dir {
+        fn with(files: &[(&str, &str)]) -> Dir {
+            let dir = std::env::temp_dir().join(format!("reveille-templates-{:016x}", fastrand::u64(..)));
+            std::fs::create_dir(&dir).unwrap();
+            for (name, text) in files {
+                std::fs::write(dir.join(name), text).unwrap();
+            }
+            Dir(dir)
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn refused(name: &str, text: &str) -> String {
+        let dir = Dir::with(&[(name, text)]);
+        let faults = Templates::read(Some(&dir.0)).err().expect("a fault").0;
+        assert_eq!((faults.len(), faults[0].pointer.as_str()), (1, "/channels/templates_dir"), "{faults:?}");
+        faults[0].message.replace(&format!("{}/", dir.0.display()), "")
+    }
+
+    #[test]
+    fn the_operators_own_come_first_for_their_channel() {
+        let dir = Dir::with(&[
+            ("result.txt", "Subject: Re: {{ task }}\n\nAnn, {{ text }}\n"),
+            ("result.sms.txt", "Subject: x\n{{ text | upper }}"),
+            ("notice_credential.txt", "Subject: Connect!\n{{ text }}"),
+        ]);
+        let templates = Templates::read(Some(&dir.0)).unwrap();
+        let run = run(RunState::Succeeded, Some("done"), None);
+        let about = References { run: Some(&run), task_name: Some("Mail"), ..References::default() };
+        let told = |channel| {
+            let words =
+                templates.words(&delivery(Kind::Result), about, Tz::UTC, &To(channel, &["plain"], 100)).unwrap();
+            (words.subject, words.text)
+        };
+        assert_eq!(told("email"), ("Re: Mail".into(), "Ann, done".into()));
+        assert_eq!(told("sms"), ("x".into(), "DONE".into()));
+        let notice = Delivery { dedupe_key: "notice:credential:1:1".into(), ..delivery(Kind::Notice) };
+        let words = templates.words(&notice, References::default(), Tz::UTC, &To("email", &["plain"], 100)).unwrap();
+        assert_eq!((words.subject.as_str(), words.text.as_str()), ("Connect!", "Milk is out.\nBuy some."));
+    }
+
+    #[test]
+    fn a_template_that_can_t_work_is_refused_with_its_file_and_line() {
+        assert_eq!(refused("result.txt", "Hello"), "result.txt: line 1: must begin with `Subject: …`");
+        assert_eq!(refused("result.txt", "Subject: {{ task }}\n\n{{ txt }}"), "result.txt: line 3: undefined value");
+        assert_eq!(refused("result.html", "<p>\n{% if %}"), "result.html: line 2: unexpected end of block");
+        assert_eq!(refused("ask.sms.txt", "Subject: {{ run.due }}\nx"), "ask.sms.txt: line 1: undefined value");
+        assert!(
+            refused("resullt.txt", "")
+                .starts_with("resullt.txt: there is no purpose `resullt`; did you mean `result`?")
+        );
+        assert_eq!(refused("result.md", ""), "result.md: there is no format `md`");
+        assert!(refused("README", "").contains("PURPOSE.FORMAT or PURPOSE.CHANNEL.FORMAT"));
+        let forever = "Subject: x\n{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}{% endfor %}";
+        assert_eq!(refused("result.txt", forever), "result.txt: line 2: engine ran out of fuel");
+    }
+
+    #[test]
+    fn a_template_that_fails_after_all_loses_no_message() {
+        let dir = Dir::with(&[("result.txt", "Subject: {{ task }}\n{% if text == 'odd' %}{{ 1 / 0 }}{% endif %}own")]);
+        let templates = Templates::read(Some(&dir.0)).unwrap();
+        let told = |output| {
+            let run = run(RunState::Succeeded, Some(output), None);
+            let about = References { run: Some(&run), task_name: Some("Mail"), ..References::default() };
+            templates.words(&delivery(Kind::Result), about, Tz::UTC, &To("email", &["plain"], 100)).unwrap().text
+        };
+        assert_eq!((told("even"), told("odd")), ("own".into(), "odd".into()));
+    }
+}

@@ -1,0 +1,188 @@
+//! What a message tells, as data for the templates: names, sentences and instants, nothing of how they look.
+//!
+//! It is made from what a delivery refers to at the moment it is sent. It knows how to say less, so that a message
+//! fits where there is little room.
+
+use chrono::{DateTime, Utc};
+use chrono_tz::Tz;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::notification::question::QuestionTelling;
+use crate::notification::wording::{Link, References, answer, cut, failure, message_data, run_data};
+use crate::notification::{Delivery, Kind};
+use crate::visible::on_one_line;
+
+/// What a task is called that is no longer there.
+const NAMELESS: &str = "a task";
+
+/// What a message is for: the first part of the names of its templates.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Purpose {
+    /// A word of [`Purpose::WORDS`].
+    Of(&'static str),
+    /// A notice, with the kind that its key names: `notice_credential`, else `notice`, else as a message.
+    Notice(String),
+}
+
+impl Purpose {
+    /// The answer of a run; that it failed; what an agent or a pipeline says; something about a task; a question, a call
+    /// that may still be stopped, the question once more; several messages in one.
+    pub const WORDS: [&str; 8] = ["result", "failure", "message", "notice", "ask", "held", "reminder", "digest"];
+
+    /// The names that its templates may have, the most exact first.
+    pub fn names(&self) -> Vec<String> {
+        match self {
+            Purpose::Of("reminder") => vec!["reminder".to_owned(), "ask".to_owned()],
+            Purpose::Of("notice") => vec!["notice".to_owned(), "message".to_owned()],
+            Purpose::Of(word) => vec![(*word).to_owned()],
+            Purpose::Notice(kind) => vec![format!("notice_{kind}"), "notice".to_owned(), "message".to_owned()],
+        }
+    }
+}
+
+/// The data of one message.
+#[derive(Debug, Clone, Serialize)]
+pub struct Telling {
+    #[serde(skip)]
+    pub purpose: Purpose,
+    pub tenant: String,
+    /// The name of the task, on one line.
+    pub task: String,
+    /// Given with a message or a notice, else what the `Subject:` line makes.
+    pub subject: Option<String>,
+    /// An answer, a message, or why something failed.
+    pub text: String,
+    pub run: Option<RunTelling>,
+    pub question: Option<QuestionTelling>,
+    /// Empty unless it is a digest.
+    pub digest: Vec<DigestItem>,
+    #[serde(skip)]
+    pub link: Option<Link>,
+    #[serde(skip)]
+    pub thread: Option<String>,
+    #[serde(skip)]
+    pub event: &'static str,
+    #[serde(skip)]
+    pub data: Value,
+}
+
+/// Of the run that a result or a failure is about.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RunTelling {
+    pub id: String,
+    /// In the recipient's zone: `2026-12-24 08:00 CET`.
+    pub due: String,
+    /// `failed`, `expired`, `was cancelled`, `was skipped`; of a result `succeeded`.
+    pub what: &'static str,
+    pub attempts: i32,
+}
+
+/// One of several messages that are told together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DigestItem {
+    pub subject: String,
+    pub text: String,
+    /// When it would have been told, in the recipient's zone.
+    pub at: String,
+}
+
+impl DigestItem {
+    pub fn new(subject: &str, text: &str, at: DateTime<Utc>, timezone: Tz) -> DigestItem {
+        DigestItem { subject: subject.to_owned(), text: text.to_owned(), at: instant(at, timezone) }
+    }
+}
+
+/// As people read it.
+pub(super) fn instant(at: DateTime<Utc>, timezone: Tz) -> String {
+    at.with_timezone(&timezone).format("%Y-%m-%d %H:%M %Z").to_string()
+}
+
+impl Telling {
+    /// What a delivery tells; an error says what is gone. `limit` bounds the texts that programs are given, in
+    /// characters.
+    pub fn of(delivery: &Delivery, about: References, timezone: Tz, limit: usize) -> Result<Telling, String> {
+        let name = on_one_line(about.task_name.unwrap_or(NAMELESS));
+        let mut telling = Telling {
+            purpose: Purpose::Of("message"),
+            tenant: delivery.tenant_id.clone(),
+            task: name,
+            subject: delivery.subject.clone(),
+            text: delivery.text.clone().unwrap_or_default(),
+            run: None,
+            question: None,
+            digest: about.digest.to_vec(),
+            link: None,
+            thread: about.run.and_then(|run| run.task_id).map(|task| task.to_string()),
+            event: "message",
+            data: Value::Null,
+        };
+        match (delivery.kind, about.run, about.question) {
+            _ if !about.digest.is_empty() => {
+                telling.purpose = Purpose::Of("digest");
+                telling.thread = None;
+                telling.event = "digest";
+            }
+            (Kind::Message, ..) => {}
+            (Kind::Notice, ..) => {
+                telling.purpose = Purpose::Notice(notice_kind(&delivery.dedupe_key).to_owned());
+                telling.event = "notice";
+            }
+            (Kind::Result, Some(run), _) => {
+                telling.purpose = Purpose::Of("result");
+                telling.text = answer(run);
+                telling.run = Some(RunTelling::of(run, "succeeded", timezone));
+                telling.event = "run.finished";
+            }
+            (Kind::Failure, Some(run), _) => {
+                let (what, why) = failure(run);
+                telling.purpose = Purpose::Of("failure");
+                telling.text = why;
+                telling.run = Some(RunTelling::of(run, what, timezone));
+                telling.event = "run.finished";
+            }
+            (Kind::Ask | Kind::Reminder, _, Some(question)) => {
+                telling.purpose = Purpose::Of(question.purpose(delivery.kind));
+                telling.question = Some(question.telling(timezone));
+                telling.link = Some(question.link());
+                telling.thread = Some(question.items.first().map(|item| item.batch_id.to_string()).unwrap_or_default());
+                telling.event = question.event(delivery.kind);
+                telling.data = question.data(&delivery.tenant_id, about.task_name);
+                return Ok(telling);
+            }
+            (Kind::Ask | Kind::Reminder, ..) => return Err("what it asks is no longer there".into()),
+            (Kind::Result | Kind::Failure, None, _) => return Err("the run that it tells of is no longer there".into()),
+        }
+        telling.data = match (about.run, telling.run.is_some()) {
+            (Some(run), true) => run_data(run, about.task_name, limit),
+            _ => message_data(delivery, &telling, limit),
+        };
+        Ok(telling)
+    }
+
+    /// The same with at most about `room` characters in its texts: answers are cut with a note that says where the
+    /// whole is, items are counted instead of named.
+    pub fn within(&self, room: usize) -> Telling {
+        let mut less = self.clone();
+        let whole = self.run.as_ref().map(|run| format!("the whole is in run {}", run.id));
+        less.text = cut(&self.text, room, whole.as_deref());
+        less.question = self.question.as_ref().map(|question| question.within(room));
+        let each = room.checked_div(self.digest.len()).unwrap_or(room);
+        for item in &mut less.digest {
+            item.text = cut(&item.text, each, None);
+        }
+        less
+    }
+}
+
+impl RunTelling {
+    fn of(run: &crate::run::Run, what: &'static str, timezone: Tz) -> RunTelling {
+        RunTelling { id: run.id.to_string(), due: instant(run.scheduled_for, timezone), what, attempts: run.attempt }
+    }
+}
+
+/// `notice:paused:…` is of the kind `paused`.
+fn notice_kind(dedupe_key: &str) -> &str {
+    dedupe_key.strip_prefix("notice:").and_then(|rest| rest.split(':').next()).unwrap_or_default()
+}
