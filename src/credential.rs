@@ -96,7 +96,7 @@ pub enum InjectForm {
 
 /// How an access token is refreshed (RFC 6749, section 6). The document then holds `access_token`, `refresh_token`, and
 /// `client_secret` where there is one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OAuth {
     /// The name of a service that the operator has described in `[oauth.*]`; then nothing else is needed here.
@@ -187,8 +187,28 @@ pub struct CredentialUse {
     pub used_by: String,
     /// Where it was to go.
     pub host: String,
-    /// `used`, or why not: `missing`, `needs_consent`, `not_for_host`, `no_inject`, `unreadable`, `busy`.
+    /// `used`, or why not: `missing`, `needs_consent`, `not_for_host`, `no_inject`, `taken`, `unreadable`,
+    /// `busy`.
     pub outcome: String,
+}
+
+/// The codes of errors that only a person can mend, by connecting the account (again).
+pub const MISSING: &str = "credential_missing";
+pub const NEEDS_CONSENT: &str = "credential_needs_consent";
+
+/// What sentences about them begin with, and then the reference.
+pub const PLEASE: &str = "Please connect ";
+
+/// The credential that such a sentence asks for.
+pub fn asked_for(sentence: &str) -> Option<Reference> {
+    let (_, rest) = sentence.split_once(PLEASE)?;
+    let end = rest.find([' ', ':']).unwrap_or(rest.len());
+    Reference::parse(&rest[..end]).ok()
+}
+
+/// Whether an error with this code waits for a person who connects an account.
+pub fn waits_for_its_owner(code: &str) -> bool {
+    matches!(code, MISSING | NEEDS_CONSENT)
 }
 
 impl CredentialUse {
@@ -205,6 +225,15 @@ impl Credential {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_credential_that_is_asked_for_is_found_in_the_sentence() {
+        let found = |sentence| asked_for(sentence).map(|reference| reference.to_string());
+        assert_eq!(found("step `a`: Please connect google/work: there is none").as_deref(), Some("google/work"));
+        assert_eq!(found("Please connect shop again: its access has ended").as_deref(), Some("shop"));
+        assert_eq!(found("Please connect shop").as_deref(), Some("shop"));
+        assert_eq!(found("the shop is closed"), None);
+    }
 
     #[test]
     fn a_reference_is_a_service_and_the_primary_account_unless_it_names_another() {

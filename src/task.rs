@@ -1,6 +1,7 @@
 //! A task: a stored intent. What a person wrote (`Draft`), and what has become of it (`Task`).
 
 pub mod change;
+mod credentials;
 mod draft;
 mod view;
 
@@ -14,6 +15,7 @@ use crate::invalid::InvalidSpec;
 use crate::notification::measure::Notify;
 use crate::trigger::{Next, Trigger};
 
+pub use credentials::credentials_of;
 pub use draft::{ActionCheck, ActionSeal, DEFAULT_EXECUTOR, DEFAULT_TIMEOUT, Known, PollCheck};
 pub use view::{LastRun, TaskView};
 

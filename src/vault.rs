@@ -4,9 +4,11 @@
 //! its master key it does not open. It stores nothing itself: a sealed text lies wherever its owner lies. The master
 //! keys live in the configuration or in a key file, never in the database; without them what was sealed is lost.
 
+pub mod credentials;
 mod document;
 mod envelope;
 mod keyring;
+pub mod oauth;
 pub mod rotation;
 mod source;
 

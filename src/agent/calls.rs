@@ -20,7 +20,7 @@ use crate::id::Tenant;
 use crate::run::outcome::RunError;
 use crate::run::transcript::ToolCall;
 use crate::tool::registry::{Registered, unknown_tool};
-use crate::tool::{Failure, Host, Registry, ToolContext, ToolError, ToolOutput, ToolStatus};
+use crate::tool::{CalledBy, Failure, Host, Registry, ToolContext, ToolError, ToolOutput, ToolStatus};
 
 /// All that calls of one run have in common.
 pub struct Caller<'a> {
@@ -247,6 +247,8 @@ impl Caller<'_> {
         ToolContext {
             tenant: self.tenant.clone(),
             run_id: self.run_id,
+            task_id: self.consent.asking.and_then(|asking| asking.task_id),
+            called_by: CalledBy::Model,
             turn,
             call_id: call.id.clone(),
             idempotency_key: ToolContext::key_of(self.run_id, turn, &call.id),

@@ -2,8 +2,10 @@
 
 mod keys;
 mod model;
+mod oauth;
 mod place;
 mod public_url;
+mod push;
 
 use std::path::Path;
 
@@ -115,6 +117,8 @@ async fn look(loaded: &Loaded) -> Vec<Finding> {
     findings.extend(model::all(loaded).await);
     findings.extend(bus(config).await);
     findings.push(email(loaded).await);
+    findings.extend(oauth::all(config).await);
+    findings.push(push::look(loaded, data_dir));
     findings.push(public_url::look(config).await);
     findings
 }

@@ -1,6 +1,7 @@
 //! `reveille credential`: secrets of tenants. A document is read from standard input or a file, never from a flag, which
 //! others on the machine could see; nothing here prints one.
 
+mod connect;
 mod document;
 mod rotate;
 
@@ -21,6 +22,8 @@ use crate::visible::on_one_line;
 pub enum Command {
     /// Set a credential; its document comes from standard input or a file
     Set(SetArgs),
+    /// Print a link to connect an account of a service in [oauth.*]
+    Connect(connect::ConnectArgs),
     /// List credentials, newest first
     List(ListArgs),
     /// Show a credential without its document, and the tasks that name it
@@ -119,6 +122,7 @@ pub struct UsesArgs {
 pub async fn run(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     match command {
         Command::Set(args) => set(args, environment, screen).await,
+        Command::Connect(args) => connect::run(args, environment, screen).await,
         Command::List(args) => list(args, environment, screen).await,
         Command::Show(args) => show(args, environment, screen).await,
         Command::Delete(args) => delete(args, environment, screen).await,

@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::clock::{cut, signed};
+use crate::credential::waits_for_its_owner;
 use crate::notification::delivery::dedupe;
 use crate::notification::measure::{End, Measure};
 use crate::notification::{Kind, NewDelivery, Recipient};
@@ -100,7 +101,9 @@ impl Ending<'_> {
     }
 
     fn failed(&self, fault: RunFault) -> Result<Finish, IllegalTransition> {
-        let tells = self.tells(End::Failed { code: &fault.code });
+        // its owner is told when the task is paused for it, once
+        let told_later = self.task.is_some() && waits_for_its_owner(&fault.code);
+        let tells = if told_later { None } else { self.tells(End::Failed { code: &fault.code }) };
         Ok(Finish { error: Some(fault), tells, ..self.end(RunEvent::Fail)? })
     }
 

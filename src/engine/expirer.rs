@@ -1,4 +1,5 @@
-//! The expirer: runs that wait for a foreign runtime past their time end as `expired`, and their owner is told.
+//! The expirer: runs that wait for a foreign runtime past their time end as `expired`, and their owner is told; messages
+//! whose provider has not said in time how they went are `unknown`.
 
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use futures::future::BoxFuture;
 use crate::engine::service::{Next, Service, TickError};
 use crate::id::Scope;
 use crate::notification::measure::{End, Measure};
+use crate::notification::report;
 use crate::run::outcome::RunFault;
 use crate::run::{Run, RunEvent};
 use crate::store::{Completion, Store, StoreError};
@@ -66,6 +68,11 @@ impl Service for Expirer {
         for (run, task) in overdue {
             self.expire(&run, task.as_ref()).await?;
         }
+        let lost = self.store.lose_receipts(self.store.clock().now() - report::PATIENCE, PAGE).await?;
+        if lost > 0 {
+            tracing::warn!(deliveries = lost, "providers have not said whether messages arrived");
+        }
+        let full = full || lost == PAGE as u64;
         match (full, self.store.next_overdue().await?) {
             (true, _) => Ok(Next::Now),
             (false, Some(at)) => Ok(Next::At(at)),

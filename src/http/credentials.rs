@@ -30,7 +30,7 @@ pub use keys::*;
 /// How often a write is tried against writes of others.
 const WRITES: usize = 5;
 /// No account can have these names: they are addresses of their own below a service.
-const RESERVED: [&str; 1] = ["connect"];
+pub(super) const RESERVED: [&str; 1] = ["connect"];
 
 /// A credential with the tasks that name it.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
@@ -175,6 +175,7 @@ pub async fn list_credential_uses(
     let page = Page::of(&mut query);
     let (tenant, Reference { service, account }) = named(&caller, name, query)?;
     let filter = UseFilter {
+        outcome: None,
         tenant: Some(tenant.as_str().to_owned()),
         service: Some(service),
         account: Some(account),

@@ -77,4 +77,7 @@ pub struct Tool {
     /// For how long a call is held before it runs and may still be stopped, in seconds; also where nobody has to agree.
     #[schema(required = false)]
     pub undo_seconds: Option<u64>,
+    /// Of a declared tool: its request as it is configured; `credential` is a name.
+    #[schema(required = false)]
+    pub request: Option<Value>,
 }

@@ -39,7 +39,7 @@ pub enum DeliveryState {
     Delivered,
     /// Refused, or given up; `last_error` says why.
     Failed,
-    /// It may have arrived or not, and nobody can say; it is not sent again by itself.
+    /// It may have arrived or not, and nobody can say; it is not sent again by itself. A late report settles it.
     Unknown,
 }
 
@@ -84,8 +84,9 @@ impl DeliveryState {
         Ok(match (self, event) {
             (Pending, Accept) => Sent,
             (Pending, Postpone) => Pending,
-            (Pending | Sent, Confirm) => Delivered,
-            (Pending | Sent, Reject) => Failed,
+            // a report may come before the attempt is recorded, and after it was given up as lost
+            (Pending | Sent | Unknown, Confirm) => Delivered,
+            (Pending | Sent | Unknown, Reject) => Failed,
             (Pending | Sent, Lose) => Unknown,
             (Failed | Unknown, Again) => Pending,
             (state, event) => return Err(IllegalTransition { state, event }),
@@ -423,6 +424,11 @@ pub mod dedupe {
         key.strip_prefix("batch:")?.split(':').next()?.parse().ok()
     }
 
+    /// That a credential is missing, since it was last used.
+    pub fn credential(reference: &str, last_used: i64) -> String {
+        format!("notice:credential:{reference}:{last_used}")
+    }
+
     /// The `n`th notice of a kind about one thing.
     pub fn notice(kind: &str, id: Uuid, n: i64) -> String {
         format!("notice:{kind}:{id}:{n}")
@@ -462,6 +468,8 @@ mod tests {
         sent Reject failed
         sent Lose unknown
         failed Again pending
+        unknown Confirm delivered
+        unknown Reject failed
         unknown Again pending
         ");
     }

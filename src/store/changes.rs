@@ -10,6 +10,7 @@ use crate::id::{Scope, first_id};
 use crate::notification::NewDelivery;
 use crate::store::closing::{RELEASE, Release};
 use crate::store::conditions::{asks_anew, begin_anew};
+use crate::store::credentials::name_credentials;
 use crate::store::event_index::{index_event_task, is_indexed};
 use crate::store::hot::Hot;
 use crate::store::requests::enqueue;
@@ -20,7 +21,7 @@ use crate::store::tasks::lock_task;
 use crate::store::text::{document, optional, text};
 use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::change::TaskChange;
-use crate::task::{Task, TaskStatus};
+use crate::task::{Task, TaskStatus, credentials_of};
 use crate::trigger;
 
 macro_rules! recorded_ahead {
@@ -154,6 +155,9 @@ impl Store {
             .bind(now)
             .execute(&mut *conn)
             .await?;
+            if credentials_of(&before.spec) != credentials_of(&changed.task.spec) {
+                name_credentials!(conn, changed.task);
+            }
             let (was, is) = (is_indexed(&before), is_indexed(&changed.task));
             let resumed = before.status != TaskStatus::Active && changed.task.status == TaskStatus::Active;
             if is && resumed {

@@ -2,7 +2,7 @@
 //! link, and what they decide is what happens.
 
 mod api;
-mod browser;
+pub mod browser;
 mod expiry;
 mod flow;
 mod grants;

@@ -4,6 +4,7 @@ mod approval;
 mod check;
 mod client;
 mod condition;
+mod connect;
 mod credentials;
 mod demo;
 mod events;

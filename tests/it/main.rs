@@ -11,6 +11,7 @@ mod egress;
 mod engine;
 mod events;
 mod notifications;
+mod oauth;
 mod pipelines;
 mod scheduling;
 mod spine;

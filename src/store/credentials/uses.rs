@@ -22,6 +22,8 @@ pub struct UseFilter {
     pub tenant: Option<String>,
     pub service: Option<String>,
     pub account: Option<String>,
+    /// A word of [`CredentialUse::outcome`].
+    pub outcome: Option<&'static str>,
     pub before: Option<Uuid>,
     pub limit: i64,
 }
@@ -56,6 +58,23 @@ impl From<UseRow> for CredentialUse {
         }
     }
 }
+
+/// Writes which credentials a task names, in the place of what was written before.
+macro_rules! name_credentials {
+    ($conn:ident, $task:expr) => {{
+        sqlx::query("delete from task_credentials where task_id = $1").bind($task.id).execute(&mut *$conn).await?;
+        for reference in $crate::task::credentials_of(&$task.spec) {
+            sqlx::query("insert into task_credentials (task_id, tenant_id, service, account) values ($1, $2, $3, $4)")
+                .bind($task.id)
+                .bind(&$task.tenant_id)
+                .bind(reference.service)
+                .bind(reference.account)
+                .execute(&mut *$conn)
+                .await?;
+        }
+    }};
+}
+pub(in crate::store) use name_credentials;
 
 impl Store {
     /// Keeps a use, or an attempt that was refused. Only a use moves the credential's `last_used_at`.
@@ -110,6 +129,9 @@ impl Store {
             }
             if let Some(account) = &filter.account {
                 query.push(" and account = ").push_bind(text(account).into_owned());
+            }
+            if let Some(outcome) = filter.outcome {
+                query.push(" and outcome = ").push_bind(outcome);
             }
             if let Some(before) = filter.before {
                 query.push(" and id < ").push_bind(before);

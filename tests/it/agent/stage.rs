@@ -256,6 +256,7 @@ impl Prop {
             idempotent: true,
             summary: None,
             undo_seconds: None,
+            request: None,
         };
         Prop { definition, deed: Box::new(move |context, arguments| deed(context, arguments).boxed()) }
     }

@@ -322,6 +322,18 @@ impl Instance {
         .await
     }
 
+    /// Posts a form as a provider does, with a signature in a header; the status of the answer.
+    pub async fn post_form(&self, path: &str, signature: (&str, &str), fields: &[(&str, &str)]) -> u16 {
+        let form = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+        let request = Request::post(path)
+            .header("content-type", "application/x-www-form-urlencoded")
+            .header(signature.0, signature.1)
+            .body(Body::from(form))
+            .expect("a request");
+        let router = http::router(self.http().clone());
+        self.on(|_| async move { router.oneshot(request).await.expect("an answer").status().as_u16() }).await
+    }
+
     /// Ends what waited too long.
     pub async fn expire(&self) {
         self.tick_out(&self.engine().expirer).await;
