@@ -4,15 +4,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
-use crate::clock::Clock;
-use crate::store::Store;
 use crate::store::connect::{self, OpenError, Settings, refused};
-use crate::store::db::Db;
-use crate::store::wake::Hints;
 
 /// How long a database may take to answer someone who looks.
 const PATIENCE: Duration = Duration::from_secs(5);
