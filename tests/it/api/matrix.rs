@@ -224,7 +224,6 @@ fn place(template: &str, tenant: &str, things: &Things) -> String {
         .replace("{id}", id)
         .replace("{tenant_id}", tenant)
         .replace("{source}", "nowhere")
-        .replace("{service}", "calendar")
         .replace("{token}", "none")
         .replace("{ticket}", "none")
         .replace("{service}", "google")

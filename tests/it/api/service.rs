@@ -136,7 +136,7 @@ impl Api {
     }
 
     pub async fn with(limits: Limits) -> Api {
-        Api::over(None, limits, calendar(), &http::Settings::default().public_url()).await
+        Api::over(None, limits, google(), &http::Settings::default().public_url()).await
     }
 
     pub async fn on_postgres() -> Api {
@@ -146,7 +146,7 @@ impl Api {
         Api::over(
             Some(Database::copy_of("api_template", migrate).await),
             Limits::default(),
-            calendar(),
+            google(),
             &http::Settings::default().public_url(),
         )
         .await
@@ -407,10 +407,10 @@ fn hooks() -> http::hooks::Settings {
 }
 
 /// A service that people can connect to.
-fn calendar() -> oauth::Settings {
+fn google() -> oauth::Settings {
     toml::from_str(
         r#"
-        [calendar]
+        [google]
         authorize_url = "https://id.example.org/authorize"
         token_url = "https://id.example.org/token"
         client_id = "reveille"
