@@ -1,16 +1,19 @@
-//! Telling people: who is reached where (`recipient`, `address`), one message on its way (`delivery`), and its words (`telling`,
-//! `wording`, `question`).
+//! Telling people: who is reached where (`recipient`, `address`), one message on its way (`delivery`), what is reported
+//! of it later (`report`), and its words (`telling`, `wording`, `question`).
 //!
 //! Data and transitions only: nothing here sends, stores or waits. A delivery stores references; its words are made
 //! when it is sent, and a secret is never part of it.
 
 pub mod address;
 pub mod delivery;
+pub mod measure;
 pub mod question;
 pub mod recipient;
+pub mod report;
 pub mod telling;
 pub mod wording;
 
 pub use address::{Addresses, PushAddress, SlackAddress, WebhookAddress};
 pub use delivery::{Claim, Delivery, DeliveryEvent, DeliveryState, Kind, Mark, NewDelivery, Urgency};
 pub use recipient::{Recipient, RecipientDraft};
+pub use report::{Fate, Report};

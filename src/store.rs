@@ -4,7 +4,7 @@
 //! `where`, and the count of rows is looked at; uniqueness is in the schema. What a method has returned survives a
 //! crash; what it has not may have happened, and may be asked again.
 //! Locks are taken in one order everywhere: due, queue, slots, parked, runs, approvals. Rows of `parked` that wait for
-//! people come before slots.
+//! people or a completion come before slots.
 
 #[macro_use]
 mod db;
@@ -27,6 +27,7 @@ mod grants;
 mod hot;
 mod idempotency;
 mod lease;
+mod live;
 mod matching;
 mod outbox;
 mod parking;
@@ -41,6 +42,7 @@ mod task_state;
 mod tasks;
 mod text;
 mod tokens;
+mod told;
 mod transcript;
 mod wake;
 mod windows;
@@ -67,6 +69,7 @@ pub use fires::{FireDue, Fired};
 pub use grants::{Grant, GrantUse};
 pub use idempotency::{Answer, Idempotency};
 pub use lease::{Again, Beat, Blocked, CLAIM_MARGIN, Claim, Finish, Lease, Park, StartedRun, Starts};
+pub use live::LiveMessage;
 pub use matching::{EventsFired, EventsRecorded, FireEvents, Match};
 pub use recipients::StoredRecipient;
 pub use requests::Cancelled;

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::id::Tenant;
 use crate::invalid::InvalidSpec;
+use crate::notification::measure::Notify;
 use crate::trigger::{Next, Trigger};
 
 pub use credentials::credentials_of;
@@ -166,6 +167,9 @@ pub struct Spec {
     pub action: Action,
     #[serde(default, skip_serializing_if = "Output::is_recipient_order")]
     pub output: Output,
+    /// Which ends of its runs are told.
+    #[serde(default, skip_serializing_if = "Notify::is_always")]
+    pub notify: Notify,
     /// Automatic fires that are recorded to run, at most; one that is then skipped for overlap counts.
     pub max_runs: Option<u64>,
     /// Running time only; waiting has limits of its own.

@@ -58,7 +58,8 @@ pub struct Definition {
     /// tool and its arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
-    /// For how long after it was approved a call may still be stopped, in seconds.
+    /// For how long a call is held before it runs and may still be stopped, in seconds from 1 to a day: after it was
+    /// approved, or where nobody has to agree, after the model asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub undo_seconds: Option<u64>,
     /// Of a declared tool: its request as it is configured, the credential's name included. Part of the definition, so

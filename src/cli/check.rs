@@ -5,6 +5,7 @@ mod model;
 mod oauth;
 mod place;
 mod public_url;
+mod push;
 
 use std::path::Path;
 
@@ -117,6 +118,7 @@ async fn look(loaded: &Loaded) -> Vec<Finding> {
     findings.extend(bus(config).await);
     findings.push(email(loaded).await);
     findings.extend(oauth::all(config).await);
+    findings.push(push::look(loaded, data_dir));
     findings.push(public_url::look(config).await);
     findings
 }

@@ -58,6 +58,11 @@ impl Links {
     }
 }
 
+/// Whether nothing was sent because nothing is open any more: people were quicker, and nothing is wrong.
+pub fn is_settled(mark: &Mark) -> bool {
+    matches!(mark, Mark::Failed { error, .. } if error == SETTLED)
+}
+
 /// What is recorded of an attempt, without the link: a server that refuses a message may quote from it.
 pub fn without_link(mut mark: Mark, question: &Question) -> Mark {
     let link = question.link.expose();

@@ -14,6 +14,9 @@ const BATCH: i64 = 200;
 /// How long an instance may go without a look at the index of event tasks and need not read all of it anew.
 const INDEX_MEMORY: TimeDelta = TimeDelta::days(1);
 
+/// How long a session that comes back may be told what it has missed.
+const LIVE_MEMORY: TimeDelta = TimeDelta::hours(1);
+
 pub struct Housekeeping {
     store: Store,
     bus: Arc<dyn Bus>,
@@ -49,6 +52,7 @@ impl Housekeeping {
         while store.forget_credential_uses(now - retention, BATCH).await? == BATCH as u64 {}
         while store.forget_answers(now, BATCH).await? == BATCH as u64 {}
         while store.forget_event_rules(now, now - retention, BATCH).await? >= BATCH as u64 {}
+        while store.forget_live_messages(now - LIVE_MEMORY, BATCH).await? == BATCH as u64 {}
         store.forget_event_tasks(now - INDEX_MEMORY).await?;
         Ok(forgotten)
     }

@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::channel::Channels;
 use crate::clock::{self, signed};
-use crate::engine::asking::{Links, without_link};
+use crate::engine::asking::{Links, is_settled, without_link};
 use crate::engine::attempt::{LEASE, Occasion, attempt};
 use crate::engine::service::{Next, Service, TickError};
 use crate::id::Scope;
@@ -54,7 +54,9 @@ async fn deliver(store: Store, channels: Channels, links: Links, claim: Claim) {
         Ok(mark) => mark,
         Err(error) => unread(&claim, &error, store.clock().now(), fastrand::f64()),
     };
-    if let Mark::Failed { error, .. } | Mark::Unknown { error } | Mark::Retry { error, .. } = &mark {
+    if is_settled(&mark) {
+        tracing::debug!(delivery_id = %id, "a question was answered before it was sent");
+    } else if let Mark::Failed { error, .. } | Mark::Unknown { error } | Mark::Retry { error, .. } = &mark {
         tracing::warn!(delivery_id = %id, channel = claim.delivery.channel, error, "a delivery did not get through");
     }
     let give_up = store.clock().now() + signed(LEASE);

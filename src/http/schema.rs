@@ -74,7 +74,7 @@ pub struct Tool {
     /// What a person is told that a call will do; `{name}` stands for the argument of that name.
     #[schema(required = false)]
     pub summary: Option<String>,
-    /// For how long after it was approved a call may still be stopped, in seconds.
+    /// For how long a call is held before it runs and may still be stopped, in seconds; also where nobody has to agree.
     #[schema(required = false)]
     pub undo_seconds: Option<u64>,
     /// Of a declared tool: its request as it is configured; `credential` is a name.

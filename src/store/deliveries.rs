@@ -89,6 +89,8 @@ macro_rules! select_delivery {
     };
 }
 
+mod receipts;
+
 const DUE_DELIVERIES: Split = Split {
     postgres: select_delivery!(
         "where d.state = 'pending' and d.next_at <= $1 order by d.next_at limit $2 for update skip locked"
@@ -146,7 +148,8 @@ impl Store {
         })
     }
 
-    /// Ends an attempt with what came of it, and stores the fall-back in the same transaction.
+    /// Ends an attempt with what came of it, and stores the fall-back in the same transaction; answers the state that
+    /// stands then, which a report of the provider may have decided before.
     pub async fn mark_delivery(&self, claim: &Claim, mark: &Mark) -> Result<DeliveryState, StoreError> {
         let now = self.clock.now();
         let state =
@@ -158,12 +161,18 @@ impl Store {
         };
         let sent = matches!(state, DeliveryState::Sent | DeliveryState::Delivered).then_some(now);
         let delivered = (state == DeliveryState::Delivered).then_some(now);
-        on_write!(self.db, |conn| {
-            let held = sqlx::query(
-                "update deliveries set state = $3, lease_token = 0, next_at = $4, last_error = $5,
+        let stands = on_write!(self.db, |conn| {
+            // what the provider has reported meanwhile stands
+            let held: Option<String> = sqlx::query_scalar(
+                "update deliveries
+                    set lease_token = 0,
+                        state = case when state = 'pending' then $3 else state end,
+                        next_at = case when state = 'pending' then $4 end,
+                        last_error = case when state = 'pending' then $5 else last_error end,
                         provider_id = coalesce($6, provider_id), sent_at = coalesce(sent_at, $7),
                         delivered_at = coalesce(delivered_at, $8)
-                  where id = $1 and lease_token = $2",
+                  where id = $1 and lease_token = $2
+                  returning state",
             )
             .bind(claim.delivery.id)
             .bind(claim.lease_token)
@@ -173,19 +182,20 @@ impl Store {
             .bind(optional(provider_id.as_deref()))
             .bind(sent)
             .bind(delivered)
-            .execute(&mut *conn)
+            .fetch_optional(&mut *conn)
             .await?;
-            if held.rows_affected() == 0 {
-                return Err(StoreError::LeaseLost);
-            }
-            if let Mark::Failed { fall_back: Some(next), .. } = mark {
+            let Some(held) = held else { return Err(StoreError::LeaseLost) };
+            let stands = DeliveryState::parse(&held)
+                .ok_or_else(|| StoreError::Corrupt(format!("delivery {} has the state {held}", claim.delivery.id)))?;
+            if let (Mark::Failed { fall_back: Some(next), .. }, DeliveryState::Failed) = (mark, stands) {
                 conn.post(&[&**next], now).await?;
             }
+            stands
         });
         if matches!(mark, Mark::Failed { fall_back: Some(_), .. }) {
             self.hint(Topic::Outbox);
         }
-        Ok(state)
+        Ok(stands)
     }
 
     /// One delivery.
@@ -241,7 +251,7 @@ impl Store {
         let idempotency = told(&again)?;
         on_write!(self.db, |conn| once!(conn, idempotency.as_ref(), now), then scope.tenant(), {
             let changed = sqlx::query(
-                "update deliveries set state = $3, attempts = 0, next_at = $4
+                "update deliveries set state = $3, attempts = 0, next_at = $4, lease_token = 0
                   where id = $1 and state = $2 and ($5 is null or tenant_id = $5)",
             )
             .bind(id)

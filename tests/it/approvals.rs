@@ -6,6 +6,7 @@ pub mod browser;
 mod expiry;
 mod flow;
 mod grants;
+mod held;
 mod links;
 mod page;
 mod record;

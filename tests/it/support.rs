@@ -13,4 +13,5 @@ pub mod postgres;
 pub mod redis;
 pub mod servers;
 pub mod smtp;
+pub mod websocket;
 pub mod world;

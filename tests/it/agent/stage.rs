@@ -321,6 +321,7 @@ impl Stage {
             wishes: Wishes::default(),
             timezone: chrono_tz::Europe::Berlin,
             channel: None,
+            rules: None,
             asking: None,
             host: self.host.clone(),
             store: self.store.clone(),

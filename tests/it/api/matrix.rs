@@ -107,6 +107,8 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("drop_dead_letters", line(P::DeadLettersWrite, InBody, 200, Some(json!({})))),
         // a source that nobody has configured is not there for strangers; hooks.rs has the rest
         ("receive_hook", Line { permission: None, body: Some(json!({})), other: Nothing, done: 404 }),
+        // only whoever has the address may report; receipts.rs has the rest
+        ("receive_receipt", Line { permission: None, body: None, other: Nothing, done: 404 }),
         ("get_recipient", line(P::RecipientsRead, Here, 200, None)),
         ("put_recipient", line(P::RecipientsWrite, Here, 200, Some(recipient))),
         ("test_recipient", line(P::DeliveriesWrite, Here, 202, None)),
@@ -117,6 +119,10 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("list_credential_uses", line(P::CredentialsRead, InQuery, 200, None)),
         // no tenant has a say in the master key
         ("rotate_key", line(P::CredentialsWrite, Nothing, 403, None)),
+        ("open_stream", line(P::DeliveriesRead, InQuery, 200, None)),
+        // who it is may be said later; live.rs has the rest
+        ("open_socket", Line { permission: None, body: None, other: Nothing, done: 400 }),
+        ("get_push_key", line(P::RecipientsRead, Nothing, 200, None)),
         ("create_token", line(P::TokensWrite, InBody, 201, Some(json!({ "name": "x", "scopes": ["tokens:write"] })))),
         ("list_tokens", line(P::TokensRead, InQuery, 200, None)),
         ("revoke_token", line(P::TokensWrite, Here, 204, None)),
@@ -224,6 +230,7 @@ fn place(template: &str, tenant: &str, things: &Things) -> String {
         .replace("{id}", id)
         .replace("{tenant_id}", tenant)
         .replace("{source}", "nowhere")
+        .replace("{channel}", "sms")
         .replace("{token}", "none")
         .replace("{ticket}", "none")
         .replace("{service}", "google")

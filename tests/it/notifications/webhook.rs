@@ -22,7 +22,7 @@ use super::{DELIVERY, created_at, deliver, deliver_at, recipient};
 const NEW: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 const OLD: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-fn vault() -> Vault {
+pub fn vault() -> Vault {
     let settings = reveille::vault::Settings {
         master_keys: vec![reveille::vault::KeySource::value("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
     };

@@ -80,9 +80,18 @@ async fn opens(client: &reqwest::Client, url: &str, token: &str, number: u64) ->
     client.put(path).bearer_auth(token).json(&body).send().await.map(|answer| answer.status().as_u16())
 }
 
-async fn rotate(client: &reqwest::Client, url: &str, token: &str) -> reqwest::Result<Value> {
+/// As the command line does it: on to the end. The last answer, and how many were rewrapped in all.
+async fn rotate(client: &reqwest::Client, url: &str, token: &str) -> reqwest::Result<(Value, u64)> {
     let path = format!("{url}/v1/credentials/rotate-key");
-    client.post(path).bearer_auth(token).json(&json!({})).send().await?.json().await
+    let (mut body, mut rewrapped) = (json!({}), 0);
+    loop {
+        let answer: Value = client.post(&path).bearer_auth(token).json(&body).send().await?.json().await?;
+        rewrapped += answer["rewrapped"]["credentials"].as_u64().unwrap();
+        if answer["next_cursor"].is_null() {
+            return Ok((answer, rewrapped));
+        }
+        body = json!({ "cursor": answer["next_cursor"] });
+    }
 }
 
 async fn goes_on(service: Service, url: &str) {
@@ -119,10 +128,9 @@ async fn goes_on(service: Service, url: &str) {
     for number in (0..CREDENTIALS).step_by(10) {
         assert_eq!(opens(&client, service.url(), &token, number).await.unwrap(), 200, "a{number}");
     }
-    let rest = rotate(&client, service.url(), &token).await.unwrap();
+    let (rest, rewrapped) = rotate(&client, service.url(), &token).await.unwrap();
     let none = json!(Counts::default());
-    assert_eq!((&rest["failed"], &rest["next_cursor"]), (&none, &Value::Null));
-    assert_eq!(rest["rewrapped"]["credentials"], CREDENTIALS - before);
+    assert_eq!((&rest["failed"], rewrapped), (&none, CREDENTIALS - before));
     let all = json!(Counts { credentials: CREDENTIALS, ..Counts::default() });
     assert_eq!(rest["keys"][0], json!({ "id": "new", "configured": true, "opens_nothing": false, "sealed": all }));
     assert_eq!(rest["keys"][1], json!({ "id": "old", "configured": true, "opens_nothing": true, "sealed": none }));
