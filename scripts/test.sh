@@ -76,14 +76,16 @@ command -v cargo >/dev/null || fail "cargo is missing" "install Rust with rustup
 mapfile -t missing < <(missing_packages)
 [ ${#missing[@]} = 0 ] || install_packages "${missing[@]}"
 
-# the driver of the browser, as its lock file has it; it brings no browser of its own
-browser_driver() {
-    local dir=tests/browser
+# what the tests take from npm, as its lock file has it: the driver of the browser (it brings no browser of its own), and
+# an OAuth server
+from_npm() {
+    local dir=$1
     [ ! "$dir/node_modules/.package-lock.json" -nt "$dir/package-lock.json" ] || return 0
     (cd "$dir" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error) >&2 ||
         fail "npm could not install what $dir/package-lock.json names" "it needs Node 20 or later, and the npm registry once"
 }
-browser_driver
+from_npm tests/browser
+from_npm tests/oauth
 REVEILLE_TEST_CHROMIUM=$(command -v chromium)
 export REVEILLE_TEST_CHROMIUM
 bin=$(postgres_programs)

@@ -18,6 +18,7 @@ use crate::approval::policy::Policy;
 use crate::bus::counted::Counted;
 use crate::bus::{self, Bus};
 use crate::channel::Channels;
+use crate::channel::live::Live;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::egress::Egress;
@@ -39,7 +40,8 @@ use crate::store::{Store, StoredToken};
 use crate::task::Known;
 use crate::token::{Permission, TokenKind, TokenText};
 use crate::tool::{self, Tool};
-use crate::vault::{Vault, WithoutKeys};
+use crate::vault::credentials::Credentials;
+use crate::vault::{Vault, WithoutKeys, oauth};
 
 /// What an embedder adds to what is built in.
 #[derive(Default)]
@@ -106,20 +108,34 @@ pub async fn build(
     }
     let metrics = Metrics::new();
     let egress = Egress::new(&config.egress).map_err(under("/egress"))?;
-    let channels = Channels::new(&config.channels, &egress, &vault).map_err(under("/channels"))?;
+    let without = keys_without_setting(config, data_dir);
+    let (vapid, made) = config.channels.push.vapid(without, &config.server.public_url())?;
+    if let Some(file) = made {
+        tracing::warn!("the key file {} was made; without it every browser has to subscribe again", file.display());
+    }
+    let push_key = vapid.as_ref().map(|vapid| vapid.public_key().to_owned());
+    let public_url = config.server.public_url.as_deref();
+    let channels = Channels::new(&config.channels, vapid, &egress, &vault, public_url).map_err(under("/channels"))?;
     let models = Models::build(&config.llm, config.react.retry(), &clock)?;
-    let mut tools = tool::builtin::all(&egress);
+    let policy = Policy::new(&config.approvals)?;
+    let declared = tool::http::read(&config.tools, &egress)?;
+    let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
+    let (refresher, connector) = oauth::open(&store, &vault, &egress, &config.oauth, &config.server.public_url());
+    let credentials = Credentials::new(store.clone(), vault.clone(), egress.clone(), Some(Arc::new(refresher)));
+    let mut tools = tool::builtin::all(&credentials);
+    tools.extend(declared.into_iter().map(|tool| tool.with(&credentials)));
     tools.extend(extras.tools);
     let tools = Arc::new(tool::Registry::new(tools).map_err(anyhow::Error::msg)?);
-    let sources = Arc::new(Sources::new(&config.poll, &egress, Arc::clone(&tools), data_dir).map_err(under("/poll"))?);
-    let policy = Policy::new(&config.approvals)?;
+    let sources =
+        Arc::new(Sources::new(&config.poll, &credentials, Arc::clone(&tools), data_dir).map_err(under("/poll"))?);
     let agent = Agent { models, tools: Arc::clone(&tools), settings: config.react.clone(), policy };
     let mut faults = Faults::new();
     let (known_tools, known_models): (Vec<_>, Vec<_>) = (tools.names().collect(), agent.models.names().collect());
     Configured::check(&config.agents, &known_tools, &known_models, &mut faults);
     faults.or(())?;
+    let channels = channels.and(Live::new(&config.channels.live, store.clone(), vault.clone()));
     let pipeline = Pipeline::new(pipeline::Parts {
-        egress: egress.clone(),
+        credentials: credentials.clone(),
         agent: agent.clone(),
         agents: config.agents.clone(),
         channels: channels.names().into_iter().map(str::to_owned).collect(),
@@ -129,11 +145,10 @@ pub async fn build(
     let mut executors: Vec<Arc<dyn Executor>> = vec![
         Arc::new(Orchestrator::new(agent)),
         Arc::new(pipeline.clone()),
-        Arc::new(Webhook::new(egress.clone(), vault.clone(), &config.server.public_url())),
+        Arc::new(Webhook::new(credentials, vault.clone(), &config.server.public_url())),
     ];
     executors.extend(extras.executors);
     let executors = Registry::new(executors);
-    let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
     let bus = bus::open(&config.bus, &store).map_err(|why| under("/bus")(Faults::one("/url", why)))?;
     let bus: Arc<dyn Bus> = Arc::new(Counted::new(bus, &metrics));
     let known = known(&executors, &channels, &sources);
@@ -160,6 +175,9 @@ pub async fn build(
     let http = http::State::new(http::Parts {
         store: store.clone(),
         vault,
+        connector,
+        push_key,
+        channels,
         clock,
         executors,
         pipeline,

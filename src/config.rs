@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use toml::Table;
 
 use crate::invalid::Faults;
-use crate::{agent, approval, bus, channel, egress, engine, http, llm, poll, store, telemetry, vault};
+use crate::{agent, approval, bus, channel, egress, engine, http, llm, poll, store, telemetry, tool, vault};
 
 pub use environment::Environment;
 pub use fault::ConfigError;
@@ -35,9 +35,11 @@ pub struct Config {
     pub bus: bus::Settings,
     pub llm: llm::Settings,
     pub react: agent::Settings,
+    pub tools: Vec<tool::http::Declared>,
     pub agents: Vec<agent::Configured>,
     pub approvals: approval::Settings,
     pub vault: vault::Settings,
+    pub oauth: vault::oauth::Settings,
     pub channels: channel::Settings,
     pub egress: egress::Settings,
     pub poll: poll::Settings,
@@ -94,6 +96,7 @@ impl Config {
         }
         self.llm.check(&mut faults);
         self.react.check(&mut faults);
+        vault::oauth::check(&self.oauth, &mut faults);
         self.telemetry.check(&mut faults);
         faults.or(())
     }
@@ -220,7 +223,9 @@ mod tests {
     fn no_secret_of_the_configuration_is_printed() {
         let file = "[bus]\nurl = \"redis://u:canary-5@h\"\n[hooks.x]\nsecrets = [\"d2hzZWNfY2FuYXJ5LTY=canary\"]\npreset = \"github\"\n\
             tenant_id = \"a\"\n[vault]\nmaster_keys = [\"canary-1\"]\n[channels.email]\nurl = \"smtp://u:canary-2@h\"\n\
-            [egress]\nproxy = \"http://u:canary-3@p\"\n[database]\nurl = \"postgres://u:canary-4@h/d\"\n";
+            [egress]\nproxy = \"http://u:canary-3@p\"\n[database]\nurl = \"postgres://u:canary-4@h/d\"\n\
+            [oauth.c]\nauthorize_url = \"https://i/a\"\ntoken_url = \"https://i/t\"\nclient_id = \"c\"\nhosts = [\"i\"]\n\
+            client_secret = \"canary-8\"\n";
         let config = read(file, &[]).unwrap();
         let printed = format!("{config:?} {}", serde_json::to_string(&config).unwrap());
         assert!(!printed.contains("canary"), "{printed}");

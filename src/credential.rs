@@ -1,11 +1,15 @@
 //! A credential: a secret document of a tenant for a service and account name, and where it may go.
 //!
-//! Data only. The document itself never lies here in the clear: it is sealed by the vault, stored sealed, and opened for
+//! Data only; `draft` reads what is asked for. The document itself never lies here in the clear: it is sealed by the vault, stored sealed, and opened for
 //! one request at a time.
+
+pub mod draft;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+pub use draft::CredentialDraft;
 
 /// The account of a reference that names none.
 pub const PRIMARY: &str = "primary";
@@ -92,7 +96,7 @@ pub enum InjectForm {
 
 /// How an access token is refreshed (RFC 6749, section 6). The document then holds `access_token`, `refresh_token`, and
 /// `client_secret` where there is one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OAuth {
     /// The name of a service that the operator has described in `[oauth.*]`; then nothing else is needed here.
@@ -167,6 +171,51 @@ pub struct Credential {
     pub last_used_at: Option<DateTime<Utc>>,
 }
 
+/// A use of a credential, or an attempt that was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct CredentialUse {
+    pub id: Uuid,
+    pub tenant_id: String,
+    pub service: String,
+    pub account_name: String,
+    pub at: DateTime<Utc>,
+    #[schema(required)]
+    pub run_id: Option<Uuid>,
+    #[schema(required)]
+    pub task_id: Option<Uuid>,
+    /// What used it: `tool:http_send`, `poll`, `step:order`, `webhook`.
+    pub used_by: String,
+    /// Where it was to go.
+    pub host: String,
+    /// `used`, or why not: `missing`, `needs_consent`, `not_for_host`, `no_inject`, `taken`, `unreadable`,
+    /// `busy`.
+    pub outcome: String,
+}
+
+/// The codes of errors that only a person can mend, by connecting the account (again).
+pub const MISSING: &str = "credential_missing";
+pub const NEEDS_CONSENT: &str = "credential_needs_consent";
+
+/// What sentences about them begin with, and then the reference.
+pub const PLEASE: &str = "Please connect ";
+
+/// The credential that such a sentence asks for.
+pub fn asked_for(sentence: &str) -> Option<Reference> {
+    let (_, rest) = sentence.split_once(PLEASE)?;
+    let end = rest.find([' ', ':']).unwrap_or(rest.len());
+    Reference::parse(&rest[..end]).ok()
+}
+
+/// Whether an error with this code waits for a person who connects an account.
+pub fn waits_for_its_owner(code: &str) -> bool {
+    matches!(code, MISSING | NEEDS_CONSENT)
+}
+
+impl CredentialUse {
+    /// The outcome of one that was put into a request.
+    pub const USED: &'static str = "used";
+}
+
 impl Credential {
     pub fn reference(&self) -> Reference {
         Reference { service: self.service.clone(), account: self.account_name.clone() }
@@ -176,6 +225,15 @@ impl Credential {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_credential_that_is_asked_for_is_found_in_the_sentence() {
+        let found = |sentence| asked_for(sentence).map(|reference| reference.to_string());
+        assert_eq!(found("step `a`: Please connect google/work: there is none").as_deref(), Some("google/work"));
+        assert_eq!(found("Please connect shop again: its access has ended").as_deref(), Some("shop"));
+        assert_eq!(found("Please connect shop").as_deref(), Some("shop"));
+        assert_eq!(found("the shop is closed"), None);
+    }
 
     #[test]
     fn a_reference_is_a_service_and_the_primary_account_unless_it_names_another() {

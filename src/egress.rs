@@ -20,6 +20,7 @@ use rustls_platform_verifier::BuilderVerifierExt;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
+pub use crate::egress::fetch::redirected;
 pub use crate::egress::resolve::Resolver;
 use crate::egress::rules::Rules;
 use crate::invalid::Faults;
@@ -162,6 +163,12 @@ impl Egress {
     /// checks again.
     pub fn check(&self, url: &str) -> Result<Url, EgressError> {
         self.inner.rules.target(url).map(|target| target.url)
+    }
+
+    /// Whether the operator has opened this very host or address in `allow`. For a name that an entry for a network would
+    /// hold it is not known before it is looked up, and so false.
+    pub fn opens(&self, url: &Url) -> bool {
+        self.inner.rules.opens(url)
     }
 
     /// Sends the request to an address that has been checked, and reads the whole answer.

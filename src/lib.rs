@@ -52,6 +52,7 @@ pub mod llm;
 pub mod metrics;
 pub mod notification;
 pub mod poll;
+pub mod redact;
 pub mod retry;
 pub mod run;
 pub mod secret;

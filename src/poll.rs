@@ -19,13 +19,13 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::clock::Clock;
-use crate::egress::Egress;
 use crate::id::Tenant;
 use crate::invalid::{Faults, did_you_mean};
 use crate::poll::gate::Gate;
 use crate::poll::redis::{Settings as RedisSettings, Source as RedisSource};
 use crate::poll::tool::{Host, Tools};
 use crate::trigger::condition::{Poll, PollFault, Seen, Validators};
+use crate::vault::credentials::Credentials;
 
 /// Largest value, in bytes of JSON: it is kept with the condition, and with the runs that it causes.
 pub const VALUE_BYTES: usize = 64 * 1024;
@@ -62,7 +62,7 @@ impl Default for Settings {
 
 /// What can be polled here.
 pub struct Sources {
-    egress: Egress,
+    credentials: Credentials,
     tools: Tools,
     sql: BTreeMap<String, sql::Source>,
     redis: BTreeMap<String, RedisSource>,
@@ -75,6 +75,8 @@ pub struct Ask<'a> {
     pub tenant: &'a Tenant,
     /// The task that asks; for a trial an id of its own.
     pub id: Uuid,
+    /// Somebody tries it out.
+    pub trial: bool,
     pub poll: &'a Poll,
     /// Of the answer that is known already.
     pub known: Option<&'a Validators>,
@@ -100,7 +102,7 @@ impl Sources {
     /// Reads the settings; pointers of faults begin with `/poll`. `{data_dir}` in an address is the data directory.
     pub fn new(
         settings: &Settings,
-        egress: &Egress,
+        credentials: &Credentials,
         tools: Arc<tool::Registry>,
         data_dir: &Path,
     ) -> Result<Sources, Faults> {
@@ -129,7 +131,7 @@ impl Sources {
             }
         }
         let gate = Arc::new(Gate::new(settings.per_host_concurrent, settings.per_host_per_second));
-        faults.or(Sources { egress: egress.clone(), tools: Tools::new(tools), sql, redis, gate })
+        faults.or(Sources { credentials: credentials.clone(), tools: Tools::new(tools), sql, redis, gate })
     }
 
     /// Adds what is wrong with what a tenant wants to poll, which stands at `at`.
@@ -137,7 +139,7 @@ impl Sources {
         let place = format!("{at}/{}", poll.kind());
         match poll {
             Poll::Http(http) => {
-                if let Err(error) = self.egress.check(&http.url) {
+                if let Err(error) = self.credentials.egress().check(&http.url) {
                     faults.add(format!("{place}/url"), error.to_string());
                 }
             }
@@ -244,7 +246,7 @@ impl Poller {
         // who may use a source is asked each time: the operator may have changed it
         let refused = |why| PollFault::new("denied", why);
         let value = match ask.poll {
-            Poll::Http(poll) => return http::look(&sources.egress, poll, ask, self.clock.now()).await,
+            Poll::Http(poll) => return http::look(&sources.credentials, poll, ask, self.clock.now()).await,
             Poll::Tool(poll) => sources.tools.look(poll, ask, &self.host, &self.clock).await?,
             Poll::Sql(poll) => {
                 let source = sources.sql_source(ask.tenant, &poll.source).map_err(refused)?;

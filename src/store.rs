@@ -4,7 +4,7 @@
 //! `where`, and the count of rows is looked at; uniqueness is in the schema. What a method has returned survives a
 //! crash; what it has not may have happened, and may be asked again.
 //! Locks are taken in one order everywhere: due, queue, slots, parked, runs, approvals. Rows of `parked` that wait for
-//! people come before slots.
+//! people or a completion come before slots.
 
 #[macro_use]
 mod db;
@@ -15,6 +15,7 @@ mod closing;
 mod completions;
 mod conditions;
 mod connect;
+mod credentials;
 mod dead_letters;
 mod deliveries;
 mod event_index;
@@ -27,6 +28,7 @@ mod holding;
 mod hot;
 mod idempotency;
 mod lease;
+mod live;
 mod matching;
 mod outbox;
 mod parking;
@@ -41,6 +43,7 @@ mod task_state;
 mod tasks;
 mod text;
 mod tokens;
+mod told;
 mod transcript;
 mod verifications;
 mod wake;
@@ -56,6 +59,9 @@ pub use closing::{DueWindow, Held, Release};
 pub use completions::Completion;
 pub use conditions::{PollClaim, RecordedPoll};
 pub use connect::{OpenError, ServerFacts, Settings};
+pub use credentials::{
+    CredentialFilter, NewCredential, SealedDocument, SealedRow, StoredCredential, UseFilter, next_generation,
+};
 pub use dead_letters::{Burial, StoredDeadLetter, StoredDeadLetterFilter};
 pub use deliveries::DeliveryFilter;
 pub use event_index::{EVENT_SHARDS, EventTask, EventTaskChanges, event_shard};
@@ -65,6 +71,7 @@ pub use fires::{FireDue, Fired};
 pub use grants::{Grant, GrantUse};
 pub use idempotency::{Answer, Idempotency};
 pub use lease::{Again, Beat, Blocked, CLAIM_MARGIN, Claim, Finish, Lease, Park, StartedRun, Starts};
+pub use live::LiveMessage;
 pub use matching::{EventsFired, EventsRecorded, FireEvents, Match};
 pub use recipients::StoredRecipient;
 pub use requests::Cancelled;
@@ -93,8 +100,8 @@ pub enum StoreError {
     /// It is there, but not as the caller thought; the sentence says how it is.
     #[error("{0}")]
     Conflict(String),
-    /// Another worker holds the run now; nothing was written.
-    #[error("the lease on the run is lost")]
+    /// Somebody else holds it now; nothing was written.
+    #[error("the lease is lost")]
     LeaseLost,
     /// The database can't be asked now; the same call may work later, and may have taken effect.
     #[error("the database is not available: {0}")]

@@ -1,6 +1,7 @@
 //! A task: a stored intent. What a person wrote (`Draft`), and what has become of it (`Task`).
 
 pub mod change;
+mod credentials;
 mod draft;
 mod view;
 
@@ -12,8 +13,10 @@ use uuid::Uuid;
 use crate::id::Tenant;
 use crate::invalid::InvalidSpec;
 use crate::notification::Urgency;
+use crate::notification::measure::Notify;
 use crate::trigger::{Next, Trigger};
 
+pub use credentials::credentials_of;
 pub use draft::{ActionCheck, ActionSeal, DEFAULT_EXECUTOR, DEFAULT_TIMEOUT, Known, PollCheck};
 pub use view::{LastRun, TaskView};
 
@@ -190,6 +193,9 @@ pub struct Spec {
     pub action: Action,
     #[serde(default, skip_serializing_if = "Output::is_default")]
     pub output: Output,
+    /// Which ends of its runs are told.
+    #[serde(default, skip_serializing_if = "Notify::is_always")]
+    pub notify: Notify,
     /// Automatic fires that are recorded to run, at most; one that is then skipped for overlap counts.
     pub max_runs: Option<u64>,
     /// Running time only; waiting has limits of its own.

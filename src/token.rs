@@ -59,10 +59,12 @@ pub enum Permission {
     ApprovalsRead,
     ApprovalsDecide,
     AuditRead,
+    CredentialsRead,
+    CredentialsWrite,
 }
 
 impl Permission {
-    pub const ALL: [Permission; 19] = [
+    pub const ALL: [Permission; 21] = [
         Permission::All,
         Permission::TasksRead,
         Permission::TasksWrite,
@@ -82,6 +84,8 @@ impl Permission {
         Permission::ApprovalsRead,
         Permission::ApprovalsDecide,
         Permission::AuditRead,
+        Permission::CredentialsRead,
+        Permission::CredentialsWrite,
     ];
 
     /// The word, in API and database alike.
@@ -106,6 +110,8 @@ impl Permission {
             Permission::ApprovalsRead => "approvals:read",
             Permission::ApprovalsDecide => "approvals:decide",
             Permission::AuditRead => "audit:read",
+            Permission::CredentialsRead => "credentials:read",
+            Permission::CredentialsWrite => "credentials:write",
         }
     }
 

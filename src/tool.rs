@@ -4,6 +4,8 @@
 //! nothing: what a call did is in the transcript and, where it matters, behind its idempotency key.
 
 pub mod builtin;
+mod exchange;
+pub mod http;
 pub mod registry;
 
 use std::sync::Arc;
@@ -57,9 +59,14 @@ pub struct Definition {
     /// tool and its arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
-    /// For how long after it was approved a call may still be stopped, in seconds.
+    /// For how long a call is held before it runs and may still be stopped, in seconds from 1 to a day: after it was
+    /// approved, or where nobody has to agree, after the model asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub undo_seconds: Option<u64>,
+    /// Of a declared tool: its request as it is configured, the credential's name included. Part of the definition, so
+    /// that what was agreed to is no other request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request: Option<Value>,
 }
 
 /// Longest value of an argument in a summary, in characters; the question itself shows all.
@@ -96,6 +103,9 @@ fn short(value: &Value) -> String {
 pub struct ToolContext {
     pub tenant: Tenant,
     pub run_id: Uuid,
+    /// The task whose run or poll it is, if there is one.
+    pub task_id: Option<Uuid>,
+    pub called_by: CalledBy,
     pub turn: i64,
     /// The model's id of the call.
     pub call_id: String,
@@ -109,6 +119,16 @@ pub struct ToolContext {
     pub time_limit: Duration,
     pub host: Arc<dyn Host>,
     pub clock: Clock,
+}
+
+/// Who calls a tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CalledBy {
+    Model,
+    /// A step of a pipeline.
+    Step,
+    /// A condition, or somebody who tries one out.
+    Poll,
 }
 
 /// What a call answers the model.

@@ -60,6 +60,7 @@ mod tests {
             idempotent: true,
             summary: None,
             undo_seconds: None,
+            request: None,
         }
     }
 

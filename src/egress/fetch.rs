@@ -157,6 +157,17 @@ impl Hop {
     }
 }
 
+/// What is asked next where an answer to `request` is a redirect; `None` where it is none. Whoever asks it checks the
+/// address again.
+pub fn redirected(request: &Request, answer: &Response) -> Option<Result<Request, EgressError>> {
+    let next = |to: Url| {
+        let Request { method, headers, body, .. } = request.clone();
+        let hop = Hop { method, headers, body }.redirected(answer.status, &answer.url, &to)?;
+        Ok(Request { method: hop.method, headers: hop.headers, body: hop.body, url: to.into(), ..request.clone() })
+    };
+    Some(redirect(answer)?.and_then(next))
+}
+
 /// Where an answer sends us on to; `None` where it is no redirect, or names no place.
 fn redirect(answer: &Response) -> Option<Result<Url, EgressError>> {
     let moved = matches!(answer.status.as_u16(), 301 | 302 | 303 | 307 | 308);

@@ -121,6 +121,17 @@ impl Rules {
         self.judge_port(port, &opened, &shown)
     }
 
+    /// Whether an entry of `allow` holds the host as it is written, with its port.
+    pub fn opens(&self, url: &Url) -> bool {
+        let Ok(target) = self.target_of(url.clone()) else { return false };
+        let held = |entry: &&Opened| match &target.place {
+            TargetPlace::Literal(ip) => entry.holds(None, *ip),
+            TargetPlace::Name(name) => entry.holds_name(name.trim_end_matches('.')),
+        };
+        let entries: Vec<&Opened> = self.opened.iter().filter(held).collect();
+        !entries.is_empty() && self.judge_port(target.port, &entries, "").is_ok()
+    }
+
     /// What a name gives away before it is looked up. A port that only an entry for a network opens passes here and is
     /// judged with the addresses.
     fn judge_name(&self, name: &str, port: u16) -> Result<(), EgressError> {

@@ -65,6 +65,11 @@ impl Links {
     }
 }
 
+/// Whether nothing was sent because nothing is open any more: people were quicker, and nothing is wrong.
+pub fn is_settled(mark: &Mark) -> bool {
+    matches!(mark, Mark::Failed { error, .. } if error == SETTLED)
+}
+
 /// What is recorded of an attempt, without what must not be: a server that refuses a message may quote from it.
 pub fn without(mut mark: Mark, secrets: &[&str]) -> Mark {
     let hide = |text: &mut String| secrets.iter().for_each(|secret| *text = text.replace(secret, REDACTED));

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use crate::agent::{ChannelLimits, Stop};
 use crate::channel::Channels;
 use crate::clock::{self, Clock};
+use crate::credential::waits_for_its_owner;
 use crate::engine::active::{Active, Place};
 use crate::engine::ending::Ending;
 use crate::engine::finisher::{ANSWER_LIMIT, Finisher};
@@ -25,7 +26,7 @@ use crate::id::Scope;
 use crate::notification::Recipient;
 use crate::notification::delivery::channels as order_of;
 use crate::run::RunState;
-use crate::run::outcome::{Outcome, RunError};
+use crate::run::outcome::{Outcome, RunError, RunFault};
 use crate::run::stream::StreamEvent;
 use crate::store::{Finish, StartedRun, Store, StoreError};
 use crate::task::Output;
@@ -153,6 +154,7 @@ impl Shared {
             tracing::warn!(%run_id, "the end of the run could not be recorded, it goes on elsewhere");
             return;
         }
+        let wanted = error.clone().filter(|fault| waits_for_its_owner(&fault.code));
         if let Some(fault) = error {
             self.hub.publish(run_id, StreamEvent::Error { code: fault.code, message: fault.message });
         }
@@ -160,8 +162,21 @@ impl Shared {
         if state.is_final() {
             self.hub.publish(run_id, StreamEvent::ExecutionEnd { conversation_id: None, usage: json!(usage) });
         }
-        if state == RunState::Failed {
-            self.pause_if_failing(started).await;
+        match wanted {
+            _ if state != RunState::Failed => {}
+            Some(fault) => self.pause_for_credential(started, &fault).await,
+            None => self.pause_if_failing(started).await,
+        }
+    }
+
+    async fn pause_for_credential(&self, started: &StartedRun, fault: &RunFault) {
+        let Some(task) = &started.task else { return };
+        match self.store.pause_for_credential(task.id, &fault.code, &fault.message).await {
+            Ok(true) => tracing::warn!(task_id = %task.id, "a task lacks a credential, it is paused"),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(task_id = %task.id, %error, "a task that lacks a credential is not paused yet")
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::{self, signed};
+use crate::engine::asking::is_settled;
 use crate::engine::attempt::LEASE;
 use crate::engine::sending::Sending;
 use crate::engine::service::{Next, Service, TickError};
@@ -48,7 +49,9 @@ async fn deliver(sending: Sending, claim: Claim) {
         Ok(mark) => mark,
         Err(error) => unread(&claim, &error, store.clock().now(), fastrand::f64()),
     };
-    if let Mark::Failed { error, .. } | Mark::Unknown { error } | Mark::Retry { error, .. } = &mark {
+    if is_settled(&mark) {
+        tracing::debug!(delivery_id = %id, "a question was answered before it was sent");
+    } else if let Mark::Failed { error, .. } | Mark::Unknown { error } | Mark::Retry { error, .. } = &mark {
         tracing::warn!(delivery_id = %id, channel = claim.delivery.channel, error, "a delivery did not get through");
     }
     let give_up = store.clock().now() + signed(LEASE);

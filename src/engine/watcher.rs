@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::{cut, pause, signed};
+use crate::credential::waits_for_its_owner;
 use crate::engine::Bell;
 use crate::engine::service::{Next, Service, TickError};
 use crate::expr::Language;
@@ -201,6 +202,7 @@ impl Work {
         let ask = Ask {
             tenant: &tenant,
             id: claim.subject.id,
+            trial: false,
             poll: &condition.poll,
             // without a good poll there is no value that could be unchanged
             known: claim.state.last_good_at.map(|_| &claim.state.validators),
@@ -219,7 +221,10 @@ impl Work {
             }
             Outcome::Record { step, next_at } => (step, *next_at),
         };
+        let wanted = step.state.failing.as_ref().filter(|failing| waits_for_its_owner(&failing.error.kind));
         let notice = match &step.notice {
+            // that it is paused says more
+            _ if wanted.is_some() => None,
             Some(notice) => self.notice(claim, notice).await?,
             None => None,
         };
@@ -227,7 +232,17 @@ impl Work {
         match self.store.record_poll(claim, step, next_at, notice.as_ref(), now).await? {
             RecordedPoll::Fired(_) => drop(self.fired.inc()),
             RecordedPoll::Skipped(_) => drop(self.skipped.inc()),
-            RecordedPoll::Quiet | RecordedPoll::Void => {}
+            RecordedPoll::Quiet => {}
+            RecordedPoll::Void => return Ok(()),
+        }
+        if let Some(failing) = wanted {
+            let PollFault { kind, message, .. } = &failing.error;
+            match self.store.pause_for_credential(claim.subject.id, kind, message).await {
+                Ok(true) => tracing::warn!(task_id = %claim.subject.id, "a condition lacks a credential, it is paused"),
+                Ok(false) => {}
+                // the next poll comes to the same
+                Err(error) => tracing::warn!(task_id = %claim.subject.id, %error, "a condition is not paused yet"),
+            }
         }
         Ok(())
     }

@@ -161,6 +161,11 @@ fn by_an_agent(draft: &Draft) -> Result<(), Faults> {
         if http.is_none() || !matches!(method, "GET" | "HEAD") {
             faults.add("/trigger/poll", "an agent may make conditions that poll `http` with GET only");
         }
+        // its calls are looked at one by one; what a task polls for ever after is not
+        if http.is_some_and(|http| http.get("credential").is_some()) {
+            let message = "an agent may not give a credential to a task; its owner may, by changing the task";
+            faults.add("/trigger/poll/http/credential", message);
+        }
     }
     faults.or(())
 }
@@ -367,6 +372,11 @@ mod tests {
         }
         let own = json!({ "action": { "instruction": "x", "config": { "approvals": {} } } });
         assert_eq!(places(own), ["/action/config/approvals"]);
+        let with_credential = json!({ "trigger": {
+            "type": "condition", "poll": { "http": { "url": "https://a.example", "credential": "flights" } },
+            "interval": "30m", "expression": "value.x < 5",
+        } });
+        assert_eq!(places(with_credential), ["/trigger/poll/http/credential"]);
         let poll = |poll: Value| json!({ "trigger": { "type": "condition", "poll": poll, "interval": "30m", "expression": "value.x < 5" } });
         assert_eq!(places(poll(json!({ "http": { "url": "https://example.org" } }))), Vec::<String>::new());
         assert_eq!(places(poll(json!({ "redis": { "source": "cache", "key": "k" } }))), ["/trigger/poll"]);

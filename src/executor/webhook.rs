@@ -21,7 +21,7 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::clock::signed;
-use crate::egress::{Egress, EgressError, Request, Response, retry_after};
+use crate::egress::{EgressError, Request, Response, retry_after};
 use crate::executor::webhook::settings::Settings;
 use crate::executor::{Executor, Job};
 use crate::id::Tenant;
@@ -32,6 +32,7 @@ use crate::run::outcome::{Outcome, RunError, RunFault};
 use crate::signature;
 use crate::task::{Action, Task};
 use crate::vault::Vault;
+use crate::vault::credentials::{Credentials, FetchError, Trouble, Use};
 
 pub use crate::executor::webhook::report::Report;
 
@@ -44,15 +45,15 @@ const REDIRECTS: usize = 3;
 
 /// The executor.
 pub struct Webhook {
-    egress: Egress,
+    credentials: Credentials,
     vault: Vault,
     /// Where the service is reached, without a slash at the end.
     public_url: String,
 }
 
 impl Webhook {
-    pub fn new(egress: Egress, vault: Vault, public_url: &str) -> Webhook {
-        Webhook { egress, vault, public_url: public_url.trim_end_matches('/').to_owned() }
+    pub fn new(credentials: Credentials, vault: Vault, public_url: &str) -> Webhook {
+        Webhook { credentials, vault, public_url: public_url.trim_end_matches('/').to_owned() }
     }
 
     async fn run(&self, job: Job) -> Result<Outcome, RunError> {
@@ -62,12 +63,27 @@ impl Webhook {
         let expires_at = now + signed(settings.completion_timeout);
         let body: Bytes = self.body(&job, task, expires_at).to_string().into();
         let headers = self.headers(&job, &settings, now, &body)?;
-        let answer = job.stop.or(self.post(&settings, headers, body)).await?;
+        let answer = job.stop.or(self.post(&job, &settings, headers, body)).await?;
         judge(answer, expires_at, |hint| again(&job, hint), now)
     }
 
     /// Follows 307 and 308 within the host: the body is signed, and meant for it alone.
-    async fn post(&self, settings: &Settings, headers: HeaderMap, body: Bytes) -> Result<Response, EgressError> {
+    async fn post(
+        &self,
+        job: &Job,
+        settings: &Settings,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Response, FetchError> {
+        let why = "the run's tenant can't be read".to_owned();
+        let tenant = Tenant::new(&job.run.tenant_id).map_err(|_| EgressError::Invalid { why })?;
+        let with = settings.credential.as_ref().map(|reference| Use {
+            tenant: &tenant,
+            reference,
+            run_id: Some(job.run.id),
+            task_id: job.run.task_id,
+            by: "webhook",
+        });
         let mut url = settings.url.clone();
         for _ in 0..=REDIRECTS {
             let request = Request {
@@ -77,13 +93,13 @@ impl Webhook {
                 follow_redirects: false,
                 ..Request::new(Method::POST, &url)
             };
-            let response = self.egress.fetch(request).await?;
+            let response = self.credentials.fetch(request, with.as_ref()).await?;
             match moved(&response) {
                 Some(next) => url = next,
                 None => return Ok(response),
             }
         }
-        Err(EgressError::TooManyRedirects)
+        Err(EgressError::TooManyRedirects.into())
     }
 
     fn headers(&self, job: &Job, settings: &Settings, now: DateTime<Utc>, body: &[u8]) -> Result<HeaderMap, RunError> {
@@ -152,7 +168,7 @@ fn again(job: &Job, hint: Option<Duration>) -> Option<Duration> {
 
 /// What an answer, or its absence, means for the run.
 fn judge(
-    answer: Result<Response, EgressError>,
+    answer: Result<Response, FetchError>,
     expires_at: DateTime<Utc>,
     again: impl Fn(Option<Duration>) -> Option<Duration>,
     now: DateTime<Utc>,
@@ -162,7 +178,13 @@ fn judge(
     };
     let response = match answer {
         Ok(response) => response,
-        Err(error) => {
+        Err(FetchError::Credential(error)) => {
+            return match error.trouble {
+                Trouble::Busy => later(error.code(), error.to_string(), None),
+                _ => Err(RunError::fail(error.code(), error.to_string())),
+            };
+        }
+        Err(FetchError::Egress(error)) => {
             let message = error.to_string();
             return match error {
                 EgressError::Denied { .. } => Err(RunError::fail("address_denied", message)),
@@ -199,7 +221,7 @@ impl Executor for Webhook {
     }
 
     fn validate(&self, action: &Action, faults: &mut Faults) {
-        settings::check(&action.config, &self.egress, faults);
+        settings::check(&action.config, self.credentials.egress(), faults);
     }
 
     fn seal(&self, tenant: &Tenant, action: &mut Action, before: Option<&Action>) -> Result<(), Faults> {
@@ -247,7 +269,7 @@ mod tests {
         let (now, until) = (DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH + chrono::TimeDelta::hours(1));
         let too_large = |status: u16| {
             let status = StatusCode::from_u16(status).unwrap();
-            judge(Err(EgressError::TooLarge { status, limit: 1 }), until, |_| None, now)
+            judge(Err(EgressError::TooLarge { status, limit: 1 }.into()), until, |_| None, now)
         };
         assert_eq!(too_large(202), Ok(Outcome::Waits { until, usage: Usage::default() }));
         assert!(matches!(too_large(200), Err(RunError::Fail { fault }) if fault.code == "too_large"));

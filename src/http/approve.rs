@@ -7,11 +7,11 @@
 
 mod control;
 mod form;
-mod frame;
-mod html;
+pub(super) mod frame;
+pub(super) mod html;
 mod item;
-mod moment;
-mod origin;
+pub(super) mod moment;
+pub(super) mod origin;
 mod style;
 mod ticket;
 mod view;
@@ -351,7 +351,7 @@ fn scope(tenant: &str) -> Result<Scope, ApiError> {
     Tenant::new(tenant).map(Scope::Only).map_err(|log| ApiError::Internal { log })
 }
 
-fn is_form(headers: &HeaderMap) -> bool {
+pub(super) fn is_form(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/x-www-form-urlencoded"))
 }
@@ -361,7 +361,7 @@ fn away(error: StoreError) -> Response {
 }
 
 /// A fault as a page; what it is about was logged where it became a problem.
-fn failed(error: ApiError) -> Response {
+pub(super) fn failed(error: ApiError) -> Response {
     let problem = error.into_problem();
     let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     frame::message(status, "This can’t be done now", &[&problem.title, "Try it again in a moment."])

@@ -62,6 +62,7 @@ pub async fn test_condition(Held(state): Held<State>, caller: Caller, body: Body
     let ask = Ask {
         tenant: &tenant,
         id: subject.id,
+        trial: true,
         poll: &condition.poll,
         known: None,
         time_limit: condition.time_limit().to_std().unwrap_or_default(),

@@ -40,7 +40,7 @@ pub enum DeliveryState {
     Delivered,
     /// Refused, or given up; `last_error` says why.
     Failed,
-    /// It may have arrived or not, and nobody can say; it is not sent again by itself.
+    /// It may have arrived or not, and nobody can say; it is not sent again by itself. A late report settles it.
     Unknown,
 }
 
@@ -85,8 +85,9 @@ impl DeliveryState {
         Ok(match (self, event) {
             (Pending, Accept) => Sent,
             (Pending, Postpone) => Pending,
-            (Pending | Sent, Confirm) => Delivered,
-            (Pending | Sent, Reject) => Failed,
+            // a report may come before the attempt is recorded, and after it was given up as lost
+            (Pending | Sent | Unknown, Confirm) => Delivered,
+            (Pending | Sent | Unknown, Reject) => Failed,
             (Pending | Sent, Lose) => Unknown,
             (Failed | Unknown, Again) => Pending,
             (state, event) => return Err(IllegalTransition { state, event }),
@@ -397,6 +398,8 @@ mod tests {
         sent Reject failed
         sent Lose unknown
         failed Again pending
+        unknown Confirm delivered
+        unknown Reject failed
         unknown Again pending
         ");
     }

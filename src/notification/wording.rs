@@ -70,6 +70,21 @@ pub fn paused(task_name: &str, failures: u32) -> (String, String) {
     (format!("Paused: {task_name}"), text)
 }
 
+/// Subject and text of the notice that a task goes on failing as it was told.
+pub fn still_failing(task_name: &str, count: i64, code: &str) -> (String, String) {
+    let text = format!(
+        "The task \"{task_name}\" has failed {count} times in a row now, each time for the same reason ({code}). You hear \
+         of it once a day, and when it works again."
+    );
+    (format!("Still failing: {task_name}"), text)
+}
+
+/// Subject and text of the notice that a task works again.
+pub fn recovered(task_name: &str, count: i64) -> (String, String) {
+    let failures = if count == 1 { "1 failure".to_owned() } else { format!("{count} failures") };
+    (format!("Well again: {task_name}"), format!("The task \"{task_name}\" works again, after {failures}."))
+}
+
 /// Subject and text of the notice that what a condition polls keeps failing.
 pub fn poll_failing(task_name: &str, failing: &Failing) -> (String, String) {
     let text = format!(

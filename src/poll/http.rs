@@ -1,14 +1,16 @@
-//! A poll of an address: through [`Egress`] and no other way, asking only for what is newer than what is known.
+//! A poll of an address, with a credential where one is named, asking only for what is newer than what is known.
 
 use chrono::{DateTime, Utc};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::{Map, Value, json};
 use url::Url;
 
-use crate::egress::{Egress, EgressError, Request, Response, retry_after};
+use crate::credential::Reference;
+use crate::egress::{EgressError, Request, Response, retry_after};
 use crate::poll::{Ask, json_or_text};
 use crate::trigger::condition::poll::PollMethod;
 use crate::trigger::condition::{HttpPoll, PollFault, Seen, Validators};
+use crate::vault::credentials::{Credentials, FetchError, Use};
 
 /// Longest validator that is kept, in bytes.
 const VALIDATOR_BYTES: usize = 1024;
@@ -20,14 +22,28 @@ pub fn host(url: &str) -> String {
     format!("http:{}", host.unwrap_or_default())
 }
 
-pub async fn look(egress: &Egress, poll: &HttpPoll, ask: &Ask<'_>, now: DateTime<Utc>) -> Result<Seen, PollFault> {
+pub async fn look(
+    credentials: &Credentials,
+    poll: &HttpPoll,
+    ask: &Ask<'_>,
+    now: DateTime<Utc>,
+) -> Result<Seen, PollFault> {
+    let odd = |why| PollFault::new("invalid", format!("the credential's name: {why}"));
+    let credential = poll.credential.as_deref().map(Reference::parse).transpose().map_err(odd)?;
+    let with = credential.as_ref().map(|reference| Use {
+        tenant: ask.tenant,
+        reference,
+        run_id: None,
+        task_id: (!ask.trial).then_some(ask.id),
+        by: "poll",
+    });
     let method = match poll.method {
         PollMethod::Get => Method::GET,
         PollMethod::Head => Method::HEAD,
     };
     let headers = headers(poll, ask.known)?;
     let request = Request { headers, timeout: ask.time_limit, ..Request::new(method, poll.url.clone()) };
-    let response = egress.fetch(request).await.map_err(unreachable)?;
+    let response = credentials.fetch(request, with.as_ref()).await.map_err(unfetched)?;
     seen(poll, ask.known.is_some(), &response, now)
 }
 
@@ -86,6 +102,13 @@ fn validators(headers: &HeaderMap) -> Validators {
         value.to_str().ok().filter(|text| text.len() <= VALIDATOR_BYTES).map(str::to_owned)
     };
     Validators { etag: text(header::ETAG), last_modified: text(header::LAST_MODIFIED) }
+}
+
+fn unfetched(error: FetchError) -> PollFault {
+    match error {
+        FetchError::Egress(error) => unreachable(error),
+        FetchError::Credential(error) => PollFault::new(error.code(), error.to_string()),
+    }
 }
 
 fn unreachable(error: EgressError) -> PollFault {

@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::invalid::Faults;
 use crate::poll::{Ask, json_or_text};
 use crate::tool::registry::{Registered, unknown_tool};
-use crate::tool::{Definition, ToolContext, ToolError, ToolStatus};
+use crate::tool::{CalledBy, Definition, ToolContext, ToolError, ToolStatus};
 use crate::trigger::condition::{PollFault, ToolPoll};
 
 pub use crate::tool::{Host, Registry};
@@ -51,6 +51,8 @@ impl Tools {
         let context = ToolContext {
             tenant: ask.tenant.clone(),
             run_id: ask.id,
+            task_id: (!ask.trial).then_some(ask.id),
+            called_by: CalledBy::Poll,
             turn: 0,
             call_id: CALL.into(),
             idempotency_key: ToolContext::key_of(ask.id, clock.now().timestamp_millis(), CALL),

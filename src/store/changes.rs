@@ -10,15 +10,18 @@ use crate::id::{Scope, first_id};
 use crate::notification::NewDelivery;
 use crate::store::closing::{RELEASE, Release};
 use crate::store::conditions::{asks_anew, begin_anew};
+use crate::store::credentials::name_credentials;
 use crate::store::event_index::{index_event_task, is_indexed};
 use crate::store::hot::Hot;
 use crate::store::requests::enqueue;
 use crate::store::runs::{NewRun, insert_run, key_instant};
+use crate::store::slots::previous::LOCK_WAITING;
+use crate::store::slots::{free, hand_over};
 use crate::store::tasks::lock_task;
 use crate::store::text::{document, optional, text};
 use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::change::TaskChange;
-use crate::task::{Task, TaskStatus};
+use crate::task::{Task, TaskStatus, credentials_of};
 use crate::trigger;
 
 macro_rules! recorded_ahead {
@@ -37,6 +40,8 @@ impl Store {
     ///
     /// An instant that is due and not recorded yet is fired first, so that a change never loses it. One that waits out
     /// its jitter stays the next one, or is recorded as skipped where an edited trigger lacks it.
+    ///
+    /// Where runs that wait do not count as running any more, one that waits gives its slot up.
     pub async fn change_task(&self, scope: &Scope, id: Uuid, change: &TaskChange) -> Result<Task, StoreError> {
         loop {
             let now = self.clock.now();
@@ -109,6 +114,15 @@ impl Store {
                 changed.task.fired += taken_back.len() as i64;
                 changed.task.run_count += taken_back.len() as i64;
             }
+            if before.spec.trigger.waiting_counts() && !changed.task.spec.trigger.waiting_counts() {
+                let waiting: Vec<Uuid> =
+                    sqlx::query_scalar(self.db.text(LOCK_WAITING)).bind(id).fetch_all(&mut *conn).await?;
+                for run_id in waiting {
+                    if free!(conn, id, run_id) > 0 {
+                        hand_over!(conn, id, now);
+                    }
+                }
+            }
             if asks_anew(&before.spec.trigger, &changed.task.spec.trigger) {
                 begin_anew!(conn, id, now);
             }
@@ -141,6 +155,9 @@ impl Store {
             .bind(now)
             .execute(&mut *conn)
             .await?;
+            if credentials_of(&before.spec) != credentials_of(&changed.task.spec) {
+                name_credentials!(conn, changed.task);
+            }
             let (was, is) = (is_indexed(&before), is_indexed(&changed.task));
             let resumed = before.status != TaskStatus::Active && changed.task.status == TaskStatus::Active;
             if is && resumed {

@@ -125,9 +125,9 @@ macro_rules! hand_over {
     ($conn:expr, $digest:expr, $next:expr) => {{
         sqlx::query(
             "update deliveries
-                set digest_id = (select d.id from deliveries d
+                set state = 'pending', digest_id = (select d.id from deliveries d
                                   where d.tenant_id = $2 and d.recipient = $3 and d.channel = $4 and d.dedupe_key = $5)
-              where digest_id = $1 and state = 'pending'",
+              where digest_id = $1 and state in ('pending', 'sent')",
         )
         .bind($digest)
         .bind(&$next.tenant_id)
@@ -138,6 +138,8 @@ macro_rules! hand_over {
         .await?;
     }};
 }
+
+mod receipts;
 
 const DUE_DELIVERIES: Split = Split {
     postgres: select_delivery!(
@@ -196,7 +198,8 @@ impl Store {
         })
     }
 
-    /// Ends an attempt with what came of it, and stores the fall-back in the same transaction.
+    /// Ends an attempt with what came of it, and stores the fall-back in the same transaction; answers the state that
+    /// stands then, which a report of the provider may have decided before.
     pub async fn mark_delivery(&self, claim: &Claim, mark: &Mark) -> Result<DeliveryState, StoreError> {
         if let Mark::Hold { held, digest, at } = mark {
             return self.hold_delivery(claim, *held, digest, *at).await;
@@ -217,13 +220,19 @@ impl Store {
         };
         let sent = matches!(state, DeliveryState::Sent | DeliveryState::Delivered).then_some(now);
         let delivered = (state == DeliveryState::Delivered).then_some(now);
-        on_write!(self.db, |conn| {
-            let done = sqlx::query(
-                "update deliveries set state = $3, lease_token = 0, next_at = $4, last_error = $5,
+        let stands = on_write!(self.db, |conn| {
+            // what the provider has reported meanwhile stands
+            let standing: Option<String> = sqlx::query_scalar(
+                "update deliveries
+                    set lease_token = 0,
+                        state = case when state = 'pending' then $3 else state end,
+                        next_at = case when state = 'pending' then $4 end,
+                        last_error = case when state = 'pending' then $5 else last_error end,
                         provider_id = coalesce($6, provider_id), sent_at = coalesce(sent_at, $7),
                         delivered_at = coalesce(delivered_at, $8), attempts = attempts - $9,
                         held = coalesce($10, held)
-                  where id = $1 and lease_token = $2",
+                  where id = $1 and lease_token = $2
+                  returning state",
             )
             .bind(claim.delivery.id)
             .bind(claim.lease_token)
@@ -235,13 +244,14 @@ impl Store {
             .bind(delivered)
             .bind(unused)
             .bind(held.map(Held::as_str))
-            .execute(&mut *conn)
+            .fetch_optional(&mut *conn)
             .await?;
-            if done.rows_affected() == 0 {
-                return Err(StoreError::LeaseLost);
-            }
-            let fall_back = match mark {
-                Mark::Failed { fall_back, .. } => fall_back.as_deref(),
+            let Some(standing) = standing else { return Err(StoreError::LeaseLost) };
+            let stands = DeliveryState::parse(&standing).ok_or_else(|| {
+                StoreError::Corrupt(format!("delivery {} has the state {standing}", claim.delivery.id))
+            })?;
+            let fall_back = match (mark, stands) {
+                (Mark::Failed { fall_back, .. }, DeliveryState::Failed) => fall_back.as_deref(),
                 _ => None,
             };
             if let Some(next) = fall_back {
@@ -249,16 +259,18 @@ impl Store {
             }
             match (claim.delivery.kind, fall_back) {
                 (Kind::Digest, Some(next)) => hand_over!(conn, claim.delivery.id, next),
-                (Kind::Digest, None) if state != DeliveryState::Pending => {
+                // what was reported meanwhile has settled them
+                (Kind::Digest, None) if stands == state && state != DeliveryState::Pending => {
                     settle_members!(conn, claim.delivery.id, state, error.as_deref(), sent, delivered);
                 }
                 _ => {}
             }
+            stands
         });
         if matches!(mark, Mark::Failed { fall_back: Some(_), .. }) {
             self.hint(Topic::Outbox);
         }
-        Ok(state)
+        Ok(stands)
     }
 
     /// One delivery.
@@ -318,7 +330,7 @@ impl Store {
         let idempotency = told(&again)?;
         on_write!(self.db, |conn| once!(conn, idempotency.as_ref(), now), then scope.tenant(), {
             let changed = sqlx::query(
-                "update deliveries set state = $3, attempts = 0, next_at = $4, held = null, digest_id = null
+                "update deliveries set state = $3, attempts = 0, next_at = $4, lease_token = 0, held = null, digest_id = null
                   where id = $1 and state = $2 and ($5 is null or tenant_id = $5)",
             )
             .bind(id)

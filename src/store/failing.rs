@@ -1,13 +1,15 @@
-//! Tasks that keep failing: paused, and their owner told, in one transaction.
+//! Tasks that keep failing, or lack a credential: paused, and their owner told, in one transaction.
 
 use uuid::Uuid;
 
+use crate::credential::{NEEDS_CONSENT, asked_for};
 use crate::id::Scope;
 use crate::notification::delivery::dedupe;
+use crate::notification::wording::Trouble;
 use crate::notification::{NewDelivery, wording};
 use crate::store::{Store, StoreError, Topic};
-use crate::task::TaskStatus;
 use crate::task::change::TaskChange;
+use crate::task::{Task, TaskStatus};
 
 impl Store {
     /// Pauses a task whose last `limit` runs since its last change all failed, and puts the notice to its owner into
@@ -30,20 +32,41 @@ impl Store {
         if task.status != TaskStatus::Active || !failing {
             return Ok(false);
         }
+        let reason = format!("{limit} failed runs in a row");
+        self.pause(&task, reason, "paused", wording::paused(&task.name, limit)).await?;
+        Ok(true)
+    }
+
+    /// Pauses an active task that can't go on without a credential; `code` and `sentence` are those of the fault. Its owner is told in
+    /// the same transaction, once for each time that it comes to this. Answers whether it did.
+    pub async fn pause_for_credential(&self, id: Uuid, code: &str, sentence: &str) -> Result<bool, StoreError> {
+        let task = match self.get_task(&Scope::Every, id).await {
+            Ok(task) if task.status == TaskStatus::Active => task,
+            Ok(_) | Err(StoreError::NotFound) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let Some(reference) = asked_for(sentence) else { return Ok(false) };
+        let trouble = if code == NEEDS_CONSENT { Trouble::NeedsConsent } else { Trouble::Missing };
+        let words = wording::credential_trouble(&reference, trouble, Some(&task.name));
+        self.pause(&task, format!("credential:{reference}"), "credential", words).await?;
+        Ok(true)
+    }
+
+    async fn pause(&self, task: &Task, reason: String, kind: &str, words: (String, String)) -> Result<(), StoreError> {
         let recipient = match self.get_recipient(&Scope::Every, &task.tenant_id).await {
             Ok(stored) => Some(stored.recipient),
             Err(StoreError::NotFound) => None,
             Err(error) => return Err(error),
         };
-        let key = dedupe::notice("paused", task.id, task.version);
-        let notice = NewDelivery::notice(&task, recipient.as_ref(), key, wording::paused(&task.name, limit));
-        let change = TaskChange::Pause { reason: Some(format!("{limit} failed runs in a row")) };
+        let key = dedupe::notice(kind, task.id, task.version);
+        let notice = NewDelivery::notice(task, recipient.as_ref(), key, words);
+        let change = TaskChange::Pause { reason: Some(reason) };
         let now = self.clock.now();
-        while self.try_change(&Scope::Every, id, &change, notice.as_ref(), now).await?.is_none() {
-            self.fire_task(id, now).await?;
+        while self.try_change(&Scope::Every, task.id, &change, notice.as_ref(), now).await?.is_none() {
+            self.fire_task(task.id, now).await?;
         }
         self.hint(Topic::Due);
         self.hint(Topic::Outbox);
-        Ok(true)
+        Ok(())
     }
 }

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::id::Scope;
 use crate::store::approvals::close_questions;
 use crate::store::closing::FORGET_TASK;
+use crate::store::credentials::name_credentials;
 use crate::store::db::Db;
 use crate::store::event_index::{index_event_task, is_indexed};
 use crate::store::idempotency::{Answer, Idempotency, once};
@@ -143,6 +144,7 @@ impl Store {
             if is_indexed(task) {
                 index_event_task!(conn, task.id, &task.tenant_id, true, task.created_at);
             }
+            name_credentials!(conn, task);
         });
         self.hint(Topic::Due);
         Ok(Answer::Done(()))
@@ -268,6 +270,8 @@ impl Store {
                 "delete from due where task_id = $1",
                 "delete from condition_state where task_id = $1",
                 "delete from task_state where task_id = $1",
+                "delete from task_told where task_id = $1",
+                "delete from task_credentials where task_id = $1",
                 "delete from tasks where id = $1",
             ] {
                 sqlx::query(statement).bind(id).execute(&mut *conn).await?;

@@ -13,15 +13,15 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::approval::matrix::{Category, Consequence};
-use crate::egress::Egress;
 use crate::tool::{Definition, Tool, ToolError, ToolStatus};
+use crate::vault::credentials::Credentials;
 
 /// All of them.
-pub fn all(egress: &Egress) -> Vec<Arc<dyn Tool>> {
+pub fn all(credentials: &Credentials) -> Vec<Arc<dyn Tool>> {
     vec![
         Arc::new(time::CurrentTime::new()),
-        Arc::new(http_request::HttpRequest::new(egress.clone())),
-        Arc::new(http_send::HttpSend::new(egress.clone())),
+        Arc::new(http_request::HttpRequest::new(credentials.clone())),
+        Arc::new(http_send::HttpSend::new(credentials.clone())),
         Arc::new(notify::SendNotification::new()),
         Arc::new(publish_event::PublishEvent::new()),
         Arc::new(tasks::CreateTask::new()),
@@ -53,6 +53,7 @@ fn definition(
         idempotent: true,
         summary: None,
         undo_seconds: None,
+        request: None,
     }
 }
 

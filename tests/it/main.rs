@@ -11,9 +11,11 @@ mod egress;
 mod engine;
 mod events;
 mod notifications;
+mod oauth;
 mod pipelines;
 mod scheduling;
 mod spine;
 #[allow(dead_code)] // the areas take from it what they need
 mod support;
 mod tidy;
+mod vault;

@@ -82,7 +82,7 @@ fn each_rule_finds_a_planted_violation() {
             "use crate::{\n    id,\n    store,\n};",
             "src/tool/builtin/time.rs:3: `tool` must not import `store`",
         ),
-        ("src/vault/oauth.rs", "use crate::store::tasks;", "`vault` must not import `store::tasks`"),
+        ("src/vault/envelope.rs", "use crate::store::tasks;", "`vault` must not import `store::tasks`"),
         ("src/store.rs", "use crate::config::Config;", "`store` must not import `config`"),
         ("src/llm/openai.rs", "use super::super::store::Store;", "reach other modules by `crate::`"),
         ("src/novel.rs", "", "`novel` has no layer"),

@@ -66,6 +66,7 @@ pub(super) fn sample(purpose: Purpose) -> Telling {
     };
     let question = QuestionTelling {
         things: "2 things".into(),
+        held: None,
         items: vec!["Send a mail to ann".into(), "Pay 5 to bob".into()],
         more: 0,
         until: "2026-12-24 08:30 CET".into(),

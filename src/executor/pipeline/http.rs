@@ -1,4 +1,4 @@
-//! `http`: one request to an address outside, through [`Egress`](crate::egress::Egress) and no other way.
+//! `http`: one request to an address outside, with a credential where one is named.
 //!
 //! Every request carries an `Idempotency-Key` of its run, step and item. GET, HEAD, PUT, DELETE and OPTIONS are
 //! idempotent (RFC 9110, section 9.2.2) and repeated when nobody knows how they went; POST and PATCH are repeated only
@@ -11,16 +11,19 @@ use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
+use crate::credential::Reference;
 use crate::egress::{EgressError, Request, Response, retry_after};
 use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
 use crate::executor::pipeline::reading::{Reading, given};
 use crate::executor::pipeline::scope::Scope;
 use crate::executor::webhook::settings::{SECRET, SECRET_FAULT};
 use crate::template::{Template, Tree, UrlTemplate};
+use crate::vault::credentials::{FetchError, Trouble, Use};
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
-const FIELDS: [&str; 6] = ["method", "url", "headers", "query", "body", "accept_status"];
+const FIELDS: [&str; 7] = ["method", "url", "headers", "query", "body", "credential", "accept_status"];
 /// Headers that may be set.
 const HEADERS: usize = 30;
 /// Headers that are written by the client, or by us.
@@ -36,6 +39,7 @@ struct Http {
     body: Option<Tree>,
     /// Answers from 400 on that are no failure.
     accept_status: Vec<u16>,
+    credential: Option<Reference>,
 }
 
 /// A request, everything put in.
@@ -46,12 +50,6 @@ struct Resolved {
 }
 
 pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
-    if let Some(fields) = value.as_object()
-        && fields.contains_key("credential")
-    {
-        reading.below("credential").fault("credentials can't be used in steps yet; leave it out");
-        return None;
-    }
     let fields = reading.object(value, &FIELDS)?;
     let method = reading.word(fields, "method", &METHODS).unwrap_or_else(|| "GET".into());
     let method = Method::from_bytes(method.as_bytes()).ok()?;
@@ -69,14 +67,27 @@ pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
             reading.faults.read::<Vec<u16>>(list, &place).unwrap_or_default()
         }
     };
-    Some(Box::new(Http { method, url: url?, headers: headers?, query: query?, body, accept_status }))
+    let credential = credential(fields, reading);
+    Some(Box::new(Http { method, url: url?, headers: headers?, query: query?, body, accept_status, credential }))
+}
+
+/// Written out: nothing that a run inserts chooses whose secret is sent.
+fn credential(fields: &Map<String, Value>, reading: &mut Reading) -> Option<Reference> {
+    let name = reading.text(fields, "credential")?;
+    match Reference::parse(&name) {
+        Ok(reference) => Some(reference),
+        Err(why) => {
+            reading.below("credential").fault(why);
+            None
+        }
+    }
 }
 
 fn url(fields: &Map<String, Value>, reading: &mut Reading) -> Option<UrlTemplate> {
     let text = reading.needed_text(fields, "url")?;
     let read = UrlTemplate::read(&text, &reading.parts.templates, reading.names());
     let why = match read {
-        Ok(url) => match reading.parts.egress.check(url.origin()) {
+        Ok(url) => match reading.parts.credentials.egress().check(url.origin()) {
             Ok(_) => return Some(url),
             Err(error) => error.to_string(),
         },
@@ -162,7 +173,17 @@ impl Http {
             ..Request::new(self.method.clone(), url)
         };
         let idempotent = self.effect() != Effect::Once;
-        let response = act.world.parts.egress.fetch(request).await.map_err(|error| unreachable(error, idempotent))?;
+        let by = format!("step:{}", act.place());
+        let is_real = |id: &Uuid| !id.is_nil();
+        let with = self.credential.as_ref().map(|reference| Use {
+            tenant: &act.world.tenant,
+            reference,
+            run_id: Some(act.world.run_id).filter(is_real),
+            task_id: Some(act.world.task_id).filter(is_real),
+            by: &by,
+        });
+        let fetched = act.world.parts.credentials.fetch(request, with.as_ref()).await;
+        let response = fetched.map_err(|error| unfetched(error, idempotent))?;
         self.judge(response, idempotent, act.world.clock.now())
     }
 
@@ -201,7 +222,11 @@ impl StepKind for Http {
             .iter()
             .map(|(name, value)| (name.to_string(), json!(String::from_utf8_lossy(value.as_bytes()))))
             .collect();
-        Ok(json!({ "method": self.method.as_str(), "url": url, "headers": headers, "body": body }))
+        let mut shown = json!({ "method": self.method.as_str(), "url": url, "headers": headers, "body": body });
+        if let Some(credential) = &self.credential {
+            shown["credential"] = json!(credential.to_string());
+        }
+        Ok(shown)
     }
 
     fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
@@ -232,6 +257,16 @@ fn passes(status: StatusCode, idempotent: bool, wished: Option<Duration>) -> boo
         503 => idempotent || wished.is_some(),
         408 | 425 | 500..=599 => idempotent,
         _ => false,
+    }
+}
+
+fn unfetched(error: FetchError, idempotent: bool) -> StepFault {
+    match error {
+        FetchError::Egress(error) => unreachable(error, idempotent),
+        FetchError::Credential(error) if error.trouble == Trouble::Busy => {
+            StepFault::passing(error.code(), error.to_string(), None)
+        }
+        FetchError::Credential(error) => StepFault::new(error.code(), error.to_string()),
     }
 }
 

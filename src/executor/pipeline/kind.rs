@@ -10,7 +10,6 @@ use uuid::Uuid;
 
 use crate::agent::{Agent, AgentStore, ChannelLimits, Configured, Sink, Stop};
 use crate::clock::Clock;
-use crate::egress::Egress;
 use crate::executor::pipeline::reading::Reading;
 use crate::executor::pipeline::scope::Scope;
 use crate::executor::pipeline::{agent, filter, http, llm, map, notify, publish, store, tool};
@@ -20,10 +19,11 @@ use crate::run::Usage;
 use crate::run::outcome::{RunError, RunFault};
 use crate::template::TemplateError;
 use crate::tool::{Host, HostError, Registry};
+use crate::vault::credentials::Credentials;
 
 /// What all pipelines share.
 pub struct Parts {
-    pub egress: Egress,
+    pub credentials: Credentials,
     pub agent: Agent,
     /// `[[agents]]`.
     pub agents: Vec<Configured>,

@@ -10,7 +10,7 @@ use crate::executor::pipeline::reading::{Reading, given};
 use crate::executor::pipeline::scope::Scope;
 use crate::template::Tree;
 use crate::tool::registry::unknown_tool;
-use crate::tool::{Definition, Failure, ToolContext, ToolError, ToolStatus};
+use crate::tool::{CalledBy, Definition, Failure, ToolContext, ToolError, ToolStatus};
 
 struct Tool {
     name: String,
@@ -86,6 +86,8 @@ impl Tool {
         let context = ToolContext {
             tenant: act.world.tenant.clone(),
             run_id: act.world.run_id,
+            task_id: Some(act.world.task_id).filter(|id| !id.is_nil()),
+            called_by: CalledBy::Step,
             turn: act.position,
             call_id: act.place(),
             idempotency_key: act.key(),

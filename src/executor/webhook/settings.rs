@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
 
+use crate::credential::Reference;
 use crate::egress::Egress;
 use crate::executor::webhook::LONGEST_WAIT;
 use crate::id::Tenant;
@@ -17,7 +18,8 @@ use crate::secret::Secret;
 use crate::task::Action;
 use crate::vault::{Context, Vault};
 
-const FIELDS: [&str; 6] = ["url", "secret", "secret_set", "timeout_seconds", "completion_timeout_seconds", "headers"];
+const FIELDS: [&str; 7] =
+    ["url", "secret", "secret_set", "credential", "timeout_seconds", "completion_timeout_seconds", "headers"];
 /// Where the sealed secret lies; what begins so is shown to nobody: see [`Action::public`].
 const SEALED: &str = "sealed_secret";
 /// Time limits of the POST, in seconds.
@@ -30,8 +32,8 @@ const OURS: [&str; 7] =
     ["host", "content-length", "content-type", "transfer-encoding", "connection", "idempotency-key", "expect"];
 /// Headers that hold secrets: what is written in an action is stored as it is, and shown.
 pub const SECRET: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
-pub const SECRET_FAULT: &str =
-    "can't be set here: it holds a secret, and what is written here is stored as it is and shown";
+pub const SECRET_FAULT: &str = "can't be set here: it holds a secret, and what is written here is stored as it is and shown; save it as a credential \
+     and name that in `credential`";
 const SECRET_FORM: &str =
     "`whsec_` and 24 to 64 random bytes in base64, as `echo whsec_$(openssl rand -base64 32)` prints";
 
@@ -42,6 +44,8 @@ pub struct Settings {
     pub timeout: Duration,
     pub completion_timeout: Duration,
     pub headers: HeaderMap,
+    /// What the POST is sent with besides its signature.
+    pub credential: Option<Reference>,
 }
 
 impl Settings {
@@ -51,7 +55,9 @@ impl Settings {
         let seconds = |key: &str, usual| Duration::from_secs(config.get(key).and_then(Value::as_u64).unwrap_or(usual));
         let mut faults = Faults::new();
         let headers = headers(config.get("headers"), &mut faults);
+        let credential = credential(config.get("credential"), &mut faults);
         Ok(Settings {
+            credential,
             url: text("url").ok_or_else(|| missing("url"))?,
             sealed_secret: text(SEALED).ok_or_else(|| missing("secret"))?,
             timeout: seconds("timeout_seconds", DEFAULT_TIMEOUT),
@@ -96,6 +102,16 @@ pub fn check(config: &Map<String, Value>, egress: &Egress, faults: &mut Faults) 
     number("timeout_seconds", TIMEOUTS);
     number("completion_timeout_seconds", 1..=LONGEST_WAIT.num_seconds().unsigned_abs());
     headers(config.get("headers"), faults);
+    credential(config.get("credential"), faults);
+}
+
+fn credential(written: Option<&Value>, faults: &mut Faults) -> Option<Reference> {
+    let read = match written {
+        None | Some(Value::Null) => return None,
+        Some(Value::String(name)) => Reference::parse(name),
+        Some(_) => Err("must be the name of a credential: `service` or `service/account`".into()),
+    };
+    read.map_err(|why| faults.add(place("credential"), why)).ok()
 }
 
 fn headers(written: Option<&Value>, faults: &mut Faults) -> HeaderMap {

@@ -1,4 +1,4 @@
-//! `http_send`: changes something elsewhere by HTTP, through [`Egress`] and no other way. A person is always asked by
+//! `http_send`: changes something elsewhere by HTTP, with a credential of the user's where one is named. A person is always asked by
 //! the matrix; it is made at most once, and carries the key of its call for those who drop repeats themselves.
 
 use std::collections::BTreeMap;
@@ -10,14 +10,15 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::approval::matrix::{Category, Consequence};
-use crate::egress::{Egress, Request};
-use crate::tool::builtin::http_request::{answer, headers_of, unreachable};
+use crate::egress::Request;
 use crate::tool::builtin::{definition, read};
+use crate::tool::exchange::{answer, credential_schema, fetch, headers_of, reference};
 use crate::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput};
+use crate::vault::credentials::Credentials;
 
 pub struct HttpSend {
     definition: Definition,
-    egress: Egress,
+    credentials: Credentials,
 }
 
 #[derive(Deserialize)]
@@ -28,10 +29,12 @@ struct Arguments {
     headers: BTreeMap<String, String>,
     #[serde(default)]
     body: Option<Value>,
+    #[serde(default)]
+    credential: Option<String>,
 }
 
 impl HttpSend {
-    pub fn new(egress: Egress) -> HttpSend {
+    pub fn new(credentials: Credentials) -> HttpSend {
         let definition = definition(
             "http_send",
             "Send data to a public web address, or change or delete something there. A person is asked first and sees \
@@ -43,6 +46,7 @@ impl HttpSend {
                     "method": { "enum": ["POST", "PUT", "PATCH", "DELETE"] },
                     "headers": { "type": "object", "additionalProperties": { "type": "string" }, "maxProperties": 30 },
                     "body": { "description": "sent as JSON; a text is sent as it is" },
+                    "credential": credential_schema(),
                 },
                 "required": ["url", "method"],
                 "additionalProperties": false,
@@ -51,7 +55,7 @@ impl HttpSend {
             Consequence::High,
         );
         let summary = Some("{method} to {url}".to_owned());
-        HttpSend { definition: Definition { idempotent: false, summary, ..definition }, egress }
+        HttpSend { definition: Definition { idempotent: false, summary, ..definition }, credentials }
     }
 }
 
@@ -62,9 +66,11 @@ impl Tool for HttpSend {
 
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(async move {
-            let request = request(read(arguments)?, context)?;
-            let response = self.egress.fetch(request).await.map_err(unreachable)?;
-            answer(&response)
+            let arguments: Arguments = read(arguments)?;
+            let credential = reference(arguments.credential.as_deref())?;
+            let request = request(arguments, context)?;
+            let name = &self.definition.name;
+            answer(&fetch(&self.credentials, request, credential.as_ref(), name, context).await?)
         })
     }
 }

@@ -5,6 +5,7 @@
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use serde_json::{Map, Value};
 
+use crate::credential::Reference;
 use crate::expr::Language;
 use crate::invalid::{Faults, did_you_mean, escape};
 use crate::trigger::condition::poll::{HttpPoll, Poll};
@@ -132,11 +133,6 @@ impl Form<'_> {
     }
 
     fn one_poll(&mut self, name: &str, value: &Value, place: &str) -> Option<Poll> {
-        if name == "http" && value.get("credential").is_some_and(|credential| !credential.is_null()) {
-            let message = "credentials can't be named yet; only what needs none can be polled";
-            self.faults.add(format!("{place}/credential"), message);
-            return None;
-        }
         let known = self.faults.0.len();
         let poll = match name {
             "http" => Poll::Http(self.faults.read(value, place)?),
@@ -145,7 +141,12 @@ impl Form<'_> {
             _ => Poll::Redis(self.faults.read(value, place)?),
         };
         match &poll {
-            Poll::Http(http) => self.headers(http, place),
+            Poll::Http(http) => {
+                self.headers(http, place);
+                if let Some(Err(why)) = http.credential.as_deref().map(Reference::parse) {
+                    self.faults.add(format!("{place}/credential"), why);
+                }
+            }
             Poll::Sql(sql) if sql.query.len() > QUERY_BYTES => {
                 self.faults.add(format!("{place}/query"), format!("must have at most {QUERY_BYTES} bytes"));
             }
@@ -165,7 +166,10 @@ impl Form<'_> {
             let at = format!("{place}/headers/{}", escape(name));
             let lower = name.to_ascii_lowercase();
             if ["authorization", "proxy-authorization", "cookie"].contains(&lower.as_str()) {
-                self.faults.add(at, "holds a secret, which a task can't keep; credentials can't be named yet");
+                self.faults.add(
+                    at,
+                    "holds a secret, which a task can't keep; save it as a credential and name that in `credential`",
+                );
             } else if ["if-none-match", "if-modified-since", "host"].contains(&lower.as_str()) {
                 self.faults.add(at, "is ours to write");
             } else if name.parse::<http::HeaderName>().is_err() || http::HeaderValue::from_str(value).is_err() {
@@ -331,7 +335,11 @@ mod tests {
                 "/poll/redis",
                 "can't stand beside `http`",
             ),
-            (json!({"poll": {"http": {"url": "https://a", "credential": "x"}}}), "/poll/http/credential", "yet"),
+            (
+                json!({"poll": {"http": {"url": "https://a", "credential": "a b"}}}),
+                "/poll/http/credential",
+                "`service/account`",
+            ),
             (json!({"poll": {"http": {"uri": "https://a"}}}), "/poll/http/uri", "unknown field"),
             (json!({"poll": {"http": {"url": "https://a", "method": "POST"}}}), "/poll/http/method", "GET"),
             (

@@ -54,6 +54,10 @@ pub struct HttpPoll {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     pub headers: BTreeMap<String, String>,
+    /// A credential of the tenant's that it is sent with: `service`, or `service/account`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, example = "flights")]
+    pub credential: Option<String>,
 }
 
 /// A tool that reads. The value is what it answers: as JSON where it is JSON, else as text.

@@ -32,6 +32,7 @@ fn task(action: Action) -> Task {
             executor: "orchestrator".into(),
             action,
             output: Output::default(),
+            notify: Default::default(),
             max_runs: None,
             timeout_seconds: 600,
             retry: Retry::default(),

@@ -256,6 +256,7 @@ impl Prop {
             idempotent: true,
             summary: None,
             undo_seconds: None,
+            request: None,
         };
         Prop { definition, deed: Box::new(move |context, arguments| deed(context, arguments).boxed()) }
     }
@@ -320,6 +321,7 @@ impl Stage {
             wishes: Wishes::default(),
             timezone: chrono_tz::Europe::Berlin,
             channel: None,
+            rules: None,
             asking: None,
             host: self.host.clone(),
             store: self.store.clone(),

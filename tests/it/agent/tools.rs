@@ -8,6 +8,7 @@ use reveille::egress::{self, Egress};
 use reveille::invalid::Faults;
 use reveille::run::transcript::ToolCall;
 use reveille::tool::{HostError, Registry, builtin};
+use reveille::vault::credentials::Credentials;
 use serde_json::{Value, json};
 use uuid::Uuid;
 use wiremock::matchers::{header, method, path};
@@ -18,7 +19,7 @@ use super::stage::{RUN, Stage, call, calls, says};
 /// A stage whose agent has the built-in tools and makes these calls.
 fn stage(asked: Vec<ToolCall>, egress: egress::Settings) -> Stage {
     let mut stage = Stage::new(vec![calls(asked), says("done")], vec![]);
-    let tools = builtin::all(&Egress::new(&egress).unwrap());
+    let tools = builtin::all(&Credentials::none(Egress::new(&egress).unwrap()));
     stage.agent = Agent { tools: Arc::new(Registry::new(tools).unwrap()), ..stage.agent };
     stage
 }

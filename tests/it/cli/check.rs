@@ -24,7 +24,7 @@ async fn with_no_configuration_at_all_nothing_is_wrong_and_nothing_is_made() {
     assert_eq!(
         verdicts(&answer),
         json!({ "configuration": "fine", "data directory": "fine", "database": "fine", "keys": "fine",
-                "egress": "fine", "model": "odd", "event bus": "fine", "email": "fine", "public_url": "fine" })
+                "egress": "fine", "model": "odd", "event bus": "fine", "email": "fine", "push": "fine", "public_url": "fine" })
     );
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "a look leaves nothing behind");
 }
@@ -71,7 +71,7 @@ async fn servers_that_answer_are_fine() {
                 "keys": "fine", "egress": "fine", "model main": "fine", "event bus": "fine", "email": "fine",
                 "public_url": "odd" })
     );
-    assert!(shell.ok(&["check"]).await.contains("3 migrations are run by `reveille migrate`"));
+    assert!(shell.ok(&["check"]).await.contains("5 migrations are run by `reveille migrate`"));
     shell.ok(&["migrate"]).await;
     assert!(shell.ok(&["check"]).await.contains("its tables are up to date"));
 }

@@ -32,8 +32,9 @@ impl Looking {
     async fn at(settings: Value, dir: &Path) -> Looking {
         let settings: Settings = serde_json::from_value(settings).expect("settings");
         let egress = Egress::new(&egress::Settings::default()).expect("an egress");
-        let tools = tool::Registry::new(tool::builtin::all(&egress)).expect("tools");
-        let sources = Sources::new(&settings, &egress, std::sync::Arc::new(tools), dir).expect("sources");
+        let credentials = reveille::vault::credentials::Credentials::none(egress);
+        let tools = tool::Registry::new(tool::builtin::all(&credentials)).expect("tools");
+        let sources = Sources::new(&settings, &credentials, std::sync::Arc::new(tools), dir).expect("sources");
         let sources = std::sync::Arc::new(sources);
         let store = Store::open(&store::Settings::default(), dir, Clock::system(), |_| {}).await.expect("a store");
         let bus = bus::open(&bus::Settings::default(), &store).expect("a bus");
@@ -62,6 +63,7 @@ impl Looking {
         let ask = reveille::poll::Ask {
             tenant: &tenant,
             id: uuid::Uuid::from_u128(7),
+            trial: false,
             poll: &poll,
             known: None,
             time_limit: std::time::Duration::from_secs(2),

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::id::Scope;
-use reveille::notification::{Claim, Delivery, DeliveryState, Held, Kind, Mark, NewDelivery};
+use reveille::notification::{Claim, Delivery, DeliveryState, Fate, Held, Kind, Mark, NewDelivery, Report};
 use reveille::store::{Answer, DeliveryFilter, StoreError};
 use uuid::Uuid;
 
@@ -24,6 +24,12 @@ on_both!(
     a_late_mark_changes_nothing,
     a_failed_or_doubtful_one_is_sent_again,
     what_is_pending_or_delivered_is_not_sent_again,
+    a_report_settles_what_was_taken_on_once,
+    a_report_of_failure_falls_back_in_the_same_transaction,
+    a_report_that_comes_before_the_attempt_is_recorded_stands,
+    a_report_after_a_second_try_is_told_from_one_on_the_first,
+    a_doubt_is_settled_by_a_late_report,
+    what_is_never_reported_on_is_unknown_in_batches,
     deliveries_are_listed_newest_first_by_every_filter,
 );
 
@@ -395,4 +401,146 @@ async fn deliveries_are_listed_newest_first_by_every_filter(world: &World) {
     assert_eq!(ids(DeliveryFilter { channel: Some("webhook".into()), ..DeliveryFilter::default() }).await, [second.id]);
     let delivered = DeliveryFilter { state: Some(DeliveryState::Delivered), ..DeliveryFilter::default() };
     assert_eq!(ids(delivered).await, [first.id]);
+}
+
+fn report(provider_id: &str, fate: Fate) -> Report {
+    Report { provider_id: Some(provider_id.into()), fate }
+}
+
+fn failed() -> Fate {
+    Fate::Failed { why: "no such number".into() }
+}
+
+fn sent(provider_id: &str) -> Mark {
+    Mark::Sent { provider_id: Some(provider_id.into()) }
+}
+
+/// A delivery that the provider took on as `SM1`.
+async fn taken_on(world: &World, key: &str) -> Delivery {
+    let posted = post(world, &message(key)).await;
+    let claimed = claim(world).await.remove(0);
+    assert_eq!(claimed.delivery.id, posted.id);
+    world.store.mark_delivery(&claimed, &sent("SM1")).await.unwrap();
+    get(world, posted.id).await
+}
+
+async fn receive(world: &World, id: Uuid, report: &Report) -> DeliveryState {
+    world.store.receive_receipt(id, "email", report).await.unwrap()
+}
+
+async fn a_report_settles_what_was_taken_on_once(world: &World) {
+    let taken = taken_on(world, "k").await;
+    world.pass(5);
+    assert_eq!(receive(world, taken.id, &report("SM1", Fate::UnderWay)).await, DeliveryState::Sent);
+    assert_eq!(get(world, taken.id).await, taken, "what is under way changes nothing");
+    assert_eq!(receive(world, taken.id, &report("SM1", Fate::Delivered)).await, DeliveryState::Delivered);
+    let delivered = Delivery { state: DeliveryState::Delivered, delivered_at: Some(at(5)), ..taken.clone() };
+    assert_eq!(get(world, taken.id).await, delivered);
+    world.pass(5);
+    for late in [Fate::Delivered, Fate::UnderWay, failed()] {
+        assert_eq!(receive(world, taken.id, &report("SM1", late)).await, DeliveryState::Delivered);
+    }
+    assert_eq!(get(world, taken.id).await, delivered, "what comes after the end changes nothing");
+    assert_eq!(world.store.count_deliveries(&Scope::Every).await.unwrap(), 0);
+    for (id, channel) in [(taken.id, "webhook"), (Uuid::nil(), "email")] {
+        let nobody = world.store.receive_receipt(id, channel, &report("SM1", failed())).await;
+        assert!(matches!(nobody, Err(StoreError::NotFound)), "{nobody:?}");
+    }
+}
+
+async fn a_report_of_failure_falls_back_in_the_same_transaction(world: &World) {
+    let taken = taken_on(world, "k").await;
+    world.pass(5);
+    for _ in 0..2 {
+        assert_eq!(receive(world, taken.id, &report("SM1", failed())).await, DeliveryState::Failed);
+    }
+    let [next, failed] = <[Delivery; 2]>::try_from(listed(world, DeliveryFilter::default()).await).unwrap();
+    let last_error = Some("no such number".to_owned());
+    assert_eq!(failed, Delivery { state: DeliveryState::Failed, last_error, ..taken });
+    assert_eq!((next.channel.as_str(), next.dedupe_key.as_str(), next.state), ("webhook", "k", DeliveryState::Pending));
+    assert_eq!((next.next_at, next.fallback), (Some(at(5)), vec![]));
+}
+
+async fn a_report_that_comes_before_the_attempt_is_recorded_stands(world: &World) {
+    // whatever the worker makes of its attempt: the provider knows better
+    let fall_back = |posted: &Delivery| posted.fall_back().map(Box::new);
+    for (n, fate) in [Fate::Delivered, failed()].into_iter().enumerate() {
+        for kind in 0..4 {
+            let posted = post(world, &message(&format!("{n} {kind}"))).await;
+            let claimed = claim(world).await.into_iter().find(|claim| claim.delivery.id == posted.id).unwrap();
+            let settled = receive(world, posted.id, &report("SM1", fate.clone())).await;
+            let error = "no answer".to_owned();
+            let mark = match kind {
+                0 => sent("SM1"),
+                1 => Mark::Unknown { error },
+                2 => Mark::Retry { at: at(60), error },
+                _ => Mark::Failed { error, fall_back: fall_back(&posted) },
+            };
+            assert_eq!(world.store.mark_delivery(&claimed, &mark).await.unwrap(), settled);
+            let stands = get(world, posted.id).await;
+            let told = if n == 0 { None } else { Some("no such number") };
+            assert_eq!((stands.state, stands.last_error.as_deref(), stands.next_at), (settled, told, None));
+            assert_eq!(stands.provider_id.as_deref(), Some("SM1"));
+            let filter = DeliveryFilter { channel: Some("webhook".into()), ..DeliveryFilter::default() };
+            let fell_back = listed(world, filter).await.iter().filter(|d| d.dedupe_key == posted.dedupe_key).count();
+            assert_eq!(fell_back, n, "a fall-back is made for a failure, once");
+            let late = world.store.mark_delivery(&claimed, &mark).await;
+            assert!(matches!(late, Err(StoreError::LeaseLost)), "{late:?}");
+        }
+    }
+}
+
+async fn a_report_after_a_second_try_is_told_from_one_on_the_first(world: &World) {
+    let taken = taken_on(world, "k").await;
+    world.store.lose_receipts(at(0), 10).await.unwrap();
+    world.store.retry_delivery(&Scope::Every, taken.id, |_| Ok(None)).await.unwrap();
+    let second = claim(world).await.remove(0);
+    assert!(!second.interrupted);
+    assert_eq!(receive(world, taken.id, &report("SM1", failed())).await, DeliveryState::Pending);
+    world.store.mark_delivery(&second, &sent("SM2")).await.unwrap();
+    assert_eq!(receive(world, taken.id, &report("SM1", failed())).await, DeliveryState::Sent);
+    assert_eq!(receive(world, taken.id, &report("SM2", failed())).await, DeliveryState::Failed);
+    // a report may settle an attempt whose worker has died; the next try is no interrupted one
+    world.store.retry_delivery(&Scope::Every, taken.id, |_| Ok(None)).await.unwrap();
+    claim(world).await;
+    assert_eq!(receive(world, taken.id, &report("SM3", failed())).await, DeliveryState::Failed);
+    world.store.retry_delivery(&Scope::Every, taken.id, |_| Ok(None)).await.unwrap();
+    let next = claim(world).await.into_iter().find(|claim| claim.delivery.id == taken.id).unwrap();
+    assert!(!next.interrupted);
+}
+
+async fn a_doubt_is_settled_by_a_late_report(world: &World) {
+    for (key, fate, state) in [("1", Fate::Delivered, DeliveryState::Delivered), ("2", failed(), DeliveryState::Failed)]
+    {
+        let posted = post(world, &message(key)).await;
+        let claimed = claim(world).await.into_iter().find(|claim| claim.delivery.id == posted.id).unwrap();
+        world.store.mark_delivery(&claimed, &Mark::Unknown { error: "no answer".into() }).await.unwrap();
+        assert_eq!(receive(world, posted.id, &report("SM1", fate)).await, state);
+        let settled = get(world, posted.id).await;
+        assert_eq!((settled.state, settled.provider_id.as_deref()), (state, Some("SM1")));
+    }
+}
+
+async fn what_is_never_reported_on_is_unknown_in_batches(world: &World) {
+    let mut taken = Vec::new();
+    for n in 0..3 {
+        taken.push(taken_on(world, &n.to_string()).await);
+        world.pass(1);
+    }
+    let states = async || {
+        let mut states = Vec::new();
+        for delivery in &taken {
+            states.push(get(world, delivery.id).await.state);
+        }
+        states
+    };
+    use DeliveryState::{Sent, Unknown};
+    assert_eq!(world.store.lose_receipts(at(-1), 10).await.unwrap(), 0);
+    assert_eq!(world.store.lose_receipts(at(1), 1).await.unwrap(), 1);
+    assert_eq!(states().await, [Unknown, Sent, Sent], "the oldest first");
+    assert_eq!(world.store.lose_receipts(at(1), 10).await.unwrap(), 1);
+    assert_eq!(states().await, [Unknown, Unknown, Sent]);
+    let why = "the provider took it on and never said whether it arrived";
+    assert_eq!(get(world, taken[0].id).await.last_error.as_deref(), Some(why));
+    assert_eq!(listed(world, DeliveryFilter::default()).await.len(), 3, "what may have arrived falls back nowhere");
 }

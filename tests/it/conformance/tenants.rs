@@ -4,13 +4,14 @@ use std::fmt::Debug;
 
 use chrono::TimeDelta;
 use reveille::approval::{Approval, Choice};
+use reveille::credential::Reference;
 use reveille::id::{Scope, new_id};
 use reveille::notification::{Addresses, Kind, Mark, NewDelivery, Recipient};
 use reveille::run::transcript::{Entry, Message};
 use reveille::run::{RunState, Usage};
 use reveille::store::{
-    ApprovalFilter, AuditFilter, Decided, DeliveryFilter, Grant, Idempotency, RunFilter, Store, StoreError,
-    StoredToken, TaskFilter,
+    ApprovalFilter, AuditFilter, CredentialFilter, Decided, DeliveryFilter, Grant, Idempotency, RunFilter, Store,
+    StoreError, StoredToken, TaskFilter, UseFilter,
 };
 use reveille::task::change::TaskChange;
 use serde_json::json;
@@ -18,6 +19,7 @@ use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use super::asked::{answer, asked};
+use super::credentials::{credential, used};
 use super::grants::grant;
 use super::world::{START, World, end_of, only};
 
@@ -77,6 +79,8 @@ async fn things(world: &World) -> Things {
     world.store.put_recipient(&only("a"), "a", &recipient(), 0).await.unwrap();
     let grant = grant(&task, START);
     world.store.create_grant(&only("a"), &grant).await.unwrap();
+    world.store.put_credential(&only("a"), &credential("a"), 0).await.unwrap();
+    world.store.note_credential_use(&used("a", START)).await.unwrap();
     Things { task: task.id, ended: ended.run.id, queued, delivery: claim.delivery.id, token: token.id, asked, grant }
 }
 
@@ -113,6 +117,9 @@ async fn another_tenants_things_are_not_found_and_not_changed(world: &World) {
     unseen("decide_approval", store.decide_approval(b, a.asked[0].id, &yes).await);
     unseen("get_grant", store.get_grant(b, a.grant.id).await);
     unseen("revoke_grant", store.revoke_grant(b, a.grant.id, "token:b").await);
+    unseen("get_credential", store.get_credential(b, "a", "google", "work").await);
+    unseen("put_credential", store.put_credential(b, &credential("a"), 1).await);
+    unseen("delete_credential", store.delete_credential(b, "a", "google", "work", "token:b").await);
     unseen("create_grant", store.create_grant(b, &Grant { id: new_id(START), ..a.grant.clone() }).await);
 
     // a filter that names the other tenant does not widen the scope
@@ -128,13 +135,19 @@ async fn another_tenants_things_are_not_found_and_not_changed(world: &World) {
         assert_eq!(store.list_tokens(b, tenant.as_deref(), None, 9).await.unwrap(), []);
         let approvals = ApprovalFilter { tenant: tenant.clone(), limit: 9, ..ApprovalFilter::default() };
         assert_eq!(store.list_approvals(b, &approvals).await.unwrap(), []);
-        let acts = AuditFilter { tenant, limit: 9, ..AuditFilter::default() };
+        let acts = AuditFilter { tenant: tenant.clone(), limit: 9, ..AuditFilter::default() };
         assert_eq!(store.list_audit(b, &acts).await.unwrap(), []);
+        let credentials = CredentialFilter { tenant: tenant.clone(), limit: 9, ..CredentialFilter::default() };
+        assert_eq!(store.list_credentials(b, &credentials).await.unwrap(), []);
+        let uses = UseFilter { tenant, limit: 9, ..UseFilter::default() };
+        assert_eq!(store.credential_uses(b, &uses).await.unwrap(), []);
         assert_eq!(store.list_grants(b, Some(a.task), None, 9).await.unwrap(), []);
     }
     // what is named by its id alone
     assert_eq!(store.transcript(b, a.ended, 0, 9).await.unwrap(), []);
     assert_eq!(store.last_runs(b, &[a.task]).await.unwrap(), []);
+    let reference = Reference::parse("google/work").unwrap();
+    assert_eq!(store.tasks_of_credential(b, "a", &reference).await.unwrap(), []);
     assert_eq!(store.recall_answer(b, "remembered", &[1], START).await.unwrap(), None);
     assert_eq!(store.count_tasks(b).await.unwrap(), []);
     assert_eq!(store.count_deliveries(b).await.unwrap(), 0);
@@ -146,12 +159,13 @@ async fn another_tenants_things_are_not_found_and_not_changed(world: &World) {
 async fn snapshot(store: &Store) -> String {
     let every = &Scope::Every;
     format!(
-        "{:?} {:?} {:?} {:?} {:?}",
+        "{:?} {:?} {:?} {:?} {:?} {:?}",
         store.list_tasks(every, &TaskFilter { limit: 99, ..TaskFilter::default() }).await.unwrap(),
         store.list_runs(every, &RunFilter { limit: 99, ..RunFilter::default() }).await.unwrap(),
         store.list_deliveries(every, &DeliveryFilter { limit: 99, ..DeliveryFilter::default() }).await.unwrap(),
         store.list_tokens(every, None, None, 99).await.unwrap(),
         store.get_recipient(every, "a").await.unwrap(),
+        store.get_credential(every, "a", "google", "work").await.unwrap(),
     )
 }
 
@@ -168,6 +182,10 @@ async fn a_tenant_sees_and_changes_its_own(world: &World) {
     assert_eq!(store.find_delivery(a, "a", "k").await.unwrap().id, things.delivery);
     assert_eq!(store.get_recipient(a, "a").await.unwrap().version, 1);
     store.get_run(a, things.ended).await.unwrap();
+    let credentials = CredentialFilter { limit: 9, ..CredentialFilter::default() };
+    assert_eq!(store.list_credentials(a, &credentials).await.unwrap().len(), 1);
+    assert_eq!(store.credential_uses(a, &UseFilter { limit: 9, ..UseFilter::default() }).await.unwrap().len(), 1);
+    store.delete_credential(a, "a", "google", "work", "token:a").await.unwrap();
     assert_eq!(store.transcript(a, things.ended, 0, 9).await.unwrap().len(), 1);
     assert_eq!(store.last_runs(a, &[things.task]).await.unwrap().len(), 1);
     assert!(store.recall_answer(a, "remembered", &[1], START).await.unwrap().is_some());
@@ -189,7 +207,7 @@ async fn a_tenant_sees_and_changes_its_own(world: &World) {
 }
 
 /// The tables that only row-level security keeps apart when a predicate is forgotten.
-const WALLED: [&str; 14] = [
+const WALLED: [&str; 17] = [
     "tasks",
     "recipients",
     "deliveries",
@@ -204,6 +222,9 @@ const WALLED: [&str; 14] = [
     "approval_links",
     "grants",
     "audit",
+    "credentials",
+    "credential_uses",
+    "task_credentials",
 ];
 
 async fn rows(connection: &mut PgConnection, table: &str) -> i64 {
@@ -235,6 +256,7 @@ async fn on_postgres_row_level_security_alone_keeps_tenants_apart() {
          values (gen_random_uuid(), 'a', 'n', '1', now())",
         "insert into approval_links (token_hash, batch_id, tenant_id, recipient, channel, expires_at)
          values ('h', gen_random_uuid(), 'a', 'a', 'email', now())",
+        "insert into task_credentials (task_id, tenant_id, service, account) values (gen_random_uuid(), 'a', 's', 'p')",
     ] {
         world.plant(planted).await;
     }

@@ -15,8 +15,9 @@ use reveille::poll::{self, Sources};
 use reveille::run::outcome::RunError;
 use reveille::secret::Secret;
 use reveille::task::Action;
-use reveille::tool::{self, ToolContext, ToolError};
+use reveille::tool::{self, CalledBy, ToolContext, ToolError};
 use reveille::trigger::condition::Poll;
+use reveille::vault::credentials::Credentials;
 use reveille::vault::{self, Vault, WithoutKeys};
 use serde_json::{Value, json};
 
@@ -29,7 +30,7 @@ use crate::pipelines::stage::job;
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 fn vault() -> Vault {
-    let key = Secret::new("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
+    let key = vault::KeySource::value("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
     Vault::open(&vault::Settings { master_keys: vec![key] }, WithoutKeys::Refuse).unwrap().0
 }
 
@@ -46,11 +47,13 @@ fn action(config: Value) -> Action {
 
 #[tokio::test]
 async fn the_tools_for_http_reach_none_of_them() {
-    let tools = tool::Registry::new(tool::builtin::all(&egress(&[]))).unwrap();
+    let tools = tool::Registry::new(tool::builtin::all(&Credentials::none(egress(&[])))).unwrap();
     let stage = Stage::new(vec![], vec![]);
     let context = ToolContext {
         tenant: Tenant::new("ann").unwrap(),
         run_id: RUN,
+        task_id: None,
+        called_by: CalledBy::Model,
         turn: 1,
         call_id: "c".into(),
         idempotency_key: "k".into(),
@@ -86,7 +89,7 @@ async fn a_recipient_s_webhook_reaches_none_of_them() {
 
 #[tokio::test]
 async fn the_webhook_executor_takes_none_of_them_and_reaches_none() {
-    let executor = Webhook::new(egress(&[]), vault(), "http://127.0.0.1:7700");
+    let executor = Webhook::new(Credentials::none(egress(&[])), vault(), "http://127.0.0.1:7700");
     let mut sealed = action(json!({ "url": "https://example.org", "secret": SECRET }));
     executor.seal(&Tenant::new("ann").unwrap(), &mut sealed, None).unwrap();
     let stage = Stage::new(vec![], vec![]);
@@ -111,7 +114,7 @@ async fn the_webhook_executor_takes_none_of_them_and_reaches_none() {
 
 fn pipeline(egress: Egress, stage: &Stage) -> Pipeline {
     Pipeline::new(Parts {
-        egress,
+        credentials: Credentials::none(egress),
         agent: stage.agent.clone(),
         agents: vec![],
         channels: vec![],
@@ -164,10 +167,10 @@ async fn what_a_template_inserts_never_names_another_host() {
 
 #[tokio::test]
 async fn a_condition_polls_none_of_them() {
-    let egress = egress(&[]);
-    let tools = Arc::new(tool::Registry::new(tool::builtin::all(&egress)).unwrap());
+    let credentials = Credentials::none(egress(&[]));
+    let tools = Arc::new(tool::Registry::new(tool::builtin::all(&credentials)).unwrap());
     let dir = crate::support::binary::TempDir::new();
-    let sources = Sources::new(&poll::Settings::default(), &egress, tools, dir.path()).unwrap();
+    let sources = Sources::new(&poll::Settings::default(), &credentials, tools, dir.path()).unwrap();
     for url in table() {
         let poll: Poll = serde_json::from_value(json!({ "http": { "url": url } })).unwrap();
         let mut faults = Faults::new();

@@ -16,6 +16,7 @@ use reveille::run::outcome::{Outcome, RunError};
 use reveille::run::transcript::{Entry, Message, StepOutcome};
 use reveille::run::{Run, RunState, Usage};
 use reveille::task::{Action, Draft, Known, Task};
+use reveille::vault::credentials::Credentials;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -37,9 +38,10 @@ pub fn pipeline(stage: &Stage) -> Pipeline {
         tools: None,
         model: None,
         max_turns: Some(2),
+        approvals: Default::default(),
     };
     Pipeline::new(Parts {
-        egress: egress(),
+        credentials: Credentials::none(egress()),
         agent: stage.agent.clone(),
         agents: vec![librarian],
         channels: vec!["email".into()],

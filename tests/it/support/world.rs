@@ -4,15 +4,21 @@
 
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use reveille::agent::Configured;
+use reveille::app::Extras;
 use reveille::clock::{Clock, pause};
 use reveille::config::Config;
 use reveille::secret::{Secret, SecretUrl};
 use reveille::store::{self, Store};
-use reveille::{approval, bus, channel, egress, engine, poll};
+use reveille::tool::Tool;
+use reveille::vault::KeySource;
+use reveille::{approval, bus, channel, egress, engine, llm, poll};
+use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
 
 use super::app::Instance;
@@ -69,6 +75,10 @@ pub struct World {
     pub channels: channel::Settings,
     pub approvals: approval::Settings,
     pub public_url: Option<String>,
+    /// The models and the configured agents, and tools besides our own.
+    pub llm: llm::settings::Settings,
+    pub agents: Vec<Configured>,
+    pub tools: Vec<Arc<dyn Tool>>,
     database: Kept,
     dir: TempDir,
     instances: AtomicUsize,
@@ -124,10 +134,22 @@ impl World {
             channels: channel::Settings::default(),
             approvals: approval::Settings::default(),
             public_url: None,
+            llm: llm::settings::Settings::default(),
+            agents: Vec::new(),
+            tools: Vec::new(),
             database,
             dir: TempDir::new(),
             instances: AtomicUsize::new(0),
         }
+    }
+
+    /// Has the default model follow a scenario.
+    pub fn follows(&mut self, scenario: &Value) {
+        let file = self.dir().join("scenario.json");
+        std::fs::write(&file, scenario.to_string()).expect("write the scenario");
+        let (provider, scenario) = ("scripted".to_owned(), Some(file));
+        let model = llm::settings::ModelSettings { provider, scenario, ..llm::settings::ModelSettings::default() };
+        self.llm.models.insert("main".to_owned(), model);
     }
 
     pub fn is_postgres(&self) -> bool {
@@ -152,7 +174,8 @@ impl World {
     /// A service on this world's database and clock, built and not running.
     pub fn instance(&self) -> Instance {
         let number = self.instances.fetch_add(1, Ordering::Relaxed);
-        Instance::build(number, self.config(), self.clock.clone(), self.journal.executor(number))
+        let extras = Extras { executors: vec![self.journal.executor(number)], tools: self.tools.clone() };
+        Instance::build(number, self.config(), self.clock.clone(), extras)
     }
 
     fn config(&self) -> Config {
@@ -166,9 +189,11 @@ impl World {
         config.channels = self.channels.clone();
         config.approvals = self.approvals.clone();
         config.server.public_url = self.public_url.clone();
+        config.llm = self.llm.clone();
+        config.agents = self.agents.clone();
         if let Kept::Postgres(database) = &self.database {
             config.database.url = SecretUrl::new(database.url.clone());
-            config.vault.master_keys = vec![Secret::new(MASTER_KEY)];
+            config.vault.master_keys = vec![KeySource::value(MASTER_KEY)];
         }
         config
     }

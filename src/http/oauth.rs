@@ -1,0 +1,166 @@
+//! Connecting accounts over HTTP: the link to the provider, and the page that people come back to.
+//!
+//! GET changes nothing, the one that a provider sends people to included: a scanner or a prefetching browser that follows
+//! it spends no code. The page says what would be connected, for whom; only its button does it, and only when it is
+//! pressed on that page. What the provider sent along is shown where the state is ours, escaped and cut; the code and the
+//! state stand in no log (the guard logs the route).
+
+mod view;
+
+use axum::Json;
+use axum::extract::State as Held;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+
+use crate::credential::{PRIMARY, Reference, check_name};
+use crate::http::State;
+use crate::http::approve::{failed, frame, is_form, origin};
+use crate::http::auth::Caller;
+use crate::http::body::Body;
+use crate::http::credentials::RESERVED;
+use crate::http::error::ApiError;
+use crate::http::path::Id;
+use crate::http::query::Query;
+use crate::id::{Scope, Tenant};
+use crate::secret::Secret;
+use crate::token::Permission;
+use crate::vault::oauth::{ConnectError, Flow};
+
+/// Longest state and longest code that are looked at, in bytes.
+const LONGEST: usize = 4096;
+
+/// Where a person connects an account.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct ConnectionLink {
+    /// Of the provider's login page. Whoever agrees there connects their account for the tenant, so it goes to its
+    /// owner alone.
+    pub url: String,
+    /// Until when the whole must be done.
+    pub expires_at: DateTime<Utc>,
+}
+
+/// Make a link to connect an account
+///
+/// For services that the operator has described in `[oauth.*]`. Stores nothing: the credential comes to be when the owner
+/// of the account has agreed at the provider and confirmed it on the page that they are sent back to.
+#[utoipa::path(get, path = "/v1/credentials/{service}/connect", tag = "credentials",
+    security(("bearer" = ["credentials:write"])),
+    params(("service" = String, Path, description = "Its name in `[oauth.*]`"),
+        ("tenant_id" = Option<String>, Query, description = "For whom; an admin token names the tenant"),
+        ("account_name" = Option<String>, Query, description = "What the account is called in references; `primary`")),
+    responses((status = 200, body = ConnectionLink)))]
+pub async fn connect_credential(
+    Held(state): Held<State>,
+    caller: Caller,
+    id: Id,
+    mut query: Query,
+) -> Result<Json<ConnectionLink>, ApiError> {
+    caller.may(Permission::CredentialsWrite)?;
+    let tenant = match (query.text("tenant_id"), &caller.scope) {
+        (Some(named), _) => Some(caller.sees(&named)?),
+        (None, Scope::Only(own)) => Some(own.clone()),
+        (None, Scope::Every) => {
+            query.fault("tenant_id", "is missing: an admin token names the tenant");
+            None
+        }
+    };
+    let account = query.text("account_name").unwrap_or_else(|| PRIMARY.into());
+    if let Err(why) = check_name(&account) {
+        query.fault("account_name", why);
+    }
+    if RESERVED.contains(&account.as_str()) {
+        query.fault("account_name", "can't be the name of an account: it is an address of its own");
+    }
+    query.done()?;
+    let Some(tenant) = tenant else { return Err(ApiError::NotFound("tenant")) };
+    let reference = Reference { service: id.0, account };
+    let started = start(&state, &tenant, &reference, &caller)?;
+    Ok(Json(started))
+}
+
+fn start(state: &State, tenant: &Tenant, reference: &Reference, by: &Caller) -> Result<ConnectionLink, ApiError> {
+    match state.connector.start(tenant.as_str(), reference, &by.name()) {
+        Ok(started) => Ok(ConnectionLink { url: started.url.into(), expires_at: started.expires_at }),
+        Err(ConnectError::NoSuchService(_)) => Err(ApiError::NotFound("service in [oauth.*]")),
+        Err(error) => Err(ApiError::Internal { log: error.to_string() }),
+    }
+}
+
+/// Show what is about to be connected
+///
+/// Where providers send people back to: a page for people, with one button. Changes nothing.
+#[utoipa::path(get, path = "/oauth/callback", tag = "credentials",
+    params(("state" = Option<String>, Query), ("code" = Option<String>, Query), ("error" = Option<String>, Query),
+        ("error_description" = Option<String>, Query)),
+    responses((status = 200, description = "The page", body = String, content_type = "text/html"),
+        (status = 404, description = "The link is not known", body = String, content_type = "text/html"),
+        (status = 410, description = "The link is too old", body = String, content_type = "text/html")))]
+pub async fn show_connection(Held(state): Held<State>, mut query: Query) -> Result<Response, Response> {
+    let mut given = |name| query.text(name).filter(|text: &String| text.len() <= LONGEST);
+    let (sealed, code) = (given("state").unwrap_or_default(), given("code"));
+    let (error, description) = (given("error"), given("error_description"));
+    let offer = state.connector.offer(&sealed).await.map_err(refused)?;
+    Ok(match (code, error) {
+        (_, Some(error)) => view::declined(&offer, &error, description.as_deref()),
+        (Some(code), None) => view::question(&offer, &sealed, &code, state.clock.now()),
+        (None, None) => return Err(view::unknown()),
+    })
+}
+
+/// Connect an account
+///
+/// The button of the page. The code becomes tokens, and they a credential; once.
+#[utoipa::path(post, path = "/oauth/callback", tag = "credentials",
+    request_body(content = String, content_type = "application/x-www-form-urlencoded"),
+    responses((status = 200, description = "Connected", body = String, content_type = "text/html"),
+        (status = 403, description = "It does not come from the page", body = String, content_type = "text/html"),
+        (status = 404, description = "The link is not known", body = String, content_type = "text/html"),
+        (status = 409, description = "It was used before, or the provider does not accept the code", body = String,
+            content_type = "text/html"),
+        (status = 410, description = "The link is too old", body = String, content_type = "text/html"),
+        (status = 502, description = "The provider refuses this service", body = String, content_type = "text/html"),
+        (status = 503, description = "The provider can't be asked now", body = String, content_type = "text/html")))]
+pub async fn make_connection(
+    Held(state): Held<State>,
+    headers: HeaderMap,
+    body: Result<Body, ApiError>,
+) -> Result<Response, Response> {
+    let body = body.map_err(failed)?;
+    if !is_form(&headers) || !origin::is_own(&headers, &state.settings.public_url()) {
+        return Err(view::foreign());
+    }
+    let mut form = Query::parse(&String::from_utf8_lossy(body.bytes()));
+    let mut given = |name| form.text(name).filter(|text: &String| text.len() <= LONGEST);
+    let (Some(sealed), Some(code)) = (given("state"), given("code")) else { return Err(view::unknown()) };
+    let offer = state.connector.offer(&sealed).await.map_err(refused)?;
+    let flow: Flow = offer.flow;
+    match state.connector.finish(flow.clone(), Secret::new(code)).await {
+        Ok(connected) => Ok(view::connected(&flow, &connected)),
+        Err(ConnectError::Used { connected }) => Err(view::used(&flow, connected)),
+        Err(ConnectError::Code(why)) => Err(view::spent(&why)),
+        Err(ConnectError::Misconfigured(why)) => {
+            tracing::warn!(credential = %flow.reference, tenant = flow.tenant, why, "an account can't be connected");
+            Err(view::misconfigured(&why))
+        }
+        Err(ConnectError::Later(why)) => Err(view::later(&why)),
+        Err(other) => Err(refused(other)),
+    }
+}
+
+/// What became of a state that leads nowhere, or of a store that is away.
+fn refused(error: ConnectError) -> Response {
+    match error {
+        ConnectError::Unknown => view::unknown(),
+        ConnectError::NoSuchService(_) => view::gone(),
+        ConnectError::Expired => view::expired(),
+        ConnectError::Store(error) => failed(ApiError::from(error)),
+        other => {
+            let mut response = failed(ApiError::Internal { log: other.to_string() });
+            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            frame::guard(&mut response);
+            response
+        }
+    }
+}

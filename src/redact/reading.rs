@@ -1,0 +1,147 @@
+//! What the next few bytes of a text may stand for: themselves, or what an escape in them means.
+
+/// At most so many readings begin at one place.
+pub const MOST_READINGS: usize = 2;
+/// Longest escape that is read, in bytes.
+const LONGEST: usize = 16;
+/// The names of HTML for what ASCII has besides letters and digits.
+const NAMED: [(&str, u8); 36] = [
+    ("Tab", b'\t'),
+    ("NewLine", b'\n'),
+    ("excl", b'!'),
+    ("quot", b'"'),
+    ("QUOT", b'"'),
+    ("num", b'#'),
+    ("dollar", b'$'),
+    ("percnt", b'%'),
+    ("amp", b'&'),
+    ("AMP", b'&'),
+    ("apos", b'\''),
+    ("lpar", b'('),
+    ("rpar", b')'),
+    ("ast", b'*'),
+    ("plus", b'+'),
+    ("comma", b','),
+    ("period", b'.'),
+    ("sol", b'/'),
+    ("colon", b':'),
+    ("semi", b';'),
+    ("lt", b'<'),
+    ("LT", b'<'),
+    ("equals", b'='),
+    ("gt", b'>'),
+    ("GT", b'>'),
+    ("quest", b'?'),
+    ("commat", b'@'),
+    ("lsqb", b'['),
+    ("bsol", b'\\'),
+    ("rsqb", b']'),
+    ("Hat", b'^'),
+    ("lowbar", b'_'),
+    ("grave", b'`'),
+    ("lcub", b'{'),
+    ("verbar", b'|'),
+    ("rcub", b'}'),
+];
+
+/// What `length` bytes of the text stand for: up to one character, or nothing.
+#[derive(Clone, Copy)]
+pub struct Reading {
+    meant: [u8; 4],
+    count: usize,
+    pub length: usize,
+}
+
+impl Reading {
+    pub const NONE: Reading = Reading { meant: [0; 4], count: 0, length: 0 };
+
+    fn byte(byte: u8, length: usize) -> Reading {
+        // line breaks are put into anything long
+        let count = usize::from(!b"\r\n".contains(&byte));
+        Reading { meant: [byte, 0, 0, 0], count, length }
+    }
+
+    fn character(c: char, length: usize) -> Reading {
+        let mut meant = [0; 4];
+        let count = c.encode_utf8(&mut meant).len();
+        if count == 1 { Reading::byte(meant[0], length) } else { Reading { meant, count, length } }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.meant[..self.count]
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+/// Writes what may be read at `at`, and answers how much that is.
+pub fn readings(bytes: &[u8], at: usize, into: &mut [Reading; MOST_READINGS]) -> usize {
+    let Some((first, rest)) = bytes.get(at..).and_then(|rest| rest.split_first()) else { return 0 };
+    into[0] = Reading::byte(*first, 1);
+    let rest = &rest[..rest.len().min(LONGEST)];
+    let escaped = match first {
+        b'%' => hex(rest, 2).and_then(|code| Some(Reading::byte(u8::try_from(code).ok()?, 3))),
+        b'+' => Some(Reading::byte(b' ', 1)),
+        b'\\' => backslash(rest),
+        b'&' => entity(rest),
+        _ => None,
+    };
+    match escaped {
+        None => 1,
+        Some(reading) => {
+            into[1] = reading;
+            2
+        }
+    }
+}
+
+fn hex(bytes: &[u8], digits: usize) -> Option<u32> {
+    let text = std::str::from_utf8(bytes.get(..digits)?).ok()?;
+    if !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    u32::from_str_radix(text, 16).ok()
+}
+
+/// Escapes of JSON (RFC 8259, section 7), and `\x20`.
+fn backslash(rest: &[u8]) -> Option<Reading> {
+    let (kind, rest) = rest.split_first()?;
+    Some(match kind {
+        b'"' | b'\\' | b'/' | b'\'' => Reading::byte(*kind, 2),
+        b'n' => Reading::byte(b'\n', 2),
+        b'r' => Reading::byte(b'\r', 2),
+        b't' => Reading::byte(b'\t', 2),
+        b'b' => Reading::byte(8, 2),
+        b'f' => Reading::byte(12, 2),
+        b'x' => Reading::character(char::from_u32(hex(rest, 2)?)?, 4),
+        b'u' => {
+            let unit = hex(rest, 4)?;
+            match char::from_u32(unit) {
+                Some(c) => Reading::character(c, 6),
+                None => {
+                    let low = hex(rest.get(4..)?.strip_prefix(b"\\u")?, 4)?;
+                    let pair = [u16::try_from(unit).ok()?, u16::try_from(low).ok()?];
+                    Reading::character(char::decode_utf16(pair).next()?.ok()?, 12)
+                }
+            }
+        }
+        _ => return None,
+    })
+}
+
+/// `&amp;`, `&#38;`, `&#x26;`.
+fn entity(rest: &[u8]) -> Option<Reading> {
+    let end = rest.iter().position(|byte| *byte == b';')?;
+    let name = std::str::from_utf8(&rest[..end]).ok()?;
+    let length = end + 2;
+    let Some(number) = name.strip_prefix('#') else {
+        return NAMED.iter().find(|(known, _)| *known == name).map(|(_, byte)| Reading::byte(*byte, length));
+    };
+    let code = match number.strip_prefix(['x', 'X']) {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => number.parse(),
+    };
+    Some(Reading::character(char::from_u32(code.ok()?)?, length))
+}

@@ -1,0 +1,277 @@
+//! Credentials: sealed documents of tenants and where they may go; who used them is in `uses`, renewing them in
+//! `refresh`, sealing them under another master key in `rewrap`.
+//!
+//! A document comes here sealed and leaves sealed. What has returned survives a crash; a write that finds another
+//! version than the one that was read changes nothing.
+
+mod refresh;
+mod rewrap;
+mod row;
+mod uses;
+
+use chrono::{DateTime, Utc};
+use serde_json::json;
+use sqlx::QueryBuilder;
+use uuid::Uuid;
+
+use crate::credential::{Credential, Inject, OAuth};
+use crate::id::{Scope, new_id};
+use crate::store::audit::{Act, write_audit};
+use crate::store::credentials::row::{COLUMNS, CredentialRow};
+use crate::store::text::{document, optional_document, text};
+use crate::store::{Store, StoreError};
+
+pub use rewrap::SealedRow;
+pub use uses::UseFilter;
+pub(super) use uses::name_credentials;
+
+/// A credential as it is stored.
+#[derive(Clone, PartialEq)]
+pub struct StoredCredential {
+    pub credential: Credential,
+    /// The document, as the vault sealed it for the field `document/{generation}`.
+    pub sealed: String,
+    /// Bumped by each write of the document.
+    pub generation: i64,
+    /// The master key that its data key is wrapped with.
+    pub key_id: String,
+}
+
+/// A document that is to be stored.
+#[derive(Clone, PartialEq)]
+pub struct SealedDocument {
+    pub sealed: String,
+    /// That it was sealed for: [`next_generation`].
+    pub generation: i64,
+    pub key_id: String,
+    /// Of the access token in it, where that is known.
+    pub expires_at: Option<DateTime<Utc>>,
+}
+
+/// A credential that is to be written, in the place of the one of the same tenant, service and account if there is one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewCredential {
+    pub tenant_id: String,
+    pub service: String,
+    pub account_name: String,
+    pub hosts: Vec<String>,
+    pub inject: Option<Inject>,
+    pub oauth: Option<OAuth>,
+    /// `None`: the stored one is kept.
+    pub document: Option<SealedDocument>,
+    /// Who writes it: `token:<id>`, `recipient:<id>`, `service`.
+    pub by: String,
+}
+
+/// Which credentials to list. Newest first, after `before`.
+#[derive(Debug, Clone, Default)]
+pub struct CredentialFilter {
+    pub tenant: Option<String>,
+    pub service: Option<String>,
+    pub before: Option<Uuid>,
+    pub limit: i64,
+}
+
+/// The generation that the next document of a credential is sealed for. The first one's is the millisecond in which it
+/// is made, so that what was sealed for a credential of the same name that was deleted opens no more.
+pub fn next_generation(stored: Option<&StoredCredential>, now: DateTime<Utc>) -> i64 {
+    stored.map_or(now.timestamp_millis(), |stored| stored.generation + 1)
+}
+
+impl std::fmt::Debug for StoredCredential {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoredCredential")
+            .field("credential", &self.credential)
+            .field("sealed", &crate::secret::REDACTED)
+            .field("generation", &self.generation)
+            .field("key_id", &self.key_id)
+            .finish()
+    }
+}
+
+impl std::fmt::Debug for SealedDocument {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SealedDocument")
+            .field("sealed", &crate::secret::REDACTED)
+            .field("generation", &self.generation)
+            .field("key_id", &self.key_id)
+            .field("expires_at", &self.expires_at)
+            .finish()
+    }
+}
+
+macro_rules! conflict {
+    ($what:literal) => {
+        || StoreError::Conflict(concat!("the credential ", $what).into())
+    };
+}
+
+impl Store {
+    /// Writes a credential, if it still has the version that was read (0: there was none). With a document it is active
+    /// again, and whoever refreshes it has lost the lease. A scope writes its own only.
+    pub async fn put_credential(
+        &self,
+        scope: &Scope,
+        new: &NewCredential,
+        read_version: i64,
+    ) -> Result<StoredCredential, StoreError> {
+        if scope.tenant().is_some_and(|own| own != new.tenant_id) {
+            return Err(StoreError::NotFound);
+        }
+        let now = self.clock.now();
+        Ok(on_write!(self.db, scope, |conn| {
+            let query = match (read_version, &new.document) {
+                (0, None) => return Err(StoreError::Conflict("the credential needs a document".into())),
+                (0, Some(_)) => sqlx::query_as(INSERT).bind(new_id(now)),
+                _ => sqlx::query_as(UPDATE).bind(read_version),
+            };
+            let (sealed, generation, key_id, expires_at) = match &new.document {
+                Some(new) => (Some(&new.sealed), Some(new.generation), Some(&new.key_id), new.expires_at),
+                None => (None, None, None, None),
+            };
+            let row: Option<CredentialRow> = query
+                .bind(text(&new.tenant_id))
+                .bind(text(&new.service))
+                .bind(text(&new.account_name))
+                .bind(document(&new.hosts)?)
+                .bind(optional_document(new.inject.as_ref())?)
+                .bind(optional_document(new.oauth.as_ref())?)
+                .bind(now)
+                .bind(sealed)
+                .bind(generation)
+                .bind(key_id)
+                .bind(expires_at)
+                .fetch_optional(&mut *conn)
+                .await?;
+            let stored = row.ok_or_else(conflict!("has changed meanwhile"))?.stored()?;
+            write_audit!(conn, act(&stored.credential, "credential.put", &new.by, new.document.is_some()), now);
+            stored
+        }))
+    }
+
+    /// One credential.
+    pub async fn get_credential(
+        &self,
+        scope: &Scope,
+        tenant: &str,
+        service: &str,
+        account: &str,
+    ) -> Result<StoredCredential, StoreError> {
+        let row: Option<CredentialRow> = on_read!(self.db, scope, |conn| {
+            sqlx::query_as(SELECT_ONE)
+                .bind(text(tenant))
+                .bind(text(service))
+                .bind(text(account))
+                .bind(scope.tenant())
+                .fetch_optional(conn)
+                .await?
+        });
+        row.ok_or(StoreError::NotFound)?.stored()
+    }
+
+    /// Credentials that match, newest first.
+    pub async fn list_credentials(
+        &self,
+        scope: &Scope,
+        filter: &CredentialFilter,
+    ) -> Result<Vec<StoredCredential>, StoreError> {
+        let rows: Vec<CredentialRow> = on_read!(self.db, scope, |conn| {
+            let mut query = QueryBuilder::new("select ");
+            query.push(COLUMNS).push(" from credentials where true");
+            for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
+                query.push(" and tenant_id = ").push_bind(text(tenant).into_owned());
+            }
+            if let Some(service) = &filter.service {
+                query.push(" and service = ").push_bind(text(service).into_owned());
+            }
+            if let Some(before) = filter.before {
+                query.push(" and id < ").push_bind(before);
+            }
+            query.push(" order by id desc limit ").push_bind(filter.limit);
+            query.build_query_as().fetch_all(conn).await?
+        });
+        rows.into_iter().map(CredentialRow::stored).collect()
+    }
+
+    /// Deletes a credential with its document. The record of its uses stays.
+    pub async fn delete_credential(
+        &self,
+        scope: &Scope,
+        tenant: &str,
+        service: &str,
+        account: &str,
+        by: &str,
+    ) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        on_write!(self.db, scope, |conn| {
+            let row: Option<CredentialRow> = sqlx::query_as(DELETE)
+                .bind(text(tenant))
+                .bind(text(service))
+                .bind(text(account))
+                .bind(scope.tenant())
+                .fetch_optional(&mut *conn)
+                .await?;
+            let deleted = row.ok_or(StoreError::NotFound)?.stored()?;
+            write_audit!(conn, act(&deleted.credential, "credential.deleted", by, false), now);
+        });
+        Ok(())
+    }
+}
+
+/// What the record says of a credential: never its document.
+fn act<'a>(credential: &'a Credential, action: &'a str, actor: &'a str, with_document: bool) -> Act<'a> {
+    let via = match actor.split_once(':') {
+        Some(("recipient", _)) => "link",
+        Some(_) => "api",
+        None => crate::store::audit::SERVICE,
+    };
+    let body = json!({
+        "credential": credential.reference().to_string(), "hosts": credential.hosts, "document": with_document,
+        "version": credential.version,
+    });
+    Act {
+        tenant: &credential.tenant_id,
+        actor,
+        via,
+        action,
+        subject_type: "credential",
+        subject_id: credential.id,
+        body,
+    }
+}
+
+const INSERT: &str = concat!(
+    "insert into credentials (id, tenant_id, service, account, hosts, inject, oauth, created_at, updated_at, sealed,
+                              generation, key_id, expires_at, status, version)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $8, $9, $10, $11, $12, 'active', 1)
+     on conflict do nothing returning ",
+    row::columns!()
+);
+
+const UPDATE: &str = concat!(
+    "update credentials
+        set hosts = $5, inject = $6, oauth = $7, updated_at = $8, version = version + 1,
+            sealed = coalesce($9, sealed), generation = coalesce($10, generation), key_id = coalesce($11, key_id),
+            expires_at = case when $9 is null then expires_at else $12 end,
+            status = case when $9 is null then status else 'active' end,
+            status_reason = case when $9 is null then status_reason end,
+            refresh_lease = case when $9 is null then refresh_lease else 0 end,
+            refresh_until = case when $9 is null then refresh_until end
+      where tenant_id = $2 and service = $3 and account = $4 and version = $1
+        and ($10 is null or generation + 1 = $10)
+     returning ",
+    row::columns!()
+);
+
+const SELECT_ONE: &str = concat!(
+    "select ",
+    row::columns!(),
+    " from credentials
+       where tenant_id = $1 and service = $2 and account = $3 and ($4 is null or tenant_id = $4)"
+);
+
+const DELETE: &str = concat!(
+    "delete from credentials
+      where tenant_id = $1 and service = $2 and account = $3 and ($4 is null or tenant_id = $4) returning ",
+    row::columns!()
+);

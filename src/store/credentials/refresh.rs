@@ -1,0 +1,102 @@
+//! Renewing a credential: one at a time over all instances, by a lease. What a refresh brought is written only by who
+//! holds the lease, and only over the document that it was made from.
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::store::credentials::row::{self, CredentialRow};
+use crate::store::text::text;
+use crate::store::{NEXT_TOKEN, SealedDocument, Store, StoreError, StoredCredential};
+
+impl Store {
+    /// The right to refresh a credential alone until an instant, as a token; `None`: it was written since it was read, is
+    /// not active, is gone, or somebody else has that right.
+    pub async fn claim_refresh(
+        &self,
+        id: Uuid,
+        read_version: i64,
+        until: DateTime<Utc>,
+    ) -> Result<Option<i64>, StoreError> {
+        let now = self.clock.now();
+        Ok(on_write!(self.db, |conn| {
+            let token: i64 = sqlx::query_scalar(self.db.text(NEXT_TOKEN)).fetch_one(&mut *conn).await?;
+            let claimed = sqlx::query(
+                "update credentials set refresh_lease = $3, refresh_until = $4
+                  where id = $1 and version = $2 and status = 'active' and (refresh_until is null or refresh_until <= $5)",
+            )
+            .bind(id)
+            .bind(read_version)
+            .bind(token)
+            .bind(until)
+            .bind(now)
+            .execute(&mut *conn)
+            .await?;
+            (claimed.rows_affected() == 1).then_some(token)
+        }))
+    }
+
+    /// Keeps the document that a refresh brought, and gives the lease back. [`StoreError::LeaseLost`]: somebody else has
+    /// the lease, or the document was written meanwhile; nothing is changed then.
+    pub async fn store_refreshed(
+        &self,
+        id: Uuid,
+        lease: i64,
+        new: &SealedDocument,
+    ) -> Result<StoredCredential, StoreError> {
+        let now = self.clock.now();
+        let row: Option<CredentialRow> = on_write!(self.db, |conn| {
+            sqlx::query_as(STORE)
+                .bind(id)
+                .bind(lease)
+                .bind(&new.sealed)
+                .bind(new.generation)
+                .bind(&new.key_id)
+                .bind(new.expires_at)
+                .bind(now)
+                .fetch_optional(&mut *conn)
+                .await?
+        });
+        row.ok_or(StoreError::LeaseLost)?.stored()
+    }
+
+    /// Says that the other side will not renew it, and why; gives the lease back. [`StoreError::LeaseLost`] as above.
+    pub async fn mark_needs_consent(&self, id: Uuid, lease: i64, reason: &str) -> Result<StoredCredential, StoreError> {
+        let now = self.clock.now();
+        let row: Option<CredentialRow> = on_write!(self.db, |conn| {
+            sqlx::query_as(MARK).bind(id).bind(lease).bind(text(reason)).bind(now).fetch_optional(&mut *conn).await?
+        });
+        row.ok_or(StoreError::LeaseLost)?.stored()
+    }
+
+    /// Gives the lease back with nothing to show for it; one that is lost already stays lost.
+    pub async fn release_refresh(&self, id: Uuid, lease: i64) -> Result<(), StoreError> {
+        on_write!(self.db, |conn| {
+            sqlx::query(
+                "update credentials set refresh_lease = 0, refresh_until = null where id = $1 and refresh_lease = $2",
+            )
+            .bind(id)
+            .bind(lease)
+            .execute(&mut *conn)
+            .await?;
+        });
+        Ok(())
+    }
+}
+
+const STORE: &str = concat!(
+    "update credentials
+        set sealed = $3, generation = $4, key_id = $5, expires_at = $6, updated_at = $7, version = version + 1,
+            status = 'active', status_reason = null, refresh_lease = 0, refresh_until = null
+      where id = $1 and refresh_lease = $2 and generation + 1 = $4
+     returning ",
+    row::columns!()
+);
+
+const MARK: &str = concat!(
+    "update credentials
+        set status = 'needs_consent', status_reason = $3, updated_at = $4, version = version + 1, refresh_lease = 0,
+            refresh_until = null
+      where id = $1 and refresh_lease = $2
+     returning ",
+    row::columns!()
+);

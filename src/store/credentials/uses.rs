@@ -1,0 +1,182 @@
+//! Who used which credential, and which tasks name it. A use is kept for itself; the credential's own row is written
+//! for it once a minute at most, so that a busy one stays cold.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::QueryBuilder;
+use uuid::Uuid;
+
+use crate::credential::{CredentialUse, Reference};
+use crate::id::Scope;
+use crate::store::retention::oldest_id;
+use crate::store::text::text;
+use crate::store::{Store, StoreError};
+
+/// How far `last_used_at` may lag behind.
+const LAG: TimeDelta = TimeDelta::minutes(1);
+/// How many tasks are named at most.
+const TASKS: i64 = 1000;
+
+/// Which uses to list. Newest first, after `before`.
+#[derive(Debug, Clone, Default)]
+pub struct UseFilter {
+    pub tenant: Option<String>,
+    pub service: Option<String>,
+    pub account: Option<String>,
+    /// A word of [`CredentialUse::outcome`].
+    pub outcome: Option<&'static str>,
+    pub before: Option<Uuid>,
+    pub limit: i64,
+}
+
+#[derive(sqlx::FromRow)]
+struct UseRow {
+    id: Uuid,
+    tenant_id: String,
+    service: String,
+    account: String,
+    at: DateTime<Utc>,
+    run_id: Option<Uuid>,
+    task_id: Option<Uuid>,
+    used_by: String,
+    host: String,
+    outcome: String,
+}
+
+impl From<UseRow> for CredentialUse {
+    fn from(row: UseRow) -> CredentialUse {
+        CredentialUse {
+            id: row.id,
+            tenant_id: row.tenant_id,
+            service: row.service,
+            account_name: row.account,
+            at: row.at,
+            run_id: row.run_id,
+            task_id: row.task_id,
+            used_by: row.used_by,
+            host: row.host,
+            outcome: row.outcome,
+        }
+    }
+}
+
+/// Writes which credentials a task names, in the place of what was written before.
+macro_rules! name_credentials {
+    ($conn:ident, $task:expr) => {{
+        sqlx::query("delete from task_credentials where task_id = $1").bind($task.id).execute(&mut *$conn).await?;
+        for reference in $crate::task::credentials_of(&$task.spec) {
+            sqlx::query("insert into task_credentials (task_id, tenant_id, service, account) values ($1, $2, $3, $4)")
+                .bind($task.id)
+                .bind(&$task.tenant_id)
+                .bind(reference.service)
+                .bind(reference.account)
+                .execute(&mut *$conn)
+                .await?;
+        }
+    }};
+}
+pub(in crate::store) use name_credentials;
+
+impl Store {
+    /// Keeps a use, or an attempt that was refused. Only a use moves the credential's `last_used_at`.
+    pub async fn note_credential_use(&self, used: &CredentialUse) -> Result<(), StoreError> {
+        on_write!(self.db, |conn| {
+            sqlx::query(
+                "insert into credential_uses (id, tenant_id, service, account, at, run_id, task_id, used_by, host, outcome)
+                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+            )
+            .bind(used.id)
+            .bind(text(&used.tenant_id))
+            .bind(text(&used.service))
+            .bind(text(&used.account_name))
+            .bind(used.at)
+            .bind(used.run_id)
+            .bind(used.task_id)
+            .bind(text(&used.used_by))
+            .bind(text(&used.host))
+            .bind(text(&used.outcome))
+            .execute(&mut *conn)
+            .await?;
+            if used.outcome == CredentialUse::USED {
+                sqlx::query(
+                    "update credentials set last_used_at = $4
+                      where tenant_id = $1 and service = $2 and account = $3
+                        and (last_used_at is null or last_used_at <= $5)",
+                )
+                .bind(text(&used.tenant_id))
+                .bind(text(&used.service))
+                .bind(text(&used.account_name))
+                .bind(used.at)
+                .bind(used.at - LAG)
+                .execute(&mut *conn)
+                .await?;
+            }
+        });
+        Ok(())
+    }
+
+    /// Uses that match, newest first.
+    pub async fn credential_uses(&self, scope: &Scope, filter: &UseFilter) -> Result<Vec<CredentialUse>, StoreError> {
+        let rows: Vec<UseRow> = on_read!(self.db, scope, |conn| {
+            let mut query = QueryBuilder::new(
+                "select id, tenant_id, service, account, at, run_id, task_id, used_by, host, outcome
+                   from credential_uses where true",
+            );
+            for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
+                query.push(" and tenant_id = ").push_bind(text(tenant).into_owned());
+            }
+            if let Some(service) = &filter.service {
+                query.push(" and service = ").push_bind(text(service).into_owned());
+            }
+            if let Some(account) = &filter.account {
+                query.push(" and account = ").push_bind(text(account).into_owned());
+            }
+            if let Some(outcome) = filter.outcome {
+                query.push(" and outcome = ").push_bind(outcome);
+            }
+            if let Some(before) = filter.before {
+                query.push(" and id < ").push_bind(before);
+            }
+            query.push(" order by id desc limit ").push_bind(filter.limit);
+            query.build_query_as().fetch_all(conn).await?
+        });
+        Ok(rows.into_iter().map(CredentialUse::from).collect())
+    }
+
+    /// The tasks that name a credential, by name: ids and names, a thousand at most.
+    pub async fn tasks_of_credential(
+        &self,
+        scope: &Scope,
+        tenant: &str,
+        reference: &Reference,
+    ) -> Result<Vec<(Uuid, String)>, StoreError> {
+        Ok(on_read!(self.db, scope, |conn| {
+            sqlx::query_as(
+                "select t.id, t.name from task_credentials c join tasks t on t.id = c.task_id
+                  where c.tenant_id = $1 and c.service = $2 and c.account = $3 and ($4 is null or c.tenant_id = $4)
+                  order by t.name, t.id limit $5",
+            )
+            .bind(text(tenant))
+            .bind(text(&reference.service))
+            .bind(text(&reference.account))
+            .bind(scope.tenant())
+            .bind(TASKS)
+            .fetch_all(conn)
+            .await?
+        }))
+    }
+
+    /// Forgets up to `limit` uses from before an instant; answers how many.
+    pub async fn forget_credential_uses(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
+        Ok(on_write!(self.db, |conn| {
+            sqlx::query(
+                "delete from credential_uses where id in (
+                    select id from credential_uses where id < $1 order by id limit $2)",
+            )
+            .bind(oldest_id(before.timestamp_millis()))
+            .bind(limit)
+            .execute(&mut *conn)
+            .await?
+            .rows_affected()
+        }))
+    }
+}

@@ -1,0 +1,194 @@
+//! What tools that speak HTTP have in common: the way out, with a credential where one is named, and what is answered.
+
+use std::collections::BTreeMap;
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use serde_json::{Value, json};
+
+use crate::credential::Reference;
+use crate::egress::{EgressError, Request, Response};
+use crate::notification::delivery::dedupe;
+use crate::notification::wording;
+use crate::tool::{CalledBy, Failure, Notice, ToolContext, ToolError, ToolOutput};
+use crate::vault::credentials::{CredentialError, Credentials, FetchError, Trouble, Use};
+
+/// As much of an error page as the model is shown, in characters.
+const ERROR_EXCERPT: usize = 500;
+
+/// The argument that names a credential, as a schema.
+pub(super) fn credential_schema() -> Value {
+    json!({
+        "type": "string", "minLength": 1, "maxLength": 201,
+        "description": "a credential of the user's to send it with: `service` or `service/account`, such as `google/work`. \
+                        You name it and never see it; it is put into the request for you, so write no key yourself",
+    })
+}
+
+/// The credential that is named, if one is.
+pub(super) fn reference(named: Option<&str>) -> Result<Option<Reference>, ToolError> {
+    let fault = |why| ToolError::arguments(format!("/credential: {why}"));
+    named.map(Reference::parse).transpose().map_err(fault)
+}
+
+/// Headers as a model names them.
+pub(super) fn headers_of(named: &BTreeMap<String, String>) -> Result<HeaderMap, ToolError> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in named {
+        let fault = || ToolError::arguments(format!("/headers: `{name}` is no header with a value it can carry"));
+        let value = HeaderValue::from_str(value).map_err(|_| fault())?;
+        headers.insert(name.parse::<HeaderName>().map_err(|_| fault())?, value);
+    }
+    Ok(headers)
+}
+
+/// Sends a request of a call. A credential that only its owner can mend is told to them, once.
+pub(super) async fn fetch(
+    credentials: &Credentials,
+    request: Request,
+    credential: Option<&Reference>,
+    tool: &str,
+    context: &ToolContext,
+) -> Result<Response, ToolError> {
+    let by = format!("tool:{tool}");
+    let with = credential.map(|reference| Use {
+        tenant: &context.tenant,
+        reference,
+        run_id: (context.called_by != CalledBy::Poll).then_some(context.run_id).filter(|id| !id.is_nil()),
+        task_id: context.task_id,
+        by: &by,
+    });
+    match credentials.fetch(request, with.as_ref()).await {
+        Ok(response) => Ok(response),
+        Err(FetchError::Egress(error)) => Err(unreachable(error)),
+        Err(FetchError::Credential(error)) => {
+            if error.trouble == Trouble::Missing && context.called_by == CalledBy::Model {
+                tell_owner(&error, context).await;
+            }
+            Err(unusable(&error))
+        }
+    }
+}
+
+async fn tell_owner(error: &CredentialError, context: &ToolContext) {
+    let (subject, text) = wording::credential_trouble(&error.reference, wording::Trouble::Missing, None);
+    let notice = Notice {
+        run_id: context.run_id,
+        channel: None,
+        subject,
+        text,
+        dedupe_key: dedupe::credential(&error.reference.to_string(), error.last_used),
+    };
+    if let Err(error) = context.host.notify(&context.tenant, notice).await {
+        tracing::debug!(%error, "the owner of a missing credential could not be told");
+    }
+}
+
+/// What the model is told of an answer.
+pub(super) fn answer(response: &Response) -> Result<ToolOutput, ToolError> {
+    if let Some(kind) = failure(response.status) {
+        let code = format!("http_{}", response.status.as_u16());
+        let message = format!("{} answered {}: {}", response.url, response.status, excerpt(&response.body));
+        return Err(ToolError::tell(kind, code, message));
+    }
+    let kind = response.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    Ok(ToolOutput::json(&json!({
+        "status": response.status.as_u16(),
+        "url": response.url.as_str(),
+        "content_type": kind,
+        "body": body(kind.unwrap_or_default(), &response.body),
+    })))
+}
+
+/// JSON as JSON, text as text; of anything else only how long it is.
+fn body(kind: &str, bytes: &[u8]) -> Value {
+    let is_json = kind.split(';').next().is_some_and(|kind| kind.trim().to_ascii_lowercase().ends_with("json"));
+    if is_json && let Ok(value) = serde_json::from_slice(bytes) {
+        return value;
+    }
+    match std::str::from_utf8(bytes) {
+        Ok(text) => json!(text),
+        Err(_) => json!(format!("[{} bytes that are no text]", bytes.len())),
+    }
+}
+
+fn excerpt(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim().chars().take(ERROR_EXCERPT).collect()
+}
+
+/// What a status means to the model; `None`: it got what it asked for.
+fn failure(status: StatusCode) -> Option<Failure> {
+    match status.as_u16() {
+        401 | 403 | 407 => Some(Failure::PermissionDenied),
+        404 | 410 => Some(Failure::NotFound),
+        408 | 504 => Some(Failure::Timeout),
+        429 => Some(Failure::RateLimit),
+        400..=499 => Some(Failure::ExecutionError),
+        500..=599 => Some(Failure::TransientError),
+        _ => None,
+    }
+}
+
+fn unreachable(error: EgressError) -> ToolError {
+    let (kind, code) = match error {
+        EgressError::Denied { .. } => (Failure::PermissionDenied, "address_denied"),
+        EgressError::Invalid { .. } => (Failure::InvalidParameters, "invalid_request"),
+        EgressError::Timeout { .. } => (Failure::Timeout, "timeout"),
+        EgressError::TooLarge { .. } => (Failure::ExecutionError, "too_large"),
+        EgressError::Connect { .. } => (Failure::TransientError, "connect"),
+        EgressError::Broken { .. } => (Failure::TransientError, "broken_off"),
+        EgressError::TooManyRedirects => (Failure::ExecutionError, "too_many_redirects"),
+    };
+    ToolError::tell(kind, code, error.to_string())
+}
+
+fn unusable(error: &CredentialError) -> ToolError {
+    let kind = match error.trouble {
+        Trouble::Missing | Trouble::NeedsConsent | Trouble::NotForHost => Failure::PermissionDenied,
+        Trouble::Taken => Failure::InvalidParameters,
+        Trouble::NoInject | Trouble::Unreadable => Failure::ExecutionError,
+        Trouble::Busy => Failure::ResourceError,
+    };
+    ToolError::tell(kind, error.code(), error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response(status: u16, kind: &'static str, body: &'static [u8]) -> Response {
+        Response {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(kind))]),
+            body: bytes::Bytes::from_static(body),
+            url: "https://example.org/x".parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn json_is_answered_as_json_and_text_as_text() {
+        let read =
+            |kind, body| -> Value { serde_json::from_str(&answer(&response(200, kind, body)).unwrap().text).unwrap() };
+        assert_eq!(
+            read("application/problem+json; charset=utf-8", br#"{"a":[1]}"#),
+            json!({
+                "status": 200, "url": "https://example.org/x",
+                "content_type": "application/problem+json; charset=utf-8", "body": { "a": [1] },
+            })
+        );
+        assert_eq!(read("application/json", b"{broken")["body"], "{broken");
+        assert_eq!(read("text/html", b"<p>")["body"], "<p>");
+        assert_eq!(read("image/png", b"\xff\xd8\xff")["body"], "[3 bytes that are no text]");
+    }
+
+    #[test]
+    fn a_status_that_is_a_failure_is_told_as_one() {
+        let told = |status| answer(&response(status, "text/plain", b" gone \n")).unwrap_err().to_string();
+        assert_eq!(told(404), "not_found: https://example.org/x answered 404 Not Found: gone");
+        assert_eq!(told(503), "transient_error: https://example.org/x answered 503 Service Unavailable: gone");
+        let kinds = [400, 401, 408, 418, 429, 500, 504].map(|status| failure(StatusCode::from_u16(status).unwrap()));
+        use Failure::*;
+        let expected = [ExecutionError, PermissionDenied, Timeout, ExecutionError, RateLimit, TransientError, Timeout];
+        assert_eq!(kinds, expected.map(Some));
+        assert_eq!(failure(StatusCode::NOT_MODIFIED), None);
+    }
+}

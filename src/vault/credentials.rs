@@ -1,0 +1,408 @@
+//! The one door through which a credential leaves: it is opened for one request, put into it, and taken out of what
+//! comes back.
+//!
+//! A credential goes to the hosts that it is bound to and nowhere else, not by a redirect either. Each use is recorded
+//! before anything is sent, and each attempt that was refused. Nothing lies here in the clear for longer than an exchange;
+//! what a crash leaves is the record of the use.
+
+mod hosts;
+mod inject;
+mod trouble;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use serde_json::Value;
+use url::Url;
+use uuid::Uuid;
+use zeroize::Zeroize;
+
+use crate::credential::{Credential, CredentialStatus, CredentialUse, Inject, Reference};
+use crate::egress::{Egress, EgressError, REDIRECT_LIMIT, Request, Response, redirected};
+use crate::id::{Scope, Tenant, new_id};
+use crate::redact::{Redactor, secrets_of};
+use crate::secret::Secret;
+use crate::store::{Store, StoreError, StoredCredential, UseFilter};
+use crate::vault::credentials::inject::{Injected, Unfit, inject};
+use crate::vault::oauth::{OAuthError, Refresher};
+use crate::vault::{Context, Vault};
+
+pub use crate::vault::credentials::trouble::{CredentialError, FetchError, Trouble};
+
+/// Sends requests with credentials. Cheap to clone.
+#[derive(Clone)]
+pub struct Credentials {
+    egress: Egress,
+    shelf: Option<Shelf>,
+}
+
+/// Where credentials lie, and what is needed to use them.
+#[derive(Clone)]
+struct Shelf {
+    store: Store,
+    vault: Vault,
+    renewal: Option<Arc<dyn Renewal>>,
+}
+
+/// Who uses which credential, on whose behalf.
+#[derive(Debug, Clone, Copy)]
+pub struct Use<'a> {
+    pub tenant: &'a Tenant,
+    pub reference: &'a Reference,
+    pub run_id: Option<Uuid>,
+    pub task_id: Option<Uuid>,
+    /// `tool:http_send`, `poll`, `step:order`, `webhook`.
+    pub by: &'a str,
+}
+
+/// Renews documents that come to an end (OAuth 2).
+pub trait Renewal: Send + Sync {
+    /// The document as it is, or a renewed one where it is about to end or `force` says so; it is stored when this
+    /// returns.
+    fn fresh<'a>(
+        &'a self,
+        stored: &'a StoredCredential,
+        document: Secret,
+        force: bool,
+    ) -> BoxFuture<'a, Result<Secret, RenewalError>>;
+}
+
+/// Why a document can't be renewed. The sentences hold no secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RenewalError {
+    /// Its owner has to connect the account again, and was told so.
+    NeedsConsent(String),
+    /// Something has to be put right before it can be.
+    Refused(String),
+    /// Later may do.
+    Later(String),
+    /// There is nothing to renew it with.
+    Impossible,
+}
+
+impl Renewal for Refresher {
+    fn fresh<'a>(
+        &'a self,
+        stored: &'a StoredCredential,
+        document: Secret,
+        force: bool,
+    ) -> BoxFuture<'a, Result<Secret, RenewalError>> {
+        Box::pin(async move {
+            Refresher::fresh(self, stored, document, force).await.map_err(|error| match error {
+                OAuthError::NeedsConsent(why) => RenewalError::NeedsConsent(why),
+                OAuthError::NoRefreshToken => RenewalError::Impossible,
+                OAuthError::Misconfigured(_) | OAuthError::Vault(_) => RenewalError::Refused(error.to_string()),
+                OAuthError::Later(_) | OAuthError::Busy | OAuthError::Store(_) => {
+                    RenewalError::Later(error.to_string())
+                }
+            })
+        })
+    }
+}
+
+impl Credentials {
+    pub fn new(store: Store, vault: Vault, egress: Egress, renewal: Option<Arc<dyn Renewal>>) -> Credentials {
+        Credentials { egress, shelf: Some(Shelf { store, vault, renewal }) }
+    }
+
+    /// Knows no credential: every one is missing. For who embeds a part of the service without its store.
+    pub fn none(egress: Egress) -> Credentials {
+        Credentials { egress, shelf: None }
+    }
+
+    /// The way out for what needs no credential.
+    pub fn egress(&self) -> &Egress {
+        &self.egress
+    }
+
+    /// Sends a request, with a credential where one is named. What comes back holds none of its secrets, errors
+    /// included.
+    ///
+    /// Of redirects, those on the same origin are followed with the credential, others without it, as far as
+    /// `follow_redirects` has any followed. Once the other side answers 401, a credential that can be renewed is renewed
+    /// and the request sent once more.
+    pub async fn fetch(&self, request: Request, with: Option<&Use<'_>>) -> Result<Response, FetchError> {
+        let Some(with) = with else { return Ok(self.egress.fetch(request).await?) };
+        let after = request.timeout;
+        let exchanged = tokio::time::timeout(after, self.exchange(&request, with)).await;
+        exchanged.unwrap_or(Err(FetchError::Egress(EgressError::Timeout { after })))
+    }
+
+    async fn exchange(&self, request: &Request, with: &Use<'_>) -> Result<Response, FetchError> {
+        let url = self.egress.check(&request.url)?;
+        let Some(shelf) = &self.shelf else {
+            return Err(CredentialError::new(Trouble::Missing, with.reference, String::new()).into());
+        };
+        let opened = match shelf.open(&url, self.egress.opens(&url), with).await {
+            Ok(opened) => opened,
+            Err(error) => return Err(shelf.refused(&url, with, error).await),
+        };
+        let response = self.send(shelf, request, with, &opened).await?;
+        // what was sent may have been revoked, or have ended early
+        if response.status != StatusCode::UNAUTHORIZED {
+            return Ok(response);
+        }
+        match shelf.renewed(&opened, with).await? {
+            Some(renewed) => self.send(shelf, request, with, &renewed).await,
+            None => Ok(response),
+        }
+    }
+
+    async fn send(
+        &self,
+        shelf: &Shelf,
+        request: &Request,
+        with: &Use<'_>,
+        opened: &Opened,
+    ) -> Result<Response, FetchError> {
+        let Opened { inject: how, document, .. } = opened;
+        let mut plain = request.clone();
+        let mut guard = Guard { redactor: Redactor::new(secrets_of(&document.0)) };
+        let mut bound = true;
+        for hop in 0..=REDIRECT_LIMIT {
+            let mut request = Request { follow_redirects: false, ..plain.clone() };
+            if bound {
+                let url = self.egress.check(&plain.url)?;
+                match inject(&mut request, how, &document.0, hop > 0) {
+                    Ok(injected) => guard = Guard::of(&injected, document),
+                    Err(unfit) => return Err(shelf.refused(&url, with, unfitting(with, unfit)).await),
+                }
+                shelf.note(&url, with, CredentialUse::USED).await.map_err(|error| busy(with, &error))?;
+            }
+            let response = self.egress.fetch(request).await.map_err(|error| guard.error(error))?;
+            let next = plain.follow_redirects.then(|| redirected(&plain, &response)).flatten();
+            let Some(next) = next else { return Ok(guard.response(response, &plain.url)) };
+            let next = next.map_err(|error| guard.error(error))?;
+            if bound && !same_origin(&plain.url, &next.url) {
+                // the other side may not carry the secret on by naming it
+                if guard.redactor.finds(next.url.as_bytes()) {
+                    return Ok(guard.response(response, &plain.url));
+                }
+                bound = false;
+            }
+            plain = next;
+        }
+        Err(EgressError::TooManyRedirects.into())
+    }
+}
+
+impl Shelf {
+    /// Everything that can be found out before the credential is used.
+    async fn open(&self, url: &Url, is_opened: bool, with: &Use<'_>) -> Result<Opened, CredentialError> {
+        let trouble = |trouble, why: String| CredentialError::new(trouble, with.reference, why);
+        let Reference { service, account } = with.reference;
+        let scope = Scope::Only(with.tenant.clone());
+        let stored = match self.store.get_credential(&scope, with.tenant.as_str(), service, account).await {
+            Ok(stored) => stored,
+            Err(StoreError::NotFound) => {
+                let last_used = self.last_used(with).await.map_err(|error| busy(with, &error))?;
+                return Err(CredentialError { last_used, ..trouble(Trouble::Missing, String::new()) });
+            }
+            Err(error) => return Err(busy(with, &error)),
+        };
+        let Credential { hosts, inject, status, status_reason, .. } = &stored.credential;
+        if *status == CredentialStatus::NeedsConsent {
+            return Err(trouble(Trouble::NeedsConsent, status_reason.clone().unwrap_or_default()));
+        }
+        if let Err(why) = hosts::bound(hosts, url, is_opened) {
+            return Err(trouble(Trouble::NotForHost, why));
+        }
+        let nowhere = || trouble(Trouble::NoInject, "it does not say how it is put into requests (`inject`)".into());
+        let inject = inject.clone().ok_or_else(nowhere)?;
+        let secret = self.unsealed(&stored, with)?;
+        let secret = match &self.renewal {
+            Some(renewal) if stored.credential.oauth.is_some() => match renewal.fresh(&stored, secret, false).await {
+                Ok(fresh) => fresh,
+                // it may still do: the other side has the last word
+                Err(RenewalError::Impossible) => self.unsealed(&stored, with)?,
+                Err(error) => return Err(not_renewed(with, error)),
+            },
+            _ => secret,
+        };
+        let document = Document::read(&secret).ok_or_else(|| trouble(Trouble::Unreadable, String::new()))?;
+        Ok(Opened { stored, inject, document })
+    }
+
+    async fn last_used(&self, with: &Use<'_>) -> Result<i64, StoreError> {
+        let filter = UseFilter {
+            service: Some(with.reference.service.clone()),
+            account: Some(with.reference.account.clone()),
+            outcome: Some(CredentialUse::USED),
+            limit: 1,
+            ..UseFilter::default()
+        };
+        let uses = self.store.credential_uses(&Scope::Only(with.tenant.clone()), &filter).await?;
+        Ok(uses.first().map_or(0, |used| used.at.timestamp_millis()))
+    }
+
+    fn unsealed(&self, stored: &StoredCredential, with: &Use<'_>) -> Result<Secret, CredentialError> {
+        let field = format!("document/{}", stored.generation);
+        let Reference { service, account } = with.reference;
+        let context = Context { tenant: with.tenant.as_str(), service, account, field: &field };
+        self.vault.unseal(&context, &stored.sealed).map_err(|error| {
+            tracing::error!(tenant_id = with.tenant.as_str(), credential = %with.reference, %error, "a credential can't be opened");
+            CredentialError::new(Trouble::Unreadable, with.reference, error.to_string())
+        })
+    }
+
+    /// The credential after a refusal, if it can be renewed.
+    async fn renewed(&self, refused: &Opened, with: &Use<'_>) -> Result<Option<Opened>, FetchError> {
+        let Opened { stored, inject, document } = refused;
+        let Some(renewal) = self.renewal.as_ref().filter(|_| stored.credential.oauth.is_some()) else {
+            return Ok(None);
+        };
+        match renewal.fresh(stored, document.text(), true).await {
+            Ok(fresh) => Ok(Document::read(&fresh).map(|document| Opened {
+                stored: stored.clone(),
+                inject: inject.clone(),
+                document,
+            })),
+            Err(RenewalError::Impossible) => Ok(None),
+            Err(error) => Err(not_renewed(with, error).into()),
+        }
+    }
+
+    /// Records an attempt that was refused.
+    async fn refused(&self, url: &Url, with: &Use<'_>, error: CredentialError) -> FetchError {
+        if let Err(error) = self.note(url, with, error.trouble.outcome()).await {
+            tracing::warn!(credential = %with.reference, %error, "a refused use of a credential could not be recorded");
+        }
+        error.into()
+    }
+
+    async fn note(&self, url: &Url, with: &Use<'_>, outcome: &str) -> Result<(), StoreError> {
+        let now = self.store.clock().now();
+        let used = CredentialUse {
+            id: new_id(now),
+            tenant_id: with.tenant.as_str().to_owned(),
+            service: with.reference.service.clone(),
+            account_name: with.reference.account.clone(),
+            at: now,
+            run_id: with.run_id,
+            task_id: with.task_id,
+            used_by: with.by.to_owned(),
+            host: hosts::shown(url),
+            outcome: outcome.to_owned(),
+        };
+        self.store.note_credential_use(&used).await
+    }
+}
+
+fn same_origin(one: &str, other: &str) -> bool {
+    matches!((Url::parse(one), Url::parse(other)), (Ok(one), Ok(other)) if one.origin() == other.origin())
+}
+
+/// The store is away: without its record a credential is not used.
+fn busy(with: &Use<'_>, error: &StoreError) -> CredentialError {
+    tracing::warn!(credential = %with.reference, %error, "a credential can't be had");
+    CredentialError::new(Trouble::Busy, with.reference, "the store is unavailable".into())
+}
+
+fn not_renewed(with: &Use<'_>, error: RenewalError) -> CredentialError {
+    let (trouble, why) = match error {
+        RenewalError::NeedsConsent(why) => (Trouble::NeedsConsent, why),
+        RenewalError::Refused(why) => (Trouble::Unreadable, why),
+        RenewalError::Later(why) => (Trouble::Busy, why),
+        RenewalError::Impossible => (Trouble::Unreadable, "it can't be renewed".into()),
+    };
+    CredentialError::new(trouble, with.reference, why)
+}
+
+fn unfitting(with: &Use<'_>, unfit: Unfit) -> CredentialError {
+    match unfit {
+        Unfit::Taken(what) => CredentialError::new(Trouble::Taken, with.reference, what),
+        Unfit::Value(why) => CredentialError::new(Trouble::NoInject, with.reference, why),
+    }
+}
+
+/// A credential that is in use.
+struct Opened {
+    stored: StoredCredential,
+    inject: Inject,
+    document: Document,
+}
+
+/// A document in the clear, zeroed when it is dropped.
+struct Document(Value);
+
+impl Document {
+    fn read(secret: &Secret) -> Option<Document> {
+        serde_json::from_str(secret.expose()).ok().map(Document)
+    }
+
+    fn text(&self) -> Secret {
+        Secret::new(self.0.to_string())
+    }
+}
+
+impl Drop for Document {
+    fn drop(&mut self) {
+        erase(&mut self.0);
+    }
+}
+
+fn erase(value: &mut Value) {
+    match value {
+        Value::String(text) => text.zeroize(),
+        Value::Array(items) => items.iter_mut().for_each(erase),
+        Value::Object(fields) => fields.values_mut().for_each(erase),
+        _ => {}
+    }
+}
+
+/// Takes the secrets of one exchange out of what comes back.
+struct Guard {
+    redactor: Redactor,
+}
+
+impl Guard {
+    fn of(injected: &Injected, document: &Document) -> Guard {
+        let parts = injected.parts.iter().map(|part| part.as_str());
+        Guard { redactor: Redactor::new(parts.chain(secrets_of(&document.0))) }
+    }
+
+    /// `url` is that of the request without the credential.
+    fn response(&self, response: Response, url: &str) -> Response {
+        let Response { status, headers, body, url: sent } = response;
+        let body = match self.redactor.bytes(&body) {
+            Cow::Owned(clean) => clean.into(),
+            Cow::Borrowed(_) => body,
+        };
+        Response { status, headers: self.headers(headers), body, url: self.url(url, sent) }
+    }
+
+    fn headers(&self, headers: HeaderMap) -> HeaderMap {
+        let mut clean = HeaderMap::with_capacity(headers.len());
+        for (name, value) in &headers {
+            let value = match self.redactor.bytes(value.as_bytes()) {
+                Cow::Borrowed(_) => Some(value.clone()),
+                Cow::Owned(bytes) => HeaderValue::from_bytes(&bytes).ok(),
+            };
+            if let Some(value) = value.filter(|_| !self.redactor.finds(name.as_str().as_bytes())) {
+                clean.append(name.clone(), value);
+            }
+        }
+        clean
+    }
+
+    fn url(&self, plain: &str, mut sent: Url) -> Url {
+        Url::parse(&self.redactor.text(plain)).unwrap_or_else(|_| {
+            sent.set_path("");
+            sent.set_query(None);
+            sent
+        })
+    }
+
+    fn error(&self, error: EgressError) -> FetchError {
+        let clean = |why: String| self.redactor.text(&why).into_owned();
+        FetchError::Egress(match error {
+            EgressError::Denied { why } => EgressError::Denied { why: clean(why) },
+            EgressError::Invalid { why } => EgressError::Invalid { why: clean(why) },
+            EgressError::Connect { why } => EgressError::Connect { why: clean(why) },
+            EgressError::Broken { why } => EgressError::Broken { why: clean(why) },
+            other => other,
+        })
+    }
+}

@@ -1,0 +1,92 @@
+//! Why a credential was not used, in words for people, models and programs.
+
+use crate::credential::{MISSING, NEEDS_CONSENT, PLEASE, Reference};
+use crate::egress::EgressError;
+
+/// Why there is no response.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FetchError {
+    #[error(transparent)]
+    Egress(#[from] EgressError),
+    /// Nothing was sent.
+    #[error(transparent)]
+    Credential(#[from] CredentialError),
+}
+
+/// A credential that was not used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.sentence())]
+pub struct CredentialError {
+    pub trouble: Trouble,
+    pub reference: Reference,
+    /// More of it, where there is more to say. Never a secret.
+    pub why: String,
+    /// When it was last used, in milliseconds; 0 where it never was. It tells one time of trouble from the next.
+    pub last_used: i64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    /// The tenant has none of this name.
+    Missing,
+    /// The other side renews it no more.
+    NeedsConsent,
+    /// The address is none of its hosts.
+    NotForHost,
+    /// Nothing says how it is put into a request, or it can't be put there.
+    NoInject,
+    /// The request carries what it would be put in the place of.
+    Taken,
+    /// It was sealed with another key, it is damaged, or it can't be renewed as things stand.
+    Unreadable,
+    /// Later may do.
+    Busy,
+}
+
+impl CredentialError {
+    pub(super) fn new(trouble: Trouble, reference: &Reference, why: String) -> CredentialError {
+        CredentialError { trouble, reference: reference.clone(), why, last_used: 0 }
+    }
+
+    /// Stable, for programs.
+    pub fn code(&self) -> &'static str {
+        match self.trouble {
+            Trouble::Missing => MISSING,
+            Trouble::NeedsConsent => NEEDS_CONSENT,
+            Trouble::NotForHost => "credential_not_for_host",
+            Trouble::NoInject => "credential_no_inject",
+            Trouble::Taken => "credential_taken",
+            Trouble::Unreadable => "credential_unreadable",
+            Trouble::Busy => "credential_busy",
+        }
+    }
+
+    fn sentence(&self) -> String {
+        let name = &self.reference;
+        let sentence = match self.trouble {
+            Trouble::Missing => format!("{PLEASE}{name}: there is no such credential"),
+            Trouble::NeedsConsent => format!("{PLEASE}{name} again: its access has ended"),
+            Trouble::NotForHost => format!("The credential {name} may not be sent there"),
+            Trouble::NoInject => format!("The credential {name} can't be put into the request"),
+            Trouble::Taken => format!("The request already carries what the credential {name} is for"),
+            Trouble::Unreadable => format!("The credential {name} can't be used; please save it anew"),
+            Trouble::Busy => format!("The credential {name} can't be had now"),
+        };
+        if self.why.is_empty() { sentence } else { format!("{sentence}: {}", self.why) }
+    }
+}
+
+impl Trouble {
+    /// The word of [`CredentialUse::outcome`](crate::credential::CredentialUse::outcome).
+    pub(super) fn outcome(self) -> &'static str {
+        match self {
+            Trouble::Missing => "missing",
+            Trouble::NeedsConsent => "needs_consent",
+            Trouble::NotForHost => "not_for_host",
+            Trouble::NoInject => "no_inject",
+            Trouble::Taken => "taken",
+            Trouble::Unreadable => "unreadable",
+            Trouble::Busy => "busy",
+        }
+    }
+}

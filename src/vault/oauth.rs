@@ -1,0 +1,139 @@
+//! OAuth 2: credentials that end and are renewed, and accounts that people connect.
+//!
+//! [`Refresher`] renews an access token ahead of its end, one at a time over all instances. [`Connector`] takes a person
+//! to the provider and brings back what they agreed to. Providers come from `[oauth.*]`, or a credential brings its own
+//! token endpoint. Nothing lies here in the clear: documents are opened for one request and sealed again. What a crash
+//! can cost is said in [`refresh`].
+
+mod connect;
+mod endpoint;
+mod flow;
+mod notice;
+mod probe;
+mod provider;
+pub mod refresh;
+mod tokens;
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+
+use crate::credential::OAuth;
+use crate::egress::{Egress, operator_client};
+use crate::secret::Secret;
+use crate::store::{Store, StoreError};
+use crate::vault::oauth::endpoint::{Endpoint, TIMEOUT, Way};
+use crate::vault::{Vault, VaultError};
+
+pub use connect::{ConnectError, Connected, Connector, Offer, Started};
+pub use flow::{Flow, StateError};
+pub use probe::{Probe, probe};
+pub use provider::{Provider, Settings, check};
+pub use refresh::Refresher;
+
+/// Below `server.public_url`, where providers send people back to: the redirect URI that has to be registered.
+pub const CALLBACK: &str = "/oauth/callback";
+
+/// What a provider is told about where to send people back to.
+pub fn redirect_uri(public_url: &str) -> String {
+    format!("{}{CALLBACK}", public_url.trim_end_matches('/'))
+}
+
+/// Why a credential has no good access token, by what can be done. The texts hold no secret.
+#[derive(Debug, thiserror::Error)]
+pub enum OAuthError {
+    /// Its owner has to connect the account again; they were told.
+    #[error("it has to be connected again: {0}")]
+    NeedsConsent(String),
+    /// There is nothing to renew it with, and nothing says that it is over.
+    #[error("it holds no refresh token, so it can't be renewed")]
+    NoRefreshToken,
+    /// The operator or the owner has to correct something.
+    #[error("it can't be renewed: {0}")]
+    Misconfigured(String),
+    /// Passing: the provider is away or slow.
+    #[error("it can't be renewed now: {0}")]
+    Later(String),
+    /// Passing: another worker has been renewing it for too long.
+    #[error("it is being renewed, and that takes long")]
+    Busy,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Vault(#[from] VaultError),
+}
+
+/// What both halves work with. Cheap to clone.
+#[derive(Clone)]
+struct Shared(Arc<Parts>);
+
+struct Parts {
+    store: Store,
+    vault: Vault,
+    egress: Egress,
+    providers: Settings,
+    /// For the operator's providers.
+    client: reqwest::Client,
+}
+
+/// Both halves.
+pub fn open(
+    store: &Store,
+    vault: &Vault,
+    egress: &Egress,
+    providers: &Settings,
+    public_url: &str,
+) -> (Refresher, Connector) {
+    let parts = Parts {
+        store: store.clone(),
+        vault: vault.clone(),
+        egress: egress.clone(),
+        providers: providers.clone(),
+        client: operator_client(TIMEOUT),
+    };
+    let shared = Shared(Arc::new(parts));
+    (Refresher::new(shared.clone()), Connector::new(shared, redirect_uri(public_url)))
+}
+
+impl std::ops::Deref for Shared {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+impl Parts {
+    fn now(&self) -> DateTime<Utc> {
+        self.store.clock().now()
+    }
+
+    /// The token endpoint of a provider from the configuration.
+    fn endpoint_of(&self, provider: &Provider) -> Endpoint {
+        Endpoint {
+            token_url: provider.token_url.clone(),
+            client_id: provider.client_id.clone(),
+            client_secret: provider.client_secret.clone(),
+            client_auth: provider.client_auth,
+            way: Way::Operator(self.client.clone()),
+        }
+    }
+
+    /// The token endpoint of a credential; `secret` is the client's, from its document.
+    fn endpoint(&self, oauth: &OAuth, secret: Option<Secret>) -> Result<Endpoint, OAuthError> {
+        if let Some(name) = &oauth.provider {
+            let gone = || OAuthError::Misconfigured(format!("the operator has not described it in [oauth.{name}]"));
+            return Ok(self.endpoint_of(self.providers.get(name).ok_or_else(gone)?));
+        }
+        match (&oauth.token_url, &oauth.client_id) {
+            (Some(token_url), Some(client_id)) => Ok(Endpoint {
+                token_url: token_url.clone(),
+                client_id: client_id.clone(),
+                client_secret: secret,
+                client_auth: oauth.client_auth.unwrap_or_default(),
+                way: Way::User(self.egress.clone()),
+            }),
+            _ => Err(OAuthError::Misconfigured("it names neither a provider nor `token_url` and `client_id`".into())),
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Connecting an account: a link to the provider for a person, and a credential of what they agree to.
+//!
+//! A flow can be ended once: that it was is stored before its code is sent, because a code that is sent twice makes
+//! providers take back what they gave for it (RFC 6749, section 10.5). Whoever ends it is not bound to a browser: the
+//! link is asked for by a token, not in a browser, and nobody is logged in here, so a cookie would be given to whomever
+//! the link was sent to. What guards against ending another's flow is the page, which names the tenant and the account
+//! before anything is done, and the verifier in the sealed state, without which a foreign code is refused.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use serde_json::json;
+use url::Url;
+
+use crate::clock::pause;
+use crate::credential::{CredentialStatus, OAuth, Reference};
+use crate::id::{Scope, new_id};
+use crate::secret::Secret;
+use crate::store::{Answer, Idempotency, NewCredential, StoreError, StoredCredential, next_generation};
+use crate::token::TokenHash;
+use crate::vault::VaultError;
+use crate::vault::oauth::Shared;
+use crate::vault::oauth::endpoint::Refusal;
+use crate::vault::oauth::flow::{Flow, StateError};
+use crate::vault::oauth::provider::Provider;
+use crate::vault::oauth::refresh::AGAIN;
+use crate::vault::oauth::tokens::Granted;
+
+/// How often a write is tried against writes of others.
+const WRITES: usize = 5;
+
+/// Takes people to providers, and brings back what they agreed to. Cheap to clone.
+#[derive(Clone)]
+pub struct Connector {
+    shared: Shared,
+    redirect_uri: Arc<str>,
+}
+
+/// A flow that has begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Started {
+    /// Where the person goes.
+    pub url: Url,
+    pub expires_at: DateTime<Utc>,
+}
+
+/// What a person is about to connect.
+#[derive(Debug, Clone)]
+pub struct Offer {
+    pub flow: Flow,
+    /// Where the account will be used.
+    pub hosts: Vec<String>,
+    pub scopes: Vec<String>,
+    /// A credential is there already, and will be replaced.
+    pub replaces: bool,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Connected {
+    /// Of the access token.
+    pub expires_at: Option<DateTime<Utc>>,
+    /// Whether it can be renewed when that is over.
+    pub is_renewable: bool,
+    /// What was agreed to, where the provider says so.
+    pub scope: Option<String>,
+}
+
+/// Why nothing is connected. The texts hold no secret.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("the operator has described no service `{0}` in [oauth.*]")]
+    NoSuchService(String),
+    #[error("the link is not known")]
+    Unknown,
+    #[error("the link is too old")]
+    Expired,
+    /// It was ended before. `connected`: the account is connected now.
+    #[error("the link was used already")]
+    Used { connected: bool },
+    /// The code is used up, too old, or not from this flow.
+    #[error("the provider does not accept the code: {0}")]
+    Code(String),
+    #[error("{0}")]
+    Misconfigured(String),
+    #[error("the provider can't be asked now: {0}")]
+    Later(String),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Vault(#[from] VaultError),
+}
+
+impl From<StateError> for ConnectError {
+    fn from(error: StateError) -> ConnectError {
+        match error {
+            StateError::Unknown => ConnectError::Unknown,
+            StateError::Expired => ConnectError::Expired,
+        }
+    }
+}
+
+impl Connector {
+    pub(super) fn new(shared: Shared, redirect_uri: String) -> Connector {
+        Connector { shared, redirect_uri: redirect_uri.into() }
+    }
+
+    /// The services that can be connected.
+    pub fn services(&self) -> impl Iterator<Item = &str> {
+        self.shared.providers.keys().map(String::as_str)
+    }
+
+    /// The provider's address for an account of a tenant. `by` is who asks: `token:<id>`. Stores nothing.
+    pub fn start(&self, tenant: &str, reference: &Reference, by: &str) -> Result<Started, ConnectError> {
+        let provider = self.provider(&reference.service)?;
+        let now = self.shared.now();
+        let flow = Flow::begin(new_id(now), tenant, reference, by, now)?;
+        let state = flow.state(&self.shared.vault)?;
+        let odd = || ConnectError::Misconfigured(format!("oauth.{}.authorize_url is no address", reference.service));
+        let url = flow.address(provider, &self.redirect_uri, &state).ok_or_else(odd)?;
+        Ok(Started { url, expires_at: flow.expires_at })
+    }
+
+    /// What a `state` that came back is about. Changes nothing.
+    pub async fn offer(&self, state: &str) -> Result<Offer, ConnectError> {
+        let flow = Flow::read(&self.shared.vault, state, self.shared.now())?;
+        let provider = self.provider(&flow.reference.service)?;
+        let replaces = self.stored(&flow).await?.is_some();
+        Ok(Offer { hosts: provider.hosts(), scopes: provider.scopes.clone(), replaces, flow })
+    }
+
+    /// Ends a flow: the code becomes tokens, and they a credential, active, in the place of the one that was there.
+    pub async fn finish(&self, flow: Flow, code: Secret) -> Result<Connected, ConnectError> {
+        let this = self.clone();
+        // on its own, because the person's browser may go away when the code is spent already
+        let work = tokio::spawn(async move { this.end(&flow, &code).await });
+        work.await.unwrap_or_else(|_| Err(ConnectError::Later("the exchange broke off".into())))
+    }
+
+    async fn end(&self, flow: &Flow, code: &Secret) -> Result<Connected, ConnectError> {
+        let provider = self.provider(&flow.reference.service)?;
+        if !self.take(flow).await? {
+            let stored = self.stored(flow).await?;
+            let connected = stored.is_some_and(|stored| stored.credential.status == CredentialStatus::Active);
+            return Err(ConnectError::Used { connected });
+        }
+        let (kind, redirect_uri) = (Secret::new("authorization_code"), Secret::new(&*self.redirect_uri));
+        let form = [
+            ("grant_type", &kind),
+            ("code", code),
+            ("redirect_uri", &redirect_uri),
+            ("code_verifier", flow.verifier()),
+        ];
+        let granted = self.shared.endpoint_of(provider).ask(&form).await.map_err(|refusal| match refusal {
+            Refusal::Grant(why) => ConnectError::Code(why),
+            Refusal::Client(why) | Refusal::Request(why) => {
+                ConnectError::Misconfigured(format!("the provider refuses this service: {why}"))
+            }
+            Refusal::Later(why) => ConnectError::Later(why),
+        })?;
+        self.store(flow, provider, &granted).await
+    }
+
+    fn provider(&self, service: &str) -> Result<&Provider, ConnectError> {
+        self.shared.providers.get(service).ok_or_else(|| ConnectError::NoSuchService(service.to_owned()))
+    }
+
+    /// Whether this is the first end of the flow, over all instances.
+    async fn take(&self, flow: &Flow) -> Result<bool, ConnectError> {
+        let key = format!("oauth:{}", flow.id);
+        let once = Idempotency {
+            tenant: flow.tenant.clone(),
+            digest: TokenHash::of(&key).as_bytes().to_vec(),
+            key,
+            status: 200,
+            body: json!({}),
+        };
+        Ok(matches!(self.shared.store.remember_answer(&once, self.shared.now()).await?, Answer::Done(())))
+    }
+
+    async fn stored(&self, flow: &Flow) -> Result<Option<StoredCredential>, StoreError> {
+        let Reference { service, account } = &flow.reference;
+        match self.shared.store.get_credential(&Scope::Every, &flow.tenant, service, account).await {
+            Ok(stored) => Ok(Some(stored)),
+            Err(StoreError::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn store(&self, flow: &Flow, provider: &Provider, granted: &Granted) -> Result<Connected, ConnectError> {
+        let now = self.shared.now();
+        let (document, expires_at) = (granted.written_into(None), granted.expires_at(now));
+        let mut waits = AGAIN.into_iter();
+        for _ in 0..WRITES + AGAIN.len() {
+            let old = match self.stored(flow).await {
+                Err(StoreError::Unavailable(_)) if let Some(wait) = waits.next() => {
+                    pause(wait).await;
+                    continue;
+                }
+                old => old?,
+            };
+            let generation = next_generation(old.as_ref(), now);
+            let sealed =
+                self.shared.vault.seal_document(&flow.tenant, &flow.reference, generation, &document, expires_at)?;
+            let new = NewCredential {
+                tenant_id: flow.tenant.clone(),
+                service: flow.reference.service.clone(),
+                account_name: flow.reference.account.clone(),
+                hosts: provider.hosts(),
+                inject: Some(provider.inject()),
+                oauth: Some(OAuth { provider: Some(flow.reference.service.clone()), ..OAuth::default() }),
+                document: Some(sealed),
+                by: flow.by.clone(),
+            };
+            let version = old.map_or(0, |old| old.credential.version);
+            match self.shared.store.put_credential(&Scope::Every, &new, version).await {
+                // somebody else was faster, and what the person has just agreed to wins
+                Err(StoreError::Conflict(_)) => {}
+                // the code is spent: what it brought is not thrown away for a database that is away for a moment
+                Err(StoreError::Unavailable(_)) if let Some(wait) = waits.next() => pause(wait).await,
+                Err(error) => return Err(error.into()),
+                Ok(_) => {
+                    let is_renewable = granted.refresh_token.as_ref().is_some_and(|token| !token.expose().is_empty());
+                    return Ok(Connected { expires_at, is_renewable, scope: granted.scope.clone() });
+                }
+            }
+        }
+        Err(ConnectError::Store(StoreError::Conflict("the credential is being changed by others all the time".into())))
+    }
+}

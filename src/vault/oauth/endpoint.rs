@@ -1,0 +1,293 @@
+//! One token endpoint: a form goes there, tokens or an error come back (RFC 6749, sections 3.2, 5 and 6).
+//!
+//! It asks once and never repeats: what may be asked again is the caller's to know. Errors say what the provider said,
+//! on one line, cut, and without any secret that was sent.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use serde::Deserialize;
+
+use crate::credential::ClientAuth;
+use crate::egress::{Egress, EgressError, Request};
+use crate::secret::{REDACTED, Secret};
+use crate::vault::oauth::tokens::Granted;
+use crate::visible::on_one_line;
+
+/// How long a token endpoint may take for the whole of an answer.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest answer in bytes.
+const ANSWER_BYTES: usize = 64 * 1024;
+/// How much of a provider's own words is shown, in characters.
+const SHOWN: usize = 200;
+const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlencoded");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// Where, and as whom.
+pub struct Endpoint {
+    pub token_url: String,
+    pub client_id: String,
+    pub client_secret: Option<Secret>,
+    pub client_auth: ClientAuth,
+    pub way: Way,
+}
+
+/// How it is reached.
+pub enum Way {
+    /// The operator has written the address down.
+    Operator(reqwest::Client),
+    /// A user has.
+    User(Egress),
+}
+
+/// Why no tokens came, by what follows from it. The texts hold no secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// `invalid_grant`: what was sent is used up, expired or taken back.
+    #[error("{0}")]
+    Grant(String),
+    /// `invalid_client` and its kin: this client is not known there, or its secret is wrong.
+    #[error("{0}")]
+    Client(String),
+    /// Asked wrongly, or answered with something else than tokens. Asking again is useless.
+    #[error("{0}")]
+    Request(String),
+    /// No answer, or one that says to come later. The request may have taken effect.
+    #[error("{0}")]
+    Later(String),
+}
+
+/// An error of RFC 6749, section 5.2.
+#[derive(Deserialize)]
+struct Said {
+    error: String,
+    #[serde(default)]
+    error_description: Option<String>,
+}
+
+impl Endpoint {
+    /// Sends a form with the client's own proof, and reads what is given for it.
+    pub async fn ask(&self, form: &[(&str, &Secret)]) -> Result<Granted, Refusal> {
+        let (headers, body) = self.request(form);
+        let secrets: Vec<&Secret> = form.iter().map(|(_, value)| *value).chain(&self.client_secret).collect();
+        let (status, body) = self.send(headers, body).await.map_err(|refusal| match refusal {
+            Refusal::Later(why) => Refusal::Later(told(&why, &secrets)),
+            Refusal::Request(why) => Refusal::Request(told(&why, &secrets)),
+            other => other,
+        })?;
+        read(status, &body, &secrets)
+    }
+
+    fn request(&self, form: &[(&str, &Secret)]) -> (HeaderMap, String) {
+        let mut headers = HeaderMap::from_iter([(header::CONTENT_TYPE, FORM), (header::ACCEPT, JSON)]);
+        let mut body = url::form_urlencoded::Serializer::new(String::new());
+        for (name, value) in form {
+            body.append_pair(name, value.expose());
+        }
+        match (&self.client_secret, self.client_auth) {
+            (Some(secret), ClientAuth::Basic) => {
+                // RFC 6749, section 2.3.1: both are form-encoded first
+                let encode = |text: &str| url::form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
+                let pair = format!("{}:{}", encode(&self.client_id), encode(secret.expose()));
+                let basic = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(pair)));
+                let mut basic = basic.expect("base64 is good in a header");
+                basic.set_sensitive(true);
+                headers.insert(header::AUTHORIZATION, basic);
+            }
+            (Some(secret), ClientAuth::Body) => {
+                body.append_pair("client_id", &self.client_id).append_pair("client_secret", secret.expose());
+            }
+            (None, _) => drop(body.append_pair("client_id", &self.client_id)),
+        }
+        (headers, body.finish())
+    }
+
+    async fn send(&self, headers: HeaderMap, body: String) -> Result<(StatusCode, Bytes), Refusal> {
+        match &self.way {
+            Way::Operator(client) => {
+                let sent = client.post(&self.token_url).headers(headers).body(body).send().await;
+                let mut answer = sent.map_err(|error| unreachable(&error))?;
+                let mut whole = BytesMut::new();
+                while let Some(part) = answer.chunk().await.map_err(|error| unreachable(&error))? {
+                    if whole.len() + part.len() > ANSWER_BYTES {
+                        return Err(Refusal::Request(format!("the answer is larger than {ANSWER_BYTES} bytes")));
+                    }
+                    whole.extend_from_slice(&part);
+                }
+                Ok((answer.status(), whole.freeze()))
+            }
+            Way::User(egress) => {
+                let request = Request {
+                    headers,
+                    body: body.into(),
+                    timeout: TIMEOUT,
+                    max_bytes: ANSWER_BYTES,
+                    follow_redirects: false,
+                    ..Request::new(Method::POST, &self.token_url)
+                };
+                let answer = egress.fetch(request).await.map_err(|error| match error {
+                    EgressError::Timeout { .. } | EgressError::Connect { .. } | EgressError::Broken { .. } => {
+                        Refusal::Later(error.to_string())
+                    }
+                    other => Refusal::Request(other.to_string()),
+                })?;
+                Ok((answer.status, answer.body))
+            }
+        }
+    }
+}
+
+/// What reqwest says without the address, which is the operator's to know.
+fn unreachable(error: &reqwest::Error) -> Refusal {
+    let cause = std::iter::successors(std::error::Error::source(error), |cause| cause.source()).last();
+    Refusal::Later(match (error.is_timeout(), cause) {
+        (true, _) => format!("no complete answer within {} s", TIMEOUT.as_secs()),
+        (false, Some(cause)) => format!("can't be reached: {cause}"),
+        (false, None) => "can't be reached".into(),
+    })
+}
+
+/// Judges an answer. Some providers answer 200 with an error in it.
+fn read(status: StatusCode, body: &[u8], secrets: &[&Secret]) -> Result<Granted, Refusal> {
+    if let Ok(said) = serde_json::from_slice::<Said>(body) {
+        return Err(refused(status, &said, secrets));
+    }
+    if status.is_success() {
+        let granted: Granted = serde_json::from_slice(body)
+            .map_err(|_| Refusal::Request("it answers something else than tokens (RFC 6749, section 5.1)".into()))?;
+        return match granted.token_type.as_deref() {
+            Some(kind) if !kind.eq_ignore_ascii_case("bearer") => {
+                Err(Refusal::Request(told(&format!("it gives tokens of the type `{kind}`, not `Bearer`"), secrets)))
+            }
+            _ if granted.access_token.expose().is_empty() => Err(Refusal::Request("it gives an empty token".into())),
+            _ => Ok(granted),
+        };
+    }
+    let why = format!("it answers {status}");
+    Err(match status {
+        StatusCode::UNAUTHORIZED => Refusal::Client(why),
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => Refusal::Later(why),
+        status if status.is_server_error() => Refusal::Later(why),
+        _ => Refusal::Request(why),
+    })
+}
+
+fn refused(status: StatusCode, said: &Said, secrets: &[&Secret]) -> Refusal {
+    let why = match said.error_description.as_deref().filter(|text| !text.trim().is_empty()) {
+        Some(description) => told(&format!("{}: {description}", said.error), secrets),
+        None => told(&said.error, secrets),
+    };
+    match said.error.as_str() {
+        // the last four are what GitHub, Slack and Google say for it
+        "invalid_grant" | "bad_refresh_token" | "bad_verification_code" | "invalid_refresh_token" | "token_revoked" => {
+            Refusal::Grant(why)
+        }
+        "invalid_client" | "unauthorized_client" | "incorrect_client_credentials" => Refusal::Client(why),
+        "temporarily_unavailable" | "server_error" | "slow_down" => Refusal::Later(why),
+        _ if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => Refusal::Later(why),
+        _ => Refusal::Request(why),
+    }
+}
+
+/// Words of a provider as they may be shown: on one line, cut, none of these secrets in them.
+pub fn told(text: &str, secrets: &[&Secret]) -> String {
+    let mut text = text.to_owned();
+    for secret in secrets.iter().map(|secret| secret.expose()).filter(|secret| secret.len() > 3) {
+        let encoded: String = url::form_urlencoded::byte_serialize(secret.as_bytes()).collect();
+        for form in [secret, &encoded] {
+            text = text.replace(form, REDACTED);
+        }
+    }
+    let line = on_one_line(text.trim());
+    match line.chars().count() {
+        n if n > SHOWN => line.chars().take(SHOWN - 1).chain(['…']).collect(),
+        _ => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(secret: Option<&str>, auth: ClientAuth) -> Endpoint {
+        Endpoint {
+            token_url: "https://id.example.org/token".into(),
+            client_id: "an id".into(),
+            client_secret: secret.map(Secret::new),
+            client_auth: auth,
+            way: Way::User(Egress::new(&Default::default()).unwrap()),
+        }
+    }
+
+    fn sent(secret: Option<&str>, auth: ClientAuth) -> (Option<String>, String) {
+        let token = Secret::new("a+b c");
+        let (headers, body) = endpoint(secret, auth).request(&[("refresh_token", &token)]);
+        let basic = headers.get(header::AUTHORIZATION).map(|basic| {
+            assert!(basic.is_sensitive());
+            let encoded = basic.to_str().unwrap().strip_prefix("Basic ").unwrap().to_owned();
+            String::from_utf8(STANDARD.decode(encoded).unwrap()).unwrap()
+        });
+        (basic, body)
+    }
+
+    #[test]
+    fn the_client_shows_itself_as_the_rfc_has_it() {
+        let refresh = "refresh_token=a%2Bb+c";
+        assert_eq!(sent(Some("s:%é"), ClientAuth::Basic), (Some("an+id:s%3A%25%C3%A9".into()), refresh.into()));
+        assert_eq!(
+            sent(Some("s:%"), ClientAuth::Body),
+            (None, format!("{refresh}&client_id=an+id&client_secret=s%3A%25"))
+        );
+        for auth in [ClientAuth::Basic, ClientAuth::Body] {
+            assert_eq!(sent(None, auth), (None, format!("{refresh}&client_id=an+id")));
+        }
+    }
+
+    #[test]
+    fn each_answer_is_judged_by_what_follows_from_it() {
+        let judge = |status: u16, body: &str| {
+            let status = StatusCode::from_u16(status).unwrap();
+            read(status, body.as_bytes(), &[&Secret::new("canary")])
+                .map(|granted| granted.access_token.expose().to_owned())
+        };
+        assert_eq!(judge(200, r#"{"access_token":"a","token_type":"bearer"}"#), Ok("a".into()));
+        assert_eq!(judge(200, r#"{"access_token":"a"}"#), Ok("a".into()));
+        let error = |code: &str| format!(r#"{{"error":"{code}"}}"#);
+        assert_eq!(judge(400, &error("invalid_grant")), Err(Refusal::Grant("invalid_grant".into())));
+        // GitHub
+        assert_eq!(judge(200, &error("bad_refresh_token")), Err(Refusal::Grant("bad_refresh_token".into())));
+        assert_eq!(judge(401, &error("invalid_client")), Err(Refusal::Client("invalid_client".into())));
+        assert_eq!(judge(401, ""), Err(Refusal::Client("it answers 401 Unauthorized".into())));
+        assert_eq!(judge(400, &error("invalid_scope")), Err(Refusal::Request("invalid_scope".into())));
+        assert_eq!(judge(404, "<h1>"), Err(Refusal::Request("it answers 404 Not Found".into())));
+        assert_eq!(judge(302, ""), Err(Refusal::Request("it answers 302 Found".into())));
+        for status in [500, 502, 503, 429, 408] {
+            assert!(matches!(judge(status, "busy"), Err(Refusal::Later(_))), "{status}");
+        }
+        assert_eq!(
+            judge(400, &error("temporarily_unavailable")),
+            Err(Refusal::Later("temporarily_unavailable".into()))
+        );
+        assert_eq!(judge(503, &error("other")), Err(Refusal::Later("other".into())));
+        let mac = judge(200, r#"{"access_token":"a","token_type":"mac"}"#);
+        assert_eq!(mac, Err(Refusal::Request("it gives tokens of the type `mac`, not `Bearer`".into())));
+        for odd in ["", "[]", "{}", r#"{"access_token":7}"#, r#"{"access_token":""}"#] {
+            assert!(matches!(judge(200, odd), Err(Refusal::Request(_))), "{odd}");
+        }
+    }
+
+    #[test]
+    fn what_a_provider_says_is_shown_without_secrets_on_one_short_line() {
+        let secret = Secret::new("can+ary/1");
+        let body = format!(
+            r#"{{"error":"invalid_grant","error_description":"no can+ary/1\nor can%2Bary%2F1 \u202e{}"}}"#,
+            "x".repeat(500)
+        );
+        let Err(Refusal::Grant(why)) = read(StatusCode::BAD_REQUEST, body.as_bytes(), &[&secret]) else { panic!() };
+        assert!(why.starts_with("invalid_grant: no [redacted] or [redacted] ⟦U+202E⟧xxx"), "{why}");
+        assert_eq!(why.chars().count(), SHOWN);
+    }
+}

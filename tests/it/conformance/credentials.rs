@@ -1,0 +1,637 @@
+//! Credentials: written over the version that was read, renewed by one at a time, their uses kept beside them.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use reveille::credential::{Credential, CredentialStatus, CredentialUse, Inject, InjectForm, OAuth, Reference};
+use reveille::id::{Scope, new_id};
+use reveille::notification::{Addresses, Recipient, WebhookAddress};
+use reveille::secret::{Secret, SecretUrl};
+use reveille::store::{
+    AuditFilter, CredentialFilter, NewCredential, SealedDocument, SealedRow, Settings, Store, StoreError,
+    StoredCredential, UseFilter, next_generation,
+};
+use reveille::task::change::TaskChange;
+use reveille::vault::{self, KeySource, Vault, WithoutKeys};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::world::{START, World, only};
+
+on_both!(
+    a_credential_reads_back_as_it_was_written,
+    without_a_document_the_stored_one_is_kept,
+    a_version_that_is_not_the_stored_one_is_refused,
+    a_document_sealed_for_another_generation_is_refused,
+    of_two_writers_of_one_version_one_wins,
+    after_a_deletion_the_generation_is_another,
+    a_scope_writes_its_own_only,
+    credentials_are_listed_by_tenant_and_service,
+    what_is_done_to_a_credential_is_on_record,
+    a_use_is_kept_and_moves_the_row_once_a_minute,
+    old_uses_are_forgotten,
+    the_tasks_that_name_a_credential_are_found,
+    one_refreshes_at_a_time,
+    a_refresh_is_kept_only_by_who_holds_the_lease,
+    a_new_document_takes_the_lease_from_who_refreshes,
+    what_needs_consent_says_why_until_a_new_document_comes,
+    only_what_is_under_another_key_is_rewrapped,
+    recipients_with_secrets_are_found_and_written_over_what_was_read,
+    tasks_with_secrets_are_found_and_written_over_what_was_read,
+    a_change_of_the_master_key_is_on_record_and_no_tenants_business,
+    a_document_opens_in_its_row_and_generation_only,
+    a_look_reads_beside_the_service_and_writes_nothing,
+);
+
+const EVERY: &Scope = &Scope::Every;
+
+/// A credential `google/work` of a tenant, sealed under the key `old` for the generation of [`START`].
+pub fn credential(tenant: &str) -> NewCredential {
+    NewCredential {
+        tenant_id: tenant.into(),
+        service: "google".into(),
+        account_name: "work".into(),
+        hosts: vec!["api.example.org".into(), "*.example.net:8443".into()],
+        inject: Some(Inject {
+            form: InjectForm::Header,
+            from: Some("/key".into()),
+            name: Some("X-Key".into()),
+            template: None,
+        }),
+        oauth: None,
+        document: Some(document("v1:old:one", START.timestamp_millis())),
+        by: "token:t".into(),
+    }
+}
+
+pub fn used(tenant: &str, at: DateTime<Utc>) -> CredentialUse {
+    CredentialUse {
+        id: new_id(at),
+        tenant_id: tenant.into(),
+        service: "google".into(),
+        account_name: "work".into(),
+        at,
+        run_id: Some(Uuid::from_u128(1)),
+        task_id: Some(Uuid::from_u128(2)),
+        used_by: "tool:http_send".into(),
+        host: "api.example.org".into(),
+        outcome: CredentialUse::USED.into(),
+    }
+}
+
+fn document(sealed: &str, generation: i64) -> SealedDocument {
+    SealedDocument { sealed: sealed.into(), generation, key_id: "old".into(), expires_at: None }
+}
+
+async fn put(world: &World) -> StoredCredential {
+    world.store.put_credential(EVERY, &credential("a"), 0).await.unwrap()
+}
+
+async fn get(world: &World) -> StoredCredential {
+    world.store.get_credential(&only("a"), "a", "google", "work").await.unwrap()
+}
+
+async fn a_credential_reads_back_as_it_was_written(world: &World) {
+    let none = world.store.get_credential(EVERY, "a", "google", "work").await;
+    assert!(matches!(none, Err(StoreError::NotFound)), "{none:?}");
+    let first = put(world).await;
+    let expected = StoredCredential {
+        credential: Credential {
+            id: first.credential.id,
+            tenant_id: "a".into(),
+            service: "google".into(),
+            account_name: "work".into(),
+            hosts: vec!["api.example.org".into(), "*.example.net:8443".into()],
+            inject: credential("a").inject,
+            oauth: None,
+            status: CredentialStatus::Active,
+            status_reason: None,
+            expires_at: None,
+            version: 1,
+            created_at: START,
+            updated_at: START,
+            last_used_at: None,
+        },
+        sealed: "v1:old:one".into(),
+        generation: START.timestamp_millis(),
+        key_id: "old".into(),
+    };
+    assert_eq!(first, expected);
+    assert_eq!(get(world).await, expected);
+
+    world.pass(5);
+    let oauth = OAuth {
+        provider: Some("google".into()),
+        token_url: None,
+        client_id: None,
+        client_auth: None,
+        scopes: vec!["mail".into()],
+    };
+    let expires_at = Some(START + TimeDelta::hours(1));
+    let new = NewCredential {
+        hosts: vec![],
+        inject: None,
+        oauth: Some(oauth.clone()),
+        document: Some(SealedDocument {
+            sealed: "v1:new:two".into(),
+            generation: next_generation(Some(&first), world.now()),
+            key_id: "new".into(),
+            expires_at,
+        }),
+        ..credential("a")
+    };
+    let second = world.store.put_credential(&only("a"), &new, 1).await.unwrap();
+    let expected = StoredCredential {
+        credential: Credential {
+            hosts: vec![],
+            inject: None,
+            oauth: Some(oauth),
+            expires_at,
+            version: 2,
+            updated_at: world.now(),
+            ..expected.credential
+        },
+        sealed: "v1:new:two".into(),
+        generation: START.timestamp_millis() + 1,
+        key_id: "new".into(),
+    };
+    assert_eq!(second, expected);
+    assert_eq!(get(world).await, expected);
+}
+
+async fn without_a_document_the_stored_one_is_kept(world: &World) {
+    let nothing = NewCredential { document: None, ..credential("a") };
+    let refused = world.store.put_credential(EVERY, &nothing, 0).await;
+    assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
+    let first = put(world).await;
+    let moved = NewCredential { hosts: vec!["other.example.org".into()], ..nothing };
+    let second = world.store.put_credential(EVERY, &moved, 1).await.unwrap();
+    let expected = Credential { hosts: moved.hosts, version: 2, ..first.credential };
+    assert_eq!(second, StoredCredential { credential: expected, ..first });
+}
+
+async fn a_version_that_is_not_the_stored_one_is_refused(world: &World) {
+    let early = world.store.put_credential(EVERY, &credential("a"), 1).await;
+    assert!(matches!(early, Err(StoreError::Conflict(_))), "there is none yet: {early:?}");
+    let first = put(world).await;
+    for version in [0, 2] {
+        let new = NewCredential { document: Some(document("v1:old:two", first.generation + 1)), ..credential("a") };
+        let refused = world.store.put_credential(EVERY, &new, version).await;
+        assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
+    }
+    assert_eq!(get(world).await, first);
+}
+
+async fn a_document_sealed_for_another_generation_is_refused(world: &World) {
+    let first = put(world).await;
+    for generation in [first.generation, first.generation + 2, 1] {
+        let new = NewCredential { document: Some(document("v1:old:two", generation)), ..credential("a") };
+        let refused = world.store.put_credential(EVERY, &new, 1).await;
+        assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
+    }
+    assert_eq!(get(world).await, first);
+}
+
+async fn of_two_writers_of_one_version_one_wins(world: &World) {
+    let other = world.other_instance().await;
+    let mut stored: Option<StoredCredential> = None;
+    for version in 0..5 {
+        let generation = next_generation(stored.as_ref(), START);
+        let new = |sealed: &str| NewCredential { document: Some(document(sealed, generation)), ..credential("a") };
+        let (ours, theirs) = (new("ours"), new("theirs"));
+        let (one, two) = tokio::join!(
+            world.store.put_credential(EVERY, &ours, version),
+            other.put_credential(EVERY, &theirs, version)
+        );
+        assert_ne!(one.is_ok(), two.is_ok());
+        let winner = one.or(two).unwrap();
+        assert_eq!(get(world).await, winner);
+        stored = Some(winner);
+    }
+}
+
+async fn after_a_deletion_the_generation_is_another(world: &World) {
+    let first = put(world).await;
+    world.store.delete_credential(&only("a"), "a", "google", "work", "token:t").await.unwrap();
+    let gone = world.store.delete_credential(EVERY, "a", "google", "work", "token:t").await;
+    assert!(matches!(gone, Err(StoreError::NotFound)), "{gone:?}");
+    world.pass(1);
+    assert!(next_generation(None, world.now()) > next_generation(Some(&first), world.now()));
+}
+
+async fn a_scope_writes_its_own_only(world: &World) {
+    let refused = world.store.put_credential(&only("b"), &credential("a"), 0).await;
+    assert!(matches!(refused, Err(StoreError::NotFound)), "{refused:?}");
+    world.store.put_credential(&only("a"), &credential("a"), 0).await.unwrap();
+    // the same name of another tenant is another credential
+    world.store.put_credential(&only("b"), &credential("b"), 0).await.unwrap();
+    world.store.delete_credential(&only("b"), "b", "google", "work", "token:t").await.unwrap();
+    get(world).await;
+}
+
+async fn credentials_are_listed_by_tenant_and_service(world: &World) {
+    for (tenant, service, account) in
+        [("a", "google", "work"), ("a", "google", "home"), ("a", "shop", "work"), ("b", "shop", "x")]
+    {
+        let new = NewCredential { service: service.into(), account_name: account.into(), ..credential(tenant) };
+        world.store.put_credential(EVERY, &new, 0).await.unwrap();
+    }
+    let listed = async |scope: &Scope, filter: CredentialFilter| -> Vec<(String, Uuid)> {
+        let found = world.store.list_credentials(scope, &filter).await.unwrap();
+        let name = |stored: StoredCredential| {
+            (format!("{} {}", stored.credential.tenant_id, stored.credential.reference()), stored.credential.id)
+        };
+        found.into_iter().map(name).collect()
+    };
+    let names = |listed: &[(String, Uuid)]| listed.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    let all = CredentialFilter { limit: 9, ..CredentialFilter::default() };
+    let every = listed(EVERY, all.clone()).await;
+    assert_eq!(names(&every), ["b shop/x", "a shop/work", "a google/home", "a google/work"]);
+    assert_eq!(names(&listed(&only("a"), all.clone()).await), ["a shop/work", "a google/home", "a google/work"]);
+    let of_b = CredentialFilter { tenant: Some("b".into()), ..all.clone() };
+    assert_eq!(names(&listed(EVERY, of_b).await), ["b shop/x"]);
+    let shops = CredentialFilter { service: Some("shop".into()), ..all.clone() };
+    assert_eq!(names(&listed(EVERY, shops).await), ["b shop/x", "a shop/work"]);
+    let behind = CredentialFilter { before: Some(every[1].1), limit: 1, ..all };
+    assert_eq!(names(&listed(EVERY, behind).await), ["a google/home"]);
+}
+
+async fn what_is_done_to_a_credential_is_on_record(world: &World) {
+    let first = put(world).await;
+    let new = NewCredential { document: None, by: "token:u".into(), hosts: vec![], ..credential("a") };
+    world.store.put_credential(EVERY, &new, 1).await.unwrap();
+    world.store.delete_credential(EVERY, "a", "google", "work", "token:v").await.unwrap();
+    let filter = AuditFilter { subject_id: Some(first.credential.id), limit: 9, ..AuditFilter::default() };
+    let acts = world.store.list_audit(&only("a"), &filter).await.unwrap();
+    let acts: Vec<_> = acts.iter().map(|act| (act.action.as_str(), act.actor.as_str(), &act.body)).collect();
+    let hosts = json!(["api.example.org", "*.example.net:8443"]);
+    assert_eq!(
+        acts,
+        [
+            (
+                "credential.deleted",
+                "token:v",
+                &json!({"credential": "google/work", "hosts": [], "document": false, "version": 2})
+            ),
+            (
+                "credential.put",
+                "token:u",
+                &json!({"credential": "google/work", "hosts": [], "document": false, "version": 2})
+            ),
+            (
+                "credential.put",
+                "token:t",
+                &json!({"credential": "google/work", "hosts": hosts, "document": true, "version": 1})
+            ),
+        ]
+    );
+}
+
+async fn a_use_is_kept_and_moves_the_row_once_a_minute(world: &World) {
+    put(world).await;
+    let mut uses = vec![];
+    let mut last_used = vec![];
+    for (seconds, outcome) in [(0, "missing"), (1, "used"), (59, "used"), (1, "used"), (30, "used")] {
+        world.pass(seconds);
+        let used = CredentialUse { outcome: outcome.into(), ..used("a", world.now()) };
+        world.store.note_credential_use(&used).await.unwrap();
+        uses.insert(0, used);
+        let stored = get(world).await.credential;
+        assert_eq!(stored.version, 1, "a use is no write");
+        last_used.push(stored.last_used_at.map(|at| (at - START).num_seconds()));
+    }
+    assert_eq!(last_used, [None, Some(1), Some(1), Some(61), Some(61)]);
+
+    let listed = async |filter: UseFilter| world.store.credential_uses(&only("a"), &filter).await.unwrap();
+    let all = UseFilter { limit: 9, ..UseFilter::default() };
+    assert_eq!(listed(all.clone()).await, uses);
+    let page = UseFilter { before: Some(uses[1].id), limit: 2, ..all.clone() };
+    assert_eq!(listed(page).await, uses[2..4]);
+    let named = |service: &str, account: &str| UseFilter {
+        tenant: Some("a".into()),
+        service: Some(service.into()),
+        account: Some(account.into()),
+        ..all.clone()
+    };
+    assert_eq!(listed(named("google", "work")).await.len(), 5);
+    assert_eq!(listed(named("google", "home")).await, []);
+    assert_eq!(listed(named("shop", "work")).await, []);
+}
+
+async fn old_uses_are_forgotten(world: &World) {
+    for _ in 0..3 {
+        world.store.note_credential_use(&used("a", world.now())).await.unwrap();
+        world.pass(10);
+    }
+    let before = START + TimeDelta::seconds(15);
+    assert_eq!(world.store.forget_credential_uses(before, 1).await.unwrap(), 1);
+    assert_eq!(world.store.forget_credential_uses(before, 9).await.unwrap(), 1);
+    let left = world.store.credential_uses(EVERY, &UseFilter { limit: 9, ..UseFilter::default() }).await.unwrap();
+    assert_eq!(left.iter().map(|used| used.at).collect::<Vec<_>>(), [START + TimeDelta::seconds(20)]);
+}
+
+async fn the_tasks_that_name_a_credential_are_found(world: &World) {
+    let task = world.task(json!({"interval": "1h"})).await;
+    let other = world.task_with("b", json!({"interval": "1h"}), json!({})).await;
+    for task in [&task, &other] {
+        let id = match world.is_postgres() {
+            true => format!("'{}'", task.id),
+            false => format!("x'{}'", task.id.simple()),
+        };
+        let tenant = &task.tenant_id;
+        let sql = format!(
+            "insert into task_credentials (task_id, tenant_id, service, account) values ({id}, '{tenant}', 'google', 'work')"
+        );
+        world.plant(&sql).await;
+    }
+    let found = async |scope: &Scope, name: &str| {
+        world.store.tasks_of_credential(scope, "a", &Reference::parse(name).unwrap()).await.unwrap()
+    };
+    let expected = [(task.id, "Morning mail".to_owned())];
+    assert_eq!(found(EVERY, "google/work").await, expected);
+    assert_eq!(found(&only("a"), "google/work").await, expected);
+    assert_eq!(found(&only("b"), "google/work").await, []);
+    assert_eq!(found(EVERY, "google").await, []);
+}
+
+fn in_seconds(world: &World, seconds: i64) -> DateTime<Utc> {
+    world.now() + TimeDelta::seconds(seconds)
+}
+
+async fn claim(store: &Store, world: &World, read: &StoredCredential) -> Option<i64> {
+    let until = in_seconds(world, 30);
+    store.claim_refresh(read.credential.id, read.credential.version, until).await.unwrap()
+}
+
+async fn one_refreshes_at_a_time(world: &World) {
+    let other = world.other_instance().await;
+    let read = put(world).await;
+    let (one, two) = tokio::join!(claim(&world.store, world, &read), claim(&other, world, &read));
+    assert_ne!(one.is_some(), two.is_some());
+    let first = one.or(two).unwrap();
+    assert_eq!(claim(&other, world, &read).await, None);
+    // given back, or left behind by one that died
+    world.store.release_refresh(read.credential.id, first).await.unwrap();
+    let second = claim(&other, world, &read).await.unwrap();
+    assert_ne!(first, second);
+    world.store.release_refresh(read.credential.id, first).await.unwrap();
+    assert_eq!(claim(&other, world, &read).await, None, "a lost lease gives nothing back");
+    world.pass(30);
+    assert!(claim(&other, world, &read).await.is_some());
+    // who has read an older version has to read again
+    let stale = StoredCredential {
+        credential: Credential { version: read.credential.version + 1, ..read.credential.clone() },
+        ..read
+    };
+    world.pass(30);
+    assert_eq!(claim(&other, world, &stale).await, None);
+}
+
+async fn a_refresh_is_kept_only_by_who_holds_the_lease(world: &World) {
+    let read = put(world).await;
+    let lost = claim(&world.store, world, &read).await.unwrap();
+    world.pass(30);
+    let lease = claim(&world.store, world, &read).await.unwrap();
+    let (id, expires_at) = (read.credential.id, Some(in_seconds(world, 3600)));
+    let new = SealedDocument { expires_at, ..document("v1:old:two", read.generation + 1) };
+    let refused = world.store.store_refreshed(id, lost, &new).await;
+    assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
+    let refused = world.store.mark_needs_consent(id, lost, "invalid_grant").await;
+    assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
+    let skipping = document("v1:old:two", read.generation + 2);
+    let refused = world.store.store_refreshed(id, lease, &skipping).await;
+    assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
+    assert_eq!(get(world).await, read);
+
+    // hosts may change meanwhile: what the other side has given out is not lost for that
+    let moved = NewCredential { document: None, hosts: vec![], ..credential("a") };
+    world.store.put_credential(EVERY, &moved, 1).await.unwrap();
+    let stored = world.store.store_refreshed(id, lease, &new).await.unwrap();
+    let credential =
+        Credential { hosts: vec![], expires_at, version: 3, updated_at: world.now(), ..read.credential.clone() };
+    let expected = StoredCredential {
+        credential,
+        sealed: "v1:old:two".into(),
+        generation: read.generation + 1,
+        key_id: "old".into(),
+    };
+    assert_eq!(stored, expected);
+    assert_eq!(get(world).await, expected);
+    let again = world.store.store_refreshed(id, lease, &document("v1:old:three", read.generation + 2)).await;
+    assert!(matches!(again, Err(StoreError::LeaseLost)), "a lease is good for one refresh: {again:?}");
+    assert!(claim(&world.store, world, &stored).await.is_some(), "it was given back");
+}
+
+async fn a_new_document_takes_the_lease_from_who_refreshes(world: &World) {
+    let read = put(world).await;
+    let lease = claim(&world.store, world, &read).await.unwrap();
+    let new = NewCredential { document: Some(document("v1:old:given", read.generation + 1)), ..credential("a") };
+    let given = world.store.put_credential(EVERY, &new, 1).await.unwrap();
+    for generation in [read.generation + 1, read.generation + 2] {
+        let late = world.store.store_refreshed(read.credential.id, lease, &document("late", generation)).await;
+        assert!(matches!(late, Err(StoreError::LeaseLost)), "{late:?}");
+    }
+    assert_eq!(get(world).await, given);
+    assert!(claim(&world.store, world, &given).await.is_some());
+}
+
+async fn what_needs_consent_says_why_until_a_new_document_comes(world: &World) {
+    let read = put(world).await;
+    let lease = claim(&world.store, world, &read).await.unwrap();
+    let marked = world.store.mark_needs_consent(read.credential.id, lease, "invalid_grant: revoked").await.unwrap();
+    let expected = Credential {
+        status: CredentialStatus::NeedsConsent,
+        status_reason: Some("invalid_grant: revoked".into()),
+        version: 2,
+        ..read.credential.clone()
+    };
+    assert_eq!(marked, StoredCredential { credential: expected, ..read.clone() });
+    assert_eq!(claim(&world.store, world, &marked).await, None, "there is nothing to refresh");
+
+    let other_hosts = NewCredential { document: None, ..credential("a") };
+    let still = world.store.put_credential(EVERY, &other_hosts, 2).await.unwrap();
+    assert_eq!(still.credential.status, CredentialStatus::NeedsConsent);
+    let new = NewCredential { document: Some(document("v1:old:two", read.generation + 1)), ..credential("a") };
+    let active = world.store.put_credential(EVERY, &new, 3).await.unwrap();
+    assert_eq!((active.credential.status, active.credential.status_reason), (CredentialStatus::Active, None));
+}
+
+async fn only_what_is_under_another_key_is_rewrapped(world: &World) {
+    for (account, key_id) in [("one", "old"), ("two", "new"), ("three", "older")] {
+        let mut new = NewCredential { account_name: account.into(), ..credential("a") };
+        new.document.as_mut().unwrap().key_id = key_id.into();
+        world.store.put_credential(EVERY, &new, 0).await.unwrap();
+    }
+    let under_others = async |after: Option<Uuid>, limit: i64| {
+        let found = world.store.credentials_not_under("new", after, limit).await.unwrap();
+        found.into_iter().map(|stored| (stored.credential.account_name.clone(), stored)).collect::<Vec<_>>()
+    };
+    let found = under_others(None, 9).await;
+    assert_eq!(found.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["one", "three"]);
+    let one = found[0].1.clone();
+    let behind = under_others(Some(one.credential.id), 1).await;
+    assert_eq!(behind[0].0, "three");
+    assert!(world.store.rewrap_credential(&one, "v1:new:one", "new").await.unwrap());
+    let expected = StoredCredential { sealed: "v1:new:one".into(), key_id: "new".into(), ..one.clone() };
+    let stored = world.store.get_credential(EVERY, "a", "google", "one").await.unwrap();
+    assert_eq!(stored, expected);
+    // one that was written since it was read
+    assert!(!world.store.rewrap_credential(&one, "v1:new:other", "new").await.unwrap());
+    assert_eq!(world.store.get_credential(EVERY, "a", "google", "one").await.unwrap(), expected);
+    assert_eq!(under_others(None, 9).await.len(), 1);
+}
+
+async fn recipients_with_secrets_are_found_and_written_over_what_was_read(world: &World) {
+    for (tenant, webhook) in [("ann", Some("v1:old:1:2")), ("bob", None), ("cat", Some("v1:new:1:2"))] {
+        let webhook = webhook
+            .map(|sealed| WebhookAddress { url: "https://hooks.example.org".into(), sealed_secret: sealed.into() });
+        let recipient = Recipient {
+            timezone: chrono_tz::Tz::UTC,
+            locale: "en".into(),
+            addresses: Addresses { webhook, ..Addresses::default() },
+            ..Recipient::default()
+        };
+        world.store.put_recipient(EVERY, tenant, &recipient, 0).await.unwrap();
+    }
+    let found = world.store.sealed_recipients("", 9).await.unwrap();
+    let shown: Vec<_> = found.iter().map(|row| (row.id.as_str(), row.version, row.body.is_some())).collect();
+    assert_eq!(shown, [("ann", 1, true), ("bob", 1, false), ("cat", 1, true)]);
+    let page = world.store.sealed_recipients("ann", 1).await.unwrap();
+    assert_eq!(page, found[1..2]);
+
+    let ann = &found[0];
+    let mut body = ann.body.clone().unwrap();
+    body["addresses"]["webhook"]["sealed_secret"] = json!("v1:new:3:4");
+    assert!(world.store.rewrap_recipient(ann, &body).await.unwrap());
+    let stored = world.store.get_recipient(EVERY, "ann").await.unwrap();
+    assert_eq!(stored.version, 2);
+    assert_eq!(stored.recipient.addresses.webhook.unwrap().sealed_secret, "v1:new:3:4");
+    // who read it before does not put the old one back, neither here nor there
+    assert!(!world.store.rewrap_recipient(ann, ann.body.as_ref().unwrap()).await.unwrap());
+    let old: Recipient = serde_json::from_value(ann.body.clone().unwrap()).unwrap();
+    let refused = world.store.put_recipient(EVERY, "ann", &old, 1).await;
+    assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
+}
+
+async fn tasks_with_secrets_are_found_and_written_over_what_was_read(world: &World) {
+    let config = json!({ "action": { "instruction": "x", "config": { "sealed_secret": "v1:old:1:2" } } });
+    let task = world.task_with("a", json!({"interval": "1h"}), config).await;
+    let plain = world.task(json!({"interval": "1h"})).await;
+    let found = world.store.sealed_tasks(None, 9).await.unwrap();
+    let shown: Vec<_> = found.iter().map(|row| (row.id, row.tenant_id.as_str(), row.body.is_some())).collect();
+    assert_eq!(shown, [(task.id, "a", true), (plain.id, "a", false)]);
+    let behind = world.store.sealed_tasks(Some(task.id), 9).await.unwrap();
+    assert_eq!(behind, [SealedRow { id: plain.id, tenant_id: "a".into(), version: 1, body: None }]);
+
+    let mut spec = found[0].body.clone().unwrap();
+    spec["action"]["config"]["sealed_secret"] = json!("v1:new:3:4");
+    assert!(world.store.rewrap_task(&found[0], &spec).await.unwrap());
+    let stored = world.get_task(task.id).await;
+    assert_eq!(stored.spec.action.config["sealed_secret"], "v1:new:3:4");
+    assert_eq!((stored.version, stored.epoch, stored.next_fire_at), (2, task.epoch, task.next_fire_at));
+    assert!(!world.store.rewrap_task(&found[0], &spec).await.unwrap());
+    let edit = TaskChange::Edit { version: 1, name: "stale".into(), spec: Box::new(task.spec) };
+    let refused = world.store.change_task(EVERY, task.id, &edit).await;
+    assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
+}
+
+async fn a_change_of_the_master_key_is_on_record_and_no_tenants_business(world: &World) {
+    world.store.note_rotation("token:t", json!({ "key": "new" })).await.unwrap();
+    let filter = AuditFilter { action: Some("master_key.rotated".into()), limit: 9, ..AuditFilter::default() };
+    let acts = world.store.list_audit(EVERY, &filter).await.unwrap();
+    let acts: Vec<_> = acts.iter().map(|act| (act.actor.as_str(), &act.body)).collect();
+    assert_eq!(acts, [("token:t", &json!({ "key": "new" }))]);
+    assert_eq!(world.store.list_audit(&only("a"), &filter).await.unwrap(), []);
+}
+
+/// A vault with these keys, the first of which encrypts.
+pub fn vault(ids: &[&str]) -> Vault {
+    let key = |id: &&str| {
+        let byte = id.bytes().fold(0_u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
+        let mut text = format!("{id}:");
+        base64::Engine::encode_string(&base64::engine::general_purpose::STANDARD, [byte; 32], &mut text);
+        KeySource::value(text)
+    };
+    let settings = vault::Settings { master_keys: ids.iter().map(key).collect() };
+    Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
+}
+
+async fn a_document_opens_in_its_row_and_generation_only(world: &World) {
+    let vault = vault(&["one"]);
+    let secret = Secret::new("{\"token\":\"canary\"}");
+    let seal = |tenant: &str, reference: &str, generation: i64| {
+        let reference = Reference::parse(reference).unwrap();
+        vault.seal_document(tenant, &reference, generation, &secret, None).unwrap()
+    };
+    let first = START.timestamp_millis();
+    let rows = [
+        ("a", "google/work", first),
+        ("b", "google/work", first),
+        ("a", "google/home", first),
+        ("a", "shop/work", first),
+    ];
+    for (tenant, name, generation) in rows {
+        let Reference { service, account } = Reference::parse(name).unwrap();
+        let document = Some(seal(tenant, name, generation));
+        let new = NewCredential { service, account_name: account, document, ..credential(tenant) };
+        world.store.put_credential(EVERY, &new, 0).await.unwrap();
+    }
+    let read = async |tenant: &str, service: &str, account: &str| {
+        world.store.get_credential(EVERY, tenant, service, account).await.unwrap()
+    };
+    let good = read("a", "google", "work").await;
+    assert_eq!(vault.open_document(&good).unwrap().expose(), secret.expose());
+    let stored = good.sealed.clone();
+
+    // moved into the row of another tenant, account or service
+    world.plant(&format!("update credentials set sealed = '{stored}'")).await;
+    for (tenant, service, account) in [("b", "google", "work"), ("a", "google", "home"), ("a", "shop", "work")] {
+        let moved = vault.open_document(&read(tenant, service, account).await);
+        assert_eq!(moved.err(), Some(vault::VaultError::Refused), "{tenant} {service} {account}");
+    }
+    // put back after it was replaced: the row is of another generation
+    let new = NewCredential { document: Some(seal("a", "google/work", first + 1)), ..credential("a") };
+    world.store.put_credential(EVERY, &new, 1).await.unwrap();
+    assert!(vault.open_document(&read("a", "google", "work").await).is_ok());
+    let back = format!(
+        "update credentials set sealed = '{stored}' where tenant_id = 'a' and service = 'google' and account = 'work'"
+    );
+    world.plant(&back).await;
+    let replaced = vault.open_document(&read("a", "google", "work").await);
+    assert_eq!(replaced.err(), Some(vault::VaultError::Refused));
+    // put back after it was deleted and made anew
+    world.store.delete_credential(EVERY, "a", "google", "work", "token:t").await.unwrap();
+    world.pass(1);
+    let generation = next_generation(None, world.now());
+    let new = NewCredential { document: Some(seal("a", "google/work", generation)), ..credential("a") };
+    world.store.put_credential(EVERY, &new, 0).await.unwrap();
+    world.plant(&back).await;
+    let made_anew = vault.open_document(&read("a", "google", "work").await);
+    assert_eq!(made_anew.err(), Some(vault::VaultError::Refused));
+    // put back with the generation that it was sealed for: it is the row that it was
+    world.plant(&format!("update credentials set generation = {first} where tenant_id = 'a' and service = 'google' and account = 'work'")).await;
+    let whole = read("a", "google", "work").await;
+    assert_eq!(vault.open_document(&whole).unwrap().expose(), secret.expose());
+    // every flipped bit
+    for bit in 0..whole.sealed.len() * 8 {
+        let mut bytes = whole.sealed.clone().into_bytes();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let Ok(sealed) = String::from_utf8(bytes) else { continue };
+        let flipped = StoredCredential { sealed, ..whole.clone() };
+        assert!(vault.open_document(&flipped).is_err(), "bit {bit}");
+    }
+    let shown = format!("{good:?} {:?}", seal("a", "google/work", 1));
+    assert!(!shown.contains("v1:") && shown.contains("[redacted]"), "{shown}");
+}
+
+async fn a_look_reads_beside_the_service_and_writes_nothing(world: &World) {
+    put(world).await;
+    let url = SecretUrl::new(world.url());
+    let settings = Settings { url, ..Settings::default() };
+    let look = Store::look(&settings, std::path::Path::new("/nowhere"), world.clock.clone()).await.unwrap();
+    assert_eq!(look.keys_of_credentials().await.unwrap(), [("old".to_owned(), 1)]);
+    let refused = look.delete_credential(EVERY, "a", "google", "work", "token:t").await;
+    assert!(refused.is_err(), "{refused:?}");
+    look.close().await;
+    assert_eq!(get(world).await.key_id, "old");
+    let nowhere = Settings { url: SecretUrl::new("sqlite:///nowhere/reveille.db"), ..Settings::default() };
+    assert!(Store::look(&nowhere, std::path::Path::new("/nowhere"), world.clock.clone()).await.is_err());
+}

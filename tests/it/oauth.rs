@@ -1,0 +1,7 @@
+//! OAuth 2 against a real, certified provider: accounts are connected, renewed by one worker alone, taken back, and
+//! connected again.
+
+mod page;
+mod refresh;
+mod stage;
+mod trouble;

@@ -1,0 +1,231 @@
+//! The link and the page that people come back to: read by anybody, pressed once, by whom it names.
+
+use reveille::http::server::{self, Limits};
+use reveille::id::Scope;
+use reveille::vault::Context;
+use reveille::vault::oauth::{CALLBACK, redirect_uri};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use url::Url;
+
+use super::stage::{LIFE, PUBLIC_URL, parameter, provider};
+use crate::api::service::Api;
+use crate::approvals::browser::drive;
+use crate::approvals::stage::{Seen, fetch, post};
+use crate::support::oauth::{CLIENT, OAuthServer};
+use crate::support::servers::{chromium, images};
+
+/// A provider, and a service that knows it.
+async fn stage() -> (OAuthServer, Api) {
+    let (server, api) = stage_at(PUBLIC_URL).await;
+    server.set_clock(api.clock.now()).await;
+    (server, api)
+}
+
+async fn stage_at(public_url: &str) -> (OAuthServer, Api) {
+    let server = OAuthServer::start(&redirect_uri(public_url), LIFE.to_std().unwrap()).await;
+    let api = Api::connecting_to([("calendar".to_owned(), provider(&server, CLIENT))].into(), public_url).await;
+    (server, api)
+}
+
+/// The provider's address for ann's account.
+async fn link(api: &Api, account: &str) -> String {
+    let token = api.token("ann", &["credentials:write"]).await;
+    let path = format!("/v1/credentials/calendar/connect?account_name={account}");
+    let answer = api.ask("GET", &path, Some(&token), None).await.expect(200);
+    assert_eq!(answer["expires_at"], "2026-11-21T00:10:00Z");
+    answer["url"].as_str().unwrap().to_owned()
+}
+
+/// Where the provider sends a person back to, without the host.
+fn path(back: &Url) -> String {
+    assert!(back.as_str().starts_with("http://127.0.0.1:7700/oauth/callback?"), "{back}");
+    back[url::Position::BeforePath..].to_owned()
+}
+
+/// Presses the button of a page.
+async fn press(api: &Api, page: &Seen, headers: &[(&str, &str)]) -> Seen {
+    let field = |name: &str| page.hidden(name).unwrap_or_else(|| panic!("no field {name}"));
+    let (state, code) = (field("state"), field("code"));
+    post(api, CALLBACK, &[("state", &state), ("code", &code)], headers).await
+}
+
+async fn is_connected(api: &Api, account: &str) -> bool {
+    api.store.get_credential(&Scope::Every, "ann", "calendar", account).await.is_ok()
+}
+
+#[tokio::test]
+async fn an_account_is_connected_by_its_button_and_by_nothing_else() {
+    let (server, api) = stage().await;
+    let before = api.written().await;
+    let url = link(&api, "work").await;
+    let back = server.agree(&url, "ann-at-the-provider").await;
+    let token_was_made = api.written().await;
+    for _ in 0..3 {
+        fetch(&api, "GET", &path(&back)).await.expect(200);
+        fetch(&api, "HEAD", &path(&back)).await.expect(200);
+    }
+    let page = fetch(&api, "GET", &path(&back)).await.expect(200);
+    assert_eq!(api.written().await, token_was_made, "to look is to change nothing");
+    assert_ne!(before, token_was_made, "the test's own token");
+    assert_eq!(server.asked().await, 0, "no code is spent");
+    for shown in [
+        "Connect your account?",
+        "calendar",
+        "work",
+        "Tasks of <bdi>ann</bdi> will act with your account",
+        "10 minutes left",
+    ] {
+        page.shows(shown);
+    }
+    page.shows(server.host());
+    page.shows("openid, offline_access");
+    page.hides("It will be replaced");
+    page.hides("<script");
+    assert_eq!(
+        [page.header("cache-control"), page.header("referrer-policy"), page.header("x-frame-options")],
+        ["no-store", "no-referrer", "DENY"]
+    );
+    let policy = page.header("content-security-policy");
+    assert!(policy.starts_with("default-src 'none'; ") && policy.contains("form-action 'self'"), "{policy}");
+
+    for foreign in
+        [&[("origin", "https://evil.example.org")][..], &[("origin", "null"), ("sec-fetch-site", "cross-site")]]
+    {
+        press(&api, &page, foreign).await.expect(403).shows("Nothing was connected");
+    }
+    assert_eq!((server.asked().await, is_connected(&api, "work").await), (0, false));
+
+    let ours = [("origin", "null"), ("sec-fetch-site", "same-origin")];
+    let done = press(&api, &page, &ours).await.expect(200);
+    done.shows("<bdi>calendar/work</bdi> of <bdi>ann</bdi> is connected.");
+    done.shows("What was granted");
+    let stored = api.store.get_credential(&Scope::Every, "ann", "calendar", "work").await.unwrap();
+    let credential = serde_json::to_value(&stored.credential).unwrap();
+    assert_eq!(credential["hosts"], json!([server.host()]));
+    assert_eq!(credential["inject"], json!({ "as": "bearer", "from": "/access_token" }));
+    assert_eq!(credential["oauth"], json!({ "provider": "calendar" }));
+    assert_eq!((&credential["status"], &credential["expires_at"]), (&json!("active"), &json!("2026-11-21T00:10:00Z")));
+    let audit = api.admin("GET", "/v1/audit?action=credential.put", None).await.expect(200);
+    let entry = &audit["items"][0];
+    assert_eq!((&entry["subject_id"], &entry["tenant_id"]), (&credential["id"], &json!("ann")));
+    assert!(entry["actor"].as_str().unwrap().starts_with("token:"), "{entry}");
+
+    // pressed again: a code that is sent twice would make the provider take back what it gave
+    press(&api, &page, &ours).await.expect(409).shows("calendar/work of ann is connected. Nothing was done now.");
+    assert_eq!((server.asked().await, server.refused().await), (1, vec![]));
+    let again = link(&api, "work").await;
+    let back = server.agree(&again, "ann-at-the-provider").await;
+    let page = fetch(&api, "GET", &path(&back)).await.expect(200);
+    page.shows("It will be replaced");
+    press(&api, &page, &[]).await.expect(200);
+    let replaced = api.store.get_credential(&Scope::Every, "ann", "calendar", "work").await.unwrap();
+    assert_eq!((replaced.credential.id, replaced.credential.version), (stored.credential.id, 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_who_press_at_once_one_connects() {
+    let (server, api) = stage().await;
+    let back = server.agree(&link(&api, "primary").await, "ann-at-the-provider").await;
+    let page = fetch(&api, "GET", &path(&back)).await.expect(200);
+    let (one, two) = tokio::join!(press(&api, &page, &[]), press(&api, &page, &[]));
+    let mut statuses = [one.status, two.status];
+    statuses.sort();
+    assert_eq!((statuses, server.asked().await), ([200, 409], 1));
+    assert!(is_connected(&api, "primary").await);
+}
+
+#[tokio::test]
+async fn a_person_who_refuses_is_told_what_the_provider_said_escaped() {
+    let (server, api) = stage().await;
+    let back = server.refuse(&link(&api, "primary").await).await;
+    let page = fetch(&api, "GET", &path(&back)).await.expect(200);
+    page.shows("The provider says that access was not granted.");
+    page.shows("access_denied: End-User &lt;b&gt;aborted&lt;/b&gt; the interaction");
+    page.hides("<form");
+    // words that nobody can put there without a link of ours
+    let foreign = fetch(&api, "GET", "/oauth/callback?state=x&error=e&error_description=call+0123").await.expect(404);
+    foreign.hides("0123");
+    assert!(!is_connected(&api, "primary").await);
+}
+
+#[tokio::test]
+async fn a_state_that_is_old_changed_or_made_for_something_else_leads_nowhere() {
+    let (server, api) = stage().await;
+    let back = server.agree(&link(&api, "primary").await, "ann-at-the-provider").await;
+    let page = fetch(&api, "GET", &path(&back)).await.expect(200);
+    let (state, code) = (parameter(&back, "state"), parameter(&back, "code"));
+    let sealed_elsewhere = {
+        let (vault, _) =
+            reveille::vault::Vault::open(&Default::default(), reveille::vault::WithoutKeys::KeyFile(api.dir.path()))
+                .unwrap();
+        let place = Context { tenant: "ann", service: "webhook", account: "primary", field: "secret" };
+        vault.seal(&place, &reveille::secret::Secret::new("whsec")).unwrap()
+    };
+    let changed = state.replacen(&state[60..64], "AAAA", 1);
+    for odd in ["", "x", &changed, &sealed_elsewhere, &"x".repeat(10_000)] {
+        let query = url::form_urlencoded::Serializer::new(String::new())
+            .append_pair("state", odd)
+            .append_pair("code", &code)
+            .finish();
+        fetch(&api, "GET", &format!("/oauth/callback?{query}")).await.expect(404).shows("This link is not known");
+        post(&api, CALLBACK, &[("state", odd), ("code", &code)], &[]).await.expect(404);
+    }
+    fetch(&api, "GET", "/oauth/callback").await.expect(404);
+    api.advance(600);
+    fetch(&api, "GET", &path(&back)).await.expect(410).shows("The time is over");
+    press(&api, &page, &[]).await.expect(410);
+    assert_eq!((server.asked().await, is_connected(&api, "primary").await), (0, false));
+}
+
+#[tokio::test]
+async fn a_code_of_another_flow_is_refused_by_the_provider() {
+    let (server, api) = stage().await;
+    let mine = server.agree(&link(&api, "primary").await, "ann-at-the-provider").await;
+    let foreign = server.agree(&link(&api, "primary").await, "somebody-else").await;
+    let (state, code) = (parameter(&mine, "state"), parameter(&foreign, "code"));
+    let refused = post(&api, CALLBACK, &[("state", &state), ("code", &code)], &[]).await.expect(409);
+    refused.shows("Nothing was connected");
+    refused.shows("invalid_grant");
+    refused.hides(&code);
+    assert_eq!(server.refused().await, ["authorization_code: invalid_grant"]);
+    assert!(!is_connected(&api, "primary").await);
+    // and it was used: the person asks for a new link
+    post(&api, CALLBACK, &[("state", &state), ("code", &parameter(&mine, "code"))], &[])
+        .await
+        .expect(409)
+        .shows("This link was used already");
+}
+
+#[tokio::test]
+async fn a_link_is_for_a_service_that_is_described_and_a_name_that_can_be_one() {
+    let (_server, api) = stage().await;
+    let token = api.token("ann", &["credentials:write"]).await;
+    let ask = async |path: &str| api.ask("GET", path, Some(&token), None).await;
+    let absent = ask("/v1/credentials/mail/connect").await.expect(404);
+    assert_eq!(absent["detail"], "there is no such service in [oauth.*]");
+    let odd = ask("/v1/credentials/calendar/connect?account_name=a/b").await.expect(400);
+    assert_eq!(odd["errors"][0]["pointer"], "/account_name");
+    let nobody = api.admin("GET", "/v1/credentials/calendar/connect", None).await.expect(400);
+    assert_eq!(nobody["errors"][0]["pointer"], "/tenant_id");
+    let ann = api.admin("GET", "/v1/credentials/calendar/connect?tenant_id=ann", None).await.expect(200);
+    assert!(ann["url"].as_str().unwrap().contains("code_challenge_method=S256"), "{ann}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_person_in_a_real_browser_goes_from_the_link_to_the_provider_and_back_to_the_button() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    let (_server, api) = stage_at(&base).await;
+    let stop = CancellationToken::new();
+    let serving = server::serve(listener, api.app.clone(), Limits::default(), api.metrics.clone(), stop.clone());
+    let serving = tokio::spawn(serving);
+    let images = images().unwrap_or_else(|| api.dir.path().join("images").display().to_string());
+    let link = link(&api, "primary").await;
+    let with = json!({ "chromium": chromium(), "images": images, "base": base, "link": link });
+    assert_eq!(drive("connect.mjs", &with).await, Ok(()));
+    assert!(is_connected(&api, "primary").await);
+    stop.cancel();
+    serving.await.unwrap();
+}
