@@ -102,7 +102,7 @@ async fn verify_chain(args: VerifyArgs, environment: &Environment, screen: &mut 
         return Err(missing.hint("the record is checked with the key that sealed it").into());
     }
     let (vault, _) = Vault::open(&config.vault, without)?;
-    let store = Store::look(&config.database, data_dir, Clock::system(), |why| eprintln!("{why}")).await?;
+    let store = Store::look(&config.database, data_dir, Clock::system()).await?;
     let verified = verify(&store, &vault).await;
     store.close().await;
     let verified = verified?;

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -83,14 +82,14 @@ impl Store {
 async fn look_at_sqlite(url: &str) -> Result<Db, OpenError> {
     let options = SqliteConnectOptions::from_str(url).map_err(|error| OpenError::Url(error.to_string()))?;
     let path = options.get_filename().to_owned();
-    let file = std::fs::File::open(&path).map_err(|source| OpenError::File { path: path.clone(), source })?;
+    std::fs::File::open(&path).map_err(|source| OpenError::File { path: path.clone(), source })?;
     let mut log = path.into_os_string();
     log.push("-wal");
     // without a log beside it nobody has it open, and reading need not make one
     let untouched = !Path::new(&log).exists();
     let options = options.read_only(true).create_if_missing(false).immutable(untouched).busy_timeout(PATIENCE);
     let readers = SqlitePoolOptions::new().max_connections(1).connect_with(options).await.map_err(refused)?;
-    Ok(Db::Sqlite { writer: readers.clone(), readers, _lock: Arc::new(file) })
+    Ok(Db::Sqlite { writer: readers.clone(), readers, _lock: None })
 }
 
 async fn look_at_postgres(url: &str) -> Result<Db, OpenError> {

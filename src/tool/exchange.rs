@@ -74,6 +74,7 @@ async fn tell_owner(error: &CredentialError, context: &ToolContext) {
     let notice = Notice {
         run_id: context.run_id,
         channel: None,
+        urgency: None,
         subject,
         text,
         dedupe_key: dedupe::credential(&error.reference.to_string(), error.last_used),
