@@ -6,7 +6,7 @@
 
 use crate::approval::link;
 use crate::id::Scope;
-use crate::notification::delivery::dedupe;
+use crate::notification::dedupe;
 use crate::notification::question::{Question, still_open};
 use crate::notification::verification::{self, Proof};
 use crate::notification::{Delivery, Mark, Recipient};

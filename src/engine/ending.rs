@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::clock::{cut, signed};
 use crate::credential::waits_for_its_owner;
-use crate::notification::delivery::dedupe;
+use crate::notification::dedupe;
 use crate::notification::measure::{End, Measure};
 use crate::notification::{Kind, NewDelivery, Recipient};
 use crate::retry::full_jitter;

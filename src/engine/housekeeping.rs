@@ -51,8 +51,8 @@ impl Housekeeping {
             }
         }
         while store.forget_deliveries(now - retention, BATCH).await? == BATCH as u64 {}
-        while store.forget_counts(now - COUNTS_MEMORY, BATCH).await? >= BATCH as u64 {}
         while store.forget_credential_uses(now - retention, BATCH).await? == BATCH as u64 {}
+        while store.forget_counts(now - COUNTS_MEMORY, BATCH).await? >= BATCH as u64 {}
         while store.forget_answers(now, BATCH).await? == BATCH as u64 {}
         while store.forget_event_rules(now, now - retention, BATCH).await? >= BATCH as u64 {}
         while store.forget_live_messages(now - LIVE_MEMORY, BATCH).await? == BATCH as u64 {}

@@ -18,7 +18,7 @@ use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::runs::missing;
 use crate::notification::Delivery;
-use crate::notification::delivery::dedupe;
+use crate::notification::dedupe;
 use crate::notification::measure::Notify;
 use crate::run::cause::Cause;
 use crate::run::transcript::{Entry, Message};
@@ -351,6 +351,8 @@ mod tests {
             run_id: Some(run),
             kind: crate::notification::Kind::Result,
             urgency: crate::notification::Urgency::Normal,
+            held: None,
+            digest_id: None,
             subject: None,
             text: None,
             state,

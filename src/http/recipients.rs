@@ -17,7 +17,7 @@ use crate::http::query::Query;
 use crate::http::schema;
 use crate::id::new_id;
 use crate::invalid::{Faults, did_you_mean};
-use crate::notification::delivery::dedupe;
+use crate::notification::dedupe;
 use crate::notification::recipient::{Seal, SecretPlace};
 use crate::notification::{Addresses, Delivery, Kind, NewDelivery, Recipient, RecipientDraft};
 use crate::secret::Secret;

@@ -8,8 +8,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::notification::delivery::{channels, dedupe};
-use crate::notification::{Kind, NewDelivery, Recipient, wording};
+use crate::notification::delivery::channels;
+use crate::notification::{Kind, NewDelivery, Recipient, dedupe, wording};
 use crate::run::Run;
 use crate::task::{Route, Task};
 

@@ -125,7 +125,8 @@ macro_rules! hand_over {
     ($conn:expr, $digest:expr, $next:expr) => {{
         sqlx::query(
             "update deliveries
-                set state = 'pending', digest_id = (select d.id from deliveries d
+                set state = 'pending',
+                    digest_id = (select d.id from deliveries d
                                   where d.tenant_id = $2 and d.recipient = $3 and d.channel = $4 and d.dedupe_key = $5)
               where digest_id = $1 and state in ('pending', 'sent')",
         )
@@ -222,7 +223,7 @@ impl Store {
         let delivered = (state == DeliveryState::Delivered).then_some(now);
         let stands = on_write!(self.db, |conn| {
             // what the provider has reported meanwhile stands
-            let standing: Option<String> = sqlx::query_scalar(
+            let stands: Option<String> = sqlx::query_scalar(
                 "update deliveries
                     set lease_token = 0,
                         state = case when state = 'pending' then $3 else state end,
@@ -246,10 +247,9 @@ impl Store {
             .bind(held.map(Held::as_str))
             .fetch_optional(&mut *conn)
             .await?;
-            let Some(standing) = standing else { return Err(StoreError::LeaseLost) };
-            let stands = DeliveryState::parse(&standing).ok_or_else(|| {
-                StoreError::Corrupt(format!("delivery {} has the state {standing}", claim.delivery.id))
-            })?;
+            let Some(stands) = stands else { return Err(StoreError::LeaseLost) };
+            let stands = DeliveryState::parse(&stands)
+                .ok_or_else(|| StoreError::Corrupt(format!("delivery {} has the state {stands}", claim.delivery.id)))?;
             let fall_back = match (mark, stands) {
                 (Mark::Failed { fall_back, .. }, DeliveryState::Failed) => fall_back.as_deref(),
                 _ => None,
@@ -259,9 +259,8 @@ impl Store {
             }
             match (claim.delivery.kind, fall_back) {
                 (Kind::Digest, Some(next)) => hand_over!(conn, claim.delivery.id, next),
-                // what was reported meanwhile has settled them
-                (Kind::Digest, None) if stands == state && state != DeliveryState::Pending => {
-                    settle_members!(conn, claim.delivery.id, state, error.as_deref(), sent, delivered);
+                (Kind::Digest, None) if stands != DeliveryState::Pending => {
+                    settle_members!(conn, claim.delivery.id, stands, error.as_deref(), sent, delivered);
                 }
                 _ => {}
             }
@@ -330,7 +329,8 @@ impl Store {
         let idempotency = told(&again)?;
         on_write!(self.db, |conn| once!(conn, idempotency.as_ref(), now), then scope.tenant(), {
             let changed = sqlx::query(
-                "update deliveries set state = $3, attempts = 0, next_at = $4, lease_token = 0, held = null, digest_id = null
+                "update deliveries set state = $3, attempts = 0, next_at = $4, lease_token = 0, held = null,
+                        digest_id = null
                   where id = $1 and state = $2 and ($5 is null or tenant_id = $5)",
             )
             .bind(id)

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::credential::Reference;
 use crate::egress::{EgressError, Request, Response};
-use crate::notification::delivery::dedupe;
+use crate::notification::dedupe;
 use crate::notification::wording;
 use crate::tool::{CalledBy, Failure, Notice, ToolContext, ToolError, ToolOutput};
 use crate::vault::credentials::{CredentialError, Credentials, FetchError, Trouble, Use};

@@ -8,7 +8,7 @@ use crate::executor::pipeline::reading::Reading;
 use crate::executor::pipeline::scope::Scope;
 use crate::invalid::did_you_mean;
 use crate::notification::Urgency;
-use crate::notification::delivery::dedupe;
+use crate::notification::dedupe;
 use crate::template::Template;
 use crate::tool::Notice;
 

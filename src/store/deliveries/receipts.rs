@@ -60,13 +60,12 @@ impl Store {
             if let Some(next) = &next {
                 conn.post(&[next], now).await?;
             }
-            match (delivery.kind, &next) {
-                (Kind::Digest, Some(next)) => hand_over!(conn, id, next),
-                (Kind::Digest, None) => {
-                    let delivered = (state == DeliveryState::Delivered).then_some(now);
-                    settle_members!(conn, id, state, error, Some(now), delivered);
+            if delivery.kind == Kind::Digest {
+                let delivered = (state == DeliveryState::Delivered).then_some(now);
+                match &next {
+                    Some(next) => hand_over!(conn, id, next),
+                    None => drop(settle_members!(conn, id, state, error, Some(now), delivered)),
                 }
-                _ => {}
             }
             (state, next.is_some())
         });

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use chrono::TimeDelta;
 use reveille::id::new_id;
-use reveille::notification::{Kind, NewDelivery, delivery::dedupe};
+use reveille::notification::{Kind, NewDelivery, dedupe};
 use reveille::store::{DeliveryFilter, Grant};
 use reveille::token::{Permission, TokenKind, TokenText};
 use serde_json::{Value, json};
@@ -112,7 +112,6 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("get_recipient", line(P::RecipientsRead, Here, 200, None)),
         ("put_recipient", line(P::RecipientsWrite, Here, 200, Some(recipient))),
         ("test_recipient", line(P::DeliveriesWrite, Here, 202, None)),
-        ("verify_recipient", line(P::RecipientsWrite, Here, 202, Some(json!({ "channel": "email" })))),
         ("list_credentials", line(P::CredentialsRead, InQuery, 200, None)),
         ("get_credential", line(P::CredentialsRead, InQuery, 200, None)),
         ("put_credential", line(P::CredentialsWrite, InQuery, 200, Some(credential()))),
@@ -124,6 +123,7 @@ fn table() -> BTreeMap<&'static str, Line> {
         // who it is may be said later; live.rs has the rest
         ("open_socket", Line { permission: None, body: None, other: Nothing, done: 400 }),
         ("get_push_key", line(P::RecipientsRead, Nothing, 200, None)),
+        ("verify_recipient", line(P::RecipientsWrite, Here, 202, Some(json!({ "channel": "email" })))),
         ("create_token", line(P::TokensWrite, InBody, 201, Some(json!({ "name": "x", "scopes": ["tokens:write"] })))),
         ("list_tokens", line(P::TokensRead, InQuery, 200, None)),
         ("revoke_token", line(P::TokensWrite, Here, 204, None)),

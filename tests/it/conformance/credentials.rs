@@ -487,7 +487,9 @@ async fn recipients_with_secrets_are_found_and_written_over_what_was_read(world:
             timezone: chrono_tz::Tz::UTC,
             locale: "en".into(),
             addresses: Addresses { webhook, ..Addresses::default() },
-            ..Recipient::default()
+            fallback: vec![],
+            quiet: Default::default(),
+            verified: Default::default(),
         };
         world.store.put_recipient(EVERY, tenant, &recipient, 0).await.unwrap();
     }

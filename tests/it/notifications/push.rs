@@ -26,8 +26,9 @@ const BROWSER_PRIVATE: &str = "q1dXpw3UpT5VOmu_cf_v6ih07Aems3njxI-JWgLcM94";
 const AUTH: &str = "BTBZMqHH6r4Tts7J_aSIgg";
 
 fn vault() -> Vault {
-    let settings =
-        reveille::vault::Settings { master_keys: vec![Secret::new("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")] };
+    let settings = reveille::vault::Settings {
+        master_keys: vec![reveille::vault::KeySource::value("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
+    };
     Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
 }
 

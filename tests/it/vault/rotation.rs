@@ -65,7 +65,9 @@ async fn others(world: &World, vault: &Vault) {
             timezone: chrono_tz::Tz::UTC,
             locale: "en".into(),
             addresses: Addresses { webhook, ..Addresses::default() },
-            ..Recipient::default()
+            fallback: vec![],
+            quiet: Default::default(),
+            verified: Default::default(),
         };
         world.store.put_recipient(&Scope::Every, &tenant, &recipient, 0).await.unwrap();
     }
