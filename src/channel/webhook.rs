@@ -12,14 +12,14 @@ use http::{HeaderMap, Method, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, Message, Receipt, sealing};
+use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, Message, Receipt};
 use crate::egress::{Egress, EgressError, Request, Response, retry_after};
 use crate::invalid::Faults;
 use crate::notification::WebhookAddress;
-use crate::notification::recipient::{SecretPlace, signing_keys};
+use crate::notification::recipient::signing_keys;
 use crate::secret::Secret;
 use crate::signature;
-use crate::vault::{Vault, VaultError};
+use crate::vault::{Context, Vault, VaultError};
 
 /// How long an attempt may take, in seconds.
 const TIMEOUT_RANGE: std::ops::RangeInclusive<u64> = 1..=50;
@@ -74,8 +74,7 @@ impl Webhook {
 
     fn headers(&self, message: &Message, address: &WebhookAddress, body: &[u8]) -> Result<HeaderMap, ChannelError> {
         let misconfigured = |why: String| ChannelError::Misconfigured { why: format!("the webhook's secret {why}") };
-        let sealed = &address.sealed_secret;
-        let secrets = sealing::unseal(&self.vault, message.recipient_id, SecretPlace::Webhook, sealed);
+        let secrets = self.vault.unseal(&context(message.recipient_id), &address.sealed_secret);
         let keys = signing_keys(&secrets.map_err(|error| misconfigured(error.to_string()))?).map_err(misconfigured)?;
         signature::headers(&keys, &message.id.to_string(), message.now, body).map_err(misconfigured)
     }
@@ -101,7 +100,11 @@ impl Channel for Webhook {
 
 /// Seals a recipient's signing secrets as this channel will look for them.
 pub fn seal_secret(vault: &Vault, recipient_id: &str, secret: &Secret) -> Result<String, VaultError> {
-    sealing::seal(vault, recipient_id, SecretPlace::Webhook, secret)
+    vault.seal(&context(recipient_id), secret)
+}
+
+fn context(recipient_id: &str) -> Context<'_> {
+    Context { tenant: recipient_id, service: "recipient", account: "webhook", field: "secret" }
 }
 
 /// The same at each attempt, so that a receiver may compare.

@@ -33,7 +33,7 @@ const HOSTS: usize = 10_000;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Place {
     pub channel: String,
-    /// Where users name it: the host, several joined by `+`.
+    /// Where users name it: the host, with the port if it is an odd one; several joined by `+`.
     pub host: Option<String>,
 }
 
@@ -96,7 +96,11 @@ impl Place {
     /// What the attempt of a channel to reach a recipient goes through.
     pub fn of(channel: &str, recipient: Option<&Recipient>) -> Place {
         let addresses = recipient.map(|recipient| &recipient.addresses);
-        let host = |url: &str| Url::parse(url).ok().and_then(|url| Some(url.host_str()?.to_owned()));
+        let host = |url: &str| {
+            let url = Url::parse(url).ok()?;
+            let host = url.host_str()?;
+            Some(url.port().map_or(host.to_owned(), |port| format!("{host}:{port}")))
+        };
         let host = match (channel, addresses) {
             ("webhook", Some(addresses)) => addresses.webhook.as_ref().and_then(|webhook| host(&webhook.url)),
             ("push", Some(addresses)) => {
@@ -316,13 +320,13 @@ mod tests {
 
     #[test]
     fn users_hosts_stand_apart() {
-        let webhook = WebhookAddress { url: "https://hooks.example.org/a?b".into(), sealed_secret: "x".into() };
+        let webhook = WebhookAddress { url: "https://hooks.example.org:8443/a?b".into(), sealed_secret: "x".into() };
         let ntfy = |server: &str| PushAddress::Ntfy { topic: "t".into(), server: Some(server.into()) };
         let push = vec![ntfy("https://n.example"), ntfy("https://a.example"), ntfy("https://n.example/x")];
         let addresses = Addresses { webhook: Some(webhook), push, ..Addresses::default() };
         let ann = Recipient { addresses, ..Recipient::default() };
         let host = |channel| Place::of(channel, Some(&ann)).host;
-        assert_eq!(host("webhook").as_deref(), Some("hooks.example.org"));
+        assert_eq!(host("webhook").as_deref(), Some("hooks.example.org:8443"));
         assert_eq!(host("push").as_deref(), Some("a.example+n.example"));
         assert_eq!((host("email"), Place::of("webhook", None).host), (None, None));
     }

@@ -3,15 +3,19 @@
 //! In this order: who is told, what is told, whether the address is proved, quiet hours, the breaker, the budget, the
 //! attempt. Each of them may end it with a mark; only the attempt sends. Nothing is kept here.
 
+use std::time::Duration;
+
 use chrono::{DateTime, TimeDelta, Utc};
 use chrono_tz::Tz;
 
 use crate::channel::Channels;
+use crate::clock::signed;
 use crate::engine::asking::{Links, without};
 use crate::engine::attempt::{Occasion, attempt};
 use crate::engine::breaker::{Breakers, Closed, Place};
 use crate::engine::holding;
 use crate::id::Scope;
+use crate::notification::delivery::BACKOFF;
 use crate::notification::question::Question;
 use crate::notification::telling::{DigestItem, Telling};
 use crate::notification::wording::References;
@@ -91,7 +95,7 @@ impl Sending {
         let place = Place::of(&delivery.channel, recipient);
         if self.sends(claim) {
             if let Err(closed) = self.breakers.admit(&place, now) {
-                return Ok(left_alone(delivery, &place, closed, fastrand::f64()));
+                return Ok(left_alone(delivery, &place, (now, closed), fastrand::f64()));
             }
             if let Some(recipient) = recipient
                 && let Some(mark) = holding::over_budget(&self.store, claim, recipient, now).await?
@@ -196,11 +200,18 @@ impl Told {
     }
 }
 
-/// What becomes of a message whose channel is left alone: somebody is waited for, or it can wait.
-fn left_alone(delivery: &Delivery, place: &Place, closed: Closed, random: f64) -> Mark {
+/// What becomes of a message whose channel is left alone. It can wait, but not longer than its attempts would have
+/// taken; where somebody is waited for, the next channel takes over at once.
+fn left_alone(delivery: &Delivery, place: &Place, (now, closed): (DateTime<Utc>, Closed), random: f64) -> Mark {
     let error = format!("not attempted: {place} fails at present, and is left alone for a while");
-    match delivery.fall_back().filter(|_| delivery.kind.asks()) {
-        Some(next) => Mark::Failed { error, fall_back: Some(Box::new(next)) },
+    let fall_back = delivery.fall_back().map(Box::new);
+    let attempts: Duration = BACKOFF.iter().sum();
+    if now > delivery.due_since() + signed(attempts) {
+        let error = format!("given up: {place} has failed for too long");
+        return Mark::Failed { error, fall_back };
+    }
+    match fall_back.filter(|_| delivery.kind.asks()) {
+        Some(next) => Mark::Failed { error, fall_back: Some(next) },
         None => Mark::Wait { at: spread(closed, random), held: None, error: Some(error) },
     }
 }
@@ -215,5 +226,69 @@ fn found<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
         Ok(value) => Ok(Some(value)),
         Err(StoreError::NotFound) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::notification::{DeliveryState, dedupe};
+
+    fn delivery(kind: Kind, fallback: &[&str]) -> Delivery {
+        Delivery {
+            id: Uuid::from_u128(1),
+            tenant_id: "ann".into(),
+            recipient: "ann".into(),
+            channel: "sms".into(),
+            fallback: fallback.iter().map(|name| (*name).to_owned()).collect(),
+            dedupe_key: "k".into(),
+            run_id: None,
+            kind,
+            urgency: kind.urgency(),
+            subject: None,
+            text: None,
+            state: DeliveryState::Pending,
+            attempts: 1,
+            next_at: None,
+            held: None,
+            digest_id: None,
+            last_error: None,
+            provider_id: None,
+            created_at: DateTime::UNIX_EPOCH,
+            sent_at: None,
+            delivered_at: None,
+        }
+    }
+
+    /// What becomes of it so many hours after 1970 began, where the channel is tried again in 30 s.
+    fn after(delivery: &Delivery, hours: i64) -> Mark {
+        let now = DateTime::UNIX_EPOCH + TimeDelta::hours(hours);
+        let closed = Closed { until: now + TimeDelta::seconds(30), spread: Duration::from_secs(60) };
+        left_alone(delivery, &Place { channel: "sms".into(), host: None }, (now, closed), 0.5)
+    }
+
+    #[test]
+    fn a_message_waits_and_is_spread_and_a_question_goes_on_at_once() {
+        let at = DateTime::UNIX_EPOCH + TimeDelta::seconds(3600 + 30 + 30);
+        let error = "not attempted: `sms` fails at present, and is left alone for a while".to_owned();
+        let wait = Mark::Wait { at, held: None, error: Some(error.clone()) };
+        assert_eq!(after(&delivery(Kind::Message, &["email"]), 1), wait);
+        assert_eq!(after(&delivery(Kind::Ask, &[]), 1), wait, "there is no other way");
+        let ask = delivery(Kind::Ask, &["email"]);
+        assert_eq!(after(&ask, 1), Mark::Failed { error, fall_back: ask.fall_back().map(Box::new) });
+    }
+
+    #[test]
+    fn nothing_waits_longer_than_its_attempts_would_have_taken() {
+        let message = delivery(Kind::Message, &["email"]);
+        assert!(matches!(after(&message, 17), Mark::Wait { .. }));
+        let error = "given up: `sms` has failed for too long".to_owned();
+        assert_eq!(after(&message, 18), Mark::Failed { error, fall_back: message.fall_back().map(Box::new) });
+        let due = DateTime::UNIX_EPOCH + TimeDelta::hours(9);
+        let digest = Delivery { dedupe_key: dedupe::digest("sms", due), ..delivery(Kind::Digest, &[]) };
+        assert!(matches!(after(&digest, 18), Mark::Wait { .. }), "a digest counts from its own time");
+        assert!(matches!(after(&digest, 27), Mark::Failed { .. }));
     }
 }

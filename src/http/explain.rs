@@ -358,6 +358,8 @@ mod tests {
             state,
             attempts: 1,
             next_at: None,
+            held: None,
+            digest_id: None,
             last_error: None,
             provider_id: None,
             created_at: Default::default(),

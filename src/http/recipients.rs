@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::channel::sealing;
+use crate::channel::{push, slack, webhook};
 use crate::http::State;
 use crate::http::auth::Caller;
 use crate::http::body::{Body, only};
@@ -186,12 +186,11 @@ impl Seal for Sealing<'_> {
     type Error = Refused;
 
     fn seal(&self, place: SecretPlace, secret: &Secret) -> Result<String, Refused> {
-        Ok(sealing::seal(self.vault, self.recipient_id, place, secret)?)
-    }
-
-    fn moved(&self, from: SecretPlace, to: SecretPlace, sealed: &str) -> Result<String, Refused> {
-        let secret = sealing::unseal(self.vault, self.recipient_id, from, sealed)?;
-        self.seal(to, &secret)
+        Ok(match place {
+            SecretPlace::Webhook => webhook::seal_secret(self.vault, self.recipient_id, secret)?,
+            SecretPlace::Push(endpoint) => push::seal_auth(self.vault, self.recipient_id, endpoint, secret)?,
+            SecretPlace::Slack => slack::seal_url(self.vault, self.recipient_id, secret)?,
+        })
     }
 }
 

@@ -43,6 +43,11 @@ pub fn digest(channel: &str, at: DateTime<Utc>) -> String {
     format!("digest:{channel}:{}", at.to_rfc3339_opts(SecondsFormat::Millis, true))
 }
 
+/// When the digest of this key is due.
+pub fn digest_at(key: &str) -> Option<DateTime<Utc>> {
+    key.strip_prefix("digest:")?.split_once(':')?.1.parse().ok()
+}
+
 /// A code that proves an address of a channel.
 pub fn code(channel: &str, id: Uuid) -> String {
     format!("code:{channel}:{id}")

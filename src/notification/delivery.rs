@@ -237,6 +237,12 @@ impl Delivery {
         })
     }
 
+    /// Since when it is to be sent: a digest from its own time on, all else from its beginning.
+    pub fn due_since(&self) -> DateTime<Utc> {
+        let of_digest = (self.kind == Kind::Digest).then(|| dedupe::digest_at(&self.dedupe_key)).flatten();
+        of_digest.unwrap_or(self.created_at)
+    }
+
     /// The digest that is to tell it at an instant, by the same ways.
     pub fn digest(&self, at: DateTime<Utc>) -> NewDelivery {
         NewDelivery {

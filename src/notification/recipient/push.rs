@@ -119,26 +119,21 @@ impl PushDraft {
             PushDraft::Ntfy { topic, server } => return Ok(PushAddress::Ntfy { topic, server }),
             PushDraft::WebPush { endpoint, p256dh, auth } => (endpoint, p256dh, auth),
         };
-        let place = SecretPlace::Push(n);
         let sealed_auth = match auth {
-            Some(auth) => seal.seal(place, &auth)?,
-            None => match stored_auth(old, &endpoint, &p256dh) {
-                Some((before, sealed)) if before == n => sealed.to_owned(),
-                Some((before, sealed)) => seal.moved(SecretPlace::Push(before), place, sealed)?,
-                None => {
-                    let message = "is needed: the authentication secret of the browser's subscription";
-                    return Err(Faults::one(format!("/addresses/push/{n}/keys/auth"), message).into());
-                }
-            },
+            Some(auth) => seal.seal(SecretPlace::Push(&endpoint), &auth)?,
+            None => stored_auth(old, &endpoint, &p256dh).map(str::to_owned).ok_or_else(|| {
+                let message = "is needed: the authentication secret of the browser's subscription";
+                Faults::one(format!("/addresses/push/{n}/keys/auth"), message)
+            })?,
         };
         Ok(PushAddress::WebPush { endpoint, p256dh, sealed_auth })
     }
 }
 
-fn stored_auth<'a>(old: &'a [PushAddress], endpoint: &str, p256dh: &str) -> Option<(usize, &'a str)> {
-    old.iter().enumerate().find_map(|(n, address)| match address {
+fn stored_auth<'a>(old: &'a [PushAddress], endpoint: &str, p256dh: &str) -> Option<&'a str> {
+    old.iter().find_map(|address| match address {
         PushAddress::WebPush { endpoint: e, p256dh: key, sealed_auth } if e == endpoint && key == p256dh => {
-            Some((n, sealed_auth.as_str()))
+            Some(sealed_auth.as_str())
         }
         _ => None,
     })

@@ -7,42 +7,19 @@ use crate::secret::Secret;
 
 /// Which secret of a recipient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SecretPlace {
+pub enum SecretPlace<'a> {
     /// What messages to its webhook are signed with.
     Webhook,
-    /// The authentication secret of the browser at this place among its `push` addresses, counted from 0.
-    Push(usize),
+    /// The authentication secret of the browser with this endpoint.
+    Push(&'a str),
     /// The address of its incoming webhook of Slack.
     Slack,
-}
-
-impl SecretPlace {
-    /// The account that it is sealed for: `webhook`, `push/0`, `slack`.
-    pub fn account(self) -> String {
-        match self {
-            SecretPlace::Webhook => "webhook".into(),
-            SecretPlace::Push(n) => format!("push/{n}"),
-            SecretPlace::Slack => "slack".into(),
-        }
-    }
-
-    /// The field that it is sealed for.
-    pub fn field(self) -> &'static str {
-        match self {
-            SecretPlace::Webhook => "secret",
-            SecretPlace::Push(_) => "auth",
-            SecretPlace::Slack => "webhook_url",
-        }
-    }
 }
 
 /// Seals the secrets of one recipient.
 pub trait Seal {
     type Error: From<Faults>;
 
-    /// For its place only.
+    /// For its place only, as the channel will look for it.
     fn seal(&self, place: SecretPlace, secret: &Secret) -> Result<String, Self::Error>;
-
-    /// What was sealed for one place, sealed for another: an address has moved within its list.
-    fn moved(&self, from: SecretPlace, to: SecretPlace, sealed: &str) -> Result<String, Self::Error>;
 }

@@ -96,6 +96,15 @@ impl Store {
                     .bind(SILENCE)
                     .execute(&mut *conn)
                     .await?;
+                // where it is a digest
+                settle_members!(
+                    conn,
+                    *id,
+                    DeliveryState::Unknown,
+                    Some(SILENCE),
+                    None::<DateTime<Utc>>,
+                    None::<DateTime<Utc>>
+                );
             }
             overdue.len() as u64
         }))

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use chrono::TimeDelta;
 use reveille::clock::pause;
 use reveille::notification::{DeliveryState, Kind, NewDelivery};
 use reveille::store::DeliveryFilter;
@@ -18,22 +19,22 @@ on_both! {
 }
 
 const DELIVERIES: usize = 10_000;
+/// Those of them that go to a receiver that is never well.
+const SICK: usize = 40;
 /// How often an instance dies with attempts under way.
 const CRASHES: usize = 5;
+/// What falls due within so much time is sent together.
+const AT_ONCE: TimeDelta = TimeDelta::seconds(20);
 /// How long all of it may take on a loaded machine with two cores.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What the sink does with an id, by a number that is made from it, and what has to come of it. Most are well; some are
-/// never taken.
+/// What the sink does with an id, by a number that is made from it: most are well, some after a while, some are refused.
 fn script(id: &str, number: usize) -> Answer {
     let fate = fate(id);
     match (fate, number) {
         // refused for good
         (0..=9, _) => Answer::Status(400),
-        (10..=14, _) => Answer::Status(410),
-        // never well
-        (15..=19, _) => Answer::Status(500),
-        (20..=24, _) => Answer::RetryAfter(429, 7),
+        (10..=24, _) => Answer::Status(410),
         // well after a while
         (25..=49, 0) => Answer::Status(500),
         (50..=74, 0 | 1) => Answer::RetryAfter(429, 2),
@@ -61,14 +62,17 @@ fn expected(id: &str) -> DeliveryState {
 async fn each_of_ten_thousand_deliveries_ends_in_one_honest_state(mut world: World) {
     world.egress.allow = vec!["127.0.0.1:*".into()];
     world.channels.webhook.timeout_seconds = 1;
-    let sink = Sink::start().await;
+    let (sink, sick) = (Sink::start().await, Sink::start().await);
     sink.answer(script);
+    sick.answer(|id, _| if fate(id) < 500 { Answer::Status(500) } else { Answer::RetryAfter(429, 7) });
     let mut instance = world.instance();
-    let webhook = json!({ "url": sink.url(), "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" });
-    let ann = json!({ "addresses": { "webhook": webhook } });
-    let (status, answer) = instance.ask("PUT", "/v1/recipients/ann", ADMIN, Some(ann)).await;
-    assert_eq!(status, 200, "{answer}");
-    make(&instance, &world).await;
+    for (tenant, sink, count) in [("ann", &sink, DELIVERIES - SICK), ("bob", &sick, SICK)] {
+        let webhook = json!({ "url": sink.url(), "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" });
+        let recipient = json!({ "addresses": { "webhook": webhook } });
+        let (status, answer) = instance.ask("PUT", &format!("/v1/recipients/{tenant}"), ADMIN, Some(recipient)).await;
+        assert_eq!(status, 200, "{answer}");
+        make(&instance, &world, tenant, count).await;
+    }
 
     let started = Instant::now();
     let mut crashes = 0;
@@ -77,7 +81,8 @@ async fn each_of_ten_thousand_deliveries_ends_in_one_honest_state(mut world: Wor
         let next = instance.on(|store| async move { store.next_delivery().await }).await.expect("asked");
         let Some(next) = next else { break };
         if next > world.clock.now() {
-            world.clock.advance(next - world.clock.now());
+            // and a little further, so that many are due at once
+            world.clock.advance(next - world.clock.now() + AT_ONCE);
         }
         if crashes < CRASHES && sink.requests().len() > (crashes + 1) * DELIVERIES / (CRASHES + 2) {
             crashes += 1;
@@ -92,25 +97,29 @@ async fn each_of_ten_thousand_deliveries_ends_in_one_honest_state(mut world: Wor
     assert_eq!(once.len(), taken.len(), "taken twice");
     assert_eq!(sink.changed(), [""; 0], "a repetition says the same");
     let (mut wrong, mut states) = (vec![], BTreeMap::new());
-    for (id, state, attempts) in ended(&instance).await {
+    let (mut requests, to_the_sick) = (sink.requests(), sick.requests());
+    for Ended { id, tenant, state, attempts } in ended(&instance).await {
         *states.entry(state.as_str()).or_insert(0) += 1;
-        let honest = state == expected(&id) && once.contains(&id) == (state == DeliveryState::Delivered);
+        let expected = if tenant == "bob" { DeliveryState::Failed } else { expected(&id) };
+        let honest = state == expected && once.contains(&id) == (state == DeliveryState::Delivered);
         // an attempt that was cut off by a death may have sent nothing; none is sent that was not begun
-        if !honest || sink.requests()[&id] > attempts as usize {
+        let sent = requests.remove(&id).or_else(|| to_the_sick.get(&id).copied()).unwrap_or(0);
+        if !honest || sent > attempts as usize {
             wrong.push((id, state, attempts));
         }
     }
     assert_eq!(wrong, [], "{states:?}");
     assert_eq!(states.values().sum::<usize>(), DELIVERIES);
-    assert!(states["failed"] > 0 && states["delivered"] > states["failed"], "{states:?}");
+    assert!(states["failed"] > SICK && states["delivered"] > states["failed"], "{states:?}");
+    assert_eq!((sick.taken(), requests), (vec![], BTreeMap::new()));
     instance.finish(&world).await;
 }
 
 /// One message by the store, the others as copies of it: what is tried here is how they are sent.
-async fn make(instance: &Instance, world: &World) {
+async fn make(instance: &Instance, world: &World, tenant: &str, count: usize) {
     let message = NewDelivery {
-        tenant_id: "ann".into(),
-        recipient: "ann".into(),
+        tenant_id: tenant.into(),
+        recipient: tenant.into(),
         channel: "webhook".into(),
         fallback: vec![],
         dedupe_key: "message:0".into(),
@@ -127,10 +136,10 @@ async fn make(instance: &Instance, world: &World) {
                                      next_at, created_at, urgency)
              select {id}, tenant_id, recipient, channel, 'message:' || n, kind, subject, body, fallback, state, next_at,
                     created_at, urgency
-               from deliveries, {numbers} where dedupe_key = 'message:0'"
+               from deliveries, {numbers} where dedupe_key = 'message:0' and tenant_id = '{tenant}'"
         )
     };
-    let last = DELIVERIES - 1;
+    let last = count - 1;
     let counted = format!(
         "(with recursive c (n) as (select 1 union all select n + 1 from c where n < {last}) select n from c) as numbers"
     );
@@ -151,7 +160,14 @@ async fn die_at_work(instance: Instance, world: &World, sink: &Sink) -> Instance
     world.instance()
 }
 
-async fn ended(instance: &Instance) -> Vec<(String, DeliveryState, i32)> {
+struct Ended {
+    id: String,
+    tenant: String,
+    state: DeliveryState,
+    attempts: i32,
+}
+
+async fn ended(instance: &Instance) -> Vec<Ended> {
     let mut all = vec![];
     let mut before = None;
     loop {
@@ -162,6 +178,11 @@ async fn ended(instance: &Instance) -> Vec<(String, DeliveryState, i32)> {
             .expect("listed");
         let Some(last) = page.last() else { return all };
         before = Some(last.id);
-        all.extend(page.iter().map(|delivery| (delivery.id.to_string(), delivery.state, delivery.attempts)));
+        all.extend(page.into_iter().map(|delivery| Ended {
+            id: delivery.id.to_string(),
+            tenant: delivery.tenant_id,
+            state: delivery.state,
+            attempts: delivery.attempts,
+        }));
     }
 }
