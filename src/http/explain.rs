@@ -351,8 +351,6 @@ mod tests {
             run_id: Some(run),
             kind: crate::notification::Kind::Result,
             urgency: crate::notification::Urgency::Normal,
-            held: None,
-            digest_id: None,
             subject: None,
             text: None,
             state,

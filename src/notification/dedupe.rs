@@ -34,7 +34,7 @@ pub fn batch_of(key: &str) -> Option<Uuid> {
 }
 
 /// The `n`th notice of a kind about one thing.
-pub fn notice(kind: &str, id: Uuid, n: i64) -> String {
+pub fn notice(kind: &str, id: impl std::fmt::Display, n: i64) -> String {
     format!("notice:{kind}:{id}:{n}")
 }
 
