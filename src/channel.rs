@@ -7,7 +7,6 @@ pub mod email;
 pub mod live;
 mod provider;
 pub mod push;
-pub mod sealing;
 pub mod slack;
 pub mod sms;
 pub mod telegram;
