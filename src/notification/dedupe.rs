@@ -33,11 +33,6 @@ pub fn batch_of(key: &str) -> Option<Uuid> {
     key.strip_prefix("batch:")?.split(':').next()?.parse().ok()
 }
 
-/// That a credential is missing, since it was last used.
-pub fn credential(reference: &str, last_used: i64) -> String {
-    format!("notice:credential:{reference}:{last_used}")
-}
-
 /// The `n`th notice of a kind about one thing.
 pub fn notice(kind: &str, id: Uuid, n: i64) -> String {
     format!("notice:{kind}:{id}:{n}")

@@ -109,6 +109,27 @@ impl Store {
             Some("postgres" | "postgresql") => open_postgres(&url, settings, waiting).await?,
             _ => return Err(OpenError::Url("it must begin with `sqlite://` or `postgres://`".into())),
         };
+        Store::of(db, clock).await
+    }
+
+    /// Opens the store to look at what is in it, which a service on the same SQLite file does not hinder: it is made,
+    /// locked and brought up to date by nobody, and what would write fails. Postgres is opened as ever.
+    pub async fn look(
+        settings: &Settings,
+        data_dir: &Path,
+        clock: Clock,
+        waiting: impl Fn(&str),
+    ) -> Result<Store, OpenError> {
+        let url = address(settings, data_dir);
+        if !url.starts_with("sqlite:") {
+            return Store::open(settings, data_dir, clock, waiting).await;
+        }
+        let (options, file) = sqlite_options(&url)?;
+        let readers = sqlite_readers(options, settings).await.map_err(|error| unusable(&file, &error))?;
+        Store::of(Db::Sqlite { writer: readers.clone(), readers, _lock: None }, clock).await
+    }
+
+    async fn of(db: Db, clock: Clock) -> Result<Store, OpenError> {
         let store = Store { db, clock, hints: Hints::new() };
         store.measure_clock().await.map_err(|error| OpenError::Refused(error.to_string()))?;
         Ok(store)

@@ -4,15 +4,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
-use crate::clock::Clock;
-use crate::store::Store;
 use crate::store::connect::{self, OpenError, Settings, refused};
-use crate::store::db::Db;
-use crate::store::wake::Hints;
 
 /// How long a database may take to answer someone who looks.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -61,47 +57,6 @@ pub async fn examine(settings: &Settings, data_dir: &Path) -> Result<Examined, O
     };
     let late = |_| Err(OpenError::Away(format!("no answer within {} s", PATIENCE.as_secs())));
     tokio::time::timeout(PATIENCE, looked).await.unwrap_or_else(late)
-}
-
-impl Store {
-    /// Opens a database to look at it beside a service that may be running on it: nothing can be written by what is
-    /// answered, and nothing is made, locked, migrated or waited for.
-    ///
-    /// # Errors
-    /// It is not there, can't be reached, or refuses us.
-    pub async fn look(settings: &Settings, data_dir: &Path, clock: Clock) -> Result<Store, OpenError> {
-        let url = connect::address(settings, data_dir);
-        let db = match url.split_once(':').map(|(scheme, _)| scheme) {
-            Some("sqlite") => look_at_sqlite(&url).await?,
-            _ => look_at_postgres(&url).await?,
-        };
-        Ok(Store { db, clock, hints: Hints::new() })
-    }
-}
-
-async fn look_at_sqlite(url: &str) -> Result<Db, OpenError> {
-    let options = SqliteConnectOptions::from_str(url).map_err(|error| OpenError::Url(error.to_string()))?;
-    let path = options.get_filename().to_owned();
-    std::fs::File::open(&path).map_err(|source| OpenError::File { path: path.clone(), source })?;
-    let mut log = path.into_os_string();
-    log.push("-wal");
-    // without a log beside it nobody has it open, and reading need not make one
-    let untouched = !Path::new(&log).exists();
-    let options = options.read_only(true).create_if_missing(false).immutable(untouched).busy_timeout(PATIENCE);
-    let readers = SqlitePoolOptions::new().max_connections(1).connect_with(options).await.map_err(refused)?;
-    Ok(Db::Sqlite { writer: readers.clone(), readers, _lock: None })
-}
-
-async fn look_at_postgres(url: &str) -> Result<Db, OpenError> {
-    let options = PgConnectOptions::from_str(url).map_err(|error| OpenError::Url(error.to_string()))?;
-    let options = options.application_name("reveille check").options([
-        ("statement_timeout", "5s"),
-        ("default_transaction_read_only", "on"),
-        ("reveille.tenant", "*"),
-    ]);
-    let pool = PgPoolOptions::new().max_connections(1).acquire_timeout(PATIENCE).connect_with(options).await;
-    let pool = pool.map_err(refused)?;
-    Ok(Db::Postgres { hot: pool.clone(), pool })
 }
 
 /// The version of the SQLite that is compiled in.

@@ -77,7 +77,7 @@ async fn tell_owner(error: &CredentialError, context: &ToolContext) {
         urgency: None,
         subject,
         text,
-        dedupe_key: dedupe::credential(&error.reference.to_string(), error.last_used),
+        dedupe_key: dedupe::notice("credential", &error.reference, error.last_used),
     };
     if let Err(error) = context.host.notify(&context.tenant, notice).await {
         tracing::debug!(%error, "the owner of a missing credential could not be told");

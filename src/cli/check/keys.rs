@@ -1,16 +1,20 @@
 //! Looks at the master keys: whether secrets can be sealed and opened, which keys are still needed, and which can go.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 
 use super::Finding;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::sealer::chain::keys_used;
-use crate::store::Store;
+use crate::store::{Examined, SqliteFile, Store, examine};
 use crate::vault::rotation::{Counts, Keys, survey};
 use crate::vault::{KEY_FILE, Vault, WithoutKeys};
 
 const NAME: &str = "keys";
+/// For counting all that is sealed.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A key file is read and never made here.
 pub async fn all(config: &Config, data_dir: &Path) -> Vec<Finding> {
@@ -32,16 +36,27 @@ pub async fn all(config: &Config, data_dir: &Path) -> Vec<Finding> {
         0 => Finding::fine(NAME, format!("{} can be read; keep a copy of it", file.display())),
         _ => Finding::fine(NAME, format!("{configured} configured, `{}` encrypts", vault.first_key())),
     }];
-    // a database that can't be asked has its own finding; one without these tables has no secrets
-    if let Ok(store) = Store::look(&config.database, data_dir, Clock::system()).await {
-        let looked = tokio::try_join!(survey(&store), keys_used(&store, &vault));
-        store.close().await;
-        if let Ok((sealed, tagged)) = looked {
-            let tagged = |id: &str| tagged.contains(id);
-            findings.extend(needs(&vault.key_ids(), &sealed, tagged));
-        }
+    if let Some((sealed, tagged)) = stored(config, data_dir, &vault).await {
+        findings.extend(needs(&vault.key_ids(), &sealed, |id| tagged.contains(id)));
     }
     findings
+}
+
+/// What is sealed under which key, and the keys of the audit record. `None`: the database can't be asked, which is a
+/// finding of its own, or its tables are yet to be made, and a look makes none.
+async fn stored(config: &Config, data_dir: &Path, vault: &Vault) -> Option<(Keys, BTreeSet<String>)> {
+    match examine(&config.database, data_dir).await.ok()? {
+        Examined::Sqlite { state: SqliteFile::Absent, .. } => return None,
+        Examined::Postgres { pending, .. } if pending > 0 => return None,
+        Examined::Sqlite { .. } | Examined::Postgres { .. } => {}
+    }
+    let looking = async {
+        let store = Store::look(&config.database, data_dir, Clock::system(), |_| {}).await.ok()?;
+        let looked = tokio::try_join!(survey(&store), keys_used(&store, vault));
+        store.close().await;
+        looked.ok()
+    };
+    tokio::time::timeout(PATIENCE, looking).await.ok()?
 }
 
 /// What is to be said of each key but the first, and of those that are missing.

@@ -4,10 +4,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 use reveille::credential::{Credential, CredentialStatus, CredentialUse, Inject, InjectForm, OAuth, Reference};
 use reveille::id::{Scope, new_id};
 use reveille::notification::{Addresses, Recipient, WebhookAddress};
-use reveille::secret::{Secret, SecretUrl};
+use reveille::secret::Secret;
 use reveille::store::{
-    AuditFilter, CredentialFilter, NewCredential, SealedDocument, SealedRow, Settings, Store, StoreError,
-    StoredCredential, UseFilter, next_generation,
+    AuditFilter, CredentialFilter, NewCredential, SealedDocument, SealedRow, Store, StoreError, StoredCredential,
+    UseFilter, next_generation,
 };
 use reveille::task::change::TaskChange;
 use reveille::vault::{self, KeySource, Vault, WithoutKeys};
@@ -38,7 +38,6 @@ on_both!(
     tasks_with_secrets_are_found_and_written_over_what_was_read,
     a_change_of_the_master_key_is_on_record_and_no_tenants_business,
     a_document_opens_in_its_row_and_generation_only,
-    a_look_reads_beside_the_service_and_writes_nothing,
 );
 
 const EVERY: &Scope = &Scope::Every;
@@ -303,6 +302,8 @@ async fn a_use_is_kept_and_moves_the_row_once_a_minute(world: &World) {
     let listed = async |filter: UseFilter| world.store.credential_uses(&only("a"), &filter).await.unwrap();
     let all = UseFilter { limit: 9, ..UseFilter::default() };
     assert_eq!(listed(all.clone()).await, uses);
+    let missing = listed(UseFilter { outcome: Some("missing"), ..all.clone() }).await;
+    assert_eq!(missing.iter().map(|used| used.outcome.as_str()).collect::<Vec<_>>(), ["missing"]);
     let page = UseFilter { before: Some(uses[1].id), limit: 2, ..all.clone() };
     assert_eq!(listed(page).await, uses[2..4]);
     let named = |service: &str, account: &str| UseFilter {
@@ -477,6 +478,8 @@ async fn only_what_is_under_another_key_is_rewrapped(world: &World) {
     assert!(!world.store.rewrap_credential(&one, "v1:new:other", "new").await.unwrap());
     assert_eq!(world.store.get_credential(EVERY, "a", "google", "one").await.unwrap(), expected);
     assert_eq!(under_others(None, 9).await.len(), 1);
+    let keys = world.store.keys_of_credentials().await.unwrap();
+    assert_eq!(keys, [("new".to_owned(), 2), ("older".to_owned(), 1)]);
 }
 
 async fn recipients_with_secrets_are_found_and_written_over_what_was_read(world: &World) {
@@ -622,18 +625,4 @@ async fn a_document_opens_in_its_row_and_generation_only(world: &World) {
     }
     let shown = format!("{good:?} {:?}", seal("a", "google/work", 1));
     assert!(!shown.contains("v1:") && shown.contains("[redacted]"), "{shown}");
-}
-
-async fn a_look_reads_beside_the_service_and_writes_nothing(world: &World) {
-    put(world).await;
-    let url = SecretUrl::new(world.url());
-    let settings = Settings { url, ..Settings::default() };
-    let look = Store::look(&settings, std::path::Path::new("/nowhere"), world.clock.clone()).await.unwrap();
-    assert_eq!(look.keys_of_credentials().await.unwrap(), [("old".to_owned(), 1)]);
-    let refused = look.delete_credential(EVERY, "a", "google", "work", "token:t").await;
-    assert!(refused.is_err(), "{refused:?}");
-    look.close().await;
-    assert_eq!(get(world).await.key_id, "old");
-    let nowhere = Settings { url: SecretUrl::new("sqlite:///nowhere/reveille.db"), ..Settings::default() };
-    assert!(Store::look(&nowhere, std::path::Path::new("/nowhere"), world.clock.clone()).await.is_err());
 }

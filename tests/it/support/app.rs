@@ -334,6 +334,19 @@ impl Instance {
         self.on(|_| async move { router.oneshot(request).await.expect("an answer").status().as_u16() }).await
     }
 
+    /// What a GET answers an admin, as text.
+    pub async fn page(&self, path: &str) -> String {
+        let request = Request::get(path).header("authorization", format!("Bearer {}", super::world::ADMIN));
+        let (router, request) = (http::router(self.http().clone()), request.body(Body::empty()).expect("a request"));
+        self.on(|_| async move {
+            let answer = router.oneshot(request).await.expect("an answer");
+            assert!(answer.status().is_success(), "{}", answer.status());
+            let bytes = axum::body::to_bytes(answer.into_body(), usize::MAX).await.expect("a body");
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+        .await
+    }
+
     /// Ends what waited too long.
     pub async fn expire(&self) {
         self.tick_out(&self.engine().expirer).await;

@@ -65,11 +65,13 @@ async fn fill(url: &str) {
     store.close().await;
 }
 
+async fn look_at(url: &str) -> Store {
+    Store::look(&settings(url), Path::new("/nowhere"), Clock::system(), |_| {}).await.unwrap()
+}
+
 /// How many are under the new key, looked at beside the running service.
-async fn under_new(url: &str) -> u64 {
-    let look = Store::look(&settings(url), Path::new("/nowhere"), Clock::system()).await.unwrap();
+async fn under_new(look: &Store) -> u64 {
     let keys = look.keys_of_credentials().await.unwrap();
-    look.close().await;
     keys.iter().find(|(id, _)| id == "new").map_or(0, |(_, count)| count.unsigned_abs())
 }
 
@@ -104,6 +106,7 @@ async fn goes_on(service: Service, url: &str) {
     service.start().await;
     let token = service.admin_token().unwrap().to_owned();
 
+    let look = look_at(url).await;
     let mut before = 0;
     for kill in 1..=3 {
         let begun = tokio::spawn({
@@ -113,14 +116,14 @@ async fn goes_on(service: Service, url: &str) {
         let address = service.url().to_owned();
         // all the while each one that is asked for opens
         let mut asked = kill * 17;
-        while under_new(url).await < before + 100 {
+        while under_new(&look).await < before + 100 {
             asked = (asked * 7 + 1) % CREDENTIALS;
             assert_eq!(opens(&client, &address, &token, asked).await.unwrap(), 200, "a{asked}");
             pause(LOOK).await;
         }
         service.kill().await;
         begun.await.unwrap();
-        let done = under_new(url).await;
+        let done = under_new(&look).await;
         assert!((before + 100..CREDENTIALS).contains(&done), "kill {kill} came at {done}: not in the middle");
         before = done;
         service.start().await;
@@ -141,7 +144,6 @@ async fn goes_on(service: Service, url: &str) {
     let mut service = service.with(name, new);
     service.start().await;
     assert!(!service.log().contains("canary"));
-    let look = Store::look(&settings(url), Path::new("/nowhere"), Clock::system()).await.unwrap();
     let alone = vault(&[NEW]);
     for number in 0..CREDENTIALS {
         let stored = look.get_credential(&Scope::Every, "ann", "shop", &format!("a{number}")).await.unwrap();
