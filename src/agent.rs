@@ -126,6 +126,8 @@ pub struct Incoming {
     /// The recipient's.
     pub timezone: Tz,
     pub channel: Option<ChannelLimits>,
+    /// What a configured agent says of its own calls: see [`Configured::approvals`].
+    pub rules: Option<Arc<Rules>>,
     /// `None`: nobody can be asked, and what needs consent is refused.
     pub asking: Option<Asking>,
     pub host: Arc<dyn Host>,
@@ -256,6 +258,7 @@ impl Agent {
             teller: &teller,
             consent: Consent {
                 policy: &self.policy,
+                agent: incoming.rules.as_deref(),
                 asking: incoming.asking.as_ref(),
                 store: &*incoming.store,
                 tenant: incoming.tenant.as_str(),

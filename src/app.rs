@@ -18,6 +18,7 @@ use crate::approval::policy::Policy;
 use crate::bus::counted::Counted;
 use crate::bus::{self, Bus};
 use crate::channel::Channels;
+use crate::channel::live::Live;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::egress::Egress;
@@ -107,7 +108,14 @@ pub async fn build(
     }
     let metrics = Metrics::new();
     let egress = Egress::new(&config.egress).map_err(under("/egress"))?;
-    let channels = Channels::new(&config.channels, &egress, &vault).map_err(under("/channels"))?;
+    let without = keys_without_setting(config, data_dir);
+    let (vapid, made) = config.channels.push.vapid(without, &config.server.public_url())?;
+    if let Some(file) = made {
+        tracing::warn!("the key file {} was made; without it every browser has to subscribe again", file.display());
+    }
+    let push_key = vapid.as_ref().map(|vapid| vapid.public_key().to_owned());
+    let public_url = config.server.public_url.as_deref();
+    let channels = Channels::new(&config.channels, vapid, &egress, &vault, public_url).map_err(under("/channels"))?;
     let models = Models::build(&config.llm, config.react.retry(), &clock)?;
     let policy = Policy::new(&config.approvals)?;
     let declared = tool::http::read(&config.tools, &egress)?;
@@ -125,6 +133,7 @@ pub async fn build(
     let (known_tools, known_models): (Vec<_>, Vec<_>) = (tools.names().collect(), agent.models.names().collect());
     Configured::check(&config.agents, &known_tools, &known_models, &mut faults);
     faults.or(())?;
+    let channels = channels.and(Live::new(&config.channels.live, store.clone(), vault.clone()));
     let pipeline = Pipeline::new(pipeline::Parts {
         credentials: credentials.clone(),
         agent: agent.clone(),
@@ -150,6 +159,7 @@ pub async fn build(
         store: store.clone(),
         executors: executors.clone(),
         channels: channels.clone(),
+        require_verified: config.channels.require_verified,
         bus: Arc::clone(&bus),
         max_deliveries: config.bus.max_deliveries,
         host,
@@ -166,6 +176,8 @@ pub async fn build(
         store: store.clone(),
         vault,
         connector,
+        push_key,
+        channels,
         clock,
         executors,
         pipeline,

@@ -12,7 +12,7 @@ pub mod settings;
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
@@ -26,6 +26,8 @@ pub use settings::Settings;
 pub const CANCELLED: &str = "User cancelled this action.";
 /// What a call whose question nobody answered in time answers the model.
 pub const EXPIRED: &str = "Nobody approved this action in time; it was not executed.";
+/// Who lets a call through about which nobody is asked, and which is held all the same.
+pub const POLICY: &str = "policy";
 /// Longest comment of a person, in characters.
 pub const COMMENT_LENGTH: usize = 2_000;
 
@@ -232,6 +234,29 @@ impl Approval {
             began_at: None,
             outcome: None,
             votes: Vec::new(),
+        }
+    }
+
+    /// A call about which nobody is asked, held from now on, so that it may be stopped before it runs.
+    pub fn held(
+        ids: (Uuid, Uuid),
+        of: Identity,
+        task_id: Option<Uuid>,
+        proposal: Proposal,
+        (window, now): (TimeDelta, DateTime<Utc>),
+    ) -> Approval {
+        let proposal = Proposal { approvers: 0, options: vec![Choice::Cancel], allow_modification: false, ..proposal };
+        let asked = Approval::asked(ids, of, task_id, proposal, now);
+        let until = now + window;
+        Approval {
+            status: ApprovalStatus::Approved,
+            expires_at: until,
+            decided_at: Some(now),
+            decided_by: Some(POLICY.to_owned()),
+            decided_via: Some(Via::Service),
+            decided_digest: Some(asked.digest.clone()),
+            hold_until: Some(until),
+            ..asked
         }
     }
 

@@ -4,7 +4,14 @@
 //! `delivered` unless the other side said so. It keeps nothing; what survives a crash is the delivery's row.
 
 pub mod email;
+pub mod live;
+mod provider;
+pub mod push;
+pub mod slack;
+pub mod sms;
+pub mod telegram;
 pub mod templates;
+pub mod ticket;
 pub mod webhook;
 
 use std::path::PathBuf;
@@ -13,6 +20,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
+use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -20,7 +28,7 @@ use crate::channel::templates::Templates;
 use crate::egress::Egress;
 use crate::invalid::Faults;
 use crate::notification::wording::Words;
-use crate::notification::{Recipient, Urgency};
+use crate::notification::{Recipient, Report, Urgency};
 use crate::vault::Vault;
 
 /// No attempt may take longer than this: deliveries are leased for longer.
@@ -30,9 +38,16 @@ pub const ATTEMPT_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
+    /// Whether only addresses that their tenants have proved get anything but the code that proves them.
+    pub require_verified: bool,
     /// A directory of templates for what messages say, used before the embedded ones.
     pub templates_dir: Option<PathBuf>,
     pub email: email::Settings,
+    pub live: live::Settings,
+    pub push: push::Settings,
+    pub sms: sms::Settings,
+    pub slack: slack::Settings,
+    pub telegram: telegram::Settings,
     pub webhook: webhook::Settings,
 }
 
@@ -97,6 +112,28 @@ pub enum ChannelError {
     Unknown { why: String },
 }
 
+/// What a provider sends to the address of a [`ticket`], as it came.
+#[derive(Debug, Clone, Copy)]
+pub struct Callback<'a> {
+    /// The address as the provider was told it.
+    pub address: &'a str,
+    pub headers: &'a HeaderMap,
+    pub body: &'a [u8],
+}
+
+/// Why nothing is made of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallbackError {
+    /// The provider signs its reports, and has not signed this one.
+    #[error("the signature is missing or wrong")]
+    NotSigned,
+    #[error("the report can't be read: {0}")]
+    Unreadable(String),
+    /// This channel is never reported on.
+    #[error("no reports are taken for this channel")]
+    NotExpected,
+}
+
 /// A way to reach a recipient.
 pub trait Channel: Send + Sync {
     /// The name in `addresses`, `output` and `[channels]`.
@@ -106,30 +143,56 @@ pub trait Channel: Send + Sync {
 
     /// One attempt, within [`ATTEMPT_LIMIT`].
     fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>>;
+
+    /// What a provider reports of a message that it took on, for channels that say `sent`.
+    fn read_callback(&self, _callback: &Callback) -> Result<Report, CallbackError> {
+        Err(CallbackError::NotExpected)
+    }
 }
 
 /// The channels that are configured, and the templates of what goes through them.
 #[derive(Clone)]
 pub struct Channels {
-    list: Arc<Vec<Box<dyn Channel>>>,
+    list: Vec<Arc<dyn Channel>>,
     templates: Templates,
 }
 
 impl Channels {
-    /// The list. A channel without what it needs is left out.
-    pub fn new(settings: &Settings, egress: &Egress, vault: &Vault) -> Result<Channels, Faults> {
+    /// Those that need no store. A channel without what it needs is left out. `public_url` is where providers report to.
+    pub fn new(
+        settings: &Settings,
+        vapid: Option<push::Vapid>,
+        egress: &Egress,
+        vault: &Vault,
+        public_url: Option<&str>,
+    ) -> Result<Channels, Faults> {
+        settings.live.check()?;
         let mut list: Vec<Box<dyn Channel>> = vec![];
         if let Some(email) = email::Email::new(&settings.email)? {
             list.push(Box::new(email));
         }
+        list.push(Box::new(push::Push::new(&settings.push, vapid, egress.clone(), vault.clone())?));
+        if let Some(sms) = sms::Sms::new(&settings.sms, vault.clone(), public_url)? {
+            list.push(Box::new(sms));
+        }
         list.push(Box::new(webhook::Webhook::new(&settings.webhook, egress.clone(), vault.clone())?));
+        list.push(Box::new(slack::Slack::new(&settings.slack, egress.clone(), vault.clone())?));
+        if let Some(telegram) = telegram::Telegram::new(&settings.telegram)? {
+            list.push(Box::new(telegram));
+        }
         let templates = Templates::read(settings.templates_dir.as_deref())?;
         Ok(Channels { templates, ..Channels::of(list) })
     }
 
     /// Exactly these, with the embedded templates.
     pub fn of(list: Vec<Box<dyn Channel>>) -> Channels {
-        Channels { list: Arc::new(list), templates: Templates::embedded() }
+        Channels { list: list.into_iter().map(Arc::from).collect(), templates: Templates::embedded() }
+    }
+
+    /// The same and one more.
+    pub fn and(mut self, channel: impl Channel + 'static) -> Channels {
+        self.list.push(Arc::new(channel));
+        self
     }
 
     pub fn templates(&self) -> &Templates {

@@ -10,6 +10,7 @@ mod check;
 mod client;
 mod completions;
 mod condition;
+mod credential;
 mod dead_letter;
 mod delivery;
 mod demo;
@@ -17,6 +18,7 @@ mod draft;
 mod event;
 mod failure;
 mod grant;
+mod memory;
 mod migrate;
 mod notify;
 mod pipeline;
@@ -36,6 +38,7 @@ use clap::{Parser, Subcommand};
 use crate::config::Environment;
 use client::Client;
 pub use failure::report;
+pub use memory::keep_private;
 use screen::Screen;
 
 /// Wakes AI agents: on time, once, and with a person's consent.
@@ -103,6 +106,9 @@ enum Command {
     /// Try out notifications
     #[command(subcommand)]
     Notify(notify::Command),
+    /// Set, list and delete secrets, and change the master key
+    #[command(subcommand)]
+    Credential(Box<credential::Command>),
     /// Create, list and revoke API tokens
     #[command(subcommand)]
     Token(token::Command),
@@ -147,6 +153,7 @@ async fn act(command: Command, environment: &Environment, screen: &mut Screen) -
         Command::Delivery(command) => delivery::run(command, environment, screen).await,
         Command::Recipient(command) => recipient::run(command, environment, screen).await,
         Command::Notify(command) => notify::run(command, environment, screen).await,
+        Command::Credential(command) => credential::run(*command, environment, screen).await,
         Command::Token(command) => token::run(command, environment, screen).await,
         Command::Migrate(args) => migrate::run(args, environment, screen).await,
         Command::Check(args) => check::run(args, environment, screen).await,

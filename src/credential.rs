@@ -1,11 +1,15 @@
 //! A credential: a secret document of a tenant for a service and account name, and where it may go.
 //!
-//! Data only. The document itself never lies here in the clear: it is sealed by the vault, stored sealed, and opened for
+//! Data only; `draft` reads what is asked for. The document itself never lies here in the clear: it is sealed by the vault, stored sealed, and opened for
 //! one request at a time.
+
+pub mod draft;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+pub use draft::CredentialDraft;
 
 /// The account of a reference that names none.
 pub const PRIMARY: &str = "primary";

@@ -13,6 +13,7 @@ pub mod auth;
 pub mod body;
 pub mod completion;
 pub mod conditions;
+pub mod credentials;
 pub mod dead_letters;
 pub mod deliveries;
 pub mod error;
@@ -22,12 +23,15 @@ pub mod grants;
 pub mod guard;
 pub mod health;
 pub mod hooks;
+pub mod live;
 pub mod oauth;
 pub mod openapi;
 pub mod page;
 pub mod path;
 pub mod pipelines;
+pub mod push;
 pub mod query;
+pub mod receipts;
 pub mod recipients;
 pub mod registry;
 pub mod runs;
@@ -40,6 +44,7 @@ pub mod stats;
 pub mod stream;
 pub mod tasks;
 pub mod tokens;
+mod verify;
 pub mod wrong_tokens;
 
 use std::ops::Deref;
@@ -55,6 +60,7 @@ use utoipa_axum::routes;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use crate::bus::Bus;
+use crate::channel::Channels;
 use crate::clock::Clock;
 use crate::executor::Registry;
 use crate::executor::hub::Hub;
@@ -140,6 +146,10 @@ pub struct Parts {
     pub vault: Vault,
     /// Connects accounts of people.
     pub connector: Connector,
+    /// The public key of VAPID; `None` where there is no Web Push.
+    pub push_key: Option<String>,
+    /// Read the reports of their providers.
+    pub channels: Channels,
     /// Who watches which run.
     pub hub: Hub,
     pub metrics: Metrics,
@@ -165,6 +175,8 @@ pub struct Shared {
     pub wrong_tokens: WrongTokens,
     /// The configured webhooks, their keys made ready.
     pub hooks: hooks::Hooks,
+    /// Of the sessions of each tenant.
+    pub places: live::Places,
 }
 
 impl State {
@@ -175,7 +187,8 @@ impl State {
         let admin_token = admin_token.map(|token| TokenHash::of(token.expose().trim()));
         let wrong_tokens = WrongTokens::new(parts.limits.wrong_tokens);
         let hooks = hooks::Hooks::new(&parts.hooks);
-        State(Arc::new(Shared { parts, admin_token, wrong_tokens, hooks }))
+        let places = live::Places::new(parts.limits.sessions_per_tenant);
+        State(Arc::new(Shared { parts, admin_token, wrong_tokens, hooks, places }))
     }
 }
 
@@ -247,6 +260,7 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(deliveries::list_deliveries))
         .routes(routes!(deliveries::get_delivery))
         .routes(routes!(deliveries::retry_delivery))
+        .routes(routes!(receipts::receive_receipt))
         .routes(routes!(events::publish_events, events::list_events))
         .routes(routes!(events::stream_events))
         .routes(routes!(hooks::receive_hook))
@@ -257,6 +271,14 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(dead_letters::drop_dead_letters))
         .routes(routes!(recipients::get_recipient, recipients::put_recipient))
         .routes(routes!(recipients::test_recipient))
+        .routes(routes!(credentials::list_credentials))
+        .routes(routes!(credentials::get_credential, credentials::put_credential, credentials::delete_credential))
+        .routes(routes!(credentials::list_credential_uses))
+        .routes(routes!(credentials::rotate_key))
+        .routes(routes!(push::get_push_key))
+        .routes(routes!(live::open_stream))
+        .routes(routes!(live::socket::open_socket))
+        .routes(routes!(verify::verify_recipient))
         .routes(routes!(tokens::create_token, tokens::list_tokens))
         .routes(routes!(tokens::revoke_token))
         .routes(routes!(stats::get_stats))

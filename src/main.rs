@@ -14,6 +14,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const STACK: usize = 8 * 1024 * 1024;
 
 fn main() -> ExitCode {
+    if let Err(error) = cli::keep_private() {
+        eprintln!("warning: core dumps could not be turned off: {error}");
+    }
     let cli = Cli::parse();
     // one provider for all TLS; a second call would only say that it is there
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();

@@ -1,16 +1,24 @@
-//! Telling people: who is reached where (`recipient`, `address`), one message on its way (`delivery`), and its words (`telling`,
-//! `wording`, `question`).
+//! Telling people: who is reached where (`recipient`, `address`), one message on its way (`delivery`), what is reported
+//! of it later (`report`), and its words (`telling`, `wording`, `question`).
 //!
 //! Data and transitions only: nothing here sends, stores or waits. A delivery stores references; its words are made
 //! when it is sent, and a secret is never part of it.
 
 pub mod address;
+pub mod dedupe;
 pub mod delivery;
+pub mod kind;
+pub mod measure;
 pub mod question;
+pub mod quiet;
 pub mod recipient;
+pub mod report;
 pub mod telling;
+pub mod verification;
 pub mod wording;
 
 pub use address::{Addresses, PushAddress, SlackAddress, WebhookAddress};
-pub use delivery::{Claim, Delivery, DeliveryEvent, DeliveryState, Kind, Mark, NewDelivery, Urgency};
+pub use delivery::{Claim, Delivery, DeliveryEvent, DeliveryState, Mark, NewDelivery};
+pub use kind::{Held, Kind, Urgency};
 pub use recipient::{Recipient, RecipientDraft};
+pub use report::{Fate, Report};

@@ -4,7 +4,7 @@
 //! `where`, and the count of rows is looked at; uniqueness is in the schema. What a method has returned survives a
 //! crash; what it has not may have happened, and may be asked again.
 //! Locks are taken in one order everywhere: due, queue, slots, parked, runs, approvals. Rows of `parked` that wait for
-//! people come before slots.
+//! people or a completion come before slots.
 
 #[macro_use]
 mod db;
@@ -24,9 +24,11 @@ mod examine;
 mod failing;
 mod fires;
 mod grants;
+mod holding;
 mod hot;
 mod idempotency;
 mod lease;
+mod live;
 mod matching;
 mod outbox;
 mod parking;
@@ -41,7 +43,9 @@ mod task_state;
 mod tasks;
 mod text;
 mod tokens;
+mod told;
 mod transcript;
+mod verifications;
 mod wake;
 mod windows;
 
@@ -55,7 +59,9 @@ pub use closing::{DueWindow, Held, Release};
 pub use completions::Completion;
 pub use conditions::{PollClaim, RecordedPoll};
 pub use connect::{OpenError, ServerFacts, Settings};
-pub use credentials::{CredentialFilter, NewCredential, SealedDocument, StoredCredential, UseFilter, next_generation};
+pub use credentials::{
+    CredentialFilter, NewCredential, SealedDocument, SealedRow, StoredCredential, UseFilter, next_generation,
+};
 pub use dead_letters::{Burial, StoredDeadLetter, StoredDeadLetterFilter};
 pub use deliveries::DeliveryFilter;
 pub use event_index::{EVENT_SHARDS, EventTask, EventTaskChanges, event_shard};
@@ -65,6 +71,7 @@ pub use fires::{FireDue, Fired};
 pub use grants::{Grant, GrantUse};
 pub use idempotency::{Answer, Idempotency};
 pub use lease::{Again, Beat, Blocked, CLAIM_MARGIN, Claim, Finish, Lease, Park, StartedRun, Starts};
+pub use live::LiveMessage;
 pub use matching::{EventsFired, EventsRecorded, FireEvents, Match};
 pub use recipients::StoredRecipient;
 pub use requests::Cancelled;
@@ -73,6 +80,7 @@ pub use runs::RunFilter;
 pub use task_state::STATE_NAMES;
 pub use tasks::TaskFilter;
 pub use tokens::StoredToken;
+pub use verifications::{Verification, Verified};
 pub use wake::Topic;
 
 /// The store. Cheap to clone; all clones share the same connections.

@@ -22,6 +22,7 @@ use crate::clock::Clock;
 use crate::event::Event;
 use crate::id::Tenant;
 use crate::invalid::Faults;
+use crate::notification::Urgency;
 
 pub use crate::tool::registry::Registry;
 
@@ -58,7 +59,8 @@ pub struct Definition {
     /// tool and its arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
-    /// For how long after it was approved a call may still be stopped, in seconds.
+    /// For how long a call is held before it runs and may still be stopped, in seconds from 1 to a day: after it was
+    /// approved, or where nobody has to agree, after the model asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub undo_seconds: Option<u64>,
     /// Of a declared tool: its request as it is configured, the credential's name included. Part of the definition, so
@@ -203,6 +205,8 @@ pub struct Notice {
     pub run_id: Uuid,
     /// `None`: the recipient's own order.
     pub channel: Option<String>,
+    /// `None`: as urgent as messages are.
+    pub urgency: Option<Urgency>,
     pub subject: String,
     pub text: String,
     /// `call:<run>:<turn>:<call>`; a second notice with the same key is the first.

@@ -193,6 +193,15 @@ impl Trigger {
         }
     }
 
+    /// Whether a run that waits for a person, or for its completion, counts as running.
+    pub fn waiting_counts(&self) -> bool {
+        match self {
+            Trigger::Schedule(schedule) => schedule.waiting_counts,
+            Trigger::Event(event) => event.waiting_counts,
+            Trigger::Condition(condition) => condition.waiting_counts,
+        }
+    }
+
     /// Whether each instant that was missed has a run of its own.
     pub fn catches_all_up(&self) -> bool {
         match self {

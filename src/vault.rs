@@ -5,9 +5,12 @@
 //! keys live in the configuration or in a key file, never in the database; without them what was sealed is lost.
 
 pub mod credentials;
+mod document;
 mod envelope;
 mod keyring;
 pub mod oauth;
+pub mod rotation;
+mod source;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +21,8 @@ use serde::{Deserialize, Serialize};
 use crate::secret::Secret;
 use crate::vault::keyring::Keyring;
 
+pub use source::KeySource;
+
 /// The key file's name within the data directory.
 pub const KEY_FILE: &str = "master.key";
 
@@ -25,8 +30,9 @@ pub const KEY_FILE: &str = "master.key";
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// `"id:base64 of 32 bytes"`; the first encrypts, all decrypt. Empty: on SQLite a key file in the data directory.
-    pub master_keys: Vec<Secret>,
+    /// `"id:base64 of 32 bytes"`, or where that text lies: `{ file = "…" }`, `{ command = ["…"] }`. The first encrypts,
+    /// all decrypt. Empty: on SQLite a key file in the data directory.
+    pub master_keys: Vec<KeySource>,
 }
 
 /// Where master keys come from when none is configured.
@@ -86,6 +92,27 @@ impl Vault {
         envelope::seal(self.keyring.first(), context, secret.expose().as_bytes())
     }
 
+    /// What was sealed for this place, its data key under the first master key; the secret itself is not touched.
+    /// `None`: it is under that key already.
+    pub fn rewrap(&self, context: &Context, sealed: &str) -> Result<Option<String>, VaultError> {
+        envelope::rewrap(&self.keyring, self.keyring.first(), context, sealed)
+    }
+
+    /// The id of the master key that encrypts.
+    pub fn first_key(&self) -> &str {
+        &self.keyring.first().id
+    }
+
+    /// The ids of all master keys, the one that encrypts first.
+    pub fn key_ids(&self) -> Vec<&str> {
+        self.keyring.ids()
+    }
+
+    /// The id of the master key that a sealed text needs; `None` where it is not one.
+    pub fn key_of(sealed: &str) -> Option<&str> {
+        envelope::key_id(sealed)
+    }
+
     /// A tag over a text for one purpose (HMAC-SHA-256, hexadecimal) that nobody without the master key can make. The
     /// same each time, until the first master key changes.
     pub fn tag(&self, purpose: &str, text: &str) -> String {
@@ -94,9 +121,15 @@ impl Vault {
 
     /// Whether this tag was made for this purpose and text, with any of the master keys.
     pub fn is_tag(&self, purpose: &str, text: &str, tag: &str) -> bool {
-        let Ok(tag) = hex::decode(tag) else { return false };
+        self.tagged_by(purpose, text, tag).is_some()
+    }
+
+    /// The id of the master key with which this tag was made for this purpose and text.
+    pub fn tagged_by(&self, purpose: &str, text: &str, tag: &str) -> Option<&str> {
+        let tag = hex::decode(tag).ok()?;
         let text = tagged(purpose, text);
-        self.keyring.all().iter().any(|key| hmac::verify(&key.tagging, &text, &tag).is_ok())
+        let made_it = |key: &&keyring::MasterKey| hmac::verify(&key.tagging, &text, &tag).is_ok();
+        self.keyring.all().iter().find(made_it).map(|key| key.id.as_str())
     }
 
     /// What was sealed for exactly this place.
@@ -161,7 +194,7 @@ mod tests {
         const OLD: &str = "old:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
         const NEW: &str = "new:HwECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
         let vault = |keys: &[&str]| {
-            let settings = Settings { master_keys: keys.iter().map(|key| Secret::new(*key)).collect() };
+            let settings = Settings { master_keys: keys.iter().map(|key| KeySource::value(*key)).collect() };
             Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
         };
         let (old, rotated, other) = (vault(&[OLD]), vault(&[NEW, OLD]), vault(&[NEW]));
@@ -201,7 +234,8 @@ mod tests {
 
     #[test]
     fn the_vault_shows_its_key_ids_and_nothing_more() {
-        let settings = Settings { master_keys: vec![Secret::new("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")] };
+        let settings =
+            Settings { master_keys: vec![KeySource::value("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")] };
         let (vault, made) = Vault::open(&settings, WithoutKeys::Refuse).unwrap();
         assert_eq!((made, format!("{vault:?}")), (None, r#"Vault { keys: ["k"] }"#.into()));
     }

@@ -50,7 +50,8 @@ create table live_messages (
     created_at      timestamptz not null,
     taken_at        timestamptz
 );
-create index live_messages_of_tenant on live_messages (tenant_id, id);
+create index live_messages_of_tenant on live_messages (tenant_id, created_at);
+create index live_messages_created on live_messages (created_at);
 
 alter table interruptions enable row level security;
 alter table interruptions force row level security;

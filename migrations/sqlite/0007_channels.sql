@@ -50,4 +50,5 @@ create table live_messages (
     created_at      text not null,
     taken_at        text
 );
-create index live_messages_of_tenant on live_messages (tenant_id, id);
+create index live_messages_of_tenant on live_messages (tenant_id, created_at);
+create index live_messages_created on live_messages (created_at);

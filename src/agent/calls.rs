@@ -11,7 +11,7 @@ use futures::stream::{FuturesUnordered, Stream};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::agent::consent::{Asked, Consent, Verdict, nobody_to_ask};
+use crate::agent::consent::{Asked, Consent, REFUSED, Verdict};
 use crate::agent::policy::{again, permit};
 use crate::agent::stream::Teller;
 use crate::approval::{Approval, CallOutcome};
@@ -37,8 +37,6 @@ pub struct Caller<'a> {
     pub consent: Consent<'a>,
 }
 
-/// The code of a call that a person refused: the model is told their words and no others.
-const REFUSED: &str = "refused_by_a_person";
 /// How much of a result whoever approved it is shown, in characters.
 const OUTCOME_SHOWN: usize = 500;
 
@@ -126,7 +124,7 @@ impl Caller<'_> {
         let came = match self.attempt(turn, call, asked, resumed).await? {
             Tried::Open(open) => {
                 if let Open::Ask(approval, _) = &open {
-                    self.teller.approval_required(call, &approval.proposal.summary);
+                    self.tell_of(call, approval);
                 }
                 return Ok(Came::Open(open));
             }
@@ -171,10 +169,7 @@ impl Caller<'_> {
         let (edited, approval, again, reasons) = match self.consent.of(turn, call, tool, approval, precheck).await? {
             Verdict::Ask(question, replaces) => return Ok(Tried::Open(Open::Ask(question, replaces))),
             Verdict::Wait(approval) => return Ok(Tried::Open(Open::Put(approval))),
-            Verdict::Refused(Some(told)) => {
-                return Ok(Tried::failed(ToolError::tell(Failure::PermissionDenied, REFUSED, told)));
-            }
-            Verdict::Refused(None) => return Ok(Tried::failed(nobody_to_ask(tool.definition()))),
+            Verdict::Refused(told, reasons) => return Ok(Tried::done(Err(told), None, reasons)),
             Verdict::Run { arguments, approval, again, reasons } => (arguments, approval, again, reasons),
         };
         let begun_before = again || (resumed && approval.is_none());
@@ -191,6 +186,17 @@ impl Caller<'_> {
         let call = ToolCall { arguments, ..call.clone() };
         let result = self.with_retries(turn, &call, tool).await;
         Ok(Tried::done(result.map(|output| ToolOutput { text: told + &output.text }), approval, reasons))
+    }
+
+    /// Whoever watches is told why a call waits.
+    fn tell_of(&self, call: &ToolCall, approval: &Approval) {
+        match approval.proposal.undo_window().filter(|_| approval.proposal.asks_nobody()) {
+            None => self.teller.approval_required(call, &approval.proposal.summary),
+            Some(window) => {
+                let message = format!("held for {} s, and may be stopped until then", window.num_seconds());
+                self.teller.tool_warning(&call.name, message);
+            }
+        }
     }
 
     async fn with_retries(&self, turn: i64, call: &ToolCall, tool: &Registered) -> Result<ToolOutput, ToolError> {

@@ -1,8 +1,12 @@
 //! `[[agents]]`: agents that steps of pipelines name instead of describing them.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use crate::invalid::{Faults, did_you_mean};
+use crate::approval::policy::Rules;
+use crate::approval::settings::Override;
+use crate::invalid::{Faults, did_you_mean, escape};
 
 /// One entry of `[[agents]]`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
@@ -24,6 +28,10 @@ pub struct Configured {
     /// Turns with tools; absent: as `[react]` says.
     #[serde(default)]
     pub max_turns: Option<u32>,
+    /// What is decided otherwise for named tools when this agent calls them. It outweighs what the operator and the
+    /// tenant say, and is outweighed by the task.
+    #[serde(default)]
+    pub approvals: BTreeMap<String, Override>,
 }
 
 impl Configured {
@@ -53,7 +61,19 @@ impl Configured {
                 let near = did_you_mean(model, models.iter().copied());
                 faults.add(format!("{place}/model"), format!("no model `{model}` in [llm.models]{near}"));
             }
+            for tool in agent.approvals.keys().filter(|tool| !tools.contains(&tool.as_str())) {
+                let near = did_you_mean(tool, tools.iter().copied());
+                faults.add(format!("{place}/approvals/{}", escape(tool)), format!("unknown tool `{tool}`{near}"));
+            }
+            Rules::compile(&agent.approvals, &format!("{place}/approvals"), faults);
         }
+    }
+
+    /// Its say in what people are asked about; `None`: it has none. What [`Configured::check`] found fault with says
+    /// nothing.
+    pub fn rules(&self) -> Option<Rules> {
+        let written = (!self.approvals.is_empty()).then_some(&self.approvals)?;
+        Some(Rules::compile(written, "/approvals", &mut Faults::new()))
     }
 }
 
@@ -70,7 +90,12 @@ mod tests {
             tools: None,
             model: None,
             max_turns: None,
+            approvals: BTreeMap::new(),
         }
+    }
+
+    fn rules(written: serde_json::Value) -> BTreeMap<String, Override> {
+        serde_json::from_value(written).unwrap()
     }
 
     #[test]
@@ -80,11 +105,17 @@ mod tests {
             tools: Some(vec!["current_tim".into()]),
             model: Some("mian".into()),
             max_turns: Some(0),
+            approvals: rules(serde_json::json!({
+                "current_tim": { "gate": "auto" },
+                "current_time": { "gate": "confirm", "when": "args.zone ==" },
+            })),
             ..agent("book")
         };
         let mut faults = Faults::new();
         Configured::check(&[agent("book"), odd], &["current_time"], &["main"], &mut faults);
         let told: Vec<String> = faults.0.iter().map(|fault| format!("{}: {}", fault.pointer, fault.message)).collect();
+        let (syntax, told) = told.split_last().unwrap();
+        assert!(syntax.starts_with("/agents/1/approvals/current_time/when: "), "{syntax}");
         assert_eq!(
             told,
             [
@@ -93,10 +124,15 @@ mod tests {
                 "/agents/1/max_turns: must be from 1 to 100",
                 "/agents/1/tools/0: unknown tool `current_tim`; did you mean `current_time`?",
                 "/agents/1/model: no model `mian` in [llm.models]; did you mean `main`?",
+                "/agents/1/approvals/current_tim: unknown tool `current_tim`; did you mean `current_time`?",
             ]
         );
         let mut faults = Faults::new();
-        Configured::check(&[agent("book")], &[], &[], &mut faults);
+        let sound = Configured {
+            approvals: rules(serde_json::json!({ "current_time": { "gate": "auto", "when": "args.zone == 'UTC'" } })),
+            ..agent("ask")
+        };
+        Configured::check(&[agent("book"), sound], &["current_time"], &[], &mut faults);
         assert_eq!(faults, Faults::new());
     }
 }

@@ -3,6 +3,10 @@
 //! Asked before every call, at a resume as well. A question that was put is found again by run, turn and call; never is
 //! a second one put while it stands. What runs is what was agreed to: its hash is made again here, from the tool as it
 //! is now, and where it differs the person is asked anew.
+//!
+//! A tool that may be stopped for a while (`undo_seconds`) is held for so long even where nobody has to agree: its call
+//! is put as a question that is approved already. Holding means waiting; where a run can't wait, as in a step of a
+//! pipeline, such a call is refused like one that needs consent, whatever the rules say.
 
 use serde_json::Value;
 use uuid::Uuid;
@@ -11,7 +15,7 @@ use crate::agent::checkpoint::run_error;
 use crate::agent::{AgentStore, Asking};
 use crate::approval::matrix::{Consequence, Gate};
 use crate::approval::policy::{Act, Policy, Rules, Ruling};
-use crate::approval::proposal::canonical_hash;
+use crate::approval::proposal::{canonical_hash, undo_window};
 use crate::approval::{
     Approval, ApprovalStatus, Begun, CANCELLED, Choice, EXPIRED, GrantAsk, Identity, Proposal, digest,
 };
@@ -22,9 +26,14 @@ use crate::run::transcript::ToolCall;
 use crate::tool::registry::Registered;
 use crate::tool::{Definition, Failure, ToolError};
 
+/// The code of a call that a person refused: the model is told their words and no others.
+pub const REFUSED: &str = "refused_by_a_person";
+
 /// Who is asked for a run, and by which rules.
 pub struct Consent<'a> {
     pub policy: &'a Policy,
+    /// The agent's own rules.
+    pub agent: Option<&'a Rules>,
     /// `None`: nobody can be asked.
     pub asking: Option<&'a Asking>,
     pub store: &'a dyn AgentStore,
@@ -46,9 +55,9 @@ pub enum Verdict {
         /// Why nobody is asked.
         reasons: Vec<String>,
     },
-    /// It does not run, and the model is told this; `None`: nobody could be asked.
-    Refused(Option<String>),
-    /// A person is asked: about this, in the place of an earlier question.
+    /// It does not run, and the model is told this; for the record, which rules had a part in it.
+    Refused(ToolError, Vec<String>),
+    /// A person is asked about this, in the place of an earlier question; or nobody is, and it is held first.
     Ask(Box<Approval>, Option<Uuid>),
     /// A person was asked and has not answered, or the act is held back for a while.
     Wait(Uuid),
@@ -100,7 +109,7 @@ impl Consent<'_> {
         tool: &Registered,
         precheck: Option<Value>,
     ) -> Result<Verdict, RunError> {
-        let Definition { name, category, consequence, requires_confirmation, .. } = tool.definition();
+        let Definition { name, category, consequence, requires_confirmation, undo_seconds, .. } = tool.definition();
         let act = Act {
             tool: name,
             category: *category,
@@ -109,23 +118,42 @@ impl Consent<'_> {
             arguments: &call.arguments,
             tenant: self.tenant,
         };
-        let rules = self.asking.and_then(|asking| asking.rules.as_deref());
-        let more: Vec<(&str, &Rules)> = rules.map(|rules| ("the task", rules)).into_iter().collect();
-        let ruling = self.policy.decide(&act, &more);
-        if ruling.gate == Gate::Auto {
+        let task = self.asking.and_then(|asking| asking.rules.as_deref());
+        // the weightiest last
+        let more = [self.agent.map(|rules| ("the agent", rules)), task.map(|rules| ("the task", rules))];
+        let more: Vec<(&str, &Rules)> = more.into_iter().flatten().collect();
+        let mut ruling = self.policy.decide(&act, &more);
+        if ruling.gate == Gate::Confirm {
+            let Some(asking) = self.asking else {
+                return Ok(Verdict::Refused(nobody_to_ask(tool.definition()), ruling.reasons));
+            };
+            let definition = definition_hash(tool.definition());
+            let (call_id, arguments) = (call.id.as_str(), &call.arguments);
+            let ask = GrantAsk { turn, call_id, tool: name, definition: &definition, arguments };
+            if self.store.use_grant(ask).await.map_err(run_error)?.is_none() {
+                let shown = Shown { arguments, ruling, precheck };
+                return Ok(Verdict::Ask(Box::new(self.question(asking, turn, call, tool, shown)), None));
+            }
+            ruling.reasons.push("a standing grant covers it".to_owned());
+        }
+        let Some(window) = undo_window(*undo_seconds) else {
             return Ok(Verdict::Run { arguments: None, approval: None, again: false, reasons: ruling.reasons });
-        }
-        let Some(asking) = self.asking else { return Ok(Verdict::Refused(None)) };
-        let definition = definition_hash(tool.definition());
-        let ask = GrantAsk { turn, call_id: &call.id, tool: name, definition: &definition, arguments: &call.arguments };
-        if self.store.use_grant(ask).await.map_err(run_error)?.is_some() {
-            let reasons = [ruling.reasons, vec!["a standing grant covers it".to_owned()]].concat();
-            return Ok(Verdict::Run { arguments: None, approval: None, again: false, reasons });
-        }
-        Ok(Verdict::Ask(
-            Box::new(self.question(asking, turn, call, tool, Shown { arguments: &call.arguments, ruling, precheck })),
-            None,
-        ))
+        };
+        let Some(asking) = self.asking else {
+            return Ok(Verdict::Refused(nothing_can_wait(tool.definition()), ruling.reasons));
+        };
+        let seconds = window.num_seconds();
+        ruling.reasons.push(format!("`{name}` is held for {seconds} s before it runs, so that it may be stopped"));
+        let shown = Shown { arguments: &call.arguments, ruling, precheck };
+        let Approval { id, batch_id, proposal, .. } = self.question(asking, turn, call, tool, shown);
+        let of = self.identity(turn, call);
+        let proposal = Proposal { barred: None, confirmation: None, ..proposal };
+        let held = Approval::held((id, batch_id), of, asking.task_id, proposal, (window, self.clock.now()));
+        Ok(Verdict::Ask(Box::new(held), None))
+    }
+
+    fn identity<'a>(&'a self, turn: i64, call: &'a ToolCall) -> Identity<'a> {
+        Identity { tenant: self.tenant, run_id: self.run_id, turn, call_id: &call.id }
     }
 
     /// A call that was asked about.
@@ -139,8 +167,8 @@ impl Consent<'_> {
     ) -> Result<Verdict, RunError> {
         match approval.status {
             ApprovalStatus::Pending => return Ok(Verdict::Wait(approval.id)),
-            ApprovalStatus::Cancelled => return Ok(Verdict::Refused(Some(refusal(approval.comment.as_deref())))),
-            ApprovalStatus::Expired => return Ok(Verdict::Refused(Some(EXPIRED.to_owned()))),
+            ApprovalStatus::Cancelled => return Ok(refused(refusal(approval.comment.as_deref()))),
+            ApprovalStatus::Expired => return Ok(refused(EXPIRED.to_owned())),
             ApprovalStatus::Approved | ApprovalStatus::Edited => {}
         }
         if approval.hold_until.is_some_and(|until| until > self.clock.now()) {
@@ -152,14 +180,18 @@ impl Consent<'_> {
         let now = digest(&approval.identity(), name, version, &definition, arguments);
         let begun_before = approval.began_at.is_some();
         let same_act = approval.decided_digest.as_deref() == Some(now.as_str());
-        let same_world = precheck == approval.proposal.precheck;
+        // by their hashes: what is stored of a text or a number may be written in another way
+        let seen = |found: &Option<Value>| found.as_ref().map(canonical_hash);
+        let same_world = seen(&precheck) == seen(&approval.proposal.precheck);
         if !(begun_before || same_act && same_world) {
             let why = match same_act {
                 false => "the tool has changed since it was approved, so it is asked about again",
                 true => "what the tool's check finds has changed since it was approved, so it is asked about again",
             };
             let ruling = Ruling { gate: Gate::Confirm, reasons: vec![why.to_owned()] };
-            let Some(asking) = self.asking else { return Ok(Verdict::Refused(None)) };
+            let Some(asking) = self.asking else {
+                return Ok(Verdict::Refused(nobody_to_ask(tool.definition()), ruling.reasons));
+            };
             let question = self.question(asking, turn, call, tool, Shown { arguments, ruling, precheck });
             return Ok(Verdict::Ask(Box::new(question), Some(approval.id)));
         }
@@ -202,9 +234,8 @@ impl Consent<'_> {
             precheck,
             timeout_seconds: settings.timeout_minutes * 60,
         };
-        let identity = Identity { tenant: self.tenant, run_id: self.run_id, turn, call_id: &call.id };
         // the batch is given to all questions of one turn together
-        Approval::asked((new_id(now), Uuid::nil()), identity, asking.task_id, proposal, now)
+        Approval::asked((new_id(now), Uuid::nil()), self.identity(turn, call), asking.task_id, proposal, now)
     }
 }
 
@@ -221,8 +252,23 @@ pub fn definition_hash(definition: &Definition) -> String {
     canonical_hash(&serde_json::to_value(definition).unwrap_or_default())
 }
 
+/// The model is told these words of a person's refusal, and no others.
+fn refused(words: String) -> Verdict {
+    Verdict::Refused(ToolError::tell(Failure::PermissionDenied, REFUSED, words), Vec::new())
+}
+
+/// Refuses a call that would have to be held where nothing can wait.
+fn nothing_can_wait(definition: &Definition) -> ToolError {
+    let message = format!(
+        "`{}` is held for a while before it runs, so that a person may stop it, and nothing can wait here; nothing was \
+         done",
+        definition.name
+    );
+    ToolError::tell(Failure::PermissionDenied, "approval_required", message)
+}
+
 /// Refuses a call about which nobody can be asked.
-pub fn nobody_to_ask(definition: &Definition) -> ToolError {
+fn nobody_to_ask(definition: &Definition) -> ToolError {
     let message =
         format!("`{}` needs a person's approval, and nobody can be asked here; nothing was done", definition.name);
     ToolError::tell(Failure::PermissionDenied, "approval_required", message)

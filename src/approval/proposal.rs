@@ -1,12 +1,16 @@
 //! What a person is shown and agrees to, and its hash.
 
 use aws_lc_rs::digest::{SHA256, digest as hash};
+use chrono::TimeDelta;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::approval::matrix::{Category, Consequence};
 use crate::approval::{Choice, OnExpiry};
+
+/// The longest undo window that a tool may declare, in seconds.
+pub const LONGEST_UNDO: u64 = 24 * 3600;
 
 /// Which call of which run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +48,7 @@ pub struct Proposal {
     pub delegation_chain: Vec<String>,
     #[serde(default)]
     pub on_expiry: OnExpiry,
-    /// How many people have to agree.
+    /// How many people have to agree; 0: nobody is asked, the call is only held for `undo_seconds`.
     pub approvers: u32,
     /// Who may not answer: the one who asked.
     #[serde(default)]
@@ -70,10 +74,28 @@ pub fn digest(of: &Identity, tool: &str, version: &str, definition: &str, argume
     }))
 }
 
-/// SHA-256 over canonical JSON (RFC 8785), in hexadecimal.
+/// SHA-256 over canonical JSON (RFC 8785), in hexadecimal, of the value as it is stored: the databases take no NUL and
+/// keep U+FFFD in its place, and what was hashed before it was stored has to have the same hash when it is read.
 pub fn canonical_hash(value: &Value) -> String {
-    let canonical = serde_json_canonicalizer::to_vec(value).expect("a JSON value is JSON");
-    hex::encode(hash(&SHA256, &canonical))
+    let canonical = |value| serde_json_canonicalizer::to_string(value).expect("a JSON value is JSON");
+    let mut text = canonical(value);
+    // a backslash of the value itself looks like it, too; then this changes nothing
+    if text.contains("\\u0000") {
+        text = canonical(&without_nul(value));
+    }
+    hex::encode(hash(&SHA256, text.as_bytes()))
+}
+
+fn without_nul(value: &Value) -> Value {
+    let clean = |text: &str| text.replace('\0', "\u{FFFD}");
+    match value {
+        Value::String(text) => Value::String(clean(text)),
+        Value::Array(items) => items.iter().map(without_nul).collect(),
+        Value::Object(fields) => {
+            Value::Object(fields.iter().map(|(name, value)| (clean(name), without_nul(value))).collect())
+        }
+        other => other.clone(),
+    }
 }
 
 impl Proposal {
@@ -81,6 +103,22 @@ impl Proposal {
     pub fn digest(&self, of: &Identity, arguments: &Value) -> String {
         digest(of, &self.tool, &self.version, &self.definition, arguments)
     }
+
+    /// For how long the call is held before it runs; `None`: not at all.
+    pub fn undo_window(&self) -> Option<TimeDelta> {
+        undo_window(self.undo_seconds)
+    }
+
+    /// Whether the rules let the call through, so that nobody has to agree and it is only held.
+    pub fn asks_nobody(&self) -> bool {
+        self.approvers == 0
+    }
+}
+
+/// The time of an undo window, in whole seconds; one of 0 is none.
+pub fn undo_window(seconds: Option<u64>) -> Option<TimeDelta> {
+    let seconds = seconds.filter(|seconds| *seconds > 0)?.min(LONGEST_UNDO);
+    TimeDelta::try_seconds(seconds as i64)
 }
 
 #[cfg(test)]
@@ -99,6 +137,14 @@ mod tests {
         );
         let one = digest(&CALL, "send", "1.0.0", "d", &arguments);
         assert_eq!(one, digest(&CALL, "send", "1.0.0", "d", &json!({ "amount": 100.0, "to": "ann" })), "one number");
+    }
+
+    #[test]
+    fn the_hash_is_that_of_what_the_databases_keep_of_a_nul() {
+        let hashed = |arguments: Value| digest(&CALL, "send", "1.0.0", "d", &arguments);
+        let sent = hashed(json!({ "to\0": ["a\0b", 1], "path": "C:\\u0000" }));
+        assert_eq!(sent, hashed(json!({ "to\u{FFFD}": ["a\u{FFFD}b", 1], "path": "C:\\u0000" })));
+        assert_ne!(sent, hashed(json!({ "to\u{FFFD}": ["a\u{FFFD}b", 1], "path": "C:\u{FFFD}" })));
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub struct Settings {
 }
 
 /// What is decided otherwise for a tool.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Override {
     pub gate: Gate,

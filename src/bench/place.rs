@@ -11,7 +11,7 @@ use crate::bus;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::id::new_id;
-use crate::secret::{Secret, SecretUrl};
+use crate::secret::SecretUrl;
 
 /// Everything that a measurement may use, and nothing that was there before.
 pub struct Place {
@@ -48,7 +48,8 @@ impl Place {
         let mut config = Config::default();
         config.server.data_dir = dir.display().to_string();
         // a key that seals nothing: nothing secret is stored
-        config.vault.master_keys = vec![Secret::new("bench:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")];
+        config.vault.master_keys =
+            vec![crate::vault::KeySource::value("bench:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")];
         config.engine.max_concurrent_runs = 256;
         let mut schema = None;
         if let Some(url) = at.database_url.as_ref().filter(|url| url.expose().starts_with("postgres")) {

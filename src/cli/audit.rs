@@ -49,8 +49,7 @@ pub struct ListArgs {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Reads the database and the master key of the configuration; a service on SQLite has to be stopped for it, one on \
-PostgreSQL may go on. Each entry's hash covers the entry and the hash before it, so an entry that was changed, taken \
+Reads the database and the master key of the configuration; the service may go on. Each entry's hash covers the entry and the hash before it, so an entry that was changed, taken \
 out, put in or moved is found, and so is an end that was cut off. Entries are sealed within seconds; those that are \
 not sealed yet are counted and not covered.")]
 pub struct VerifyArgs {
@@ -103,7 +102,7 @@ async fn verify_chain(args: VerifyArgs, environment: &Environment, screen: &mut 
         return Err(missing.hint("the record is checked with the key that sealed it").into());
     }
     let (vault, _) = Vault::open(&config.vault, without)?;
-    let store = Store::open(&config.database, data_dir, Clock::system(), |why| eprintln!("{why}")).await?;
+    let store = Store::look(&config.database, data_dir, Clock::system(), |why| eprintln!("{why}")).await?;
     let verified = verify(&store, &vault).await;
     store.close().await;
     let verified = verified?;
@@ -122,6 +121,9 @@ async fn verify_chain(args: VerifyArgs, environment: &Environment, screen: &mut 
 }
 
 fn said(verified: &Verified) -> String {
-    let entries = |count: i64| if count == 1 { "1 entry".to_owned() } else { format!("{count} entries") };
-    format!("{} are as they were sealed, {} not sealed yet", entries(verified.sealed), verified.unsealed)
+    let sealed = match verified.sealed {
+        1 => "1 entry is as it was sealed".to_owned(),
+        many => format!("{many} entries are as they were sealed"),
+    };
+    format!("{sealed}, {} not sealed yet", verified.unsealed)
 }

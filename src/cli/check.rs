@@ -1,8 +1,11 @@
 //! `reveille check`: looks at the configuration and at everything it names, changes nothing, and says what is wrong.
 
+mod keys;
 mod model;
+mod oauth;
 mod place;
 mod public_url;
+mod push;
 
 use std::path::Path;
 
@@ -106,7 +109,7 @@ async fn look(loaded: &Loaded) -> Vec<Finding> {
     let mut findings = vec![Finding::fine("configuration", loaded.origin())];
     findings.push(place::data_dir(data_dir));
     findings.extend(place::database(config, data_dir).await);
-    findings.push(place::keys(config, data_dir));
+    findings.extend(keys::all(config, data_dir).await);
     findings.push(match Egress::new(&config.egress) {
         Ok(_) => Finding::fine("egress", egress_of(config)),
         Err(faults) => misconfigured("egress", loaded, faults),
@@ -114,6 +117,8 @@ async fn look(loaded: &Loaded) -> Vec<Finding> {
     findings.extend(model::all(loaded).await);
     findings.extend(bus(config).await);
     findings.push(email(loaded).await);
+    findings.extend(oauth::all(config).await);
+    findings.push(push::look(loaded, data_dir));
     findings.push(public_url::look(config).await);
     findings
 }

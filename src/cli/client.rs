@@ -81,12 +81,20 @@ impl Client {
         self.json(self.request(Method::PUT, path).json(body)).await
     }
 
+    pub async fn put_with(&self, path: &[&str], query: &[(&str, String)], body: &Value) -> anyhow::Result<Value> {
+        self.json(self.request(Method::PUT, path).query(query).json(body)).await
+    }
+
     pub async fn patch(&self, path: &[&str], body: &Value) -> anyhow::Result<Value> {
         self.json(self.request(Method::PATCH, path).json(body)).await
     }
 
     pub async fn delete(&self, path: &[&str]) -> anyhow::Result<Value> {
         self.json(self.request(Method::DELETE, path)).await
+    }
+
+    pub async fn delete_with(&self, path: &[&str], query: &[(&str, String)]) -> anyhow::Result<Value> {
+        self.json(self.request(Method::DELETE, path).query(query)).await
     }
 
     /// Up to `limit` items of a list, page by page.

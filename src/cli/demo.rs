@@ -1,12 +1,14 @@
 //! `reveille demo`: the whole story on one screen, offline and in under a minute.
 //!
 //! The service is the real one: store, scheduler, worker, ReAct loop, HTTP and notifier, in a temporary directory that
-//! goes with the demo. Only the model is scripted, and the world outside (an inbox, Ann's phone) is played in this
-//! process. The story is told from what the API answers, never from what was planned.
+//! goes with the demo. Only the model is scripted, and the world outside (an inbox, an outbox, Ann's phone) is played in
+//! this process. Ann is asked before a mail goes out; where nobody sits there to answer, she is played, too. The story is told from what the API answers, never from what was planned.
 
+mod person;
 mod stage;
 mod world;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,10 +27,14 @@ use crate::config::{Config, Environment, Loaded};
 use crate::run::stream::StreamEvent;
 use crate::secret::Secret;
 use stage::Stage;
-use world::World;
+use world::{Arrival, World};
 
 /// The demo ends by itself, whatever happens.
 const LONGEST: Duration = Duration::from_secs(55);
+/// With `--wait`: a person has half an hour to answer.
+const LONGEST_WAIT: Duration = Duration::from_secs(32 * 60);
+/// How long the link stands on the screen before the demo opens it itself.
+const READING: Duration = Duration::from_millis(1500);
 /// How far ahead the task is due.
 const AHEAD: TimeDelta = TimeDelta::seconds(4);
 /// How often the API is asked for the run, and for its delivery.
@@ -41,11 +47,15 @@ const INSTRUCTION: &str = "Summarize my unread mails; say first what can't wait.
 const SCENARIO: &str = include_str!("demo/scenario.toml");
 
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// Wait until you have opened the link and answered yourself, instead of approving after a moment
+    #[arg(long)]
+    wait: bool,
+}
 
-pub async fn run(Args {}: Args, screen: &mut Screen) -> anyhow::Result<()> {
+pub async fn run(Args { wait }: Args, screen: &mut Screen) -> anyhow::Result<()> {
     let mut stage = Stage::new(screen, ZONE);
-    let played = tokio::time::timeout(LONGEST, play(&mut stage));
+    let played = tokio::time::timeout(if wait { LONGEST_WAIT } else { LONGEST }, play(&mut stage, wait));
     tokio::select! {
         played = played => played.unwrap_or_else(|_| Err(Failure::new("the demo took too long").into())),
         _ = tokio::signal::ctrl_c() => Ok(()),
@@ -53,7 +63,7 @@ pub async fn run(Args {}: Args, screen: &mut Screen) -> anyhow::Result<()> {
 }
 
 /// Builds the world and the service, tells the story, and takes both down again.
-async fn play(stage: &mut Stage<'_>) -> anyhow::Result<()> {
+async fn play(stage: &mut Stage<'_>, wait: bool) -> anyhow::Result<()> {
     stage.title("reveille demo", "offline, with a scripted model; nothing leaves this machine")?;
     let began = machine_now();
     let mut world = World::begin().await.context("open a port on 127.0.0.1")?;
@@ -64,27 +74,28 @@ async fn play(stage: &mut Stage<'_>) -> anyhow::Result<()> {
     let client = Client::to(&format!("http://{}", app.address()), Some(Secret::new(token.expose())))?;
     stage.beat(machine_now(), "the service is up", Tone::Strong, "on SQLite, in a temporary directory")?;
 
-    let told = tell(&client, &mut world, stage).await;
+    let told = tell(&client, &mut world, stage, wait).await;
     app.stop().await;
     told?;
     let took = (machine_now() - began).as_seconds_f64();
     stage.paragraph(&format!(
-        "That took {took:.1} seconds. Store, scheduler, ReAct loop, tools and delivery were the real ones; only the model was \
-         scripted, and the inbox and the phone were played."
+        "That took {took:.1} seconds. Store, scheduler, ReAct loop, tools, approval and delivery were the real ones; only the \
+         model was scripted, and the mails and the phone were played."
     ))?;
     stage.paragraph(
-        "Next: `reveille serve` runs the service, `reveille task create --help` shows what a task can be.",
+        "Next: `reveille demo --wait` lets you decide, `reveille serve` runs the service, `reveille task create --help` \
+         shows what a task can be.",
     )?;
     Ok(())
 }
 
 /// The story, step by step.
-async fn tell(client: &Client, world: &mut World, stage: &mut Stage<'_>) -> anyhow::Result<()> {
+async fn tell(client: &Client, world: &mut World, stage: &mut Stage<'_>, wait: bool) -> anyhow::Result<()> {
     reach_ann(client, world, stage).await?;
     let task = create_task(client, stage).await?;
     let run = await_fire(client, &task, stage).await?;
-    follow(client, &run, stage).await?;
-    hear_the_phone(client, world, &run, stage).await
+    follow(client, world, &run, stage, wait).await?;
+    hear_the_answer(client, world, &run, stage).await
 }
 
 async fn reach_ann(client: &Client, world: &World, stage: &mut Stage<'_>) -> anyhow::Result<()> {
@@ -133,8 +144,14 @@ async fn await_fire(client: &Client, task: &Value, stage: &mut Stage<'_>) -> any
     Ok(run)
 }
 
-/// Tells the run's stream until it ends.
-async fn follow(client: &Client, run: &Value, stage: &mut Stage<'_>) -> anyhow::Result<()> {
+/// Tells the run's stream until it ends; where it waits, somebody answers.
+async fn follow(
+    client: &Client,
+    world: &mut World,
+    run: &Value,
+    stage: &mut Stage<'_>,
+    wait: bool,
+) -> anyhow::Result<()> {
     let id = text_of(&run["id"]);
     let mut events = client.stream(&["v1", "runs", &id, "stream"]).await?;
     let mut spoken: Option<Spoken> = None;
@@ -157,6 +174,12 @@ async fn follow(client: &Client, run: &Value, stage: &mut Stage<'_>) -> anyhow::
                 let tone = if error { Tone::Bad } else { Tone::Faint };
                 let result = result.split_whitespace().collect::<Vec<_>>().join(" ");
                 stage.more(tone, &cut(&format!("← {tool} {result}"), LONGEST_TOOL_LINE))?;
+            }
+            StreamEvent::StateChange { state, .. } if state == "pending_approval" => {
+                if let Some(spoken) = spoken.take() {
+                    spoken.tell(stage, None)?;
+                }
+                be_asked(client, world, run, stage, wait).await?;
             }
             StreamEvent::Error { code, message } => return Err(Failure::new(format!("{code}: {message}")).into()),
             StreamEvent::ExecutionEnd { .. } => break,
@@ -191,9 +214,43 @@ impl Spoken {
     }
 }
 
-/// What arrives on Ann's phone, and what the service knows of it.
-async fn hear_the_phone(client: &Client, world: &mut World, run: &Value, stage: &mut Stage<'_>) -> anyhow::Result<()> {
+/// The run waits: the question arrives on Ann's phone with its link, and is answered there.
+async fn be_asked(
+    client: &Client,
+    world: &mut World,
+    run: &Value,
+    stage: &mut Stage<'_>,
+    wait: bool,
+) -> anyhow::Result<()> {
+    let seen = machine_now();
     let arrival = world.arrival().await.context("the phone is gone")?;
+    // the question is sent in the moment in which the run is parked, and may be here before its state is heard of
+    let how = "a person has to agree to this call; nothing is held open";
+    stage.beat(seen.min(arrival.at), "the run waits", Tone::Notable, how)?;
+    ring(client, &arrival, run, stage).await?;
+    let data = &arrival.body["data"];
+    let link = text_of(&data["link"]);
+    let asked: Vec<String> =
+        data["items"].as_array().into_iter().flatten().map(|item| text_of(&item["summary"])).collect();
+    stage.note(&format!("{} asks for your approval", text_of(&data["task_name"])), &asked.join("\n"))?;
+    stage.link(&link)?;
+    if wait {
+        stage.beat(
+            machine_now(),
+            "your turn",
+            Tone::Strong,
+            "open the link and decide: approve, change it, or cancel",
+        )?;
+        return Ok(());
+    }
+    pause(READING).await;
+    person::approve(&link).await?;
+    let how = "nobody answered here, so the demo opened the link and pressed the button itself";
+    Ok(stage.beat(machine_now(), "the page: Approve", Tone::Good, how)?)
+}
+
+/// Something has arrived on Ann's phone: what the service knows of it.
+async fn ring(client: &Client, arrival: &Arrival, run: &Value, stage: &mut Stage<'_>) -> anyhow::Result<()> {
     if !arrival.genuine {
         return Err(Failure::new("a notification arrived with a wrong signature").into());
     }
@@ -206,17 +263,30 @@ async fn hear_the_phone(client: &Client, world: &mut World, run: &Value, stage: 
         }
     };
     let how = format!("its signature is right; the delivery is {}", text_of(&delivery["state"]));
-    stage.beat(arrival.at, "Ann's phone rings", Tone::Good, &how)?;
-    let data = &arrival.body["data"];
-    Ok(stage.note(&text_of(&data["task_name"]), &text_of(&data["output"]))?)
+    Ok(stage.beat(arrival.at, "Ann's phone rings", Tone::Good, &how)?)
+}
+
+/// What the run came to, on Ann's phone. A reminder may come before it.
+async fn hear_the_answer(client: &Client, world: &mut World, run: &Value, stage: &mut Stage<'_>) -> anyhow::Result<()> {
+    loop {
+        let arrival = world.arrival().await.context("the phone is gone")?;
+        ring(client, &arrival, run, stage).await?;
+        let data = &arrival.body["data"];
+        if arrival.body["type"] == "run.finished" {
+            return Ok(stage.note(&text_of(&data["task_name"]), &text_of(&data["output"]))?);
+        }
+    }
 }
 
 /// The configuration of the demo's service, as an operator would set it.
 fn configuration(home: &Home, world: &World) -> anyhow::Result<Loaded> {
     let scenario = home.0.join("scenario.toml");
-    std::fs::write(&scenario, SCENARIO.replace("{INBOX}", &world.inbox_url())).context("write the scenario")?;
+    let script = SCENARIO.replace("{INBOX}", &world.inbox_url()).replace("{OUTBOX}", &world.outbox_url());
+    std::fs::write(&scenario, script).context("write the scenario")?;
+    // links name the port, so it has to be known before the service listens
+    let listen = free_address().context("find a free port on 127.0.0.1")?;
     let environment = Environment::of(&[
-        ("REVEILLE_SERVER__LISTEN", "127.0.0.1:0"),
+        ("REVEILLE_SERVER__LISTEN", &listen.to_string()),
         ("REVEILLE_SERVER__DATA_DIR", &shown(&home.0)),
         ("REVEILLE_ENGINE__SHUTDOWN_GRACE_SECONDS", "1.0"),
         ("REVEILLE_LLM__MODELS__MAIN__PROVIDER", "scripted"),
@@ -225,6 +295,11 @@ fn configuration(home: &Home, world: &World) -> anyhow::Result<Loaded> {
         ("REVEILLE_EGRESS__ALLOW", &format!("[\"{}\"]", world.opening())),
     ]);
     Ok(Config::read("demo", "", &environment)?)
+}
+
+/// An address that was free a moment ago.
+fn free_address() -> std::io::Result<SocketAddr> {
+    std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 
 fn shown(path: &Path) -> String {

@@ -58,7 +58,7 @@ pub struct TriggerArgs {
     /// What is made of fires that passed while the task was paused: skip, catch_up
     #[arg(long, value_name = "RULE")]
     on_resume: Option<String>,
-    /// A run that waits for a person counts as still going
+    /// A run that waits for a person or for its completion counts as still going
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     waiting_counts: Option<bool>,
 }
@@ -121,6 +121,9 @@ pub struct SpecArgs {
     /// Tell the result to nobody
     #[arg(long)]
     no_output: bool,
+    /// Which ends of runs are told: always, on_change, on_failure or never
+    #[arg(long, value_name = "WHEN")]
+    notify: Option<String>,
     /// Stop after so many fires
     #[arg(long, value_name = "N")]
     max_runs: Option<u64>,
@@ -197,6 +200,7 @@ impl SpecArgs {
     pub fn write_into(&self, task: &mut Map<String, Value>) {
         set(task, "name", self.name.as_ref());
         set(task, "executor", self.executor.as_ref());
+        set(task, "notify", self.notify.as_ref());
         set(task, "max_runs", self.max_runs);
         set(task, "timeout_seconds", self.timeout.map(|length| length.as_secs()));
         set(task, "pause_after_failures", self.pause_after_failures);

@@ -25,13 +25,20 @@ pub fn all() -> BTreeSet<String> {
 /// The keys that a reference file shows, the commented-out ones included, with [`ANY`] for the names in it.
 pub fn shown_in(text: &str) -> BTreeSet<String> {
     let known = all();
-    let mut table = String::new();
+    let (mut table, mut list) = (String::new(), None);
     let mut shown = BTreeSet::new();
     for line in text.lines().map(|line| example(line).unwrap_or(line)) {
         if let Some((name, _)) = line.strip_prefix('[').and_then(|line| line.split_once(']')) {
             table = match name.strip_prefix('[') {
-                Some(entries) => format!("{entries}.{EACH}"),
-                None => name.to_owned(),
+                Some(entries) => {
+                    list = Some(format!("{entries}."));
+                    format!("{entries}.{EACH}")
+                }
+                // a table below the list is one of its last entry
+                None => match list.as_ref().and_then(|list| Some((list, name.strip_prefix(list.as_str())?))) {
+                    Some((list, below)) => format!("{list}{EACH}.{below}"),
+                    None => name.to_owned(),
+                },
             };
         } else if let Some((key, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) {
             let path = format!("{table}.{key}");

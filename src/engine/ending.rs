@@ -7,13 +7,14 @@ use uuid::Uuid;
 
 use crate::clock::{cut, signed};
 use crate::credential::waits_for_its_owner;
-use crate::notification::delivery::{channels, dedupe};
+use crate::notification::dedupe;
+use crate::notification::measure::{End, Measure};
 use crate::notification::{Kind, NewDelivery, Recipient};
 use crate::retry::full_jitter;
 use crate::run::outcome::{Outcome, RunError, RunFault};
 use crate::run::{IllegalTransition, Run, RunEvent, RunState, Usage};
 use crate::store::{Again, Finish, Lease, Park};
-use crate::task::{Output, Retry, Task};
+use crate::task::{Retry, Task};
 
 /// The longest wait between two attempts.
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(3600);
@@ -46,8 +47,8 @@ impl Ending<'_> {
     pub fn finish(&self, result: Result<Outcome, RunError>) -> Result<Option<Finish>, IllegalTransition> {
         Ok(Some(match result {
             Ok(Outcome::Succeeded { output, usage }) => {
-                let deliveries = self.tell(Kind::Result);
-                Finish { output: Some(output), usage, deliveries, ..self.end(RunEvent::Succeed)? }
+                let tells = self.tells(End::Succeeded { output: Some(&output) });
+                Finish { output: Some(output), usage, tells, ..self.end(RunEvent::Succeed)? }
             }
             Ok(Outcome::Quiet { reason, usage }) => {
                 Finish { reason: Some(reason), usage, ..self.end(RunEvent::Succeed)? }
@@ -102,8 +103,8 @@ impl Ending<'_> {
     fn failed(&self, fault: RunFault) -> Result<Finish, IllegalTransition> {
         // its owner is told when the task is paused for it, once
         let told_later = self.task.is_some() && waits_for_its_owner(&fault.code);
-        let deliveries = if told_later { Vec::new() } else { self.tell(Kind::Failure) };
-        Ok(Finish { error: Some(fault), deliveries, ..self.end(RunEvent::Fail)? })
+        let tells = if told_later { None } else { self.tells(End::Failed { code: &fault.code }) };
+        Ok(Finish { error: Some(fault), tells, ..self.end(RunEvent::Fail)? })
     }
 
     /// When the next attempt follows; `None` when there is none left.
@@ -131,10 +132,8 @@ impl Ending<'_> {
         self.task.map(|task| task.spec.retry.clone()).unwrap_or_default()
     }
 
-    fn tell(&self, kind: Kind) -> Vec<NewDelivery> {
-        let output = self.task.map_or(Output::Nobody, |task| task.spec.output.clone());
-        let order = channels(&output, self.recipient);
-        NewDelivery::of_run(&self.run.tenant_id, self.run.id, kind, order).into_iter().collect()
+    fn tells(&self, end: End) -> Option<Measure> {
+        Measure::of(self.run, self.task, self.recipient, end)
     }
 
     /// The question to the recipient, whatever becomes of the run's result.
@@ -155,9 +154,11 @@ impl Ending<'_> {
             ran_ms: self.ran.as_millis() as i64,
             again: None,
             deliveries: Vec::new(),
+            tells: None,
             crashed: false,
             infra_retry: false,
             park: None,
+            waiting_counts: self.task.is_some_and(|task| task.spec.trigger.waiting_counts()),
         })
     }
 }
@@ -307,7 +308,7 @@ mod tests {
     fn a_question_reaches_the_recipient_even_where_the_result_is_told_to_nobody() {
         let run = run(1, 0);
         let mut task = task(Retry::default());
-        task.spec.output = Output::Nobody;
+        task.spec.output = crate::task::Output::nobody();
         let recipient: Recipient = serde_json::from_value(json!({
             "timezone": "UTC", "locale": "en", "addresses": { "email": "ann@example.org" },
         }))

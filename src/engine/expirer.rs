@@ -1,4 +1,5 @@
-//! The expirer: runs that wait for a foreign runtime past their time end as `expired`, and their owner is told.
+//! The expirer: runs that wait for a foreign runtime past their time end as `expired`, and their owner is told; messages
+//! whose provider has not said in time how they went are `unknown`.
 
 use std::time::Duration;
 
@@ -6,12 +7,12 @@ use futures::future::BoxFuture;
 
 use crate::engine::service::{Next, Service, TickError};
 use crate::id::Scope;
-use crate::notification::delivery::channels;
-use crate::notification::{Kind, NewDelivery};
+use crate::notification::measure::{End, Measure};
+use crate::notification::report;
 use crate::run::outcome::RunFault;
 use crate::run::{Run, RunEvent};
 use crate::store::{Completion, Store, StoreError};
-use crate::task::{Output, Task};
+use crate::task::Task;
 
 /// Rows handled at once.
 const PAGE: i64 = 100;
@@ -33,14 +34,12 @@ impl Expirer {
             Err(StoreError::NotFound) => None,
             Err(error) => return Err(error),
         };
-        let output = task.map_or(Output::Nobody, |task| task.spec.output.clone());
-        let order = channels(&output, recipient.as_ref());
         let completion = Completion {
             event: RunEvent::Expire,
             output: None,
             error: Some(RunFault::new(REASON, "the webhook did not complete the run in time")),
             reason: Some(REASON.into()),
-            deliveries: NewDelivery::of_run(&run.tenant_id, run.id, Kind::Failure, order).into_iter().collect(),
+            tells: Measure::of(run, task, recipient.as_ref(), End::Failed { code: REASON }),
         };
         let now = self.store.clock().now();
         match self.store.complete_run(&Scope::Every, run.id, &completion, now, None).await {
@@ -69,6 +68,11 @@ impl Service for Expirer {
         for (run, task) in overdue {
             self.expire(&run, task.as_ref()).await?;
         }
+        let lost = self.store.lose_receipts(self.store.clock().now() - report::PATIENCE, PAGE).await?;
+        if lost > 0 {
+            tracing::warn!(deliveries = lost, "providers have not said whether messages arrived");
+        }
+        let full = full || lost == PAGE as u64;
         match (full, self.store.next_overdue().await?) {
             (true, _) => Ok(Next::Now),
             (false, Some(at)) => Ok(Next::At(at)),

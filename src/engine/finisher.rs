@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::clock;
+use crate::notification::measure::{Measure, Said};
 use crate::notification::{Kind, NewDelivery};
 use crate::retry::full_jitter;
 use crate::run::RunState;
@@ -132,14 +133,20 @@ fn unrecordable(finish: &Finish) -> Option<Finish> {
     if finish.error.as_ref().is_some_and(|fault| fault.code == UNRECORDABLE) {
         return None;
     }
-    let failure = |told: &NewDelivery| NewDelivery { kind: Kind::Failure, ..told.clone() };
+    let failed = |tells: &Measure| Measure {
+        said: Said::Failure { code: UNRECORDABLE.into() },
+        delivery: NewDelivery { kind: Kind::Failure, ..tells.delivery.clone() },
+        ..tells.clone()
+    };
     Some(Finish {
         state: RunState::Failed,
         reason: None,
         output: None,
         error: Some(RunFault::new(UNRECORDABLE, "what the run ended with could not be stored")),
         again: None,
-        deliveries: finish.deliveries.iter().map(failure).collect(),
+        park: None,
+        deliveries: vec![],
+        tells: finish.tells.as_ref().map(failed),
         ..finish.clone()
     })
 }

@@ -3,6 +3,8 @@
 //! A token is looked up by its hash on every request, so that revoking one works at once. What lies outside a
 //! caller's tenant is not found; that it exists is never said.
 
+use std::net::IpAddr;
+
 use axum::extract::FromRequestParts;
 use axum::http::Uri;
 use axum::http::header::AUTHORIZATION;
@@ -40,22 +42,37 @@ impl FromRequestParts<State> for Caller {
     async fn from_request_parts(parts: &mut Parts, state: &State) -> Result<Caller, ApiError> {
         let text = bearer(parts)?;
         let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
-        let (hash, now) = (TokenHash::of(&text), state.clock.elapsed());
-        if let Some(retry_after) = peer.and_then(|peer| state.wrong_tokens.wait(peer, &hash, now)) {
-            let detail = "too many wrong tokens came from this address";
-            return Err(ApiError::TooManyRequests { detail, retry_after });
-        }
-        let caller = match completed_by(&parts.uri, &text) {
-            Some(run) => of_run(state, run, &text, &hash).await,
-            None => known(state, &text, &hash).await,
-        };
-        match (&caller, peer) {
-            (Ok(_), _) => state.wrong_tokens.right(&hash),
-            (Err(ApiError::Unauthorized(_)), Some(peer)) => state.wrong_tokens.wrong(peer, now),
-            _ => {}
-        }
-        caller
+        identify_for(state, peer, &text, completed_by(&parts.uri, &text)).await
     }
+}
+
+/// Whom a token stands for that did not come in a header.
+pub async fn identify(state: &State, peer: Option<IpAddr>, text: &str) -> Result<Caller, ApiError> {
+    identify_for(state, peer, text, None).await
+}
+
+/// The same; a completion token stands for its run.
+async fn identify_for(
+    state: &State,
+    peer: Option<IpAddr>,
+    text: &str,
+    completed: Option<Uuid>,
+) -> Result<Caller, ApiError> {
+    let (hash, now) = (TokenHash::of(text), state.clock.elapsed());
+    if let Some(retry_after) = peer.and_then(|peer| state.wrong_tokens.wait(peer, &hash, now)) {
+        let detail = "too many wrong tokens came from this address";
+        return Err(ApiError::TooManyRequests { detail, retry_after });
+    }
+    let caller = match completed {
+        Some(run) => of_run(state, run, text, &hash).await,
+        None => known(state, text, &hash).await,
+    };
+    match (&caller, peer) {
+        (Ok(_), _) => state.wrong_tokens.right(&hash),
+        (Err(ApiError::Unauthorized(_)), Some(peer)) => state.wrong_tokens.wrong(peer, now),
+        _ => {}
+    }
+    caller
 }
 
 impl Caller {

@@ -18,11 +18,10 @@ use crate::http::path::Id;
 use crate::http::runs::{RunView, missing};
 use crate::http::schema;
 use crate::id::Scope;
-use crate::notification::delivery::channels;
-use crate::notification::{Kind, NewDelivery};
+use crate::notification::measure::{End, Measure};
 use crate::run::{Run, RunEvent, RunState};
 use crate::store::{Completion, StoreError};
-use crate::task::{Output, Task};
+use crate::task::Task;
 use crate::token::Permission;
 
 /// A runtime may be faster than its own 202 is written down here: so long is that waited for.
@@ -96,12 +95,14 @@ async fn completion(state: &State, run: &Run, task: Option<&Task>, report: Repor
         Err(StoreError::NotFound) => None,
         Err(error) => return Err(error.into()),
     };
-    let output = task.map_or(Output::Nobody, |task| task.spec.output.clone());
-    let order = channels(&output, recipient.as_ref());
-    let (event, output, error, kind) = match report {
-        Report::Succeeded { output } => (RunEvent::Succeed, Some(output), None, Kind::Result),
-        Report::Failed { error } => (RunEvent::Fail, None, Some(error), Kind::Failure),
+    let (event, output, error) = match report {
+        Report::Succeeded { output } => (RunEvent::Succeed, Some(output), None),
+        Report::Failed { error } => (RunEvent::Fail, None, Some(error)),
     };
-    let deliveries = NewDelivery::of_run(&run.tenant_id, run.id, kind, order).into_iter().collect();
-    Ok(Completion { event, output, error, reason: None, deliveries })
+    let end = match &error {
+        Some(fault) => End::Failed { code: &fault.code },
+        None => End::Succeeded { output: output.as_deref() },
+    };
+    let tells = Measure::of(run, task, recipient.as_ref(), end);
+    Ok(Completion { event, output, error, reason: None, tells })
 }

@@ -47,6 +47,8 @@ pub enum ApiError {
     Unauthorized(&'static str),
     /// Use a token with this permission.
     Forbidden { permission: &'static str },
+    /// Use an admin token.
+    AdminOnly,
     /// Nothing of this kind is there for this caller.
     NotFound(&'static str),
     /// There is no such address at all.
@@ -110,7 +112,7 @@ impl ApiError {
             ApiError::Unauthorized(_) => {
                 Kind(S::UNAUTHORIZED, "urn:reveille:problem:unauthorized", "A valid token is needed")
             }
-            ApiError::Forbidden { .. } => {
+            ApiError::Forbidden { .. } | ApiError::AdminOnly => {
                 Kind(S::FORBIDDEN, "urn:reveille:problem:forbidden", "The token does not permit this")
             }
             ApiError::NotFound(_) | ApiError::NoRoute { .. } => {
@@ -161,6 +163,7 @@ impl ApiError {
             ApiError::Invalid(faults) | ApiError::Query(faults) => return counted(faults),
             ApiError::Unauthorized(detail) => detail.to_owned(),
             ApiError::Forbidden { permission } => format!("this needs a token with `{permission}`"),
+            ApiError::AdminOnly => "this needs an admin token: it concerns every tenant".to_owned(),
             ApiError::NotFound(what) => format!("there is no such {what}"),
             ApiError::NoRoute { path } => format!("there is no address {path}; see /openapi.json"),
             ApiError::MethodNotAllowed { method } => format!("{method} is not allowed here; see the Allow header"),

@@ -17,10 +17,14 @@ use crate::http::error::ApiError;
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::runs::missing;
+use crate::notification::Delivery;
+use crate::notification::dedupe;
+use crate::notification::measure::Notify;
 use crate::run::cause::Cause;
 use crate::run::transcript::{Entry, Message};
 use crate::run::{Run, RunState};
-use crate::store::ApprovalFilter;
+use crate::store::{ApprovalFilter, DeliveryFilter, StoreError};
+use crate::task::{Route, Task};
 use crate::token::Permission;
 
 /// Entries of a transcript that are looked through for calls, and approvals that are read.
@@ -73,7 +77,50 @@ pub async fn explain_run(
     approvals.reverse();
     let entries = state.store.transcript(&caller.scope, run.id, 0, LOOKED_THROUGH).await?;
     let calls = calls(&entries, &approvals);
-    Ok(Json(Explanation { run_id: run.id, state: run.state, sentences: sentences(&run, &approvals), calls }))
+    let mut sentences = sentences(&run, &approvals);
+    if run.state.is_final()
+        && let Some(task) = task_of(&state, &caller, &run).await?
+    {
+        let about = DeliveryFilter { run_id: Some(run.id), limit: LOOKED_THROUGH, ..DeliveryFilter::default() };
+        let mut deliveries = state.store.list_deliveries(&caller.scope, &about).await?;
+        deliveries.reverse();
+        sentences.extend(told((run.id, run.state), &task, &deliveries));
+    }
+    Ok(Json(Explanation { run_id: run.id, state: run.state, sentences, calls }))
+}
+
+async fn task_of(state: &State, caller: &Caller, run: &Run) -> Result<Option<Task>, ApiError> {
+    let Some(id) = run.task_id else { return Ok(None) };
+    match state.store.get_task(&caller.scope, id).await {
+        Ok(task) => Ok(Some(task)),
+        Err(StoreError::NotFound) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Who was told of its end, or why nobody was. What the task wants is what it wants now.
+fn told((run, state): (Uuid, RunState), task: &Task, deliveries: &[Delivery]) -> Option<String> {
+    let key = dedupe::run_result(run);
+    let sent: Vec<String> = deliveries
+        .iter()
+        .filter(|delivery| delivery.dedupe_key == key)
+        .map(|delivery| format!("{} ({})", delivery.channel, delivery.state.as_str()))
+        .collect();
+    if !sent.is_empty() {
+        return Some(format!("Its end was told by {}.", sent.join(", then ")));
+    }
+    let why = match (state, task.spec.notify) {
+        _ if task.spec.output.route == Route::Nobody => "its task tells its results to nobody",
+        (RunState::Succeeded | RunState::Failed, Notify::Never) => "its task wants nothing told (notify: never)",
+        (RunState::Succeeded, Notify::OnFailure) => "its task wants failures told only (notify: on_failure)",
+        (RunState::Succeeded, Notify::OnChange) => {
+            "its output is the one that was told last (notify: on_change), or there is no way to reach anybody"
+        }
+        (RunState::Failed, _) => "the same failure had been told already, or there is no way to reach anybody",
+        (RunState::Succeeded, Notify::Always) => "there was no way to reach anybody, or the run told it itself",
+        _ => return None,
+    };
+    Some(format!("Nobody was told of its end: {why}."))
 }
 
 fn sentences(run: &Run, approvals: &[Approval]) -> Vec<String> {
@@ -131,7 +178,10 @@ fn became(run: &Run, approvals: &[Approval]) -> String {
             Some(until) => {
                 format!("It waits for people to decide on {} of its calls, until {}.", open.count(), instant(until))
             }
-            None => "All that people were asked is decided; it goes on soon.".into(),
+            None => match held_until(approvals) {
+                Some(until) => format!("A call of it is held until {}, and may be stopped until then.", instant(until)),
+                None => "All that people were asked is decided; it goes on soon.".into(),
+            },
         },
         RunState::WaitingForCompletion => "It waits until a foreign runtime reports.".into(),
         RunState::Succeeded => format!("It succeeded{}.", ends(run.finished_at)),
@@ -140,6 +190,12 @@ fn became(run: &Run, approvals: &[Approval]) -> String {
         RunState::Expired => format!("It expired{}: nobody answered in time.", ends(run.finished_at)),
         RunState::Skipped => "It was recorded and not executed.".into(),
     }
+}
+
+/// Until when the next call waits that is only held.
+fn held_until(approvals: &[Approval]) -> Option<chrono::DateTime<chrono::Utc>> {
+    let held = approvals.iter().filter(|approval| approval.status.allows() && approval.began_at.is_none());
+    held.filter_map(|approval| approval.hold_until).min()
 }
 
 /// A recorded reason in a sentence.
@@ -230,6 +286,10 @@ fn explained(
 
 fn decided(approval: &Approval) -> String {
     let who = approval.decided_by.as_deref().unwrap_or("the service");
+    if let (true, true, Some(until)) = (approval.proposal.asks_nobody(), approval.status.allows(), approval.hold_until)
+    {
+        return format!("Nobody was asked; it could be stopped until {}.", instant(until));
+    }
     match approval.status {
         ApprovalStatus::Pending => format!("A person has to agree, until {}.", instant(approval.expires_at)),
         ApprovalStatus::Approved => format!("{who} approved it."),
@@ -241,4 +301,68 @@ fn decided(approval: &Approval) -> String {
 
 fn instant(at: chrono::DateTime<chrono::Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::Secs, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::notification::DeliveryState;
+
+    #[test]
+    fn who_was_told_of_an_end_or_why_nobody_was() {
+        let now = "2027-03-01T08:00:00Z".parse().expect("an instant");
+        let id = Uuid::from_u128(2);
+        let said = |state: RunState, notify: Notify, sent: &[(&str, DeliveryState)]| {
+            let spec = serde_json::from_value(json!({
+                "trigger": { "type": "schedule", "interval": "1m" }, "executor": "test", "action": {}, "notify": notify,
+                "max_runs": null, "timeout_seconds": 600, "retry": { "max_attempts": 1, "backoff_seconds": 1 },
+                "pause_after_failures": null, "metadata": {},
+            }))
+            .expect("a spec");
+            let tenant = crate::id::Tenant::new("ann").expect("a tenant");
+            let draft = crate::task::Draft { tenant, name: "a task".into(), spec };
+            let task = Task::new(Uuid::from_u128(1), draft, now).expect("a task").0;
+            let deliveries: Vec<Delivery> = sent.iter().map(|(channel, state)| delivery(id, channel, *state)).collect();
+            told((id, state), &task, &deliveries)
+        };
+        let email = ("email", DeliveryState::Failed);
+        assert_eq!(
+            said(RunState::Succeeded, Notify::Always, &[email, ("sms", DeliveryState::Delivered)]).as_deref(),
+            Some("Its end was told by email (failed), then sms (delivered).")
+        );
+        let why = |state, notify| said(state, notify, &[]).expect("a sentence");
+        assert!(why(RunState::Succeeded, Notify::OnChange).contains("the one that was told last (notify: on_change)"));
+        assert!(why(RunState::Succeeded, Notify::OnFailure).contains("notify: on_failure"));
+        assert!(why(RunState::Failed, Notify::Never).contains("notify: never"));
+        assert!(why(RunState::Failed, Notify::OnFailure).contains("had been told already"));
+        assert_eq!(said(RunState::Cancelled, Notify::Always, &[]), None);
+    }
+
+    fn delivery(run: Uuid, channel: &str, state: DeliveryState) -> Delivery {
+        Delivery {
+            id: Uuid::from_u128(3),
+            tenant_id: "ann".into(),
+            recipient: "ann".into(),
+            channel: channel.into(),
+            fallback: vec![],
+            dedupe_key: dedupe::run_result(run),
+            run_id: Some(run),
+            kind: crate::notification::Kind::Result,
+            urgency: crate::notification::Urgency::Normal,
+            subject: None,
+            text: None,
+            state,
+            attempts: 1,
+            next_at: None,
+            held: None,
+            digest_id: None,
+            last_error: None,
+            provider_id: None,
+            created_at: Default::default(),
+            sent_at: None,
+            delivered_at: None,
+        }
+    }
 }

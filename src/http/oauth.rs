@@ -19,6 +19,7 @@ use crate::http::State;
 use crate::http::approve::{failed, frame, is_form, origin};
 use crate::http::auth::Caller;
 use crate::http::body::Body;
+use crate::http::credentials::RESERVED;
 use crate::http::error::ApiError;
 use crate::http::path::Id;
 use crate::http::query::Query;
@@ -68,6 +69,9 @@ pub async fn connect_credential(
     let account = query.text("account_name").unwrap_or_else(|| PRIMARY.into());
     if let Err(why) = check_name(&account) {
         query.fault("account_name", why);
+    }
+    if RESERVED.contains(&account.as_str()) {
+        query.fault("account_name", "can't be the name of an account: it is an address of its own");
     }
     query.done()?;
     let Some(tenant) = tenant else { return Err(ApiError::NotFound("tenant")) };

@@ -37,6 +37,7 @@ const COMMON: [(&str, &str); 5] = [
         (name = "runs", description = "What became of each fire"),
         (name = "approvals", description = "What people are asked before it happens, and what they have allowed for good"),
         (name = "events", description = "Facts on the bus, and those that could not be handled"),
+        (name = "credentials", description = "Secrets of tenants, where they may go, and who used them"),
         (name = "notifications", description = "Where tenants are reached, and what was sent"),
         (name = "operations", description = "Tokens, figures, probes, what is registered"),
     ),

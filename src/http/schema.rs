@@ -4,6 +4,7 @@
 //! place. The tests of the API hold each answer against the shape that is promised for it.
 
 mod approval;
+mod credential;
 mod event;
 mod pipeline;
 mod recipient;
@@ -19,6 +20,7 @@ use crate::approval::matrix::{Category, Consequence};
 use crate::tool::ToolStatus;
 
 pub use approval::{NewDecision, NewGrant};
+pub use credential::{NewCredential, RotateKey};
 pub use event::{CloudEvent, DeadLetterChoice, NewEvent};
 pub use pipeline::{Completion, DryRunRequest};
 pub use recipient::{NewRecipient, Recipient};
@@ -34,6 +36,17 @@ pub struct TestMessage {
     /// Absent: the recipient's channels in their order.
     #[schema(required = false, example = "email")]
     pub channel: Option<String>,
+}
+
+/// An address to be proved.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Verify {
+    #[schema(example = "sms")]
+    pub channel: String,
+    /// As it was received. Absent: one is sent.
+    #[schema(required = false, example = "123456")]
+    pub code: Option<String>,
 }
 
 /// A token to be made.
@@ -72,7 +85,7 @@ pub struct Tool {
     /// What a person is told that a call will do; `{name}` stands for the argument of that name.
     #[schema(required = false)]
     pub summary: Option<String>,
-    /// For how long after it was approved a call may still be stopped, in seconds.
+    /// For how long a call is held before it runs and may still be stopped, in seconds; also where nobody has to agree.
     #[schema(required = false)]
     pub undo_seconds: Option<u64>,
     /// Of a declared tool: its request as it is configured; `credential` is a name.

@@ -20,13 +20,14 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tower::ServiceExt;
 
 use crate::clock;
 use crate::http::error::{PROBLEM_JSON, Problem};
-use crate::http::seats::{NoSeat, Seats};
+use crate::http::seats::{NoSeat, Seat, Seats};
 use crate::http::socket::Socket;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, OpenConnection};
 
 /// How much a client may ask of the server. The defaults are those of `promises.md`; tests use smaller ones.
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +50,8 @@ pub struct Limits {
     pub connections: usize,
     /// Connections of one address.
     pub connections_per_address: usize,
+    /// Open sessions of one tenant.
+    pub sessions_per_tenant: usize,
     /// Wrong tokens of one address within a minute.
     pub wrong_tokens: u32,
     /// Between comments on a stream that has nothing to say.
@@ -69,6 +72,7 @@ impl Default for Limits {
             write_stall: Duration::from_secs(30),
             connections: 1024,
             connections_per_address: 64,
+            sessions_per_tenant: 32,
             wrong_tokens: 20,
             keep_alive: Duration::from_secs(15),
             drain: Duration::from_secs(10),
@@ -86,6 +90,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The address of the other side of the connection, as every request carries it.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub IpAddr);
+
+/// What an open connection occupies: with a clone of it, whoever goes on with a connection keeps it counted.
+#[derive(Clone)]
+pub struct Hold(#[expect(dead_code, reason = "held, and given back when the last clone is dropped")] Arc<Occupied>);
+
+type Occupied = (Seat, OpenConnection, TaskTrackerToken);
 
 /// Serves `app` until `stop`, then lets what is open end for at most [`Limits::drain`].
 ///
@@ -143,10 +153,9 @@ impl Server {
     fn admit(self: Arc<Server>, stream: TcpStream, peer: SocketAddr, open: &TaskTracker) {
         match self.seats.take(peer.ip()) {
             Ok(seat) => {
+                let hold = Hold(Arc::new((seat, self.metrics.connection(), open.token())));
                 open.spawn(async move {
-                    let _seat = seat;
-                    let _counted = self.metrics.connection();
-                    let _ = self.cut.run_until_cancelled(self.converse(stream, peer.ip())).await;
+                    let _ = self.cut.run_until_cancelled(self.converse(stream, peer.ip(), hold)).await;
                 });
             }
             Err(why) => {
@@ -161,10 +170,11 @@ impl Server {
     }
 
     /// Serves the requests of one connection, one after the other.
-    async fn converse(&self, stream: TcpStream, peer: IpAddr) {
+    async fn converse(&self, stream: TcpStream, peer: IpAddr, hold: Hold) {
         let _ = stream.set_nodelay(true);
         let service = service_fn(|mut request: Request<Incoming>| {
             request.extensions_mut().insert(Peer(peer));
+            request.extensions_mut().insert(hold.clone());
             self.app.clone().oneshot(request)
         });
         let socket = TokioIo::new(Socket::new(stream, self.limits.write_stall));
@@ -173,7 +183,8 @@ impl Server {
             .header_read_timeout(self.limits.header_time)
             .max_headers(self.limits.header_count)
             .max_header_size(self.limits.header_bytes)
-            .serve_connection(socket, service);
+            .serve_connection(socket, service)
+            .with_upgrades();
         let mut connection = std::pin::pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,

@@ -43,6 +43,8 @@ fn is_held(item: &Approval, now: DateTime<Utc>) -> bool {
 pub struct QuestionTelling {
     /// `1 thing`, `3 things`.
     pub things: String,
+    /// How much is done besides without asking, unless it is stopped: `1 thing`. `None`: nothing.
+    pub held: Option<String>,
     /// A sentence each.
     pub items: Vec<String>,
     /// How many are not named; the page shows them.
@@ -70,8 +72,9 @@ impl QuestionTelling {
 /// For the templates alone, which have to show the link: a [`Secret`] serialises as redacted.
 impl Serialize for QuestionTelling {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut fields = to.serialize_struct("question", 5)?;
+        let mut fields = to.serialize_struct("question", 6)?;
         fields.serialize_field("things", &self.things)?;
+        fields.serialize_field("held", &self.held)?;
         fields.serialize_field("items", &self.items)?;
         fields.serialize_field("more", &self.more)?;
         fields.serialize_field("until", &self.until)?;
@@ -98,10 +101,19 @@ impl Question {
 
     /// The data for its templates, every sentence on one line and with nothing hidden in it.
     pub fn telling(&self, timezone: Tz) -> QuestionTelling {
-        let items: Vec<String> =
-            self.items.iter().take(NAMED).map(|item| short(&on_one_line(&item.proposal.summary))).collect();
+        let several = self.items.len() > 1;
+        let sentence = |item: &Approval| {
+            let summary = short(&on_one_line(&item.proposal.summary));
+            match item.hold_until.filter(|_| several && item.status.allows()) {
+                Some(until) => format!("{summary} (done at {} unless you stop it)", instant(until, timezone)),
+                None => summary,
+            }
+        };
+        let items: Vec<String> = self.items.iter().take(NAMED).map(sentence).collect();
+        let (counted, all) = (self.counted(), self.items.len());
         QuestionTelling {
-            things: things(self.items.len()),
+            things: things(counted),
+            held: (counted < all).then(|| things(all - counted)),
             more: self.items.len() - items.len(),
             items,
             until: instant(self.until(), timezone),
@@ -141,8 +153,16 @@ impl Question {
         self.items.iter().any(|item| item.status == ApprovalStatus::Pending)
     }
 
+    /// How many things the message is about first: those that are asked, or where none is, those that are held.
+    fn counted(&self) -> usize {
+        match self.waits() {
+            true => self.items.iter().filter(|item| item.status == ApprovalStatus::Pending).count(),
+            false => self.items.len(),
+        }
+    }
+
     /// Until when it can be answered, or stopped: the earliest instant of any.
-    fn until(&self) -> DateTime<Utc> {
+    pub fn until(&self) -> DateTime<Utc> {
         let waits = self.waits();
         let items = self.items.iter().filter(|item| !waits || item.status == ApprovalStatus::Pending);
         let instants =
@@ -179,6 +199,22 @@ mod tests {
     fn asking(summaries: &[&str]) -> Question {
         let item = |summary: &&str| question(summary, at("08:00"), at("08:30"));
         Question { items: summaries.iter().map(item).collect(), link: Secret::new(LINK) }
+    }
+
+    #[test]
+    fn what_is_asked_and_what_is_held_are_told_apart_in_one_message() {
+        let mut both = asking(&["Pay 5 to bob", "Pay 7 to carl"]);
+        both.items[1].status = ApprovalStatus::Approved;
+        both.items[1].hold_until = Some(at("08:05"));
+        let told = both.telling(Tz::UTC);
+        assert_eq!((told.things.as_str(), told.held.as_deref()), ("1 thing", Some("1 thing")));
+        assert_eq!(told.items, ["Pay 5 to bob", "Pay 7 to carl (done at 2027-03-01 08:05 UTC unless you stop it)"]);
+        assert_eq!((both.purpose(Kind::Ask), told.until.as_str()), ("ask", "2027-03-01 08:30 UTC"));
+        both.items[0].status = ApprovalStatus::Approved;
+        both.items[0].hold_until = Some(at("08:04"));
+        let told = both.telling(Tz::UTC);
+        assert_eq!((told.things.as_str(), told.held, told.until.as_str()), ("2 things", None, "2027-03-01 08:04 UTC"));
+        assert_eq!(both.purpose(Kind::Ask), "held");
     }
 
     #[test]

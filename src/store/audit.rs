@@ -22,7 +22,7 @@ pub struct AuditEntry {
     pub id: Uuid,
     pub tenant_id: String,
     pub at: DateTime<Utc>,
-    /// `recipient:<id>`, `token:<id>`, `service`.
+    /// `recipient:<id>`, `token:<id>`, `service`, `policy`.
     pub actor: String,
     pub via: String,
     /// Such as `approval.approved`.

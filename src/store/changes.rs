@@ -15,6 +15,8 @@ use crate::store::event_index::{index_event_task, is_indexed};
 use crate::store::hot::Hot;
 use crate::store::requests::enqueue;
 use crate::store::runs::{NewRun, insert_run, key_instant};
+use crate::store::slots::previous::LOCK_WAITING;
+use crate::store::slots::{free, hand_over};
 use crate::store::tasks::lock_task;
 use crate::store::text::{document, optional, text};
 use crate::store::{Split, Store, StoreError, Topic};
@@ -38,6 +40,8 @@ impl Store {
     ///
     /// An instant that is due and not recorded yet is fired first, so that a change never loses it. One that waits out
     /// its jitter stays the next one, or is recorded as skipped where an edited trigger lacks it.
+    ///
+    /// Where runs that wait do not count as running any more, one that waits gives its slot up.
     pub async fn change_task(&self, scope: &Scope, id: Uuid, change: &TaskChange) -> Result<Task, StoreError> {
         loop {
             let now = self.clock.now();
@@ -109,6 +113,15 @@ impl Store {
             } else {
                 changed.task.fired += taken_back.len() as i64;
                 changed.task.run_count += taken_back.len() as i64;
+            }
+            if before.spec.trigger.waiting_counts() && !changed.task.spec.trigger.waiting_counts() {
+                let waiting: Vec<Uuid> =
+                    sqlx::query_scalar(self.db.text(LOCK_WAITING)).bind(id).fetch_all(&mut *conn).await?;
+                for run_id in waiting {
+                    if free!(conn, id, run_id) > 0 {
+                        hand_over!(conn, id, now);
+                    }
+                }
             }
             if asks_anew(&before.spec.trigger, &changed.task.spec.trigger) {
                 begin_anew!(conn, id, now);

@@ -5,12 +5,14 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::id::Scope;
-use crate::notification::NewDelivery;
+use crate::notification::measure::Measure;
 use crate::run::outcome::RunFault;
 use crate::run::{Run, RunEvent, RunState};
 use crate::store::hot::Hot;
 use crate::store::idempotency::{Answer, Idempotency, once};
+use crate::store::slots::{free, hand_over};
 use crate::store::text::{optional, optional_document};
+use crate::store::told::measured;
 use crate::store::{Store, StoreError, Topic};
 use crate::task::Task;
 
@@ -23,13 +25,14 @@ pub struct Completion {
     pub error: Option<RunFault>,
     /// Why it expired.
     pub reason: Option<String>,
-    pub deliveries: Vec<NewDelivery>,
+    /// Its end, to be told with measure.
+    pub tells: Option<Measure>,
 }
 
-/// Puts a run among those that wait; it is looked at then at the latest.
+/// Puts a run among those that wait, with its own policy where it has one; it is looked at then at the latest.
 pub(super) const PARK: &str = "
-    insert into parked (run_id, task_id, tenant_id, why, wake_at)
-    select id, task_id, tenant_id, $3, $2 from runs where id = $1";
+    insert into parked (run_id, task_id, tenant_id, why, wake_at, overlap)
+    select id, task_id, tenant_id, $3, $2, $4 from runs where id = $1";
 
 impl Store {
     /// Ends a run that waits for completion. One that does not wait (any more) is a conflict.
@@ -43,7 +46,7 @@ impl Store {
     ) -> Result<Answer<()>, StoreError> {
         let next = RunState::WaitingForCompletion.on(completion.event);
         let next = next.map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
-        on_write!(self.db, scope, |conn| {
+        let handed = on_write!(self.db, scope, |conn| {
             once!(conn, idempotency, now);
             // the parked row is the right to end it: who deletes it has won
             let waited = sqlx::query(
@@ -70,9 +73,10 @@ impl Store {
                 }
                 return Err(StoreError::Conflict(format!("the run is {state}, it does not wait for completion")));
             }
-            sqlx::query(
+            let task_id: Option<Option<Uuid>> = sqlx::query_scalar(
                 "update runs set state = $2, output = $3, error = $4, reason = $5, finished_at = $6
-                  where id = $1 and state = 'waiting_for_completion'",
+                  where id = $1 and state = 'waiting_for_completion'
+                 returning task_id",
             )
             .bind(id)
             .bind(next.as_str())
@@ -80,14 +84,23 @@ impl Store {
             .bind(optional_document(completion.error.as_ref())?)
             .bind(optional(completion.reason.as_deref()))
             .bind(now)
-            .execute(&mut *conn)
+            .fetch_optional(&mut *conn)
             .await?;
-            let deliveries: Vec<&NewDelivery> = completion.deliveries.iter().collect();
-            if !deliveries.is_empty() {
-                conn.post(&deliveries, now).await?;
+            // it has its task's slot where it counted as running
+            let handed = match task_id.flatten() {
+                Some(task_id) if free!(conn, task_id, id) > 0 => hand_over!(conn, task_id, now),
+                _ => false,
+            };
+            let told = measured!(self, conn, completion.tells.iter().collect(), now);
+            if !told.is_empty() {
+                conn.post(&told.iter().collect::<Vec<_>>(), now).await?;
             }
+            handed
         });
-        if !completion.deliveries.is_empty() {
+        if handed {
+            self.hint(Topic::Queue);
+        }
+        if completion.tells.is_some() {
             self.hint(Topic::Outbox);
         }
         Ok(Answer::Done(()))

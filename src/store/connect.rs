@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use sqlx::migrate::MigrateError;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{ConnectOptions, Connection, PgConnection};
+use sqlx::{ConnectOptions, Connection, PgConnection, SqlitePool};
 
 use crate::clock::{self, Clock, Measurement};
 use crate::secret::SecretUrl;
@@ -109,6 +109,27 @@ impl Store {
             Some("postgres" | "postgresql") => open_postgres(&url, settings, waiting).await?,
             _ => return Err(OpenError::Url("it must begin with `sqlite://` or `postgres://`".into())),
         };
+        Store::of(db, clock).await
+    }
+
+    /// Opens the store to look at what is in it, which a service on the same SQLite file does not hinder: it is made,
+    /// locked and brought up to date by nobody, and what would write fails. Postgres is opened as ever.
+    pub async fn look(
+        settings: &Settings,
+        data_dir: &Path,
+        clock: Clock,
+        waiting: impl Fn(&str),
+    ) -> Result<Store, OpenError> {
+        let url = address(settings, data_dir);
+        if !url.starts_with("sqlite:") {
+            return Store::open(settings, data_dir, clock, waiting).await;
+        }
+        let (options, file) = sqlite_options(&url)?;
+        let readers = sqlite_readers(options, settings).await.map_err(|error| unusable(&file, &error))?;
+        Store::of(Db::Sqlite { writer: readers.clone(), readers, _lock: None }, clock).await
+    }
+
+    async fn of(db: Db, clock: Clock) -> Result<Store, OpenError> {
         let store = Store { db, clock, hints: Hints::new() };
         store.measure_clock().await.map_err(|error| OpenError::Refused(error.to_string()))?;
         Ok(store)
@@ -192,11 +213,7 @@ pub(super) fn address(settings: &Settings, data_dir: &Path) -> String {
 }
 
 async fn open_sqlite(url: &str, settings: &Settings, clock: &Clock) -> Result<Db, OpenError> {
-    let base = SqliteConnectOptions::from_str(url).map_err(|error| OpenError::Url(error.to_string()))?;
-    if url.contains(":memory:") || url.contains("mode=memory") {
-        return Err(OpenError::Url("a database in memory is lost with the process; it must name a file".into()));
-    }
-    let file = base.get_filename().to_owned();
+    let (options, file) = sqlite_options(url)?;
     if let Some(folder) = file.parent() {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
         made.map_err(|source| OpenError::File { path: folder.to_owned(), source })?;
@@ -204,31 +221,46 @@ async fn open_sqlite(url: &str, settings: &Settings, clock: &Clock) -> Result<Db
     // what is in it is nobody else's to read; SQLite gives the files beside it the same mode
     private_file(&file)?;
     let lock = lock_file(&file)?;
-    let options = base
-        .create_if_missing(true)
-        .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Full)
-        .foreign_keys(true)
-        .busy_timeout(Duration::from_secs(5))
-        .log_slow_statements(tracing::log::LevelFilter::Warn, Duration::from_secs(1));
-    let unusable = |error: sqlx::Error| OpenError::Refused(format!("{}: {error}", file.display()));
+    let unusable = |error: sqlx::Error| unusable(&file, &error);
     let writer = SqlitePoolOptions::new()
         .max_connections(1)
         .idle_timeout(None)
         .max_lifetime(None)
-        .connect_with(options.clone())
+        .connect_with(options.clone().create_if_missing(true))
         .await
         .map_err(unusable)?;
     let version: String = sqlx::query_scalar("select sqlite_version()").fetch_one(&writer).await.map_err(unusable)?;
     check_sqlite_version(&version)?;
     sqlx::migrate!("migrations/sqlite").run(&writer).await.map_err(|error| OpenError::Migration(error.to_string()))?;
     Store::expire_dead_leases(&writer, clock.now()).await.map_err(unusable)?;
-    let readers = SqlitePoolOptions::new()
-        .max_connections(settings.max_connections.clamp(1, 8))
-        .connect_with(options.read_only(true).create_if_missing(false))
-        .await
-        .map_err(unusable)?;
-    Ok(Db::Sqlite { readers, writer, _lock: lock })
+    let readers = sqlite_readers(options, settings).await.map_err(unusable)?;
+    Ok(Db::Sqlite { readers, writer, _lock: Some(lock) })
+}
+
+/// How a file is opened, and which.
+fn sqlite_options(url: &str) -> Result<(SqliteConnectOptions, PathBuf), OpenError> {
+    let base = SqliteConnectOptions::from_str(url).map_err(|error| OpenError::Url(error.to_string()))?;
+    if url.contains(":memory:") || url.contains("mode=memory") {
+        return Err(OpenError::Url("a database in memory is lost with the process; it must name a file".into()));
+    }
+    let file = base.get_filename().to_owned();
+    let options = base
+        .create_if_missing(false)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .foreign_keys(true)
+        .busy_timeout(Duration::from_secs(5))
+        .log_slow_statements(tracing::log::LevelFilter::Warn, Duration::from_secs(1));
+    Ok((options, file))
+}
+
+async fn sqlite_readers(options: SqliteConnectOptions, settings: &Settings) -> Result<SqlitePool, sqlx::Error> {
+    let most = settings.max_connections.clamp(1, 8);
+    SqlitePoolOptions::new().max_connections(most).connect_with(options.read_only(true)).await
+}
+
+fn unusable(file: &Path, error: &sqlx::Error) -> OpenError {
+    OpenError::Refused(format!("{}: {error}", file.display()))
 }
 
 /// Opens a file that, if it is made now, only we may read and write.

@@ -21,6 +21,7 @@ use crate::store::credentials::row::{COLUMNS, CredentialRow};
 use crate::store::text::{document, optional_document, text};
 use crate::store::{Store, StoreError};
 
+pub use rewrap::SealedRow;
 pub use uses::UseFilter;
 pub(super) use uses::name_credentials;
 

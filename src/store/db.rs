@@ -18,8 +18,8 @@ pub(super) enum Db {
         hot: PgPool,
     },
     /// One writer, because a pool of writers waits for each other's locks; and a few readers.
-    /// The lock keeps other processes out for as long as the store is open.
-    Sqlite { readers: SqlitePool, writer: SqlitePool, _lock: Arc<File> },
+    /// The lock keeps other processes out for as long as the store is open; who only looks has none.
+    Sqlite { readers: SqlitePool, writer: SqlitePool, _lock: Option<Arc<File>> },
 }
 
 impl Db {

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::id::Scope;
 use crate::store::audit::{Act, SERVICE, write_audit};
 use crate::store::connect::settled_at;
-use crate::store::text::{document, text};
+use crate::store::text::text;
 use crate::store::{Split, Store, StoreError};
 
 /// "Always allow this": one tool of one task with these arguments.
@@ -71,6 +71,49 @@ macro_rules! candidates {
 const CANDIDATES: Split = Split { postgres: concat!(candidates!(), " for update"), sqlite: candidates!() };
 
 const USED_BEFORE: &str = "select grant_id from grant_uses where run_id = $1 and turn = $2 and call_id = $3";
+
+/// Keeps a grant for a task as it is now, in the transaction that gives it: one that was changed meanwhile is a
+/// conflict, one that is gone is `$gone`.
+macro_rules! keep_grant {
+    ($conn:ident, $scope:expr, $grant:expr, $now:expr, $gone:expr) => {{
+        let grant: &$crate::store::Grant = $grant;
+        let epoch: Option<i64> = sqlx::query_scalar($crate::store::grants::EPOCH)
+            .bind(grant.task_id)
+            .bind($crate::store::text::text(&grant.tenant_id))
+            .bind($scope.tenant())
+            .fetch_optional(&mut *$conn)
+            .await?;
+        if epoch.ok_or($gone)? != grant.epoch {
+            return Err($crate::store::StoreError::Conflict("the task was changed meanwhile".into()));
+        }
+        sqlx::query($crate::store::grants::INSERT)
+            .bind(grant.id)
+            .bind($crate::store::text::text(&grant.tenant_id))
+            .bind(grant.task_id)
+            .bind($crate::store::text::text(&grant.tool))
+            .bind(grant.epoch)
+            .bind($crate::store::text::document(&grant.arguments)?)
+            .bind($crate::store::text::text(&grant.definition))
+            .bind(grant.uses_left)
+            .bind(grant.created_at)
+            .bind($crate::store::text::text(&grant.created_by))
+            .bind(grant.expires_at)
+            .bind(grant.revoked_at)
+            .bind(&grant.revoked_by)
+            .execute(&mut *$conn)
+            .await?;
+        $crate::store::audit::write_audit!($conn, grant.act(&grant.created_by, "grant.created", grant.body()), $now);
+    }};
+}
+pub(super) use keep_grant;
+
+pub(super) const EPOCH: &str =
+    "select epoch from tasks where id = $1 and tenant_id = $2 and ($3 is null or tenant_id = $3)";
+
+pub(super) const INSERT: &str = "
+    insert into grants (id, tenant_id, task_id, tool, epoch, arguments, definition, uses_left, created_at, created_by,
+                        expires_at, revoked_at, revoked_by)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
 
 /// Ends the grants of a task for a tool, in the transaction of what makes them end.
 macro_rules! end_grants {
@@ -167,38 +210,7 @@ impl Store {
     /// Keeps a grant for a task as it is now: one that was changed meanwhile is a conflict.
     pub async fn create_grant(&self, scope: &Scope, grant: &Grant) -> Result<(), StoreError> {
         on_write!(self.db, scope, |conn| {
-            let epoch: Option<i64> = sqlx::query_scalar(
-                "select epoch from tasks where id = $1 and tenant_id = $2 and ($3 is null or tenant_id = $3)",
-            )
-            .bind(grant.task_id)
-            .bind(text(&grant.tenant_id))
-            .bind(scope.tenant())
-            .fetch_optional(&mut *conn)
-            .await?;
-            if epoch.ok_or(StoreError::NotFound)? != grant.epoch {
-                return Err(StoreError::Conflict("the task was changed meanwhile".into()));
-            }
-            sqlx::query(
-                "insert into grants (id, tenant_id, task_id, tool, epoch, arguments, definition, uses_left, created_at,
-                                     created_by, expires_at, revoked_at, revoked_by)
-                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
-            )
-            .bind(grant.id)
-            .bind(text(&grant.tenant_id))
-            .bind(grant.task_id)
-            .bind(text(&grant.tool))
-            .bind(grant.epoch)
-            .bind(document(&grant.arguments)?)
-            .bind(text(&grant.definition))
-            .bind(grant.uses_left)
-            .bind(grant.created_at)
-            .bind(text(&grant.created_by))
-            .bind(grant.expires_at)
-            .bind(grant.revoked_at)
-            .bind(&grant.revoked_by)
-            .execute(&mut *conn)
-            .await?;
-            write_audit!(conn, grant.act(&grant.created_by, "grant.created", grant.body()), self.clock.now());
+            keep_grant!(conn, scope, grant, self.clock.now(), StoreError::NotFound);
         });
         Ok(())
     }

@@ -9,11 +9,13 @@ use uuid::Uuid;
 use crate::approval::Approval;
 use crate::id::Scope;
 use crate::notification::NewDelivery;
+use crate::notification::measure::Measure;
 use crate::run::outcome::RunFault;
 use crate::run::{Run, RunState, Usage};
 use crate::store::hot::{Going, Hot, Taken};
 use crate::store::parking::settle_park;
 use crate::store::slots::{hand_over, resolve_blocked};
+use crate::store::told::measured;
 use crate::store::{Split, Store, StoreError, Topic, split};
 use crate::task::Task;
 
@@ -65,7 +67,7 @@ pub enum Blocked {
     Behind,
     /// Someone cancelled it meanwhile.
     Cancelled,
-    /// The slot is free by now: claim it again.
+    /// The slot is free by now, or was taken from a run that waited: claim it again.
     Again,
 }
 
@@ -94,12 +96,16 @@ pub struct Finish {
     pub again: Option<Again>,
     /// Messages that go out because of it.
     pub deliveries: Vec<NewDelivery>,
+    /// Its end, to be told with measure.
+    pub tells: Option<Measure>,
     /// The process that executed it died; it is counted with the end.
     pub crashed: bool,
     /// It goes back because a part of the infrastructure was away; it is counted with the end.
     pub infra_retry: bool,
     /// It waits instead of ending.
     pub park: Option<Park>,
+    /// While it waits it counts as running: its task's slot stays with it.
+    pub waiting_counts: bool,
 }
 
 /// What a run waits for.
@@ -146,6 +152,11 @@ impl Finish {
     /// When it ended, if it did.
     pub(super) fn finished_at(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
         (self.again.is_none() && self.park.is_none()).then_some(now)
+    }
+
+    /// Whether the slot stays with it, unless its end was asked for.
+    pub(super) fn keeps_slot(&self) -> bool {
+        self.park.is_some() && self.waiting_counts
     }
 
     /// How many attempts are given back.
@@ -239,8 +250,10 @@ impl Store {
             for (end, taken) in &ended {
                 queued |= settle_park!(self, conn, end, taken, now);
             }
-            let told = ended.iter().filter(|(end, taken)| !taken.ends_instead(end));
-            let deliveries: Vec<&NewDelivery> = told.flat_map(|(end, _)| &end.deliveries).collect();
+            let told: Vec<&Finish> =
+                ended.iter().filter(|(end, taken)| !taken.ends_instead(end)).map(|(end, _)| *end).collect();
+            let measured = measured!(self, conn, told.iter().filter_map(|end| end.tells.as_ref()).collect(), now);
+            let deliveries: Vec<&NewDelivery> = told.iter().flat_map(|end| &end.deliveries).chain(&measured).collect();
             if !deliveries.is_empty() {
                 conn.post(&deliveries, now).await?;
             }
@@ -249,7 +262,7 @@ impl Store {
         if queued {
             self.hint(Topic::Queue);
         }
-        if ends.iter().any(|end| !end.deliveries.is_empty()) {
+        if ends.iter().any(|end| !end.deliveries.is_empty() || end.tells.is_some()) {
             self.hint(Topic::Outbox);
         }
         Ok(ends.iter().map(|end| end.lease.run_id).filter(|id| taken.iter().all(|taken| taken.run_id != *id)).collect())

@@ -31,9 +31,9 @@ macro_rules! settle_park {
                 false
             }
             Some($crate::store::lease::Park::Approval { asks, open, .. }) => {
-                ask!($conn, asks, $now);
                 // whoever answers waits for this transaction, or was before it
                 let settled_at = $crate::store::connect::settled_at!($store, $conn);
+                ask!($conn, asks, settled_at);
                 let mut settled = false;
                 for id in open {
                     let pending: Option<i32> = sqlx::query_scalar($crate::store::parking::STILL_OPEN)

@@ -4,11 +4,14 @@
 //! waits, or came before it, and the slot is free. A slot goes over in the transaction that frees it, to the oldest
 //! run that waits, so no younger one can get in between. Should that ever be lost, the rescuer finds it.
 
+pub(in crate::store) mod previous;
+
 use chrono::TimeDelta;
 use uuid::Uuid;
 
 use crate::store::Split;
 use crate::store::lease::Blocked;
+use crate::store::slots::previous::Previous;
 
 /// Waiting for a slot is ended by the run before; this is only how long a lost hand-over can last.
 pub(super) const LOOK_AGAIN: TimeDelta = TimeDelta::seconds(60);
@@ -34,9 +37,16 @@ pub(super) struct BlockedRow {
 pub(super) const EACH_IN_TURN: &str = "queue_all";
 
 impl BlockedRow {
-    /// `waiting` are the runs of the task that wait for its slot; `held` the runs whose queue row this transaction has
-    /// locked, as it must before it asks one to end.
-    pub(super) fn fate(&self, holder: Option<Uuid>, waiting: &[Uuid], held: &[Uuid]) -> Blocked {
+    /// Whether it takes the slot from `holder`, which only waits for a person or a completion.
+    pub(super) fn takes_over(&self, holder: Option<Uuid>, waiting: &[Uuid], held: &[Previous]) -> bool {
+        let waits = held.iter().any(|held| Some(held.run_id) == holder && held.waits);
+        let wanted = self.overlap == "cancel_previous" && self.cancel_reason.is_none();
+        waits && wanted && waiting.iter().all(|other| *other < self.run_id)
+    }
+
+    /// `waiting` are the runs of the task that wait for its slot; `held` the runs whose row this transaction has locked,
+    /// as it must before it asks one to end.
+    pub(super) fn fate(&self, holder: Option<Uuid>, waiting: &[Uuid], held: &[Previous]) -> Blocked {
         let Some(holder) = holder.filter(|holder| *holder != self.run_id) else {
             return if self.cancel_reason.is_some() { Blocked::Cancelled } else { Blocked::Again };
         };
@@ -45,7 +55,7 @@ impl BlockedRow {
             "queue_all" => Blocked::Behind,
             "queue_one" if waiting.is_empty() => Blocked::Behind,
             "cancel_previous" if waiting.iter().any(|other| *other > self.run_id) => Blocked::Cancelled,
-            "cancel_previous" if !held.contains(&holder) => Blocked::Again,
+            "cancel_previous" if held.iter().all(|held| held.run_id != holder) => Blocked::Again,
             "cancel_previous" => Blocked::Behind,
             _ => Blocked::Skipped,
         }
@@ -170,15 +180,19 @@ macro_rules! resolve_blocked {
                 .await?;
             rows.extend(row);
         }
-        // locks are taken queue before slots, and each in the order of ids
+        // locks are taken queue, runs that wait, slots, and each in the order of ids
         rows.sort_by_key(|row| (row.task_id, row.run_id));
-        let held = slots::lock_previous!($db, $conn, rows);
+        let held = slots::previous::lock_previous!($db, $conn, rows);
         let mut blocked: Vec<(uuid::Uuid, Blocked)> = Vec::with_capacity(rows.len());
         for row in &rows {
-            let holder: Option<uuid::Uuid> =
+            let mut holder: Option<uuid::Uuid> =
                 sqlx::query_scalar($db.text(slots::LOCK_SLOT)).bind(row.task_id).fetch_optional(&mut *$conn).await?;
             let waiting: Vec<uuid::Uuid> =
                 sqlx::query_scalar(slots::WAITING).bind(row.task_id).fetch_all(&mut *$conn).await?;
+            if row.takes_over(holder, &waiting, &held) {
+                slots::previous::take_over!($conn, holder, row, waiting.iter().copied(), $now);
+                holder = Some(row.run_id);
+            }
             let fate = row.fate(holder, &waiting, &held);
             slots::settle_blocked!($conn, row, fate, holder, waiting, $now);
             blocked.push((row.run_id, fate));
@@ -198,31 +212,6 @@ pub(super) const STANDING_CLAIM: &str = "
 /// `queue_all` alone, which does not ask.
 pub(super) const WAITING: &str = "select run_id from parked where task_id = $1 and why = 'overlap' and overlap is null
       order by run_id desc limit 100";
-
-/// Locks the queue rows of the runs that may be asked to end; answers those. Locks of `queue` are taken in the order of
-/// ids, and these come after younger ones: so one that someone else has is not waited for, and its task is tried again.
-macro_rules! lock_previous {
-    ($db:expr, $conn:ident, $rows:expr) => {{
-        let mut holders: Vec<uuid::Uuid> = Vec::new();
-        for row in $rows.iter().filter(|row| row.overlap == "cancel_previous") {
-            let holder: Option<uuid::Uuid> = sqlx::query_scalar("select run_id from slots where task_id = $1")
-                .bind(row.task_id)
-                .fetch_optional(&mut *$conn)
-                .await?;
-            holders.extend(holder);
-        }
-        let mut held: Vec<uuid::Uuid> = Vec::new();
-        for holder in holders {
-            let locked: Option<uuid::Uuid> = sqlx::query_scalar($db.text($crate::store::slots::LOCK_IF_FREE))
-                .bind(holder)
-                .fetch_optional(&mut *$conn)
-                .await?;
-            held.extend(locked);
-        }
-        held
-    }};
-}
-pub(super) use lock_previous;
 
 /// Writes what becomes of one blocked run.
 macro_rules! settle_blocked {
@@ -253,7 +242,7 @@ macro_rules! settle_blocked {
             }
             Blocked::Behind => {
                 if $row.overlap == "cancel_previous" {
-                    sqlx::query($crate::store::slots::SUPERSEDE)
+                    sqlx::query($crate::store::slots::previous::SUPERSEDE)
                         .bind($holder)
                         .bind(REASON_SUPERSEDED)
                         .bind($now)
@@ -281,13 +270,6 @@ macro_rules! settle_blocked {
 }
 pub(super) use settle_blocked;
 
-/// A holder that only waits for its next attempt has no worker that could end it: its instant is now, and its start
-/// finds it cancelled.
-pub(super) const SUPERSEDE: &str = "
-    update queue
-       set cancel_reason = $2, run_at = case when state = 'ready' and run_at > $3 then $3 else run_at end
-     where run_id = $1 and cancel_reason is null and overlap is null";
-
 /// Frees the slot that this run has; the table's key is the task.
 pub(super) const LEAVE_SLOT: &str =
     "delete from slots where run_id = $1 and task_id = (select task_id from runs where id = $1)";
@@ -295,12 +277,6 @@ pub(super) const LEAVE_SLOT: &str =
 pub(super) const LOCK_SLOT: Split = Split {
     postgres: "select run_id from slots where task_id = $1 for update",
     sqlite: "select run_id from slots where task_id = $1",
-};
-
-/// Locks the queue row of one run and answers it, unless someone else has the lock.
-pub(super) const LOCK_IF_FREE: Split = Split {
-    postgres: "select run_id from queue where run_id = $1 for update skip locked",
-    sqlite: "select run_id from queue where run_id = $1",
 };
 
 /// Locks the queue row of one run and answers its state there.
@@ -329,8 +305,12 @@ mod tests {
         }
     }
 
+    fn previous(run_id: Uuid, waits: bool) -> Previous {
+        Previous { run_id, waits }
+    }
+
     fn fates(overlap: &str) -> [Blocked; 4] {
-        let fate = |waiting: &[Uuid]| row(overlap).fate(Some(HOLDER), waiting, &[HOLDER]);
+        let fate = |waiting: &[Uuid]| row(overlap).fate(Some(HOLDER), waiting, &[previous(HOLDER, false)]);
         [fate(&[]), fate(&[OLDER]), fate(&[YOUNGER]), row(overlap).fate(None, &[], &[])]
     }
 
@@ -354,6 +334,21 @@ mod tests {
     #[test]
     fn a_run_is_never_in_its_own_way_and_only_a_locked_holder_is_asked_to_end() {
         assert_eq!(row("skip").fate(Some(OWN), &[], &[]), Blocked::Again);
-        assert_eq!(row("cancel_previous").fate(Some(HOLDER), &[], &[OLDER]), Blocked::Again);
+        assert_eq!(row("cancel_previous").fate(Some(HOLDER), &[], &[previous(OLDER, false)]), Blocked::Again);
+    }
+
+    #[test]
+    fn the_slot_is_taken_only_from_one_that_waits_by_the_youngest_that_nobody_has_cancelled() {
+        let (waits, works) = ([previous(HOLDER, true)], [previous(HOLDER, false)]);
+        let takes = |row: &BlockedRow, waiting: &[Uuid], held: &[Previous]| row.takes_over(Some(HOLDER), waiting, held);
+        let own = row("cancel_previous");
+        assert!(takes(&own, &[], &waits) && takes(&own, &[OLDER], &waits));
+        assert!(!takes(&own, &[], &works) && !takes(&own, &[], &[]) && !takes(&own, &[YOUNGER], &waits));
+        assert!(!own.takes_over(None, &[], &waits) && !own.takes_over(Some(OLDER), &[], &waits));
+        let cancelled = BlockedRow { cancel_reason: Some("no".into()), ..row("cancel_previous") };
+        assert!(!takes(&cancelled, &[], &waits));
+        for policy in ["skip", "queue_one", "queue_all"] {
+            assert!(!takes(&row(policy), &[], &waits), "{policy}");
+        }
     }
 }

@@ -270,6 +270,7 @@ impl Store {
                 "delete from due where task_id = $1",
                 "delete from condition_state where task_id = $1",
                 "delete from task_state where task_id = $1",
+                "delete from task_told where task_id = $1",
                 "delete from task_credentials where task_id = $1",
                 "delete from tasks where id = $1",
             ] {

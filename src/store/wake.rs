@@ -19,11 +19,13 @@ pub enum Topic {
     Windows,
     /// An event may be on the embedded bus.
     Events,
+    /// A message for an open session was laid out or taken.
+    Live,
 }
 
 /// One hint per topic; many at once are one.
 #[derive(Debug, Clone)]
-pub(super) struct Hints([watch::Sender<()>; 6]);
+pub(super) struct Hints([watch::Sender<()>; 7]);
 
 impl Hints {
     pub(super) fn new() -> Hints {

@@ -10,7 +10,9 @@ use serde_json::{Map, Value};
 
 use crate::id::Tenant;
 use crate::invalid::{Faults, did_you_mean, escape};
-use crate::task::{Action, Draft, INSTRUCTION_LENGTH, NAME_LENGTH, Output, Retry, Spec, TIMEOUT_RANGE, Task};
+use crate::notification::Urgency;
+use crate::notification::measure::Notify;
+use crate::task::{Action, Draft, INSTRUCTION_LENGTH, NAME_LENGTH, Output, Retry, Route, Spec, TIMEOUT_RANGE, Task};
 use crate::trigger::Trigger;
 use crate::trigger::condition::Poll;
 
@@ -30,13 +32,14 @@ const RUNS: std::ops::RangeInclusive<u64> = 1..=1_000_000_000;
 const METADATA_BYTES: usize = 16 * 1024;
 
 /// What the owner decides.
-const FIELDS: [&str; 11] = [
+const FIELDS: [&str; 12] = [
     "tenant_id",
     "name",
     "trigger",
     "executor",
     "action",
     "output",
+    "notify",
     "max_runs",
     "timeout_seconds",
     "retry",
@@ -156,6 +159,7 @@ impl<'a> Reader<'a> {
         let action = self.field("action", Reader::action, was.map(|s| &s.action), Some(Action::default()));
         self.check(before.is_none(), executor.as_deref(), action.as_ref());
         let output = self.output(was.map(|s| &s.output));
+        let notify = self.field("notify", Reader::notify, was.map(|s| &s.notify), Some(Notify::Always));
         let max_runs = self.field("max_runs", Reader::max_runs, was.map(|s| &s.max_runs), Some(None));
         let timeout =
             self.field("timeout_seconds", Reader::timeout, was.map(|s| &s.timeout_seconds), Some(DEFAULT_TIMEOUT));
@@ -169,6 +173,7 @@ impl<'a> Reader<'a> {
                 executor: executor?,
                 action: action?,
                 output: output?,
+                notify: notify?,
                 max_runs: max_runs?,
                 timeout_seconds: timeout?,
                 retry: retry?,
@@ -262,25 +267,42 @@ impl<'a> Reader<'a> {
         let Some(value) = self.fields.get("output") else { return Some(was.cloned().unwrap_or_default()) };
         let Some(fields) = value.as_object() else {
             if value.is_null() {
-                return Some(Output::Nobody);
+                return Some(Output::nobody());
             }
             self.faults.add("/output", "must be null or an object, such as {\"channel\": \"email\"}");
             return None;
         };
         let before = self.faults.0.len();
-        for field in fields.keys().filter(|field| *field != "channel") {
-            let message = format!("unknown field{}", did_you_mean(field, ["channel"]));
+        const FIELDS: [&str; 2] = ["channel", "urgency"];
+        for field in fields.keys().filter(|field| !FIELDS.contains(&field.as_str())) {
+            let message = format!("unknown field{}", did_you_mean(field, FIELDS));
             self.faults.add(format!("/output/{}", escape(field)), message);
         }
+        let urgency = fields.get("urgency").filter(|value| !value.is_null());
+        let urgency = urgency.and_then(|value| self.faults.read::<Urgency>(value, "/output/urgency"));
         let channels = match fields.get("channel") {
-            None => return (self.faults.0.len() == before).then_some(Output::RecipientOrder),
+            None => {
+                let route = Route::RecipientOrder;
+                return (self.faults.0.len() == before).then_some(Output { route, urgency });
+            }
             Some(Value::Array(names)) => {
                 names.iter().enumerate().map(|(i, name)| (format!("/output/channel/{i}"), name)).collect()
             }
             Some(name) => vec![("/output/channel".to_owned(), name)],
         };
         let names = self.channels(channels);
-        (self.faults.0.len() == before).then_some(Output::Channels(names))
+        (self.faults.0.len() == before).then_some(Output { route: Route::Channels(names), urgency })
+    }
+
+    fn notify(&mut self, at: &str, value: &Value) -> Option<Notify> {
+        let word = self.text(at, value)?;
+        let read = Notify::ALL.into_iter().find(|notify| notify.as_str() == word);
+        if read.is_none() {
+            let words = Notify::ALL.map(Notify::as_str);
+            let message = format!("must be one of {}{}", words.join(", "), did_you_mean(&word, words));
+            self.faults.add(at, message);
+        }
+        read
     }
 
     fn channels(&mut self, written: Vec<(String, &Value)>) -> Vec<String> {

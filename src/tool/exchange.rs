@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::credential::Reference;
 use crate::egress::{EgressError, Request, Response};
+use crate::notification::dedupe;
 use crate::notification::wording;
 use crate::tool::{CalledBy, Failure, Notice, ToolContext, ToolError, ToolOutput};
 use crate::vault::credentials::{CredentialError, Credentials, FetchError, Trouble, Use};
@@ -70,13 +71,13 @@ pub(super) async fn fetch(
 
 async fn tell_owner(error: &CredentialError, context: &ToolContext) {
     let (subject, text) = wording::credential_trouble(&error.reference, wording::Trouble::Missing, None);
-    // once until it was there and in use again
     let notice = Notice {
         run_id: context.run_id,
         channel: None,
+        urgency: None,
         subject,
         text,
-        dedupe_key: format!("notice:credential:{}:{}", error.reference, error.last_used),
+        dedupe_key: dedupe::notice("credential", &error.reference, error.last_used),
     };
     if let Err(error) = context.host.notify(&context.tenant, notice).await {
         tracing::debug!(%error, "the owner of a missing credential could not be told");

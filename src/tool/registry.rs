@@ -5,6 +5,7 @@ use std::sync::Arc;
 use jsonschema::{PatternOptions, Validator};
 use serde_json::Value;
 
+use crate::approval::proposal::LONGEST_UNDO;
 use crate::invalid::did_you_mean;
 use crate::tool::{Definition, Failure, Tool, ToolError, ToolStatus};
 
@@ -21,11 +22,14 @@ pub struct Registered {
 pub struct Registry(Vec<Registered>);
 
 impl Registry {
-    /// Fails when two tools share a name or a schema is none; the sentence names the tool.
+    /// Fails when two tools share a name, a schema is none, or an undo window is too long; the sentence names the tool.
     pub fn new(tools: Vec<Arc<dyn Tool>>) -> Result<Registry, String> {
         let mut registered: Vec<Registered> = Vec::with_capacity(tools.len());
         for tool in tools {
-            let Definition { name, parameters, .. } = tool.definition();
+            let Definition { name, parameters, undo_seconds, .. } = tool.definition();
+            if undo_seconds.is_some_and(|seconds| !(1..=LONGEST_UNDO).contains(&seconds)) {
+                return Err(format!("`undo_seconds` of tool `{name}` must lie between 1 and {LONGEST_UNDO}"));
+            }
             if registered.iter().any(|other| other.tool.definition().name == *name) {
                 return Err(format!("two tools are named `{name}`"));
             }
@@ -164,6 +168,21 @@ mod tests {
         assert_eq!(Registry::new(twice).err().unwrap(), "two tools are named `a`");
         let odd = Registry::new(vec![named("a", ToolStatus::Active, json!({ "type": 7 }))]).err().unwrap();
         assert!(odd.starts_with("the parameters of tool `a` are no JSON Schema: "), "{odd}");
+    }
+
+    #[test]
+    fn an_undo_window_that_is_none_or_longer_than_a_day_is_refused() {
+        let tool = |seconds| -> Arc<dyn Tool> {
+            let sound = named("pay", ToolStatus::Active, json!({}));
+            Arc::new(Named(Definition { undo_seconds: Some(seconds), ..sound.definition().clone() }))
+        };
+        for seconds in [1, 86_400] {
+            assert!(Registry::new(vec![tool(seconds)]).is_ok(), "{seconds}");
+        }
+        for seconds in [0, 86_401] {
+            let told = Registry::new(vec![tool(seconds)]).err();
+            assert_eq!(told.as_deref(), Some("`undo_seconds` of tool `pay` must lie between 1 and 86400"));
+        }
     }
 
     #[test]

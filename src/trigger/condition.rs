@@ -87,7 +87,8 @@ pub struct Condition {
     /// Always written out: the database reads it when a run starts.
     #[serde(default = "default_overlap")]
     pub overlap: Overlap,
-    /// Whether a run that waits for a person counts as running for `overlap`.
+    /// Whether a run that waits for a person, or for its completion, counts as running for `overlap`: the next run is
+    /// skipped, waits behind it or ends it as `overlap` says, rather than running beside it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waiting_counts: bool,
 }

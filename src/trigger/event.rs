@@ -60,7 +60,8 @@ pub struct EventTrigger {
     /// `allow` unless it says otherwise: each event is a fact of its own.
     #[serde(default = "allow")]
     pub overlap: Overlap,
-    /// Whether a run that waits for a person counts as running for `overlap`.
+    /// Whether a run that waits for a person, or for its completion, counts as running for `overlap`: the next run is
+    /// skipped, waits behind it or ends it as `overlap` says, rather than running beside it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waiting_counts: bool,
 }

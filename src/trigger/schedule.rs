@@ -81,7 +81,8 @@ pub struct Schedule {
     pub dst_fold: DstFold,
     #[serde(default, skip_serializing_if = "OnResume::is_default")]
     pub on_resume: OnResume,
-    /// Whether a run that waits for a person counts as running for `overlap`.
+    /// Whether a run that waits for a person, or for its completion, counts as running for `overlap`: the next run is
+    /// skipped, waits behind it or ends it as `overlap` says, rather than running beside it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waiting_counts: bool,
 }

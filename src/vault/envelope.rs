@@ -34,6 +34,33 @@ pub fn open(keyring: &Keyring, context: &Context, sealed: &str) -> Result<Zeroiz
     decrypt(&key(&data_key)?, &bound(SECRET_LAYER, "", context), ciphertext)
 }
 
+/// The same secret with its data key under another master key; what is sealed in it is not touched. `None`: it is under
+/// that one already.
+pub fn rewrap(
+    keyring: &Keyring,
+    master: &MasterKey,
+    context: &Context,
+    sealed: &str,
+) -> Result<Option<String>, VaultError> {
+    let parts: Vec<&str> = sealed.split(':').collect();
+    let [VERSION, id, wrapped, ciphertext] = parts[..] else { return Err(VaultError::Refused) };
+    let old = keyring.get(id).ok_or_else(|| VaultError::UnknownKey(id.to_owned()))?;
+    if old.id == master.id {
+        return Ok(None);
+    }
+    let data_key = decrypt(&old.key, &bound(KEY_LAYER, id, context), wrapped)?;
+    let wrapped = encrypt(&master.key, &bound(KEY_LAYER, &master.id, context), &data_key)?;
+    Ok(Some(format!("{VERSION}:{}:{wrapped}:{ciphertext}", master.id)))
+}
+
+/// The id of the master key that a sealed text needs.
+pub fn key_id(sealed: &str) -> Option<&str> {
+    match sealed.split(':').collect::<Vec<_>>()[..] {
+        [VERSION, id, _, _] => Some(id),
+        _ => None,
+    }
+}
+
 fn key(bytes: &[u8]) -> Result<RandomizedNonceKey, VaultError> {
     RandomizedNonceKey::new(&AES_256_GCM, bytes).map_err(|_| VaultError::Refused)
 }
@@ -72,14 +99,14 @@ fn bound(layer: &str, key_id: &str, context: &Context) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::secret::Secret;
+    use crate::vault::source::KeySource;
 
     const OLD: &str = "old:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
     const NEW: &str = "new:HxAREhMUFRYXGBkaGxwdHh8AAQIDBAUGBwgJCgsMDQ4=";
     const PLACE: Context<'_> = Context { tenant: "ann", service: "google", account: "primary", field: "document" };
 
     fn ring(keys: &[&str]) -> Keyring {
-        Keyring::read(&keys.iter().map(|key| Secret::new(*key)).collect::<Vec<_>>()).unwrap()
+        Keyring::read(&keys.iter().map(|key| KeySource::value(*key)).collect::<Vec<_>>()).unwrap()
     }
 
     #[test]
@@ -142,6 +169,23 @@ mod tests {
         assert_eq!(open(&rotated, &PLACE, &sealed).unwrap().as_slice(), b"canary");
         assert!(seal(rotated.first(), &PLACE, b"x").unwrap().starts_with("v1:new:"));
         assert_eq!(open(&ring(&[NEW]), &PLACE, &sealed).err(), Some(VaultError::UnknownKey("old".into())));
+    }
+
+    #[test]
+    fn rewrapped_it_opens_with_the_new_key_alone_and_its_ciphertext_is_the_same() {
+        let sealed = seal(ring(&[OLD]).first(), &PLACE, b"canary").unwrap();
+        let both = ring(&[NEW, OLD]);
+        let rewrapped = rewrap(&both, both.first(), &PLACE, &sealed).unwrap().unwrap();
+        assert_eq!((key_id(&sealed), key_id(&rewrapped)), (Some("old"), Some("new")));
+        assert_eq!(rewrapped.split(':').next_back(), sealed.split(':').next_back());
+        assert_eq!(open(&ring(&[NEW]), &PLACE, &rewrapped).unwrap().as_slice(), b"canary");
+        assert_eq!(rewrap(&both, both.first(), &PLACE, &rewrapped), Ok(None));
+        // it does not open a place that it does not belong to, and says which key is missing
+        let elsewhere = Context { tenant: "bob", ..PLACE };
+        assert_eq!(rewrap(&both, both.first(), &elsewhere, &sealed), Err(VaultError::Refused));
+        let alone = ring(&[NEW]);
+        assert_eq!(rewrap(&alone, alone.first(), &PLACE, &sealed), Err(VaultError::UnknownKey("old".into())));
+        assert_eq!((key_id("canary"), key_id("v2:a:b:c"), key_id("v1:a:b")), (None, None, None));
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Master keys: read from the configuration or from a key file, known by their ids.
+//! Master keys: read from the configuration, from files or from commands, known by their ids.
 
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::aead::{AES_256_GCM, RandomizedNonceKey};
@@ -10,8 +10,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
-use crate::secret::Secret;
 use crate::vault::VaultError;
+use crate::vault::source::{self, KeySource};
 
 /// Bytes of a key.
 pub const KEY_LENGTH: usize = 32;
@@ -29,11 +29,12 @@ pub struct MasterKey {
 }
 
 impl Keyring {
-    pub fn read(keys: &[Secret]) -> Result<Keyring, VaultError> {
+    /// Reads each key from where it lies; a fault names its entry.
+    pub fn read(keys: &[KeySource]) -> Result<Keyring, VaultError> {
         let mut read: Vec<MasterKey> = vec![];
-        for (index, key) in keys.iter().enumerate() {
+        for (index, source) in keys.iter().enumerate() {
             let fault = |why: String| VaultError::Keys(format!("vault.master_keys[{index}] {why}"));
-            let key = MasterKey::read(key.expose()).map_err(fault)?;
+            let key = source.text().and_then(|text| MasterKey::read(text.trim())).map_err(fault)?;
             if read.iter().any(|other| other.id == key.id) {
                 return Err(fault(format!("has the id `{}`, which another key has", key.id)));
             }
@@ -48,13 +49,7 @@ impl Keyring {
     /// The key in a file, made if there is none; tells the path if it was.
     pub fn from_file(path: &Path) -> Result<(Keyring, Option<PathBuf>), VaultError> {
         let made = make_once(path).map_err(|error| unusable(path, &error.to_string()))?;
-        let mode = std::fs::metadata(path).map_err(|error| unusable(path, &error.to_string()))?.permissions().mode();
-        if mode & 0o077 != 0 {
-            let why = format!("others may read it (mode {:o}); hint: chmod 600 {}", mode & 0o777, path.display());
-            return Err(unusable(path, &why));
-        }
-        let text = std::fs::read_to_string(path).map_err(|error| unusable(path, &error.to_string()))?;
-        let text = Zeroizing::new(text);
+        let text = source::read_file(path).map_err(|why| unusable(path, &why))?;
         let key = MasterKey::read(text.trim()).map_err(|why| unusable(path, &why))?;
         Ok((Keyring(vec![key]), made.then(|| path.to_owned())))
     }
@@ -138,13 +133,13 @@ mod tests {
     const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
     fn refused(keys: &[&str]) -> String {
-        let keys: Vec<Secret> = keys.iter().map(|key| Secret::new(*key)).collect();
+        let keys: Vec<KeySource> = keys.iter().map(|key| KeySource::value(*key)).collect();
         Keyring::read(&keys).err().expect("a refusal").to_string()
     }
 
     #[test]
     fn keys_are_read_in_order_and_found_by_id() {
-        let keys = [Secret::new(format!("new-2:{KEY}")), Secret::new(format!("old_1:{KEY}"))];
+        let keys = [KeySource::value(format!("new-2:{KEY}")), KeySource::value(format!("old_1:{KEY}"))];
         let ring = Keyring::read(&keys).unwrap();
         assert_eq!((ring.first().id.as_str(), ring.ids()), ("new-2", vec!["new-2", "old_1"]));
         assert!(ring.get("old_1").is_some() && ring.get("other").is_none());

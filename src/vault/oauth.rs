@@ -9,6 +9,7 @@ mod connect;
 mod endpoint;
 mod flow;
 mod notice;
+mod probe;
 mod provider;
 pub mod refresh;
 mod tokens;
@@ -17,15 +18,16 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 
-use crate::credential::{OAuth, Reference};
+use crate::credential::OAuth;
 use crate::egress::{Egress, operator_client};
 use crate::secret::Secret;
-use crate::store::{SealedDocument, Store, StoreError};
+use crate::store::{Store, StoreError};
 use crate::vault::oauth::endpoint::{Endpoint, TIMEOUT, Way};
-use crate::vault::{Context, Vault, VaultError};
+use crate::vault::{Vault, VaultError};
 
 pub use connect::{ConnectError, Connected, Connector, Offer, Started};
 pub use flow::{Flow, StateError};
+pub use probe::{Probe, probe};
 pub use provider::{Provider, Settings, check};
 pub use refresh::Refresher;
 
@@ -133,20 +135,5 @@ impl Parts {
             }),
             _ => Err(OAuthError::Misconfigured("it names neither a provider nor `token_url` and `client_id`".into())),
         }
-    }
-
-    fn seal(
-        &self,
-        (tenant, reference): (&str, &Reference),
-        generation: i64,
-        document: &Secret,
-        expires_at: Option<DateTime<Utc>>,
-    ) -> Result<SealedDocument, VaultError> {
-        let field = format!("document/{generation}");
-        let context = Context { tenant, service: &reference.service, account: &reference.account, field: &field };
-        let sealed = self.vault.seal(&context, document)?;
-        // the sealed form names its master key
-        let key_id = sealed.split(':').nth(1).unwrap_or_default().to_owned();
-        Ok(SealedDocument { sealed, generation, key_id, expires_at })
     }
 }

@@ -1,13 +1,16 @@
 //! The HTTP face: what it answers, to whom, and what it bears.
 
 mod conditions;
+mod credentials;
 mod dead_letters;
 mod deliveries;
 mod events;
 mod hooks;
 mod limits;
+mod live;
 mod matrix;
 mod problems;
+mod receipts;
 mod recipients;
 mod reference;
 mod repeats;

@@ -2,10 +2,11 @@
 //! link, and what they decide is what happens.
 
 mod api;
-mod browser;
+pub mod browser;
 mod expiry;
 mod flow;
 mod grants;
+mod held;
 mod links;
 mod page;
 mod record;

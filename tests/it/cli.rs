@@ -1,11 +1,15 @@
 //! The command line, as it is typed: the real binary, its output, its exit codes.
 
+mod approval;
 mod check;
 mod client;
 mod condition;
+mod connect;
+mod credentials;
 mod demo;
 mod events;
 mod help;
+mod memory;
 mod schedule;
 mod serve;
 

@@ -22,6 +22,8 @@ macro_rules! on_both {
     )+};
 }
 
+pub(crate) use on_both;
+
 mod approvals;
 mod asked;
 mod audit;
@@ -29,13 +31,14 @@ mod completions;
 mod conditions;
 mod connect;
 mod coverage;
-mod credentials;
+pub mod credentials;
 mod deliveries;
 mod events;
 mod fires;
 mod grants;
 mod idempotency;
 mod lease;
+mod live;
 mod matching;
 mod outbox;
 mod races;
@@ -49,5 +52,7 @@ mod tasks;
 mod tenants;
 mod texts;
 mod tokens;
+mod told;
 mod transcript;
+mod waiting;
 pub mod world;

@@ -19,3 +19,4 @@ mod spine;
 #[allow(dead_code)] // the areas take from it what they need
 mod support;
 mod tidy;
+mod vault;

@@ -1,14 +1,24 @@
 //! Telling people through real protocols: what each channel sends, and what it makes of every answer.
 
 mod email;
+mod push;
+mod receipts;
+mod slack;
+mod sms;
+mod telegram;
+mod told;
 mod webhook;
 
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
-use reveille::channel::{Channel, ChannelError, Message, Receipt};
+use reveille::channel::{Channel, ChannelError, Confirmed, Message, Receipt};
 use reveille::notification::wording::Words;
 use reveille::notification::{Addresses, Recipient, Urgency};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
 use uuid::Uuid;
+use wiremock::matchers::method;
+use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
 const DELIVERY: Uuid = Uuid::from_u128(0x0193_f7a2_0000_7000_8000_0000_0000_0042);
 
@@ -29,19 +39,28 @@ fn words() -> Words {
 }
 
 pub fn recipient(addresses: Addresses) -> Recipient {
-    Recipient { timezone: Tz::UTC, locale: "en".into(), addresses, fallback: vec![] }
+    Recipient { timezone: Tz::UTC, locale: "en".into(), addresses, ..Recipient::default() }
 }
 
 /// One attempt at `now`.
 async fn deliver_at(channel: &dyn Channel, recipient: &Recipient, now: DateTime<Utc>) -> Result<Receipt, ChannelError> {
-    let words = words();
+    deliver_words(channel, recipient, &words(), now).await
+}
+
+/// One attempt at `now` to say this.
+async fn deliver_words(
+    channel: &dyn Channel,
+    recipient: &Recipient,
+    words: &Words,
+    now: DateTime<Utc>,
+) -> Result<Receipt, ChannelError> {
     let message = Message {
         id: DELIVERY,
         recipient_id: "ann",
         created_at: created_at(),
         now,
         recipient,
-        words: &words,
+        words,
         urgency: Urgency::Normal,
     };
     channel.deliver(&message).await
@@ -49,4 +68,48 @@ async fn deliver_at(channel: &dyn Channel, recipient: &Recipient, now: DateTime<
 
 pub async fn deliver(channel: &dyn Channel, recipient: &Recipient) -> Result<Receipt, ChannelError> {
     deliver_at(channel, recipient, created_at()).await
+}
+
+/// What an attempt came to, in a word, and the words for it.
+fn outcome(answer: Result<Receipt, ChannelError>) -> (&'static str, String) {
+    match answer {
+        Ok(Receipt { confirmed: Confirmed::Delivered, provider_id }) => ("delivered", provider_id.unwrap_or_default()),
+        Ok(Receipt { confirmed: Confirmed::Sent, provider_id }) => ("sent", provider_id.unwrap_or_default()),
+        Err(ChannelError::Transient { why, .. }) => ("transient", why),
+        Err(ChannelError::Rejected { why }) => ("rejected", why),
+        Err(ChannelError::Misconfigured { why }) => ("misconfigured", why),
+        Err(ChannelError::Unknown { why }) => ("unknown", why),
+    }
+}
+
+/// A server that answers every POST so.
+async fn answering(answer: ResponseTemplate) -> MockServer {
+    let server = MockServer::start().await;
+    Mock::given(method("POST")).respond_with(answer).mount(&server).await;
+    server
+}
+
+/// The one request that a server got.
+async fn only_request(server: &MockServer) -> Request {
+    let [request] = server.received_requests().await.unwrap().try_into().expect("one request");
+    request
+}
+
+fn header<'a>(request: &'a Request, name: &str) -> &'a str {
+    request.headers[name].to_str().unwrap()
+}
+
+/// Where no answer comes: a server that hears a request and says nothing, one that closes the connection on it, and
+/// nobody at all. The listener keeps the first one there.
+async fn bad_lines() -> [(&'static str, String, Option<TcpListener>); 3] {
+    let bind = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = |listener: &TcpListener| format!("http://{}", listener.local_addr().unwrap());
+    let (hanging, closing, gone) = (bind().await, bind().await, bind().await);
+    let (hangs, closes, nobody) = (address(&hanging), address(&closing), address(&gone));
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = closing.accept().await {
+            let _ = socket.read(&mut [0; 4096]).await;
+        }
+    });
+    [("hangs", hangs, Some(hanging)), ("closes", closes, None), ("nobody", nobody, None)]
 }

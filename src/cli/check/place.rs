@@ -1,4 +1,4 @@
-//! Looks at where things are kept: the data directory, the database, the keys.
+//! Looks at where things are kept: the data directory, the database.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -6,7 +6,6 @@ use std::path::Path;
 use super::Finding;
 use crate::config::Config;
 use crate::store::{Examined, OpenError, SqliteFile, examine};
-use crate::vault::{KEY_FILE, Vault, WithoutKeys};
 
 /// Whether files can be made in the data directory, or in the place where the first start makes it.
 pub fn data_dir(dir: &Path) -> Finding {
@@ -74,26 +73,5 @@ fn migrations(pending: usize) -> String {
         0 => "its tables are up to date".into(),
         1 => "1 migration is run by `reveille migrate` or the next start".into(),
         pending => format!("{pending} migrations are run by `reveille migrate` or the next start"),
-    }
-}
-
-/// Whether secrets can be sealed and opened. A key file is read and never made here.
-pub fn keys(config: &Config, data_dir: &Path) -> Finding {
-    let name = "keys";
-    let on_sqlite = config.database.url.expose().starts_with("sqlite:");
-    let file = data_dir.join(KEY_FILE);
-    let without = match on_sqlite {
-        true if config.vault.master_keys.is_empty() && !file.exists() => {
-            return Finding::fine(name, format!("{} will be made at the first start", file.display()));
-        }
-        true => WithoutKeys::KeyFile(data_dir),
-        false => WithoutKeys::Refuse,
-    };
-    match Vault::open(&config.vault, without) {
-        Err(error) => Finding::failed(name, error),
-        Ok(_) if !config.vault.master_keys.is_empty() => {
-            Finding::fine(name, format!("{} configured, the first encrypts", config.vault.master_keys.len()))
-        }
-        Ok(_) => Finding::fine(name, format!("{} can be read; keep a copy of it", file.display())),
     }
 }

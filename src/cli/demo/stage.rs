@@ -90,6 +90,13 @@ impl<'a> Stage<'a> {
         self.screen.flush()
     }
 
+    /// A link to be opened, whole and on a line of its own however long it is.
+    pub fn link(&mut self, link: &str) -> io::Result<()> {
+        let link = self.screen.tone(Tone::Strong, link);
+        self.screen.line(format!("{:TIME$}{link}", ""))?;
+        self.screen.flush()
+    }
+
     /// A paragraph below the story.
     pub fn paragraph(&mut self, text: &str) -> io::Result<()> {
         self.screen.line("")?;

@@ -1,4 +1,4 @@
-//! The world outside of the demo's service, played in this process over real sockets: an inbox and Ann's phone.
+//! The world outside of the demo's service, played in this process over real sockets: an inbox, an outbox and Ann's phone.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -58,6 +58,11 @@ impl World {
         format!("http://{}/inbox", self.address)
     }
 
+    /// Where mails to Mia are sent.
+    pub fn outbox_url(&self) -> String {
+        format!("http://{}/mails/mia", self.address)
+    }
+
     pub fn phone_url(&self) -> String {
         format!("http://{}/phone", self.address)
     }
@@ -96,6 +101,9 @@ async fn answer(request: Request<Incoming>, key: &[u8; 32], arrivals: &mpsc::Sen
     let (head, body) = request.into_parts();
     match (&head.method, head.uri.path()) {
         (&Method::GET, "/inbox") => respond(StatusCode::OK, inbox().to_string()),
+        (&Method::POST, "/mails/mia") => {
+            respond(StatusCode::OK, json!({ "said": "She has your answer. " }).to_string())
+        }
         (&Method::POST, "/phone") => match read_body(body).await {
             Some(bytes) => {
                 let _ = arrivals.send(arrived(&head.headers, &bytes, key)).await;

@@ -4,6 +4,8 @@
 //! Found is what was changed, taken out, put in or moved among sealed entries, and what was cut off at the end. Not
 //! covered are entries that are not sealed yet: they are counted.
 
+use std::collections::BTreeSet;
+
 use chrono::SecondsFormat;
 use serde::Serialize;
 use serde_json::json;
@@ -89,6 +91,39 @@ impl Walk {
     }
 }
 
+/// The ids of the configured keys that entries of the chain were sealed under. A key is used for one stretch of it, so
+/// that the ends of stretches are searched for, and not every entry is read; what no key fits has none.
+pub async fn keys_used(store: &Store, vault: &Vault) -> Result<BTreeSet<String>, StoreError> {
+    let (end, ..) = store.audit_end().await?;
+    let mut keys = BTreeSet::new();
+    let mut stretches = vec![];
+    if end > 0 {
+        stretches.push(((1, key_at(store, vault, 1).await?), (end, key_at(store, vault, end).await?)));
+    }
+    while let Some(((first, one), (last, other))) = stretches.pop() {
+        if one != other && last - first > 1 {
+            let middle = first + (last - first) / 2;
+            let key = key_at(store, vault, middle).await?;
+            stretches.push(((first, one), (middle, key.clone())));
+            stretches.push(((middle, key), (last, other)));
+        } else {
+            keys.extend(one.into_iter().chain(other));
+        }
+    }
+    Ok(keys)
+}
+
+/// The key of the entry at a position.
+async fn key_at(store: &Store, vault: &Vault, position: i64) -> Result<Option<String>, StoreError> {
+    let found = store.audit_chain((position - 2).max(0), 2).await?;
+    let at = |position: i64| found.iter().find(|entry| entry.position == Some(position));
+    let before = at(position - 1).and_then(|entry| entry.hash.as_deref()).unwrap_or_default();
+    let key = at(position).and_then(|entry| {
+        vault.tagged_by(PURPOSE, &sealed_text(before, entry), entry.hash.as_deref().unwrap_or_default())
+    });
+    Ok(key.map(str::to_owned))
+}
+
 /// Walks the whole chain.
 pub async fn verify(store: &Store, vault: &Vault) -> Result<Verified, StoreError> {
     let before = store.audit_end().await?;
@@ -117,14 +152,13 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::secret::Secret;
-    use crate::vault::{Settings, WithoutKeys};
+    use crate::vault::{KeySource, Settings, WithoutKeys};
 
     const OLD: &str = "old:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
     const NEW: &str = "new:HwECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
     fn vault(keys: &[&str]) -> Vault {
-        let settings = Settings { master_keys: keys.iter().map(|key| Secret::new(*key)).collect() };
+        let settings = Settings { master_keys: keys.iter().map(|key| KeySource::value(*key)).collect() };
         Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
     }
 

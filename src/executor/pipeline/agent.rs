@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use crate::agent::{AgentStore, AppendError, Handled, Incoming, Wishes};
+use crate::agent::{AgentStore, AppendError, Configured, Handled, Incoming, Wishes};
+use crate::approval::policy::Rules;
 use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
 use crate::executor::pipeline::llm::model;
 use crate::executor::pipeline::reading::{Reading, given};
@@ -27,6 +28,9 @@ struct Agent {
     wishes: Wishes,
     /// The `[[agents]]` entry it comes from.
     name: Option<String>,
+    /// Its say in what needs consent. Nobody can be asked in a step, so what it lets through runs, and what it does not
+    /// is refused.
+    rules: Option<Arc<Rules>>,
 }
 
 /// `{"instruction": …, "system_prompt"?, "model"?, "max_turns"?, "tools"?}`, or the `name` of a configured one.
@@ -57,7 +61,8 @@ pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
     };
     reading.need(fields, "instruction")?;
     let instruction = reading.template(fields, "instruction")?;
-    Some(Box::new(Agent { instruction, wishes, name }))
+    let rules = configured.and_then(Configured::rules).map(Arc::new);
+    Some(Box::new(Agent { instruction, wishes, name, rules }))
 }
 
 fn tools(fields: &Map<String, Value>, reading: &mut Reading) -> Option<Vec<String>> {
@@ -94,6 +99,7 @@ impl Agent {
             first_turn: act.position * TURNS_OF_A_STEP,
             timezone: world.timezone,
             channel: world.channel.clone(),
+            rules: self.rules.clone(),
             asking: None,
             host: world.host.clone(),
             store: Arc::new(transcript),

@@ -1,7 +1,6 @@
 //! A person's answer, from whatever way it came: held against what was asked, put to the store, and what follows.
 //!
-//! The store settles a question at most once. A standing grant is made after that: a crash in between leaves the
-//! decision without the grant, never a grant without the decision.
+//! The store settles a question at most once, and keeps the standing grant that goes with it in the same transaction.
 
 use chrono::TimeDelta;
 use serde_json::{Map, Value, json};
@@ -130,14 +129,12 @@ impl Decision {
             by: who.by,
             via: who.via,
         };
-        let decided = state.store.decide_approval(scope, approval.id, &answer).await.map_err(missing)?;
-        let grant = match (&decided, grant) {
-            (Decided::Done(_), Some(grant)) => {
-                state.store.create_grant(scope, &grant).await?;
-                Some(grant)
-            }
-            _ => None,
+        let decided = match &grant {
+            Some(grant) => state.store.decide_and_grant(scope, approval.id, &answer, grant).await,
+            None => state.store.decide_approval(scope, approval.id, &answer).await,
         };
+        let decided = decided.map_err(missing)?;
+        let grant = grant.filter(|_| matches!(decided, Decided::Done(_)));
         Ok((decided, grant))
     }
 }

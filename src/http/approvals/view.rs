@@ -48,7 +48,7 @@ pub struct ApprovalView {
     pub expires_at: DateTime<Utc>,
     #[schema(required)]
     pub decided_at: Option<DateTime<Utc>>,
-    /// `recipient:<id>`, `token:<id>` or `service`.
+    /// `recipient:<id>`, `token:<id>`, `service`, or `policy` where nobody had to agree and the call is only held.
     #[schema(required, example = "recipient:user_123")]
     pub decided_by: Option<String>,
     #[schema(required)]
@@ -61,7 +61,7 @@ pub struct ApprovalView {
     /// What came of the call, once it was executed.
     #[schema(required)]
     pub outcome: Option<CallOutcome>,
-    /// How many people have to agree.
+    /// How many people have to agree; 0 where nobody is asked and the call is only held.
     pub approvers: u32,
     /// Those who have agreed so far, where more than one has to.
     pub votes: Vec<String>,

@@ -54,12 +54,12 @@ impl Ticket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::secret::Secret;
-    use crate::vault::{Settings, WithoutKeys};
+    use crate::vault::{KeySource, Settings, WithoutKeys};
 
     #[test]
     fn a_ticket_is_read_back_and_none_can_be_made_up() {
-        let settings = Settings { master_keys: vec![Secret::new("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")] };
+        let settings =
+            Settings { master_keys: vec![KeySource::value("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")] };
         let vault = Vault::open(&settings, WithoutKeys::Refuse).unwrap().0;
         let ticket = Ticket {
             batch_id: Uuid::from_u128(7),

@@ -6,7 +6,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::approval::matrix::Category;
-use crate::approval::{Approval, ApprovalStatus, Choice};
+use crate::approval::{Approval, ApprovalStatus, Choice, POLICY};
 use crate::http::approve::control::{controls, stop};
 use crate::http::approve::form::json;
 use crate::http::approve::html::Html;
@@ -50,6 +50,7 @@ pub fn is_answerable(approval: &Approval, now: DateTime<Utc>) -> bool {
 pub fn title(items: &[Item], now: DateTime<Utc>) -> &'static str {
     let open = items.iter().filter(|item| is_open(item.approval, now)).count();
     match open {
+        0 if items.iter().any(|item| item.approval.is_held(now)) => "This can still be stopped",
         0 if items.iter().all(|item| is_expired(item.approval)) => "The time to answer is over",
         0 => "This is decided",
         1 => "Your approval is needed",
@@ -134,7 +135,8 @@ fn card(html: &mut Html, scene: &Scene, item: &Item, of: usize, form: bool) {
         html.text(&shown(found)).raw("</p>\n");
     }
     if !proposal.reasons.is_empty() {
-        html.raw("<h3>Why you are asked</h3>\n<ul>\n");
+        let heading = if proposal.asks_nobody() { "Why nobody is asked" } else { "Why you are asked" };
+        html.raw("<h3>").raw(heading).raw("</h3>\n<ul>\n");
         for reason in &proposal.reasons {
             html.raw("<li dir=\"auto\">").text(reason).raw("</li>\n");
         }
@@ -227,6 +229,7 @@ fn deadline(html: &mut Html, scene: &Scene, approval: &Approval) {
 
 fn settled(html: &mut Html, scene: &Scene, approval: &Approval) {
     let (class, word) = match approval.status {
+        ApprovalStatus::Approved if by_policy(approval) => ("<p class=\"state good\">", "Needs no approval"),
         ApprovalStatus::Approved => ("<p class=\"state good\">", "Approved"),
         ApprovalStatus::Edited => ("<p class=\"state good\">", "Approved with changes"),
         ApprovalStatus::Cancelled => ("<p class=\"state bad\">", "Cancelled"),
@@ -240,7 +243,8 @@ fn settled(html: &mut Html, scene: &Scene, approval: &Approval) {
         html.raw(". It was not executed.</p>\n");
         return;
     }
-    html.raw("<p>Decided by ").text(&name(approval, scene));
+    html.raw(if by_policy(approval) { "<p>Let through by " } else { "<p>Decided by " });
+    html.text(&name(approval, scene));
     if let Some(at) = approval.decided_at {
         html.raw(", ").text(&instant(at, scene.zone));
     }
@@ -283,8 +287,13 @@ fn name(approval: &Approval, scene: &Scene) -> String {
         _ if by == scene.reader => "you".into(),
         Some(("recipient", who)) => who.to_owned(),
         Some(("token", _)) => "somebody over the API".into(),
+        _ if by_policy(approval) => "the rules".into(),
         _ => "the service".into(),
     }
+}
+
+fn by_policy(approval: &Approval) -> bool {
+    approval.decided_by.as_deref() == Some(POLICY)
 }
 
 fn is_expired(approval: &Approval) -> bool {

@@ -6,6 +6,8 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use crate::notification::Urgency;
+use crate::notification::measure::Notify;
 use crate::task::{Action, LastRun, Retry, TaskStatus};
 use crate::trigger::condition::{ConditionView, FireOn, HttpPoll, RedisPoll, SqlPoll, ToolPoll};
 use crate::trigger::{CatchUp, DstFold, DstGap, EventTrigger, OnResume, Overlap};
@@ -63,7 +65,8 @@ pub struct Schedule {
     pub dst_fold: DstFold,
     #[schema(required = false)]
     pub on_resume: OnResume,
-    /// Whether a run that waits for a person counts as running for `overlap`.
+    /// Whether a run that waits for a person, or for its completion, counts as running for `overlap`: the next run is
+    /// skipped, waits behind it or ends it as `overlap` says, rather than running beside it.
     #[schema(required = false)]
     pub waiting_counts: bool,
 }
@@ -116,7 +119,8 @@ pub struct Condition {
     /// `queue_one` when absent.
     #[schema(required = false)]
     pub overlap: Overlap,
-    /// Whether a run that waits for a person counts as running for `overlap`.
+    /// Whether a run that waits for a person, or for its completion, counts as running for `overlap`: the next run is
+    /// skipped, waits behind it or ends it as `overlap` says, rather than running beside it.
     #[schema(required = false)]
     pub waiting_counts: bool,
 }
@@ -168,6 +172,9 @@ pub struct Output {
     /// Absent: the recipient's own order.
     #[schema(required = false)]
     pub channel: Option<Channels>,
+    /// Against the recipient's quiet hours and budget. Absent: `normal`.
+    #[schema(required = false)]
+    pub urgency: Option<Urgency>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -198,6 +205,10 @@ pub struct NewTask {
     /// Absent: the recipient's own order. Null: the result is told to nobody.
     #[schema(required = false)]
     pub output: Option<Output>,
+    /// Which ends of its runs are told: `on_change`, results that differ from the one told last, and failures. A failure is
+    /// told once for its cause; the same again is counted and summed up once a day, and the next success says so.
+    #[schema(required = false, default = "always")]
+    pub notify: Notify,
     /// Automatic fires at most, one included that is skipped for overlap; null is no limit.
     #[schema(required = false, minimum = 1)]
     pub max_runs: Option<u64>,
@@ -229,6 +240,8 @@ pub struct TaskPatch {
     pub action: Option<Action>,
     #[schema(required = false)]
     pub output: Option<Output>,
+    #[schema(required = false)]
+    pub notify: Option<Notify>,
     #[schema(required = false, minimum = 1)]
     pub max_runs: Option<u64>,
     #[schema(required = false, minimum = 1, maximum = 86400)]

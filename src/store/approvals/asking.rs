@@ -1,12 +1,15 @@
 //! Putting questions when a run is parked, withdrawing them when it ends, and letting it go on. Steps of the
 //! transactions that do so.
 
-use crate::approval::Approval;
-use crate::store::audit::{Act, SERVICE};
+use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
 
-/// Puts questions, each once: one about a call that has its question already is left out, unless it replaces it.
+use crate::approval::{Approval, POLICY};
+use crate::store::audit::{Act, SERVICE};
+
+/// Puts questions, each once: one about a call that has its question already is left out, unless it replaces it. What
+/// nobody is asked about is put as approved and held. `$now` is the database's time.
 macro_rules! ask {
     ($conn:ident, $asks:expr, $now:expr) => {
         for (approval, replaces) in $asks {
@@ -20,6 +23,7 @@ macro_rules! ask {
                     .execute(&mut *$conn)
                     .await?;
             }
+            let put = $crate::store::approvals::asking::Put::of(approval, $now);
             let asked = sqlx::query($crate::store::approvals::asking::INSERT)
                 .bind(approval.id)
                 .bind(approval.batch_id)
@@ -32,11 +36,17 @@ macro_rules! ask {
                 .bind(&approval.digest)
                 .bind($crate::store::text::document(&approval.proposal)?)
                 .bind(approval.created_at)
-                .bind(approval.expires_at)
+                .bind(put.expires_at)
+                .bind(approval.status.as_str())
+                .bind(put.decided_at)
+                .bind(&approval.decided_by)
+                .bind(approval.decided_via.map($crate::approval::Via::as_str))
+                .bind(&approval.decided_digest)
+                .bind(put.hold_until)
                 .execute(&mut *$conn)
                 .await?;
             if asked.rows_affected() == 1 {
-                let act = $crate::store::approvals::asking::asked(approval, *replaces);
+                let act = $crate::store::approvals::asking::asked(approval, *replaces, put.hold_until);
                 $crate::store::audit::write_audit!($conn, act, $now);
             }
         }
@@ -56,26 +66,50 @@ pub(in crate::store) const REPLACE: &str = "
 
 pub(in crate::store) const INSERT: &str = "
     insert into approvals (id, batch_id, run_id, task_id, tenant_id, turn, call_id, tool, digest, proposal, status,
-                           created_at, expires_at)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'pending', $11, $12)
+                           created_at, expires_at, decided_at, decided_by, decided_via, decided_digest, hold_until)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $13, $11, $12, $14, $15, $16, $17, $18)
     on conflict do nothing";
 
-pub(in crate::store) fn asked(approval: &Approval, replaces: Option<Uuid>) -> Act<'_> {
-    Act {
-        tenant: &approval.tenant_id,
-        actor: SERVICE,
-        via: SERVICE,
-        action: "approval.asked",
-        subject_type: "approval",
-        subject_id: approval.id,
-        body: json!({
-            "tool": approval.proposal.tool, "digest": approval.digest, "batch_id": approval.batch_id,
-            "run_id": approval.run_id, "replaces": replaces,
-        }),
+/// The instants of a question as it is put. What nobody is asked about is held from now on, by the database's time.
+pub(in crate::store) struct Put {
+    pub expires_at: DateTime<Utc>,
+    pub decided_at: Option<DateTime<Utc>>,
+    pub hold_until: Option<DateTime<Utc>>,
+}
+
+impl Put {
+    pub fn of(approval: &Approval, now: DateTime<Utc>) -> Put {
+        match approval.proposal.undo_window().filter(|_| approval.proposal.asks_nobody()) {
+            None => Put { expires_at: approval.expires_at, decided_at: None, hold_until: None },
+            Some(window) => {
+                let until = now + window;
+                Put { expires_at: until, decided_at: Some(now), hold_until: Some(until) }
+            }
+        }
     }
 }
 
-/// An open question of a run that has ended.
+pub(in crate::store) fn asked(approval: &Approval, replaces: Option<Uuid>, held: Option<DateTime<Utc>>) -> Act<'_> {
+    let mut body = json!({
+        "tool": approval.proposal.tool, "digest": approval.digest, "batch_id": approval.batch_id,
+        "run_id": approval.run_id, "replaces": replaces,
+    });
+    if let Some(until) = held {
+        body["hold_until"] = json!(until);
+        body["reasons"] = json!(approval.proposal.reasons);
+    }
+    Act {
+        tenant: &approval.tenant_id,
+        actor: if held.is_some() { POLICY } else { SERVICE },
+        via: SERVICE,
+        action: if held.is_some() { "approval.held" } else { "approval.asked" },
+        subject_type: "approval",
+        subject_id: approval.id,
+        body,
+    }
+}
+
+/// An open question of a run that has ended, or a call of it that is held.
 #[derive(sqlx::FromRow)]
 pub(in crate::store) struct Closed {
     pub id: Uuid,
@@ -103,7 +137,7 @@ impl Closed {
     }
 }
 
-/// Withdraws what is open of a run that has ended: nothing of it can be approved any more.
+/// Withdraws what is open of a run that has ended, and what is held of it: nothing of it is done any more.
 macro_rules! close_questions {
     ($conn:ident, $run_id:expr, $now:expr) => {{
         let closed: Vec<$crate::store::approvals::asking::Closed> =
@@ -121,11 +155,14 @@ pub(in crate::store) use close_questions;
 
 pub(in crate::store) const CLOSE: &str = "
     update approvals set status = 'cancelled', decided_at = $2, decided_by = 'service', decided_via = 'service'
-     where run_id = $1 and status = 'pending'
+     where run_id = $1
+       and (status = 'pending'
+            or (status in ('approved', 'edited') and replaced_by is null and began_at is null and hold_until > $2))
     returning id, tenant_id, tool, digest, batch_id, run_id";
 
 /// Lets a run go on that is parked for people: it is queued, ready now; answers whether it was parked still. Going on
-/// is no new attempt. Where its task has one run at a time, it waits for its turn, and no policy skips it.
+/// is no new attempt. Where its task has one run at a time, and it has not kept the slot, it waits for its turn, and no
+/// policy skips it.
 macro_rules! wake {
     ($conn:ident, $run_id:expr, $now:expr) => {{
         let parked: Option<(Option<uuid::Uuid>, String, Option<String>)> = sqlx::query_as(
@@ -156,7 +193,9 @@ pub(in crate::store) const REQUEUE: &str = "
     insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, overlap)
     values ($1, $2, $3, coalesce((select d.epoch from due d where d.task_id = $2), 0), $4, 0, 'ready',
             coalesce($5, (select case when coalesce(t.spec -> 'trigger' ->> 'overlap', 'skip') <> 'allow' then $6 end
-                            from tasks t where t.id = $2)))";
+                            from tasks t
+                           where t.id = $2
+                             and not exists (select 1 from slots s where s.task_id = $2 and s.run_id = $1))))";
 
 pub(in crate::store) const GO_ON: &str = "
     update runs set state = 'queued', attempt = case when attempt > 0 then attempt - 1 else 0 end

@@ -3,7 +3,7 @@
 //! The run's rows are locked first, in the order of all locks (parked, runs), and the time is asked after them: of two
 //! answers, an answer and an expiry, an answer and a parking, one sees what the other did.
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -13,9 +13,9 @@ use crate::store::approvals::row::ApprovalRow;
 use crate::store::approvals::{Decided, ONE, Refusal, wake};
 use crate::store::audit::{Act, write_audit};
 use crate::store::connect::settled_at;
-use crate::store::grants::end_grants;
+use crate::store::grants::{end_grants, keep_grant};
 use crate::store::text::{optional, optional_document, text};
-use crate::store::{Split, Store, StoreError, Topic};
+use crate::store::{Grant, Split, Store, StoreError, Topic};
 
 /// A run is parked once while one looks, and not this often.
 const TRIES: usize = 5;
@@ -67,13 +67,12 @@ fn judge(approval: &Approval, replaced: bool, answer: &Answer, now: DateTime<Utc
         Choice::Cancel if stops => Verdict::Stops,
         Choice::Cancel => Verdict::Cancels,
         Choice::Approve | Choice::Edit => {
-            let hold = proposal.undo_seconds.and_then(|seconds| TimeDelta::try_seconds(seconds.try_into().ok()?));
             let (modifications, digest) = match edited.flatten() {
                 Some((arguments, digest)) => (Some(arguments.clone()), digest.clone()),
                 None => (None, approval.digest.clone()),
             };
             let status = if modifications.is_some() { ApprovalStatus::Edited } else { ApprovalStatus::Approved };
-            Verdict::Agrees { status, digest, modifications, hold_until: hold.map(|hold| now + hold) }
+            Verdict::Agrees { status, digest, modifications, hold_until: proposal.undo_window().map(|hold| now + hold) }
         }
     }
 }
@@ -132,8 +131,30 @@ impl Store {
     /// Settles a question, at most once, by the database's own time; wakes the run where that lets it go on. While an
     /// approved call is held, `Cancel` stops it. Of more who have to agree, each has one vote, the last that was given.
     pub async fn decide_approval(&self, scope: &Scope, id: Uuid, answer: &Answer) -> Result<Decided, StoreError> {
+        self.decide(scope, id, answer, None).await
+    }
+
+    /// The same, and where it approves the call, the grant is kept with the decision: both, or neither where the task
+    /// was changed meanwhile.
+    pub async fn decide_and_grant(
+        &self,
+        scope: &Scope,
+        id: Uuid,
+        answer: &Answer,
+        grant: &Grant,
+    ) -> Result<Decided, StoreError> {
+        self.decide(scope, id, answer, Some(grant)).await
+    }
+
+    async fn decide(
+        &self,
+        scope: &Scope,
+        id: Uuid,
+        answer: &Answer,
+        grant: Option<&Grant>,
+    ) -> Result<Decided, StoreError> {
         for _ in 0..TRIES {
-            if let Some((decided, woken)) = self.try_decide(scope, id, answer).await? {
+            if let Some((decided, woken)) = self.try_decide(scope, id, answer, grant).await? {
                 if woken {
                     self.hint(Topic::Queue);
                 }
@@ -149,6 +170,7 @@ impl Store {
         scope: &Scope,
         id: Uuid,
         answer: &Answer,
+        grant: Option<&Grant>,
     ) -> Result<Option<(Decided, bool)>, StoreError> {
         Ok(on_write!(self.db, scope, |conn| {
             let run_id: Option<Uuid> =
@@ -225,6 +247,10 @@ impl Store {
                 (approval.task_id, &recorded)
             {
                 end_grants!(conn, &approval.tenant_id, task_id, &approval.proposal.tool, &answer.by, now);
+            }
+            if let (Some(grant), Some(("approval.approved", _))) = (grant, &recorded) {
+                let gone = StoreError::Conflict("the task was deleted meanwhile".into());
+                keep_grant!(conn, scope, grant, now, gone);
             }
             if let Some((action, runs)) = recorded {
                 write_audit!(conn, act(&approval, answer, action, runs.as_deref()), now);

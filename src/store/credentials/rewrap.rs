@@ -1,10 +1,25 @@
-//! Credentials under other master keys than the first, and putting them under it. The document itself is not touched;
-//! a row that was written meanwhile is left as it is, because whoever wrote it used the first key.
+//! What is sealed under other master keys than the first, and putting it under that one. No secret is touched: its data
+//! key is wrapped anew, above the store. A row that was written since it was read is left as it is.
 
+use serde_json::Value;
+use sqlx::types::Json;
 use uuid::Uuid;
 
+use crate::id::new_id;
+use crate::store::audit::{Act, write_audit};
 use crate::store::credentials::row::{self, CredentialRow};
+use crate::store::text::document;
 use crate::store::{Store, StoreError, StoredCredential};
+
+/// A row with sealed texts in its document.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SealedRow<Id> {
+    pub id: Id,
+    pub tenant_id: String,
+    pub version: i64,
+    /// `None`: nothing in it is sealed.
+    pub body: Option<Value>,
+}
 
 impl Store {
     /// Credentials whose data key is not wrapped with this master key, in the order of their ids, after `after`.
@@ -40,7 +55,108 @@ impl Store {
         });
         Ok(written == 1)
     }
+
+    /// How many credentials are under each master key.
+    pub async fn keys_of_credentials(&self) -> Result<Vec<(String, i64)>, StoreError> {
+        Ok(on_read!(self.db, |conn| {
+            sqlx::query_as("select key_id, count(*) from credentials group by key_id order by key_id")
+                .fetch_all(conn)
+                .await?
+        }))
+    }
+
+    /// A page of recipients in the order of their names, after `after`, with the documents of those that have secrets.
+    pub async fn sealed_recipients(&self, after: &str, limit: i64) -> Result<Vec<SealedRow<String>>, StoreError> {
+        let rows: Vec<(String, i64, Option<Json<Value>>)> = on_read!(self.db, |conn| {
+            sqlx::query_as(
+                "select tenant_id, version, case when cast(body as text) like '%\"sealed_%' then body end
+                   from recipients where tenant_id > $1 order by tenant_id limit $2",
+            )
+            .bind(after)
+            .bind(limit)
+            .fetch_all(conn)
+            .await?
+        });
+        let row = |(tenant, version, body): (String, i64, Option<Json<Value>>)| SealedRow {
+            id: tenant.clone(),
+            tenant_id: tenant,
+            version,
+            body: body.map(|body| body.0),
+        };
+        Ok(rows.into_iter().map(row).collect())
+    }
+
+    /// Writes a recipient's document with its secrets rewrapped, unless it was written since it was read. It becomes
+    /// another version, so that who read it before does not put the old secrets back. Answers whether it did.
+    pub async fn rewrap_recipient(&self, read: &SealedRow<String>, body: &Value) -> Result<bool, StoreError> {
+        let written = on_write!(self.db, |conn| {
+            sqlx::query("update recipients set body = $3, version = version + 1 where tenant_id = $1 and version = $2")
+                .bind(&read.tenant_id)
+                .bind(read.version)
+                .bind(document(body)?)
+                .execute(&mut *conn)
+                .await?
+                .rows_affected()
+        });
+        Ok(written == 1)
+    }
+
+    /// A page of tasks in the order of their ids, after `after`, with the specs of those that have secrets.
+    pub async fn sealed_tasks(&self, after: Option<Uuid>, limit: i64) -> Result<Vec<SealedRow<Uuid>>, StoreError> {
+        let rows: Vec<(Uuid, String, i64, Option<Json<Value>>)> = on_read!(self.db, |conn| {
+            sqlx::query_as(
+                "select id, tenant_id, version, case when cast(spec as text) like '%\"sealed_%' then spec end
+                   from tasks where id > $1 order by id limit $2",
+            )
+            .bind(after.unwrap_or_default())
+            .bind(limit)
+            .fetch_all(conn)
+            .await?
+        });
+        let row = |(id, tenant_id, version, body): (Uuid, String, i64, Option<Json<Value>>)| SealedRow {
+            id,
+            tenant_id,
+            version,
+            body: body.map(|body| body.0),
+        };
+        Ok(rows.into_iter().map(row).collect())
+    }
+
+    /// The same for a task: another version of it, of the same epoch, so that its fires stand.
+    pub async fn rewrap_task(&self, read: &SealedRow<Uuid>, spec: &Value) -> Result<bool, StoreError> {
+        let written = on_write!(self.db, |conn| {
+            sqlx::query("update tasks set spec = $3, version = version + 1 where id = $1 and version = $2")
+                .bind(read.id)
+                .bind(read.version)
+                .bind(document(spec)?)
+                .execute(&mut *conn)
+                .await?
+                .rows_affected()
+        });
+        Ok(written == 1)
+    }
+
+    /// Records that somebody had secrets put under the first master key.
+    pub async fn note_rotation(&self, by: &str, body: Value) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        on_write!(self.db, |conn| {
+            let act = Act {
+                tenant: EVERY_TENANT,
+                actor: by,
+                via: "api",
+                action: "master_key.rotated",
+                subject_type: "master_key",
+                subject_id: new_id(now),
+                body,
+            };
+            write_audit!(conn, act, now);
+        });
+        Ok(())
+    }
 }
+
+/// What concerns every tenant belongs to none.
+const EVERY_TENANT: &str = "*";
 
 const NOT_UNDER: &str =
     concat!("select ", row::columns!(), " from credentials where key_id <> $1 and id > $2 order by id limit $3");

@@ -127,6 +127,7 @@ impl Hot for PgConnection {
             .bind(ends.iter().map(|f| i32::from(f.infra_retry)).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.park.as_ref().map(Park::wake_at)).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.park.as_ref().map(Park::why)).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| f.keeps_slot()).collect::<Vec<_>>())
             .fetch_all(self)
             .await?)
     }
@@ -154,6 +155,7 @@ impl Hot for PgConnection {
             .bind(deliveries.iter().map(|d| optional(d.text.as_deref())).collect::<Vec<_>>())
             .bind(fallbacks)
             .bind(now)
+            .bind(deliveries.iter().map(|d| d.urgency.as_str()).collect::<Vec<_>>())
             .execute(self)
             .await?;
         Ok(())

@@ -181,12 +181,12 @@ impl Hot for SqliteConnection {
         let mut taken = Vec::with_capacity(ends.len());
         for end in ends {
             let Lease { run_id, token } = end.lease;
-            let fenced: Option<Option<String>> = match end.again {
+            let fenced: Option<(Option<String>, Option<String>)> = match end.again {
                 Some(again) => {
-                    sqlx::query_scalar(
+                    sqlx::query_as(
                         "update queue set state = 'ready', run_at = $3, lease_token = 0, lease_until = null,
                                 worker = null, deadline_at = null
-                          where run_id = $1 and lease_token = $2 and state = 'started' returning null",
+                          where run_id = $1 and lease_token = $2 and state = 'started' returning null, null",
                     )
                     .bind(run_id)
                     .bind(token)
@@ -195,9 +195,9 @@ impl Hot for SqliteConnection {
                     .await?
                 }
                 None => {
-                    sqlx::query_scalar(
+                    sqlx::query_as(
                         "delete from queue where run_id = $1 and lease_token = $2 and state = 'started'
-                         returning cancel_reason",
+                         returning cancel_reason, overlap",
                     )
                     .bind(run_id)
                     .bind(token)
@@ -205,11 +205,17 @@ impl Hot for SqliteConnection {
                     .await?
                 }
             };
-            let Some(cancel_reason) = fenced else { continue };
+            let Some((cancel_reason, overlap)) = fenced else { continue };
             if let Some(park) = &end.park {
-                sqlx::query(PARK).bind(run_id).bind(park.wake_at()).bind(park.why()).execute(&mut *self).await?;
+                sqlx::query(PARK)
+                    .bind(run_id)
+                    .bind(park.wake_at())
+                    .bind(park.why())
+                    .bind(overlap)
+                    .execute(&mut *self)
+                    .await?;
             }
-            if end.again.is_none() {
+            if end.again.is_none() && !(end.keeps_slot() && cancel_reason.is_none()) {
                 sqlx::query(LEAVE_SLOT).bind(run_id).execute(&mut *self).await?;
             }
             sqlx::query(
@@ -263,8 +269,8 @@ impl Hot for SqliteConnection {
         for d in deliveries {
             sqlx::query(
                 "insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, run_id, kind, subject, body,
-                                         fallback, state, next_at, created_at)
-                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'pending', $11, $11)
+                                         fallback, state, next_at, created_at, urgency)
+                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'pending', $11, $11, $12)
                  on conflict (tenant_id, recipient, channel, dedupe_key) do nothing",
             )
             .bind(new_id(now))
@@ -278,6 +284,7 @@ impl Hot for SqliteConnection {
             .bind(optional(d.text.as_deref()))
             .bind(document(&d.fallback)?)
             .bind(now)
+            .bind(d.urgency.as_str())
             .execute(&mut *self)
             .await?;
         }

@@ -1,12 +1,13 @@
 -- One statement to finish: only whose lease still stands is taken; the row leaves the queue (or waits there again,
--- or among the parked ones), the slot is freed, the record is written.
+-- or among the parked ones), the slot is freed unless it waits and keeps it, the record is written.
 with f as (
     select *
       from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::jsonb[], $7::bigint[], $8::bigint[],
                   $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::timestamptz[], $14::int[],
-                  $16::int[], $17::int[], $18::timestamptz[], $19::text[])
+                  $16::int[], $17::int[], $18::timestamptz[], $19::text[], $20::bool[])
            as f (run_id, lease_token, state, reason, output, error, turns, tool_calls,
-                 input_tokens, output_tokens, cost_micros, ran_ms, run_at, attempts_back, crashes, infra_retries, park_at, park_why)
+                 input_tokens, output_tokens, cost_micros, ran_ms, run_at, attempts_back, crashes, infra_retries, park_at, park_why,
+                 keeps_slot)
 ), mine as (
     select q.run_id, q.task_id
       from queue q
@@ -18,10 +19,10 @@ with f as (
     delete from queue q
      using mine, f
      where q.run_id = mine.run_id and f.run_id = mine.run_id and f.run_at is null
-    returning q.run_id, q.task_id, q.tenant_id, q.cancel_reason, f.park_at, f.park_why
+    returning q.run_id, q.task_id, q.tenant_id, q.cancel_reason, q.overlap, f.park_at, f.park_why, f.keeps_slot
 ), waits as (
-    insert into parked (run_id, task_id, tenant_id, why, wake_at)
-    select run_id, task_id, tenant_id, park_why, park_at from gone where park_at is not null
+    insert into parked (run_id, task_id, tenant_id, why, wake_at, overlap)
+    select run_id, task_id, tenant_id, park_why, park_at, overlap from gone where park_at is not null
 ), back as (
     update queue q
        set state = 'ready', run_at = f.run_at, lease_token = 0, lease_until = null, worker = null, deadline_at = null
@@ -32,6 +33,7 @@ with f as (
     select s.task_id
       from slots s
       join gone on s.task_id = gone.task_id and s.run_id = gone.run_id
+               and (not gone.keeps_slot or gone.cancel_reason is not null)
      order by s.task_id
        for update of s
 ), freed as (

@@ -126,7 +126,7 @@ impl Connector {
         let flow = Flow::read(&self.shared.vault, state, self.shared.now())?;
         let provider = self.provider(&flow.reference.service)?;
         let replaces = self.stored(&flow).await?.is_some();
-        Ok(Offer { hosts: provider.hosts.clone(), scopes: provider.scopes.clone(), replaces, flow })
+        Ok(Offer { hosts: provider.hosts(), scopes: provider.scopes.clone(), replaces, flow })
     }
 
     /// Ends a flow: the code becomes tokens, and they a credential, active, in the place of the one that was there.
@@ -200,15 +200,16 @@ impl Connector {
                 old => old?,
             };
             let generation = next_generation(old.as_ref(), now);
-            let of = (flow.tenant.as_str(), &flow.reference);
+            let sealed =
+                self.shared.vault.seal_document(&flow.tenant, &flow.reference, generation, &document, expires_at)?;
             let new = NewCredential {
                 tenant_id: flow.tenant.clone(),
                 service: flow.reference.service.clone(),
                 account_name: flow.reference.account.clone(),
-                hosts: provider.hosts.clone(),
+                hosts: provider.hosts(),
                 inject: Some(provider.inject()),
                 oauth: Some(OAuth { provider: Some(flow.reference.service.clone()), ..OAuth::default() }),
-                document: Some(self.shared.seal(of, generation, &document, expires_at)?),
+                document: Some(sealed),
                 by: flow.by.clone(),
             };
             let version = old.map_or(0, |old| old.credential.version);

@@ -158,11 +158,11 @@ mod tests {
     use std::collections::{BTreeMap, HashMap};
 
     use super::*;
-    use crate::vault::{Settings, WithoutKeys};
+    use crate::vault::{KeySource, Settings, WithoutKeys};
 
     fn vault() -> Vault {
         let settings = Settings {
-            master_keys: vec![Secret::new("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
+            master_keys: vec![KeySource::value("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
             ..Settings::default()
         };
         Vault::open(&settings, WithoutKeys::Refuse).unwrap().0

@@ -2,7 +2,9 @@
 
 use crate::credential::Credential;
 use crate::id::Scope;
-use crate::notification::delivery::{channels, dedupe};
+use crate::notification::dedupe;
+use crate::notification::delivery::channels;
+use crate::notification::wording::{Trouble, credential_trouble};
 use crate::notification::{Kind, NewDelivery};
 use crate::store::{Store, StoreError};
 use crate::task::Output;
@@ -16,9 +18,9 @@ pub async fn needs_consent(store: &Store, credential: &Credential, why: &str) ->
         Err(StoreError::NotFound) => return Ok(()),
         Err(error) => return Err(error),
     };
-    let order = channels(&Output::RecipientOrder, Some(&recipient));
+    let order = channels(&Output::default(), Some(&recipient));
     let Some((first, fallback)) = order.split_first() else { return Ok(()) };
-    let (subject, text) = words(credential, why);
+    let (subject, text) = credential_trouble(&credential.reference(), Trouble::NeedsConsent, None);
     store
         .post_delivery(&NewDelivery {
             tenant_id: tenant.to_owned(),
@@ -28,17 +30,9 @@ pub async fn needs_consent(store: &Store, credential: &Credential, why: &str) ->
             dedupe_key: dedupe::notice("credential", credential.id, credential.version),
             run_id: None,
             kind: Kind::Notice,
+            urgency: Kind::Notice.urgency(),
             subject: Some(subject),
-            text: Some(text),
+            text: Some(format!("{text} The reason: {why}.")),
         })
         .await
-}
-
-fn words(credential: &Credential, why: &str) -> (String, String) {
-    let reference = credential.reference();
-    let text = format!(
-        "The access to {reference} has ended: {why}. Tasks that use it can't go on. Please connect {reference} again; \
-         until then it is not used."
-    );
-    (format!("Please connect {reference} again"), text)
 }

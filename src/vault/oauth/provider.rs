@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use chrono::DateTime;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use url::Url;
 
-use crate::credential::{ClientAuth, Inject, InjectForm, check_name};
+use crate::credential::{ClientAuth, CredentialDraft, Inject, InjectForm, check_name};
 use crate::invalid::{Faults, escape};
 use crate::secret::Secret;
 
@@ -50,6 +52,17 @@ impl Provider {
             template: None,
         })
     }
+
+    /// The hosts as credentials have them: in lower case and ASCII.
+    pub fn hosts(&self) -> Vec<String> {
+        // what can't be read was found when the service started
+        self.draft().map_or_else(|_| Vec::new(), |draft| draft.hosts)
+    }
+
+    /// What connected accounts are put with, by the rules for all credentials.
+    fn draft(&self) -> Result<CredentialDraft, Faults> {
+        CredentialDraft::parse(json!({ "hosts": self.hosts, "inject": self.inject() }), DateTime::UNIX_EPOCH)
+    }
 }
 
 /// Adds what is wrong; pointers begin with `/oauth`.
@@ -79,6 +92,9 @@ impl Provider {
         if self.hosts.is_empty() {
             faults
                 .add(format!("{place}/hosts"), "is missing: the hosts of the service's API, such as `api.example.org`");
+        }
+        for fault in self.draft().err().into_iter().flat_map(|faults| faults.0) {
+            faults.add(format!("{place}{}", fault.pointer), fault.message);
         }
         // RFC 6749, appendix A.4
         let is_scope = |c: char| matches!(c, '\u{21}' | '\u{23}'..='\u{5b}' | '\u{5d}'..='\u{7e}');
@@ -125,6 +141,17 @@ mod tests {
     }
 
     #[test]
+    fn hosts_are_kept_as_requests_name_them_and_there_must_be_one() {
+        let provider = Provider { hosts: vec!["API.example.org".into()], ..good() };
+        assert_eq!(provider.hosts(), ["api.example.org"]);
+        let found = faults("calendar", Provider { hosts: vec![], ..good() });
+        assert_eq!(
+            found,
+            ["/oauth/calendar/hosts: is missing: the hosts of the service's API, such as `api.example.org`"]
+        );
+    }
+
+    #[test]
     fn a_section_says_all_that_the_flow_needs_or_each_thing_that_is_wrong() {
         assert_eq!(faults("calendar", good()), [""; 0]);
         let wrong = Provider {
@@ -132,6 +159,8 @@ mod tests {
             token_url: "https://id.example.org/token#x".into(),
             client_secret: Some(Secret::new(" ")),
             scopes: vec!["read write".into()],
+            hosts: vec!["https://api.example.org/".into()],
+            inject: Some(Inject { form: InjectForm::Header, from: None, name: None, template: None }),
             authorize_parameters: BTreeMap::from([("state".into(), "x".into()), ("prompt".into(), "consent".into())]),
             ..Provider::default()
         };
@@ -143,7 +172,8 @@ mod tests {
                 "/oauth/my~1calendar/token_url: must be an address such as `https://id.example.org/authorize`, without a fragment",
                 "/oauth/my~1calendar/client_id: is missing: the id that the provider has given this service",
                 "/oauth/my~1calendar/client_secret: must not be empty; leave it out for a public client",
-                "/oauth/my~1calendar/hosts: is missing: the hosts of the service's API, such as `api.example.org`",
+                "/oauth/my~1calendar/hosts/0: must be a host without scheme and path, such as `api.example.org`, `*.example.org` or `api.example.org:8443`",
+                "/oauth/my~1calendar/inject/name: is needed: the name of the header, query parameter or body field",
                 "/oauth/my~1calendar/scopes/0: must be one scope: no spaces, quotes or backslashes",
                 "/oauth/my~1calendar/authorize_parameters/state: is set by the flow itself; leave it out",
             ]

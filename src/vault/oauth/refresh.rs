@@ -19,8 +19,7 @@ use crate::clock::{pause, signed};
 use crate::credential::CredentialStatus;
 use crate::id::Scope;
 use crate::secret::Secret;
-use crate::store::{SealedDocument, StoreError, StoredCredential};
-use crate::vault::Context;
+use crate::store::{SealedDocument, StoreError, StoredCredential, next_generation};
 use crate::vault::oauth::endpoint::{Endpoint, Refusal};
 use crate::vault::oauth::tokens::{Age, Granted, Tokens};
 use crate::vault::oauth::{OAuthError, Shared, notice};
@@ -101,10 +100,10 @@ impl Refresher {
         }
         let lease = self.0.store.claim_refresh(credential.id, credential.version, now + signed(LEASE)).await?;
         let Some(lease) = lease else { return Ok((!must).then(|| held.document.clone())) };
-        let renewal = Renewal { shared: self.0.clone(), stored: held.stored.clone(), lease, must };
+        let turn = Turn { shared: self.0.clone(), stored: held.stored.clone(), lease, must };
         let (document, reference) = (held.document.clone(), credential.reference());
         // on its own, because who waits for it may go away
-        let renewed = match tokio::spawn(renewal.run(document, tokens)).await {
+        let renewed = match tokio::spawn(turn.run(document, tokens)).await {
             Ok(renewed) => renewed,
             Err(_) => Err(OAuthError::Later("renewing it broke off".into())),
         };
@@ -123,15 +122,13 @@ impl Refresher {
         let credential = &stored.credential;
         let (tenant, service, account) = (&credential.tenant_id, &credential.service, &credential.account_name);
         let stored = self.0.store.get_credential(&Scope::Every, tenant, service, account).await?;
-        let field = format!("document/{}", stored.generation);
-        let context = Context { tenant, service, account, field: &field };
-        let document = self.0.vault.unseal(&context, &stored.sealed)?;
+        let document = self.0.vault.open_document(&stored)?;
         Ok(Held { stored, document })
     }
 }
 
-/// One renewal under a lease.
-struct Renewal {
+/// One worker's turn to renew a credential: it has the lease.
+struct Turn {
     shared: Shared,
     stored: StoredCredential,
     lease: i64,
@@ -139,7 +136,7 @@ struct Renewal {
     must: bool,
 }
 
-impl Renewal {
+impl Turn {
     async fn run(self, document: Secret, tokens: Tokens) -> Result<Secret, OAuthError> {
         let Some(refresh_token) = &tokens.refresh_token else {
             return self.end("it has expired, and there is no refresh token to renew it with".into()).await;
@@ -168,9 +165,10 @@ impl Renewal {
     async fn keep(&self, old: &Secret, granted: &Granted) -> Result<Secret, OAuthError> {
         let credential = &self.stored.credential;
         let document = granted.written_into(Some(old));
-        let of = (credential.tenant_id.as_str(), &credential.reference());
         let expires_at = granted.expires_at(self.shared.now());
-        let sealed = self.shared.seal(of, self.stored.generation + 1, &document, expires_at)?;
+        let (tenant, reference) = (&credential.tenant_id, &credential.reference());
+        let generation = next_generation(Some(&self.stored), self.shared.now());
+        let sealed = self.shared.vault.seal_document(tenant, reference, generation, &document, expires_at)?;
         let mut waits = AGAIN.into_iter();
         loop {
             match self.shared.store.store_refreshed(credential.id, self.lease, &sealed).await {
@@ -187,9 +185,12 @@ impl Renewal {
     }
 
     async fn is_stored(&self, sealed: &SealedDocument) -> Result<bool, OAuthError> {
+        Ok(self.now_stored().await?.sealed == sealed.sealed)
+    }
+
+    async fn now_stored(&self) -> Result<StoredCredential, StoreError> {
         let c = &self.stored.credential;
-        let now = self.shared.store.get_credential(&Scope::Every, &c.tenant_id, &c.service, &c.account_name).await?;
-        Ok(now.sealed == sealed.sealed)
+        self.shared.store.get_credential(&Scope::Every, &c.tenant_id, &c.service, &c.account_name).await
     }
 
     /// What the provider gave can't be kept, so it must not be used.
@@ -204,10 +205,13 @@ impl Renewal {
     /// nothing new.
     async fn end(&self, why: String) -> Result<Secret, OAuthError> {
         let credential = &self.stored.credential;
+        if self.now_stored().await?.generation != self.stored.generation {
+            return Err(written_meanwhile());
+        }
         notice::needs_consent(&self.shared.store, credential, &why).await?;
         match self.shared.store.mark_needs_consent(credential.id, self.lease, &why).await {
-            // written meanwhile: connected anew, most likely
-            Ok(_) | Err(StoreError::LeaseLost) => Err(OAuthError::NeedsConsent(why)),
+            Ok(_) => Err(OAuthError::NeedsConsent(why)),
+            Err(StoreError::LeaseLost) => Err(written_meanwhile()),
             Err(error) => Err(error.into()),
         }
     }
@@ -220,4 +224,9 @@ impl Renewal {
         }
         Err(error)
     }
+}
+
+/// Its owner has connected it anew while the old tokens were tried: nothing is to be said of those.
+fn written_meanwhile() -> OAuthError {
+    OAuthError::Later("it was written while it was renewed".into())
 }

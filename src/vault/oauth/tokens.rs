@@ -6,9 +6,9 @@ use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::Value;
 use uuid::Uuid;
-use zeroize::Zeroize;
 
 use crate::clock::signed;
+use crate::credential::draft::erase;
 use crate::secret::Secret;
 
 /// How long before its end an access token is renewed, at most.
@@ -78,10 +78,12 @@ impl Granted {
         ];
         for (name, value) in fields {
             if let Some(value) = value {
-                wipe(&mut document.0[name]);
+                erase(&mut document.0[name]);
                 document.0[name] = value;
             }
         }
+        // what its owner wrote of the old token's end
+        document.0.as_object_mut().map(|fields| fields.remove("expires_at"));
         Secret::new(document.0.to_string())
     }
 }
@@ -91,16 +93,7 @@ struct Open(Value);
 
 impl Drop for Open {
     fn drop(&mut self) {
-        wipe(&mut self.0);
-    }
-}
-
-fn wipe(value: &mut Value) {
-    match value {
-        Value::String(text) => text.zeroize(),
-        Value::Array(items) => items.iter_mut().for_each(wipe),
-        Value::Object(fields) => fields.values_mut().for_each(wipe),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        erase(&mut self.0);
     }
 }
 
@@ -165,7 +158,7 @@ mod tests {
     #[test]
     fn what_is_given_takes_the_place_of_the_old_and_the_rest_stays() {
         let old = Secret::new(
-            json!({ "access_token": "a1", "refresh_token": "r1", "client_secret": "c", "expires_in": 60, "note": [1] })
+            json!({ "access_token": "a1", "refresh_token": "r1", "client_secret": "c", "expires_in": 60, "expires_at": 7, "note": [1] })
                 .to_string(),
         );
         let read = |secret: Secret| serde_json::from_str::<Value>(secret.expose()).unwrap();

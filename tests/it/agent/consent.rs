@@ -6,8 +6,9 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use reveille::agent::{Agent, Asking, Handled, Suspension};
 use reveille::approval::matrix::Category;
-use reveille::approval::policy::Policy;
-use reveille::approval::{Approval, ApprovalStatus, CallOutcome};
+use reveille::approval::policy::{Policy, Rules};
+use reveille::approval::{Approval, ApprovalStatus, CallOutcome, Choice};
+use reveille::invalid::Faults;
 use reveille::run::stream::StreamEvent;
 use reveille::run::transcript::Message;
 use reveille::tool::{Definition, Registry, Tool, ToolContext, ToolError, ToolOutput};
@@ -311,4 +312,202 @@ async fn a_call_that_may_still_be_stopped_waits() {
     assert_eq!(deeds_of(&deeds).len(), 1);
     let messages = stage.store.messages();
     assert!(matches!(messages.last(), Some(Message::Assistant { tool_calls, .. }) if tool_calls.is_empty()));
+}
+
+/// A turn of a mail that needs no consent and can be stopped for a minute, and of a payment that needs one.
+fn stage_with_undo(deeds: &Deeds) -> Stage {
+    let turn = vec![call("m", "mail", json!({ "to": "ann" })), call("p", "pay", json!({ "to": "bob" }))];
+    let mail = deed("mail", deeds).with(|tool| {
+        tool.category = Category::Internal;
+        tool.undo_seconds = Some(60);
+    });
+    Stage::new(vec![calls(turn), says("all is done")], vec![mail, deed("pay", deeds)])
+}
+
+#[tokio::test]
+async fn a_call_that_needs_no_consent_is_held_where_its_tool_can_be_stopped() {
+    let deeds = Deeds::default();
+    let stage = stage_with_undo(&deeds);
+    let suspension = suspended(&stage).await;
+    let (mail, pay) = (&suspension.asks[0].0, &suspension.asks[1].0);
+    assert_eq!((mail.call_id.as_str(), pay.call_id.as_str(), mail.batch_id), ("m", "p", pay.batch_id));
+    assert_eq!((mail.status, pay.status), (ApprovalStatus::Approved, ApprovalStatus::Pending));
+    assert_eq!(mail.decided_by.as_deref(), Some("policy"));
+    assert_eq!(mail.decided_digest.as_ref(), Some(&mail.digest));
+    assert_eq!(mail.hold_until, Some(mail.created_at + chrono::TimeDelta::seconds(60)));
+    assert_eq!((&mail.proposal.options[..], mail.proposal.approvers), (&[Choice::Cancel][..], 0));
+    assert_eq!(
+        mail.proposal.reasons,
+        [
+            "the matrix says auto for internal of low consequence",
+            "`mail` is held for 60 s before it runs, so that it may be stopped"
+        ]
+    );
+    assert_eq!(deeds_of(&deeds), []);
+    let told = stage.told.lock().unwrap().clone();
+    let asks = told.iter().filter(|event| matches!(event, StreamEvent::ApprovalRequired { .. })).count();
+    assert_eq!(asks, 1, "of the mail nobody is asked");
+    // a resume in its time finds it, and holds it on
+    assert_eq!(suspended(&stage).await.open.len(), 2);
+    stage.clock.advance(chrono::TimeDelta::seconds(61));
+    assert_eq!(suspended(&stage).await.open, [pay.id]);
+    assert_eq!(deeds_of(&deeds), [("mail".to_owned(), json!({ "to": "ann" }))]);
+    decide(&stage, "p", |approval| approval.status = ApprovalStatus::Cancelled);
+    assert_eq!(answered(&stage).await, "all is done");
+    assert_eq!(deeds_of(&deeds).len(), 1, "once");
+}
+
+#[tokio::test]
+async fn a_held_call_that_was_stopped_is_not_done_and_the_model_is_told() {
+    let deeds = Deeds::default();
+    let stage = stage_with_undo(&deeds);
+    suspended(&stage).await;
+    for id in ["m", "p"] {
+        decide(&stage, id, |approval| approval.status = ApprovalStatus::Cancelled);
+    }
+    answered(&stage).await;
+    assert_eq!(deeds_of(&deeds), []);
+    assert!(
+        stage.results().contains(&("m".into(), "User cancelled this action.".into(), true)),
+        "{:?}",
+        stage.results()
+    );
+}
+
+#[tokio::test]
+async fn what_a_standing_grant_covers_is_held_as_well() {
+    let deeds = Deeds::default();
+    let pay = deed("pay", &deeds).with(|tool| tool.undo_seconds = Some(60));
+    let stage = Stage::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![pay]);
+    stage.store.granted.lock().unwrap().push("pay".into());
+    let suspension = suspended(&stage).await;
+    let held = &suspension.asks[0].0;
+    assert_eq!((held.status, held.decided_by.as_deref()), (ApprovalStatus::Approved, Some("policy")));
+    assert_eq!(held.proposal.reasons[1], "a standing grant covers it");
+    assert_eq!(deeds_of(&deeds), []);
+    stage.clock.advance(chrono::TimeDelta::seconds(60));
+    assert_eq!(answered(&stage).await, "paid");
+    assert_eq!(deeds_of(&deeds).len(), 1);
+}
+
+#[tokio::test]
+async fn what_would_have_to_be_held_is_refused_where_nothing_can_wait() {
+    let deeds = Deeds::default();
+    let stage = stage_with_undo(&deeds);
+    stage.answer("go").await;
+    assert_eq!(deeds_of(&deeds), []);
+    let told = stage.results();
+    assert!(told[0].1.contains("code: approval_required") && told[0].1.contains("nothing can wait here"), "{told:?}");
+    assert!(told[1].1.contains("nobody can be asked here"), "{told:?}");
+}
+
+/// The rules of one who has a say.
+fn rules(written: Value) -> Option<Arc<Rules>> {
+    let written = serde_json::from_value(written).unwrap();
+    let mut faults = Faults::new();
+    let rules = Rules::compile(&written, "/approvals", &mut faults);
+    faults.or(Some(Arc::new(rules))).unwrap()
+}
+
+#[tokio::test]
+async fn an_agent_s_own_rules_outweigh_the_operator_s_and_a_task_s_outweigh_them() {
+    let deeds = Deeds::default();
+    let operator = json!({ "tools": { "mail": { "gate": "confirm" }, "pay": { "gate": "auto" } } });
+    let stage = stage(&deeds);
+    let policy = Policy::new(&serde_json::from_value(operator).unwrap()).unwrap();
+    let stage = Stage { agent: Agent { policy, ..stage.agent }, ..stage };
+    let mut incoming = stage.incoming("go");
+    incoming.rules = rules(json!({ "mail": { "gate": "auto" }, "pay": { "gate": "auto" } }));
+    let task = rules(json!({ "pay": { "gate": "confirm", "when": "args.amount > 1" } }));
+    incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: task });
+    let Handled::Suspended(suspension) = passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap()
+    else {
+        panic!("it went on")
+    };
+    assert_eq!(deeds_of(&deeds), [("mail".to_owned(), json!({ "to": "ann" }))]);
+    assert_eq!(
+        suspension.asks[0].0.proposal.reasons,
+        [
+            "the matrix says confirm for side_effect of low consequence",
+            "the operator says auto for `pay`",
+            "the agent says auto for `pay`",
+            "the task says confirm for `pay` where args.amount > 1",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn an_agent_s_own_rules_never_lower_what_the_tool_demands() {
+    let deeds = Deeds::default();
+    let pay = deed("pay", &deeds).with(|tool| tool.requires_confirmation = true);
+    let stage = Stage::new(vec![calls(vec![call("p", "pay", json!({}))]), says("no")], vec![pay]);
+    let mut incoming = stage.incoming("go");
+    incoming.rules = rules(json!({ "pay": { "gate": "auto" } }));
+    passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
+    assert_eq!(deeds_of(&deeds), []);
+    let reasons = stage.store.messages().into_iter().find_map(|message| match message {
+        Message::Tool { reasons, .. } => Some(reasons),
+        _ => None,
+    });
+    let said = ["the agent says auto for `pay`", "`pay` always asks for confirmation"];
+    assert_eq!(reasons.unwrap()[1..], said, "of what is refused, too, it is known why");
+}
+
+/// The stored transcript and questions, as the databases keep them: without a NUL.
+fn as_kept(stage: &Stage) {
+    let clean = |text: String| text.replace("\\u0000", "\u{FFFD}");
+    for approval in stage.store.approvals.lock().unwrap().iter_mut() {
+        let kept = clean(serde_json::to_string(&approval.proposal).unwrap());
+        approval.proposal = serde_json::from_str(&kept).unwrap();
+    }
+    for entry in stage.store.entries.lock().unwrap().iter_mut() {
+        if let Message::Assistant { tool_calls, .. } = &mut entry.message {
+            for call in tool_calls {
+                call.arguments = serde_json::from_str(&clean(call.arguments.to_string())).unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn arguments_with_a_nul_are_asked_about_once() {
+    let deeds = Deeds::default();
+    let turn = vec![call("p", "pay", json!({ "to": "bo\0b" }))];
+    let stage = Stage::new(vec![calls(turn), says("paid")], vec![deed("pay", &deeds)]);
+    assert_eq!(suspended(&stage).await.asks.len(), 1);
+    as_kept(&stage);
+    decide(&stage, "p", approve);
+    assert_eq!(answered(&stage).await, "paid");
+    assert_eq!(deeds_of(&deeds), [("pay".to_owned(), json!({ "to": "bo\u{FFFD}b" }))]);
+}
+
+#[tokio::test]
+async fn what_a_look_found_with_a_nul_is_the_same_when_it_finds_it_again() {
+    let deeds = Deeds::default();
+    let pay = deed("pay", &deeds);
+    let stage = Stage::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![]);
+    let odd: Arc<dyn Tool> = Arc::new(Odd(pay));
+    let stage = Stage { agent: Agent { tools: Arc::new(Registry::new(vec![odd]).unwrap()), ..stage.agent }, ..stage };
+    suspended(&stage).await;
+    as_kept(&stage);
+    decide(&stage, "p", approve);
+    assert_eq!(answered(&stage).await, "paid");
+    assert_eq!(deeds_of(&deeds).len(), 1);
+}
+
+/// A payment whose look finds a text with a NUL.
+struct Odd(Prop);
+
+impl Tool for Odd {
+    fn definition(&self) -> &Definition {
+        self.0.definition()
+    }
+
+    fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        self.0.call(context, arguments)
+    }
+
+    fn precheck<'a>(&'a self, _: &'a ToolContext, _: &'a Value) -> Option<BoxFuture<'a, Result<Value, ToolError>>> {
+        Some(async { Ok(json!({ "name": "b\0b" })) }.boxed())
+    }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use chrono::TimeDelta;
 use reveille::id::new_id;
-use reveille::notification::{Kind, NewDelivery, delivery::dedupe};
+use reveille::notification::{Kind, NewDelivery, dedupe};
 use reveille::store::{DeliveryFilter, Grant};
 use reveille::token::{Permission, TokenKind, TokenText};
 use serde_json::{Value, json};
@@ -107,9 +107,23 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("drop_dead_letters", line(P::DeadLettersWrite, InBody, 200, Some(json!({})))),
         // a source that nobody has configured is not there for strangers; hooks.rs has the rest
         ("receive_hook", Line { permission: None, body: Some(json!({})), other: Nothing, done: 404 }),
+        // only whoever has the address may report; receipts.rs has the rest
+        ("receive_receipt", Line { permission: None, body: None, other: Nothing, done: 404 }),
         ("get_recipient", line(P::RecipientsRead, Here, 200, None)),
         ("put_recipient", line(P::RecipientsWrite, Here, 200, Some(recipient))),
         ("test_recipient", line(P::DeliveriesWrite, Here, 202, None)),
+        ("list_credentials", line(P::CredentialsRead, InQuery, 200, None)),
+        ("get_credential", line(P::CredentialsRead, InQuery, 200, None)),
+        ("put_credential", line(P::CredentialsWrite, InQuery, 200, Some(credential()))),
+        ("delete_credential", line(P::CredentialsWrite, InQuery, 204, None)),
+        ("list_credential_uses", line(P::CredentialsRead, InQuery, 200, None)),
+        // no tenant has a say in the master key
+        ("rotate_key", line(P::CredentialsWrite, Nothing, 403, None)),
+        ("open_stream", line(P::DeliveriesRead, InQuery, 200, None)),
+        // who it is may be said later; live.rs has the rest
+        ("open_socket", Line { permission: None, body: None, other: Nothing, done: 400 }),
+        ("get_push_key", line(P::RecipientsRead, Nothing, 200, None)),
+        ("verify_recipient", line(P::RecipientsWrite, Here, 202, Some(json!({ "channel": "email" })))),
         ("create_token", line(P::TokensWrite, InBody, 201, Some(json!({ "name": "x", "scopes": ["tokens:write"] })))),
         ("list_tokens", line(P::TokensRead, InQuery, 200, None)),
         ("revoke_token", line(P::TokensWrite, Here, 204, None)),
@@ -120,6 +134,10 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("get_readiness", public()),
         ("get_metrics", public()),
     ])
+}
+
+fn credential() -> Value {
+    json!({ "document": "a canary", "hosts": ["api.example.org"], "inject": { "as": "bearer" } })
 }
 
 /// A condition on what is there without a network.
@@ -149,6 +167,8 @@ async fn things_of(api: &Api, tenant: &str) -> Things {
     api.admin("POST", &format!("/v1/runs/{run}/cancel"), None).await.expect(200);
     let recipient = json!({ "addresses": { "email": "someone@example.org" } });
     api.admin("PUT", &format!("/v1/recipients/{tenant}"), Some(recipient)).await.expect(200);
+    let credentials = format!("/v1/credentials/google/work?tenant_id={tenant}");
+    api.admin("PUT", &credentials, Some(credential())).await.expect(200);
     let run_id = run.parse().unwrap();
     let posted = NewDelivery {
         tenant_id: tenant.into(),
@@ -158,6 +178,7 @@ async fn things_of(api: &Api, tenant: &str) -> Things {
         dedupe_key: dedupe::run_result(run_id),
         run_id: Some(run_id),
         kind: Kind::Result,
+        urgency: Kind::Result.urgency(),
         subject: None,
         text: None,
     };
@@ -211,9 +232,11 @@ fn place(template: &str, tenant: &str, things: &Things) -> String {
         .replace("{id}", id)
         .replace("{tenant_id}", tenant)
         .replace("{source}", "nowhere")
-        .replace("{service}", "calendar")
+        .replace("{channel}", "sms")
         .replace("{token}", "none")
         .replace("{ticket}", "none")
+        .replace("{service}", "google")
+        .replace("{account_name}", "work")
 }
 
 on_both! {

@@ -28,7 +28,9 @@ async fn every_operation_says_what_it_is_and_what_it_needs() {
         assert!(!verb.is_empty() && !resource.is_empty());
         assert!(operation["summary"].is_string(), "{id} has no summary");
         let needs = operation["security"][0]["bearer"][0].as_str();
-        assert_eq!(needs.is_some(), path.starts_with("/v1/"), "{id} {needs:?}");
+        // providers report at an address that only they were told
+        let by_token = path.starts_with("/v1/") && id != "receive_receipt";
+        assert_eq!(needs.is_some(), by_token, "{id} {needs:?}");
         if let Some(needs) = needs {
             assert!(reveille::token::Permission::parse(needs).is_some(), "{id} needs {needs}");
         }

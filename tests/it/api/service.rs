@@ -15,6 +15,8 @@ use reveille::agent::{self, Agent};
 use reveille::approval;
 use reveille::approval::policy::Policy;
 use reveille::bus;
+use reveille::channel::Channels;
+use reveille::channel::sms::{self, Sms};
 use reveille::clock::Clock;
 use reveille::egress::{self, Egress};
 use reveille::event::Event;
@@ -48,6 +50,8 @@ use crate::support::postgres::Database;
 
 /// The configured admin token.
 pub const ADMIN: &str = "an admin token of the tests";
+/// Signs the reports on text messages.
+pub const SMS_TOKEN: &str = "an auth token of the tests";
 /// Where the clock stands at first: a Saturday.
 pub const START: &str = "2026-11-21T00:00:00Z";
 
@@ -55,6 +59,7 @@ pub const START: &str = "2026-11-21T00:00:00Z";
 pub struct Api {
     pub store: Store,
     pub clock: Clock,
+    pub vault: Vault,
     pub hub: Hub,
     pub metrics: Metrics,
     pub stopping: CancellationToken,
@@ -63,7 +68,7 @@ pub struct Api {
     pub dir: TempDir,
     reference: Value,
     /// `None`: SQLite in the directory.
-    database: Option<Database>,
+    database: Option<Arc<Database>>,
 }
 
 /// Runs each of these cases on SQLite and on Postgres.
@@ -125,32 +130,60 @@ impl Executor for Idle {
     }
 }
 
+/// Text messages alone: the only channel that is reported on. Nothing is sent.
+fn channels(vault: &Vault) -> Channels {
+    let settings = sms::Settings {
+        account: Some("AC1".into()),
+        token: Some(Secret::new(SMS_TOKEN)),
+        from: Some("Reveille".into()),
+        ..sms::Settings::default()
+    };
+    let sms = Sms::new(&settings, vault.clone(), None).expect("good settings").expect("an account");
+    Channels::of(vec![Box::new(sms)])
+}
+
 impl Api {
     pub async fn new() -> Api {
         Api::with(Limits::default()).await
     }
 
-    /// With services that people can connect to.
-    pub async fn connecting_to(providers: oauth::Settings) -> Api {
-        Api::over(None, Limits::default(), providers).await
+    /// With services that people can connect to; they are sent back to `public_url`.
+    pub async fn connecting_to(providers: oauth::Settings, public_url: &str) -> Api {
+        Api::over(None, Limits::default(), None, providers, public_url).await
     }
 
     pub async fn with(limits: Limits) -> Api {
-        Api::over(None, limits, calendar()).await
+        Api::over(None, limits, None, google(), &http::Settings::default().public_url()).await
     }
 
     pub async fn on_postgres() -> Api {
         let migrate = |url: String| async move {
             open(Some(url), Path::new("."), Clock::system()).await.close().await;
         };
-        Api::over(Some(Database::copy_of("api_template", migrate).await), Limits::default(), calendar()).await
+        let database = Arc::new(Database::copy_of("api_template", migrate).await);
+        let public_url = http::Settings::default().public_url();
+        Api::over(Some(database), Limits::default(), None, google(), &public_url).await
     }
 
-    async fn over(database: Option<Database>, limits: Limits, providers: oauth::Settings) -> Api {
+    /// Another instance on the same Postgres, with the same keys.
+    pub async fn beside(&self) -> Api {
+        let database = self.database.clone().expect("on Postgres");
+        let public_url = http::Settings::default().public_url();
+        Api::over(Some(database), Limits::default(), Some(self.vault.clone()), google(), &public_url).await
+    }
+
+    async fn over(
+        database: Option<Arc<Database>>,
+        limits: Limits,
+        vault: Option<Vault>,
+        providers: oauth::Settings,
+        public_url: &str,
+    ) -> Api {
         let dir = TempDir::new();
         let clock = Clock::manual(at(START));
         let store = open(database.as_ref().map(|database| database.url.clone()), dir.path(), clock.clone()).await;
-        let (vault, _) = Vault::open(&vault::Settings::default(), WithoutKeys::KeyFile(dir.path())).expect("a vault");
+        let own = || Vault::open(&vault::Settings::default(), WithoutKeys::KeyFile(dir.path())).expect("a vault").0;
+        let vault = vault.unwrap_or_else(own);
         let (hub, metrics) = (Hub::new(), Metrics::new());
         let (stopping, stop) = (CancellationToken::new(), CancellationToken::new());
         let executors = Registry::new(vec![Arc::new(Idle)]);
@@ -188,7 +221,6 @@ impl Api {
             expressions: Default::default(),
             templates: Default::default(),
         });
-        let public_url = http::Settings::default().public_url();
         let state = State::new(Parts {
             poller: Poller::new(sources, host, clock.clone()),
             store: store.clone(),
@@ -198,18 +230,24 @@ impl Api {
             tools: Vec::new(),
             bus,
             known,
-            connector: oauth::open(&store, &vault, &egress, &providers, &public_url).1,
-            vault,
+            connector: oauth::open(&store, &vault, &egress, &providers, public_url).1,
+            vault: vault.clone(),
+            push_key: Some("BP4z".into()),
+            channels: channels(&vault),
             hub: hub.clone(),
             metrics: metrics.clone(),
-            settings: http::Settings { admin_token: Some(Secret::new(ADMIN)), ..http::Settings::default() },
+            settings: http::Settings {
+                admin_token: Some(Secret::new(ADMIN)),
+                public_url: Some(public_url.into()),
+                ..http::Settings::default()
+            },
             hooks: hooks(),
             limits,
             stopping: stopping.clone(),
             stop: stop.clone(),
         });
         let reference = serde_json::to_value(http::document()).expect("the reference is JSON");
-        Api { store, clock, hub, metrics, stopping, stop, app: http::router(state), dir, reference, database }
+        Api { store, clock, vault, hub, metrics, stopping, stop, app: http::router(state), dir, reference, database }
     }
 
     /// A token of a tenant with these permissions.
@@ -398,10 +436,10 @@ fn hooks() -> http::hooks::Settings {
 }
 
 /// A service that people can connect to.
-fn calendar() -> oauth::Settings {
+fn google() -> oauth::Settings {
     toml::from_str(
         r#"
-        [calendar]
+        [google]
         authorize_url = "https://id.example.org/authorize"
         token_url = "https://id.example.org/token"
         client_id = "reveille"

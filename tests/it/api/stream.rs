@@ -126,9 +126,11 @@ async fn finish(api: &Api, lease: Lease, state: RunState, error: Option<RunFault
         ran_ms: 5,
         again: None,
         deliveries: Vec::new(),
+        tells: None,
         crashed: false,
         infra_retry: false,
         park: None,
+        waiting_counts: false,
     };
     assert_eq!(api.store.finish_runs(&[end]).await.unwrap(), [] as [Uuid; 0]);
 }

@@ -7,16 +7,20 @@ use reveille::notification::{Addresses, Delivery, Recipient};
 use reveille::run::RunState;
 use reveille::store::ApprovalFilter;
 use reveille::task::{Task, TaskStatus};
-use serde_json::json;
+use reveille::token::TokenHash;
+use serde_json::{Value, json};
 use uuid::Uuid;
+use wiremock::matchers::method;
+use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use crate::support::app::Instance;
-use crate::support::world::{World, on_both};
+use crate::support::world::{ADMIN, World, on_both};
 
 on_both! {
     each_reminder_comes_once_and_after_them_the_run_expires
     after_a_time_of_being_down_only_the_latest_reminder_is_sent
     another_is_asked_as_well_after_his_share_of_the_time
+    who_is_asked_as_well_by_webhook_is_told_what_and_where
     a_question_that_expired_while_nobody_was_up_is_a_no
 }
 
@@ -90,7 +94,7 @@ async fn another_is_asked_as_well_after_his_share_of_the_time(mut world: World) 
     let instance = world.instance();
     instance.recipient().await;
     let addresses = Addresses { email: Some("boss@example.org".into()), ..Addresses::default() };
-    let boss = Recipient { timezone: Tz::UTC, locale: "en".into(), addresses, fallback: vec![] };
+    let boss = Recipient { timezone: Tz::UTC, locale: "en".into(), addresses, ..Recipient::default() };
     let put = instance.on(|store| async move { store.put_recipient(&Scope::Every, "boss", &boss, 0).await }).await;
     put.expect("written");
     asking(&instance).await;
@@ -106,6 +110,59 @@ async fn another_is_asked_as_well_after_his_share_of_the_time(mut world: World) 
     }
     let tenants: Vec<String> = instance.deliveries().await.into_iter().map(|delivery| delivery.tenant_id).collect();
     assert_eq!(tenants, ["ann"; 5], "it is his tenant's question, whoever answers");
+    instance.crash();
+}
+
+async fn who_is_asked_as_well_by_webhook_is_told_what_and_where(mut world: World) {
+    let server = MockServer::start().await;
+    Mock::given(method("POST")).respond_with(ResponseTemplate::new(204)).mount(&server).await;
+    world.approvals = Settings { escalate_to: Some("boss".into()), ..Settings::default() };
+    world.public_url = Some("https://wake.example.org".into());
+    world.egress.allow = vec!["127.0.0.1:*".into()];
+    let instance = world.instance();
+    for name in ["ann", "boss"] {
+        let webhook =
+            json!({ "url": format!("{}/{name}", server.uri()), "secret": format!("whsec_{}", "AAAA".repeat(8)) });
+        let recipient = json!({ "timezone": "UTC", "addresses": { "webhook": webhook }, "fallback": ["webhook"] });
+        let path = format!("/v1/recipients/{name}");
+        assert_eq!(instance.ask("PUT", &path, ADMIN, Some(recipient)).await.0, 200);
+    }
+    let (_, run) = asking(&instance).await;
+    let mut links = Vec::new();
+    for (time, expected) in [
+        ("08:00", &[("/ann", "approval.requested")][..]),
+        ("08:15", &[("/ann", "approval.reminder"), ("/boss", "approval.requested")]),
+        ("08:27", &[("/ann", "approval.reminder"), ("/boss", "approval.reminder")]),
+    ] {
+        world.advance_to(time);
+        instance.attend().await;
+        instance.notify().await;
+        let mut told: Vec<(String, Value)> = (server.received_requests().await.expect("recorded").iter())
+            .map(|request| (request.url.path().to_owned(), request.body_json().expect("JSON")))
+            .collect();
+        server.reset().await;
+        Mock::given(method("POST")).respond_with(ResponseTemplate::new(204)).mount(&server).await;
+        told.sort_by(|a, b| a.0.cmp(&b.0));
+        let kinds: Vec<(&str, &str)> =
+            told.iter().map(|(path, body)| (path.as_str(), body["type"].as_str().unwrap_or_default())).collect();
+        assert_eq!(kinds, expected, "{time}");
+        for (path, body) in &told {
+            let data = &body["data"];
+            assert_eq!((&data["tenant_id"], &data["run_id"]), (&json!("ann"), &json!(run)), "{path}");
+            assert_eq!(data["items"].as_array().map(Vec::len), Some(2), "{path}");
+            let link = data["link"].as_str().expect("a link");
+            let token = link.strip_prefix("https://wake.example.org/approvals/").expect("where people reach us");
+            let (hash, now) = (*TokenHash::of(token).as_bytes(), world.clock.now());
+            let opened = instance.on(move |store| async move { store.approvals_by_link(&hash, now).await }).await;
+            let (remembered, batch) = opened.expect("the link opens");
+            assert_eq!(format!("/{}", remembered.recipient), *path, "each has a link of their own");
+            assert_eq!((batch.len(), remembered.channel.as_str()), (2, "webhook"));
+            links.push(link.to_owned());
+        }
+    }
+    links.sort();
+    links.dedup();
+    assert_eq!(links.len(), 5, "no message has the link of another");
     instance.crash();
 }
 

@@ -105,6 +105,7 @@ async fn the_link_of_a_received_mail_opens_its_batch_and_is_kept_nowhere(mut wor
 }
 
 async fn a_question_that_is_settled_by_then_is_not_sent(mut world: World) {
+    let log = Log::collect();
     let server = MailServer::start().await;
     mailing(&mut world, &server);
     let instance = world.instance();
@@ -122,6 +123,10 @@ async fn a_question_that_is_settled_by_then_is_not_sent(mut world: World) {
     }
     instance.notify().await;
     assert_eq!(server.messages(), []);
+    let logged = log.text();
+    let facts: Vec<&str> = logged.lines().filter(|line| line.contains("was answered before it was sent")).collect();
+    assert!(matches!(facts[..], [line] if line.contains("DEBUG") && line.contains("delivery_id")), "{facts:#?}");
+    assert!(!logged.contains("did not get through"), "nothing is wrong");
     let [delivery] = instance.deliveries().await.try_into().expect("one delivery");
     assert_eq!(
         (delivery.state, delivery.last_error.as_deref()),

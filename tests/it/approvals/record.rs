@@ -1,8 +1,7 @@
 //! The record of what was asked and decided: sealed by the service, and whatever is changed in the database is found.
 
 use reveille::engine::sealer::chain::{Verified, verify};
-use reveille::secret::Secret;
-use reveille::vault::{Settings, Vault, WithoutKeys};
+use reveille::vault::{KeySource, Settings, Vault, WithoutKeys};
 
 use super::expiry::asking;
 use crate::support::app::Instance;
@@ -14,7 +13,7 @@ on_both! {
 
 /// The key that the instances of the world seal with.
 fn vault(world: &World) -> Vault {
-    let keys = if world.is_postgres() { vec![Secret::new(MASTER_KEY)] } else { vec![] };
+    let keys = if world.is_postgres() { vec![KeySource::value(MASTER_KEY)] } else { vec![] };
     Vault::open(&Settings { master_keys: keys }, WithoutKeys::KeyFile(world.dir())).expect("a vault").0
 }
 

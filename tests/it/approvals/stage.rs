@@ -97,6 +97,7 @@ pub async fn ask(api: &Api, tenant: &str, proposals: Vec<Proposal>) -> Asked {
         ran_ms: 0,
         again: None,
         deliveries: Vec::new(),
+        tells: None,
         crashed: false,
         infra_retry: false,
         park: Some(Park::Approval {
@@ -104,6 +105,7 @@ pub async fn ask(api: &Api, tenant: &str, proposals: Vec<Proposal>) -> Asked {
             asks: approvals.iter().cloned().map(|approval| (approval, None)).collect(),
             open: Vec::new(),
         }),
+        waiting_counts: false,
     };
     let lost = api.store.finish_runs(&[finish]).await.expect("parked");
     assert!(lost.is_empty(), "the lease was lost");

@@ -24,7 +24,7 @@ async fn with_no_configuration_at_all_nothing_is_wrong_and_nothing_is_made() {
     assert_eq!(
         verdicts(&answer),
         json!({ "configuration": "fine", "data directory": "fine", "database": "fine", "keys": "fine",
-                "egress": "fine", "model": "odd", "event bus": "fine", "email": "fine", "public_url": "fine" })
+                "egress": "fine", "model": "odd", "event bus": "fine", "email": "fine", "push": "fine", "public_url": "fine" })
     );
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "a look leaves nothing behind");
 }
@@ -69,9 +69,9 @@ async fn servers_that_answer_are_fine() {
         verdicts(&shell.json(&["check"]).await),
         json!({ "configuration": "fine", "data directory": "fine", "database": "fine", "database role": "fine",
                 "keys": "fine", "egress": "fine", "model main": "fine", "event bus": "fine", "email": "fine",
-                "public_url": "odd" })
+                "push": "fine", "public_url": "odd" })
     );
-    assert!(shell.ok(&["check"]).await.contains("3 migrations are run by `reveille migrate`"));
+    assert!(shell.ok(&["check"]).await.contains("5 migrations are run by `reveille migrate`"));
     shell.ok(&["migrate"]).await;
     assert!(shell.ok(&["check"]).await.contains("its tables are up to date"));
 }
@@ -91,7 +91,8 @@ async fn everything_that_is_wrong_is_said_at_once_and_no_password_is() {
     assert_eq!(
         verdicts(&answer),
         json!({ "configuration": "fine", "data directory": "wrong", "database": "wrong", "keys": "wrong",
-                "egress": "wrong", "model main": "wrong", "event bus": "wrong", "email": "wrong", "public_url": "odd" })
+                "egress": "wrong", "model main": "wrong", "event bus": "wrong", "email": "wrong", "push": "fine",
+                "public_url": "odd" })
     );
 }
 

@@ -1,6 +1,9 @@
 //! `reveille demo`: the story is told in order, in time, and leaves nothing behind.
 
+use std::process::Stdio;
 use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::Shell;
 use crate::support::binary::TempDir;
@@ -21,11 +24,25 @@ async fn the_demo_tells_the_whole_story_in_under_a_minute_and_cleans_up() {
         "turn 1: the model",
         "→ current_time",
         "turn 2: the model",
+        "Mia asks about lunch",
+        "→ http_send",
+        "the run waits",
+        "Ann's phone rings",
+        "its signature is right; the delivery is delivered",
+        "│ Morning mail asks for your approval",
+        "│ POST to http://127.0.0.1:",
+        "/approvals/",
+        "the page: Approve",
+        "nobody answered here, so the demo opened the link",
+        "← http_send",
+        "turn 3: the model",
         "the run has succeeded",
+        "3 turns, 3 tool calls",
         "Ann's phone rings",
         "its signature is right; the delivery is delivered",
         "│ Morning mail",
         "The railway writes",
+        "She has your answer.",
         "That took",
     ];
     let mut rest = told.as_str();
@@ -40,4 +57,38 @@ async fn the_demo_tells_the_whole_story_in_under_a_minute_and_cleans_up() {
     let in_order = |pair: &[&str]| pair[0] <= pair[1] || pair[1].starts_with("00:00"); // midnight
     assert!(stamps.windows(2).all(in_order), "{told}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "its directory goes with it");
+}
+
+#[tokio::test]
+async fn with_wait_a_person_decides_and_what_they_decide_is_done() {
+    let dir = TempDir::new();
+    let shell = Shell::in_dir(&dir).with("TMPDIR", dir.path().display().to_string());
+    let mut demo = shell.command(&["demo", "--wait"]).stdout(Stdio::piped()).spawn().expect("the demo");
+    let mut told = BufReader::new(demo.stdout.take().expect("its stdout")).lines();
+    let mut link = String::new();
+    loop {
+        let line = told.next_line().await.expect("a line").expect("the demo waits");
+        assert!(!line.contains("the demo opened the link"), "{line}");
+        if line.trim().starts_with("http://127.0.0.1:") && line.contains("/approvals/") {
+            link = line.trim().to_owned();
+        }
+        if line.contains("your turn") {
+            break;
+        }
+    }
+    let browser = reveille::egress::operator_client(Duration::from_secs(30));
+    let page = browser.get(&link).send().await.expect("the link opens").text().await.expect("a page");
+    let nonce = page.split_once("name=\"nonce\" value=\"").expect("a form").1.split_once('"').expect("its end").0;
+    let answer = browser.post(&link).form(&[("nonce", nonce), ("do", "cancel:all")]).send().await;
+    assert_eq!(answer.expect("an answer").status(), 303, "it leads to what came of it");
+    let mut rest = Vec::new();
+    while let Some(line) = told.next_line().await.expect("a line") {
+        rest.push(line);
+    }
+    let rest = rest.join("\n");
+    assert!(demo.wait().await.expect("an end").success(), "{rest}");
+    for part in ["User cancelled this action.", "the run has succeeded", "│ Morning mail"] {
+        assert!(rest.contains(part), "`{part}` is missing in:\n{rest}");
+    }
+    assert!(!rest.contains("She has your answer."), "nothing was sent:\n{rest}");
 }

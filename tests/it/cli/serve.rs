@@ -93,7 +93,14 @@ async fn what_is_stored_is_nobody_elses_to_read() {
     files.sort();
     assert_eq!(
         files,
-        ["master.key 600", "reveille.db 600", "reveille.db-shm 600", "reveille.db-wal 600", "reveille.db.lock 600"]
+        [
+            "master.key 600",
+            "reveille.db 600",
+            "reveille.db-shm 600",
+            "reveille.db-wal 600",
+            "reveille.db.lock 600",
+            "vapid.key 600"
+        ]
     );
 }
 

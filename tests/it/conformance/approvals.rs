@@ -1,7 +1,7 @@
 //! What people are asked: put with the parking of the run, settled once, with what follows for the run.
 
 use chrono::TimeDelta;
-use reveille::approval::{Answer, Approval, ApprovalStatus, Begun, CallOutcome, Choice, OnExpiry, Via};
+use reveille::approval::{Answer, Approval, ApprovalStatus, Begun, CallOutcome, Choice, OnExpiry, Proposal, Via};
 use reveille::id::{Scope, new_id};
 use reveille::notification::{Kind, NewDelivery};
 use reveille::run::RunState;
@@ -22,11 +22,15 @@ on_both!(
     an_answer_is_the_decision_once_and_the_run_goes_on,
     an_answer_that_may_not_be_changes_nothing,
     what_was_edited_runs_as_edited_and_nothing_else,
+    what_was_agreed_to_has_the_same_hash_when_it_is_read,
     one_that_is_allowed_wakes_the_run_and_one_that_is_cancelled_waits_for_the_others,
     what_is_settled_while_the_run_goes_on_keeps_it_from_being_parked,
     as_many_as_are_wanted_have_to_agree_to_the_same,
     an_approved_call_is_held_and_can_be_stopped,
     a_held_call_runs_when_its_time_has_come,
+    what_nobody_is_asked_about_is_held_and_runs_after_its_time,
+    what_nobody_is_asked_about_can_be_stopped_and_not_approved,
+    what_is_held_of_a_run_that_is_cancelled_is_withdrawn,
     nobody_answers_and_the_run_expires,
     what_expires_is_a_no_and_the_rest_goes_on,
     one_that_waits_is_looked_at_again_and_told_of_once,
@@ -201,6 +205,30 @@ async fn what_was_edited_runs_as_edited_and_nothing_else(world: &World) {
     world.succeed(&again).await;
 }
 
+async fn what_was_agreed_to_has_the_same_hash_when_it_is_read(world: &World) {
+    let odd = json!({ "to\0": "a\0n", "amounts": [1.0, 1e3, "\0", "\\u0000"] });
+    for choice in [Approve, Edit] {
+        let (_, started, asked) = asked_with(world, &["c1"], |asked| {
+            asked.proposal.arguments = odd.clone();
+            asked.digest = asked.proposal.digest(&asked.identity(), &odd);
+        })
+        .await;
+        let one = get(world, asked[0].id).await;
+        assert_ne!(one.proposal.arguments, odd, "the databases take no NUL");
+        let mut to_one = answer(choice, &one, "token:t");
+        let other = json!({ "to\0": "b\0b" });
+        to_one.edited = (choice == Edit).then(|| (other.clone(), one.proposal.digest(&one.identity(), &other)));
+        world.store.decide_approval(EVERY, one.id, &to_one).await.unwrap();
+        // as it is computed again before it is executed
+        let decided = get(world, one.id).await;
+        let now = decided.proposal.digest(&decided.identity(), decided.arguments());
+        assert_eq!(decided.decided_digest.as_ref(), Some(&now), "{choice:?}");
+        let again = go_on(world, started.run.id).await;
+        assert_eq!(world.store.begin_approved(again.lease, one.id, &now).await.unwrap(), Begun::Now);
+        world.succeed(&again).await;
+    }
+}
+
 async fn one_that_is_allowed_wakes_the_run_and_one_that_is_cancelled_waits_for_the_others(world: &World) {
     let (_, started, both) = asked(world, &["c1", "c2"]).await;
     decide(world, &both[0], Cancel).await;
@@ -298,6 +326,75 @@ async fn a_held_call_runs_when_its_time_has_come(world: &World) {
     let again = go_on(world, started.run.id).await;
     assert_eq!(world.store.begin_approved(again.lease, one.id, &one.digest).await.unwrap(), Begun::Now);
     world.succeed(&again).await;
+}
+
+/// Runs parked with a call that nobody is asked about, held for a minute.
+async fn held(world: &World) -> (StartedRun, Approval) {
+    let (_, started, held) = asked_with(world, &["c1"], |asked| {
+        let ids = (asked.id, asked.batch_id);
+        let proposal = Proposal { undo_seconds: Some(60), ..asked.proposal.clone() };
+        // who asks for it has a clock of his own: what counts is the database's
+        let asked_at = world.now() - TimeDelta::seconds(30);
+        let of = asked.identity();
+        *asked = Approval::held(ids, of, asked.task_id, proposal, (TimeDelta::seconds(60), asked_at));
+    })
+    .await;
+    (started, held.into_iter().next().unwrap())
+}
+
+async fn what_nobody_is_asked_about_is_held_and_runs_after_its_time(world: &World) {
+    let (started, put) = held(world).await;
+    let until = world.now() + TimeDelta::seconds(60);
+    let one = get(world, put.id).await;
+    let expected = Approval {
+        decided_at: Some(world.now()),
+        hold_until: Some(until),
+        expires_at: until,
+        status: ApprovalStatus::Approved,
+        decided_by: Some("policy".into()),
+        decided_via: Some(Via::Service),
+        decided_digest: Some(put.digest.clone()),
+        ..put.clone()
+    };
+    assert_eq!(one, expected);
+    assert_eq!(state(world, &started).await, RunState::PendingApproval);
+    assert_eq!(acts(world, put.id).await, ["policy: approval.held"]);
+    assert_eq!(world.store.attend(started.run.id, &attend(world)).await.unwrap(), Attended::Waits);
+    assert_eq!(world.store.next_waiting().await.unwrap(), Some(until));
+    world.pass(59);
+    assert_eq!(world.store.attend(started.run.id, &attend(world)).await.unwrap(), Attended::Waits);
+    world.pass(1);
+    assert_eq!(refused(decide(world, &one, Cancel).await), Refusal::Settled, "too late to stop it");
+    assert_eq!(world.store.attend(started.run.id, &attend(world)).await.unwrap(), Attended::Woken);
+    let again = go_on(world, started.run.id).await;
+    assert_eq!(world.store.begin_approved(again.lease, one.id, &one.digest).await.unwrap(), Begun::Now);
+    assert_eq!(world.store.begin_approved(again.lease, one.id, &one.digest).await.unwrap(), Begun::Before);
+    assert_eq!(acts(world, put.id).await.len(), 1, "nobody has voted for it");
+    world.succeed(&again).await;
+}
+
+async fn what_nobody_is_asked_about_can_be_stopped_and_not_approved(world: &World) {
+    let (started, one) = held(world).await;
+    world.pass(30);
+    for choice in [Approve, Edit] {
+        assert_eq!(refused(decide(world, &one, choice).await), Refusal::Settled);
+    }
+    let Decided::Done(stopped) = decide(world, &one, Cancel).await else { panic!("not stopped") };
+    assert_eq!((stopped.status, stopped.decided_by.as_deref()), (ApprovalStatus::Cancelled, Some("token:t")));
+    assert_eq!(acts(world, one.id).await, ["policy: approval.held", "token:t: approval.stopped"]);
+    let again = go_on(world, started.run.id).await;
+    world.pass(60);
+    assert_eq!(world.store.begin_approved(again.lease, one.id, &one.digest).await.unwrap(), Begun::Refused);
+    world.succeed(&again).await;
+}
+
+async fn what_is_held_of_a_run_that_is_cancelled_is_withdrawn(world: &World) {
+    let (started, one) = held(world).await;
+    world.store.cancel_run(EVERY, started.run.id, "no longer needed").await.unwrap();
+    assert_eq!(state(world, &started).await, RunState::Cancelled);
+    let left = get(world, one.id).await;
+    assert_eq!((left.status, left.decided_by.as_deref()), (ApprovalStatus::Cancelled, Some("service")));
+    assert_eq!(acts(world, one.id).await, ["policy: approval.held", "service: approval.cancelled"]);
 }
 
 async fn nobody_answers_and_the_run_expires(world: &World) {

@@ -2,7 +2,7 @@
 
 use chrono::TimeDelta;
 use reveille::id::Scope;
-use reveille::notification::{Kind, NewDelivery};
+use reveille::notification::measure::Said;
 use reveille::run::outcome::RunFault;
 use reveille::run::{RunEvent, RunState};
 use reveille::store::{
@@ -11,6 +11,7 @@ use reveille::store::{
 use reveille::task::Task;
 use serde_json::json;
 
+use super::told::tells;
 use super::world::{World, end_of, only};
 
 on_both!(
@@ -38,7 +39,7 @@ async fn park(world: &World, started: &StartedRun, seconds: i64) {
 
 fn succeeded() -> Completion {
     let output = Some("Booked.".into());
-    Completion { event: RunEvent::Succeed, output, error: None, reason: None, deliveries: vec![] }
+    Completion { event: RunEvent::Succeed, output, error: None, reason: None, tells: None }
 }
 
 async fn a_parked_run_has_no_slot_and_no_lease_and_waits(world: &World) {
@@ -60,10 +61,10 @@ async fn a_parked_run_has_no_slot_and_no_lease_and_waits(world: &World) {
 }
 
 async fn a_completion_is_recorded_once_with_its_deliveries(world: &World) {
-    let (_, started) = waiting(world, 60).await;
+    let (task, started) = waiting(world, 60).await;
     let id = started.run.id;
-    let told = NewDelivery::of_run("a", id, Kind::Result, vec!["email".into()]);
-    let completion = Completion { deliveries: told.into_iter().collect(), ..succeeded() };
+    let tells = tells(&task, id, Said::Success { wanted: true, hash: None });
+    let completion = Completion { tells, ..succeeded() };
     world.pass(5);
     let answer = world.store.complete_run(&only("a"), id, &completion, world.now(), None).await.unwrap();
     assert_eq!(answer, Answer::Done(()));
@@ -167,4 +168,4 @@ async fn a_repeated_request_is_answered_alike(world: &World) {
 }
 
 static COMPLETION: Completion =
-    Completion { event: RunEvent::Succeed, output: None, error: None, reason: None, deliveries: vec![] };
+    Completion { event: RunEvent::Succeed, output: None, error: None, reason: None, tells: None };

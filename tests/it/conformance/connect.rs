@@ -71,6 +71,32 @@ async fn a_second_one_on_the_same_sqlite_file_is_refused_and_a_later_one_finds_e
 }
 
 #[tokio::test]
+async fn who_only_looks_reads_beside_a_service_and_makes_and_changes_nothing() {
+    let dir = TempDir::new();
+    let (nothing, clock) = (Settings::default(), Clock::manual(START));
+    let refused = Store::look(&nothing, dir.path(), clock.clone(), never_waits).await.err();
+    assert!(matches!(refused, Some(OpenError::Refused(_))), "{refused:?}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+
+    let service = open_sqlite(dir.path()).await.unwrap();
+    let (task, nominal) = new_task("a", json!({"interval": "1h"}), json!({}), START);
+    service.create_task(&task, nominal, None).await.unwrap();
+    let look = Store::look(&nothing, dir.path(), clock.clone(), never_waits).await.unwrap();
+    assert_eq!(look.get_task(&Scope::Every, task.id).await.unwrap(), task);
+    let (other, nominal) = new_task("a", json!({"interval": "1h"}), json!({}), START);
+    assert!(look.create_task(&other, nominal, None).await.is_err());
+    service.create_task(&other, nominal, None).await.unwrap();
+    assert_eq!(look.get_task(&Scope::Every, other.id).await.unwrap(), other);
+
+    // nor is a service needed
+    service.close().await;
+    drop((service, look));
+    let look = Store::look(&nothing, dir.path(), clock, never_waits).await.unwrap();
+    assert_eq!(look.get_task(&Scope::Every, task.id).await.unwrap(), task);
+    open_sqlite(dir.path()).await.expect("who looks locks nobody out").close().await;
+}
+
+#[tokio::test]
 async fn a_data_directory_may_have_any_name() {
     let dir = TempDir::new();
     for name in ["what?", "100%25", "a#b c"] {

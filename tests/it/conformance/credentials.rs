@@ -3,10 +3,14 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::credential::{Credential, CredentialStatus, CredentialUse, Inject, InjectForm, OAuth, Reference};
 use reveille::id::{Scope, new_id};
+use reveille::notification::{Addresses, Recipient, WebhookAddress};
+use reveille::secret::Secret;
 use reveille::store::{
-    AuditFilter, CredentialFilter, NewCredential, SealedDocument, Store, StoreError, StoredCredential, UseFilter,
-    next_generation,
+    AuditFilter, CredentialFilter, NewCredential, SealedDocument, SealedRow, Store, StoreError, StoredCredential,
+    UseFilter, next_generation,
 };
+use reveille::task::change::TaskChange;
+use reveille::vault::{self, KeySource, Vault, WithoutKeys};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -30,6 +34,10 @@ on_both!(
     a_new_document_takes_the_lease_from_who_refreshes,
     what_needs_consent_says_why_until_a_new_document_comes,
     only_what_is_under_another_key_is_rewrapped,
+    recipients_with_secrets_are_found_and_written_over_what_was_read,
+    tasks_with_secrets_are_found_and_written_over_what_was_read,
+    a_change_of_the_master_key_is_on_record_and_no_tenants_business,
+    a_document_opens_in_its_row_and_generation_only,
 );
 
 const EVERY: &Scope = &Scope::Every;
@@ -470,4 +478,151 @@ async fn only_what_is_under_another_key_is_rewrapped(world: &World) {
     assert!(!world.store.rewrap_credential(&one, "v1:new:other", "new").await.unwrap());
     assert_eq!(world.store.get_credential(EVERY, "a", "google", "one").await.unwrap(), expected);
     assert_eq!(under_others(None, 9).await.len(), 1);
+    let keys = world.store.keys_of_credentials().await.unwrap();
+    assert_eq!(keys, [("new".to_owned(), 2), ("older".to_owned(), 1)]);
+}
+
+async fn recipients_with_secrets_are_found_and_written_over_what_was_read(world: &World) {
+    for (tenant, webhook) in [("ann", Some("v1:old:1:2")), ("bob", None), ("cat", Some("v1:new:1:2"))] {
+        let webhook = webhook
+            .map(|sealed| WebhookAddress { url: "https://hooks.example.org".into(), sealed_secret: sealed.into() });
+        let recipient = Recipient {
+            timezone: chrono_tz::Tz::UTC,
+            locale: "en".into(),
+            addresses: Addresses { webhook, ..Addresses::default() },
+            fallback: vec![],
+            quiet: Default::default(),
+            verified: Default::default(),
+        };
+        world.store.put_recipient(EVERY, tenant, &recipient, 0).await.unwrap();
+    }
+    let found = world.store.sealed_recipients("", 9).await.unwrap();
+    let shown: Vec<_> = found.iter().map(|row| (row.id.as_str(), row.version, row.body.is_some())).collect();
+    assert_eq!(shown, [("ann", 1, true), ("bob", 1, false), ("cat", 1, true)]);
+    let page = world.store.sealed_recipients("ann", 1).await.unwrap();
+    assert_eq!(page, found[1..2]);
+
+    let ann = &found[0];
+    let mut body = ann.body.clone().unwrap();
+    body["addresses"]["webhook"]["sealed_secret"] = json!("v1:new:3:4");
+    assert!(world.store.rewrap_recipient(ann, &body).await.unwrap());
+    let stored = world.store.get_recipient(EVERY, "ann").await.unwrap();
+    assert_eq!(stored.version, 2);
+    assert_eq!(stored.recipient.addresses.webhook.unwrap().sealed_secret, "v1:new:3:4");
+    // who read it before does not put the old one back, neither here nor there
+    assert!(!world.store.rewrap_recipient(ann, ann.body.as_ref().unwrap()).await.unwrap());
+    let old: Recipient = serde_json::from_value(ann.body.clone().unwrap()).unwrap();
+    let refused = world.store.put_recipient(EVERY, "ann", &old, 1).await;
+    assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
+}
+
+async fn tasks_with_secrets_are_found_and_written_over_what_was_read(world: &World) {
+    let config = json!({ "action": { "instruction": "x", "config": { "sealed_secret": "v1:old:1:2" } } });
+    let task = world.task_with("a", json!({"interval": "1h"}), config).await;
+    let plain = world.task(json!({"interval": "1h"})).await;
+    let found = world.store.sealed_tasks(None, 9).await.unwrap();
+    let shown: Vec<_> = found.iter().map(|row| (row.id, row.tenant_id.as_str(), row.body.is_some())).collect();
+    assert_eq!(shown, [(task.id, "a", true), (plain.id, "a", false)]);
+    let behind = world.store.sealed_tasks(Some(task.id), 9).await.unwrap();
+    assert_eq!(behind, [SealedRow { id: plain.id, tenant_id: "a".into(), version: 1, body: None }]);
+
+    let mut spec = found[0].body.clone().unwrap();
+    spec["action"]["config"]["sealed_secret"] = json!("v1:new:3:4");
+    assert!(world.store.rewrap_task(&found[0], &spec).await.unwrap());
+    let stored = world.get_task(task.id).await;
+    assert_eq!(stored.spec.action.config["sealed_secret"], "v1:new:3:4");
+    assert_eq!((stored.version, stored.epoch, stored.next_fire_at), (2, task.epoch, task.next_fire_at));
+    assert!(!world.store.rewrap_task(&found[0], &spec).await.unwrap());
+    let edit = TaskChange::Edit { version: 1, name: "stale".into(), spec: Box::new(task.spec) };
+    let refused = world.store.change_task(EVERY, task.id, &edit).await;
+    assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
+}
+
+async fn a_change_of_the_master_key_is_on_record_and_no_tenants_business(world: &World) {
+    world.store.note_rotation("token:t", json!({ "key": "new" })).await.unwrap();
+    let filter = AuditFilter { action: Some("master_key.rotated".into()), limit: 9, ..AuditFilter::default() };
+    let acts = world.store.list_audit(EVERY, &filter).await.unwrap();
+    let acts: Vec<_> = acts.iter().map(|act| (act.actor.as_str(), &act.body)).collect();
+    assert_eq!(acts, [("token:t", &json!({ "key": "new" }))]);
+    assert_eq!(world.store.list_audit(&only("a"), &filter).await.unwrap(), []);
+}
+
+/// A vault with these keys, the first of which encrypts.
+pub fn vault(ids: &[&str]) -> Vault {
+    let key = |id: &&str| {
+        let byte = id.bytes().fold(0_u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
+        let mut text = format!("{id}:");
+        base64::Engine::encode_string(&base64::engine::general_purpose::STANDARD, [byte; 32], &mut text);
+        KeySource::value(text)
+    };
+    let settings = vault::Settings { master_keys: ids.iter().map(key).collect() };
+    Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
+}
+
+async fn a_document_opens_in_its_row_and_generation_only(world: &World) {
+    let vault = vault(&["one"]);
+    let secret = Secret::new("{\"token\":\"canary\"}");
+    let seal = |tenant: &str, reference: &str, generation: i64| {
+        let reference = Reference::parse(reference).unwrap();
+        vault.seal_document(tenant, &reference, generation, &secret, None).unwrap()
+    };
+    let first = START.timestamp_millis();
+    let rows = [
+        ("a", "google/work", first),
+        ("b", "google/work", first),
+        ("a", "google/home", first),
+        ("a", "shop/work", first),
+    ];
+    for (tenant, name, generation) in rows {
+        let Reference { service, account } = Reference::parse(name).unwrap();
+        let document = Some(seal(tenant, name, generation));
+        let new = NewCredential { service, account_name: account, document, ..credential(tenant) };
+        world.store.put_credential(EVERY, &new, 0).await.unwrap();
+    }
+    let read = async |tenant: &str, service: &str, account: &str| {
+        world.store.get_credential(EVERY, tenant, service, account).await.unwrap()
+    };
+    let good = read("a", "google", "work").await;
+    assert_eq!(vault.open_document(&good).unwrap().expose(), secret.expose());
+    let stored = good.sealed.clone();
+
+    // moved into the row of another tenant, account or service
+    world.plant(&format!("update credentials set sealed = '{stored}'")).await;
+    for (tenant, service, account) in [("b", "google", "work"), ("a", "google", "home"), ("a", "shop", "work")] {
+        let moved = vault.open_document(&read(tenant, service, account).await);
+        assert_eq!(moved.err(), Some(vault::VaultError::Refused), "{tenant} {service} {account}");
+    }
+    // put back after it was replaced: the row is of another generation
+    let new = NewCredential { document: Some(seal("a", "google/work", first + 1)), ..credential("a") };
+    world.store.put_credential(EVERY, &new, 1).await.unwrap();
+    assert!(vault.open_document(&read("a", "google", "work").await).is_ok());
+    let back = format!(
+        "update credentials set sealed = '{stored}' where tenant_id = 'a' and service = 'google' and account = 'work'"
+    );
+    world.plant(&back).await;
+    let replaced = vault.open_document(&read("a", "google", "work").await);
+    assert_eq!(replaced.err(), Some(vault::VaultError::Refused));
+    // put back after it was deleted and made anew
+    world.store.delete_credential(EVERY, "a", "google", "work", "token:t").await.unwrap();
+    world.pass(1);
+    let generation = next_generation(None, world.now());
+    let new = NewCredential { document: Some(seal("a", "google/work", generation)), ..credential("a") };
+    world.store.put_credential(EVERY, &new, 0).await.unwrap();
+    world.plant(&back).await;
+    let made_anew = vault.open_document(&read("a", "google", "work").await);
+    assert_eq!(made_anew.err(), Some(vault::VaultError::Refused));
+    // put back with the generation that it was sealed for: it is the row that it was
+    world.plant(&format!("update credentials set generation = {first} where tenant_id = 'a' and service = 'google' and account = 'work'")).await;
+    let whole = read("a", "google", "work").await;
+    assert_eq!(vault.open_document(&whole).unwrap().expose(), secret.expose());
+    // every flipped bit
+    for bit in 0..whole.sealed.len() * 8 {
+        let mut bytes = whole.sealed.clone().into_bytes();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let Ok(sealed) = String::from_utf8(bytes) else { continue };
+        let flipped = StoredCredential { sealed, ..whole.clone() };
+        assert!(vault.open_document(&flipped).is_err(), "bit {bit}");
+    }
+    let shown = format!("{good:?} {:?}", seal("a", "google/work", 1));
+    assert!(!shown.contains("v1:") && shown.contains("[redacted]"), "{shown}");
 }

@@ -2,11 +2,11 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::id::Scope;
-use reveille::notification::{Claim, Delivery, DeliveryState, Kind, Mark, NewDelivery};
+use reveille::notification::{Claim, Delivery, DeliveryState, Fate, Held, Kind, Mark, NewDelivery, Report};
 use reveille::store::{Answer, DeliveryFilter, StoreError};
 use uuid::Uuid;
 
-use super::world::{START, World};
+use super::world::{START, World, only};
 
 on_both!(
     a_message_is_stored_once_for_each_key_and_channel,
@@ -15,10 +15,21 @@ on_both!(
     two_instances_never_claim_the_same,
     a_claim_that_was_never_marked_is_claimed_again_and_says_so,
     what_came_of_an_attempt_is_recorded,
+    waiting_uses_up_no_attempt,
+    what_is_held_joins_a_digest_and_comes_to_what_it_comes_to,
+    a_digest_that_falls_back_takes_its_messages_along,
+    interruptions_are_counted_up_to_a_limit,
+    counts_and_codes_are_forgotten,
     a_failed_one_falls_back_in_the_same_transaction,
     a_late_mark_changes_nothing,
     a_failed_or_doubtful_one_is_sent_again,
     what_is_pending_or_delivered_is_not_sent_again,
+    a_report_settles_what_was_taken_on_once,
+    a_report_of_failure_falls_back_in_the_same_transaction,
+    a_report_that_comes_before_the_attempt_is_recorded_stands,
+    a_report_after_a_second_try_is_told_from_one_on_the_first,
+    a_doubt_is_settled_by_a_late_report,
+    what_is_never_reported_on_is_unknown_in_batches,
     deliveries_are_listed_newest_first_by_every_filter,
 );
 
@@ -35,6 +46,7 @@ fn message(key: &str) -> NewDelivery {
         dedupe_key: key.into(),
         run_id: Some(Uuid::from_u128(5)),
         kind: Kind::Message,
+        urgency: Kind::Message.urgency(),
         subject: Some("Hello".into()),
         text: Some("Good morning".into()),
     }
@@ -68,11 +80,14 @@ async fn a_message_is_stored_once_for_each_key_and_channel(world: &World) {
         dedupe_key: "k".into(),
         run_id: Some(Uuid::from_u128(5)),
         kind: Kind::Message,
+        urgency: Kind::Message.urgency(),
         subject: Some("Hello".into()),
         text: Some("Good morning".into()),
         state: DeliveryState::Pending,
         attempts: 0,
         next_at: Some(START),
+        held: None,
+        digest_id: None,
         last_error: None,
         provider_id: None,
         created_at: START,
@@ -177,6 +192,132 @@ async fn what_came_of_an_attempt_is_recorded(world: &World) {
     assert_eq!((again.len(), again[0].interrupted, again[0].delivery.attempts), (1, false, 2));
 }
 
+async fn waiting_uses_up_no_attempt(world: &World) {
+    let posted = post(world, &message("k")).await;
+    for (held, error) in [(Some(Held::QuietHours), None), (None, Some("left alone".to_owned()))] {
+        let claimed = claim(world).await.remove(0);
+        assert_eq!((claimed.delivery.attempts, claimed.interrupted), (1, false));
+        let at = world.now() + TimeDelta::seconds(30);
+        let mark = Mark::Wait { at, held, error: error.clone() };
+        assert_eq!(world.store.mark_delivery(&claimed, &mark).await.unwrap(), DeliveryState::Pending);
+        let expected =
+            Delivery { next_at: Some(at), held: Some(Held::QuietHours), last_error: error, ..posted.clone() };
+        assert_eq!(get(world, posted.id).await, expected);
+        world.pass(30);
+    }
+}
+
+/// Claims what is due, and holds it until `at`; answers the digest.
+async fn hold(world: &World, at: DateTime<Utc>) -> Delivery {
+    for claimed in claim(world).await {
+        let digest = Box::new(claimed.delivery.digest(at));
+        let mark = Mark::Hold { held: Held::Budget, digest, at };
+        assert_eq!(world.store.mark_delivery(&claimed, &mark).await.unwrap(), DeliveryState::Pending);
+    }
+    let digests = listed(world, DeliveryFilter::default()).await;
+    digests.into_iter().find(|delivery| delivery.kind == Kind::Digest).expect("a digest")
+}
+
+async fn what_is_held_joins_a_digest_and_comes_to_what_it_comes_to(world: &World) {
+    let first = post(world, &message("1")).await;
+    let second = post(world, &NewDelivery { fallback: vec!["sms".into()], ..message("2") }).await;
+    let digest = hold(world, at(600)).await;
+    assert_eq!(
+        (digest.next_at, &digest.fallback[..], digest.attempts),
+        (Some(at(600)), &["webhook".to_owned(), "sms".into()][..], 0)
+    );
+    let held = |posted: &Delivery| Delivery {
+        held: Some(Held::Budget),
+        digest_id: Some(digest.id),
+        next_at: None,
+        ..posted.clone()
+    };
+    assert_eq!(get(world, first.id).await, held(&first));
+    let (members, count) = world.store.digest_members(&Scope::Every, digest.id, 1).await.unwrap();
+    assert_eq!((members, count), (vec![held(&first)], 2));
+    let (of_others, none) = world.store.digest_members(&only("b"), digest.id, 9).await.unwrap();
+    assert_eq!((of_others, none), (vec![], 0));
+    let of_it = DeliveryFilter { digest_id: Some(digest.id), ..DeliveryFilter::default() };
+    assert_eq!(listed(world, of_it).await, [held(&second), held(&first)]);
+    assert_eq!(world.store.next_delivery().await.unwrap(), Some(at(600)));
+
+    world.pass(600);
+    let claimed = claim(world).await;
+    assert_eq!((claimed.len(), claimed[0].delivery.id), (1, digest.id));
+    // whoever comes now is due by itself
+    let late = post(world, &message("3")).await;
+    let late_claim = claim(world).await.remove(0);
+    let digest_again = Box::new(late.digest(at(600)));
+    let mark = Mark::Hold { held: Held::Budget, digest: digest_again, at: at(600) };
+    world.store.mark_delivery(&late_claim, &mark).await.unwrap();
+    assert_eq!(get(world, late.id).await, Delivery { next_at: Some(at(600)), ..late });
+
+    let error = || Some("mailbox full".to_owned());
+    let mark = Mark::Failed { error: error().unwrap(), fall_back: None };
+    world.store.mark_delivery(&claimed[0], &mark).await.unwrap();
+    for posted in [&first, &second] {
+        let failed = Delivery { state: DeliveryState::Failed, last_error: error(), ..held(posted) };
+        assert_eq!(get(world, posted.id).await, failed);
+    }
+    // again, with all that it tells
+    world.store.retry_delivery(&Scope::Every, digest.id, |_| Ok(None)).await.unwrap();
+    assert_eq!(world.store.digest_members(&Scope::Every, digest.id, 9).await.unwrap().1, 2);
+    let again = claim(world).await.into_iter().find(|claim| claim.delivery.id == digest.id).unwrap();
+    world.store.mark_delivery(&again, &Mark::Delivered { provider_id: None }).await.unwrap();
+    let done = Delivery {
+        state: DeliveryState::Delivered,
+        sent_at: Some(at(600)),
+        delivered_at: Some(at(600)),
+        ..held(&first)
+    };
+    assert_eq!(get(world, first.id).await, done);
+}
+
+async fn a_digest_that_falls_back_takes_its_messages_along(world: &World) {
+    let posted = post(world, &message("1")).await;
+    let digest = hold(world, at(60)).await;
+    world.pass(60);
+    let claimed = claim(world).await.remove(0);
+    let fall_back = claimed.delivery.fall_back().map(Box::new);
+    world.store.mark_delivery(&claimed, &Mark::Failed { error: "no".into(), fall_back }).await.unwrap();
+    let next = claim(world).await.remove(0);
+    assert_eq!((next.delivery.kind, next.delivery.channel.as_str()), (Kind::Digest, "webhook"));
+    assert_ne!(next.delivery.id, digest.id);
+    let moved = get(world, posted.id).await;
+    assert_eq!((moved.state, moved.digest_id), (DeliveryState::Pending, Some(next.delivery.id)));
+    world.store.mark_delivery(&next, &Mark::Unknown { error: "who knows".into() }).await.unwrap();
+    assert_eq!(get(world, posted.id).await.state, DeliveryState::Unknown);
+    assert_eq!(get(world, digest.id).await.state, DeliveryState::Failed);
+}
+
+async fn interruptions_are_counted_up_to_a_limit(world: &World) {
+    let count = async |day: &str, limit| world.store.count_interruption("ann", day, limit).await.unwrap();
+    assert!(!count("2026-03-01", Some(0)).await);
+    assert!(count("2026-03-01", Some(2)).await && count("2026-03-01", Some(2)).await);
+    assert!(!count("2026-03-01", Some(2)).await);
+    assert!(count("2026-03-01", None).await, "what is urgent counts and goes through");
+    assert!(!count("2026-03-01", Some(3)).await && count("2026-03-01", Some(4)).await);
+    assert!(count("2026-03-02", Some(1)).await, "another day");
+    assert!(world.store.count_interruption("bob", "2026-03-01", Some(1)).await.unwrap());
+    let other = world.other_instance().await;
+    let (one, two) = tokio::join!(
+        world.store.count_interruption("eve", "2026-03-01", Some(1)),
+        other.count_interruption("eve", "2026-03-01", Some(1))
+    );
+    assert_ne!(one.unwrap(), two.unwrap());
+}
+
+async fn counts_and_codes_are_forgotten(world: &World) {
+    for day in ["2026-02-26", "2026-02-27", "2026-02-28"] {
+        world.store.count_interruption("ann", day, None).await.unwrap();
+    }
+    let before = world.now() - TimeDelta::days(1);
+    assert_eq!(world.store.forget_counts(before, 1).await.unwrap(), 1);
+    assert_eq!(world.store.forget_counts(before, 9).await.unwrap(), 1);
+    assert_eq!(world.store.forget_counts(before, 9).await.unwrap(), 0);
+    assert!(!world.store.count_interruption("ann", "2026-02-28", Some(1)).await.unwrap(), "this one is still known");
+}
+
 async fn a_failed_one_falls_back_in_the_same_transaction(world: &World) {
     let posted = post(world, &message("k")).await;
     let claimed = claim(world).await.remove(0);
@@ -260,4 +401,146 @@ async fn deliveries_are_listed_newest_first_by_every_filter(world: &World) {
     assert_eq!(ids(DeliveryFilter { channel: Some("webhook".into()), ..DeliveryFilter::default() }).await, [second.id]);
     let delivered = DeliveryFilter { state: Some(DeliveryState::Delivered), ..DeliveryFilter::default() };
     assert_eq!(ids(delivered).await, [first.id]);
+}
+
+fn report(provider_id: &str, fate: Fate) -> Report {
+    Report { provider_id: Some(provider_id.into()), fate }
+}
+
+fn failed() -> Fate {
+    Fate::Failed { why: "no such number".into() }
+}
+
+fn sent(provider_id: &str) -> Mark {
+    Mark::Sent { provider_id: Some(provider_id.into()) }
+}
+
+/// A delivery that the provider took on as `SM1`.
+async fn taken_on(world: &World, key: &str) -> Delivery {
+    let posted = post(world, &message(key)).await;
+    let claimed = claim(world).await.remove(0);
+    assert_eq!(claimed.delivery.id, posted.id);
+    world.store.mark_delivery(&claimed, &sent("SM1")).await.unwrap();
+    get(world, posted.id).await
+}
+
+async fn receive(world: &World, id: Uuid, report: &Report) -> DeliveryState {
+    world.store.receive_receipt(id, "email", report).await.unwrap()
+}
+
+async fn a_report_settles_what_was_taken_on_once(world: &World) {
+    let taken = taken_on(world, "k").await;
+    world.pass(5);
+    assert_eq!(receive(world, taken.id, &report("SM1", Fate::UnderWay)).await, DeliveryState::Sent);
+    assert_eq!(get(world, taken.id).await, taken, "what is under way changes nothing");
+    assert_eq!(receive(world, taken.id, &report("SM1", Fate::Delivered)).await, DeliveryState::Delivered);
+    let delivered = Delivery { state: DeliveryState::Delivered, delivered_at: Some(at(5)), ..taken.clone() };
+    assert_eq!(get(world, taken.id).await, delivered);
+    world.pass(5);
+    for late in [Fate::Delivered, Fate::UnderWay, failed()] {
+        assert_eq!(receive(world, taken.id, &report("SM1", late)).await, DeliveryState::Delivered);
+    }
+    assert_eq!(get(world, taken.id).await, delivered, "what comes after the end changes nothing");
+    assert_eq!(world.store.count_deliveries(&Scope::Every).await.unwrap(), 0);
+    for (id, channel) in [(taken.id, "webhook"), (Uuid::nil(), "email")] {
+        let nobody = world.store.receive_receipt(id, channel, &report("SM1", failed())).await;
+        assert!(matches!(nobody, Err(StoreError::NotFound)), "{nobody:?}");
+    }
+}
+
+async fn a_report_of_failure_falls_back_in_the_same_transaction(world: &World) {
+    let taken = taken_on(world, "k").await;
+    world.pass(5);
+    for _ in 0..2 {
+        assert_eq!(receive(world, taken.id, &report("SM1", failed())).await, DeliveryState::Failed);
+    }
+    let [next, failed] = <[Delivery; 2]>::try_from(listed(world, DeliveryFilter::default()).await).unwrap();
+    let last_error = Some("no such number".to_owned());
+    assert_eq!(failed, Delivery { state: DeliveryState::Failed, last_error, ..taken });
+    assert_eq!((next.channel.as_str(), next.dedupe_key.as_str(), next.state), ("webhook", "k", DeliveryState::Pending));
+    assert_eq!((next.next_at, next.fallback), (Some(at(5)), vec![]));
+}
+
+async fn a_report_that_comes_before_the_attempt_is_recorded_stands(world: &World) {
+    // whatever the worker makes of its attempt: the provider knows better
+    let fall_back = |posted: &Delivery| posted.fall_back().map(Box::new);
+    for (n, fate) in [Fate::Delivered, failed()].into_iter().enumerate() {
+        for kind in 0..4 {
+            let posted = post(world, &message(&format!("{n} {kind}"))).await;
+            let claimed = claim(world).await.into_iter().find(|claim| claim.delivery.id == posted.id).unwrap();
+            let settled = receive(world, posted.id, &report("SM1", fate.clone())).await;
+            let error = "no answer".to_owned();
+            let mark = match kind {
+                0 => sent("SM1"),
+                1 => Mark::Unknown { error },
+                2 => Mark::Retry { at: at(60), error },
+                _ => Mark::Failed { error, fall_back: fall_back(&posted) },
+            };
+            assert_eq!(world.store.mark_delivery(&claimed, &mark).await.unwrap(), settled);
+            let stands = get(world, posted.id).await;
+            let told = if n == 0 { None } else { Some("no such number") };
+            assert_eq!((stands.state, stands.last_error.as_deref(), stands.next_at), (settled, told, None));
+            assert_eq!(stands.provider_id.as_deref(), Some("SM1"));
+            let filter = DeliveryFilter { channel: Some("webhook".into()), ..DeliveryFilter::default() };
+            let fell_back = listed(world, filter).await.iter().filter(|d| d.dedupe_key == posted.dedupe_key).count();
+            assert_eq!(fell_back, n, "a fall-back is made for a failure, once");
+            let late = world.store.mark_delivery(&claimed, &mark).await;
+            assert!(matches!(late, Err(StoreError::LeaseLost)), "{late:?}");
+        }
+    }
+}
+
+async fn a_report_after_a_second_try_is_told_from_one_on_the_first(world: &World) {
+    let taken = taken_on(world, "k").await;
+    world.store.lose_receipts(at(0), 10).await.unwrap();
+    world.store.retry_delivery(&Scope::Every, taken.id, |_| Ok(None)).await.unwrap();
+    let second = claim(world).await.remove(0);
+    assert!(!second.interrupted);
+    assert_eq!(receive(world, taken.id, &report("SM1", failed())).await, DeliveryState::Pending);
+    world.store.mark_delivery(&second, &sent("SM2")).await.unwrap();
+    assert_eq!(receive(world, taken.id, &report("SM1", failed())).await, DeliveryState::Sent);
+    assert_eq!(receive(world, taken.id, &report("SM2", failed())).await, DeliveryState::Failed);
+    // a report may settle an attempt whose worker has died; the next try is no interrupted one
+    world.store.retry_delivery(&Scope::Every, taken.id, |_| Ok(None)).await.unwrap();
+    claim(world).await;
+    assert_eq!(receive(world, taken.id, &report("SM3", failed())).await, DeliveryState::Failed);
+    world.store.retry_delivery(&Scope::Every, taken.id, |_| Ok(None)).await.unwrap();
+    let next = claim(world).await.into_iter().find(|claim| claim.delivery.id == taken.id).unwrap();
+    assert!(!next.interrupted);
+}
+
+async fn a_doubt_is_settled_by_a_late_report(world: &World) {
+    for (key, fate, state) in [("1", Fate::Delivered, DeliveryState::Delivered), ("2", failed(), DeliveryState::Failed)]
+    {
+        let posted = post(world, &message(key)).await;
+        let claimed = claim(world).await.into_iter().find(|claim| claim.delivery.id == posted.id).unwrap();
+        world.store.mark_delivery(&claimed, &Mark::Unknown { error: "no answer".into() }).await.unwrap();
+        assert_eq!(receive(world, posted.id, &report("SM1", fate)).await, state);
+        let settled = get(world, posted.id).await;
+        assert_eq!((settled.state, settled.provider_id.as_deref()), (state, Some("SM1")));
+    }
+}
+
+async fn what_is_never_reported_on_is_unknown_in_batches(world: &World) {
+    let mut taken = Vec::new();
+    for n in 0..3 {
+        taken.push(taken_on(world, &n.to_string()).await);
+        world.pass(1);
+    }
+    let states = async || {
+        let mut states = Vec::new();
+        for delivery in &taken {
+            states.push(get(world, delivery.id).await.state);
+        }
+        states
+    };
+    use DeliveryState::{Sent, Unknown};
+    assert_eq!(world.store.lose_receipts(at(-1), 10).await.unwrap(), 0);
+    assert_eq!(world.store.lose_receipts(at(1), 1).await.unwrap(), 1);
+    assert_eq!(states().await, [Unknown, Sent, Sent], "the oldest first");
+    assert_eq!(world.store.lose_receipts(at(1), 10).await.unwrap(), 1);
+    assert_eq!(states().await, [Unknown, Unknown, Sent]);
+    let why = "the provider took it on and never said whether it arrived";
+    assert_eq!(get(world, taken[0].id).await.last_error.as_deref(), Some(why));
+    assert_eq!(listed(world, DeliveryFilter::default()).await.len(), 3, "what may have arrived falls back nowhere");
 }

@@ -1,9 +1,10 @@
 //! Standing grants: what they cover, that each use counts once, and what ends them.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::approval::Choice;
+use reveille::approval::{Answer, Approval, ApprovalStatus, Choice};
 use reveille::id::{Scope, new_id};
-use reveille::store::{AuditFilter, Grant, GrantUse, StoreError};
+use reveille::run::RunState;
+use reveille::store::{AuditFilter, Decided, Grant, GrantUse, Refusal, StoreError};
 use reveille::task::Task;
 use reveille::task::change::TaskChange;
 use serde_json::{Value, json};
@@ -19,6 +20,8 @@ on_both!(
     of_many_who_want_the_last_use_one_gets_it,
     a_change_of_the_task_ends_its_grants,
     an_edit_or_a_cancel_of_such_a_call_ends_them,
+    a_decision_and_its_grant_are_kept_together_or_not_at_all,
+    an_answer_that_decides_nothing_gives_no_grant,
 );
 
 const EVERY: &Scope = &Scope::Every;
@@ -184,6 +187,50 @@ async fn a_change_of_the_task_ends_its_grants(world: &World) {
     let (task, _) = granted(world, |_| ()).await;
     world.store.delete_task(EVERY, task.id).await.unwrap();
     assert_eq!(used(world, &task, TO_ANN.clone()).await, None);
+}
+
+async fn a_decision_and_its_grant_are_kept_together_or_not_at_all(world: &World) {
+    let (task, started, asked) = asked(world, &["c1"]).await;
+    let one = &asked[0];
+    let yes = answer(Choice::Approve, one, "recipient:a");
+    let decide = async |grant: &Grant| world.store.decide_and_grant(&only("a"), one.id, &yes, grant).await;
+    // what was allowed is another task by now, or none
+    let stale = Grant { epoch: task.epoch + 1, ..grant(&task, world.now()) };
+    let gone = Grant { task_id: started.run.id, ..grant(&task, world.now()) };
+    for grant in [&stale, &gone] {
+        let refused = decide(grant).await;
+        assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
+    }
+    let elsewhere = world.store.decide_and_grant(&only("b"), one.id, &yes, &grant(&task, world.now())).await;
+    assert!(matches!(elsewhere, Err(StoreError::NotFound)), "{elsewhere:?}");
+    assert_eq!(world.store.get_approval(EVERY, one.id).await.unwrap(), *one, "nothing was decided");
+    assert_eq!(world.get_run(started.run.id).await.state, RunState::PendingApproval);
+    assert_eq!(acts(world, one.id).await, ["service by service: approval.asked"]);
+    assert_eq!(world.count("select count(*) from grants").await, 0);
+    let kept = grant(&task, world.now());
+    let decided = decide(&kept).await.unwrap();
+    assert!(matches!(decided, Decided::Done(done) if done.status == ApprovalStatus::Approved));
+    assert_eq!(world.store.get_grant(&only("a"), kept.id).await.unwrap(), kept);
+    assert_eq!(acts(world, kept.id).await, ["recipient:a by link: grant.created"]);
+    assert_eq!(used(world, &task, TO_ANN.clone()).await, Some(kept.id));
+    world.succeed(&go_on(world, started.run.id).await).await;
+}
+
+async fn an_answer_that_decides_nothing_gives_no_grant(world: &World) {
+    let two = |asked: &mut Approval| asked.proposal.approvers = 2;
+    let (task, _, asked) = asked_with(world, &["c1", "c2", "c3"], two).await;
+    let decide = async |of: usize, answer: &Answer| {
+        let grant = grant(&task, world.now());
+        world.store.decide_and_grant(EVERY, asked[of].id, answer, &grant).await.unwrap()
+    };
+    let vote = decide(0, &answer(Choice::Approve, &asked[0], "token:t")).await;
+    assert!(matches!(vote, Decided::Counted(_)), "{vote:?}");
+    let cancel = decide(1, &answer(Choice::Cancel, &asked[1], "token:t")).await;
+    assert!(matches!(cancel, Decided::Done(_)), "{cancel:?}");
+    let unseen = Answer { digest: "0".repeat(64), ..answer(Choice::Approve, &asked[2], "token:t") };
+    let refused = decide(2, &unseen).await;
+    assert!(matches!(refused, Decided::Refused(Refusal::OtherDigest, _)), "{refused:?}");
+    assert_eq!(world.count("select count(*) from grants").await, 0);
 }
 
 async fn an_edit_or_a_cancel_of_such_a_call_ends_them(world: &World) {

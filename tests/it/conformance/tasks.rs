@@ -547,7 +547,7 @@ async fn deleting_keeps_what_has_ended_and_ends_the_rest(world: &World) {
 async fn a_task_that_keeps_failing_is_paused_and_its_owner_told(world: &World) {
     let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
     let recipient =
-        Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, fallback: vec!["email".into()] };
+        Recipient { locale: "en".into(), addresses, fallback: vec!["email".into()], ..Recipient::default() };
     world.store.put_recipient(&Scope::Every, "a", &recipient, 0).await.unwrap();
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     let run = async |state: RunState| {

@@ -58,6 +58,7 @@ async fn things(world: &World) -> Things {
         dedupe_key: "k".into(),
         run_id: Some(ended.run.id),
         kind: Kind::Result,
+        urgency: Kind::Result.urgency(),
         subject: None,
         text: None,
     };
@@ -85,7 +86,7 @@ async fn things(world: &World) -> Things {
 
 fn recipient() -> Recipient {
     let (timezone, addresses) = (chrono_tz::Tz::UTC, Addresses::default());
-    Recipient { timezone, locale: "en".into(), addresses, fallback: vec![] }
+    Recipient { timezone, locale: "en".into(), addresses, ..Recipient::default() }
 }
 
 fn unseen<T: Debug>(what: &str, answer: Result<T, StoreError>) {
@@ -206,7 +207,7 @@ async fn a_tenant_sees_and_changes_its_own(world: &World) {
 }
 
 /// The tables that only row-level security keeps apart when a predicate is forgotten.
-const WALLED: [&str; 17] = [
+const WALLED: [&str; 21] = [
     "tasks",
     "recipients",
     "deliveries",
@@ -224,6 +225,10 @@ const WALLED: [&str; 17] = [
     "credentials",
     "credential_uses",
     "task_credentials",
+    "interruptions",
+    "verifications",
+    "task_told",
+    "live_messages",
 ];
 
 async fn rows(connection: &mut PgConnection, table: &str) -> i64 {
@@ -255,6 +260,11 @@ async fn on_postgres_row_level_security_alone_keeps_tenants_apart() {
          values (gen_random_uuid(), 'a', 'n', '1', now())",
         "insert into approval_links (token_hash, batch_id, tenant_id, recipient, channel, expires_at)
          values ('h', gen_random_uuid(), 'a', 'a', 'email', now())",
+        "insert into interruptions (tenant_id, day, sent) values ('a', '2026-03-01', 1)",
+        "insert into verifications (tenant_id, channel, address_hash, code_hash, tries, expires_at)
+         values ('a', 'email', '\\x00', '\\x00', 0, now())",
+        "insert into task_told (task_id, tenant_id) values (gen_random_uuid(), 'a')",
+        "insert into live_messages (id, tenant_id, body, created_at) values (gen_random_uuid(), 'a', '{}', now())",
         "insert into task_credentials (task_id, tenant_id, service, account) values (gen_random_uuid(), 'a', 's', 'p')",
     ] {
         world.plant(planted).await;

@@ -262,8 +262,9 @@ const INVARIANTS: [(&str, &str); 14] = [
         "select count(*) from queue q join runs r on r.id = q.run_id where q.state = 'started' and r.state <> 'running'",
     ),
     (
-        "who has a slot is in the queue",
-        "select count(*) from slots s where not exists (select 1 from queue q where q.run_id = s.run_id)",
+        "who has a slot is in the queue, or waits for a person or a completion",
+        "select count(*) from slots s where not exists (select 1 from queue q where q.run_id = s.run_id)
+            and not exists (select 1 from parked p where p.run_id = s.run_id and p.why <> 'overlap')",
     ),
     (
         "nobody waits for a slot that is free",
@@ -349,9 +350,11 @@ pub fn end_of(started: &StartedRun, state: RunState) -> Finish {
         ran_ms: 0,
         again: None,
         deliveries: Vec::new(),
+        tells: None,
         crashed: false,
         infra_retry: false,
         park: None,
+        waiting_counts: false,
     }
 }
 

@@ -30,7 +30,7 @@ use crate::pipelines::stage::job;
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 fn vault() -> Vault {
-    let key = Secret::new("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
+    let key = vault::KeySource::value("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
     Vault::open(&vault::Settings { master_keys: vec![key] }, WithoutKeys::Refuse).unwrap().0
 }
 

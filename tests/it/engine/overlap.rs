@@ -1,8 +1,12 @@
 //! What becomes of a run whose task has another one running: all five policies, end to end.
 
+use reveille::approval::{Answer, ApprovalStatus, Choice, Via};
+use reveille::id::Scope;
 use reveille::run::RunState;
+use reveille::store::ApprovalFilter;
 use serde_json::{Value, json};
 
+use crate::support::app::Instance;
 use crate::support::journal::Ended;
 use crate::support::world::{World, on_both};
 
@@ -15,6 +19,10 @@ on_both! {
     cancel_previous_does_not_wait_for_a_back_off
     a_run_that_waits_for_its_next_attempt_keeps_its_place
     a_run_behind_goes_on_though_its_task_changed_its_mind
+    a_run_that_waits_for_people_is_in_nobodys_way
+    a_run_that_waits_for_people_and_counts_is_in_the_way
+    a_run_that_waits_and_counts_is_superseded_with_what_it_asks
+    a_run_that_waits_for_its_completion_and_counts_is_in_the_way_until_it_expires
 }
 
 fn every_minute(overlap: &str, acts: Value) -> Value {
@@ -161,4 +169,117 @@ async fn a_run_behind_goes_on_though_its_task_changed_its_mind(world: World) {
     instance.settle(0).await;
     assert_eq!(instance.lines(&task).await, ["08:01 succeeded", "08:02 succeeded"]);
     instance.finish(&world).await;
+}
+
+/// Fires each minute; its first run asks two things or waits for its completion, and counts as running meanwhile or not.
+fn waiting_each_minute(overlap: &str, counts: bool, act: &str) -> Value {
+    let mut task = every_minute(overlap, json!([act]));
+    task["trigger"]["waiting_counts"] = json!(counts);
+    task
+}
+
+/// Lives through these minutes.
+async fn minutes(world: &World, instance: &Instance, count: usize) {
+    for _ in 0..count {
+        world.advance(60.0);
+        instance.attend().await;
+        instance.expire().await;
+        instance.live(0).await;
+    }
+}
+
+/// Answers everything that is open with a yes.
+async fn approve_all(instance: &Instance) {
+    let open = ApprovalFilter { status: Some(ApprovalStatus::Pending), limit: 9, ..ApprovalFilter::default() };
+    let decide = |store: reveille::store::Store| async move {
+        for asked in store.list_approvals(&Scope::Every, &open).await.expect("approvals") {
+            let answer = Answer {
+                choice: Choice::Approve,
+                digest: asked.digest,
+                edited: None,
+                comment: None,
+                by: "ann".into(),
+                via: Via::Api,
+            };
+            store.decide_approval(&Scope::Every, asked.id, &answer).await.expect("an answer");
+        }
+    };
+    instance.on(decide).await;
+}
+
+async fn a_run_that_waits_for_people_is_in_nobodys_way(world: World) {
+    let instance = world.instance();
+    for policy in ["skip", "queue_one", "cancel_previous"] {
+        let mut task = waiting_each_minute(policy, false, "ask:1800");
+        task["trigger"]["interval"] = json!("10m");
+        let task = instance.task(task).await;
+        world.advance(600.0);
+        instance.live(0).await;
+        world.advance(600.0);
+        instance.live(0).await;
+        let states: Vec<RunState> = instance.runs(&task).await.iter().map(|run| run.state).collect();
+        assert_eq!(states, [RunState::PendingApproval; 2], "{policy}");
+        approve_all(&instance).await;
+        instance.settle(0).await;
+        let states: Vec<RunState> = instance.runs(&task).await.iter().map(|run| run.state).collect();
+        assert_eq!(states, [RunState::Succeeded; 2], "{policy}");
+        instance
+            .on(move |store| async move { store.delete_task(&Scope::Every, task.id).await })
+            .await
+            .expect("deleted");
+    }
+    instance.finish(&world).await;
+}
+
+async fn a_run_that_waits_for_people_and_counts_is_in_the_way(world: World) {
+    let instance = world.instance();
+    let skips = instance.task(waiting_each_minute("skip", true, "ask:1800")).await;
+    let queues = instance.task(waiting_each_minute("queue_one", true, "ask:1800")).await;
+    minutes(&world, &instance, 3).await;
+    assert_eq!(
+        instance.lines(&skips).await,
+        ["08:01 pending_approval", "08:02 skipped overlap", "08:03 skipped overlap"]
+    );
+    assert_eq!(instance.lines(&queues).await, ["08:01 pending_approval", "08:02 queued", "08:03 skipped overlap"]);
+    approve_all(&instance).await;
+    instance.settle(0).await;
+    assert_eq!(instance.lines(&skips).await[0], "08:01 succeeded");
+    assert_eq!(
+        instance.lines(&queues).await,
+        ["08:01 succeeded", "08:02 pending_approval", "08:03 skipped overlap"],
+        "who waited behind has its turn"
+    );
+    instance.crash();
+}
+
+async fn a_run_that_waits_and_counts_is_superseded_with_what_it_asks(world: World) {
+    let instance = world.instance();
+    instance.recipient().await;
+    let task = instance.task(waiting_each_minute("cancel_previous", true, "ask:1800")).await;
+    minutes(&world, &instance, 3).await;
+    assert_eq!(
+        instance.lines(&task).await,
+        ["08:01 cancelled superseded", "08:02 cancelled superseded", "08:03 pending_approval"]
+    );
+    let runs = instance.runs(&task).await;
+    assert_eq!((runs[0].blocked_by, runs[1].blocked_by), (Some(runs[1].id), Some(runs[2].id)));
+    let all = ApprovalFilter { limit: 9, ..ApprovalFilter::default() };
+    let asked = instance.on(|store| async move { store.list_approvals(&Scope::Every, &all).await }).await;
+    let open = asked.expect("approvals").into_iter().filter(|asked| asked.status == ApprovalStatus::Pending);
+    assert_eq!(open.map(|asked| asked.run_id).collect::<Vec<_>>(), [runs[2].id; 2]);
+    let told: Vec<&str> = instance.deliveries().await.iter().map(|delivery| delivery.kind.as_str()).collect();
+    assert_eq!(told, ["ask", "ask", "ask"], "of what was cancelled nobody is told");
+    approve_all(&instance).await;
+    instance.settle(0).await;
+    assert_eq!(instance.lines(&task).await[2], "08:03 succeeded");
+    instance.finish(&world).await;
+}
+
+async fn a_run_that_waits_for_its_completion_and_counts_is_in_the_way_until_it_expires(world: World) {
+    let instance = world.instance();
+    let task = instance.task(waiting_each_minute("skip", true, "foreign:90")).await;
+    minutes(&world, &instance, 3).await;
+    let lines = ["08:01 expired completion_timeout", "08:02 skipped overlap", "08:03 waiting_for_completion"];
+    assert_eq!(instance.lines(&task).await, lines);
+    instance.crash();
 }

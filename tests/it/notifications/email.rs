@@ -3,13 +3,14 @@
 use std::sync::{Arc, Mutex};
 
 use reveille::channel::email::{Email, Settings, StartTls};
-use reveille::channel::{Channel, ChannelError, Confirmed, Receipt};
+use reveille::channel::{Channel, Confirmed};
+use reveille::notification::wording::Words;
 use reveille::notification::{Addresses, Recipient};
 use reveille::secret::Secret;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 
-use super::{DELIVERY, deliver, recipient};
+use super::{DELIVERY, created_at, deliver, deliver_words, outcome, recipient, words};
 use crate::support::smtp::MailServer;
 
 fn settings(url: impl Into<String>) -> Settings {
@@ -31,17 +32,6 @@ fn ann() -> Recipient {
 
 fn to(address: &str) -> Recipient {
     recipient(Addresses { email: Some(address.into()), ..Addresses::default() })
-}
-
-/// What an attempt came to, in a word, and the words for it.
-fn outcome(answer: Result<Receipt, ChannelError>) -> (&'static str, String) {
-    match answer {
-        Ok(receipt) => ("delivered", receipt.provider_id.unwrap_or_default()),
-        Err(ChannelError::Transient { why, .. }) => ("transient", why),
-        Err(ChannelError::Rejected { why }) => ("rejected", why),
-        Err(ChannelError::Misconfigured { why }) => ("misconfigured", why),
-        Err(ChannelError::Unknown { why }) => ("unknown", why),
-    }
 }
 
 /// An SMTP server that answers each command with `250 ok`, but for those for which a test has another answer.
@@ -107,8 +97,8 @@ async fn a_real_mail_server_takes_the_message_as_it_was_meant() {
     assert_eq!(receipt.confirmed, Confirmed::Delivered);
     let [mail] = server.messages().try_into().expect("one message");
     assert_eq!(mail.text, "Grüße!\n.\n..dots stay\nEnd.");
-    let headers =
-        ["from", "to", "subject", "message-id", "date", "auto-submitted", "x-rcptto"].map(|name| mail.header(name));
+    let headers = ["from", "to", "subject", "message-id", "date", "auto-submitted", "list-unsubscribe", "x-rcptto"]
+        .map(|name| mail.header(name));
     assert_eq!(
         headers,
         [
@@ -118,9 +108,52 @@ async fn a_real_mail_server_takes_the_message_as_it_was_meant() {
             "<0193f7a2-0000-7000-8000-000000000042@wake.example.org>",
             "Thu, 24 Dec 2026 07:00:09 +0000",
             "auto-generated",
+            "<mailto:reveille@wake.example.org?subject=unsubscribe>",
             "ann@example.org",
         ]
     );
+    let absent = ["list-unsubscribe-post", "in-reply-to", "references"].map(|name| mail.count(name));
+    assert_eq!((absent, mail.html), ([0; 3], None), "what nobody takes is not offered");
+}
+
+#[tokio::test]
+async fn where_there_is_html_it_goes_beside_the_text_that_says_the_same() {
+    let server = MailServer::start().await;
+    let html = format!("<p>Grüße &amp; mehr</p>\n.\n<p>{}</p>\n", "long ".repeat(300));
+    let told = Words { html: Some(html.clone()), ..words() };
+    deliver_words(&email(format!("smtp://{}", server.address())), &ann(), &told, created_at()).await.unwrap();
+    let [mail] = server.messages().try_into().expect("one message");
+    assert_eq!((mail.text.as_str(), mail.html.as_deref()), (told.text.as_str(), Some(html.trim_end())));
+    assert_eq!(mail.header("mime-version"), "1.0");
+}
+
+#[tokio::test]
+async fn mails_of_one_conversation_refer_to_the_same_id_and_have_their_own() {
+    let server = MailServer::start().await;
+    let email = email(format!("smtp://{}", server.address()));
+    let about = |thread: &str| Words { thread: Some(thread.into()), ..words() };
+    for thread in ["batch 7", "batch 7", "batch 8"] {
+        deliver_words(&email, &ann(), &about(thread), created_at()).await.unwrap();
+    }
+    let mut roots: Vec<String> = server.messages().iter().map(|mail| mail.header("references").to_owned()).collect();
+    roots.sort();
+    roots.dedup();
+    assert_eq!(roots.len(), 2, "{roots:?}");
+    for mail in server.messages() {
+        assert_eq!(mail.header("in-reply-to"), mail.header("references"));
+        assert_eq!(mail.header("message-id"), format!("<{DELIVERY}@wake.example.org>"));
+    }
+    assert!(roots.iter().all(|root| root.starts_with("<thread.") && root.ends_with("@wake.example.org>")));
+}
+
+#[tokio::test]
+async fn one_unsubscribes_where_the_operator_says() {
+    let server = MailServer::start().await;
+    let place = "https://wake.example.org/unsubscribe";
+    let settings = Settings { unsubscribe: Some(place.into()), ..settings(format!("smtp://{}", server.address())) };
+    deliver(&Email::new(&settings).unwrap().unwrap(), &ann()).await.unwrap();
+    let [mail] = server.messages().try_into().expect("one message");
+    assert_eq!(mail.header("list-unsubscribe"), format!("<{place}>"));
 }
 
 #[tokio::test]
@@ -151,19 +184,22 @@ async fn an_address_beyond_ascii_goes_where_the_server_takes_it() {
 async fn an_encrypted_line_is_used_where_its_end_is_trusted() {
     let wants_starttls = MailServer::start_with_starttls().await;
     let speaks_tls = MailServer::start_with_tls().await;
-    for (server, scheme) in [(&wants_starttls, "smtp"), (&speaks_tls, "smtps")] {
+    let ways = [
+        (&wants_starttls, "smtp", StartTls::Required),
+        (&wants_starttls, "smtp", StartTls::Opportunistic),
+        (&speaks_tls, "smtps", StartTls::Required),
+    ];
+    for (server, scheme, starttls) in ways {
+        let before = server.messages().len();
         let url = format!("{scheme}://localhost:{}", server.address().port());
-        let trusting = Settings {
-            starttls: Some(StartTls::Required),
-            ca_file: Some(server.certificate()),
-            ..settings(url.as_str())
-        };
+        let trusting =
+            Settings { starttls: Some(starttls), ca_file: Some(server.certificate()), ..settings(url.as_str()) };
         let answer = outcome(deliver(&Email::new(&trusting).unwrap().unwrap(), &ann()).await);
-        assert_eq!((answer.0, server.messages().len()), ("delivered", 1), "{scheme}: {answer:?}");
+        assert_eq!((answer.0, server.messages().len()), ("delivered", before + 1), "{scheme}: {answer:?}");
         // this server takes nothing in clear, and without its certificate nothing is sent to it
         let untrusting = Email::new(&Settings { ca_file: None, ..trusting }).unwrap().unwrap();
         assert_eq!(outcome(deliver(&untrusting, &ann()).await).0, "misconfigured", "{scheme}");
-        assert_eq!(server.messages().len(), 1);
+        assert_eq!(server.messages().len(), before + 1);
     }
 }
 

@@ -22,9 +22,10 @@ use super::{DELIVERY, created_at, deliver, deliver_at, recipient};
 const NEW: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 const OLD: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-fn vault() -> Vault {
-    let settings =
-        reveille::vault::Settings { master_keys: vec![Secret::new("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")] };
+pub fn vault() -> Vault {
+    let settings = reveille::vault::Settings {
+        master_keys: vec![reveille::vault::KeySource::value("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
+    };
     Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
 }
 

@@ -1,23 +1,31 @@
 //! The link and the page that people come back to: read by anybody, pressed once, by whom it names.
 
+use reveille::http::server::{self, Limits};
 use reveille::id::Scope;
 use reveille::vault::Context;
+use reveille::vault::oauth::{CALLBACK, redirect_uri};
 use serde_json::json;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use super::stage::{LIFE, parameter, provider};
+use super::stage::{LIFE, PUBLIC_URL, parameter, provider};
 use crate::api::service::Api;
+use crate::approvals::browser::drive;
 use crate::approvals::stage::{Seen, fetch, post};
 use crate::support::oauth::{CLIENT, OAuthServer};
-use reveille::http;
-use reveille::vault::oauth::{CALLBACK, redirect_uri};
+use crate::support::servers::{chromium, images};
 
 /// A provider, and a service that knows it.
 async fn stage() -> (OAuthServer, Api) {
-    let redirect = redirect_uri(&http::Settings::default().public_url());
-    let server = OAuthServer::start(&redirect, LIFE.to_std().unwrap()).await;
-    let api = Api::connecting_to([("calendar".to_owned(), provider(&server, CLIENT))].into()).await;
+    let (server, api) = stage_at(PUBLIC_URL).await;
     server.set_clock(api.clock.now()).await;
+    (server, api)
+}
+
+async fn stage_at(public_url: &str) -> (OAuthServer, Api) {
+    let server = OAuthServer::start(&redirect_uri(public_url), LIFE.to_std().unwrap()).await;
+    let api = Api::connecting_to([("calendar".to_owned(), provider(&server, CLIENT))].into(), public_url).await;
     (server, api)
 }
 
@@ -203,4 +211,21 @@ async fn a_link_is_for_a_service_that_is_described_and_a_name_that_can_be_one() 
     assert_eq!(nobody["errors"][0]["pointer"], "/tenant_id");
     let ann = api.admin("GET", "/v1/credentials/calendar/connect?tenant_id=ann", None).await.expect(200);
     assert!(ann["url"].as_str().unwrap().contains("code_challenge_method=S256"), "{ann}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_person_in_a_real_browser_goes_from_the_link_to_the_provider_and_back_to_the_button() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    let (_server, api) = stage_at(&base).await;
+    let stop = CancellationToken::new();
+    let serving = server::serve(listener, api.app.clone(), Limits::default(), api.metrics.clone(), stop.clone());
+    let serving = tokio::spawn(serving);
+    let images = images().unwrap_or_else(|| api.dir.path().join("images").display().to_string());
+    let link = link(&api, "primary").await;
+    let with = json!({ "chromium": chromium(), "images": images, "base": base, "link": link });
+    assert_eq!(drive("connect.mjs", &with).await, Ok(()));
+    assert!(is_connected(&api, "primary").await);
+    stop.cancel();
+    serving.await.unwrap();
 }

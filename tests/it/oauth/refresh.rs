@@ -85,7 +85,7 @@ async fn a_token_that_the_api_refuses_is_renewed_once_for_all_who_were_refused()
     let unending = json!({ "access_token": tokens["access_token"], "refresh_token": tokens["refresh_token"] });
     one.put(&unending, json!({ "provider": "calendar" }), None).await;
     stage.advance(LIFE * 2).await;
-    assert_eq!(one.call().await.unwrap().0, 401);
+    assert_eq!(text(&one.fresh().await.unwrap(), "access_token"), tokens["access_token"].as_str().unwrap());
     assert_eq!(stage.server.granted("refresh_token").await, 0);
 
     let (stored, document) = one.stored().await;
@@ -94,6 +94,13 @@ async fn a_token_that_the_api_refuses_is_renewed_once_for_all_who_were_refused()
         join_all(refused).await.into_iter().map(|renewed| text(&renewed.unwrap(), "access_token")).collect();
     assert_eq!((renewed.len(), stage.server.granted("refresh_token").await), (1, 1));
     assert_eq!(one.call().await, ann());
+
+    // nothing says when this one ends, either: the API's 401 does, and the request is sent once more
+    let mut unending: Value = serde_json::from_str(one.stored().await.1.expose()).unwrap();
+    unending["expires_in"] = Value::Null;
+    one.put(&unending, json!({ "provider": "calendar" }), None).await;
+    stage.advance(LIFE + TimeDelta::minutes(1)).await;
+    assert_eq!((one.call().await, stage.server.granted("refresh_token").await), (ann(), 2));
 }
 
 #[tokio::test]

@@ -1,18 +1,20 @@
 //! A provider, a database and any number of instances on one clock, with accounts of the tenant ann.
 
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use http::Method;
 use reveille::clock::Clock;
 use reveille::credential::Reference;
-use reveille::egress::{self, Egress, operator_client};
+use reveille::egress::{self, Egress, Request};
 use reveille::id::{Scope, Tenant};
 use reveille::notification::{Addresses, Delivery, Kind, Recipient};
 use reveille::secret::{Secret, SecretUrl};
-use reveille::store::{self, DeliveryFilter, NewCredential, SealedDocument, Store, StoredCredential, next_generation};
+use reveille::store::{self, DeliveryFilter, NewCredential, Store, StoredCredential, next_generation};
+use reveille::vault::credentials::{Credentials, Use};
 use reveille::vault::oauth::{self, Connector, OAuthError, Provider, Refresher};
-use reveille::vault::{self, Context, Vault, WithoutKeys};
+use reveille::vault::{self, KeySource, Vault, WithoutKeys};
 use serde_json::{Value, json};
 
 use crate::support::binary::TempDir;
@@ -44,7 +46,8 @@ pub struct Instance {
     pub vault: Vault,
     pub refresher: Refresher,
     pub connector: Connector,
-    me: String,
+    credentials: Credentials,
+    host: String,
 }
 
 /// The operator's description of the provider, for one of its clients.
@@ -88,12 +91,14 @@ impl Stage {
     pub async fn instance_with(&self, providers: &oauth::Settings) -> Instance {
         let url = self.database.as_ref().map(|database| database.url.clone());
         let store = open(url, self.dir.path(), self.clock.clone()).await;
-        let keys = vault::Settings { master_keys: vec![Secret::new(KEY)], ..vault::Settings::default() };
+        let keys = vault::Settings { master_keys: vec![KeySource::value(KEY)], ..vault::Settings::default() };
         let (vault, _) = Vault::open(&keys, WithoutKeys::Refuse).expect("a vault");
         let egress = Egress::new(&egress::Settings { allow: vec!["127.0.0.1:*".into()], ..Default::default() });
         let egress = egress.expect("an egress");
         let (refresher, connector) = oauth::open(&store, &vault, &egress, providers, PUBLIC_URL);
-        Instance { store, vault, refresher, connector, me: self.server.url("/me") }
+        let renewal = Arc::new(refresher.clone());
+        let credentials = Credentials::new(store.clone(), vault.clone(), egress, Some(renewal));
+        Instance { store, vault, refresher, connector, credentials, host: self.server.host().into() }
     }
 
     /// Moves the clock here and at the provider.
@@ -135,9 +140,7 @@ impl Instance {
     /// What is stored, and its document.
     pub async fn stored(&self) -> (StoredCredential, Secret) {
         let stored = self.store.get_credential(&Scope::Every, "ann", "calendar", "primary").await.expect("stored");
-        let field = format!("document/{}", stored.generation);
-        let context = Context { tenant: "ann", service: "calendar", account: "primary", field: &field };
-        let document = self.vault.unseal(&context, &stored.sealed).expect("it opens");
+        let document = self.vault.open_document(&stored).expect("it opens");
         (stored, document)
     }
 
@@ -164,29 +167,29 @@ impl Instance {
         self.refresher.fresh(&stored, document, true).await.map_err(|error| error.to_string())
     }
 
-    /// Asks the provider's API who it is, with a good token.
+    /// Asks the provider's API who it is, as a poll does that names the credential.
     pub async fn call(&self) -> Result<(u16, Value), String> {
-        let document = self.fresh().await?;
-        let request = operator_client(Duration::from_secs(30)).get(&self.me);
-        let answer = request.bearer_auth(text(&document, "access_token")).send().await.expect("an answer");
-        Ok((answer.status().as_u16(), answer.json().await.expect("JSON")))
+        let tenant = Tenant::new("ann").expect("a tenant");
+        let with = Use { tenant: &tenant, reference: &calendar(), run_id: None, task_id: None, by: "poll" };
+        let request = Request::new(Method::GET, format!("http://{}/me", self.host));
+        let answer = self.credentials.fetch(request, Some(&with)).await.map_err(|error| error.to_string())?;
+        Ok((answer.status.as_u16(), serde_json::from_slice(&answer.body).expect("JSON")))
     }
 
     /// Writes the credential as its owner does: with this document, this OAuth, this end.
     pub async fn put(&self, document: &Value, oauth: Value, expires_at: Option<DateTime<Utc>>) {
         let old = self.store.get_credential(&Scope::Every, "ann", "calendar", "primary").await.ok();
         let generation = next_generation(old.as_ref(), self.store.clock().now());
-        let field = format!("document/{generation}");
-        let context = Context { tenant: "ann", service: "calendar", account: "primary", field: &field };
-        let sealed = self.vault.seal(&context, &Secret::new(document.to_string())).expect("sealed");
+        let document = Secret::new(document.to_string());
+        let sealed = self.vault.seal_document("ann", &calendar(), generation, &document, expires_at).expect("sealed");
         let new = NewCredential {
             tenant_id: "ann".into(),
             service: "calendar".into(),
             account_name: "primary".into(),
-            hosts: vec!["127.0.0.1".into()],
-            inject: None,
+            hosts: vec![self.host.clone()],
+            inject: Some(Provider::default().inject()),
             oauth: Some(serde_json::from_value(oauth).expect("OAuth")),
-            document: Some(SealedDocument { sealed, generation, key_id: "k".into(), expires_at }),
+            document: Some(sealed),
             by: "token:admin".into(),
         };
         let version = old.map_or(0, |old| old.credential.version);
@@ -196,7 +199,14 @@ impl Instance {
     /// Gives ann an address, so that there is somebody to tell.
     pub async fn recipient(&self) {
         let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
-        let ann = Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, fallback: vec![] };
+        let ann = Recipient {
+            timezone: chrono_tz::Tz::UTC,
+            locale: "en".into(),
+            addresses,
+            fallback: vec![],
+            quiet: Default::default(),
+            verified: Default::default(),
+        };
         self.store.put_recipient(&Scope::Every, "ann", &ann, 0).await.expect("written");
     }
 

@@ -32,8 +32,10 @@ async fn consent_that_is_taken_back_stops_the_credential_tells_its_owner_once_an
         let reason = "its provider says invalid_grant: grant request is invalid";
         assert_eq!(two.status().await, ("needs_consent", Some(reason.into())));
         assert_eq!(stage.server.refused().await.len(), times, "nobody asks again");
-        let told = "The access to calendar has ended: its provider says invalid_grant: grant request is invalid. Tasks \
-            that use it can't go on. Please connect calendar again; until then it is not used.";
+        let door = "Please connect calendar again: its access has ended: its provider says invalid_grant: grant request is invalid";
+        assert_eq!(one.call().await, Err(door.into()));
+        let told = "The account behind the credential `calendar` refuses to be used any longer. Connect the account, and it \
+            works again. The reason: its provider says invalid_grant: grant request is invalid.";
         let notice = ("Please connect calendar again".to_owned(), told.to_owned());
         assert_eq!(one.notices().await, vec![notice; times]);
     }
@@ -73,33 +75,26 @@ async fn without_a_good_token_an_endpoint_that_is_down_is_said_and_asked_again_b
 
 #[tokio::test]
 async fn a_wrong_client_secret_is_the_operator_s_to_correct_and_no_reason_to_connect_again() {
-    let stage = Stage::on_sqlite().await;
+    let stage = Stage::on_postgres().await;
+    let right = stage.instance().await;
+    stage.connect(&right).await;
+    right.recipient().await;
+    stage.advance(LIFE).await;
     let mut wrong = stage.providers.clone();
     wrong.get_mut("calendar").unwrap().client_secret = Some(Secret::new("canary-secret"));
-    {
-        let one = stage.instance().await;
-        stage.connect(&one).await;
-        one.store.close().await;
-    }
-    stage.advance(LIFE).await;
-    let one = stage.instance_with(&wrong).await;
-    one.recipient().await;
+    let wrong = stage.instance_with(&wrong).await;
     for _ in 0..2 {
-        let why = one.fresh().await.map(|_| ()).unwrap_err();
+        let why = wrong.fresh().await.map(|_| ()).unwrap_err();
         assert_eq!(
             why,
             "it can't be renewed: its provider does not accept the client `reveille`: invalid_client: client authentication failed"
         );
     }
-    assert_eq!((one.status().await, one.notices().await), (("active", None), vec![]));
-    one.store.close().await;
-
     // what the operator took out of the configuration
     let without = stage.instance_with(&Default::default()).await;
     let why = without.fresh().await.map(|_| ()).unwrap_err();
     assert_eq!(why, "it can't be renewed: the operator has not described it in [oauth.calendar]");
-    without.store.close().await;
-    let right = stage.instance().await;
+    assert_eq!((right.status().await, right.notices().await), (("active", None), vec![]));
     assert_eq!(right.call().await, ann());
 }
 

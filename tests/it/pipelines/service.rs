@@ -1,13 +1,20 @@
 //! Pipelines over a whole service: what is recorded, told and kept, on both databases.
 
-use reveille::run::RunState;
-use serde_json::json;
+use std::sync::{Arc, Mutex};
 
+use reveille::agent::Configured;
+use reveille::approval::matrix::Category;
+use reveille::run::RunState;
+use reveille::tool::{Tool, ToolOutput};
+use serde_json::{Value, json};
+
+use crate::agent::stage::Prop;
 use crate::support::world::{ADMIN, World, on_both};
 
 on_both! {
     a_filtered_run_succeeds_and_nobody_is_told
     what_one_run_stores_and_publishes_is_there_afterwards
+    an_agent_s_own_rules_decide_in_a_step_and_are_told_as_the_reason
 }
 
 async fn a_filtered_run_succeeds_and_nobody_is_told(world: World) {
@@ -50,5 +57,64 @@ async fn what_one_run_stores_and_publishes_is_there_afterwards(world: World) {
     });
     let (status, told) = instance.ask("POST", "/v1/tasks", ADMIN, Some(body)).await;
     assert_eq!((status, &told["errors"][0]["pointer"]), (422, &json!("/action/config/steps/0/map")));
+    instance.finish(&world).await;
+}
+
+async fn an_agent_s_own_rules_decide_in_a_step_and_are_told_as_the_reason(mut world: World) {
+    let deeds: Arc<Mutex<Vec<Value>>> = Arc::default();
+    let noted = deeds.clone();
+    let file = Prop::new("file", move |_, arguments| {
+        noted.lock().unwrap().push(arguments);
+        async move { Ok(ToolOutput { text: "filed".into() }) }
+    });
+    let file = file.with(|tool| tool.category = Category::SideEffect);
+    world.tools = vec![Arc::new(file) as Arc<dyn Tool>, Arc::new(Prop::echo("look"))];
+    let clerk = json!({
+        "name": "clerk", "instruction": "You file notes.",
+        "approvals": { "file": { "gate": "auto", "when": "args.note == 'one'" }, "look": { "gate": "confirm" } },
+    });
+    let clerk: Configured = serde_json::from_value(clerk).unwrap();
+    world.agents = vec![clerk];
+    let call = |tool: &str, note: &str| json!({ "tool": tool, "arguments": { "note": note } });
+    world.follows(&json!({ "steps": [
+        { "turn": 1, "calls": [call("file", "one"), call("file", "two"), call("look", "up")] },
+        { "turn": 2, "text": "done" },
+    ] }));
+    let instance = world.instance();
+    let explained = async |agent: Value| {
+        let config = json!({ "config": { "steps": [{ "name": "clerk", "agent": agent }] } });
+        let task = json!({ "executor": "pipeline", "action": config, "output": null });
+        let id = instance.run_now(&instance.task(task).await).await;
+        instance.settle(0).await;
+        let run = instance.until(id, |run| run.state.is_final()).await;
+        assert_eq!((run.state, run.output.as_deref()), (RunState::Succeeded, Some("done")), "{:?}", run.error);
+        let (status, explained) = instance.ask("GET", &format!("/v1/runs/{id}/explain"), ADMIN, None).await;
+        assert_eq!(status, 200, "{explained}");
+        let calls = explained["calls"].as_array().unwrap().iter();
+        let line = |call: &Value| {
+            let why = call["reasons"].as_array().unwrap().iter().skip(1).map(|reason| reason.as_str().unwrap());
+            format!("{} {}", call["sentence"].as_str().unwrap(), why.collect::<Vec<_>>().join("; "))
+        };
+        calls.map(line).collect::<Vec<String>>()
+    };
+    assert_eq!(
+        explained(json!({ "name": "clerk", "instruction": "File the notes" })).await,
+        [
+            "Nobody was asked. It was executed. the agent says auto for `file` where args.note == 'one'",
+            "Nobody was asked. It was answered with an error. ",
+            "Nobody was asked. It was answered with an error. the agent says confirm for `look`",
+        ]
+    );
+    assert_eq!(*deeds.lock().unwrap(), [json!({ "note": "one" })]);
+    // without these rules it is as the matrix says
+    assert_eq!(
+        explained(json!({ "instruction": "File the notes" })).await,
+        [
+            "Nobody was asked. It was answered with an error. ",
+            "Nobody was asked. It was answered with an error. ",
+            "Nobody was asked. It was executed. ",
+        ]
+    );
+    assert_eq!(deeds.lock().unwrap().len(), 1);
     instance.finish(&world).await;
 }

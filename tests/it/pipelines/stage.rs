@@ -38,6 +38,7 @@ pub fn pipeline(stage: &Stage) -> Pipeline {
         tools: None,
         model: None,
         max_turns: Some(2),
+        approvals: Default::default(),
     };
     Pipeline::new(Parts {
         credentials: Credentials::none(egress()),

@@ -18,7 +18,6 @@ use reveille::config::Config;
 use reveille::engine::service::{Next, Service, TickError};
 use reveille::engine::{self, Engine};
 use reveille::event::Event;
-use reveille::executor::Executor;
 use reveille::http;
 use reveille::id::{Scope, Tenant, new_id};
 use reveille::notification::{Addresses, Delivery, Recipient};
@@ -59,14 +58,12 @@ pub struct Instance {
 
 impl Instance {
     /// Builds a service in a runtime of its own; only the writer of ends runs, everything else is ticked.
-    pub(super) fn build(number: usize, config: Config, clock: Clock, executor: Arc<dyn Executor>) -> Instance {
+    pub(super) fn build(number: usize, config: Config, clock: Clock, extras: Extras) -> Instance {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
         let handle = runtime.handle().clone();
-        let building = move || {
-            let extras = Extras { executors: vec![executor], ..Extras::default() };
-            handle.block_on(build(&config, clock, extras, Ending::default(), |_| {})).expect("a service")
-        };
+        let building =
+            move || handle.block_on(build(&config, clock, extras, Ending::default(), |_| {})).expect("a service");
         let Built { store, engine, http, .. } = std::thread::spawn(building).join().expect("a service");
         let stop = CancellationToken::new();
         let in_it = runtime.enter();
@@ -79,7 +76,7 @@ impl Instance {
         self.engine.as_ref().expect("an engine that was not started")
     }
 
-    fn http(&self) -> &http::State {
+    pub fn http(&self) -> &http::State {
         self.http.as_ref().expect("an instance")
     }
 
@@ -121,7 +118,7 @@ impl Instance {
     /// Gives the tenant an address, so that there is somebody to tell.
     pub async fn recipient(&self) {
         let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
-        let ann = Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, fallback: vec![] };
+        let ann = Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, ..Recipient::default() };
         self.on(|store| async move { store.put_recipient(&Scope::Every, "ann", &ann, 0).await })
             .await
             .expect("written");
@@ -323,6 +320,18 @@ impl Instance {
             (status, serde_json::from_slice(&bytes).unwrap_or_default())
         })
         .await
+    }
+
+    /// Posts a form as a provider does, with a signature in a header; the status of the answer.
+    pub async fn post_form(&self, path: &str, signature: (&str, &str), fields: &[(&str, &str)]) -> u16 {
+        let form = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+        let request = Request::post(path)
+            .header("content-type", "application/x-www-form-urlencoded")
+            .header(signature.0, signature.1)
+            .body(Body::from(form))
+            .expect("a request");
+        let router = http::router(self.http().clone());
+        self.on(|_| async move { router.oneshot(request).await.expect("an answer").status().as_u16() }).await
     }
 
     /// What a GET answers an admin, as text.

@@ -3,7 +3,7 @@
 //!
 //! `action.config.acts` lists what each attempt does, the last one over and over: `succeed`, `say:TEXT`, `nul` (says a text with a NUL), `retry`,
 //! `retry:SECONDS` (Retry-After), `fail`, `skip`, `panic`, `hang` (until it is asked to end), `sleep:SECONDS`, `deaf` (for ever, whatever
-//! is asked), `ask:SECONDS` (puts two questions with so much time to answer, and goes on once they are settled), `wait` (until the test opens the gate), `give_up` (as `hang`, but calls what it was asked a passing fault).
+//! is asked), `ask:SECONDS` (puts two questions with so much time to answer, and goes on once they are settled), `foreign:SECONDS` (waits for its completion so long), `wait` (until the test opens the gate), `give_up` (as `hang`, but calls what it was asked a passing fault).
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -169,6 +169,10 @@ impl Scripted {
                 let length = TimeDelta::seconds(seconds.parse().expect("seconds"));
                 let asks = ["one", "two"].map(|call| (question(job, call, length), None)).into();
                 Ok(Outcome::Asks { asks, open: vec![], usage: Usage::default() })
+            }
+            ("foreign", seconds) => {
+                let until = job.clock.now() + TimeDelta::seconds(seconds.parse().expect("seconds"));
+                Ok(Outcome::Waits { until, usage: Usage::default() })
             }
             ("wait", _) => {
                 let _ = self.journal.0.gate.subscribe().wait_for(|open| *open).await;

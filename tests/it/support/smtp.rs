@@ -110,8 +110,10 @@ async fn answering(child: &mut Child, address: SocketAddr) -> bool {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mail {
     headers: Vec<(String, String)>,
-    /// Decoded, where it is in quoted-printable or base64.
+    /// Decoded, where it is in quoted-printable or base64; of several alternatives the plain one.
     pub text: String,
+    /// The last of several alternatives, the richest, if it is HTML.
+    pub html: Option<String>,
 }
 
 impl Mail {
@@ -123,18 +125,46 @@ impl Mail {
         value
     }
 
+    /// How often a header stands there.
+    pub fn count(&self, name: &str) -> usize {
+        self.headers.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name)).count()
+    }
+
     fn read(raw: &str) -> Mail {
         let raw = raw.replace("\r\n", "\n");
-        let (head, body) = raw.split_once("\n\n").expect("a head and a body");
-        let unfolded = head.replace("\n ", " ").replace("\n\t", " ");
-        let header = |line: &str| line.split_once(':').map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
-        let mut mail = Mail { headers: unfolded.lines().filter_map(header).collect(), text: String::new() };
-        mail.text = match mail.header("content-transfer-encoding") {
-            "quoted-printable" => quoted_printable(body),
-            "base64" => base64(body),
-            _ => body.trim_end_matches('\n').to_owned(),
+        let (headers, body) = headers_and_body(&raw);
+        let mut mail = Mail { headers, text: String::new(), html: None };
+        let Some(boundary) = mail.header("content-type").strip_prefix("multipart/alternative; boundary=") else {
+            mail.text = decoded(&mail, body);
+            return mail;
         };
+        let boundary = format!("--{}", boundary.trim_matches('"'));
+        let mut pieces = body.split(boundary.as_str()).skip(1);
+        let part = |piece: &str| {
+            let (headers, body) = headers_and_body(piece.strip_prefix('\n').expect("a line of its own"));
+            let part = Mail { headers, text: String::new(), html: None };
+            (part.header("content-type").to_owned(), decoded(&part, body))
+        };
+        let (plain, html) = (part(pieces.next().expect("a part")), part(pieces.next().expect("another")));
+        assert_eq!((plain.0.as_str(), html.0.as_str()), ("text/plain; charset=utf-8", "text/html; charset=utf-8"));
+        assert_eq!((pieces.next().map(str::trim_end), pieces.next()), (Some("--"), None), "two alternatives");
+        (mail.text, mail.html) = (plain.1, Some(html.1));
         mail
+    }
+}
+
+fn headers_and_body(raw: &str) -> (Vec<(String, String)>, &str) {
+    let (head, body) = raw.split_once("\n\n").expect("a head and a body");
+    let unfolded = head.replace("\n ", " ").replace("\n\t", " ");
+    let header = |line: &str| line.split_once(':').map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
+    (unfolded.lines().filter_map(header).collect(), body)
+}
+
+fn decoded(part: &Mail, body: &str) -> String {
+    match part.header("content-transfer-encoding") {
+        "quoted-printable" => quoted_printable(body),
+        "base64" => base64(body),
+        _ => body.trim_end_matches('\n').to_owned(),
     }
 }
 

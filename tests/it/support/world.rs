@@ -4,17 +4,22 @@
 
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use reveille::agent::Configured;
+use reveille::app::Extras;
 use reveille::clock::{Clock, pause};
 use reveille::config::Config;
 use reveille::secret::{Secret, SecretUrl};
 use reveille::store::{self, Store};
+use reveille::tool::Tool;
 use reveille::tool::http::Declared;
-use reveille::vault::{self, Vault, WithoutKeys};
+use reveille::vault::{self, KeySource, Vault, WithoutKeys};
 use reveille::{approval, bus, channel, egress, engine, llm, poll};
+use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
 
 use super::app::Instance;
@@ -71,7 +76,10 @@ pub struct World {
     pub channels: channel::Settings,
     pub approvals: approval::Settings,
     pub public_url: Option<String>,
-    pub llm: llm::Settings,
+    /// The models and the configured agents, and tools besides our own.
+    pub llm: llm::settings::Settings,
+    pub agents: Vec<Configured>,
+    pub tools: Vec<Arc<dyn Tool>>,
     pub declared: Vec<Declared>,
     database: Kept,
     dir: TempDir,
@@ -128,12 +136,23 @@ impl World {
             channels: channel::Settings::default(),
             approvals: approval::Settings::default(),
             public_url: None,
-            llm: llm::Settings::default(),
+            llm: llm::settings::Settings::default(),
+            agents: Vec::new(),
+            tools: Vec::new(),
             declared: Vec::new(),
             database,
             dir: TempDir::new(),
             instances: AtomicUsize::new(0),
         }
+    }
+
+    /// Has the default model follow a scenario.
+    pub fn follows(&mut self, scenario: &Value) {
+        let file = self.dir().join("scenario.json");
+        std::fs::write(&file, scenario.to_string()).expect("write the scenario");
+        let (provider, scenario) = ("scripted".to_owned(), Some(file));
+        let model = llm::settings::ModelSettings { provider, scenario, ..llm::settings::ModelSettings::default() };
+        self.llm.models.insert("main".to_owned(), model);
     }
 
     pub fn is_postgres(&self) -> bool {
@@ -189,7 +208,8 @@ impl World {
     /// A service on this world's database and clock, built and not running.
     pub fn instance(&self) -> Instance {
         let number = self.instances.fetch_add(1, Ordering::Relaxed);
-        Instance::build(number, self.config(), self.clock.clone(), self.journal.executor(number))
+        let extras = Extras { executors: vec![self.journal.executor(number)], tools: self.tools.clone() };
+        Instance::build(number, self.config(), self.clock.clone(), extras)
     }
 
     fn config(&self) -> Config {
@@ -204,10 +224,11 @@ impl World {
         config.approvals = self.approvals.clone();
         config.server.public_url = self.public_url.clone();
         config.llm = self.llm.clone();
+        config.agents = self.agents.clone();
         config.tools = self.declared.clone();
         if let Kept::Postgres(database) = &self.database {
             config.database.url = SecretUrl::new(database.url.clone());
-            config.vault.master_keys = vec![Secret::new(MASTER_KEY)];
+            config.vault.master_keys = vec![KeySource::value(MASTER_KEY)];
         }
         config
     }

@@ -1,0 +1,147 @@
+//! Live: a message to the sessions that a tenant has open, on this instance or any other.
+//!
+//! The message is laid out in the database, where sessions look, and is withdrawn when none has taken it within a few
+//! seconds, so that the next channel follows at once. `delivered` means that a session has taken it to write it to its
+//! connection. The row has the delivery's id, so an attempt that was broken off is gone on with. What lies in the
+//! database is sealed, because a link in it lets whoever has it decide.
+
+use std::time::Duration;
+
+use chrono::SecondsFormat;
+use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, Message, Receipt};
+use crate::clock::pause;
+use crate::id::Tenant;
+use crate::invalid::Faults;
+use crate::secret::Secret;
+use crate::store::{Store, StoreError, Topic};
+use crate::vault::{Context, Vault, VaultError};
+
+/// How long a session is waited for, in seconds.
+const WAIT_RANGE: std::ops::RangeInclusive<u64> = 1..=30;
+/// How often the row is looked at while nothing is heard of it: a session of another instance gives no hint.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// `[channels.live]`.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// How long a session may take to take a message, before the next channel follows: 1 to 30.
+    pub wait_seconds: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { wait_seconds: 3 }
+    }
+}
+
+/// The channel.
+pub struct Live {
+    store: Store,
+    vault: Vault,
+    wait: Duration,
+}
+
+impl Settings {
+    /// Judges the settings before there is a database.
+    pub fn check(&self) -> Result<(), Faults> {
+        match WAIT_RANGE.contains(&self.wait_seconds) {
+            true => Ok(()),
+            false => Err(Faults::one("/channels/live/wait_seconds", "must be 1 to 30")),
+        }
+    }
+}
+
+impl Live {
+    pub fn new(settings: &Settings, store: Store, vault: Vault) -> Live {
+        Live { store, vault, wait: Duration::from_secs(settings.wait_seconds) }
+    }
+
+    async fn offer(&self, message: &Message<'_>) -> Result<Receipt, ChannelError> {
+        let rejected = |why: &str| ChannelError::Rejected { why: why.into() };
+        if !message.recipient.addresses.live {
+            return Err(rejected("the recipient has no live address"));
+        }
+        let tenant = Tenant::new(message.recipient_id).map_err(|why| rejected(&why))?;
+        let sealed = seal(&self.vault, &tenant, message.id, &body(message))
+            .map_err(|error| ChannelError::Misconfigured { why: error.to_string() })?;
+        self.store.put_live_message(&tenant, message.id, &sealed).await.map_err(away)?;
+        let taken = tokio::time::timeout(self.wait, self.wait_until_taken(&tenant, message.id)).await;
+        // what was taken in the last moment can't be withdrawn
+        let withdrawn = match taken {
+            Ok(taken) => taken.map(|()| false),
+            Err(_late) => self.store.withdraw_live_message(&tenant, message.id).await,
+        };
+        match withdrawn.map_err(away)? {
+            false => Ok(Receipt { provider_id: None, confirmed: Confirmed::Delivered }),
+            true => Err(rejected("no session is open")),
+        }
+    }
+
+    async fn wait_until_taken(&self, tenant: &Tenant, id: Uuid) -> Result<(), StoreError> {
+        let mut taking = self.store.listen(Topic::Live);
+        while !self.store.live_message(tenant, id).await?.is_some_and(|message| message.taken) {
+            tokio::select! {
+                _ = taking.changed() => {}
+                () = pause(LOOK) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Channel for Live {
+    fn name(&self) -> &'static str {
+        "live"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { supported_formats: &["plain", "markdown"], max_response_length: 200_000, deduplicates: true }
+    }
+
+    fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
+        Box::pin(self.offer(message))
+    }
+}
+
+/// What a session tells, as the channel has sealed it for this tenant and message.
+pub fn open(vault: &Vault, tenant: &Tenant, id: Uuid, sealed: &str) -> Result<Secret, VaultError> {
+    vault.unseal(&context(tenant, &id.to_string()), sealed)
+}
+
+fn seal(vault: &Vault, tenant: &Tenant, id: Uuid, body: &Secret) -> Result<String, VaultError> {
+    vault.seal(&context(tenant, &id.to_string()), body)
+}
+
+fn context<'a>(tenant: &'a Tenant, id: &'a str) -> Context<'a> {
+    Context { tenant: tenant.as_str(), service: "live", account: id, field: "body" }
+}
+
+fn body(message: &Message) -> Secret {
+    let words = message.words;
+    let link = words.link.as_ref().map(|link| json!({ "label": link.label, "url": link.url }));
+    let body = json!({
+        "id": message.id,
+        "event": words.event,
+        "created_at": message.created_at.to_rfc3339_opts(SecondsFormat::Millis, true),
+        "urgency": message.urgency,
+        "subject": words.subject,
+        "text": words.text,
+        "link": link,
+        "data": words.data,
+    });
+    Secret::new(body.to_string())
+}
+
+/// Nothing is lost: the next attempt goes on with the row, if there is one.
+fn away(error: StoreError) -> ChannelError {
+    ChannelError::Transient {
+        why: format!("the message could not be laid out for sessions: {error}"),
+        retry_after: None,
+    }
+}

@@ -1,0 +1,361 @@
+//! Text messages over Twilio, or over SignalWire, which speaks the same language.
+//!
+//! `sent` means that the provider took the message; whether it arrived it reports later, to an address that is good for
+//! this one delivery. Neither drops repeats, so an attempt that was not answered is `unknown` until such a report comes,
+//! and is never made again by itself. A text is made to fit into `max_segments`, and says so where it was cut.
+
+mod callback;
+mod judgement;
+pub mod segments;
+
+use chrono::{DateTime, Utc};
+use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::channel::provider::{Provider, has_public_name};
+use crate::channel::sms::callback::Signer;
+use crate::channel::{
+    Callback, CallbackError, Capabilities, Channel, ChannelError, Confirmed, Message, Receipt, ticket,
+};
+use crate::invalid::Faults;
+use crate::notification::Report;
+use crate::secret::Secret;
+use crate::vault::Vault;
+
+/// The version of the interface that both providers speak.
+const VERSION: &str = "2010-04-01";
+/// Most parts of a message that both providers take.
+const SEGMENT_RANGE: std::ops::RangeInclusive<usize> = 1..=10;
+
+/// `[channels.sms]`.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    pub provider: Name,
+    /// Twilio's account SID, SignalWire's project id; absent: no text messages.
+    pub account: Option<String>,
+    /// Twilio's auth token, SignalWire's API token; with `api_key` its secret.
+    pub token: Option<Secret>,
+    /// Twilio's API key (`SK…`), to log in with instead of the account itself.
+    pub api_key: Option<String>,
+    /// A number in E.164, a short code, or a name of up to 11 letters and digits.
+    pub from: Option<String>,
+    /// A messaging service's SID, instead of `from` or beside it.
+    pub messaging_service: Option<String>,
+    /// SignalWire's: `example` for example.signalwire.com.
+    pub space: Option<String>,
+    /// What stands before `/2010-04-01`; absent: the provider's own.
+    pub base_url: Option<String>,
+    /// What reports are signed with; absent: Twilio's auth token. SignalWire's signing key, of its dashboard.
+    pub signing_key: Option<Secret>,
+    /// Parts that a message may have, 1 to 10. Each is paid for.
+    pub max_segments: usize,
+    /// For one attempt, 1 to 50.
+    pub timeout_seconds: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            provider: Name::Twilio,
+            account: None,
+            token: None,
+            api_key: None,
+            from: None,
+            messaging_service: None,
+            space: None,
+            base_url: None,
+            signing_key: None,
+            max_segments: 3,
+            timeout_seconds: 20,
+        }
+    }
+}
+
+/// Whose service it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Name {
+    /// https://www.twilio.com/docs/messaging/api/message-resource
+    Twilio,
+    /// https://developer.signalwire.com/compatibility-api/rest/messages
+    Signalwire,
+}
+
+impl Name {
+    fn shown(self) -> &'static str {
+        match self {
+            Name::Twilio => "Twilio",
+            Name::Signalwire => "SignalWire",
+        }
+    }
+}
+
+/// The channel.
+pub struct Sms {
+    provider: Provider,
+    account: String,
+    /// Who logs in: the account itself, or a key of it.
+    user: String,
+    from: Option<String>,
+    messaging_service: Option<String>,
+    max_segments: usize,
+    signer: Option<Signer>,
+    vault: Vault,
+    /// Where reports are to go; `None` where the provider could not reach us.
+    public_url: Option<String>,
+}
+
+impl Sms {
+    /// `None` where no account is configured. Reports are asked for where `public_url` is an address that the provider
+    /// can reach.
+    pub fn new(settings: &Settings, vault: Vault, public_url: Option<&str>) -> Result<Option<Sms>, Faults> {
+        let Some(account) = &settings.account else {
+            // half of what it needs is no wish to do without
+            return match settings.token.is_some() || settings.from.is_some() || settings.messaging_service.is_some() {
+                true => Err(Faults::one(
+                    "/channels/sms/account",
+                    "is needed: Twilio's account SID, SignalWire's project id",
+                )),
+                false => Ok(None),
+            };
+        };
+        let mut faults = Faults::new();
+        settings.check(account, &mut faults);
+        let base = settings.base().unwrap_or_else(|why| {
+            faults.add("/channels/sms/space", why);
+            "https://api.twilio.com".into()
+        });
+        let token = settings.token.clone().unwrap_or_else(|| Secret::new(""));
+        let provider =
+            Provider::new(settings.provider.shown(), "/channels/sms", &base, token, settings.timeout_seconds);
+        match provider {
+            Ok(provider) if faults.is_empty() => Ok(Some(Sms {
+                provider,
+                account: account.clone(),
+                user: settings.api_key.clone().unwrap_or_else(|| account.clone()),
+                from: settings.from.clone(),
+                messaging_service: settings.messaging_service.clone(),
+                max_segments: settings.max_segments,
+                signer: settings.signer(),
+                vault,
+                public_url: public_url.filter(|url| has_public_name(url)).map(str::to_owned),
+            })),
+            Ok(_) => Err(faults),
+            Err(more) => {
+                faults.0.extend(more.0);
+                Err(faults)
+            }
+        }
+    }
+
+    async fn send(&self, message: &Message<'_>) -> Result<Receipt, ChannelError> {
+        let Some(to) = &message.recipient.addresses.sms else {
+            return Err(ChannelError::Rejected { why: "the recipient has no number for text messages".into() });
+        };
+        let text = self.fitted(message)?;
+        let form = self.form(message.id, to, &text);
+        let path = format!("/{VERSION}/Accounts/{}/Messages.json", self.account);
+        let request = self.provider.post(&path).basic_auth(&self.user, Some(self.provider.secret.expose())).form(&form);
+        self.ask(request, message.now).await
+    }
+
+    async fn ask(&self, request: reqwest::RequestBuilder, now: DateTime<Utc>) -> Result<Receipt, ChannelError> {
+        let answer = self.provider.ask(request, now).await?;
+        judgement::judge(&self.provider, &answer)?;
+        let provider_id = answer.body["sid"].as_str().map(|sid| self.provider.shown(sid));
+        Ok(Receipt { provider_id, confirmed: Confirmed::Sent })
+    }
+
+    /// The text within the parts that it may have. A link stays, because without it there is nothing to decide with.
+    fn fitted(&self, message: &Message) -> Result<String, ChannelError> {
+        let words = message.words;
+        let link = words.link.as_ref().map(|link| link.url.as_str());
+        segments::fit(&words.text, link, self.max_segments).ok_or_else(|| ChannelError::Rejected {
+            why: format!("the link alone is longer than channels.sms.max_segments = {} allows", self.max_segments),
+        })
+    }
+
+    fn form(&self, delivery: Uuid, to: &str, text: &str) -> Vec<(&'static str, String)> {
+        let mut form = vec![("To", to.to_owned()), ("Body", text.to_owned())];
+        form.extend(self.from.clone().map(|from| ("From", from)));
+        form.extend(self.messaging_service.clone().map(|service| ("MessagingServiceSid", service)));
+        form.extend(
+            self.public_url.as_deref().map(|url| {
+                ("StatusCallback", ticket::address(url, "sms", &ticket::issue(&self.vault, "sms", delivery)))
+            }),
+        );
+        form
+    }
+}
+
+impl Settings {
+    fn check(&self, account: &str, faults: &mut Faults) {
+        let plain = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+        if !plain(account) {
+            faults.add("/channels/sms/account", "is an account SID (`AC…`), or SignalWire's project id");
+        }
+        if self.token.as_ref().is_none_or(|token| token.expose().trim().is_empty()) {
+            faults.add("/channels/sms/token", "is needed: Twilio's auth token, SignalWire's API token");
+        }
+        if self.from.is_none() && self.messaging_service.is_none() {
+            faults.add("/channels/sms/from", "is needed, or `messaging_service`: who the messages are from");
+        }
+        if self.from.as_deref().is_some_and(|from| !is_sender(from)) {
+            let forms = "a number such as `+14155550100`, a short code, or a name of up to 11 letters and digits";
+            faults.add("/channels/sms/from", format!("must be {forms}"));
+        }
+        if self.messaging_service.as_deref().is_some_and(|service| !plain(service)) {
+            faults.add("/channels/sms/messaging_service", "is a messaging service's SID (`MG…`)");
+        }
+        if self.api_key.as_deref().is_some_and(|key| !plain(key)) {
+            faults.add("/channels/sms/api_key", "is an API key's SID (`SK…`)");
+        }
+        if !SEGMENT_RANGE.contains(&self.max_segments) {
+            faults.add("/channels/sms/max_segments", "must be 1 to 10");
+        }
+    }
+
+    /// What stands before the version.
+    fn base(&self) -> Result<String, &'static str> {
+        let missing = "is needed: `example` where the space is example.signalwire.com";
+        match (&self.base_url, self.provider, &self.space) {
+            (Some(base), ..) => Ok(base.clone()),
+            (None, Name::Twilio, _) => Ok("https://api.twilio.com".into()),
+            (None, Name::Signalwire, None) => Err(missing),
+            (None, Name::Signalwire, Some(space)) => {
+                let name = space.strip_suffix(".signalwire.com").unwrap_or(space);
+                let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+                plain.then(|| format!("https://{name}.signalwire.com/api/laml")).ok_or(missing)
+            }
+        }
+    }
+
+    /// Twilio signs with the auth token, which is not known where an API key logs in.
+    fn signer(&self) -> Option<Signer> {
+        let auth_token = || self.token.clone().filter(|_| self.provider == Name::Twilio && self.api_key.is_none());
+        let key = self.signing_key.clone().or_else(auth_token)?;
+        Some(Signer::new(self.provider, &key))
+    }
+}
+
+impl Channel for Sms {
+    fn name(&self) -> &'static str {
+        "sms"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            supported_formats: &["plain"],
+            max_response_length: segments::most_characters(self.max_segments),
+            deduplicates: false,
+        }
+    }
+
+    fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
+        Box::pin(self.send(message))
+    }
+
+    fn read_callback(&self, callback: &Callback) -> Result<Report, CallbackError> {
+        if let Some(signer) = &self.signer {
+            signer.verify(callback)?;
+        }
+        callback::read(callback.body, &self.provider)
+    }
+}
+
+/// A number in E.164, a short code, or a name with at least one letter.
+fn is_sender(from: &str) -> bool {
+    let digits = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
+    let name = |c: char| c.is_ascii_alphanumeric() || " +-_&".contains(c);
+    match from.strip_prefix('+') {
+        Some(number) => digits(number) && (8..=15).contains(&number.len()),
+        None if digits(from) => (3..=8).contains(&from.len()),
+        None => from.len() <= 11 && from.chars().all(name) && from.chars().any(|c| c.is_ascii_alphabetic()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vault::WithoutKeys;
+
+    fn made(settings: &Settings) -> Result<Option<Sms>, Faults> {
+        let keys = serde_json::json!({ "master_keys": ["k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="] });
+        let vault = Vault::open(&serde_json::from_value(keys).unwrap(), WithoutKeys::Refuse).unwrap().0;
+        Sms::new(settings, vault, None)
+    }
+
+    fn settings() -> Settings {
+        Settings {
+            account: Some("AC1".into()),
+            token: Some(Secret::new("canary")),
+            from: Some("+14155550100".into()),
+            ..Settings::default()
+        }
+    }
+
+    #[test]
+    fn faults_in_the_settings_are_named_together_and_hold_no_token() {
+        assert!(made(&Settings::default()).unwrap().is_none(), "no account, no text messages");
+        assert!(made(&settings()).unwrap().is_some());
+        let wrong = Settings {
+            provider: Name::Signalwire,
+            account: Some("AC1/../x".into()),
+            from: Some("a name that is long".into()),
+            messaging_service: Some("MG 1".into()),
+            api_key: Some("".into()),
+            max_segments: 11,
+            timeout_seconds: 0,
+            ..settings()
+        };
+        assert_eq!(
+            made(&wrong).err().unwrap().to_string(),
+            "/channels/sms/account: is an account SID (`AC…`), or SignalWire's project id; \
+             /channels/sms/from: must be a number such as `+14155550100`, a short code, or a name of up to 11 letters and \
+             digits; /channels/sms/messaging_service: is a messaging service's SID (`MG…`); \
+             /channels/sms/api_key: is an API key's SID (`SK…`); /channels/sms/max_segments: must be 1 to 10; \
+             /channels/sms/space: is needed: `example` where the space is example.signalwire.com; \
+             /channels/sms/timeout_seconds: must be 1 to 50"
+        );
+        let half = Settings { account: None, ..settings() };
+        assert_eq!(
+            made(&half).err().unwrap().to_string(),
+            "/channels/sms/account: is needed: Twilio's account SID, SignalWire's project id"
+        );
+        let nothing = Settings { token: None, from: None, ..settings() };
+        assert_eq!(
+            made(&nothing).err().unwrap().to_string(),
+            "/channels/sms/token: is needed: Twilio's auth token, SignalWire's API token; \
+             /channels/sms/from: is needed, or `messaging_service`: who the messages are from"
+        );
+        assert!(!format!("{:?}", settings()).contains("canary"));
+    }
+
+    #[test]
+    fn each_provider_has_its_place() {
+        let base = |provider, space: Option<&str>, base_url: Option<&str>| {
+            let (space, base_url) = (space.map(str::to_owned), base_url.map(str::to_owned));
+            Settings { provider, space, base_url, ..settings() }.base()
+        };
+        assert_eq!(base(Name::Twilio, None, None).as_deref(), Ok("https://api.twilio.com"));
+        let there = Ok("https://example.signalwire.com/api/laml");
+        assert_eq!(base(Name::Signalwire, Some("example"), None).as_deref(), there);
+        assert_eq!(base(Name::Signalwire, Some("example.signalwire.com"), None).as_deref(), there);
+        assert!(base(Name::Signalwire, Some("evil.org/"), None).is_err());
+        assert_eq!(base(Name::Signalwire, None, Some("http://127.0.0.1:1")).as_deref(), Ok("http://127.0.0.1:1"));
+    }
+
+    #[test]
+    fn a_sender_is_a_number_a_short_code_or_a_name() {
+        for good in ["+14155550100", "12345", "Reveille", "Wake up 7"] {
+            assert!(is_sender(good), "{good}");
+        }
+        for bad in
+            ["", "+", "+1415", "12", "4155550100", "+1415555010012345", "Reveille wakes", "Grüße", "+a1415555010"]
+        {
+            assert!(!is_sender(bad), "{bad}");
+        }
+    }
+}

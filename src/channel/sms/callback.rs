@@ -1,0 +1,155 @@
+//! The reports of Twilio and SignalWire on how a message went: form fields, signed over the address and all fields.
+//!
+//! https://www.twilio.com/docs/messaging/guides/outbound-message-status-in-status-callbacks and
+//! https://www.twilio.com/docs/usage/security#validating-requests
+
+use aws_lc_rs::hmac;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use url::{Url, form_urlencoded};
+
+use super::Name;
+use super::judgement::failed;
+use crate::channel::provider::Provider;
+use crate::channel::{Callback, CallbackError};
+use crate::notification::{Fate, Report};
+use crate::secret::Secret;
+
+/// Fields of a report that are looked at.
+const MOST_FIELDS: usize = 200;
+
+/// Who signs the reports.
+pub struct Signer {
+    header: &'static str,
+    key: hmac::Key,
+}
+
+impl Signer {
+    pub fn new(provider: Name, key: &Secret) -> Signer {
+        let header = match provider {
+            Name::Twilio => "x-twilio-signature",
+            Name::Signalwire => "x-signalwire-signature",
+        };
+        Signer { header, key: hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, key.expose().trim().as_bytes()) }
+    }
+
+    /// Whether the provider has signed this report.
+    pub fn verify(&self, callback: &Callback) -> Result<(), CallbackError> {
+        let mut sent = callback.headers.get_all(self.header).iter();
+        let (Some(signature), None) = (sent.next(), sent.next()) else { return Err(CallbackError::NotSigned) };
+        let signature = STANDARD.decode(signature.as_bytes()).map_err(|_| CallbackError::NotSigned)?;
+        let mut fields = fields(callback.body);
+        fields.sort();
+        fields.dedup();
+        let fields: String = fields.into_iter().flat_map(|(name, value)| [name, value]).collect();
+        let signed =
+            |address: &String| hmac::verify(&self.key, format!("{address}{fields}").as_bytes(), &signature).is_ok();
+        spellings(callback.address).iter().any(signed).then_some(()).ok_or(CallbackError::NotSigned)
+    }
+}
+
+/// What a report says.
+pub fn read(body: &[u8], provider: &Provider) -> Result<Report, CallbackError> {
+    let fields = fields(body);
+    let field = |names: [&str; 2]| {
+        let named = |wanted: &str| fields.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
+        names.into_iter().find_map(named)
+    };
+    let status = field(["MessageStatus", "SmsStatus"]);
+    let status = status.ok_or_else(|| CallbackError::Unreadable("the field MessageStatus is missing".into()))?;
+    let fate = match status {
+        "delivered" | "read" => Fate::Delivered,
+        "undelivered" | "failed" | "canceled" => {
+            let code = field(["ErrorCode", "SmsErrorCode"]).and_then(|code| code.parse().ok());
+            Fate::Failed { why: failed(provider, code, field(["ErrorMessage", "SmsErrorMessage"]).unwrap_or_default()) }
+        }
+        _ => Fate::UnderWay,
+    };
+    Ok(Report { provider_id: field(["MessageSid", "SmsSid"]).map(|id| provider.shown(id)), fate })
+}
+
+fn fields(body: &[u8]) -> Vec<(String, String)> {
+    let pairs = form_urlencoded::parse(body).take(MOST_FIELDS);
+    pairs.map(|(name, value)| (name.into_owned(), value.into_owned())).collect()
+}
+
+/// The address as it was told; Twilio may sign it without its port, or with the usual one.
+fn spellings(address: &str) -> Vec<String> {
+    let mut found = vec![address.to_owned()];
+    if let Ok(mut url) = Url::parse(address) {
+        let usual = url.port_or_known_default();
+        let host = url.host_str().unwrap_or_default().to_owned();
+        if url.port().is_some() {
+            let _ = url.set_port(None);
+            found.push(url.to_string());
+        } else if let Some(port) = usual {
+            found.push(address.replacen(&host, &format!("{host}:{port}"), 1));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+
+    use super::*;
+
+    /// The example of Twilio's documentation and of its libraries.
+    const EXAMPLE: &str = "RSOYDt4T1cUTdK1PDd93/VVr8B8=";
+    const FIELDS: &[u8] =
+        b"CallSid=CA1234567890ABCDE&Caller=%2B14158675309&Digits=1234&From=%2B14158675309&To=%2B18005551212";
+    const ADDRESS: &str = "https://mycompany.com/myapp.php?foo=1&bar=2";
+
+    fn verified(key: &str, address: &str, body: &[u8], signatures: &[&str]) -> bool {
+        let headers: HeaderMap = signatures
+            .iter()
+            .map(|signature| ("x-twilio-signature".parse().unwrap(), signature.parse().unwrap()))
+            .collect();
+        let callback = Callback { address, headers: &headers, body };
+        Signer::new(Name::Twilio, &Secret::new(key)).verify(&callback).is_ok()
+    }
+
+    #[test]
+    fn a_signature_is_the_one_of_twilio_s_example() {
+        assert!(verified("12345", ADDRESS, FIELDS, &[EXAMPLE]));
+        assert!(!verified("12346", ADDRESS, FIELDS, &[EXAMPLE]), "another key");
+        assert!(!verified("12345", "https://mycompany.com/myapp.php", FIELDS, &[EXAMPLE]), "another address");
+        assert!(!verified("12345", ADDRESS, &FIELDS[1..], &[EXAMPLE]), "other fields");
+        for bad in [&[][..], &[""], &["x"], &[EXAMPLE, EXAMPLE]] {
+            assert!(!verified("12345", ADDRESS, FIELDS, bad), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_signed_with_its_port_or_without() {
+        assert_eq!(spellings("https://a.org/x?y=1"), ["https://a.org/x?y=1", "https://a.org:443/x?y=1"]);
+        assert_eq!(spellings("https://a.org:8443/x"), ["https://a.org:8443/x", "https://a.org/x"]);
+    }
+
+    #[test]
+    fn every_status_has_its_meaning() {
+        let provider = Provider::new("Twilio", "", "https://a.org", Secret::new("canary"), 1).unwrap();
+        let told = |body: &str| read(body.as_bytes(), &provider);
+        let fate = |status: &str| told(&format!("MessageStatus={status}")).unwrap().fate;
+        for under_way in ["queued", "accepted", "scheduled", "sending", "sent", "something new"] {
+            assert_eq!(fate(under_way), Fate::UnderWay, "{under_way}");
+        }
+        assert_eq!((fate("delivered"), fate("read")), (Fate::Delivered, Fate::Delivered));
+        let why = "the message did not arrive, and no reason was given".to_owned();
+        for failed in ["failed", "undelivered", "canceled"] {
+            assert_eq!(fate(failed), Fate::Failed { why: why.clone() }, "{failed}");
+        }
+        assert_eq!(
+            told("MessageSid=SM1&SmsStatus=undelivered&ErrorCode=30005"),
+            Ok(Report {
+                provider_id: Some("SM1".into()),
+                fate: Fate::Failed { why: "the message did not arrive: the number is not known (error 30005)".into() },
+            })
+        );
+        let said = told("MessageStatus=failed&ErrorCode=39999&ErrorMessage=no+canary+today").unwrap().fate;
+        let why = "the message did not arrive: no [redacted] today (error 39999)".into();
+        assert_eq!(said, Fate::Failed { why });
+        assert_eq!(told("{}"), Err(CallbackError::Unreadable("the field MessageStatus is missing".into())));
+    }
+}

@@ -1,0 +1,276 @@
+//! Credentials over HTTP: put, shown without their documents, deleted; who used them; master keys changed.
+//!
+//! A document goes in and never comes out. What is answered is stored, sealed.
+
+mod keys;
+
+use axum::Json;
+use axum::extract::State as Held;
+use axum::http::StatusCode;
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::credential::{Credential, CredentialDraft, CredentialUse, Reference, check_name};
+use crate::http::State;
+use crate::http::auth::Caller;
+use crate::http::body::Body;
+use crate::http::error::ApiError;
+use crate::http::page::{Items, Page};
+use crate::http::path::Pair;
+use crate::http::query::Query;
+use crate::http::schema;
+use crate::id::{Scope, Tenant};
+use crate::invalid::Faults;
+use crate::store::{CredentialFilter, NewCredential, StoreError, StoredCredential, UseFilter, next_generation};
+use crate::token::Permission;
+use crate::vault::VaultError;
+
+pub use keys::*;
+
+/// How often a write is tried against writes of others.
+const WRITES: usize = 5;
+/// No account can have these names: they are addresses of their own below a service.
+pub(super) const RESERVED: [&str; 1] = ["connect"];
+
+/// A credential with the tasks that name it.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct CredentialView {
+    #[serde(flatten)]
+    pub credential: Credential,
+    /// Tasks that name it, by name: a thousand at most.
+    pub tasks: Vec<DependentTask>,
+}
+
+/// A task that names a credential.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct DependentTask {
+    pub id: Uuid,
+    pub name: String,
+}
+
+/// List credentials
+///
+/// Their documents are never shown.
+#[utoipa::path(get, path = "/v1/credentials", tag = "credentials", security(("bearer" = ["credentials:read"])),
+    params(
+        ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
+        ("service" = Option<String>, Query, description = "Of this service only"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
+    responses((status = 200, body = Items<Credential>)))]
+pub async fn list_credentials(
+    Held(state): Held<State>,
+    caller: Caller,
+    mut query: Query,
+) -> Result<Json<Items<Credential>>, ApiError> {
+    caller.may(Permission::CredentialsRead)?;
+    let tenant = query.text("tenant_id");
+    let service = query.text("service");
+    let page = Page::of(&mut query);
+    query.done()?;
+    let scope = caller.narrowed(tenant.as_deref())?;
+    let filter = CredentialFilter { tenant: None, service, before: page.before, limit: page.fetch() };
+    let found = state.store.list_credentials(&scope, &filter).await?;
+    Ok(Json(page.items(found, |stored| stored.credential.id).map(|stored| stored.credential)))
+}
+
+/// Read a credential
+///
+/// All of it but its document, and the tasks that name it. An admin names the tenant.
+#[utoipa::path(get, path = "/v1/credentials/{service}/{account_name}", tag = "credentials",
+    security(("bearer" = ["credentials:read"])),
+    params(("service" = String, Path), ("account_name" = String, Path),
+        ("tenant_id" = Option<String>, Query, description = "Whose it is; needed with an admin token")),
+    responses((status = 200, body = CredentialView)))]
+pub async fn get_credential(
+    Held(state): Held<State>,
+    caller: Caller,
+    name: Pair,
+    query: Query,
+) -> Result<Json<CredentialView>, ApiError> {
+    caller.may(Permission::CredentialsRead)?;
+    let (tenant, reference) = named(&caller, name, query)?;
+    let stored = read(&state, &caller.scope, &tenant, &reference).await?;
+    Ok(Json(with_tasks(&state, &caller.scope, stored).await?))
+}
+
+/// Write a credential
+///
+/// Replaces it whole; a document that is left out is kept. With a document it is active again, whatever was wrong with
+/// the one before. A reference to it is `service`, which means the account `primary`, or `service/account_name`. It is
+/// put into requests to its `hosts` alone, and a redactor takes it out of what comes back.
+#[utoipa::path(put, path = "/v1/credentials/{service}/{account_name}", tag = "credentials",
+    security(("bearer" = ["credentials:write"])),
+    params(("service" = String, Path), ("account_name" = String, Path),
+        ("tenant_id" = Option<String>, Query, description = "Whose it is; needed with an admin token")),
+    request_body = schema::NewCredential, responses((status = 200, body = CredentialView)))]
+pub async fn put_credential(
+    Held(state): Held<State>,
+    caller: Caller,
+    name: Pair,
+    query: Query,
+    body: Body,
+) -> Result<Json<CredentialView>, ApiError> {
+    caller.may(Permission::CredentialsWrite)?;
+    let (tenant, reference) = named(&caller, name, query)?;
+    check(&reference)?;
+    let draft = CredentialDraft::parse(body.json()?, state.clock.now())?;
+    for _ in 0..WRITES {
+        let old = match read(&state, &caller.scope, &tenant, &reference).await {
+            Ok(old) => Some(old),
+            Err(ApiError::NotFound(_)) => None,
+            Err(error) => return Err(error),
+        };
+        let new = settled(&state, &caller, (&tenant, &reference), &draft, old.as_ref())?;
+        let version = old.map_or(0, |old| old.credential.version);
+        match state.store.put_credential(&caller.scope, &new, version).await {
+            // somebody else was faster; the last one wins
+            Err(StoreError::Conflict(_)) => continue,
+            Err(error) => return Err(error.into()),
+            Ok(stored) => return Ok(Json(with_tasks(&state, &caller.scope, stored).await?)),
+        }
+    }
+    Err(ApiError::Conflict("the credential is being changed by others all the time; try again".into()))
+}
+
+/// Delete a credential
+///
+/// With its document, for good. Tasks may name it still: each is paused, and its owner told, when it next needs it. The
+/// record of its uses stays.
+#[utoipa::path(delete, path = "/v1/credentials/{service}/{account_name}", tag = "credentials",
+    security(("bearer" = ["credentials:write"])),
+    params(("service" = String, Path), ("account_name" = String, Path),
+        ("tenant_id" = Option<String>, Query, description = "Whose it is; needed with an admin token")),
+    responses((status = 204)))]
+pub async fn delete_credential(
+    Held(state): Held<State>,
+    caller: Caller,
+    name: Pair,
+    query: Query,
+) -> Result<StatusCode, ApiError> {
+    caller.may(Permission::CredentialsWrite)?;
+    let (tenant, Reference { service, account }) = named(&caller, name, query)?;
+    let by = caller.name();
+    let deleted = state.store.delete_credential(&caller.scope, tenant.as_str(), &service, &account, &by).await;
+    deleted.map_err(missing)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// List the uses of a credential
+///
+/// Which run, tool and host used it when, newest first; refused attempts with the reason. The record outlives the
+/// credential, as long as runs are kept.
+#[utoipa::path(get, path = "/v1/credentials/{service}/{account_name}/uses", tag = "credentials",
+    security(("bearer" = ["credentials:read"])),
+    params(("service" = String, Path), ("account_name" = String, Path),
+        ("tenant_id" = Option<String>, Query, description = "Whose it is; needed with an admin token"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
+    responses((status = 200, body = Items<CredentialUse>)))]
+pub async fn list_credential_uses(
+    Held(state): Held<State>,
+    caller: Caller,
+    name: Pair,
+    mut query: Query,
+) -> Result<Json<Items<CredentialUse>>, ApiError> {
+    caller.may(Permission::CredentialsRead)?;
+    let page = Page::of(&mut query);
+    let (tenant, Reference { service, account }) = named(&caller, name, query)?;
+    let filter = UseFilter {
+        outcome: None,
+        tenant: Some(tenant.as_str().to_owned()),
+        service: Some(service),
+        account: Some(account),
+        before: page.before,
+        limit: page.fetch(),
+    };
+    let uses = state.store.credential_uses(&caller.scope, &filter).await?;
+    Ok(Json(page.items(uses, |used| used.id)))
+}
+
+/// Whose credential an address means: an admin names the tenant in the query, another's is not found.
+fn named(caller: &Caller, name: Pair, mut query: Query) -> Result<(Tenant, Reference), ApiError> {
+    let named = query.text("tenant_id");
+    let tenant = match (&caller.scope, named) {
+        (_, Some(named)) => Some(caller.sees(&named)?),
+        (Scope::Only(own), None) => Some(own.clone()),
+        (Scope::Every, None) => {
+            query.fault("tenant_id", "is missing: an admin token names the tenant");
+            None
+        }
+    };
+    query.done()?;
+    let reference = Reference { service: name.0, account: name.1 };
+    tenant.map(|tenant| (tenant, reference)).ok_or(ApiError::NotFound("tenant"))
+}
+
+/// Whether a credential can have this name.
+fn check(reference: &Reference) -> Result<(), ApiError> {
+    let mut faults = Faults::new();
+    for (place, name) in [("/service", &reference.service), ("/account_name", &reference.account)] {
+        if let Err(why) = check_name(name) {
+            faults.add(place, why);
+        }
+    }
+    if RESERVED.contains(&reference.account.as_str()) {
+        faults.add("/account_name", "is an address of its own below every service; choose another name");
+    }
+    Ok(faults.or(())?)
+}
+
+/// What is to be written in the place of `old`.
+fn settled(
+    state: &State,
+    caller: &Caller,
+    (tenant, reference): (&Tenant, &Reference),
+    draft: &CredentialDraft,
+    old: Option<&StoredCredential>,
+) -> Result<NewCredential, ApiError> {
+    let document = match (&draft.document, old) {
+        (Some(document), _) => {
+            let generation = next_generation(old, state.clock.now());
+            let sealed = state.vault.seal_document(tenant.as_str(), reference, generation, document, draft.expires_at);
+            Some(sealed.map_err(broken)?)
+        }
+        (None, Some(old)) => {
+            if draft.inject.is_some() {
+                draft.fits(&state.vault.open_document(old).map_err(broken)?)?;
+            }
+            None
+        }
+        (None, None) => return Err(ApiError::invalid("/document", "is needed: nothing is stored under this name")),
+    };
+    Ok(NewCredential {
+        tenant_id: tenant.as_str().to_owned(),
+        service: reference.service.clone(),
+        account_name: reference.account.clone(),
+        hosts: draft.hosts.clone(),
+        inject: draft.inject.clone(),
+        oauth: draft.oauth.clone(),
+        document,
+        by: caller.name(),
+    })
+}
+
+async fn read(
+    state: &State,
+    scope: &Scope,
+    tenant: &Tenant,
+    reference: &Reference,
+) -> Result<StoredCredential, ApiError> {
+    let Reference { service, account } = reference;
+    state.store.get_credential(scope, tenant.as_str(), service, account).await.map_err(missing)
+}
+
+async fn with_tasks(state: &State, scope: &Scope, stored: StoredCredential) -> Result<CredentialView, ApiError> {
+    let credential = stored.credential;
+    let tasks = state.store.tasks_of_credential(scope, &credential.tenant_id, &credential.reference()).await?;
+    let tasks = tasks.into_iter().map(|(id, name)| DependentTask { id, name }).collect();
+    Ok(CredentialView { credential, tasks })
+}
+
+fn missing(error: StoreError) -> ApiError {
+    ApiError::of_store(error, "credential")
+}
+
+fn broken(error: VaultError) -> ApiError {
+    ApiError::Internal { log: error.to_string() }
+}

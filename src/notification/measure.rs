@@ -1,0 +1,235 @@
+//! With measure: whether the end of a run is told, by what its task wants and by what was told before.
+//!
+//! A failure is told once for its cause; the same again is counted and summed up once a day; the first success after it
+//! says that all is well again. Decided purely, in the transaction that ends the run: see `store/told.rs`.
+
+use aws_lc_rs::digest::{SHA256, digest};
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::notification::delivery::channels;
+use crate::notification::{Kind, NewDelivery, Recipient, dedupe, wording};
+use crate::run::Run;
+use crate::task::{Route, Task};
+
+/// How long the same failures of a task are counted before they are told of again.
+const SUM_UP_EVERY: TimeDelta = TimeDelta::days(1);
+
+/// Which ends of a task's runs are told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Notify {
+    #[default]
+    Always,
+    /// Results that differ from the one told last, and failures.
+    OnChange,
+    /// Failures, and that all is well again.
+    OnFailure,
+    /// Neither; questions reach people all the same.
+    Never,
+}
+
+impl Notify {
+    pub const ALL: [Notify; 4] = [Notify::Always, Notify::OnChange, Notify::OnFailure, Notify::Never];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Notify::Always => "always",
+            Notify::OnChange => "on_change",
+            Notify::OnFailure => "on_failure",
+            Notify::Never => "never",
+        }
+    }
+
+    pub fn is_always(&self) -> bool {
+        *self == Notify::Always
+    }
+}
+
+/// How a run ended, as far as people hear of it.
+#[derive(Debug, Clone, Copy)]
+pub enum End<'a> {
+    Succeeded { output: Option<&'a str> },
+    Failed { code: &'a str },
+}
+
+/// The end of a run that may be told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Measure {
+    pub task_id: Uuid,
+    pub task_name: String,
+    pub said: Said,
+    /// What is told if it is.
+    pub delivery: NewDelivery,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Said {
+    Success {
+        /// False where the task wants failures only.
+        wanted: bool,
+        /// Where only changes are told: of the output.
+        hash: Option<Vec<u8>>,
+    },
+    Failure {
+        code: String,
+    },
+}
+
+/// What a task has told.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Of the output that was told last.
+    pub output_hash: Option<Vec<u8>>,
+    pub alert: Option<Alert>,
+}
+
+/// Failures of one cause that have been told of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alert {
+    pub code: String,
+    pub count: i64,
+    pub since: DateTime<Utc>,
+    pub told_at: DateTime<Utc>,
+}
+
+impl Measure {
+    /// Of the end of a run; `None` where nobody can be told, or is to be.
+    pub fn of(run: &Run, task: Option<&Task>, recipient: Option<&Recipient>, end: End) -> Option<Measure> {
+        let task = task?;
+        let notify = task.spec.notify;
+        if task.spec.output.route == Route::Nobody || notify == Notify::Never {
+            return None;
+        }
+        let (kind, said) = match end {
+            End::Failed { code } => (Kind::Failure, Said::Failure { code: code.to_owned() }),
+            End::Succeeded { output } => {
+                let hash = || digest(&SHA256, output.unwrap_or_default().trim().as_bytes()).as_ref().to_vec();
+                let hash = (notify == Notify::OnChange).then(hash);
+                (Kind::Result, Said::Success { wanted: notify != Notify::OnFailure, hash })
+            }
+        };
+        let order = channels(&task.spec.output, recipient);
+        let delivery = NewDelivery::of_run(&run.tenant_id, run.id, kind, order)?.pressing(task.spec.output.urgency);
+        Some(Measure { task_id: task.id, task_name: task.name.clone(), said, delivery })
+    }
+
+    /// Whether what was told before makes no difference to a success, and it makes none to what is told later.
+    pub fn stands_alone(&self) -> bool {
+        matches!(self.said, Said::Success { hash: None, .. })
+    }
+
+    /// What is told, where what was told before makes no difference.
+    pub fn alone(&self) -> Option<NewDelivery> {
+        let wanted = !matches!(self.said, Said::Success { wanted: false, .. });
+        wanted.then(|| self.delivery.clone())
+    }
+
+    fn notice(&self, key: String, (subject, text): (String, String)) -> NewDelivery {
+        NewDelivery {
+            dedupe_key: key,
+            kind: Kind::Notice,
+            subject: Some(subject),
+            text: Some(text),
+            ..self.delivery.clone()
+        }
+    }
+}
+
+impl Told {
+    /// What is told of an end at `now`, and what has been told then.
+    pub fn after(self, end: &Measure, now: DateTime<Utc>) -> (Told, Vec<NewDelivery>) {
+        match &end.said {
+            Said::Failure { code } => self.failed(end, code, now),
+            Said::Success { wanted, hash } => {
+                let again = self.alert.map(|alert| {
+                    let key = dedupe::notice("recovered", end.task_id, alert.since.timestamp_millis());
+                    end.notice(key, wording::recovered(&end.task_name, alert.count))
+                });
+                let changed = hash.is_none() || *hash != self.output_hash;
+                let result = (*wanted && changed).then(|| end.delivery.clone());
+                let told = Told { output_hash: hash.clone().or(self.output_hash), alert: None };
+                (told, again.into_iter().chain(result).collect())
+            }
+        }
+    }
+
+    fn failed(self, end: &Measure, code: &str, now: DateTime<Utc>) -> (Told, Vec<NewDelivery>) {
+        let Some(alert) = self.alert.filter(|alert| alert.code == code) else {
+            let alert = Alert { code: code.to_owned(), count: 1, since: now, told_at: now };
+            return (Told { alert: Some(alert), ..self }, vec![end.delivery.clone()]);
+        };
+        let count = alert.count + 1;
+        if now - alert.told_at < SUM_UP_EVERY {
+            return (Told { alert: Some(Alert { count, ..alert }), ..self }, vec![]);
+        }
+        let key = dedupe::notice("failing", end.task_id, now.timestamp_millis());
+        let notice = end.notice(key, wording::still_failing(&end.task_name, count, code));
+        (Told { alert: Some(Alert { count, told_at: now, ..alert }), ..self }, vec![notice])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(said: Said) -> Measure {
+        let run = Uuid::from_u128(2);
+        let kind = if matches!(said, Said::Failure { .. }) { Kind::Failure } else { Kind::Result };
+        let delivery = NewDelivery::of_run("ann", run, kind, vec!["email".into()]).unwrap();
+        Measure { task_id: Uuid::from_u128(1), task_name: "Mail".into(), said, delivery }
+    }
+
+    fn failure(code: &str) -> Measure {
+        end(Said::Failure { code: code.into() })
+    }
+
+    fn success(hash: Option<u8>) -> Measure {
+        end(Said::Success { wanted: true, hash: hash.map(|byte| vec![byte]) })
+    }
+
+    /// What is told of ends, each so many hours after the beginning: the kind, and the subject where it has its own.
+    fn told(ends: &[(i64, Measure)]) -> Vec<Vec<String>> {
+        let start: DateTime<Utc> = "2027-03-01T08:00:00Z".parse().unwrap();
+        let mut told = Told::default();
+        let shown = |one: NewDelivery| one.subject.unwrap_or_else(|| one.kind.as_str().to_owned());
+        let after = |(hours, end): &(i64, Measure)| {
+            let (next, said) = std::mem::take(&mut told).after(end, start + TimeDelta::hours(*hours));
+            told = next;
+            said.into_iter().map(shown).collect()
+        };
+        ends.iter().map(after).collect()
+    }
+
+    #[test]
+    fn a_cause_is_told_once_summed_up_daily_and_its_end_is_told() {
+        let hours = [0, 1, 2, 25, 26, 49].map(|hour| (hour, failure("llm_auth")));
+        let mut ends = hours.to_vec();
+        ends.extend([(50, failure("timeout")), (51, success(None)), (52, success(None)), (53, failure("timeout"))]);
+        let expected: [&[&str]; 10] = [
+            &["failure"],
+            &[],
+            &[],
+            &["Still failing: Mail"],
+            &[],
+            &["Still failing: Mail"],
+            &["failure"],
+            &["Well again: Mail", "result"],
+            &["result"],
+            &["failure"],
+        ];
+        assert_eq!(told(&ends), expected.map(|said| said.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>()));
+    }
+
+    #[test]
+    fn only_changes_are_told_where_only_they_are_wanted() {
+        let ends = [(0, success(Some(1))), (1, success(Some(1))), (2, success(Some(2))), (3, success(Some(1)))];
+        assert_eq!(told(&ends).iter().map(Vec::len).collect::<Vec<_>>(), [1, 0, 1, 1]);
+        let unwanted = end(Said::Success { wanted: false, hash: None });
+        assert_eq!(
+            told(&[(0, unwanted.clone()), (1, failure("x")), (2, unwanted)]),
+            [vec![], vec!["failure".to_owned()], vec!["Well again: Mail".to_owned()]]
+        );
+    }
+}

@@ -1,0 +1,112 @@
+//! What providers report of messages that they took on, and the end of waiting for it.
+//!
+//! A report settles a delivery in one transaction with its fall-back. It may come before the attempt itself is recorded:
+//! then the lease is left to the worker, whose mark finds the end written already.
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use super::DeliveryRow;
+use crate::notification::{DeliveryState, Fate, Kind, Report};
+use crate::store::hot::Hot;
+use crate::store::text::{optional, text};
+use crate::store::{Split, Store, StoreError, Topic};
+
+const LOCKED_DELIVERY: Split = Split {
+    postgres: select_delivery!("where d.id = $1 and d.channel = $2 for update"),
+    sqlite: select_delivery!("where d.id = $1 and d.channel = $2"),
+};
+
+const OVERDUE: Split = Split {
+    postgres: "select id from deliveries where state = 'sent' and sent_at <= $1
+                order by sent_at limit $2 for update skip locked",
+    sqlite: "select id from deliveries where state = 'sent' and sent_at <= $1 order by sent_at limit $2",
+};
+
+/// Why a delivery is unknown whose receipt has not come.
+const SILENCE: &str = "the provider took it on and never said whether it arrived";
+
+impl Store {
+    /// Takes a provider's report on a delivery that went through `channel`; answers the state that stands then. What
+    /// failed falls back in the same transaction. A report that changes nothing writes nothing.
+    pub async fn receive_receipt(&self, id: Uuid, channel: &str, report: &Report) -> Result<DeliveryState, StoreError> {
+        let now = self.clock.now();
+        let (state, fell_back) = on_write!(self.db, |conn| {
+            let row: Option<DeliveryRow> =
+                sqlx::query_as(self.db.text(LOCKED_DELIVERY)).bind(id).bind(channel).fetch_optional(&mut *conn).await?;
+            let delivery = row.ok_or(StoreError::NotFound)?.delivery()?;
+            let Some(state) = report.leads_to(delivery.state, delivery.provider_id.as_deref()) else {
+                return Ok(delivery.state);
+            };
+            let error = match &report.fate {
+                Fate::Failed { why } => Some(why.as_str()),
+                Fate::UnderWay | Fate::Delivered => None,
+            };
+            sqlx::query(
+                "update deliveries
+                    set state = $2, next_at = null, last_error = $3, provider_id = coalesce($4, provider_id),
+                        sent_at = coalesce(sent_at, $5), delivered_at = $6
+                  where id = $1",
+            )
+            .bind(id)
+            .bind(state.as_str())
+            .bind(optional(error))
+            .bind(optional(report.provider_id.as_deref()))
+            .bind(now)
+            .bind((state == DeliveryState::Delivered).then_some(now))
+            .execute(&mut *conn)
+            .await?;
+            let next = delivery.fall_back().filter(|_| state == DeliveryState::Failed);
+            if let Some(next) = &next {
+                conn.post(&[next], now).await?;
+            }
+            if delivery.kind == Kind::Digest {
+                let delivered = (state == DeliveryState::Delivered).then_some(now);
+                match &next {
+                    Some(next) => hand_over!(conn, id, next),
+                    None => drop(settle_members!(conn, id, state, error, Some(now), delivered)),
+                }
+            }
+            (state, next.is_some())
+        });
+        if fell_back {
+            self.hint(Topic::Outbox);
+        }
+        Ok(state)
+    }
+
+    /// Calls up to `limit` deliveries unknown that were taken on at `before` or earlier and of which nothing was
+    /// reported; answers how many. Where there are none, nothing is written.
+    pub async fn lose_receipts(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
+        let waiting: Option<i32> = on_read!(self.db, |conn| {
+            sqlx::query_scalar("select 1 from deliveries where state = 'sent' and sent_at <= $1 limit 1")
+                .bind(before)
+                .fetch_optional(conn)
+                .await?
+        });
+        if waiting.is_none() {
+            return Ok(0);
+        }
+        Ok(on_write!(self.db, |conn| {
+            let overdue: Vec<Uuid> =
+                sqlx::query_scalar(self.db.text(OVERDUE)).bind(before).bind(limit).fetch_all(&mut *conn).await?;
+            for id in &overdue {
+                sqlx::query("update deliveries set state = 'unknown', last_error = $2 where id = $1")
+                    .bind(id)
+                    .bind(SILENCE)
+                    .execute(&mut *conn)
+                    .await?;
+                // where it is a digest
+                settle_members!(
+                    conn,
+                    *id,
+                    DeliveryState::Unknown,
+                    Some(SILENCE),
+                    None::<DateTime<Utc>>,
+                    None::<DateTime<Utc>>
+                );
+            }
+            overdue.len() as u64
+        }))
+    }
+}

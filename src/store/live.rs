@@ -1,0 +1,128 @@
+//! Messages for sessions that are open: written by the channel, taken by a session, withdrawn where nobody took one.
+//!
+//! A message is taken once, and what is withdrawn can't be taken: both are guarded writes of one row. A message that was
+//! taken is kept for a while, so that a session that comes back can be told it.
+
+use chrono::{DateTime, Utc};
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use crate::id::{Scope, Tenant};
+use crate::store::text::document;
+use crate::store::{Store, StoreError, Topic};
+
+/// A message in the table, without its text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, sqlx::FromRow)]
+pub struct LiveMessage {
+    /// The delivery's.
+    pub id: Uuid,
+    pub created_at: DateTime<Utc>,
+    /// A session has it.
+    pub taken: bool,
+}
+
+impl Store {
+    /// Lays a message out for the tenant's sessions, sealed by the vault. One with this id that is there already stays
+    /// as it is.
+    pub async fn put_live_message(&self, tenant: &Tenant, id: Uuid, sealed: &str) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        on_write!(self.db, &Scope::Only(tenant.clone()), |conn| {
+            sqlx::query(
+                "insert into live_messages (id, tenant_id, body, created_at) values ($1, $2, $3, $4)
+                 on conflict (id) do nothing",
+            )
+            .bind(id)
+            .bind(tenant.as_str())
+            .bind(document(sealed)?)
+            .bind(now)
+            .execute(conn)
+            .await?;
+        });
+        self.hint(Topic::Live);
+        Ok(())
+    }
+
+    /// One message; `None` where there is none of this tenant with this id.
+    pub async fn live_message(&self, tenant: &Tenant, id: Uuid) -> Result<Option<LiveMessage>, StoreError> {
+        Ok(on_read!(self.db, &Scope::Only(tenant.clone()), |conn| {
+            sqlx::query_as(
+                "select id, created_at, taken_at is not null as taken from live_messages
+                  where id = $1 and tenant_id = $2",
+            )
+            .bind(id)
+            .bind(tenant.as_str())
+            .fetch_optional(conn)
+            .await?
+        }))
+    }
+
+    /// The tenant's messages that nobody has taken, and those that were laid out at `since` or later, oldest first.
+    pub async fn live_messages(
+        &self,
+        tenant: &Tenant,
+        since: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<Vec<LiveMessage>, StoreError> {
+        Ok(on_read!(self.db, &Scope::Only(tenant.clone()), |conn| {
+            sqlx::query_as(
+                "select id, created_at, taken_at is not null as taken from live_messages
+                  where tenant_id = $1 and (taken_at is null or created_at >= $2)
+                  order by created_at, id limit $3",
+            )
+            .bind(tenant.as_str())
+            .bind(since)
+            .bind(limit)
+            .fetch_all(conn)
+            .await?
+        }))
+    }
+
+    /// Takes a message for a session and answers its sealed text, also where another session has taken it. `None` where
+    /// it was withdrawn.
+    pub async fn take_live_message(&self, tenant: &Tenant, id: Uuid) -> Result<Option<String>, StoreError> {
+        let now = self.clock.now();
+        let body: Option<Json<String>> = on_write!(self.db, &Scope::Only(tenant.clone()), |conn| {
+            sqlx::query("update live_messages set taken_at = $3 where id = $1 and tenant_id = $2 and taken_at is null")
+                .bind(id)
+                .bind(tenant.as_str())
+                .bind(now)
+                .execute(&mut *conn)
+                .await?;
+            sqlx::query_scalar("select body from live_messages where id = $1 and tenant_id = $2")
+                .bind(id)
+                .bind(tenant.as_str())
+                .fetch_optional(conn)
+                .await?
+        });
+        self.hint(Topic::Live);
+        Ok(body.map(|body| body.0))
+    }
+
+    /// Takes back a message that nobody has taken; answers whether that was so.
+    pub async fn withdraw_live_message(&self, tenant: &Tenant, id: Uuid) -> Result<bool, StoreError> {
+        let withdrawn = on_write!(self.db, &Scope::Only(tenant.clone()), |conn| {
+            sqlx::query("delete from live_messages where id = $1 and tenant_id = $2 and taken_at is null")
+                .bind(id)
+                .bind(tenant.as_str())
+                .execute(conn)
+                .await?
+                .rows_affected()
+        });
+        Ok(withdrawn == 1)
+    }
+
+    /// Deletes up to `limit` messages that were laid out before `before`; answers how many.
+    pub async fn forget_live_messages(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
+        Ok(on_write!(self.db, |conn| {
+            sqlx::query(
+                "delete from live_messages where id in (
+                    select id from live_messages where created_at < $1 order by created_at limit $2)",
+            )
+            .bind(before)
+            .bind(limit)
+            .execute(conn)
+            .await?
+            .rows_affected()
+        }))
+    }
+}

@@ -1,0 +1,42 @@
+//! A look at a provider that costs nothing: a refresh token that nobody has ever been given is offered, and what the
+//! endpoint finds wrong with the request tells whether it knows the client.
+
+use crate::egress::operator_client;
+use crate::secret::Secret;
+use crate::vault::oauth::endpoint::{Endpoint, Refusal, TIMEOUT, Way};
+use crate::vault::oauth::provider::Provider;
+
+/// Given by nobody.
+const NO_TOKEN: &str = "reveille-check-is-no-token";
+
+/// What a look has found. The texts hold no secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Probe {
+    /// The client is known there, and shows itself rightly.
+    Known,
+    /// It is not, or its secret is wrong.
+    Refused(String),
+    /// It answers, and can't be understood.
+    Unclear(String),
+    /// Nobody answers, or not now.
+    Away(String),
+}
+
+/// Asks the token endpoint of a provider.
+pub async fn probe(provider: &Provider) -> Probe {
+    let endpoint = Endpoint {
+        token_url: provider.token_url.clone(),
+        client_id: provider.client_id.clone(),
+        client_secret: provider.client_secret.clone(),
+        client_auth: provider.client_auth,
+        way: Way::Operator(operator_client(TIMEOUT)),
+    };
+    let (kind, token) = (Secret::new("refresh_token"), Secret::new(NO_TOKEN));
+    match endpoint.ask(&[("grant_type", &kind), ("refresh_token", &token)]).await {
+        Err(Refusal::Grant(_)) => Probe::Known,
+        Err(Refusal::Client(why)) => Probe::Refused(why),
+        Err(Refusal::Request(why)) => Probe::Unclear(why),
+        Err(Refusal::Later(why)) => Probe::Away(why),
+        Ok(_) => Probe::Unclear("it gives tokens for a refresh token that nobody was given".into()),
+    }
+}

@@ -1,0 +1,190 @@
+//! Credentials over HTTP: put, shown without their documents, held against how they are used.
+
+use reveille::credential::CredentialUse;
+use reveille::id::{Scope, new_id};
+use reveille::vault::{self, Vault, WithoutKeys};
+use serde_json::{Value, json};
+
+use super::service::{Api, on_both, only};
+
+const CANARY: &str = "canary-6f1d";
+
+on_both! {
+    a_credential_is_put_shown_kept_and_deleted
+    the_uses_of_a_credential_and_its_tasks_are_shown
+    an_admin_puts_everything_under_the_first_key_and_is_told_what_is_needed
+}
+
+fn body() -> Value {
+    json!({
+        "document": { "id": 7, "key": CANARY }, "hosts": ["API.example.org", "*.example.net:8443"],
+        "inject": { "as": "header", "name": "X-Key", "from": "/key" },
+    })
+}
+
+async fn a_credential_is_put_shown_kept_and_deleted(api: Api) {
+    let ann = api.token("ann", &["credentials:read", "credentials:write"]).await;
+    let place = "/v1/credentials/google/work";
+    let made = api.ask("PUT", place, Some(&ann), Some(body())).await.expect(200);
+    let expected = json!({
+        "id": made["id"], "tenant_id": "ann", "service": "google", "account_name": "work",
+        "hosts": ["api.example.org", "*.example.net:8443"],
+        "inject": { "as": "header", "name": "X-Key", "from": "/key" }, "oauth": null, "status": "active",
+        "status_reason": null, "expires_at": null, "version": 1, "created_at": "2026-11-21T00:00:00Z",
+        "updated_at": "2026-11-21T00:00:00Z", "last_used_at": null, "tasks": [],
+    });
+    assert_eq!(made, expected);
+    assert_eq!(api.ask("GET", place, Some(&ann), None).await.expect(200), expected);
+    let as_admin = format!("{place}?tenant_id=ann");
+    assert_eq!(api.admin("GET", &as_admin, None).await.expect(200), expected);
+    let nobody = api.admin("GET", place, None).await.expect(400);
+    assert_eq!(nobody["errors"][0]["message"], "is missing: an admin token names the tenant");
+
+    // what is left out is kept, if it is fit for the new way of use
+    let moved = json!({ "hosts": ["b.example.org"], "inject": { "as": "bearer", "from": "/key" } });
+    let moved = api.ask("PUT", place, Some(&ann), Some(moved)).await.expect(200);
+    assert_eq!((&moved["version"], &moved["hosts"]), (&json!(2), &json!(["b.example.org"])));
+    let unfit = json!({ "inject": { "as": "bearer", "from": "/token" } });
+    let problem = api.ask("PUT", place, Some(&ann), Some(unfit)).await.expect(422);
+    assert_eq!(problem["errors"][0]["pointer"], "/inject/from");
+    let stored = api.store.get_credential(&only("ann"), "ann", "google", "work").await.unwrap();
+    let (vault, _) = Vault::open(&vault::Settings::default(), WithoutKeys::KeyFile(api.dir.path())).unwrap();
+    let document = vault.open_document(&stored).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(document.expose()).unwrap(), body()["document"]);
+
+    let list = api.ask("GET", "/v1/credentials?service=google", Some(&ann), None).await.expect(200);
+    assert_eq!((list["items"].as_array().unwrap().len(), &list["items"][0]["version"]), (1, &json!(2)));
+    assert!(!list.to_string().contains(CANARY) && !list.to_string().contains("v1:"));
+    assert_eq!(api.ask("DELETE", place, Some(&ann), None).await.status, 204);
+    for method in ["GET", "DELETE"] {
+        let gone = api.ask(method, place, Some(&ann), None).await.expect(404);
+        assert_eq!(gone["detail"], "there is no such credential");
+    }
+    let acts = api.admin("GET", "/v1/audit?tenant_id=ann", None).await.expect(200);
+    let acts: Vec<&Value> = acts["items"].as_array().unwrap().iter().map(|act| &act["action"]).collect();
+    assert_eq!(acts, ["credential.deleted", "credential.put", "credential.put"]);
+}
+
+async fn the_uses_of_a_credential_and_its_tasks_are_shown(api: Api) {
+    let ann = api.token("ann", &["credentials:read", "credentials:write"]).await;
+    let place = "/v1/credentials/google/work";
+    api.ask("PUT", place, Some(&ann), Some(body())).await.expect(200);
+    let mut made = vec![];
+    for host in ["a.example.org", "b.example.org", "c.example.org"] {
+        let used = CredentialUse {
+            id: new_id(api.clock.now()),
+            tenant_id: "ann".into(),
+            service: "google".into(),
+            account_name: "work".into(),
+            at: api.clock.now(),
+            run_id: None,
+            task_id: None,
+            used_by: "poll".into(),
+            host: host.into(),
+            outcome: CredentialUse::USED.into(),
+        };
+        api.store.note_credential_use(&used).await.unwrap();
+        made.insert(0, json!(used));
+    }
+    let first = api.ask("GET", &format!("{place}/uses?limit=2"), Some(&ann), None).await.expect(200);
+    assert_eq!(first["items"], json!(made[..2]));
+    let next = format!("{place}/uses?limit=2&cursor={}", first["next_cursor"].as_str().unwrap());
+    let second = api.ask("GET", &next, Some(&ann), None).await.expect(200);
+    assert_eq!(second, json!({ "items": made[2..], "next_cursor": null }));
+    let shown = api.ask("GET", place, Some(&ann), None).await.expect(200);
+    assert_eq!(shown["last_used_at"], "2026-11-21T00:00:00Z");
+    // of another name there are none, and the record outlives the credential
+    let other = api.ask("GET", "/v1/credentials/google/home/uses", Some(&ann), None).await.expect(200);
+    assert_eq!(other["items"], json!([]));
+    api.ask("DELETE", place, Some(&ann), None).await;
+    let kept = api.ask("GET", &format!("{place}/uses"), Some(&ann), None).await.expect(200);
+    assert_eq!(kept["items"].as_array().unwrap().len(), 3);
+}
+
+async fn an_admin_puts_everything_under_the_first_key_and_is_told_what_is_needed(api: Api) {
+    let place = "/v1/credentials/google/work?tenant_id=ann";
+    api.admin("PUT", place, Some(body())).await.expect(200);
+    let done = api.admin("POST", "/v1/credentials/rotate-key", None).await.expect(200);
+    let none = json!({ "credentials": 0, "recipients": 0, "tasks": 0 });
+    let one = json!({ "credentials": 1, "recipients": 0, "tasks": 0 });
+    let key = done["key"].clone();
+    assert_eq!(
+        done,
+        json!({
+            "key": key, "rewrapped": none, "failed": none, "failures": [], "next_cursor": null,
+            "keys": [{ "id": key, "configured": true, "opens_nothing": false, "sealed": one }],
+        })
+    );
+    // a credential under a key that nobody has is told, and left as it is
+    let lost = reveille::store::NewCredential {
+        tenant_id: "ann".into(),
+        service: "lost".into(),
+        account_name: "primary".into(),
+        hosts: vec![],
+        inject: None,
+        oauth: None,
+        document: Some(reveille::store::SealedDocument {
+            sealed: "v1:gone:AA:AA".into(),
+            generation: 1,
+            key_id: "gone".into(),
+            expires_at: None,
+        }),
+        by: "token:t".into(),
+    };
+    let stored = api.store.put_credential(&Scope::Every, &lost, 0).await.unwrap();
+    let done = api.admin("POST", "/v1/credentials/rotate-key", Some(json!({}))).await.expect(200);
+    assert_eq!(done["failed"], one);
+    let why = "sealed with the master key `gone`, which is not in vault.master_keys";
+    assert_eq!(done["failures"], json!([{ "what": "credential lost", "tenant_id": "ann", "why": why }]));
+    assert_eq!(done["keys"][1], json!({ "id": "gone", "configured": false, "opens_nothing": false, "sealed": one }));
+    assert_eq!(api.store.get_credential(&Scope::Every, "ann", "lost", "primary").await.unwrap(), stored);
+    let acts = api.admin("GET", "/v1/audit?action=master_key.rotated", None).await.expect(200);
+    assert_eq!(acts["items"].as_array().unwrap().len(), 2);
+
+    let ann = api.token("ann", &["*"]).await;
+    let refused = api.ask("POST", "/v1/credentials/rotate-key", Some(&ann), None).await.expect(403);
+    assert_eq!(refused["detail"], "this needs an admin token: it concerns every tenant");
+    let nonsense = api.admin("POST", "/v1/credentials/rotate-key", Some(json!({ "cursor": "x" }))).await.expect(422);
+    assert_eq!(nonsense["errors"][0]["pointer"], "/cursor");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_credential_has_its_place_and_its_secrets_are_not_repeated() {
+    let api = Api::new().await;
+    let put = async |name: &str, body: Value| {
+        let path = format!("/v1/credentials/{name}?tenant_id=ann");
+        let problem = api.admin("PUT", &path, Some(body)).await.expect(422);
+        assert!(!problem.to_string().contains(CANARY), "{problem}");
+        let places = problem["errors"].as_array().unwrap().iter().map(|fault| fault["pointer"].as_str().unwrap());
+        places.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(put("google/connect", body()).await, ["/account_name"]);
+    assert_eq!(put("goo%20gle/a%2Fb", body()).await, ["/service", "/account_name"]);
+    assert_eq!(put("google/work", json!({ "hosts": ["a.example.org"] })).await, ["/document"]);
+    let wrong = json!({
+        "document": CANARY, "hosts": ["*", format!("https://{CANARY}/")], "inject": { "as": CANARY }, "oauth": CANARY,
+        CANARY: 1,
+    });
+    let mut wrong = wrong;
+    wrong.as_object_mut().unwrap().remove(CANARY);
+    assert_eq!(put("google/work", wrong).await, ["/hosts/0", "/hosts/1", "/inject/as", "/oauth"]);
+    let large = json!({ "document": CANARY.repeat(10_000) });
+    assert_eq!(put("google/work", large).await, ["/document"]);
+    let huge = json!({ "document": CANARY.repeat(200_000) });
+    api.admin("PUT", "/v1/credentials/google/work?tenant_id=ann", Some(huge)).await.expect(413);
+    assert_eq!(api.admin("GET", "/v1/credentials", None).await.expect(200)["items"], json!([]));
+}
+
+#[tokio::test]
+async fn no_answer_and_no_file_of_the_database_holds_the_document() {
+    let api = Api::new().await;
+    let shown = api.admin("PUT", "/v1/credentials/google/work?tenant_id=ann", Some(body())).await.expect(200);
+    assert!(!shown.to_string().contains(CANARY));
+    api.store.close().await;
+    for entry in std::fs::read_dir(api.dir.path()).unwrap() {
+        let path = entry.unwrap().path();
+        let bytes = std::fs::read(&path).unwrap();
+        let found = bytes.windows(CANARY.len()).any(|window| window == CANARY.as_bytes());
+        assert!(!found, "{}", path.display());
+    }
+}

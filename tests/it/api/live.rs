@@ -1,0 +1,287 @@
+//! Sessions and the channel `live`: what is delivered on one instance is told on any, to every session, and taken once.
+
+mod socket;
+
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, BodyDataStream};
+use axum::http::Request;
+use chrono::TimeDelta;
+use chrono_tz::Tz;
+use futures::{FutureExt, StreamExt};
+use reveille::channel::live::{Live, Settings};
+use reveille::channel::{Channel, ChannelError, Confirmed, Message, Receipt};
+use reveille::http::server::Limits;
+use reveille::id::Tenant;
+use reveille::notification::wording::{Link, Words};
+use reveille::notification::{Addresses, Recipient, Urgency};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tower::ServiceExt;
+use uuid::Uuid;
+
+use super::service::{ADMIN, Api, on_both};
+
+const URL: &str = "https://wake.example.org/approve/canary-link";
+
+/// A client with a session over server-sent events.
+struct Client {
+    body: BodyDataStream,
+    text: String,
+}
+
+impl Client {
+    /// Opens a session, and waits until it is open.
+    async fn open(api: &Api, token: &str, last_event_id: Option<Uuid>) -> Client {
+        Client::open_at(api, "/v1/live", token, last_event_id).await
+    }
+
+    async fn open_at(api: &Api, path: &str, token: &str, last_event_id: Option<Uuid>) -> Client {
+        let mut request = Request::get(path).header("authorization", format!("Bearer {token}"));
+        if let Some(id) = last_event_id {
+            request = request.header("last-event-id", id.to_string());
+        }
+        let response = api.app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()["content-type"]),
+            (200, &"text/event-stream".parse().unwrap())
+        );
+        let mut client = Client { body: response.into_body().into_data_stream(), text: String::new() };
+        let (name, _, data) = client.next().await.expect("an event");
+        assert_eq!((name.as_str(), data), ("session", json!({ "event": "session", "tenant_id": "ann" })));
+        client
+    }
+
+    /// The next event: name, id, data. Comments are passed over; `None` at the end.
+    async fn next(&mut self) -> Option<(String, String, Value)> {
+        loop {
+            if let Some((block, rest)) = self.text.split_once("\n\n") {
+                let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+                let told = (field("event: ").to_owned(), field("id: ").to_owned(), field("data: ").to_owned());
+                self.text = rest.to_owned();
+                if told.0.is_empty() {
+                    continue;
+                }
+                return Some((told.0, told.1, serde_json::from_str(&told.2).unwrap()));
+            }
+            let part = timeout(Duration::from_secs(20), self.body.next()).await.expect("something is told");
+            self.text.push_str(std::str::from_utf8(&part?.unwrap()).unwrap());
+        }
+    }
+
+    /// The id of the next message.
+    async fn id(&mut self) -> Uuid {
+        let (name, id, data) = self.next().await.expect("a message");
+        assert_eq!((name.as_str(), &data["id"]), ("message", &json!(id)));
+        id.parse().unwrap()
+    }
+
+    /// Nothing more comes, as far as can be seen now.
+    fn assert_silent(&mut self) {
+        assert!(self.body.next().now_or_never().is_none(), "something was told");
+    }
+}
+
+fn id(n: u128) -> Uuid {
+    Uuid::from_u128(n)
+}
+
+fn recipient(live: bool) -> Recipient {
+    let addresses = Addresses { live, ..Addresses::default() };
+    Recipient {
+        timezone: Tz::UTC,
+        locale: "en".into(),
+        addresses,
+        fallback: vec![],
+        quiet: Default::default(),
+        verified: Default::default(),
+    }
+}
+
+/// One attempt through the channel of this instance.
+async fn deliver(api: &Api, id: Uuid) -> Result<Receipt, ChannelError> {
+    deliver_to(api, id, &recipient(true)).await
+}
+
+async fn deliver_to(api: &Api, id: Uuid, recipient: &Recipient) -> Result<Receipt, ChannelError> {
+    let words = Words {
+        subject: "May I send it?".into(),
+        text: "To team@example.org – now".into(),
+        html: None,
+        link: Some(Link { label: "Decide".into(), url: URL.into() }),
+        thread: None,
+        event: "approval.requested",
+        data: json!({ "batch_id": "b1" }),
+    };
+    let now = api.clock.now();
+    let (recipient_id, words, urgency) = ("ann", &words, Urgency::High);
+    let message = Message { id, recipient_id, created_at: now, now, recipient, words, urgency };
+    // an instance without a session must not make a test slow, and one with a session must not make it fail
+    let settings = Settings { wait_seconds: 10 };
+    Live::new(&settings, api.store.clone(), api.vault.clone()).deliver(&message).await
+}
+
+fn told(id: Uuid) -> Value {
+    json!({
+        "id": id, "event": "approval.requested", "created_at": "2026-11-21T00:00:00.000Z", "urgency": "high",
+        "subject": "May I send it?", "text": "To team@example.org – now",
+        "link": { "label": "Decide", "url": URL }, "data": { "batch_id": "b1" },
+    })
+}
+
+fn delivered() -> Result<Receipt, ChannelError> {
+    Ok(Receipt { provider_id: None, confirmed: Confirmed::Delivered })
+}
+
+on_both!(
+    a_message_is_told_to_every_session_of_its_tenant_and_is_delivered
+    a_session_goes_on_where_an_earlier_one_was_left
+    an_attempt_that_was_broken_off_is_gone_on_with
+);
+
+async fn a_message_is_told_to_every_session_of_its_tenant_and_is_delivered(api: Api) {
+    let token = api.token("ann", &["deliveries:read"]).await;
+    let mut first = Client::open(&api, &token, None).await;
+    let mut second = Client::open_at(&api, "/v1/live?tenant_id=ann", ADMIN, None).await;
+    let bobs = api.token("bob", &["deliveries:read"]).await;
+    let request = Request::get("/v1/live").header("authorization", format!("Bearer {bobs}"));
+    let others = api.app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+    let mut others = others.into_body().into_data_stream();
+    let opened = others.next().await.unwrap().unwrap();
+    assert_eq!(opened, "event: session\ndata: {\"event\":\"session\",\"tenant_id\":\"bob\"}\n\n");
+
+    let (answer, seen) = tokio::join!(deliver(&api, id(7)), first.next());
+    assert_eq!(answer, delivered());
+    assert_eq!(seen, Some(("message".into(), id(7).to_string(), told(id(7)))));
+    assert_eq!(second.id().await, id(7));
+    // what comes after it is told after it, and nothing twice
+    let (answer, seen) = tokio::join!(deliver(&api, id(3)), second.id());
+    assert_eq!((answer, seen, first.id().await), (delivered(), id(3), id(3)));
+    for stream in [&mut first.body, &mut second.body, &mut others] {
+        assert!(stream.next().now_or_never().is_none(), "something more was told");
+    }
+}
+
+async fn a_session_goes_on_where_an_earlier_one_was_left(api: Api) {
+    let token = api.token("ann", &["deliveries:read"]).await;
+    let mut client = Client::open(&api, &token, None).await;
+    // ids are those of deliveries, which may be older than what was told before
+    for n in [50, 20, 90] {
+        let (answer, seen) = tokio::join!(deliver(&api, id(n)), client.id());
+        assert_eq!((answer, seen), (delivered(), id(n)));
+        api.clock.advance(TimeDelta::seconds(7));
+    }
+    drop(client);
+    let mut again = Client::open(&api, &token, Some(id(50))).await;
+    assert_eq!((again.id().await, again.id().await), (id(20), id(90)));
+    let mut late = Client::open(&api, &token, Some(id(90))).await;
+    let mut unknown = Client::open(&api, &token, Some(id(1))).await;
+    let mut new = Client::open(&api, &token, None).await;
+    let (answer, seen) = tokio::join!(deliver(&api, id(60)), again.id());
+    assert_eq!((answer, seen), (delivered(), id(60)));
+    for client in [&mut late, &mut unknown, &mut new] {
+        assert_eq!(client.id().await, id(60), "nothing older is told");
+    }
+    // a look that has begun holds a connection to the database until it is followed, so this comes last
+    for mut client in [again, late, unknown, new] {
+        client.assert_silent();
+    }
+}
+
+async fn an_attempt_that_was_broken_off_is_gone_on_with(api: Api) {
+    let token = api.token("ann", &["deliveries:read"]).await;
+    // the process died while it waited; the row is there, and older than any look would go back for what was taken
+    assert!(deliver(&api, id(7)).now_or_never().is_none());
+    let ann = Tenant::new("ann").unwrap();
+    while api.store.live_message(&ann, id(7)).await.unwrap().is_none() {
+        let _ = timeout(Duration::from_millis(200), deliver(&api, id(7))).await;
+    }
+    api.clock.advance(TimeDelta::minutes(2));
+    let mut client = Client::open(&api, &token, None).await;
+    assert_eq!(client.id().await, id(7));
+    assert_eq!(deliver(&api, id(7)).await, delivered());
+    client.assert_silent();
+    let sealed = api.store.take_live_message(&ann, id(7)).await.unwrap().expect("the message");
+    assert!(sealed.starts_with("v1:") && !sealed.contains("canary"), "{sealed}");
+    assert_eq!(reveille::channel::live::open(&api.vault, &ann, id(7), &sealed).unwrap().expose(), told_as_text());
+}
+
+/// With the instant at which the delivery was made, which an attempt does not change.
+fn told_as_text() -> String {
+    told(id(7)).to_string()
+}
+
+#[tokio::test]
+async fn what_is_delivered_on_one_instance_is_told_on_another() {
+    let here = Api::on_postgres().await;
+    let there = here.beside().await;
+    let token = here.token("ann", &["deliveries:read"]).await;
+    let mut client = Client::open(&there, &token, None).await;
+    let (answer, seen) = tokio::join!(deliver(&here, id(7)), client.next());
+    assert_eq!((answer, seen), (delivered(), Some(("message".into(), id(7).to_string(), told(id(7))))));
+}
+
+#[tokio::test]
+async fn without_a_session_the_message_is_withdrawn_and_the_next_channel_may_follow() {
+    let api = Api::new().await;
+    let began = Instant::now();
+    let words = Words {
+        subject: "s".into(),
+        text: "t".into(),
+        html: None,
+        link: None,
+        thread: None,
+        event: "message",
+        data: json!({}),
+    };
+    let (now, recipient) = (api.clock.now(), recipient(true));
+    let message = Message {
+        id: id(7),
+        recipient_id: "ann",
+        created_at: now,
+        now,
+        recipient: &recipient,
+        words: &words,
+        urgency: Urgency::Normal,
+    };
+    let live = Live::new(&Settings { wait_seconds: 1 }, api.store.clone(), api.vault.clone());
+    let why = "no session is open".to_owned();
+    assert_eq!(live.deliver(&message).await, Err(ChannelError::Rejected { why }));
+    assert!((1..10).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    assert_eq!(api.store.live_message(&Tenant::new("ann").unwrap(), id(7)).await.unwrap(), None);
+    assert!(live.capabilities().deduplicates);
+    let why = "the recipient has no live address".to_owned();
+    assert_eq!(deliver_to(&api, id(8), &self::recipient(false)).await, Err(ChannelError::Rejected { why }));
+}
+
+#[tokio::test]
+async fn a_session_ends_with_its_token_and_with_the_service() {
+    let api = Api::new().await;
+    let (token_id, token) = api.token_until("ann", &["deliveries:read"], None).await;
+    let mut revoked = Client::open(&api, &token, None).await;
+    let mut stopped = Client::open_at(&api, "/v1/live?tenant_id=ann", ADMIN, None).await;
+    api.admin("DELETE", &format!("/v1/tokens/{token_id}"), None).await.expect(204);
+    let began = Instant::now();
+    assert_eq!(revoked.next().await, None);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    stopped.assert_silent();
+    api.stop.cancel();
+    assert_eq!(stopped.next().await, None);
+}
+
+#[tokio::test]
+async fn a_tenant_has_so_many_sessions_and_an_admin_names_one() {
+    let api = Api::with(Limits { sessions_per_tenant: 1, ..Limits::default() }).await;
+    let token = api.token("ann", &["deliveries:read"]).await;
+    let client = Client::open(&api, &token, None).await;
+    let full = api.ask("GET", "/v1/live", Some(&token), None).await;
+    assert_eq!(full.header("retry-after"), "5");
+    assert_eq!(full.expect(429)["detail"], "the tenant has too many open sessions");
+    drop(client);
+    drop(Client::open(&api, &token, None).await);
+    let nobody = api.admin("GET", "/v1/live", None).await.expect(400);
+    assert_eq!(nobody["errors"][0]["message"], "is missing: an admin token names the tenant");
+    let headers = [("last-event-id", "7")];
+    let wrong = api.ask_with("GET", "/v1/live", Some(&token), None, &headers).await.expect(400);
+    assert_eq!(wrong["detail"], "Last-Event-ID must be an id of this stream");
+}

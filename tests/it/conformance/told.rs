@@ -1,0 +1,96 @@
+//! Ends that are told with measure: of a cause once, of a result when it changed, of the end of trouble.
+
+use reveille::id::Scope;
+use reveille::notification::measure::{Measure, Said};
+use reveille::notification::{Kind, NewDelivery};
+use reveille::run::RunState;
+use reveille::store::{DeliveryFilter, Finish};
+use reveille::task::Task;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::world::{World, end_of};
+
+on_both!(
+    a_cause_is_told_once_however_many_runs_fail_at_once_and_then_that_all_is_well,
+    a_result_is_told_when_it_changed,
+    a_deleted_task_leaves_nothing_of_what_it_told,
+);
+
+/// The end of a run that is told by email.
+pub fn tells(task: &Task, run: Uuid, said: Said) -> Option<Measure> {
+    let kind = if matches!(said, Said::Failure { .. }) { Kind::Failure } else { Kind::Result };
+    let delivery = NewDelivery::of_run(&task.tenant_id, run, kind, vec!["email".into()])?;
+    Some(Measure { task_id: task.id, task_name: task.name.clone(), said, delivery })
+}
+
+fn failed(code: &str) -> Said {
+    Said::Failure { code: code.into() }
+}
+
+fn succeeded(hash: Option<u8>) -> Said {
+    Said::Success { wanted: true, hash: hash.map(|byte| vec![byte; 32]) }
+}
+
+async fn end(world: &World, task: &Task, said: Said) -> Finish {
+    let started = world.started(task).await;
+    let state = if matches!(said, Said::Failure { .. }) { RunState::Failed } else { RunState::Succeeded };
+    Finish { tells: tells(task, started.run.id, said), ..end_of(&started, state) }
+}
+
+async fn ends(world: &World, task: &Task, said: Said) {
+    let end = end(world, task, said).await;
+    assert!(world.store.finish_runs(&[end]).await.unwrap().is_empty());
+    world.pass(60);
+}
+
+/// Subjects, or kinds where the run makes the subject, the oldest first.
+async fn told(world: &World) -> Vec<String> {
+    let filter = DeliveryFilter { limit: 100, ..DeliveryFilter::default() };
+    let mut told = world.store.list_deliveries(&Scope::Every, &filter).await.unwrap();
+    told.reverse();
+    told.into_iter().map(|one| one.subject.unwrap_or_else(|| one.kind.as_str().to_owned())).collect()
+}
+
+async fn a_cause_is_told_once_however_many_runs_fail_at_once_and_then_that_all_is_well(world: &World) {
+    let task = world.task(json!({ "interval": "1h", "overlap": "allow" })).await;
+    let mut at_once = vec![];
+    for _ in 0..6 {
+        at_once.push(end(world, &task, failed("llm_auth")).await);
+    }
+    let (one, other) = at_once.split_at(3);
+    let (one, other) = tokio::join!(world.store.finish_runs(one), world.store.finish_runs(other));
+    assert_eq!((one.unwrap().len(), other.unwrap().len()), (0, 0));
+    assert_eq!(told(world).await, ["failure"]);
+    world.pass(24 * 3600);
+    ends(world, &task, failed("llm_auth")).await;
+    ends(world, &task, failed("timeout")).await;
+    ends(world, &task, succeeded(None)).await;
+    ends(world, &task, succeeded(None)).await;
+    let name = &task.name;
+    let expected = [
+        "failure".to_owned(),
+        format!("Still failing: {name}"),
+        "failure".to_owned(),
+        format!("Well again: {name}"),
+        "result".to_owned(),
+        "result".to_owned(),
+    ];
+    assert_eq!(told(world).await, expected);
+}
+
+async fn a_result_is_told_when_it_changed(world: &World) {
+    let task = world.task(json!({ "interval": "1h" })).await;
+    for hash in [1, 1, 2, 2, 1] {
+        ends(world, &task, succeeded(Some(hash))).await;
+    }
+    assert_eq!(told(world).await, ["result"; 3]);
+}
+
+async fn a_deleted_task_leaves_nothing_of_what_it_told(world: &World) {
+    let task = world.task(json!({ "interval": "1h" })).await;
+    ends(world, &task, failed("x")).await;
+    assert_eq!(world.count("select count(*) from task_told").await, 1);
+    world.store.delete_task(&Scope::Every, task.id).await.unwrap();
+    assert_eq!(world.count("select count(*) from task_told").await, 0);
+}

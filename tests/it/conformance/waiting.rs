@@ -1,0 +1,314 @@
+//! Runs that wait for people or a completion and count as running: the slot is theirs until they end, however they do.
+
+use chrono::TimeDelta;
+use reveille::approval::{Approval, ApprovalStatus, Choice};
+use reveille::id::Scope;
+use reveille::run::{Run, RunEvent, RunState};
+use reveille::store::{
+    Attend, Attended, AuditFilter, Blocked, Cancelled, Completion, Decided, Finish, Park, Refusal, StartedRun, Starts,
+    StoreError,
+};
+use reveille::task::Task;
+use reveille::task::change::TaskChange;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::asked::{LIMIT, answer, parked, question};
+use super::world::{LEASE, World, end_of, leases, spec};
+
+on_both!(
+    who_waits_for_a_completion_is_in_the_way_until_it_is_completed_or_expires,
+    who_is_answered_goes_on_with_the_slot_and_hands_it_on_at_its_end,
+    who_expires_hands_the_slot_on,
+    who_is_cancelled_while_it_waits_hands_the_slot_on,
+    who_was_to_end_while_it_was_parked_keeps_nothing,
+    a_younger_run_takes_the_place_of_one_that_waits_for_people,
+    a_younger_run_takes_the_place_of_one_that_waits_for_a_completion,
+    the_youngest_takes_the_place_of_those_that_waited_behind_as_well,
+    who_went_on_is_superseded_as_any_that_runs,
+    who_does_not_count_is_not_superseded,
+    a_backfill_that_waits_is_not_superseded,
+    who_counts_no_more_gives_the_slot_up_and_waits_for_its_turn,
+    a_deleted_task_leaves_no_slot,
+    a_takeover_and_an_answer_at_once_leave_one_run,
+);
+
+const EVERY: &Scope = &Scope::Every;
+
+async fn counting(world: &World, policy: &str) -> Task {
+    world.task(json!({ "interval": "1h", "overlap": policy, "waiting_counts": true })).await
+}
+
+async fn record(world: &World, end: Finish) {
+    assert_eq!(world.store.finish_runs(&[end]).await.unwrap(), Vec::<Uuid>::new());
+}
+
+/// Parks it for a person, with one question.
+async fn ask(world: &World, started: &StartedRun) -> Approval {
+    let asked = question(world, started, "c1");
+    record(world, Finish { waiting_counts: true, ..parked(world, started, &[(asked.clone(), None)], &[]) }).await;
+    asked
+}
+
+/// Parks it for a completion, within a minute.
+async fn await_completion(world: &World, started: &StartedRun) {
+    let park = Some(Park::Completion { until: world.now() + TimeDelta::seconds(60) });
+    record(world, Finish { park, waiting_counts: true, ..end_of(started, RunState::WaitingForCompletion) }).await;
+}
+
+async fn complete(world: &World, id: Uuid, event: RunEvent) -> Result<(), StoreError> {
+    let completion = Completion { event, output: None, error: None, reason: None, tells: None };
+    world.store.complete_run(EVERY, id, &completion, world.now(), None).await.map(drop)
+}
+
+async fn start_all(world: &World) -> Starts {
+    let leases = leases(&world.claim().await);
+    world.store.start_runs(&leases, world.now() + LEASE).await.unwrap()
+}
+
+/// Runs the task now; it must be blocked.
+async fn blocked(world: &World, task: &Task) -> (Run, Blocked) {
+    let id = world.run_now(task).await;
+    let starts = start_all(world).await;
+    assert_eq!((starts.started, starts.blocked.len(), starts.blocked[0].0), (vec![], 1, id));
+    (world.get_run(id).await, starts.blocked[0].1)
+}
+
+/// Who starts when everything that is ready is claimed.
+async fn next(world: &World) -> StartedRun {
+    let starts = start_all(world).await;
+    assert_eq!(starts.blocked, []);
+    let [started] = <[StartedRun; 1]>::try_from(starts.started).unwrap();
+    started
+}
+
+/// It was cancelled just now because of `by`.
+async fn assert_superseded(world: &World, id: Uuid, by: Uuid) {
+    let run = world.get_run(id).await;
+    assert_eq!((run.state, run.reason.as_deref()), (RunState::Cancelled, Some("superseded")));
+    assert_eq!((run.blocked_by, run.finished_at), (Some(by), Some(world.now())));
+}
+
+async fn who_waits_for_a_completion_is_in_the_way_until_it_is_completed_or_expires(world: &World) {
+    let task = counting(world, "skip").await;
+    for end in [RunEvent::Succeed, RunEvent::Fail, RunEvent::Expire] {
+        let waits = world.started(&task).await;
+        await_completion(world, &waits).await;
+        let (run, fate) = blocked(world, &task).await;
+        assert_eq!((fate, run.state, run.blocked_by), (Blocked::Skipped, RunState::Skipped, Some(waits.run.id)));
+        complete(world, waits.run.id, end).await.unwrap();
+        assert_eq!(world.count("select count(*) from slots").await, 0);
+    }
+    let task = counting(world, "queue_one").await;
+    let waits = world.started(&task).await;
+    await_completion(world, &waits).await;
+    let (behind, fate) = blocked(world, &task).await;
+    assert_eq!((fate, blocked(world, &task).await.1), (Blocked::Behind, Blocked::Skipped));
+    // neither is it taken for a slot that nobody has, nor for a wait that was forgotten
+    world.pass(59);
+    assert_eq!(world.store.free_lost_slots(world.now(), 9).await.unwrap(), 0);
+    world.pass(1);
+    assert_eq!(world.store.wake_parked(world.now(), 9).await.unwrap(), 0);
+    complete(world, waits.run.id, RunEvent::Expire).await.unwrap();
+    assert_eq!(next(world).await.run.id, behind.id);
+}
+
+async fn who_is_answered_goes_on_with_the_slot_and_hands_it_on_at_its_end(world: &World) {
+    let task = counting(world, "queue_all").await;
+    let waits = world.started(&task).await;
+    let asked = ask(world, &waits).await;
+    let (behind, fate) = blocked(world, &task).await;
+    assert_eq!(fate, Blocked::Behind);
+    let decided = world.store.decide_approval(EVERY, asked.id, &answer(Choice::Approve, &asked, "ann")).await;
+    assert!(matches!(decided, Ok(Decided::Done(_))), "{decided:?}");
+    let went_on = next(world).await;
+    assert_eq!((went_on.run.id, went_on.run.attempt), (waits.run.id, 1));
+    // it may ask once more, and is in the way still
+    let again = Approval { id: Uuid::from_u128(7), turn: 2, ..question(world, &went_on, "c2") };
+    record(world, Finish { waiting_counts: true, ..parked(world, &went_on, &[(again.clone(), None)], &[]) }).await;
+    assert_eq!(start_all(world).await, Starts::default());
+    world.store.decide_approval(EVERY, again.id, &answer(Choice::Cancel, &again, "ann")).await.unwrap();
+    world.succeed(&next(world).await).await;
+    assert_eq!(next(world).await.run.id, behind.id);
+}
+
+async fn who_expires_hands_the_slot_on(world: &World) {
+    let task = counting(world, "queue_one").await;
+    let waits = world.started(&task).await;
+    ask(world, &waits).await;
+    let (behind, _) = blocked(world, &task).await;
+    world.pass(LIMIT);
+    let attend = Attend { wake_at: world.now() + TimeDelta::days(1), deliveries: vec![], if_expired: vec![] };
+    assert_eq!(world.store.attend(waits.run.id, &attend).await.unwrap(), Attended::Expired);
+    assert_eq!(next(world).await.run.id, behind.id);
+}
+
+async fn who_is_cancelled_while_it_waits_hands_the_slot_on(world: &World) {
+    let task = counting(world, "queue_one").await;
+    let waits = world.started(&task).await;
+    await_completion(world, &waits).await;
+    let (behind, _) = blocked(world, &task).await;
+    assert_eq!(world.store.cancel_run(EVERY, waits.run.id, "no").await.unwrap(), Cancelled::Now);
+    assert_eq!(next(world).await.run.id, behind.id);
+}
+
+async fn who_was_to_end_while_it_was_parked_keeps_nothing(world: &World) {
+    let task = counting(world, "queue_one").await;
+    let waits = world.started(&task).await;
+    let (behind, _) = blocked(world, &task).await;
+    assert_eq!(world.store.cancel_run(EVERY, waits.run.id, "no").await.unwrap(), Cancelled::Asked);
+    ask(world, &waits).await;
+    assert_eq!(world.get_run(waits.run.id).await.state, RunState::Cancelled);
+    assert_eq!(next(world).await.run.id, behind.id);
+}
+
+async fn a_younger_run_takes_the_place_of_one_that_waits_for_people(world: &World) {
+    let task = counting(world, "cancel_previous").await;
+    let waits = world.started(&task).await;
+    let asked = ask(world, &waits).await;
+    world.pass(5);
+    let (young, fate) = blocked(world, &task).await;
+    assert_eq!((fate, young.state), (Blocked::Again, RunState::Queued));
+    assert_superseded(world, waits.run.id, young.id).await;
+    assert_eq!(world.store.get_approval(EVERY, asked.id).await.unwrap().status, ApprovalStatus::Cancelled);
+    let late = world.store.decide_approval(EVERY, asked.id, &answer(Choice::Approve, &asked, "ann")).await.unwrap();
+    assert!(matches!(late, Decided::Refused(Refusal::Settled, _)), "{late:?}");
+    let filter = AuditFilter { subject_id: Some(asked.id), limit: 9, ..AuditFilter::default() };
+    let acts = world.store.list_audit(EVERY, &filter).await.unwrap();
+    assert_eq!(
+        acts.iter().map(|act| act.action.as_str()).collect::<Vec<_>>(),
+        ["approval.cancelled", "approval.asked"]
+    );
+    let started = next(world).await;
+    assert_eq!(started.run.id, young.id);
+    world.succeed(&started).await;
+    assert_eq!(world.count("select count(*) from slots").await, 0);
+}
+
+async fn a_younger_run_takes_the_place_of_one_that_waits_for_a_completion(world: &World) {
+    let task = counting(world, "cancel_previous").await;
+    let waits = world.started(&task).await;
+    await_completion(world, &waits).await;
+    let (young, fate) = blocked(world, &task).await;
+    assert_eq!(fate, Blocked::Again);
+    assert_superseded(world, waits.run.id, young.id).await;
+    let late = complete(world, waits.run.id, RunEvent::Succeed).await;
+    assert!(matches!(&late, Err(StoreError::Conflict(why)) if why.contains("cancelled")), "{late:?}");
+    assert_eq!(next(world).await.run.id, young.id);
+}
+
+async fn the_youngest_takes_the_place_of_those_that_waited_behind_as_well(world: &World) {
+    let task = counting(world, "queue_one").await;
+    let waits = world.started(&task).await;
+    ask(world, &waits).await;
+    let (behind, _) = blocked(world, &task).await;
+    let trigger = json!({ "interval": "1h", "overlap": "cancel_previous", "waiting_counts": true });
+    let edit = TaskChange::Edit { version: 1, name: "n".into(), spec: Box::new(spec(trigger, json!({}))) };
+    world.store.change_task(EVERY, task.id, &edit).await.unwrap();
+    let (young, fate) = blocked(world, &task).await;
+    assert_eq!(fate, Blocked::Again);
+    assert_superseded(world, waits.run.id, young.id).await;
+    assert_superseded(world, behind.id, young.id).await;
+    assert_eq!(next(world).await.run.id, young.id);
+}
+
+async fn who_went_on_is_superseded_as_any_that_runs(world: &World) {
+    let task = counting(world, "cancel_previous").await;
+    let waits = world.started(&task).await;
+    let asked = ask(world, &waits).await;
+    world.store.decide_approval(EVERY, asked.id, &answer(Choice::Approve, &asked, "ann")).await.unwrap();
+    let went_on = next(world).await;
+    let (young, fate) = blocked(world, &task).await;
+    assert_eq!(fate, Blocked::Behind);
+    let asked = world.store.cancels_asked(super::world::WORKER).await.unwrap();
+    assert_eq!(asked.iter().map(|asked| asked.run_id).collect::<Vec<_>>(), [waits.run.id]);
+    record(world, end_of(&went_on, RunState::Cancelled)).await;
+    assert_eq!(next(world).await.run.id, young.id);
+}
+
+async fn who_does_not_count_is_not_superseded(world: &World) {
+    let task = world.task(json!({ "interval": "1h", "overlap": "cancel_previous" })).await;
+    let waits = world.started(&task).await;
+    let asked = question(world, &waits, "c1");
+    record(world, parked(world, &waits, &[(asked, None)], &[])).await;
+    let beside = world.started(&task).await;
+    assert_eq!(world.get_run(waits.run.id).await.state, RunState::PendingApproval);
+    world.succeed(&beside).await;
+}
+
+async fn a_backfill_that_waits_is_not_superseded(world: &World) {
+    let task = counting(world, "cancel_previous").await;
+    let instants = [1, 2].map(|hours| world.now() - TimeDelta::hours(hours));
+    world.store.backfill(EVERY, task.id, task.id, &instants, None).await.unwrap();
+    let starts = start_all(world).await;
+    let [first] = <[StartedRun; 1]>::try_from(starts.started).unwrap();
+    await_completion(world, &first).await;
+    let (young, fate) = blocked(world, &task).await;
+    assert_eq!(fate, Blocked::Behind);
+    assert_eq!(world.get_run(first.run.id).await.state, RunState::WaitingForCompletion);
+    complete(world, first.run.id, RunEvent::Succeed).await.unwrap();
+    let second = next(world).await;
+    assert_eq!(second.run.id, starts.blocked[0].0);
+    world.succeed(&second).await;
+    assert_eq!(next(world).await.run.id, young.id);
+}
+
+async fn who_counts_no_more_gives_the_slot_up_and_waits_for_its_turn(world: &World) {
+    let task = counting(world, "queue_one").await;
+    let waits = world.started(&task).await;
+    let asked = ask(world, &waits).await;
+    let (behind, _) = blocked(world, &task).await;
+    let trigger = json!({ "interval": "1h", "overlap": "queue_one" });
+    let edit = TaskChange::Edit { version: 1, name: "n".into(), spec: Box::new(spec(trigger, json!({}))) };
+    world.store.change_task(EVERY, task.id, &edit).await.unwrap();
+    let beside = next(world).await;
+    assert_eq!(beside.run.id, behind.id);
+    world.store.decide_approval(EVERY, asked.id, &answer(Choice::Approve, &asked, "ann")).await.unwrap();
+    assert_eq!(start_all(world).await.blocked, [(waits.run.id, Blocked::Behind)]);
+    world.succeed(&beside).await;
+    assert_eq!(next(world).await.run.id, waits.run.id);
+}
+
+async fn a_deleted_task_leaves_no_slot(world: &World) {
+    let task = counting(world, "queue_one").await;
+    let waits = world.started(&task).await;
+    ask(world, &waits).await;
+    let (behind, _) = blocked(world, &task).await;
+    world.store.delete_task(EVERY, task.id).await.unwrap();
+    for id in [waits.run.id, behind.id] {
+        assert_eq!(world.get_run(id).await.state, RunState::Cancelled);
+    }
+    assert_eq!(world.count("select count(*) from slots").await, 0);
+}
+
+async fn a_takeover_and_an_answer_at_once_leave_one_run(world: &World) {
+    let other = world.other_instance().await;
+    for _ in 0..5 {
+        let task = counting(world, "cancel_previous").await;
+        let waits = world.started(&task).await;
+        let asked = ask(world, &waits).await;
+        let young = world.run_now(&task).await;
+        let claimed = leases(&world.claim().await);
+        let approves = answer(Choice::Approve, &asked, "ann");
+        let (starts, decided) = tokio::join!(
+            other.start_runs(&claimed, world.now() + LEASE),
+            world.store.decide_approval(EVERY, asked.id, &approves),
+        );
+        assert_eq!(starts.unwrap().started, []);
+        let approved = matches!(decided.unwrap(), Decided::Done(_));
+        // whoever was first, the older one is to end and the younger one runs
+        let mut started = start_all(world).await.started;
+        started.extend(start_all(world).await.started);
+        let asked_to_end = world.store.cancels_asked(super::world::WORKER).await.unwrap();
+        if let Some(went_on) = started.iter().position(|started| started.run.id == waits.run.id) {
+            assert_eq!(asked_to_end.iter().map(|asked| asked.run_id).collect::<Vec<_>>(), [waits.run.id]);
+            record(world, end_of(&started.remove(went_on), RunState::Cancelled)).await;
+            started.extend(start_all(world).await.started);
+        }
+        assert_eq!(started.iter().map(|started| started.run.id).collect::<Vec<_>>(), [young], "{approved}");
+        assert_eq!(world.get_run(waits.run.id).await.state, RunState::Cancelled);
+        let status = world.store.get_approval(EVERY, asked.id).await.unwrap().status;
+        assert_eq!(status, if approved { ApprovalStatus::Approved } else { ApprovalStatus::Cancelled });
+        world.succeed(&started[0]).await;
+    }
+}

@@ -1,0 +1,154 @@
+//! Push: what ntfy and push services are sent, read as they read it, and every answer has its meaning.
+
+mod ntfy;
+mod web_push;
+
+use std::time::Duration;
+
+use reveille::channel::push::{Push, Settings, Vapid, seal_auth};
+use reveille::channel::{Channel, ChannelError, Confirmed, Receipt};
+use reveille::egress::Egress;
+use reveille::notification::{Addresses, PushAddress, Recipient};
+use reveille::secret::Secret;
+use reveille::vault::{Vault, WithoutKeys};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use wiremock::matchers::method;
+use wiremock::{Mock, MockServer, ResponseTemplate};
+
+use super::{deliver, recipient};
+
+/// The key pair of the server in RFC 8291, appendix A.
+const VAPID_PRIVATE: &str = "yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw";
+/// The subscription of the browser there, with its private key.
+const P256DH: &str = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4";
+const BROWSER_PRIVATE: &str = "q1dXpw3UpT5VOmu_cf_v6ih07Aems3njxI-JWgLcM94";
+const AUTH: &str = "BTBZMqHH6r4Tts7J_aSIgg";
+
+fn vault() -> Vault {
+    let settings = reveille::vault::Settings {
+        master_keys: vec![reveille::vault::KeySource::value("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
+    };
+    Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
+}
+
+/// As `[channels.push]` says it; a second for each attempt.
+fn settings(toml: &str) -> Settings {
+    toml::from_str(&format!("timeout_seconds = 1\n{toml}")).unwrap()
+}
+
+fn with_vapid() -> Settings {
+    settings(&format!("vapid = {{ private_key = \"{VAPID_PRIVATE}\", subject = \"mailto:ops@example.org\" }}"))
+}
+
+/// The channel; user-given addresses may be on this machine.
+fn push(settings: &Settings) -> Push {
+    opened(settings, &["127.0.0.1:*"])
+}
+
+fn opened(settings: &Settings, allow: &[&str]) -> Push {
+    let egress = reveille::egress::Settings {
+        allow: allow.iter().map(|entry| (*entry).to_owned()).collect(),
+        ..reveille::egress::Settings::default()
+    };
+    let vapid: Option<Vapid> = settings.vapid(WithoutKeys::Refuse, "http://127.0.0.1").unwrap().0;
+    Push::new(settings, vapid, Egress::new(&egress).unwrap(), vault()).unwrap()
+}
+
+fn topic(topic: &str, server: Option<&str>) -> PushAddress {
+    PushAddress::Ntfy { topic: topic.into(), server: server.map(str::to_owned) }
+}
+
+fn browser(endpoint: impl Into<String>) -> PushAddress {
+    let endpoint = endpoint.into();
+    let sealed_auth = seal_auth(&vault(), "ann", &endpoint, &Secret::new(AUTH)).unwrap();
+    PushAddress::WebPush { endpoint, p256dh: P256DH.into(), sealed_auth }
+}
+
+fn ann(push: Vec<PushAddress>) -> Recipient {
+    recipient(Addresses { push, ..Addresses::default() })
+}
+
+async fn answering(status: u16, body: &str) -> MockServer {
+    let server = MockServer::start().await;
+    Mock::given(method("POST")).respond_with(ResponseTemplate::new(status).set_body_string(body)).mount(&server).await;
+    server
+}
+
+fn delivered(provider_id: Option<&str>) -> Result<Receipt, ChannelError> {
+    Ok(Receipt { provider_id: provider_id.map(str::to_owned), confirmed: Confirmed::Delivered })
+}
+
+/// Addresses of servers that hang, that close without an answer, and that are not there.
+struct Broken {
+    hangs: String,
+    closes: String,
+    nobody: String,
+    _listener: TcpListener,
+}
+
+impl Broken {
+    async fn new() -> Broken {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let closing = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let url = |address: std::net::SocketAddr| format!("http://{address}/");
+        let (hangs, closes) = (url(listener.local_addr().unwrap()), url(closing.local_addr().unwrap()));
+        tokio::spawn(async move {
+            while let Ok((mut socket, _)) = closing.accept().await {
+                let mut head = [0; 512];
+                let _ = socket.read(&mut head).await;
+                let _ = socket.shutdown().await;
+            }
+        });
+        Broken { hangs, closes, nobody: url(nobody), _listener: listener }
+    }
+}
+
+fn rejected(why: &str) -> Result<Receipt, ChannelError> {
+    Err(ChannelError::Rejected { why: why.into() })
+}
+
+fn misconfigured(why: &str) -> Result<Receipt, ChannelError> {
+    Err(ChannelError::Misconfigured { why: why.into() })
+}
+
+fn transient(why: &str, seconds: Option<u64>) -> Result<Receipt, ChannelError> {
+    Err(ChannelError::Transient { why: why.into(), retry_after: seconds.map(Duration::from_secs) })
+}
+
+#[tokio::test]
+async fn every_address_is_sent_to_and_one_that_takes_it_is_enough() {
+    let (own, service, gone) =
+        (answering(200, r#"{"id":"m1"}"#).await, answering(201, "").await, answering(410, "").await);
+    let ann = ann(vec![browser(gone.uri()), browser(service.uri()), topic("phone", Some(&own.uri()))]);
+    assert_eq!(deliver(&push(&with_vapid()), &ann).await, delivered(None));
+    for server in [&own, &service, &gone] {
+        assert_eq!(server.received_requests().await.unwrap().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn when_nobody_took_it_the_reasons_of_all_are_said() {
+    let (gone, busy) = (answering(410, "").await, answering(503, "").await);
+    let broken = Broken::new().await;
+    let gone = || browser(gone.uri());
+    let why = "the push service answered 410 Gone: the subscription is gone; the page has to subscribe again";
+    let channel = push(&with_vapid());
+    assert_eq!(
+        deliver(&channel, &ann(vec![gone(), gone()])).await,
+        rejected(&format!("address 1: {why}; address 2: {why}"))
+    );
+    assert_eq!(
+        deliver(&channel, &ann(vec![gone(), browser(busy.uri())])).await,
+        transient(&format!("address 1: {why}; address 2: the push service answered 503 Service Unavailable"), None)
+    );
+    match deliver(&channel, &ann(vec![browser(busy.uri()), browser(&broken.hangs)])).await {
+        Err(ChannelError::Unknown { why }) => {
+            assert!(why.contains("address 2: the push service: no complete"), "{why}")
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(deliver(&channel, &ann(vec![])).await, rejected("the recipient has no push address"));
+    assert!(!channel.capabilities().deduplicates, "neither ntfy nor a push service drops repeats");
+}

@@ -1,0 +1,4 @@
+//! The master key changed while everything goes on: no credential is unreadable at any moment.
+
+mod killed;
+mod rotation;

@@ -1,0 +1,199 @@
+//! Rotation under load, broken off again and again: readers and writers never find a credential that does not open.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use reveille::channel::webhook;
+use reveille::credential::Reference;
+use reveille::id::Scope;
+use reveille::notification::{Addresses, Recipient, WebhookAddress};
+use reveille::secret::Secret;
+use reveille::store::{NewCredential, Store, StoreError, StoredCredential, next_generation};
+use reveille::vault::Vault;
+use reveille::vault::rotation::{Counts, Cursor, rotate, survey};
+use serde_json::json;
+
+use crate::conformance::credentials::{credential, vault};
+use crate::conformance::on_both;
+use crate::conformance::world::World;
+
+const CREDENTIALS: u64 = 400;
+const RECIPIENTS: u64 = 30;
+const TASKS: u64 = 30;
+
+on_both!(
+    under_load_and_broken_off_again_and_again_every_credential_opens_at_every_moment,
+    what_cannot_be_rewrapped_is_told_and_left_as_it_is,
+);
+
+fn sealed(vault: &Vault, name: &str, generation: i64, written: u64) -> NewCredential {
+    let reference = Reference::parse(name).unwrap();
+    let document = Secret::new(json!({ "name": name, "written": written }).to_string());
+    let document = vault.seal_document("a", &reference, generation, &document, None).unwrap();
+    NewCredential {
+        service: reference.service,
+        account_name: reference.account,
+        document: Some(document),
+        ..credential("a")
+    }
+}
+
+fn name(number: u64) -> String {
+    format!("service{}/account{number}", number % 7)
+}
+
+async fn read(store: &Store, name: &str) -> StoredCredential {
+    let Reference { service, account } = Reference::parse(name).unwrap();
+    store.get_credential(&Scope::Every, "a", &service, &account).await.unwrap()
+}
+
+/// How often it was written, by what its document says; it must open.
+fn opened(vault: &Vault, stored: &StoredCredential, name: &str) -> u64 {
+    let text = vault.open_document(stored).unwrap_or_else(|error| panic!("{name} does not open: {error}"));
+    let document: serde_json::Value = serde_json::from_str(text.expose()).unwrap();
+    assert_eq!(document["name"], name);
+    document["written"].as_u64().unwrap()
+}
+
+/// Recipients and tasks that have a secret, under the vault's first key.
+async fn others(world: &World, vault: &Vault) {
+    for number in 0..RECIPIENTS {
+        let tenant = format!("t{number:03}");
+        let sealed_secret = webhook::seal_secret(vault, &tenant, &Secret::new("secret")).unwrap();
+        let webhook = Some(WebhookAddress { url: "https://hooks.example.org".into(), sealed_secret });
+        let recipient = Recipient {
+            timezone: chrono_tz::Tz::UTC,
+            locale: "en".into(),
+            addresses: Addresses { webhook, ..Addresses::default() },
+            fallback: vec![],
+            quiet: Default::default(),
+            verified: Default::default(),
+        };
+        world.store.put_recipient(&Scope::Every, &tenant, &recipient, 0).await.unwrap();
+    }
+    for _ in 0..TASKS {
+        let place = reveille::vault::Context { tenant: "a", service: "task", account: "webhook", field: "secret" };
+        let secret = vault.seal(&place, &Secret::new("secret")).unwrap();
+        let config = json!({ "executor": "webhook", "action": { "config": { "sealed_secret": secret } } });
+        world.task_with("a", json!({ "interval": "1h" }), config).await;
+    }
+}
+
+async fn under_load_and_broken_off_again_and_again_every_credential_opens_at_every_moment(world: &World) {
+    let (old, both, new) = (vault(&["old"]), vault(&["new", "old"]), vault(&["new"]));
+    let other = world.other_instance().await;
+    let first = next_generation(None, world.now());
+    for number in 0..CREDENTIALS {
+        world.store.put_credential(&Scope::Every, &sealed(&old, &name(number), first, 0), 0).await.unwrap();
+    }
+    others(world, &old).await;
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let (reads, writes) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let mut load = vec![];
+    for worker in 0..2 {
+        let (store, vault, stop, reads) = (world.store.clone(), both.clone(), stop.clone(), reads.clone());
+        load.push(tokio::spawn(async move {
+            let mut seen = vec![0; CREDENTIALS as usize];
+            let mut number = worker * 131;
+            while !stop.load(Ordering::Relaxed) {
+                number = (number * 7 + 3 + worker) % CREDENTIALS;
+                let written = opened(&vault, &read(&store, &name(number)).await, &name(number));
+                assert!(written >= seen[number as usize], "a document of {} has come back", name(number));
+                seen[number as usize] = written;
+                reads.fetch_add(1, Ordering::Relaxed);
+            }
+        }));
+    }
+    for worker in 0..2 {
+        let (store, vault, stop, writes) = (other.clone(), both.clone(), stop.clone(), writes.clone());
+        load.push(tokio::spawn(async move {
+            let mut number = worker * 57;
+            while !stop.load(Ordering::Relaxed) {
+                number = (number * 11 + 5 + worker) % CREDENTIALS;
+                let stored = read(&store, &name(number)).await;
+                let written = opened(&vault, &stored, &name(number));
+                let generation = next_generation(Some(&stored), stored.credential.updated_at);
+                let next = sealed(&vault, &name(number), generation, written + 1);
+                match store.put_credential(&Scope::Every, &next, stored.credential.version).await {
+                    Ok(_) => writes.fetch_add(1, Ordering::Relaxed),
+                    Err(StoreError::Conflict(_)) => 0,
+                    Err(error) => panic!("{error}"),
+                };
+            }
+        }));
+    }
+
+    // one instance after the other begins, and dies in the middle
+    let mut broken_off = 0;
+    for round in 0_u64.. {
+        let (store, vault, clock) =
+            (if round % 2 == 0 { world.store.clone() } else { other.clone() }, both.clone(), world.clock.clone());
+        let rotating = tokio::spawn(async move { rotate(&store, &vault, &clock, Cursor::Start).await.unwrap() });
+        // longer each time, so that it comes to its end at last
+        let patience = std::time::Duration::from_millis(20 + 60 * round);
+        let abort = rotating.abort_handle();
+        match tokio::time::timeout(patience, rotating).await {
+            Err(_) => {
+                abort.abort();
+                broken_off += 1;
+            }
+            Ok(done) => {
+                let done = done.unwrap();
+                assert_eq!((done.failed, done.next), (Counts::default(), None));
+                break;
+            }
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    for worker in load {
+        worker.await.unwrap();
+    }
+    assert!(broken_off > 0, "it was never broken off");
+    let (reads, writes) = (reads.load(Ordering::Relaxed), writes.load(Ordering::Relaxed));
+    assert!(reads > 50 && writes > 20, "{reads} reads, {writes} writes");
+
+    let sealed = survey(&world.store).await.unwrap();
+    let all = Counts { credentials: CREDENTIALS, recipients: RECIPIENTS, tasks: TASKS };
+    assert_eq!(sealed, [("new".to_owned(), all)].into());
+    for number in 0..CREDENTIALS {
+        opened(&new, &read(&world.store, &name(number)).await, &name(number));
+    }
+    for row in world.store.sealed_recipients("", 99).await.unwrap() {
+        let stored = world.store.get_recipient(&Scope::Every, &row.id).await.unwrap();
+        let secret = stored.recipient.addresses.webhook.unwrap().sealed_secret;
+        let place =
+            reveille::vault::Context { tenant: &row.id, service: "recipient", account: "webhook", field: "secret" };
+        assert_eq!(new.unseal(&place, &secret).unwrap().expose(), "secret");
+    }
+    other.close().await;
+}
+
+async fn what_cannot_be_rewrapped_is_told_and_left_as_it_is(world: &World) {
+    let (lost, both) = (vault(&["lost"]), vault(&["new", "old"]));
+    let first = next_generation(None, world.now());
+    world.store.put_credential(&Scope::Every, &sealed(&lost, "shop", first, 0), 0).await.unwrap();
+    world.store.put_credential(&Scope::Every, &sealed(&vault(&["old"]), "mail", first, 0), 0).await.unwrap();
+    // damaged: of another row
+    world.store.put_credential(&Scope::Every, &sealed(&vault(&["old"]), "other", first, 0), 0).await.unwrap();
+    let damaged = read(&world.store, "mail").await.sealed;
+    world.plant(&format!("update credentials set sealed = '{damaged}' where service = 'other'")).await;
+    others(world, &lost).await;
+    let before = read(&world.store, "shop").await;
+    let done = rotate(&world.store, &both, &world.clock, Cursor::Start).await.unwrap();
+    assert_eq!(done.rewrapped, Counts { credentials: 1, ..Counts::default() });
+    assert_eq!(done.failed, Counts { credentials: 2, recipients: RECIPIENTS, tasks: TASKS });
+    let failures: Vec<_> = done.failures.iter().map(|failure| (failure.what.as_str(), failure.why.as_str())).collect();
+    assert_eq!(
+        failures[..2],
+        [
+            ("credential shop", "sealed with the master key `lost`, which is not in vault.master_keys"),
+            ("credential other", "can't be opened: damaged, or moved from where it belongs"),
+        ]
+    );
+    assert_eq!(failures.len(), 20);
+    assert_eq!(read(&world.store, "shop").await, before);
+    // nothing is written when nothing is left to do
+    let again = rotate(&world.store, &both, &world.clock, Cursor::Start).await.unwrap();
+    assert_eq!((again.rewrapped, again.failed), (Counts::default(), done.failed));
+}
