@@ -69,7 +69,6 @@ pub struct Api {
     reference: Value,
     /// `None`: SQLite in the directory.
     database: Option<Arc<Database>>,
-    pub vault: Vault,
 }
 
 /// Runs each of these cases on SQLite and on Postgres.
