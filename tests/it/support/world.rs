@@ -167,7 +167,7 @@ impl World {
     /// The vault of this world's instances, once there was one.
     pub fn vault(&self) -> Vault {
         let keys = match self.is_postgres() {
-            true => vec![Secret::new(MASTER_KEY)],
+            true => vec![KeySource::value(MASTER_KEY)],
             false => Vec::new(),
         };
         let settings = vault::Settings { master_keys: keys, ..vault::Settings::default() };
