@@ -575,8 +575,14 @@ async fn a_task_that_keeps_failing_is_paused_and_its_owner_told(world: &World) {
 
 async fn a_task_that_lacks_a_credential_is_paused_and_its_owner_told_for_each_time(world: &World) {
     let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
-    let recipient =
-        Recipient { locale: "en".into(), addresses, fallback: vec!["email".into()], ..Recipient::default() };
+    let recipient = Recipient {
+        timezone: chrono_tz::Tz::UTC,
+        locale: "en".into(),
+        addresses,
+        fallback: vec![],
+        quiet: Default::default(),
+        verified: Default::default(),
+    };
     world.store.put_recipient(&Scope::Every, "a", &recipient, 0).await.unwrap();
     let task = world.task(json!({"interval": "1h"})).await;
     let lack =
