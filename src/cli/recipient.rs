@@ -15,7 +15,7 @@ use crate::config::Environment;
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Set where a tenant is reached; replaces what was set before
-    Set(SetArgs),
+    Set(Box<SetArgs>),
     /// Show where a tenant is reached
     Show(ShowArgs),
     /// Prove an address: without --code one is sent to it

@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
     use crate::channel::Capabilities;
-    use crate::notification::{Addresses, DeliveryState, Kind};
+    use crate::notification::{Addresses, Kind};
 
     /// Answers what it was told to, and keeps what it was given.
     struct Scripted {
@@ -163,27 +163,14 @@ mod tests {
 
     fn claim(attempts: i32, fallback: &[&str]) -> Claim {
         let delivery = Delivery {
-            id: Uuid::from_u128(1),
-            tenant_id: "ann".into(),
-            recipient: "ann".into(),
-            channel: "email".into(),
             fallback: fallback.iter().map(|name| (*name).to_owned()).collect(),
             dedupe_key: "run:1:result".into(),
-            run_id: None,
-            kind: Kind::Message,
-            urgency: Kind::Message.urgency(),
             subject: Some("Hello".into()),
             text: Some("x".repeat(100)),
-            state: DeliveryState::Pending,
             attempts,
             next_at: Some(now()),
-            held: None,
-            digest_id: None,
-            last_error: None,
-            provider_id: None,
             created_at: now(),
-            sent_at: None,
-            delivered_at: None,
+            ..Delivery::sample(Kind::Message)
         };
         Claim { delivery, lease_token: 3, interrupted: false }
     }

@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
     use crate::approval::test_question;
-    use crate::notification::{Addresses, Delivery, DeliveryState, Urgency};
+    use crate::notification::{Addresses, Delivery, Urgency};
     use crate::secret::Secret;
 
     fn at(text: &str) -> DateTime<Utc> {
@@ -79,27 +79,10 @@ mod tests {
 
     fn claim(kind: Kind) -> Claim {
         let delivery = Delivery {
-            id: Uuid::from_u128(1),
-            tenant_id: "ann".into(),
-            recipient: "ann".into(),
             channel: "sms".into(),
             fallback: vec!["email".into()],
-            dedupe_key: "k".into(),
             run_id: Some(Uuid::from_u128(7)),
-            kind,
-            urgency: kind.urgency(),
-            subject: None,
-            text: None,
-            state: DeliveryState::Pending,
-            attempts: 1,
-            next_at: None,
-            held: None,
-            digest_id: None,
-            last_error: None,
-            provider_id: None,
-            created_at: DateTime::UNIX_EPOCH,
-            sent_at: None,
-            delivered_at: None,
+            ..Delivery::sample(kind)
         };
         Claim { delivery, lease_token: 3, interrupted: false }
     }

@@ -119,34 +119,16 @@ impl Service for Notifier {
 #[cfg(test)]
 mod tests {
     use chrono::TimeDelta;
-    use uuid::Uuid;
 
     use super::*;
-    use crate::notification::{Delivery, DeliveryState, Kind};
+    use crate::notification::{Delivery, Kind};
 
     fn claim(attempts: i32) -> Claim {
         let delivery = Delivery {
-            id: Uuid::from_u128(1),
-            tenant_id: "ann".into(),
-            recipient: "ann".into(),
-            channel: "email".into(),
             fallback: vec!["webhook".into()],
             dedupe_key: "run:1:result".into(),
-            run_id: None,
-            kind: Kind::Message,
-            urgency: Kind::Message.urgency(),
-            subject: None,
-            text: None,
-            state: DeliveryState::Pending,
             attempts,
-            next_at: None,
-            held: None,
-            digest_id: None,
-            last_error: None,
-            provider_id: None,
-            created_at: DateTime::UNIX_EPOCH,
-            sent_at: None,
-            delivered_at: None,
+            ..Delivery::sample(Kind::Message)
         };
         Claim { delivery, lease_token: 3, interrupted: false }
     }

@@ -231,34 +231,15 @@ fn found<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
 
 #[cfg(test)]
 mod tests {
-    use uuid::Uuid;
 
     use super::*;
-    use crate::notification::{DeliveryState, dedupe};
+    use crate::notification::dedupe;
 
     fn delivery(kind: Kind, fallback: &[&str]) -> Delivery {
         Delivery {
-            id: Uuid::from_u128(1),
-            tenant_id: "ann".into(),
-            recipient: "ann".into(),
             channel: "sms".into(),
             fallback: fallback.iter().map(|name| (*name).to_owned()).collect(),
-            dedupe_key: "k".into(),
-            run_id: None,
-            kind,
-            urgency: kind.urgency(),
-            subject: None,
-            text: None,
-            state: DeliveryState::Pending,
-            attempts: 1,
-            next_at: None,
-            held: None,
-            digest_id: None,
-            last_error: None,
-            provider_id: None,
-            created_at: DateTime::UNIX_EPOCH,
-            sent_at: None,
-            delivered_at: None,
+            ..Delivery::sample(kind)
         }
     }
 

@@ -343,26 +343,11 @@ mod tests {
     fn delivery(run: Uuid, channel: &str, state: DeliveryState) -> Delivery {
         Delivery {
             id: Uuid::from_u128(3),
-            tenant_id: "ann".into(),
-            recipient: "ann".into(),
             channel: channel.into(),
-            fallback: vec![],
             dedupe_key: dedupe::run_result(run),
             run_id: Some(run),
-            kind: crate::notification::Kind::Result,
-            urgency: crate::notification::Urgency::Normal,
-            subject: None,
-            text: None,
             state,
-            attempts: 1,
-            next_at: None,
-            held: None,
-            digest_id: None,
-            last_error: None,
-            provider_id: None,
-            created_at: Default::default(),
-            sent_at: None,
-            delivered_at: None,
+            ..Delivery::sample(crate::notification::Kind::Result)
         }
     }
 }

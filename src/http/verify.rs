@@ -102,7 +102,7 @@ async fn take(
         let given = hashed(&state.vault, tenant, channel, &recipient.addresses, &code)?;
         recipient.verified.insert(channel.to_owned(), state.clock.now());
         match state.store.try_verification(&caller.scope, &given, &recipient, version).await {
-            Ok(Verified::Yes(stored)) => return Ok(stored),
+            Ok(Verified::Yes(stored)) => return Ok(*stored),
             Ok(Verified::Wrong { left: 0 }) => return wrong("is wrong, and was the last try; ask for another".into()),
             Ok(Verified::Wrong { left }) => return wrong(format!("is wrong; {left} more tries")),
             Ok(Verified::Gone) => {

@@ -366,6 +366,36 @@ pub fn retry_at(now: DateTime<Utc>, attempts: i32, hint: Option<Duration>, rando
 }
 
 #[cfg(test)]
+impl Delivery {
+    /// One that waits to be sent to ann by email, at its first attempt.
+    pub fn sample(kind: Kind) -> Delivery {
+        Delivery {
+            id: Uuid::from_u128(1),
+            tenant_id: "ann".into(),
+            recipient: "ann".into(),
+            channel: "email".into(),
+            fallback: vec![],
+            dedupe_key: "k".into(),
+            run_id: None,
+            kind,
+            urgency: kind.urgency(),
+            subject: None,
+            text: None,
+            state: DeliveryState::Pending,
+            attempts: 1,
+            next_at: None,
+            held: None,
+            digest_id: None,
+            last_error: None,
+            provider_id: None,
+            created_at: DateTime::UNIX_EPOCH,
+            sent_at: None,
+            delivered_at: None,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -437,27 +467,14 @@ mod tests {
         let run = Uuid::from_u128(7);
         let new = NewDelivery::of_run("ann", run, Kind::Result, vec!["sms".into(), "email".into()]).unwrap();
         let stored = Delivery {
-            id: Uuid::from_u128(1),
             tenant_id: new.tenant_id.clone(),
             recipient: new.recipient.clone(),
             channel: new.channel.clone(),
             fallback: new.fallback.clone(),
             dedupe_key: new.dedupe_key.clone(),
             run_id: new.run_id,
-            kind: new.kind,
             urgency: new.urgency,
-            subject: None,
-            text: None,
-            state: DeliveryState::Pending,
-            attempts: 1,
-            next_at: None,
-            held: None,
-            digest_id: None,
-            last_error: None,
-            provider_id: None,
-            created_at: DateTime::UNIX_EPOCH,
-            sent_at: None,
-            delivered_at: None,
+            ..Delivery::sample(new.kind)
         };
         let next = stored.fall_back().unwrap();
         assert_eq!(next, NewDelivery { channel: "email".into(), fallback: vec![], ..new });

@@ -104,7 +104,7 @@ pub(super) use select_delivery;
 
 /// What a digest came to, its messages came to.
 macro_rules! settle_members {
-    ($conn:expr, $digest:expr, $state:expr, $error:expr, $sent:expr, $delivered:expr) => {
+    ($conn:expr, $digest:expr, $state:expr, $error:expr, $sent:expr, $delivered:expr) => {{
         sqlx::query(
             "update deliveries set state = $2, last_error = $3, sent_at = coalesce(sent_at, $4),
                     delivered_at = coalesce(delivered_at, $5)
@@ -116,8 +116,8 @@ macro_rules! settle_members {
         .bind($sent)
         .bind($delivered)
         .execute(&mut *$conn)
-        .await?
-    };
+        .await?;
+    }};
 }
 
 /// The messages of a digest are told by the one that takes its place, which is in the outbox.

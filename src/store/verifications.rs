@@ -24,7 +24,7 @@ pub struct Verification {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verified {
     /// It was right, and the recipient is written.
-    Yes(StoredRecipient),
+    Yes(Box<StoredRecipient>),
     /// It was wrong; so many tries are left.
     Wrong { left: i64 },
     /// There is none, or no more: none was asked for, its time or its tries are over, or the address has changed.
@@ -150,7 +150,7 @@ impl Store {
                     .execute(&mut *conn)
                     .await?;
                 let (recipient, version) = (recipient.clone(), read_version + 1);
-                Ok(Verified::Yes(StoredRecipient { recipient, version, updated_at: now }))
+                Ok(Verified::Yes(Box::new(StoredRecipient { recipient, version, updated_at: now })))
             }
         })
     }

@@ -64,7 +64,7 @@ impl Store {
                 let delivered = (state == DeliveryState::Delivered).then_some(now);
                 match &next {
                     Some(next) => hand_over!(conn, id, next),
-                    None => drop(settle_members!(conn, id, state, error, Some(now), delivered)),
+                    None => settle_members!(conn, id, state, error, Some(now), delivered),
                 }
             }
             (state, next.is_some())
