@@ -117,7 +117,7 @@ async fn a_code_is_good_once_for_its_address_and_for_a_while(world: &World) {
     assert!(matches!(late, Err(StoreError::Conflict(_))), "the code stays good: {late:?}");
     let Verified::Yes(stored) = give(world, &code("x", "1")).await else { panic!("right") };
     assert_eq!((stored.version, stored.recipient.verified["email"]), (2, world.now()));
-    assert_eq!(world.store.get_recipient(&Scope::Every, "a").await.unwrap(), stored);
+    assert_eq!(world.store.get_recipient(&Scope::Every, "a").await.unwrap(), *stored);
     assert_eq!(give(world, &code("x", "1")).await, Verified::Gone);
     ask(world, &code("x", "2")).await.unwrap();
     world.clock.advance(TimeDelta::minutes(10));
