@@ -5,6 +5,7 @@ alter table deliveries add column urgency text not null default 'normal';
 alter table deliveries add column digest_id uuid;
 -- why it was held: quiet_hours, budget
 alter table deliveries add column held text;
+create index deliveries_of_key on deliveries (tenant_id, dedupe_key);
 create index deliveries_of_digest on deliveries (digest_id) where digest_id is not null;
 -- those whose receipt is awaited
 create index deliveries_sent on deliveries (sent_at) where state = 'sent';
@@ -16,6 +17,7 @@ create table interruptions (
     sent            bigint not null,
     primary key (tenant_id, day)
 );
+create index interruptions_day on interruptions (day);
 
 -- Codes that prove an address; the code itself is in the message alone.
 create table verifications (
@@ -35,11 +37,8 @@ create table task_told (
     tenant_id       text not null,
     -- of the last output that was told
     output_hash     bytea,
-    -- the cause of the alert that is open; its failures, and since when
-    alert_code      text,
-    alert_count     bigint not null default 0,
-    alert_since     timestamptz,
-    alert_told_at   timestamptz
+    -- of each cause that was told of: how often it was met, since when, and when it was told of last
+    alerts          jsonb
 );
 
 -- Messages for sessions that are open somewhere. Taken by one of them, or the channel gives up.
@@ -47,6 +46,8 @@ create table live_messages (
     id              uuid primary key,
     tenant_id       text not null,
     body            jsonb not null,
+    -- holds a link that decides: for sessions alone that may
+    decides         boolean not null,
     created_at      timestamptz not null,
     taken_at        timestamptz
 );

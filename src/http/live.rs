@@ -33,7 +33,7 @@ use crate::token::Permission;
 ///
 /// Server-sent events. The first is `session`; then each message comes as `message` with `{id, event, created_at,
 /// urgency, subject, text, link, data}`: those that come from now on, or with `Last-Event-ID` those after it that are
-/// still kept, for an hour.
+/// still kept, for an hour. Questions have a link that decides, so only sessions with `approvals:decide` have them.
 #[utoipa::path(get, path = "/v1/live", tag = "notifications", security(("bearer" = ["deliveries:read"])),
     params(
         ("tenant_id" = Option<String>, Query, description = "Whose; needed with an admin token"),

@@ -3,6 +3,8 @@
 //! A failure is told once for its cause; the same again is counted and summed up once a day; the first success after it
 //! says that all is well again. Decided purely, in the transaction that ends the run: see `store/told.rs`.
 
+use std::collections::BTreeMap;
+
 use aws_lc_rs::digest::{SHA256, digest};
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
@@ -15,6 +17,9 @@ use crate::task::{Route, Task};
 
 /// How long the same failures of a task are counted before they are told of again.
 const SUM_UP_EVERY: TimeDelta = TimeDelta::days(1);
+
+/// Causes that are known of one task at most; beyond, the one that was told longest ago is told anew.
+const CAUSES: usize = 20;
 
 /// Which ends of a task's runs are told.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -82,13 +87,13 @@ pub enum Said {
 pub struct Told {
     /// Of the output that was told last.
     pub output_hash: Option<Vec<u8>>,
-    pub alert: Option<Alert>,
+    /// Causes of failures that have been told of since the last success.
+    pub alerts: BTreeMap<String, Alert>,
 }
 
 /// Failures of one cause that have been told of.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alert {
-    pub code: String,
     pub count: i64,
     pub since: DateTime<Utc>,
     pub told_at: DateTime<Utc>,
@@ -143,30 +148,40 @@ impl Told {
         match &end.said {
             Said::Failure { code } => self.failed(end, code, now),
             Said::Success { wanted, hash } => {
-                let again = self.alert.map(|alert| {
-                    let key = dedupe::notice("recovered", end.task_id, alert.since.timestamp_millis());
-                    end.notice(key, wording::recovered(&end.task_name, alert.count))
+                let failures = self.alerts.values().map(|alert| alert.count).sum();
+                let again = self.alerts.values().map(|alert| alert.since).min().map(|since| {
+                    let key = dedupe::notice("recovered", end.task_id, since.timestamp_millis());
+                    end.notice(key, wording::recovered(&end.task_name, failures))
                 });
                 let changed = hash.is_none() || *hash != self.output_hash;
                 let result = (*wanted && changed).then(|| end.delivery.clone());
-                let told = Told { output_hash: hash.clone().or(self.output_hash), alert: None };
+                let told = Told { output_hash: hash.clone().or(self.output_hash), alerts: BTreeMap::new() };
                 (told, again.into_iter().chain(result).collect())
             }
         }
     }
 
-    fn failed(self, end: &Measure, code: &str, now: DateTime<Utc>) -> (Told, Vec<NewDelivery>) {
-        let Some(alert) = self.alert.filter(|alert| alert.code == code) else {
-            let alert = Alert { code: code.to_owned(), count: 1, since: now, told_at: now };
-            return (Told { alert: Some(alert), ..self }, vec![end.delivery.clone()]);
+    fn failed(mut self, end: &Measure, code: &str, now: DateTime<Utc>) -> (Told, Vec<NewDelivery>) {
+        let Some(alert) = self.alerts.get_mut(code) else {
+            if self.alerts.len() >= CAUSES {
+                self.forget_the_oldest();
+            }
+            self.alerts.insert(code.to_owned(), Alert { count: 1, since: now, told_at: now });
+            return (self, vec![end.delivery.clone()]);
         };
-        let count = alert.count + 1;
+        alert.count += 1;
         if now - alert.told_at < SUM_UP_EVERY {
-            return (Told { alert: Some(Alert { count, ..alert }), ..self }, vec![]);
+            return (self, vec![]);
         }
+        alert.told_at = now;
         let key = dedupe::notice("failing", end.task_id, now.timestamp_millis());
-        let notice = end.notice(key, wording::still_failing(&end.task_name, count, code));
-        (Told { alert: Some(Alert { count, told_at: now, ..alert }), ..self }, vec![notice])
+        let notice = end.notice(key, wording::still_failing(&end.task_name, alert.count, code));
+        (self, vec![notice])
+    }
+
+    fn forget_the_oldest(&mut self) {
+        let oldest = self.alerts.iter().min_by_key(|(_, alert)| alert.told_at).map(|(code, _)| code.clone());
+        oldest.map(|code| self.alerts.remove(&code));
     }
 }
 
@@ -206,8 +221,9 @@ mod tests {
     fn a_cause_is_told_once_summed_up_daily_and_its_end_is_told() {
         let hours = [0, 1, 2, 25, 26, 49].map(|hour| (hour, failure("llm_auth")));
         let mut ends = hours.to_vec();
-        ends.extend([(50, failure("timeout")), (51, success(None)), (52, success(None)), (53, failure("timeout"))]);
-        let expected: [&[&str]; 10] = [
+        ends.extend([(50, failure("timeout")), (50, failure("llm_auth")), (50, failure("timeout"))]);
+        ends.extend([(51, success(None)), (52, success(None)), (53, failure("timeout"))]);
+        let expected: [&[&str]; 12] = [
             &["failure"],
             &[],
             &[],
@@ -215,6 +231,8 @@ mod tests {
             &[],
             &["Still failing: Mail"],
             &["failure"],
+            &[],
+            &[],
             &["Well again: Mail", "result"],
             &["result"],
             &["failure"],

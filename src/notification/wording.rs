@@ -73,7 +73,7 @@ pub fn paused(task_name: &str, failures: u32) -> (String, String) {
 /// Subject and text of the notice that a task goes on failing as it was told.
 pub fn still_failing(task_name: &str, count: i64, code: &str) -> (String, String) {
     let text = format!(
-        "The task \"{task_name}\" has failed {count} times in a row now, each time for the same reason ({code}). You hear \
+        "The task \"{task_name}\" has failed {count} times now for the same reason ({code}), without a success in between. You hear \
          of it once a day, and when it works again."
     );
     (format!("Still failing: {task_name}"), text)

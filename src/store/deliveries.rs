@@ -9,10 +9,13 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::Scope;
-use crate::notification::{Claim, Delivery, DeliveryEvent, DeliveryState, Held, Kind, Mark, NewDelivery, Urgency};
+use crate::notification::{
+    Claim, Delivery, DeliveryEvent, DeliveryState, Held, Kind, Mark, NewDelivery, Urgency, dedupe,
+};
 use crate::store::hot::Hot;
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::text::{optional, text};
+use crate::store::told::UNTOLD;
 use crate::store::{NEXT_TOKEN, Split, Store, StoreError, Topic};
 
 /// Which deliveries to list. Newest first, after the delivery `before`.
@@ -256,6 +259,11 @@ impl Store {
             };
             if let Some(next) = fall_back {
                 conn.post(&[next], now).await?;
+            } else if stands == DeliveryState::Failed
+                && let Some(run_id) = claim.delivery.run_id
+                && claim.delivery.dedupe_key == dedupe::run_result(run_id)
+            {
+                sqlx::query(UNTOLD).bind(run_id).execute(&mut *conn).await?;
             }
             match (claim.delivery.kind, fall_back) {
                 (Kind::Digest, Some(next)) => hand_over!(conn, claim.delivery.id, next),

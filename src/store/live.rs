@@ -17,6 +17,8 @@ pub struct LiveMessage {
     /// The delivery's.
     pub id: Uuid,
     pub created_at: DateTime<Utc>,
+    /// It holds a link that decides.
+    pub decides: bool,
     /// A session has it.
     pub taken: bool,
 }
@@ -24,16 +26,23 @@ pub struct LiveMessage {
 impl Store {
     /// Lays a message out for the tenant's sessions, sealed by the vault. One with this id that is there already stays
     /// as it is.
-    pub async fn put_live_message(&self, tenant: &Tenant, id: Uuid, sealed: &str) -> Result<(), StoreError> {
+    pub async fn put_live_message(
+        &self,
+        tenant: &Tenant,
+        id: Uuid,
+        decides: bool,
+        sealed: &str,
+    ) -> Result<(), StoreError> {
         let now = self.clock.now();
         on_write!(self.db, &Scope::Only(tenant.clone()), |conn| {
             sqlx::query(
-                "insert into live_messages (id, tenant_id, body, created_at) values ($1, $2, $3, $4)
+                "insert into live_messages (id, tenant_id, body, decides, created_at) values ($1, $2, $3, $4, $5)
                  on conflict (id) do nothing",
             )
             .bind(id)
             .bind(tenant.as_str())
             .bind(document(sealed)?)
+            .bind(decides)
             .bind(now)
             .execute(conn)
             .await?;
@@ -46,7 +55,7 @@ impl Store {
     pub async fn live_message(&self, tenant: &Tenant, id: Uuid) -> Result<Option<LiveMessage>, StoreError> {
         Ok(on_read!(self.db, &Scope::Only(tenant.clone()), |conn| {
             sqlx::query_as(
-                "select id, created_at, taken_at is not null as taken from live_messages
+                "select id, created_at, decides, taken_at is not null as taken from live_messages
                   where id = $1 and tenant_id = $2",
             )
             .bind(id)
@@ -65,7 +74,7 @@ impl Store {
     ) -> Result<Vec<LiveMessage>, StoreError> {
         Ok(on_read!(self.db, &Scope::Only(tenant.clone()), |conn| {
             sqlx::query_as(
-                "select id, created_at, taken_at is not null as taken from live_messages
+                "select id, created_at, decides, taken_at is not null as taken from live_messages
                   where tenant_id = $1 and (taken_at is null or created_at >= $2)
                   order by created_at, id limit $3",
             )

@@ -3,7 +3,9 @@
 //! The row of a task is locked before it is judged: of two runs that end at once with the same fault one is told. Rows
 //! are locked in the order of their tasks, after everything else that such a transaction locks.
 
-use chrono::{DateTime, Utc};
+use std::collections::BTreeMap;
+
+use sqlx::types::Json;
 
 use crate::notification::measure::{Alert, Told};
 use crate::store::Split;
@@ -11,37 +13,32 @@ use crate::store::Split;
 #[derive(sqlx::FromRow)]
 pub(super) struct ToldRow {
     output_hash: Option<Vec<u8>>,
-    alert_code: Option<String>,
-    alert_count: i64,
-    alert_since: Option<DateTime<Utc>>,
-    alert_told_at: Option<DateTime<Utc>>,
+    alerts: Option<Json<BTreeMap<String, Alert>>>,
 }
 
 impl ToldRow {
     pub fn told(self) -> Told {
-        let alert = self.alert_code.zip(self.alert_since).zip(self.alert_told_at);
-        let alert = alert.map(|((code, since), told_at)| Alert { code, count: self.alert_count, since, told_at });
-        Told { output_hash: self.output_hash, alert }
+        Told { output_hash: self.output_hash, alerts: self.alerts.map(|alerts| alerts.0).unwrap_or_default() }
     }
 }
 
 macro_rules! select_told {
     ($rest:literal) => {
-        concat!(
-            "select output_hash, alert_code, alert_count, alert_since, alert_told_at
-               from task_told where task_id = $1",
-            $rest
-        )
+        concat!("select output_hash, alerts from task_told where task_id = $1", $rest)
     };
 }
 
-pub(super) const ALERTED: &str = "select 1 from task_told where task_id = $1 and alert_code is not null";
+pub(super) const ALERTED: &str = "select 1 from task_told where task_id = $1 and alerts is not null";
 pub(super) const TOLD: Split = Split { postgres: select_told!(" for update"), sqlite: select_told!("") };
-pub(super) const FIRST: &str =
-    "insert into task_told (task_id, tenant_id) values ($1, $2) on conflict (task_id) do nothing";
-pub(super) const TELL: &str = "
-    update task_told set output_hash = $2, alert_code = $3, alert_count = $4, alert_since = $5, alert_told_at = $6
-     where task_id = $1";
+/// None where the task was deleted meanwhile.
+pub(super) const FIRST: &str = "
+    insert into task_told (task_id, tenant_id) select id, tenant_id from tasks where id = $1
+    on conflict (task_id) do nothing";
+pub(super) const TELL: &str = "update task_told set output_hash = $2, alerts = $3 where task_id = $1";
+/// What was told of a run through its last channel did not arrive: the next is told as if nothing had been.
+pub(super) const UNTOLD: &str = "
+    update task_told set output_hash = null, alerts = null
+     where task_id = (select task_id from runs where id = $1)";
 
 /// The messages of these ends, by what their tasks have told before; what they have told then is written.
 macro_rules! measured {
@@ -59,17 +56,19 @@ macro_rules! measured {
                     continue;
                 }
             }
-            sqlx::query(FIRST).bind(end.task_id).bind(&end.delivery.tenant_id).execute(&mut *$conn).await?;
-            let row: ToldRow = sqlx::query_as($store.db.text(TOLD)).bind(end.task_id).fetch_one(&mut *$conn).await?;
+            sqlx::query(FIRST).bind(end.task_id).execute(&mut *$conn).await?;
+            let row: Option<ToldRow> =
+                sqlx::query_as($store.db.text(TOLD)).bind(end.task_id).fetch_optional(&mut *$conn).await?;
+            let Some(row) = row else {
+                told.extend(end.alone());
+                continue;
+            };
             let (next, said) = row.told().after(end, $now);
-            let alert = next.alert.as_ref();
+            let alerts = (!next.alerts.is_empty()).then_some(&next.alerts);
             sqlx::query(TELL)
                 .bind(end.task_id)
                 .bind(&next.output_hash)
-                .bind(alert.map(|alert| &alert.code))
-                .bind(alert.map_or(0, |alert| alert.count))
-                .bind(alert.map(|alert| alert.since))
-                .bind(alert.map(|alert| alert.told_at))
+                .bind($crate::store::text::optional_document(alerts)?)
                 .execute(&mut *$conn)
                 .await?;
             told.extend(said);

@@ -18,6 +18,7 @@ use crate::http::live::places::Place;
 use crate::id::Tenant;
 use crate::secret::Secret;
 use crate::store::{StoreError, Topic};
+use crate::token::Permission;
 
 /// How often messages are looked for while nothing is heard of one: those of other instances give no hint.
 const LOOK: Duration = Duration::from_millis(500);
@@ -39,6 +40,8 @@ pub struct Session {
     caller: Caller,
     tenant: Tenant,
     _place: Place,
+    /// May have messages with a link that decides; others leave them to other sessions, or the next channel.
+    decides: bool,
     /// Where rows are looked for that were taken already.
     since: DateTime<Utc>,
     /// What was told, or is not to be, as far as a look may see it again.
@@ -72,7 +75,19 @@ impl Session {
         });
         let known = old.map(|row| (row.id, row.created_at)).collect();
         let look = ready(()).boxed();
-        Ok(Session { state, caller, tenant, _place: place, since, known, found: VecDeque::new(), laid_out, look })
+        let decides = caller.may(Permission::ApprovalsDecide).is_ok();
+        Ok(Session {
+            state,
+            caller,
+            tenant,
+            _place: place,
+            decides,
+            since,
+            known,
+            found: VecDeque::new(),
+            laid_out,
+            look,
+        })
     }
 
     /// What a session says first, as JSON.
@@ -125,7 +140,7 @@ impl Session {
     async fn find(&mut self) -> Result<(), StoreError> {
         let rows = self.state.store.live_messages(&self.tenant, self.since, ROWS).await?;
         for row in &rows {
-            if self.known.insert(row.id, row.created_at).is_none() {
+            if self.known.insert(row.id, row.created_at).is_none() && (self.decides || !row.decides) {
                 self.found.push_back(row.id);
             }
         }

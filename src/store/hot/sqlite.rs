@@ -242,11 +242,17 @@ impl Hot for SqliteConnection {
             .bind(i32::from(end.infra_retry))
             .execute(&mut *self)
             .await?;
-            let has_questions: bool =
-                sqlx::query_scalar("select exists (select 1 from approvals where run_id = $1 and status = 'pending')")
-                    .bind(run_id)
-                    .fetch_one(&mut *self)
-                    .await?;
+            let has_questions: bool = sqlx::query_scalar(
+                "select exists (select 1 from approvals
+                                 where run_id = $1
+                                   and (status = 'pending'
+                                        or (status in ('approved', 'edited') and replaced_by is null
+                                            and began_at is null and hold_until > $2)))",
+            )
+            .bind(run_id)
+            .bind(now)
+            .fetch_one(&mut *self)
+            .await?;
             taken.push(Taken { run_id, cancel_reason, has_questions });
         }
         Ok(taken)

@@ -51,4 +51,8 @@ update runs r
   join mine on mine.run_id = f.run_id
  where r.id = f.run_id
 returning r.id as run_id, (select g.cancel_reason from gone g where g.run_id = r.id) as cancel_reason,
-          exists (select from approvals a where a.run_id = r.id and a.status = 'pending') as has_questions
+          exists (select from approvals a
+                   where a.run_id = r.id
+                     and (a.status = 'pending'
+                          or (a.status in ('approved', 'edited') and a.replaced_by is null and a.began_at is null
+                              and a.hold_until > $15))) as has_questions

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::{Body, BodyDataStream};
 use axum::http::Request;
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use chrono_tz::Tz;
 use futures::{FutureExt, StreamExt};
 use reveille::channel::live::{Live, Settings};
@@ -104,6 +104,13 @@ async fn deliver(api: &Api, id: Uuid) -> Result<Receipt, ChannelError> {
 }
 
 async fn deliver_to(api: &Api, id: Uuid, recipient: &Recipient) -> Result<Receipt, ChannelError> {
+    // an instance without a session must not make a test slow, and one with a session must not make it fail
+    let live = Live::new(&Settings { wait_seconds: 10 }, api.store.clone(), api.vault.clone());
+    offer(&live, id, recipient, api.clock.now()).await
+}
+
+/// A question, through this channel.
+async fn offer(live: &Live, id: Uuid, recipient: &Recipient, now: DateTime<Utc>) -> Result<Receipt, ChannelError> {
     let words = Words {
         subject: "May I send it?".into(),
         text: "To team@example.org – now".into(),
@@ -113,12 +120,9 @@ async fn deliver_to(api: &Api, id: Uuid, recipient: &Recipient) -> Result<Receip
         event: "approval.requested",
         data: json!({ "batch_id": "b1" }),
     };
-    let now = api.clock.now();
     let (recipient_id, words, urgency) = ("ann", &words, Urgency::High);
     let message = Message { id, recipient_id, created_at: now, now, recipient, words, urgency };
-    // an instance without a session must not make a test slow, and one with a session must not make it fail
-    let settings = Settings { wait_seconds: 10 };
-    Live::new(&settings, api.store.clone(), api.vault.clone()).deliver(&message).await
+    live.deliver(&message).await
 }
 
 fn told(id: Uuid) -> Value {
@@ -140,10 +144,10 @@ on_both!(
 );
 
 async fn a_message_is_told_to_every_session_of_its_tenant_and_is_delivered(api: Api) {
-    let token = api.token("ann", &["deliveries:read"]).await;
+    let token = api.token("ann", &["deliveries:read", "approvals:decide"]).await;
     let mut first = Client::open(&api, &token, None).await;
     let mut second = Client::open_at(&api, "/v1/live?tenant_id=ann", ADMIN, None).await;
-    let bobs = api.token("bob", &["deliveries:read"]).await;
+    let bobs = api.token("bob", &["deliveries:read", "approvals:decide"]).await;
     let request = Request::get("/v1/live").header("authorization", format!("Bearer {bobs}"));
     let others = api.app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
     let mut others = others.into_body().into_data_stream();
@@ -163,7 +167,7 @@ async fn a_message_is_told_to_every_session_of_its_tenant_and_is_delivered(api: 
 }
 
 async fn a_session_goes_on_where_an_earlier_one_was_left(api: Api) {
-    let token = api.token("ann", &["deliveries:read"]).await;
+    let token = api.token("ann", &["deliveries:read", "approvals:decide"]).await;
     let mut client = Client::open(&api, &token, None).await;
     // ids are those of deliveries, which may be older than what was told before
     for n in [50, 20, 90] {
@@ -189,7 +193,7 @@ async fn a_session_goes_on_where_an_earlier_one_was_left(api: Api) {
 }
 
 async fn an_attempt_that_was_broken_off_is_gone_on_with(api: Api) {
-    let token = api.token("ann", &["deliveries:read"]).await;
+    let token = api.token("ann", &["deliveries:read", "approvals:decide"]).await;
     // the process died while it waited; the row is there, and older than any look would go back for what was taken
     assert!(deliver(&api, id(7)).now_or_never().is_none());
     let ann = Tenant::new("ann").unwrap();
@@ -215,7 +219,7 @@ fn told_as_text() -> String {
 async fn what_is_delivered_on_one_instance_is_told_on_another() {
     let here = Api::on_postgres().await;
     let there = here.beside().await;
-    let token = here.token("ann", &["deliveries:read"]).await;
+    let token = here.token("ann", &["deliveries:read", "approvals:decide"]).await;
     let mut client = Client::open(&there, &token, None).await;
     let (answer, seen) = tokio::join!(deliver(&here, id(7)), client.next());
     assert_eq!((answer, seen), (delivered(), Some(("message".into(), id(7).to_string(), told(id(7))))));
@@ -255,9 +259,24 @@ async fn without_a_session_the_message_is_withdrawn_and_the_next_channel_may_fol
 }
 
 #[tokio::test]
+async fn a_question_is_neither_shown_to_nor_taken_by_a_session_that_may_not_decide() {
+    let api = Api::new().await;
+    let reader = api.token("ann", &["deliveries:read"]).await;
+    let mut watches = Client::open(&api, &reader, None).await;
+    let live = Live::new(&Settings { wait_seconds: 1 }, api.store.clone(), api.vault.clone());
+    let asked = tokio::spawn({
+        let (now, live) = (api.clock.now(), live);
+        async move { offer(&live, id(9), &recipient(true), now).await }
+    });
+    let why = "no session is open".to_owned();
+    assert_eq!(asked.await.unwrap(), Err(ChannelError::Rejected { why }));
+    watches.assert_silent();
+}
+
+#[tokio::test]
 async fn a_session_ends_with_its_token_and_with_the_service() {
     let api = Api::new().await;
-    let (token_id, token) = api.token_until("ann", &["deliveries:read"], None).await;
+    let (token_id, token) = api.token_until("ann", &["deliveries:read", "approvals:decide"], None).await;
     let mut revoked = Client::open(&api, &token, None).await;
     let mut stopped = Client::open_at(&api, "/v1/live?tenant_id=ann", ADMIN, None).await;
     api.admin("DELETE", &format!("/v1/tokens/{token_id}"), None).await.expect(204);
@@ -272,7 +291,7 @@ async fn a_session_ends_with_its_token_and_with_the_service() {
 #[tokio::test]
 async fn a_tenant_has_so_many_sessions_and_an_admin_names_one() {
     let api = Api::with(Limits { sessions_per_tenant: 1, ..Limits::default() }).await;
-    let token = api.token("ann", &["deliveries:read"]).await;
+    let token = api.token("ann", &["deliveries:read", "approvals:decide"]).await;
     let client = Client::open(&api, &token, None).await;
     let full = api.ask("GET", "/v1/live", Some(&token), None).await;
     assert_eq!(full.header("retry-after"), "5");

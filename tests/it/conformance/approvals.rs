@@ -31,6 +31,7 @@ on_both!(
     what_nobody_is_asked_about_is_held_and_runs_after_its_time,
     what_nobody_is_asked_about_can_be_stopped_and_not_approved,
     what_is_held_of_a_run_that_is_cancelled_is_withdrawn,
+    what_is_held_of_a_run_that_ends_meanwhile_is_withdrawn,
     nobody_answers_and_the_run_expires,
     what_expires_is_a_no_and_the_rest_goes_on,
     one_that_waits_is_looked_at_again_and_told_of_once,
@@ -395,6 +396,23 @@ async fn what_is_held_of_a_run_that_is_cancelled_is_withdrawn(world: &World) {
     let left = get(world, one.id).await;
     assert_eq!((left.status, left.decided_by.as_deref()), (ApprovalStatus::Cancelled, Some("service")));
     assert_eq!(acts(world, one.id).await, ["policy: approval.held", "service: approval.cancelled"]);
+}
+
+async fn what_is_held_of_a_run_that_ends_meanwhile_is_withdrawn(world: &World) {
+    let (_, started, asked) = asked_with(world, &["c1", "c2"], |asked| {
+        if asked.call_id == "c2" {
+            let (ids, of) = ((asked.id, asked.batch_id), asked.identity());
+            let proposal = Proposal { undo_seconds: Some(60), ..asked.proposal.clone() };
+            *asked = Approval::held(ids, of, asked.task_id, proposal, (TimeDelta::seconds(60), world.now()));
+        }
+    })
+    .await;
+    decide(world, &asked[0], Choice::Approve).await;
+    let again = go_on(world, started.run.id).await;
+    world.succeed(&again).await;
+    let left = get(world, asked[1].id).await;
+    assert_eq!((left.status, left.began_at), (ApprovalStatus::Cancelled, None));
+    assert_eq!(acts(world, left.id).await, ["policy: approval.held", "service: approval.cancelled"]);
 }
 
 async fn nobody_answers_and_the_run_expires(world: &World) {

@@ -24,15 +24,15 @@ fn tenant(name: &str) -> Tenant {
 }
 
 async fn put(world: &World, id: Uuid) -> LiveMessage {
-    world.store.put_live_message(&tenant("a"), id, &format!("v1:{id}")).await.unwrap();
-    LiveMessage { id, created_at: world.now(), taken: false }
+    world.store.put_live_message(&tenant("a"), id, false, &format!("v1:{id}")).await.unwrap();
+    LiveMessage { id, created_at: world.now(), decides: false, taken: false }
 }
 
 async fn a_message_is_laid_out_taken_and_read_by_every_session(world: &World) {
     let (ann, message) = (tenant("a"), put(world, ONE).await);
     assert_eq!(world.store.live_message(&ann, ONE).await.unwrap(), Some(message));
     world.pass(1);
-    world.store.put_live_message(&ann, ONE, "v1:other").await.unwrap();
+    world.store.put_live_message(&ann, ONE, true, "v1:other").await.unwrap();
     assert_eq!(world.store.live_message(&ann, ONE).await.unwrap(), Some(message), "it stays as it is");
     for _ in 0..2 {
         assert_eq!(world.store.take_live_message(&ann, ONE).await.unwrap(), Some(format!("v1:{ONE}")));

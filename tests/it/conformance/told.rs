@@ -1,8 +1,9 @@
 //! Ends that are told with measure: of a cause once, of a result when it changed, of the end of trouble.
 
+use chrono::TimeDelta;
 use reveille::id::Scope;
 use reveille::notification::measure::{Measure, Said};
-use reveille::notification::{Kind, NewDelivery};
+use reveille::notification::{Kind, Mark, NewDelivery};
 use reveille::run::RunState;
 use reveille::store::{DeliveryFilter, Finish};
 use reveille::task::Task;
@@ -14,6 +15,7 @@ use super::world::{World, end_of};
 on_both!(
     a_cause_is_told_once_however_many_runs_fail_at_once_and_then_that_all_is_well,
     a_result_is_told_when_it_changed,
+    what_did_not_arrive_was_not_told,
     a_deleted_task_leaves_nothing_of_what_it_told,
 );
 
@@ -87,10 +89,24 @@ async fn a_result_is_told_when_it_changed(world: &World) {
     assert_eq!(told(world).await, ["result"; 3]);
 }
 
+async fn what_did_not_arrive_was_not_told(world: &World) {
+    let task = world.task(json!({ "interval": "1h" })).await;
+    ends(world, &task, succeeded(Some(1))).await;
+    ends(world, &task, succeeded(Some(1))).await;
+    assert_eq!(told(world).await.len(), 1);
+    let claim = world.store.claim_deliveries(world.now() + TimeDelta::minutes(1), 9).await.unwrap().remove(0);
+    let failed = Mark::Failed { error: "no such address".into(), fall_back: None };
+    world.store.mark_delivery(&claim, &failed).await.unwrap();
+    ends(world, &task, succeeded(Some(1))).await;
+    assert_eq!(told(world).await.len(), 2);
+}
+
 async fn a_deleted_task_leaves_nothing_of_what_it_told(world: &World) {
     let task = world.task(json!({ "interval": "1h" })).await;
     ends(world, &task, failed("x")).await;
     assert_eq!(world.count("select count(*) from task_told").await, 1);
+    let late = end(world, &task, failed("y")).await;
     world.store.delete_task(&Scope::Every, task.id).await.unwrap();
+    world.store.finish_runs(&[late]).await.unwrap();
     assert_eq!(world.count("select count(*) from task_told").await, 0);
 }

@@ -70,7 +70,7 @@ fn refused(why: &str) -> Frame {
 #[tokio::test]
 async fn a_message_comes_as_a_frame_and_the_service_says_goodbye() {
     let server = Server::with(Limits::default()).await;
-    let token = server.api.token("ann", &["deliveries:read"]).await;
+    let token = server.api.token("ann", &["deliveries:read", "approvals:decide"]).await;
     let mut by_header = server.open("/v1/live/ws", Some(&token)).await.unwrap();
     let mut by_admin = server.open("/v1/live/ws?tenant_id=ann", Some(ADMIN)).await.unwrap();
     let mut by_message = server.greeted(&json!({ "token": token }).to_string()).await;
@@ -96,7 +96,7 @@ async fn a_message_comes_as_a_frame_and_the_service_says_goodbye() {
 #[tokio::test]
 async fn a_browser_says_who_it_is_in_its_first_message() {
     let server = Server::with(Limits::default()).await;
-    let (token_id, token) = server.api.token_until("ann", &["deliveries:read"], None).await;
+    let (token_id, token) = server.api.token_until("ann", &["deliveries:read", "approvals:decide"], None).await;
     let mut node = Command::new("node")
         .args(["--experimental-websocket", "--no-warnings", "-e", BROWSER])
         .args([format!("ws://{}/v1/live/ws", server.address), token])
@@ -122,7 +122,7 @@ async fn a_browser_says_who_it_is_in_its_first_message() {
 async fn who_is_nobody_or_may_not_gets_no_session() {
     let limits = Limits { header_time: Duration::from_millis(300), sessions_per_tenant: 1, ..Limits::default() };
     let server = Server::with(limits).await;
-    let token = server.api.token("ann", &["deliveries:read"]).await;
+    let token = server.api.token("ann", &["deliveries:read", "approvals:decide"]).await;
     let other = server.api.token("ann", &["runs:read"]).await;
     let status = async |path: &str, token: &str| server.open(path, Some(token)).await.err().unwrap()[9..12].to_owned();
     assert_eq!(status("/v1/live/ws", "wrong").await, "401");
