@@ -159,6 +159,7 @@ pub async fn build(
         store: store.clone(),
         executors: executors.clone(),
         channels: channels.clone(),
+        require_verified: config.channels.require_verified,
         bus: Arc::clone(&bus),
         max_deliveries: config.bus.max_deliveries,
         host,

@@ -38,6 +38,8 @@ pub const ATTEMPT_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
+    /// Whether only addresses that their tenants have proved get anything but the code that proves them.
+    pub require_verified: bool,
     /// A directory of templates for what messages say, used before the embedded ones.
     pub templates_dir: Option<PathBuf>,
     pub email: email::Settings,

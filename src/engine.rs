@@ -10,6 +10,7 @@ pub mod active;
 mod asking;
 pub mod attempt;
 mod attendant;
+pub mod breaker;
 pub mod ending;
 pub mod execution;
 mod expirer;
@@ -17,12 +18,14 @@ pub mod finisher;
 pub mod forwarder;
 pub mod heartbeat;
 pub mod held;
+mod holding;
 pub mod housekeeping;
 pub mod matcher;
 pub mod notifier;
 pub mod rescuer;
 pub mod scheduler;
 pub mod sealer;
+mod sending;
 pub mod service;
 pub mod watcher;
 pub mod windows;
@@ -43,6 +46,7 @@ use crate::channel::Channels;
 use crate::engine::active::Active;
 use crate::engine::asking::Links;
 use crate::engine::attendant::Attendant;
+use crate::engine::breaker::Breakers;
 use crate::engine::execution::Executions;
 use crate::engine::expirer::Expirer;
 use crate::engine::finisher::Finisher;
@@ -55,6 +59,7 @@ use crate::engine::notifier::Notifier;
 use crate::engine::rescuer::Rescuer;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::sealer::Sealer;
+use crate::engine::sending::Sending;
 use crate::engine::watcher::Watcher;
 use crate::engine::windows::Windows;
 use crate::engine::worker::Worker;
@@ -113,6 +118,8 @@ pub struct Parts {
     pub store: Store,
     pub executors: Registry,
     pub channels: Channels,
+    /// Whether addresses that nobody proved get codes alone.
+    pub require_verified: bool,
     pub host: Arc<StoreHost>,
     pub bus: Arc<dyn Bus>,
     /// An entry of the bus that failed this often is put among the dead letters.
@@ -161,6 +168,7 @@ impl Engine {
             store,
             executors,
             channels,
+            require_verified,
             host,
             bus,
             max_deliveries,
@@ -214,7 +222,13 @@ impl Engine {
             expirer: Arc::new(Expirer::new(store.clone())),
             attendant: Arc::new(Attendant::new(store.clone(), approvals)),
             sealer: Arc::new(Sealer::new(store.clone(), vault)),
-            notifier: Arc::new(Notifier::new(store.clone(), channels, links)),
+            notifier: Arc::new(Notifier::new(Sending {
+                store: store.clone(),
+                channels,
+                links,
+                breakers: Breakers::new(&metrics),
+                require_verified,
+            })),
             forwarder: Arc::new(Forwarder::new(Arc::clone(&bus), store.clock().clone())),
             housekeeping: Housekeeping::new(store.clone(), bus, &settings),
             finisher,

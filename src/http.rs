@@ -44,6 +44,7 @@ pub mod stats;
 pub mod stream;
 pub mod tasks;
 pub mod tokens;
+mod verify;
 pub mod wrong_tokens;
 
 use std::ops::Deref;
@@ -277,6 +278,7 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(push::get_push_key))
         .routes(routes!(live::open_stream))
         .routes(routes!(live::socket::open_socket))
+        .routes(routes!(verify::verify_recipient))
         .routes(routes!(tokens::create_token, tokens::list_tokens))
         .routes(routes!(tokens::revoke_token))
         .routes(routes!(stats::get_stats))

@@ -5,15 +5,20 @@
 //! when it is sent, and a secret is never part of it.
 
 pub mod address;
+pub mod dedupe;
 pub mod delivery;
+pub mod kind;
 pub mod measure;
 pub mod question;
+pub mod quiet;
 pub mod recipient;
 pub mod report;
 pub mod telling;
+pub mod verification;
 pub mod wording;
 
 pub use address::{Addresses, PushAddress, SlackAddress, WebhookAddress};
-pub use delivery::{Claim, Delivery, DeliveryEvent, DeliveryState, Kind, Mark, NewDelivery, Urgency};
+pub use delivery::{Claim, Delivery, DeliveryEvent, DeliveryState, Mark, NewDelivery};
+pub use kind::{Held, Kind, Urgency};
 pub use recipient::{Recipient, RecipientDraft};
 pub use report::{Fate, Report};

@@ -24,6 +24,7 @@ mod examine;
 mod failing;
 mod fires;
 mod grants;
+mod holding;
 mod hot;
 mod idempotency;
 mod lease;
@@ -44,6 +45,7 @@ mod text;
 mod tokens;
 mod told;
 mod transcript;
+mod verifications;
 mod wake;
 mod windows;
 
@@ -78,6 +80,7 @@ pub use runs::RunFilter;
 pub use task_state::STATE_NAMES;
 pub use tasks::TaskFilter;
 pub use tokens::StoredToken;
+pub use verifications::{Verification, Verified};
 pub use wake::Topic;
 
 /// The store. Cheap to clone; all clones share the same connections.

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::id::Tenant;
 use crate::invalid::InvalidSpec;
+use crate::notification::Urgency;
 use crate::notification::measure::Notify;
 use crate::trigger::{Next, Trigger};
 
@@ -87,9 +88,17 @@ impl Action {
     }
 }
 
-/// Where the result is told.
+/// Where the result is told, and how much it presses.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub enum Output {
+pub struct Output {
+    pub route: Route,
+    /// `None`: as urgent as messages of their kind are.
+    pub urgency: Option<Urgency>,
+}
+
+/// The channels that a result takes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Route {
     /// `output` is absent: the recipient's own order.
     #[default]
     RecipientOrder,
@@ -102,7 +111,10 @@ pub enum Output {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OutputShape {
-    channel: OneOrMany,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    channel: Option<OneOrMany>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    urgency: Option<Urgency>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -113,33 +125,47 @@ enum OneOrMany {
 }
 
 impl Output {
-    pub fn is_recipient_order(&self) -> bool {
-        *self == Output::RecipientOrder
+    /// Told to nobody.
+    pub fn nobody() -> Output {
+        Output { route: Route::Nobody, urgency: None }
+    }
+
+    /// Told through these channels.
+    pub fn channels(names: Vec<String>) -> Output {
+        Output { route: Route::Channels(names), urgency: None }
+    }
+
+    /// Whether it is what a task has that says nothing of it.
+    pub fn is_default(&self) -> bool {
+        *self == Output::default()
     }
 }
 
 impl Serialize for Output {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Output::RecipientOrder | Output::Nobody => to.serialize_none(),
-            Output::Channels(names) => {
-                let channel = match names.as_slice() {
-                    [one] => OneOrMany::One(one.clone()),
-                    many => OneOrMany::Many(many.to_vec()),
-                };
-                OutputShape { channel }.serialize(to)
-            }
-        }
+        let channel = match &self.route {
+            Route::Nobody => return to.serialize_none(),
+            Route::RecipientOrder => None,
+            Route::Channels(names) => Some(match names.as_slice() {
+                [one] => OneOrMany::One(one.clone()),
+                many => OneOrMany::Many(many.to_vec()),
+            }),
+        };
+        OutputShape { channel, urgency: self.urgency }.serialize(to)
     }
 }
 
 impl<'de> Deserialize<'de> for Output {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Output, D::Error> {
-        Ok(match Option::<OutputShape>::deserialize(from)? {
-            None => Output::Nobody,
-            Some(OutputShape { channel: OneOrMany::One(name) }) => Output::Channels(vec![name]),
-            Some(OutputShape { channel: OneOrMany::Many(names) }) => Output::Channels(names),
-        })
+        let Some(OutputShape { channel, urgency }) = Option::<OutputShape>::deserialize(from)? else {
+            return Ok(Output::nobody());
+        };
+        let route = match channel {
+            None => Route::RecipientOrder,
+            Some(OneOrMany::One(name)) => Route::Channels(vec![name]),
+            Some(OneOrMany::Many(names)) => Route::Channels(names),
+        };
+        Ok(Output { route, urgency })
     }
 }
 
@@ -165,7 +191,7 @@ pub struct Spec {
     pub trigger: Trigger,
     pub executor: String,
     pub action: Action,
-    #[serde(default, skip_serializing_if = "Output::is_recipient_order")]
+    #[serde(default, skip_serializing_if = "Output::is_default")]
     pub output: Output,
     /// Which ends of its runs are told.
     #[serde(default, skip_serializing_if = "Notify::is_always")]

@@ -22,6 +22,7 @@ use crate::clock::Clock;
 use crate::event::Event;
 use crate::id::Tenant;
 use crate::invalid::Faults;
+use crate::notification::Urgency;
 
 pub use crate::tool::registry::Registry;
 
@@ -204,6 +205,8 @@ pub struct Notice {
     pub run_id: Uuid,
     /// `None`: the recipient's own order.
     pub channel: Option<String>,
+    /// `None`: as urgent as messages are.
+    pub urgency: Option<Urgency>,
     pub subject: String,
     pub text: String,
     /// `call:<run>:<turn>:<call>`; a second notice with the same key is the first.

@@ -257,10 +257,10 @@ mod tests {
 
     use crate::approval::{ApprovalStatus, test_question};
     use crate::channel::{Capabilities, ChannelError, Message, Receipt};
+    use crate::notification::Kind;
     use crate::notification::question::Question;
     use crate::notification::telling::{DigestItem, Purpose};
     use crate::notification::wording::Link;
-    use crate::notification::{DeliveryState, Kind};
     use crate::run::outcome::RunFault;
     use crate::run::{Run, RunState, Usage};
     use crate::secret::Secret;
@@ -332,24 +332,10 @@ mod tests {
 
     fn delivery(kind: Kind) -> Delivery {
         Delivery {
-            id: Uuid::from_u128(1),
-            tenant_id: "ann".into(),
-            recipient: "ann".into(),
-            channel: "email".into(),
-            fallback: vec![],
-            dedupe_key: "k".into(),
             run_id: Some(Uuid::from_u128(0x42)),
-            kind,
-            subject: None,
             text: Some("Milk is out.\nBuy some.".into()),
-            state: DeliveryState::Pending,
-            attempts: 1,
-            next_at: None,
-            last_error: None,
-            provider_id: None,
             created_at: at("2026-12-24T07:00:09Z"),
-            sent_at: None,
-            delivered_at: None,
+            ..Delivery::sample(kind)
         }
     }
 

@@ -18,14 +18,14 @@ const LOOKS: usize = 60;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Send a test message and wait until it has arrived
+    /// Send a test message, whatever the hour, and wait until it has arrived
     Test(TestArgs),
 }
 
 #[derive(Debug, clap::Args)]
 pub struct TestArgs {
     /// The tenant whose recipient gets it
-    #[arg(value_name = "TENANT")]
+    #[arg(long, value_name = "TENANT")]
     tenant: String,
     /// Through this channel [default: the recipient's order]
     #[arg(long, value_name = "NAME")]

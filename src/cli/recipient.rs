@@ -6,6 +6,7 @@ use anyhow::Context;
 use serde_json::{Map, Value, json};
 
 use super::client::ServiceArgs;
+use super::delivery::print_delivery;
 use super::failure::Failure;
 use super::screen::{Screen, text_of, time_of};
 use crate::cli::Client;
@@ -14,29 +15,60 @@ use crate::config::Environment;
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Set where a tenant is reached; replaces what was set before
-    Set(SetArgs),
+    Set(Box<SetArgs>),
     /// Show where a tenant is reached
     Show(ShowArgs),
+    /// Prove an address: without --code one is sent to it
+    Verify(VerifyArgs),
 }
 
 #[derive(Debug, clap::Args)]
-#[command(group(clap::ArgGroup::new("addresses").required(true).multiple(true).args(["file", "email", "webhook"])))]
+#[command(group(clap::ArgGroup::new("addresses").required(true).multiple(true).args([
+    "file", "email", "sms", "ntfy_topic", "webhook", "slack_channel", "telegram", "live",
+])))]
 pub struct SetArgs {
     /// The tenant
     #[arg(value_name = "TENANT")]
     tenant: String,
     /// The whole recipient as JSON, `-` for standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["email", "webhook", "timezone", "locale", "fallback"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "email", "sms", "ntfy_topic", "webhook", "slack_channel", "telegram", "live", "timezone", "locale", "fallback",
+        "quiet_hours", "digest_at", "interruptions_per_day",
+    ])]
     file: Option<std::path::PathBuf>,
     /// Address for the channel `email`
     #[arg(long, value_name = "ADDRESS")]
     email: Option<String>,
+    /// Telephone number for the channel `sms`, with its country code
+    #[arg(long, value_name = "NUMBER")]
+    sms: Option<String>,
+    /// Topic of the configured ntfy server for the channel `push`; browsers and other servers go by --file
+    #[arg(long, value_name = "TOPIC")]
+    ntfy_topic: Option<String>,
     /// Address for the channel `webhook`; its secret is read from standard input with --webhook-secret-stdin
     #[arg(long, value_name = "URL")]
     webhook: Option<String>,
     /// Read the webhook's secret (`whsec_…`) from standard input: flags can be seen by others on this machine
     #[arg(long, requires = "webhook")]
     webhook_secret_stdin: bool,
+    /// Channel or member id for the channel `slack`; an incoming webhook is a secret and goes by --file
+    #[arg(long, value_name = "ID")]
+    slack_channel: Option<String>,
+    /// Chat id or @name for the channel `telegram`
+    #[arg(long, value_name = "CHAT", allow_hyphen_values = true)]
+    telegram: Option<String>,
+    /// Tell sessions that the tenant has open
+    #[arg(long)]
+    live: bool,
+    /// Hold what is not urgent between these times, such as 22:00-07:00; may be repeated
+    #[arg(long, value_name = "FROM-TO", value_parser = quiet_hours)]
+    quiet_hours: Vec<Value>,
+    /// When held messages are told, such as 08:00; may be repeated
+    #[arg(long, value_name = "TIME")]
+    digest_at: Vec<String>,
+    /// Interruptions on a day; what goes over them waits for the digest
+    #[arg(long, value_name = "N")]
+    interruptions_per_day: Option<u32>,
     /// IANA time zone
     #[arg(long, value_name = "ZONE")]
     timezone: Option<String>,
@@ -59,6 +91,21 @@ pub struct ShowArgs {
     service: ServiceArgs,
 }
 
+#[derive(Debug, clap::Args)]
+pub struct VerifyArgs {
+    /// The tenant
+    #[arg(value_name = "TENANT")]
+    tenant: String,
+    /// The channel of the address
+    #[arg(long, value_name = "NAME")]
+    channel: String,
+    /// The code that was received
+    #[arg(long, value_name = "DIGITS")]
+    code: Option<String>,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
 pub async fn run(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     match command {
         Command::Set(args) => {
@@ -72,6 +119,18 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
             let recipient = client.get(&["v1", "recipients", &args.tenant], &[]).await?;
             print(&recipient, args.service.json, screen)
         }
+        Command::Verify(args) => {
+            let client = Client::new(&args.service, environment)?;
+            let mut body = json!({ "channel": args.channel });
+            if let Some(code) = &args.code {
+                body["code"] = json!(code);
+            }
+            let answer = client.post(&["v1", "recipients", &args.tenant, "verify"], &body).await?;
+            match args.code {
+                Some(_) => print(&answer, args.service.json, screen),
+                None => print_delivery(&answer, args.service.json, screen),
+            }
+        }
     }
 }
 
@@ -79,9 +138,33 @@ fn typed(args: &SetArgs) -> anyhow::Result<Value> {
     if let Some(file) = &args.file {
         return from_file(file);
     }
-    let mut addresses = Map::new();
-    if let Some(email) = &args.email {
-        addresses.insert("email".into(), json!(email));
+    let mut recipient = Map::from_iter([("addresses".to_owned(), addresses(args)?)]);
+    let texts = [("timezone", &args.timezone), ("locale", &args.locale)];
+    recipient.extend(texts.into_iter().filter_map(|(name, text)| Some((name.to_owned(), json!(text.as_ref()?)))));
+    for (name, list) in [("fallback", json!(args.fallback)), ("quiet_hours", json!(args.quiet_hours))] {
+        recipient.insert(name.into(), list);
+    }
+    if !args.digest_at.is_empty() {
+        recipient.insert("digest".into(), json!({ "at": args.digest_at }));
+    }
+    if let Some(per_day) = args.interruptions_per_day {
+        recipient.insert("budget".into(), json!({ "per_day": per_day }));
+    }
+    Ok(Value::Object(recipient))
+}
+
+fn addresses(args: &SetArgs) -> anyhow::Result<Value> {
+    let texts = [("email", &args.email), ("sms", &args.sms), ("telegram", &args.telegram)];
+    let mut addresses: Map<String, Value> =
+        texts.into_iter().filter_map(|(kind, text)| Some((kind.to_owned(), json!(text.as_ref()?)))).collect();
+    if let Some(topic) = &args.ntfy_topic {
+        addresses.insert("push".into(), json!({ "topic": topic }));
+    }
+    if let Some(channel) = &args.slack_channel {
+        addresses.insert("slack".into(), json!({ "channel": channel }));
+    }
+    if args.live {
+        addresses.insert("live".into(), json!(true));
     }
     if let Some(url) = &args.webhook {
         let mut webhook = Map::from_iter([("url".to_owned(), json!(url))]);
@@ -90,17 +173,15 @@ fn typed(args: &SetArgs) -> anyhow::Result<Value> {
         }
         addresses.insert("webhook".into(), Value::Object(webhook));
     }
-    let mut recipient = Map::from_iter([("addresses".to_owned(), Value::Object(addresses))]);
-    if let Some(timezone) = &args.timezone {
-        recipient.insert("timezone".into(), json!(timezone));
+    Ok(Value::Object(addresses))
+}
+
+/// `22:00-07:00`; whether these are times is for the service to say.
+fn quiet_hours(text: &str) -> Result<Value, String> {
+    match text.split_once('-') {
+        Some((from, to)) => Ok(json!({ "from": from.trim(), "to": to.trim() })),
+        None => Err("expected two times, such as 22:00-07:00".into()),
     }
-    if let Some(locale) = &args.locale {
-        recipient.insert("locale".into(), json!(locale));
-    }
-    if !args.fallback.is_empty() {
-        recipient.insert("fallback".into(), json!(args.fallback));
-    }
-    Ok(Value::Object(recipient))
 }
 
 fn from_file(file: &std::path::Path) -> anyhow::Result<Value> {
@@ -132,15 +213,57 @@ fn print(recipient: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Resul
     }
     let order = recipient["fallback"].as_array().into_iter().flatten().map(text_of).collect::<Vec<_>>();
     facts.push(("order", order.join(", then ")));
+    for hours in recipient["quiet_hours"].as_array().into_iter().flatten() {
+        facts.push(("quiet", hours_told(hours)));
+    }
+    if let Some(times) = recipient["digest"]["at"].as_array() {
+        facts.push(("digest at", listed(times)));
+    }
+    if let Some(per_day) = recipient["budget"]["per_day"].as_u64() {
+        facts.push(("interruptions a day", per_day.to_string()));
+    }
+    let verified = recipient["verified"].as_object().into_iter().flatten();
+    facts.extend(verified.map(|(channel, at)| ("verified", format!("{channel}, {}", time_of(at)))));
     facts.push(("updated", time_of(&recipient["updated_at"])));
     Ok(screen.facts(&facts)?)
 }
 
-/// An address with parts shows its URL; whether its secret is set is told, the secret is not.
+/// `22:00-07:00 on sat, sun for sms`, and what breaks through where it is not the usual.
+fn hours_told(hours: &Value) -> String {
+    let mut told = format!("{}-{}", text_of(&hours["from"]), text_of(&hours["to"]));
+    for (word, list) in [("on", &hours["days"]), ("for", &hours["channels"])] {
+        if let Some(list) = list.as_array() {
+            told += &format!(" {word} {}", listed(list));
+        }
+    }
+    match hours["breaks_through"].as_str() {
+        Some("never") => told + ", nothing breaks through",
+        Some("urgent") => told + ", only what is urgent breaks through",
+        _ => told,
+    }
+}
+
+fn listed(values: &[Value]) -> String {
+    values.iter().map(text_of).collect::<Vec<_>>().join(", ")
+}
+
+/// An address with parts shows what is no secret; whether a secret is set is told, the secret is not.
 fn shown(address: &Value) -> String {
-    match (&address["url"], address["secret_set"].as_bool()) {
-        (Value::String(url), Some(true)) => format!("{url} (signed)"),
-        (Value::String(url), _) => url.clone(),
+    let text = |name: &str| address[name].as_str();
+    match address {
+        Value::Array(several) => several.iter().map(shown).collect::<Vec<_>>().join(", "),
+        Value::Bool(_) => "open sessions".into(),
+        Value::Object(_) => match (text("url"), text("channel"), text("topic"), text("endpoint")) {
+            (Some(url), ..) if address["secret_set"] == true => format!("{url} (signed)"),
+            (_, Some(channel), ..) => channel.to_owned(),
+            (_, _, Some(topic), _) => match text("server") {
+                Some(server) => format!("{server}/{topic}"),
+                None => topic.to_owned(),
+            },
+            (_, _, _, Some(endpoint)) => endpoint.to_owned(),
+            (Some(url), ..) => url.to_owned(),
+            _ => "an incoming webhook".into(),
+        },
         _ => text_of(address),
     }
 }

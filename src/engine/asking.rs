@@ -1,4 +1,4 @@
-//! What a question or a reminder says at the moment it is sent: what is still open, and the link to it.
+//! What a question, a reminder or a code says at the moment it is sent: what is still open, the link, the digits.
 //!
 //! The link is made here, each time anew and the same for one delivery. Its hash is stored before anything is sent, so
 //! that a link that has arrived always opens; the link itself is in the message alone, never in the database, never in
@@ -6,9 +6,10 @@
 
 use crate::approval::link;
 use crate::id::Scope;
-use crate::notification::delivery::dedupe;
+use crate::notification::dedupe;
 use crate::notification::question::{Question, still_open};
-use crate::notification::{Delivery, Mark};
+use crate::notification::verification::{self, Proof};
+use crate::notification::{Delivery, Mark, Recipient};
 use crate::secret::{REDACTED, Secret};
 use crate::store::{ApprovalFilter, ApprovalLink, Store, StoreError};
 use crate::token::TokenHash;
@@ -56,6 +57,12 @@ impl Links {
         store.remember_link(TokenHash::of(&token).as_bytes(), &remembered).await?;
         Ok(Ok(Question { items, link: Secret::new(link::address(&self.public_url, &token)) }))
     }
+
+    /// The code that this delivery carries to the recipient's present address; `None` where it carries none.
+    pub fn code(&self, delivery: &Delivery, recipient: &Recipient) -> Option<Secret> {
+        let proof = Proof::of_key(&delivery.recipient, &delivery.dedupe_key, &recipient.addresses)?;
+        Some(proof.code(&self.vault.tag(verification::PURPOSE, &proof.subject())))
+    }
 }
 
 /// Whether nothing was sent because nothing is open any more: people were quicker, and nothing is wrong.
@@ -63,13 +70,13 @@ pub fn is_settled(mark: &Mark) -> bool {
     matches!(mark, Mark::Failed { error, .. } if error == SETTLED)
 }
 
-/// What is recorded of an attempt, without the link: a server that refuses a message may quote from it.
-pub fn without_link(mut mark: Mark, question: &Question) -> Mark {
-    let link = question.link.expose();
-    let token = link.rsplit('/').next().unwrap_or(link);
-    let hide = |text: &mut String| *text = text.replace(link, REDACTED).replace(token, REDACTED);
+/// What is recorded of an attempt, without what must not be: a server that refuses a message may quote from it.
+pub fn without(mut mark: Mark, secrets: &[&str]) -> Mark {
+    let hide = |text: &mut String| secrets.iter().for_each(|secret| *text = text.replace(secret, REDACTED));
     match &mut mark {
         Mark::Retry { error, .. } | Mark::Failed { error, .. } | Mark::Unknown { error } => hide(error),
+        Mark::Wait { error, .. } => error.iter_mut().for_each(hide),
+        Mark::Hold { .. } => {}
         Mark::Delivered { provider_id } | Mark::Sent { provider_id } => provider_id.iter_mut().for_each(hide),
     }
     mark
@@ -81,12 +88,12 @@ mod tests {
 
     #[test]
     fn what_a_server_quotes_of_a_link_is_not_recorded() {
-        let question = Question { items: vec![], link: Secret::new("https://wake.example.org/approvals/5ec4e7") };
-        let hidden = |text: &str| without_link(Mark::Unknown { error: text.into() }, &question);
+        let secrets = ["https://wake.example.org/approvals/5ec4e7", "5ec4e7"];
+        let hidden = |text: &str| without(Mark::Unknown { error: text.into() }, &secrets);
         let error = |text: &str| Mark::Unknown { error: text.into() };
         assert_eq!(hidden("554 no https://wake.example.org/approvals/5ec4e7 here"), error("554 no [redacted] here"));
         assert_eq!(hidden("554 spam: /approvals/5ec4e7"), error("554 spam: /approvals/[redacted]"));
         let taken = Mark::Delivered { provider_id: Some("queued 5ec4e7".into()) };
-        assert_eq!(without_link(taken, &question), Mark::Delivered { provider_id: Some("queued [redacted]".into()) });
+        assert_eq!(without(taken, &secrets), Mark::Delivered { provider_id: Some("queued [redacted]".into()) });
     }
 }

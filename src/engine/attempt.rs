@@ -10,6 +10,7 @@ use chrono::{DateTime, Utc};
 use crate::channel::templates::Templates;
 use crate::channel::{ATTEMPT_LIMIT, Channel, ChannelError, Channels, Confirmed, Message, Receipt};
 use crate::clock::Clock;
+use crate::engine::breaker::Sign;
 use crate::notification::delivery::retry_at;
 use crate::notification::wording::References;
 use crate::notification::{Claim, Delivery, Mark, Recipient};
@@ -22,20 +23,40 @@ pub const LEASE: Duration = ATTEMPT_LIMIT.saturating_mul(2);
 pub struct Occasion<'a> {
     /// `None` where the tenant has none.
     pub recipient: Option<&'a Recipient>,
+    /// Whose words are told: the delivery itself, or the one that a digest holds.
+    pub told: &'a Delivery,
     pub about: References<'a>,
     /// For jitter, in 0..1.
     pub random: f64,
 }
 
+/// What came of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempted {
+    /// To be recorded.
+    pub mark: Mark,
+    /// What it says about the channel.
+    pub sign: Sign,
+}
+
 /// Attempts a delivery and says what is to be recorded.
-pub async fn attempt(claim: &Claim, occasion: Occasion<'_>, channels: &Channels, clock: &Clock) -> Mark {
+pub async fn attempt(claim: &Claim, occasion: Occasion<'_>, channels: &Channels, clock: &Clock) -> Attempted {
     let delivery = &claim.delivery;
     let answer = match channels.get(&delivery.channel) {
         None => Err(not_configured(&delivery.channel)),
         Some(channel) if claim.interrupted && !channel.capabilities().deduplicates => Err(interrupted()),
         Some(channel) => send(delivery, occasion, channel, channels.templates(), clock.now()).await,
     };
-    judge(delivery, answer, clock.now(), occasion.random)
+    let sign = sign(&answer);
+    Attempted { mark: judge(delivery, answer, clock.now(), occasion.random), sign }
+}
+
+fn sign(answer: &Result<Receipt, ChannelError>) -> Sign {
+    match answer {
+        Ok(_) | Err(ChannelError::Rejected { .. }) => Sign::Well,
+        Err(ChannelError::Transient { .. }) => Sign::Ill,
+        Err(ChannelError::Misconfigured { .. } | ChannelError::Unknown { .. }) => Sign::Silent,
+    }
 }
 
 async fn send(
@@ -49,7 +70,7 @@ async fn send(
         return Err(ChannelError::Rejected { why: "the tenant has no recipient".into() });
     };
     let capabilities = channel.capabilities();
-    let words = templates.words(delivery, occasion.about, recipient.timezone, channel);
+    let words = templates.words(occasion.told, occasion.about, recipient.timezone, channel);
     let words = words.map_err(|why| ChannelError::Rejected { why })?;
     let message = Message {
         id: delivery.id,
@@ -58,7 +79,7 @@ async fn send(
         now,
         recipient,
         words: &words,
-        urgency: delivery.kind.urgency(),
+        urgency: delivery.urgency,
     };
     let sent = tokio::time::timeout(ATTEMPT_LIMIT, channel.deliver(&message)).await;
     sent.unwrap_or_else(|_| Err(too_late(capabilities.deduplicates)))
@@ -111,7 +132,7 @@ mod tests {
 
     use super::*;
     use crate::channel::Capabilities;
-    use crate::notification::{Addresses, DeliveryState, Kind};
+    use crate::notification::{Addresses, Kind};
 
     /// Answers what it was told to, and keeps what it was given.
     struct Scripted {
@@ -142,43 +163,37 @@ mod tests {
 
     fn claim(attempts: i32, fallback: &[&str]) -> Claim {
         let delivery = Delivery {
-            id: Uuid::from_u128(1),
-            tenant_id: "ann".into(),
-            recipient: "ann".into(),
-            channel: "email".into(),
             fallback: fallback.iter().map(|name| (*name).to_owned()).collect(),
             dedupe_key: "run:1:result".into(),
-            run_id: None,
-            kind: Kind::Message,
             subject: Some("Hello".into()),
             text: Some("x".repeat(100)),
-            state: DeliveryState::Pending,
             attempts,
             next_at: Some(now()),
-            last_error: None,
-            provider_id: None,
             created_at: now(),
-            sent_at: None,
-            delivered_at: None,
+            ..Delivery::sample(Kind::Message)
         };
         Claim { delivery, lease_token: 3, interrupted: false }
     }
 
     fn recipient() -> Recipient {
-        Recipient { timezone: Tz::UTC, locale: "en".into(), addresses: Addresses::default(), fallback: vec![] }
+        Recipient { timezone: Tz::UTC, locale: "en".into(), addresses: Addresses::default(), ..Recipient::default() }
     }
 
-    struct Attempted {
+    struct Done {
         mark: Mark,
+        sign: Sign,
         given: Vec<(Uuid, String, String)>,
     }
 
-    async fn attempted(claim: &Claim, deduplicates: bool, answer: Result<Receipt, ChannelError>) -> Attempted {
+    async fn attempted(claim: &Claim, deduplicates: bool, answer: Result<Receipt, ChannelError>) -> Done {
         let given = Arc::default();
         let channel = Scripted { deduplicates, answer, given: Arc::clone(&given) };
-        let occasion = Occasion { recipient: Some(&recipient()), about: References::default(), random: 0.5 };
-        let mark = attempt(claim, occasion, &Channels::of(vec![Box::new(channel)]), &Clock::manual(now())).await;
-        Attempted { mark, given: given.lock().unwrap().clone() }
+        let recipient = recipient();
+        let (told, about) = (&claim.delivery, References::default());
+        let occasion = Occasion { recipient: Some(&recipient), told, about, random: 0.5 };
+        let channels = Channels::of(vec![Box::new(channel)]);
+        let Attempted { mark, sign } = attempt(claim, occasion, &channels, &Clock::manual(now())).await;
+        Done { mark, sign, given: given.lock().unwrap().clone() }
     }
 
     fn delivered() -> Result<Receipt, ChannelError> {
@@ -260,17 +275,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_a_channel_can_do_nothing_for_says_nothing_against_it() {
+        let sign = async |answer| attempted(&claim(1, &[]), false, answer).await.sign;
+        let refused = ChannelError::Rejected { why: "no such user".into() };
+        assert_eq!((sign(delivered()).await, sign(Err(refused)).await), (Sign::Well, Sign::Well));
+        assert_eq!(sign(transient(None)).await, Sign::Ill);
+        let wrong = ChannelError::Misconfigured { why: "bad password".into() };
+        let doubt = ChannelError::Unknown { why: "no answer".into() };
+        assert_eq!((sign(Err(wrong)).await, sign(Err(doubt)).await), (Sign::Silent, Sign::Silent));
+    }
+
+    #[tokio::test]
     async fn without_a_recipient_or_a_channel_the_reason_is_said() {
-        let occasion = Occasion { recipient: None, about: References::default(), random: 0.5 };
+        let claim = claim(1, &[]);
+        let occasion = Occasion { recipient: None, told: &claim.delivery, about: References::default(), random: 0.5 };
         let clock = Clock::manual(now());
         let none = Channels::of(vec![]);
         assert_eq!(
-            attempt(&claim(1, &[]), occasion, &none, &clock).await,
+            attempt(&claim, occasion, &none, &clock).await.mark,
             Mark::Retry { at: after(5), error: "the channel `email` is not configured".into() }
         );
         let scripted = Scripted { deduplicates: true, answer: delivered(), given: Arc::default() };
         assert_eq!(
-            attempt(&claim(1, &[]), occasion, &Channels::of(vec![Box::new(scripted)]), &clock).await,
+            attempt(&claim, occasion, &Channels::of(vec![Box::new(scripted)]), &clock).await.mark,
             Mark::Failed { error: "the tenant has no recipient".into(), fall_back: None }
         );
     }

@@ -14,10 +14,11 @@ use uuid::Uuid;
 use crate::approval::{Approval, ApprovalStatus, Settings};
 use crate::engine::service::{Next, Service, TickError};
 use crate::id::Scope;
-use crate::notification::delivery::{channels, dedupe};
+use crate::notification::dedupe;
+use crate::notification::delivery::channels;
 use crate::notification::{Kind, NewDelivery, Recipient};
 use crate::store::{Attend, Attended, Store, StoreError, Waiting};
-use crate::task::Output;
+use crate::task::{Output, Route};
 
 /// Runs attended to at once.
 const PAGE: i64 = 100;
@@ -124,11 +125,13 @@ impl Attendant {
             }
         }
         // who was asked hears of the end, even where results are told to nobody
-        let order = match task.as_ref().map(|task| &task.spec.output) {
-            None | Some(Output::Nobody) => channels(&Output::RecipientOrder, owner.as_ref()),
-            Some(told) => channels(told, owner.as_ref()),
+        let output = match task.as_ref().map(|task| &task.spec.output) {
+            None | Some(Output { route: Route::Nobody, .. }) => &Output::default(),
+            Some(told) => told,
         };
+        let order = channels(output, owner.as_ref());
         let if_expired = NewDelivery::of_run(&run.tenant_id, run.id, Kind::Failure, order);
+        let if_expired = if_expired.map(|told| told.pressing(output.urgency));
         Ok(Attend { wake_at, deliveries, if_expired: if_expired.into_iter().collect() })
     }
 

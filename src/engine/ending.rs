@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::clock::{cut, signed};
 use crate::credential::waits_for_its_owner;
-use crate::notification::delivery::dedupe;
+use crate::notification::dedupe;
 use crate::notification::measure::{End, Measure};
 use crate::notification::{Kind, NewDelivery, Recipient};
 use crate::retry::full_jitter;
@@ -308,7 +308,7 @@ mod tests {
     fn a_question_reaches_the_recipient_even_where_the_result_is_told_to_nobody() {
         let run = run(1, 0);
         let mut task = task(Retry::default());
-        task.spec.output = crate::task::Output::Nobody;
+        task.spec.output = crate::task::Output::nobody();
         let recipient: Recipient = serde_json::from_value(json!({
             "timezone": "UTC", "locale": "en", "addresses": { "email": "ann@example.org" },
         }))

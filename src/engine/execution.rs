@@ -197,7 +197,7 @@ impl Shared {
         transcript: Arc<LeasedTranscript>,
         stop: Stop,
     ) -> Job {
-        let output = started.task.as_ref().map_or(Output::Nobody, |task| task.spec.output.clone());
+        let output = started.task.as_ref().map_or_else(Output::nobody, |task| task.spec.output.clone());
         let first = order_of(&output, recipient).into_iter().next();
         let channel = first.and_then(|name| self.channels.get(&name)).map(|channel| ChannelLimits {
             name: channel.name().to_owned(),

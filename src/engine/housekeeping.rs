@@ -11,6 +11,8 @@ use crate::store::{Store, StoreError};
 
 /// Runs, deliveries, uses of credentials, or answers forgotten in one transaction.
 const BATCH: i64 = 200;
+/// How long a day's interruptions are known: no zone's today is older.
+const COUNTS_MEMORY: TimeDelta = TimeDelta::days(2);
 /// How long an instance may go without a look at the index of event tasks and need not read all of it anew.
 const INDEX_MEMORY: TimeDelta = TimeDelta::days(1);
 
@@ -50,6 +52,7 @@ impl Housekeeping {
         }
         while store.forget_deliveries(now - retention, BATCH).await? == BATCH as u64 {}
         while store.forget_credential_uses(now - retention, BATCH).await? == BATCH as u64 {}
+        while store.forget_counts(now - COUNTS_MEMORY, BATCH).await? >= BATCH as u64 {}
         while store.forget_answers(now, BATCH).await? == BATCH as u64 {}
         while store.forget_event_rules(now, now - retention, BATCH).await? >= BATCH as u64 {}
         while store.forget_live_messages(now - LIVE_MEMORY, BATCH).await? == BATCH as u64 {}

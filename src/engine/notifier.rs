@@ -8,16 +8,14 @@ use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
-use crate::channel::Channels;
 use crate::clock::{self, signed};
-use crate::engine::asking::{Links, is_settled, without_link};
-use crate::engine::attempt::{LEASE, Occasion, attempt};
+use crate::engine::asking::is_settled;
+use crate::engine::attempt::LEASE;
+use crate::engine::sending::Sending;
 use crate::engine::service::{Next, Service, TickError};
-use crate::id::Scope;
 use crate::notification::delivery::retry_at;
-use crate::notification::wording::References;
-use crate::notification::{Claim, Kind, Mark};
-use crate::store::{Store, StoreError, Topic};
+use crate::notification::{Claim, Mark};
+use crate::store::{StoreError, Topic};
 
 /// Attempts at the same time.
 const AT_ONCE: usize = 32;
@@ -27,17 +25,14 @@ const DRAIN: Duration = Duration::from_secs(5);
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 pub struct Notifier {
-    store: Store,
-    channels: Channels,
-    links: Links,
+    sending: Sending,
     places: Arc<Semaphore>,
     under_way: TaskTracker,
 }
 
 impl Notifier {
-    pub fn new(store: Store, channels: Channels, links: Links) -> Notifier {
-        let places = Arc::new(Semaphore::new(AT_ONCE));
-        Notifier { store, channels, links, places, under_way: TaskTracker::new() }
+    pub fn new(sending: Sending) -> Notifier {
+        Notifier { sending, places: Arc::new(Semaphore::new(AT_ONCE)), under_way: TaskTracker::new() }
     }
 
     /// Waits for attempts that are under way, but not for ever: what is cut off says so at its next claim.
@@ -48,9 +43,9 @@ impl Notifier {
 }
 
 /// Reads what the delivery refers to, attempts it, records what came of it.
-async fn deliver(store: Store, channels: Channels, links: Links, claim: Claim) {
-    let id = claim.delivery.id;
-    let mark = match read_and_attempt(&store, &channels, &links, &claim).await {
+async fn deliver(sending: Sending, claim: Claim) {
+    let (id, store) = (claim.delivery.id, &sending.store);
+    let mark = match sending.tell(&claim).await {
         Ok(mark) => mark,
         Err(error) => unread(&claim, &error, store.clock().now(), fastrand::f64()),
     };
@@ -79,51 +74,6 @@ fn unread(claim: &Claim, error: &StoreError, now: DateTime<Utc>, random: f64) ->
     }
 }
 
-async fn read_and_attempt(
-    store: &Store,
-    channels: &Channels,
-    links: &Links,
-    claim: &Claim,
-) -> Result<Mark, StoreError> {
-    let delivery = &claim.delivery;
-    let recipient = found(store.get_recipient(&Scope::Every, &delivery.recipient).await)?;
-    let run = match delivery.run_id {
-        Some(run_id) => found(store.get_run(&Scope::Every, run_id).await)?,
-        None => None,
-    };
-    let task = match run.as_ref().and_then(|run| run.task_id) {
-        Some(task_id) => found(store.get_task(&Scope::Every, task_id).await)?,
-        None => None,
-    };
-    let question = match delivery.kind {
-        Kind::Ask | Kind::Reminder => match links.question(store, delivery).await? {
-            Ok(question) => Some(question),
-            // it may have gone out before the process that sent it died
-            Err(_) if claim.interrupted => None,
-            Err(unsent) => return Ok(unsent),
-        },
-        _ => None,
-    };
-    let task_name = task.as_ref().map(|task| task.name.as_str());
-    let about = References { run: run.as_ref(), task_name, question: question.as_ref(), digest: &[] };
-    let recipient = recipient.as_ref().map(|stored| &stored.recipient);
-    let occasion = Occasion { recipient, about, random: fastrand::f64() };
-    let mark = attempt(claim, occasion, channels, store.clock()).await;
-    Ok(match &question {
-        Some(question) => without_link(mark, question),
-        None => mark,
-    })
-}
-
-/// What is gone is none; anything else that is wrong stays an error.
-fn found<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
-    match read {
-        Ok(value) => Ok(Some(value)),
-        Err(StoreError::NotFound) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 impl Service for Notifier {
     const NAME: &'static str = "notifier";
     const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -133,27 +83,28 @@ impl Service for Notifier {
         if free == 0 {
             return Ok(Next::OnWake);
         }
-        let claims = self.store.claim_deliveries(self.store.clock().now() + signed(LEASE), free as i64).await?;
+        let claims =
+            self.sending.store.claim_deliveries(self.sending.store.clock().now() + signed(LEASE), free as i64).await?;
         let full = claims.len() == free;
         for claim in claims {
             let place = Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed");
-            let (store, channels, links) = (self.store.clone(), self.channels.clone(), self.links.clone());
+            let sending = self.sending.clone();
             self.under_way.spawn(async move {
-                deliver(store, channels, links, claim).await;
+                deliver(sending, claim).await;
                 drop(place);
             });
         }
         if full {
             return Ok(Next::OnWake);
         }
-        Ok(match self.store.next_delivery().await? {
+        Ok(match self.sending.store.next_delivery().await? {
             Some(next) => Next::At(next),
             None => Next::OnWake,
         })
     }
 
     fn hint(&self) -> BoxFuture<'static, ()> {
-        let mut outbox = self.store.listen(Topic::Outbox);
+        let mut outbox = self.sending.store.listen(Topic::Outbox);
         let places = Arc::clone(&self.places);
         Box::pin(async move {
             if places.available_permits() == 0 {
@@ -168,31 +119,16 @@ impl Service for Notifier {
 #[cfg(test)]
 mod tests {
     use chrono::TimeDelta;
-    use uuid::Uuid;
 
     use super::*;
-    use crate::notification::{Delivery, DeliveryState, Kind};
+    use crate::notification::{Delivery, Kind};
 
     fn claim(attempts: i32) -> Claim {
         let delivery = Delivery {
-            id: Uuid::from_u128(1),
-            tenant_id: "ann".into(),
-            recipient: "ann".into(),
-            channel: "email".into(),
             fallback: vec!["webhook".into()],
             dedupe_key: "run:1:result".into(),
-            run_id: None,
-            kind: Kind::Message,
-            subject: None,
-            text: None,
-            state: DeliveryState::Pending,
             attempts,
-            next_at: None,
-            last_error: None,
-            provider_id: None,
-            created_at: DateTime::UNIX_EPOCH,
-            sent_at: None,
-            delivered_at: None,
+            ..Delivery::sample(Kind::Message)
         };
         Claim { delivery, lease_token: 3, interrupted: false }
     }

@@ -23,7 +23,7 @@ use crate::engine::service::{Next, Service, TickError};
 use crate::expr::Language;
 use crate::id::{Scope, Tenant};
 use crate::metrics::Metrics;
-use crate::notification::delivery::dedupe;
+use crate::notification::dedupe;
 use crate::notification::{NewDelivery, wording};
 use crate::poll::{Ask, Missed, Poller};
 use crate::store::{PollClaim, RecordedPoll, Store, StoreError, Topic};

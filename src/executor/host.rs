@@ -17,13 +17,13 @@ use crate::event::Event;
 use crate::id::{Scope, Tenant, new_id};
 use crate::invalid::Faults;
 use crate::notification::delivery::channels as order_of;
-use crate::notification::{Kind, NewDelivery};
+use crate::notification::{Kind, NewDelivery, Urgency};
 use crate::run::transcript::Entry;
 use crate::run::{Run, Usage};
 use crate::store::{Answer, GrantUse, Idempotency, Lease, Store, StoreError, TaskFilter};
 use crate::task::Known;
 use crate::task::change::TaskChange;
-use crate::task::{DEFAULT_EXECUTOR, Draft, Output, Spec, Task, TaskStatus};
+use crate::task::{DEFAULT_EXECUTOR, Draft, Output, Route, Spec, Task, TaskStatus};
 use crate::tool::{self, Host, HostError, Notice};
 
 /// Entries of a transcript that are read at once.
@@ -94,8 +94,12 @@ impl StoreHost {
             Err(StoreError::NotFound) => None,
             Err(error) => return Err(told(error)),
         };
-        let output = notice.channel.map_or(Output::RecipientOrder, |name| Output::Channels(vec![name]));
-        let order = order_of(&output, recipient.as_ref());
+        let output = notice.channel.map_or_else(Output::default, |name| Output::channels(vec![name]));
+        let mut order = order_of(&output, recipient.as_ref());
+        if output.route == Route::RecipientOrder {
+            // the recipient may have addresses of channels that are not configured here
+            order.retain(|name| self.known.channels.contains(name));
+        }
         let Some((first, rest)) = order.split_first() else {
             return Err(HostError::Conflict("nobody can be told: the tenant has no recipient with an address".into()));
         };
@@ -111,6 +115,7 @@ impl StoreHost {
             dedupe_key: notice.dedupe_key.clone(),
             run_id: Some(notice.run_id),
             kind: Kind::Message,
+            urgency: notice.urgency.unwrap_or(Kind::Message.urgency()),
             subject: Some(notice.subject),
             text: Some(notice.text),
         };
@@ -142,6 +147,9 @@ fn by_an_agent(draft: &Draft) -> Result<(), Faults> {
     if executor != DEFAULT_EXECUTOR {
         let message = format!("an agent may make tasks for `{DEFAULT_EXECUTOR}` only, not for `{executor}`");
         faults.add("/executor", message);
+    }
+    if draft.spec.output.urgency == Some(Urgency::Urgent) {
+        faults.add("/output/urgency", "an agent may ask for `high` at most; `urgent` is for the owner of a task");
     }
     if draft.spec.action.config.get("approvals").is_some() {
         faults.add("/action/config/approvals", "an agent may not decide about its own approvals");

@@ -23,6 +23,7 @@ use crate::token::Permission;
         ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
         ("run_id" = Option<Uuid>, Query), ("state" = Option<DeliveryState>, Query),
         ("channel" = Option<String>, Query, example = "email"),
+        ("digest_id" = Option<Uuid>, Query, description = "Those that this digest tells"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<Delivery>)))]
 pub async fn list_deliveries(
@@ -38,6 +39,7 @@ pub async fn list_deliveries(
         run_id: query.id("run_id"),
         state: query.word("state", &DeliveryState::ALL.map(|state| (state.as_str(), state))),
         channel: query.text("channel"),
+        digest_id: query.id("digest_id"),
         before: page.before,
         limit: page.fetch(),
     };

@@ -18,13 +18,13 @@ use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::runs::missing;
 use crate::notification::Delivery;
-use crate::notification::delivery::dedupe;
+use crate::notification::dedupe;
 use crate::notification::measure::Notify;
 use crate::run::cause::Cause;
 use crate::run::transcript::{Entry, Message};
 use crate::run::{Run, RunState};
 use crate::store::{ApprovalFilter, DeliveryFilter, StoreError};
-use crate::task::{Output, Task};
+use crate::task::{Route, Task};
 use crate::token::Permission;
 
 /// Entries of a transcript that are looked through for calls, and approvals that are read.
@@ -110,7 +110,7 @@ fn told((run, state): (Uuid, RunState), task: &Task, deliveries: &[Delivery]) ->
         return Some(format!("Its end was told by {}.", sent.join(", then ")));
     }
     let why = match (state, task.spec.notify) {
-        _ if task.spec.output == Output::Nobody => "its task tells its results to nobody",
+        _ if task.spec.output.route == Route::Nobody => "its task tells its results to nobody",
         (RunState::Succeeded | RunState::Failed, Notify::Never) => "its task wants nothing told (notify: never)",
         (RunState::Succeeded, Notify::OnFailure) => "its task wants failures told only (notify: on_failure)",
         (RunState::Succeeded, Notify::OnChange) => {
@@ -343,23 +343,11 @@ mod tests {
     fn delivery(run: Uuid, channel: &str, state: DeliveryState) -> Delivery {
         Delivery {
             id: Uuid::from_u128(3),
-            tenant_id: "ann".into(),
-            recipient: "ann".into(),
             channel: channel.into(),
-            fallback: vec![],
             dedupe_key: dedupe::run_result(run),
             run_id: Some(run),
-            kind: crate::notification::Kind::Result,
-            subject: None,
-            text: None,
             state,
-            attempts: 1,
-            next_at: None,
-            last_error: None,
-            provider_id: None,
-            created_at: Default::default(),
-            sent_at: None,
-            delivered_at: None,
+            ..Delivery::sample(crate::notification::Kind::Result)
         }
     }
 }

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::channel::webhook;
+use crate::channel::{push, slack, webhook};
 use crate::http::State;
 use crate::http::auth::Caller;
 use crate::http::body::{Body, only};
@@ -17,18 +17,19 @@ use crate::http::query::Query;
 use crate::http::schema;
 use crate::id::new_id;
 use crate::invalid::{Faults, did_you_mean};
-use crate::notification::delivery::dedupe;
+use crate::notification::dedupe;
+use crate::notification::recipient::{Seal, SecretPlace};
 use crate::notification::{Addresses, Delivery, Kind, NewDelivery, Recipient, RecipientDraft};
 use crate::secret::Secret;
 use crate::store::{StoreError, StoredRecipient};
 use crate::token::Permission;
-use crate::vault::VaultError;
+use crate::vault::{Vault, VaultError};
 
 /// What a test message says.
 const TEST_SUBJECT: &str = "Reveille can reach you";
 const TEST_TEXT: &str = "This is a test message. Nothing needs to be done: that you read it shows that it arrives.";
 /// How often a write is tried against writes of others.
-const WRITES: usize = 5;
+pub(super) const WRITES: usize = 5;
 
 /// A recipient as it is answered.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -42,7 +43,7 @@ pub struct RecipientView {
 }
 
 impl RecipientView {
-    fn of(tenant_id: &str, stored: &StoredRecipient) -> RecipientView {
+    pub(super) fn of(tenant_id: &str, stored: &StoredRecipient) -> RecipientView {
         let public = match stored.recipient.public() {
             Value::Object(public) => public,
             _ => Map::new(),
@@ -76,7 +77,8 @@ pub async fn get_recipient(
 
 /// Write a recipient
 ///
-/// Replaces it whole; a webhook's secret that is left out is kept.
+/// Replaces it whole, and takes what `GET` shows: secrets that are left out are kept for the address that they were given
+/// for.
 #[utoipa::path(put, path = "/v1/recipients/{tenant_id}", tag = "notifications",
     security(("bearer" = ["recipients:write"])), params(("tenant_id" = String, Path)),
     request_body = schema::NewRecipient, responses((status = 200, body = schema::Recipient)))]
@@ -89,9 +91,7 @@ pub async fn put_recipient(
     caller.may(Permission::RecipientsWrite)?;
     let tenant = caller.sees(&id.0)?;
     let draft = RecipientDraft::parse(&body.json()?)?;
-    let seal = |secret: &Secret| -> Result<String, Refused> {
-        Ok(webhook::seal_secret(&state.vault, tenant.as_str(), secret)?)
-    };
+    let seal = Sealing { vault: &state.vault, recipient_id: tenant.as_str() };
     for _ in 0..WRITES {
         let old = match state.store.get_recipient(&caller.scope, tenant.as_str()).await {
             Ok(old) => Some(old),
@@ -99,7 +99,7 @@ pub async fn put_recipient(
             Err(error) => return Err(error.into()),
         };
         let version = old.as_ref().map_or(0, |old| old.version);
-        let recipient: Recipient = draft.clone().settle(old.as_ref().map(|old| &old.recipient), seal)?;
+        let recipient: Recipient = draft.clone().settle(old.as_ref().map(|old| &old.recipient), &seal)?;
         match state.store.put_recipient(&caller.scope, tenant.as_str(), &recipient, version).await {
             // somebody else was faster; the last one wins
             Err(StoreError::Conflict(_)) => continue,
@@ -141,7 +141,8 @@ pub async fn test_recipient(
         fallback: order[1..].to_vec(),
         dedupe_key: key.clone(),
         run_id: None,
-        kind: Kind::Notice,
+        kind: Kind::Test,
+        urgency: Kind::Test.urgency(),
         subject: Some(TEST_SUBJECT.into()),
         text: Some(TEST_TEXT.into()),
     };
@@ -153,7 +154,12 @@ pub async fn test_recipient(
 /// At least one channel, each configured and with an address.
 fn channels_to_test(wish: &Value, recipient: &Recipient, known: &[String]) -> Result<Vec<String>, Faults> {
     let order = match wish.get("channel").filter(|channel| !channel.is_null()) {
-        None => recipient.order(),
+        // of the recipient's order what is configured here: the rest is passed over as well when something is told
+        None => {
+            let order = recipient.order();
+            let (here, elsewhere): (Vec<_>, Vec<_>) = order.into_iter().partition(|name| known.contains(name));
+            if here.is_empty() { elsewhere } else { here }
+        }
         Some(channel) => match channel.as_str() {
             Some(name) if recipient.addresses.has(name) => vec![name.to_owned()],
             Some(name) => {
@@ -167,6 +173,24 @@ fn channels_to_test(wish: &Value, recipient: &Recipient, known: &[String]) -> Re
         Some(unknown) => Err(Faults::one("/channel", format!("the channel `{unknown}` is not configured here"))),
         None if order.is_empty() => Err(Faults::one("", "the recipient has no address")),
         None => Ok(order),
+    }
+}
+
+/// Seals the secrets of one recipient.
+struct Sealing<'a> {
+    vault: &'a Vault,
+    recipient_id: &'a str,
+}
+
+impl Seal for Sealing<'_> {
+    type Error = Refused;
+
+    fn seal(&self, place: SecretPlace, secret: &Secret) -> Result<String, Refused> {
+        Ok(match place {
+            SecretPlace::Webhook => webhook::seal_secret(self.vault, self.recipient_id, secret)?,
+            SecretPlace::Push(endpoint) => push::seal_auth(self.vault, self.recipient_id, endpoint, secret)?,
+            SecretPlace::Slack => slack::seal_url(self.vault, self.recipient_id, secret)?,
+        })
     }
 }
 

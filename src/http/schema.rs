@@ -38,6 +38,17 @@ pub struct TestMessage {
     pub channel: Option<String>,
 }
 
+/// An address to be proved.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Verify {
+    #[schema(example = "sms")]
+    pub channel: String,
+    /// As it was received. Absent: one is sent.
+    #[schema(required = false, example = "123456")]
+    pub code: Option<String>,
+}
+
 /// A token to be made.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]

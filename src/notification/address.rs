@@ -60,8 +60,9 @@ pub enum SlackAddress {
 }
 
 impl Addresses {
-    /// The kinds of address, each with the channel of that name.
-    pub const KINDS: [&str; 2] = ["email", "webhook"];
+    /// The kinds of address, each with the channel of that name, in the order in which they are tried where a recipient
+    /// names none: what costs money or has few words comes late.
+    pub const KINDS: [&str; 7] = ["email", "push", "telegram", "slack", "sms", "webhook", "live"];
 
     pub fn has(&self, kind: &str) -> bool {
         match kind {

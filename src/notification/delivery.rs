@@ -10,8 +10,9 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::notification::Recipient;
-use crate::task::{Output, Task};
+pub use crate::notification::dedupe;
+use crate::notification::{Held, Kind, Recipient, Urgency};
+use crate::task::{Output, Route, Task};
 
 /// Waits before the second, third, … attempt: `engine.md`, "Policies". After the last the delivery fails.
 pub const BACKOFF: [Duration; 6] = [
@@ -109,81 +110,6 @@ impl DeliveryState {
     }
 }
 
-/// What a delivery tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// The answer of a run.
-    Result,
-    /// That a run failed or expired, and why.
-    Failure,
-    /// What an agent or a pipeline wants to be said.
-    Message,
-    /// Something about the tasks themselves: one was paused, a credential is missing.
-    Notice,
-    /// A question about what a run wants to do, with a link.
-    Ask,
-    /// The same question once more, before its time is over.
-    Reminder,
-}
-
-impl Kind {
-    pub const ALL: [Kind; 6] = [Kind::Result, Kind::Failure, Kind::Message, Kind::Notice, Kind::Ask, Kind::Reminder];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Kind::Result => "result",
-            Kind::Failure => "failure",
-            Kind::Message => "message",
-            Kind::Notice => "notice",
-            Kind::Ask => "ask",
-            Kind::Reminder => "reminder",
-        }
-    }
-
-    pub fn parse(word: &str) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| kind.as_str() == word)
-    }
-}
-
-/// How much a message presses. What is at least as urgent as a quiet hour says breaks through it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Urgency {
-    Low,
-    Normal,
-    /// Somebody is waited for.
-    High,
-    Urgent,
-}
-
-impl Urgency {
-    pub const ALL: [Urgency; 4] = [Urgency::Low, Urgency::Normal, Urgency::High, Urgency::Urgent];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Urgency::Low => "low",
-            Urgency::Normal => "normal",
-            Urgency::High => "high",
-            Urgency::Urgent => "urgent",
-        }
-    }
-
-    pub fn parse(word: &str) -> Option<Urgency> {
-        Urgency::ALL.into_iter().find(|urgency| urgency.as_str() == word)
-    }
-}
-
-impl Kind {
-    /// How urgent a message of this kind is, unless somebody says otherwise.
-    pub fn urgency(self) -> Urgency {
-        match self {
-            Kind::Result | Kind::Failure | Kind::Message | Kind::Notice => Urgency::Normal,
-            Kind::Ask | Kind::Reminder => Urgency::High,
-        }
-    }
-}
-
 /// A delivery that is to be made. Storing one whose key is taken does nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewDelivery {
@@ -197,6 +123,7 @@ pub struct NewDelivery {
     pub dedupe_key: String,
     pub run_id: Option<Uuid>,
     pub kind: Kind,
+    pub urgency: Urgency,
     /// `None` where it is made from the run.
     pub subject: Option<String>,
     /// `None` where it is made from the run.
@@ -214,13 +141,18 @@ pub struct Delivery {
     pub dedupe_key: String,
     pub run_id: Option<Uuid>,
     pub kind: Kind,
+    pub urgency: Urgency,
     pub subject: Option<String>,
     pub text: Option<String>,
     pub state: DeliveryState,
     /// Attempts begun; claiming begins one.
     pub attempts: i32,
-    /// When it is tried next; `null` once it is no longer pending.
+    /// When it is tried next; `null` once it is no longer pending, and where a digest tells it.
     pub next_at: Option<DateTime<Utc>>,
+    /// Why it was not sent at once, if the recipient's quiet hours or budget held it.
+    pub held: Option<Held>,
+    /// The digest that tells it, or told it.
+    pub digest_id: Option<Uuid>,
     pub last_error: Option<String>,
     /// What the provider calls it.
     pub provider_id: Option<String>,
@@ -252,6 +184,19 @@ pub enum Mark {
         at: DateTime<Utc>,
         error: String,
     },
+    /// Nothing was attempted, and no attempt is used up.
+    Wait {
+        at: DateTime<Utc>,
+        held: Option<Held>,
+        error: Option<String>,
+    },
+    /// Nothing was attempted, and no attempt is used up: `digest` tells it, which is made or joined.
+    Hold {
+        held: Held,
+        digest: Box<NewDelivery>,
+        /// When the digest is due.
+        at: DateTime<Utc>,
+    },
     Failed {
         error: String,
         /// The same message through the next channel, to be stored in the same transaction.
@@ -267,7 +212,7 @@ impl Mark {
         match self {
             Mark::Delivered { .. } => DeliveryEvent::Confirm,
             Mark::Sent { .. } => DeliveryEvent::Accept,
-            Mark::Retry { .. } => DeliveryEvent::Postpone,
+            Mark::Retry { .. } | Mark::Wait { .. } | Mark::Hold { .. } => DeliveryEvent::Postpone,
             Mark::Failed { .. } => DeliveryEvent::Reject,
             Mark::Unknown { .. } => DeliveryEvent::Lose,
         }
@@ -286,9 +231,32 @@ impl Delivery {
             dedupe_key: self.dedupe_key.clone(),
             run_id: self.run_id,
             kind: self.kind,
+            urgency: self.urgency,
             subject: self.subject.clone(),
             text: self.text.clone(),
         })
+    }
+
+    /// Since when it is to be sent: a digest from its own time on, all else from its beginning.
+    pub fn due_since(&self) -> DateTime<Utc> {
+        let of_digest = (self.kind == Kind::Digest).then(|| dedupe::digest_at(&self.dedupe_key)).flatten();
+        of_digest.unwrap_or(self.created_at)
+    }
+
+    /// The digest that is to tell it at an instant, by the same ways.
+    pub fn digest(&self, at: DateTime<Utc>) -> NewDelivery {
+        NewDelivery {
+            tenant_id: self.tenant_id.clone(),
+            recipient: self.recipient.clone(),
+            channel: self.channel.clone(),
+            fallback: self.fallback.clone(),
+            dedupe_key: dedupe::digest(&self.channel, at),
+            run_id: None,
+            kind: Kind::Digest,
+            urgency: Kind::Digest.urgency(),
+            subject: None,
+            text: None,
+        }
     }
 }
 
@@ -304,9 +272,15 @@ impl NewDelivery {
             dedupe_key: dedupe::run_result(run_id),
             run_id: Some(run_id),
             kind,
+            urgency: kind.urgency(),
             subject: None,
             text: None,
         })
+    }
+
+    /// As urgent as somebody says, where somebody does.
+    pub fn pressing(self, urgency: Option<Urgency>) -> NewDelivery {
+        NewDelivery { urgency: urgency.unwrap_or(self.urgency), ..self }
     }
 }
 
@@ -320,7 +294,7 @@ impl NewDelivery {
         kind: Kind,
         dedupe_key: String,
     ) -> Option<NewDelivery> {
-        let order = channels(&Output::RecipientOrder, recipient);
+        let order = channels(&Output::default(), recipient);
         let (first, rest) = order.split_first()?;
         Some(NewDelivery {
             tenant_id: of.0.to_owned(),
@@ -330,6 +304,7 @@ impl NewDelivery {
             dedupe_key,
             run_id: Some(of.1),
             kind,
+            urgency: kind.urgency(),
             subject: None,
             text: None,
         })
@@ -343,11 +318,10 @@ impl NewDelivery {
         dedupe_key: String,
         (subject, text): (String, String),
     ) -> Option<NewDelivery> {
-        let output = match &task.spec.output {
-            Output::Nobody => &Output::RecipientOrder,
-            told => told,
+        let order = match task.spec.output.route {
+            Route::Nobody => channels(&Output::default(), recipient),
+            _ => channels(&task.spec.output, recipient),
         };
-        let order = channels(output, recipient);
         let (first, rest) = order.split_first()?;
         Some(NewDelivery {
             tenant_id: task.tenant_id.clone(),
@@ -357,6 +331,7 @@ impl NewDelivery {
             dedupe_key,
             run_id: None,
             kind: Kind::Notice,
+            urgency: Kind::Notice.urgency(),
             subject: Some(subject),
             text: Some(text),
         })
@@ -366,10 +341,10 @@ impl NewDelivery {
 /// The channels that a task's output goes through, in order. None: nobody is told. A named channel is kept even where
 /// the recipient has no such address, so that the failed delivery shows it.
 pub fn channels(output: &Output, recipient: Option<&Recipient>) -> Vec<String> {
-    match output {
-        Output::Nobody => vec![],
-        Output::Channels(named) => named.clone(),
-        Output::RecipientOrder => recipient.map(Recipient::order).unwrap_or_default(),
+    match &output.route {
+        Route::Nobody => vec![],
+        Route::Channels(named) => named.clone(),
+        Route::RecipientOrder => recipient.map(Recipient::order).unwrap_or_default(),
     }
 }
 
@@ -390,48 +365,33 @@ pub fn retry_at(now: DateTime<Utc>, attempts: i32, hint: Option<Duration>, rando
     Some(now + TimeDelta::milliseconds(i64::try_from(wait.as_millis()).ok()?))
 }
 
-/// Keys that keep a message from being made twice: `data.md`, "Deliveries".
-pub mod dedupe {
-    use uuid::Uuid;
-
-    /// What a run came to, result or failure: a run tells one of them.
-    pub fn run_result(run: Uuid) -> String {
-        format!("run:{run}:result")
-    }
-
-    /// What a tool call of a run wants to be said.
-    pub fn call(run: Uuid, turn: i64, call: &str) -> String {
-        format!("call:{run}:{turn}:{call}")
-    }
-
-    /// What a step of a pipeline says, or one item of it.
-    pub fn step(run: Uuid, step: &str, index: Option<u32>) -> String {
-        format!("step:{run}:{step}:{}", index.unwrap_or(0))
-    }
-
-    /// The question about a batch of calls.
-    pub fn ask(batch: Uuid) -> String {
-        format!("batch:{batch}:ask")
-    }
-
-    /// Its `n`th reminder.
-    pub fn reminder(batch: Uuid, n: usize) -> String {
-        format!("batch:{batch}:reminder:{n}")
-    }
-
-    /// The batch that a question or a reminder is about.
-    pub fn batch_of(key: &str) -> Option<Uuid> {
-        key.strip_prefix("batch:")?.split(':').next()?.parse().ok()
-    }
-
-    /// That a credential is missing, since it was last used.
-    pub fn credential(reference: &str, last_used: i64) -> String {
-        format!("notice:credential:{reference}:{last_used}")
-    }
-
-    /// The `n`th notice of a kind about one thing.
-    pub fn notice(kind: &str, id: Uuid, n: i64) -> String {
-        format!("notice:{kind}:{id}:{n}")
+#[cfg(test)]
+impl Delivery {
+    /// One that waits to be sent to ann by email, at its first attempt.
+    pub fn sample(kind: Kind) -> Delivery {
+        Delivery {
+            id: Uuid::from_u128(1),
+            tenant_id: "ann".into(),
+            recipient: "ann".into(),
+            channel: "email".into(),
+            fallback: vec![],
+            dedupe_key: "k".into(),
+            run_id: None,
+            kind,
+            urgency: kind.urgency(),
+            subject: None,
+            text: None,
+            state: DeliveryState::Pending,
+            attempts: 1,
+            next_at: None,
+            held: None,
+            digest_id: None,
+            last_error: None,
+            provider_id: None,
+            created_at: DateTime::UNIX_EPOCH,
+            sent_at: None,
+            delivered_at: None,
+        }
     }
 }
 
@@ -479,9 +439,6 @@ mod tests {
         for state in DeliveryState::ALL {
             assert_eq!(DeliveryState::parse(state.as_str()), Some(state));
         }
-        for kind in Kind::ALL {
-            assert_eq!(Kind::parse(kind.as_str()), Some(kind));
-        }
     }
 
     #[test]
@@ -510,24 +467,14 @@ mod tests {
         let run = Uuid::from_u128(7);
         let new = NewDelivery::of_run("ann", run, Kind::Result, vec!["sms".into(), "email".into()]).unwrap();
         let stored = Delivery {
-            id: Uuid::from_u128(1),
             tenant_id: new.tenant_id.clone(),
             recipient: new.recipient.clone(),
             channel: new.channel.clone(),
             fallback: new.fallback.clone(),
             dedupe_key: new.dedupe_key.clone(),
             run_id: new.run_id,
-            kind: new.kind,
-            subject: None,
-            text: None,
-            state: DeliveryState::Pending,
-            attempts: 1,
-            next_at: None,
-            last_error: None,
-            provider_id: None,
-            created_at: DateTime::UNIX_EPOCH,
-            sent_at: None,
-            delivered_at: None,
+            urgency: new.urgency,
+            ..Delivery::sample(new.kind)
         };
         let next = stored.fall_back().unwrap();
         assert_eq!(next, NewDelivery { channel: "email".into(), fallback: vec![], ..new });
@@ -545,6 +492,8 @@ mod tests {
                 dedupe::notice("paused", id, 2),
                 dedupe::ask(id),
                 dedupe::reminder(id, 2),
+                dedupe::digest("sms", DateTime::UNIX_EPOCH),
+                dedupe::code("sms", id),
             ],
             [
                 "run:00000000-0000-0000-0000-000000000042:result",
@@ -552,6 +501,8 @@ mod tests {
                 "notice:paused:00000000-0000-0000-0000-000000000042:2",
                 "batch:00000000-0000-0000-0000-000000000042:ask",
                 "batch:00000000-0000-0000-0000-000000000042:reminder:2",
+                "digest:sms:1970-01-01T00:00:00.000Z",
+                "code:sms:00000000-0000-0000-0000-000000000042",
             ]
         );
         assert_eq!(dedupe::batch_of(&dedupe::reminder(id, 2)), Some(id));
@@ -560,9 +511,9 @@ mod tests {
 
     #[test]
     fn the_output_says_who_is_told() {
-        let named = Output::Channels(vec!["sms".into(), "email".into()]);
+        let named = Output::channels(vec!["sms".into(), "email".into()]);
         assert_eq!(channels(&named, None), ["sms", "email"]);
-        assert_eq!(channels(&Output::Nobody, None), [""; 0]);
-        assert_eq!(channels(&Output::RecipientOrder, None), [""; 0]);
+        assert_eq!(channels(&Output::nobody(), None), [""; 0]);
+        assert_eq!(channels(&Output::default(), None), [""; 0]);
     }
 }

@@ -8,10 +8,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::notification::delivery::{channels, dedupe};
-use crate::notification::{Kind, NewDelivery, Recipient, wording};
+use crate::notification::delivery::channels;
+use crate::notification::{Kind, NewDelivery, Recipient, dedupe, wording};
 use crate::run::Run;
-use crate::task::{Output, Task};
+use crate::task::{Route, Task};
 
 /// How long the same failures of a task are counted before they are told of again.
 const SUM_UP_EVERY: TimeDelta = TimeDelta::days(1);
@@ -99,7 +99,7 @@ impl Measure {
     pub fn of(run: &Run, task: Option<&Task>, recipient: Option<&Recipient>, end: End) -> Option<Measure> {
         let task = task?;
         let notify = task.spec.notify;
-        if task.spec.output == Output::Nobody || notify == Notify::Never {
+        if task.spec.output.route == Route::Nobody || notify == Notify::Never {
             return None;
         }
         let (kind, said) = match end {
@@ -111,7 +111,7 @@ impl Measure {
             }
         };
         let order = channels(&task.spec.output, recipient);
-        let delivery = NewDelivery::of_run(&run.tenant_id, run.id, kind, order)?;
+        let delivery = NewDelivery::of_run(&run.tenant_id, run.id, kind, order)?.pressing(task.spec.output.urgency);
         Some(Measure { task_id: task.id, task_name: task.name.clone(), said, delivery })
     }
 

@@ -162,7 +162,7 @@ impl Question {
     }
 
     /// Until when it can be answered, or stopped: the earliest instant of any.
-    fn until(&self) -> DateTime<Utc> {
+    pub fn until(&self) -> DateTime<Utc> {
         let waits = self.waits();
         let items = self.items.iter().filter(|item| !waits || item.status == ApprovalStatus::Pending);
         let instants =

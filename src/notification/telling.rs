@@ -9,7 +9,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::notification::question::QuestionTelling;
-use crate::notification::wording::{Link, References, answer, cut, failure, message_data, run_data};
+use crate::notification::wording::{
+    Link, References, answer, cut, digest_data, failure, message_data, ownership_code, run_data,
+};
 use crate::notification::{Delivery, Kind};
 use crate::visible::on_one_line;
 
@@ -86,11 +88,13 @@ pub struct DigestItem {
     pub text: String,
     /// When it would have been told, in the recipient's zone.
     pub at: String,
+    /// The same for programs.
+    pub created_at: DateTime<Utc>,
 }
 
 impl DigestItem {
     pub fn new(subject: &str, text: &str, at: DateTime<Utc>, timezone: Tz) -> DigestItem {
-        DigestItem { subject: subject.to_owned(), text: text.to_owned(), at: instant(at, timezone) }
+        DigestItem { subject: subject.to_owned(), text: text.to_owned(), at: instant(at, timezone), created_at: at }
     }
 }
 
@@ -123,8 +127,17 @@ impl Telling {
                 telling.purpose = Purpose::Of("digest");
                 telling.thread = None;
                 telling.event = "digest";
+                telling.data = digest_data(&delivery.tenant_id, about.digest);
+                return Ok(telling);
             }
             (Kind::Message, ..) => {}
+            (Kind::Digest, ..) => return Err("nothing of what was held is left to be told".into()),
+            (Kind::Test, ..) => telling.event = "test",
+            (Kind::Code, ..) => {
+                let code = about.code.ok_or("its code can't be made again")?;
+                (telling.subject, telling.text) = ownership_code(code);
+                telling.event = "code";
+            }
             (Kind::Notice, ..) => {
                 telling.purpose = Purpose::Notice(notice_kind(&delivery.dedupe_key).to_owned());
                 telling.event = "notice";

@@ -1,5 +1,6 @@
 //! The words of a delivery, made from what it refers to at the moment it is sent.
 
+use chrono::SecondsFormat;
 use serde_json::{Value, json};
 
 use crate::credential::Reference;
@@ -7,6 +8,7 @@ use crate::notification::Delivery;
 use crate::notification::question::Question;
 use crate::notification::telling::{DigestItem, Telling};
 use crate::run::{Run, RunState};
+use crate::secret::Secret;
 use crate::trigger::condition::Failing;
 
 /// Longest subject, in characters.
@@ -26,7 +28,7 @@ pub struct Words {
     /// What messages of one conversation share: the batch of a question, the task of a result.
     pub thread: Option<String>,
     /// What happened, for channels that speak to programs: `run.finished`, `message`, `notice`, `approval.requested`,
-    /// `approval.reminder`, `approval.held`.
+    /// `approval.reminder`, `approval.held`, `digest`, `test`, `code`.
     pub event: &'static str,
     /// For `run.finished` the run as the API shows it and its task's name; else the message itself.
     pub data: Value,
@@ -56,6 +58,8 @@ pub struct References<'a> {
     pub question: Option<&'a Question>,
     /// What a digest tells, the oldest first; empty for all else.
     pub digest: &'a [DigestItem],
+    /// The digits; for codes only.
+    pub code: Option<&'a Secret>,
 }
 
 /// Subject and text of the notice that a task keeps failing and is paused.
@@ -95,6 +99,16 @@ pub fn poll_failing(task_name: &str, failing: &Failing) -> (String, String) {
 pub fn poll_recovered(task_name: &str, failing: &Failing) -> (String, String) {
     let text = format!("What the task \"{task_name}\" polls answers again, after {} failing polls.", failing.count);
     (format!("Well again: {task_name}"), text)
+}
+
+/// Subject and text of a message with a code that proves an address.
+pub(super) fn ownership_code(code: &Secret) -> (Option<String>, String) {
+    let text = format!(
+        "{} is the code that proves that this address is yours. It is good for 10 minutes. If you did not ask for it, \
+         do nothing.",
+        code.expose()
+    );
+    (Some("Your code".into()), text)
 }
 
 /// Subject and text of the notice that a credential can't be used, and what follows for the task that needs it (if it is
@@ -156,6 +170,15 @@ pub(super) fn run_data(run: &Run, task_name: Option<&str>, limit: usize) -> Valu
         data["output"] = json!(cut(output, limit, Some(&format!("the whole is in run {}", run.id))));
     }
     data
+}
+
+/// The messages of a digest for programs.
+pub(super) fn digest_data(tenant_id: &str, items: &[DigestItem]) -> Value {
+    let item = |item: &DigestItem| {
+        let at = item.created_at.to_rfc3339_opts(SecondsFormat::Millis, true);
+        json!({ "subject": item.subject, "text": item.text, "created_at": at })
+    };
+    json!({ "tenant_id": tenant_id, "items": items.iter().map(item).collect::<Vec<_>>() })
 }
 
 pub(super) fn message_data(delivery: &Delivery, telling: &Telling, limit: usize) -> Value {

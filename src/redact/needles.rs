@@ -108,6 +108,6 @@ fn base64(secret: &[u8], offset: usize, needles: &mut Vec<Needle>) {
     for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
         let encoded = Zeroizing::new(engine.encode(&shifted));
         let text = Zeroizing::new(encoded.as_bytes()[own.clone()].to_vec());
-        needles.push(Needle { text, leads: offset > 0, trails: bits % 6 > 0 });
+        needles.push(Needle { text, leads: offset > 0, trails: !bits.is_multiple_of(6) });
     }
 }

@@ -1,4 +1,4 @@
-//! The outbox: claiming a delivery begins an attempt, marking it ends one.
+//! The outbox: claiming a delivery begins an attempt, marking it ends one. What is held is in `holding`.
 //!
 //! A claim that is never marked (its worker died) is claimed again after its time, and says so: whether a repeat is
 //! safe is the channel's to know.
@@ -9,7 +9,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::Scope;
-use crate::notification::{Claim, Delivery, DeliveryEvent, DeliveryState, Kind, Mark, NewDelivery};
+use crate::notification::{Claim, Delivery, DeliveryEvent, DeliveryState, Held, Kind, Mark, NewDelivery, Urgency};
 use crate::store::hot::Hot;
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::text::{optional, text};
@@ -22,12 +22,14 @@ pub struct DeliveryFilter {
     pub run_id: Option<Uuid>,
     pub state: Option<DeliveryState>,
     pub channel: Option<String>,
+    /// Told by this digest.
+    pub digest_id: Option<Uuid>,
     pub before: Option<Uuid>,
     pub limit: i64,
 }
 
 #[derive(sqlx::FromRow)]
-struct DeliveryRow {
+pub(super) struct DeliveryRow {
     id: Uuid,
     tenant_id: String,
     recipient: String,
@@ -47,13 +49,20 @@ struct DeliveryRow {
     created_at: DateTime<Utc>,
     sent_at: Option<DateTime<Utc>>,
     delivered_at: Option<DateTime<Utc>>,
+    urgency: String,
+    held: Option<String>,
+    digest_id: Option<Uuid>,
 }
 
 impl DeliveryRow {
-    fn delivery(self) -> Result<Delivery, StoreError> {
+    pub(super) fn delivery(self) -> Result<Delivery, StoreError> {
         let unreadable = |what: &str| StoreError::Corrupt(format!("delivery {} has the {what}", self.id));
         let state = DeliveryState::parse(&self.state).ok_or_else(|| unreadable(&format!("state {}", self.state)))?;
         let kind = Kind::parse(&self.kind).ok_or_else(|| unreadable(&format!("kind {}", self.kind)))?;
+        let urgency = Urgency::parse(&self.urgency).ok_or_else(|| unreadable(&format!("urgency {}", self.urgency)))?;
+        let held = self.held.as_deref();
+        let held = held.map(|word| Held::parse(word).ok_or_else(|| unreadable(&format!("reason {word} to be held"))));
+        let held = held.transpose()?;
         Ok(Delivery {
             id: self.id,
             tenant_id: self.tenant_id,
@@ -63,11 +72,14 @@ impl DeliveryRow {
             dedupe_key: self.dedupe_key,
             run_id: self.run_id,
             kind,
+            urgency,
             subject: self.subject,
             text: self.body,
             state,
             attempts: self.attempts,
             next_at: self.next_at,
+            held,
+            digest_id: self.digest_id,
             last_error: self.last_error,
             provider_id: self.provider_id,
             created_at: self.created_at,
@@ -82,11 +94,50 @@ macro_rules! select_delivery {
         concat!(
             "select d.id, d.tenant_id, d.recipient, d.channel, d.dedupe_key, d.run_id, d.kind, d.subject, d.body,
                     d.fallback, d.state, d.attempts, d.next_at, d.lease_token, d.last_error, d.provider_id,
-                    d.created_at, d.sent_at, d.delivered_at
+                    d.created_at, d.sent_at, d.delivered_at, d.urgency, d.held, d.digest_id
                from deliveries d ",
             $rest
         )
     };
+}
+pub(super) use select_delivery;
+
+/// What a digest came to, its messages came to.
+macro_rules! settle_members {
+    ($conn:expr, $digest:expr, $state:expr, $error:expr, $sent:expr, $delivered:expr) => {{
+        sqlx::query(
+            "update deliveries set state = $2, last_error = $3, sent_at = coalesce(sent_at, $4),
+                    delivered_at = coalesce(delivered_at, $5)
+              where digest_id = $1 and state in ('pending', 'sent')",
+        )
+        .bind($digest)
+        .bind($state.as_str())
+        .bind(optional($error))
+        .bind($sent)
+        .bind($delivered)
+        .execute(&mut *$conn)
+        .await?;
+    }};
+}
+
+/// The messages of a digest are told by the one that takes its place, which is in the outbox.
+macro_rules! hand_over {
+    ($conn:expr, $digest:expr, $next:expr) => {{
+        sqlx::query(
+            "update deliveries
+                set state = 'pending',
+                    digest_id = (select d.id from deliveries d
+                                  where d.tenant_id = $2 and d.recipient = $3 and d.channel = $4 and d.dedupe_key = $5)
+              where digest_id = $1 and state in ('pending', 'sent')",
+        )
+        .bind($digest)
+        .bind(&$next.tenant_id)
+        .bind(&$next.recipient)
+        .bind(text(&$next.channel))
+        .bind(text(&$next.dedupe_key))
+        .execute(&mut *$conn)
+        .await?;
+    }};
 }
 
 mod receipts;
@@ -151,26 +202,36 @@ impl Store {
     /// Ends an attempt with what came of it, and stores the fall-back in the same transaction; answers the state that
     /// stands then, which a report of the provider may have decided before.
     pub async fn mark_delivery(&self, claim: &Claim, mark: &Mark) -> Result<DeliveryState, StoreError> {
+        if let Mark::Hold { held, digest, at } = mark {
+            return self.hold_delivery(claim, *held, digest, *at).await;
+        }
         let now = self.clock.now();
         let state =
             claim.delivery.state.on(mark.event()).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
         let (provider_id, error, next_at) = match mark {
             Mark::Delivered { provider_id } | Mark::Sent { provider_id } => (provider_id.clone(), None, None),
             Mark::Retry { at, error } => (None, Some(error.clone()), Some(*at)),
+            Mark::Wait { at, error, .. } => (None, error.clone(), Some(*at)),
+            Mark::Hold { .. } => unreachable!("it was held above"),
             Mark::Failed { error, .. } | Mark::Unknown { error } => (None, Some(error.clone()), None),
+        };
+        let (unused, held) = match mark {
+            Mark::Wait { held, .. } => (1, *held),
+            _ => (0, None),
         };
         let sent = matches!(state, DeliveryState::Sent | DeliveryState::Delivered).then_some(now);
         let delivered = (state == DeliveryState::Delivered).then_some(now);
         let stands = on_write!(self.db, |conn| {
             // what the provider has reported meanwhile stands
-            let held: Option<String> = sqlx::query_scalar(
+            let stands: Option<String> = sqlx::query_scalar(
                 "update deliveries
                     set lease_token = 0,
                         state = case when state = 'pending' then $3 else state end,
                         next_at = case when state = 'pending' then $4 end,
                         last_error = case when state = 'pending' then $5 else last_error end,
                         provider_id = coalesce($6, provider_id), sent_at = coalesce(sent_at, $7),
-                        delivered_at = coalesce(delivered_at, $8)
+                        delivered_at = coalesce(delivered_at, $8), attempts = attempts - $9,
+                        held = coalesce($10, held)
                   where id = $1 and lease_token = $2
                   returning state",
             )
@@ -182,13 +243,26 @@ impl Store {
             .bind(optional(provider_id.as_deref()))
             .bind(sent)
             .bind(delivered)
+            .bind(unused)
+            .bind(held.map(Held::as_str))
             .fetch_optional(&mut *conn)
             .await?;
-            let Some(held) = held else { return Err(StoreError::LeaseLost) };
-            let stands = DeliveryState::parse(&held)
-                .ok_or_else(|| StoreError::Corrupt(format!("delivery {} has the state {held}", claim.delivery.id)))?;
-            if let (Mark::Failed { fall_back: Some(next), .. }, DeliveryState::Failed) = (mark, stands) {
-                conn.post(&[&**next], now).await?;
+            let Some(stands) = stands else { return Err(StoreError::LeaseLost) };
+            let stands = DeliveryState::parse(&stands)
+                .ok_or_else(|| StoreError::Corrupt(format!("delivery {} has the state {stands}", claim.delivery.id)))?;
+            let fall_back = match (mark, stands) {
+                (Mark::Failed { fall_back, .. }, DeliveryState::Failed) => fall_back.as_deref(),
+                _ => None,
+            };
+            if let Some(next) = fall_back {
+                conn.post(&[next], now).await?;
+            }
+            match (claim.delivery.kind, fall_back) {
+                (Kind::Digest, Some(next)) => hand_over!(conn, claim.delivery.id, next),
+                (Kind::Digest, None) if stands != DeliveryState::Pending => {
+                    settle_members!(conn, claim.delivery.id, stands, error.as_deref(), sent, delivered);
+                }
+                _ => {}
             }
             stands
         });
@@ -226,6 +300,9 @@ impl Store {
             if let Some(channel) = &filter.channel {
                 query.push(" and d.channel = ").push_bind(text(channel).into_owned());
             }
+            if let Some(digest) = filter.digest_id {
+                query.push(" and d.digest_id = ").push_bind(digest);
+            }
             if let Some(before) = filter.before {
                 query.push(" and d.id < ").push_bind(before);
             }
@@ -235,8 +312,9 @@ impl Store {
         rows.into_iter().map(DeliveryRow::delivery).collect()
     }
 
-    /// Sends a failed or doubtful delivery again, with all its attempts before it; answers how it stands then. `told`
-    /// makes the answer that is remembered in the same transaction.
+    /// Sends a failed or doubtful delivery again, with all its attempts before it; answers how it stands then. A digest
+    /// goes with all that it tells; what a digest told goes by itself. `told` makes the answer that is remembered in the
+    /// same transaction.
     pub async fn retry_delivery(
         &self,
         scope: &Scope,
@@ -247,11 +325,12 @@ impl Store {
         let before = self.get_delivery(scope, id).await?;
         let state =
             before.state.on(DeliveryEvent::Again).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
-        let again = Delivery { state, attempts: 0, next_at: Some(now), ..before.clone() };
+        let again = Delivery { state, attempts: 0, next_at: Some(now), held: None, digest_id: None, ..before.clone() };
         let idempotency = told(&again)?;
         on_write!(self.db, |conn| once!(conn, idempotency.as_ref(), now), then scope.tenant(), {
             let changed = sqlx::query(
-                "update deliveries set state = $3, attempts = 0, next_at = $4, lease_token = 0
+                "update deliveries set state = $3, attempts = 0, next_at = $4, lease_token = 0, held = null,
+                        digest_id = null
                   where id = $1 and state = $2 and ($5 is null or tenant_id = $5)",
             )
             .bind(id)
@@ -264,6 +343,16 @@ impl Store {
             .rows_affected();
             if changed == 0 {
                 return Err(StoreError::Conflict("the delivery has changed meanwhile".into()));
+            }
+            if before.kind == Kind::Digest {
+                sqlx::query(
+                    "update deliveries set state = 'pending'
+                      where digest_id = $1 and state in ('failed', 'unknown') and ($2 is null or tenant_id = $2)",
+                )
+                .bind(id)
+                .bind(scope.tenant())
+                .execute(&mut *conn)
+                .await?;
             }
         });
         self.hint(Topic::Outbox);
@@ -282,12 +371,15 @@ impl Store {
         }))
     }
 
-    /// When the next delivery is due; `None` where none waits.
+    /// When the next delivery is due; `None` where none waits. What a digest tells has no time of its own.
     pub async fn next_delivery(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
         Ok(on_read!(self.db, |conn| {
-            sqlx::query_scalar("select next_at from deliveries where state = 'pending' order by next_at limit 1")
-                .fetch_optional(conn)
-                .await?
+            sqlx::query_scalar(
+                "select next_at from deliveries where state = 'pending' and next_at is not null
+                  order by next_at limit 1",
+            )
+            .fetch_optional(conn)
+            .await?
         }))
     }
 }

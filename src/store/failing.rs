@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use crate::credential::{NEEDS_CONSENT, asked_for};
 use crate::id::Scope;
-use crate::notification::delivery::dedupe;
+use crate::notification::dedupe;
 use crate::notification::wording::Trouble;
 use crate::notification::{NewDelivery, wording};
 use crate::store::{Store, StoreError, Topic};

@@ -10,8 +10,9 @@ use serde_json::{Map, Value};
 
 use crate::id::Tenant;
 use crate::invalid::{Faults, did_you_mean, escape};
+use crate::notification::Urgency;
 use crate::notification::measure::Notify;
-use crate::task::{Action, Draft, INSTRUCTION_LENGTH, NAME_LENGTH, Output, Retry, Spec, TIMEOUT_RANGE, Task};
+use crate::task::{Action, Draft, INSTRUCTION_LENGTH, NAME_LENGTH, Output, Retry, Route, Spec, TIMEOUT_RANGE, Task};
 use crate::trigger::Trigger;
 use crate::trigger::condition::Poll;
 
@@ -266,25 +267,31 @@ impl<'a> Reader<'a> {
         let Some(value) = self.fields.get("output") else { return Some(was.cloned().unwrap_or_default()) };
         let Some(fields) = value.as_object() else {
             if value.is_null() {
-                return Some(Output::Nobody);
+                return Some(Output::nobody());
             }
             self.faults.add("/output", "must be null or an object, such as {\"channel\": \"email\"}");
             return None;
         };
         let before = self.faults.0.len();
-        for field in fields.keys().filter(|field| *field != "channel") {
-            let message = format!("unknown field{}", did_you_mean(field, ["channel"]));
+        const FIELDS: [&str; 2] = ["channel", "urgency"];
+        for field in fields.keys().filter(|field| !FIELDS.contains(&field.as_str())) {
+            let message = format!("unknown field{}", did_you_mean(field, FIELDS));
             self.faults.add(format!("/output/{}", escape(field)), message);
         }
+        let urgency = fields.get("urgency").filter(|value| !value.is_null());
+        let urgency = urgency.and_then(|value| self.faults.read::<Urgency>(value, "/output/urgency"));
         let channels = match fields.get("channel") {
-            None => return (self.faults.0.len() == before).then_some(Output::RecipientOrder),
+            None => {
+                let route = Route::RecipientOrder;
+                return (self.faults.0.len() == before).then_some(Output { route, urgency });
+            }
             Some(Value::Array(names)) => {
                 names.iter().enumerate().map(|(i, name)| (format!("/output/channel/{i}"), name)).collect()
             }
             Some(name) => vec![("/output/channel".to_owned(), name)],
         };
         let names = self.channels(channels);
-        (self.faults.0.len() == before).then_some(Output::Channels(names))
+        (self.faults.0.len() == before).then_some(Output { route: Route::Channels(names), urgency })
     }
 
     fn notify(&mut self, at: &str, value: &Value) -> Option<Notify> {

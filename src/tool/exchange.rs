@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::credential::Reference;
 use crate::egress::{EgressError, Request, Response};
-use crate::notification::delivery::dedupe;
+use crate::notification::dedupe;
 use crate::notification::wording;
 use crate::tool::{CalledBy, Failure, Notice, ToolContext, ToolError, ToolOutput};
 use crate::vault::credentials::{CredentialError, Credentials, FetchError, Trouble, Use};
@@ -74,9 +74,10 @@ async fn tell_owner(error: &CredentialError, context: &ToolContext) {
     let notice = Notice {
         run_id: context.run_id,
         channel: None,
+        urgency: None,
         subject,
         text,
-        dedupe_key: dedupe::credential(&error.reference.to_string(), error.last_used),
+        dedupe_key: dedupe::notice("credential", &error.reference, error.last_used),
     };
     if let Err(error) = context.host.notify(&context.tenant, notice).await {
         tracing::debug!(%error, "the owner of a missing credential could not be told");

@@ -5,27 +5,25 @@
 //! before anything is sent, and each attempt that was refused. Nothing lies here in the clear for longer than an exchange;
 //! what a crash leaves is the record of the use.
 
+mod guard;
 mod hosts;
 mod inject;
 mod trouble;
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use http::{HeaderMap, HeaderValue, StatusCode};
-use serde_json::Value;
+use http::StatusCode;
 use url::Url;
 use uuid::Uuid;
-use zeroize::Zeroize;
 
 use crate::credential::{Credential, CredentialStatus, CredentialUse, Inject, Reference};
 use crate::egress::{Egress, EgressError, REDIRECT_LIMIT, Request, Response, redirected};
 use crate::id::{Scope, Tenant, new_id};
-use crate::redact::{Redactor, secrets_of};
 use crate::secret::Secret;
 use crate::store::{Store, StoreError, StoredCredential, UseFilter};
-use crate::vault::credentials::inject::{Injected, Unfit, inject};
+use crate::vault::credentials::guard::{Document, Guard};
+use crate::vault::credentials::inject::{Unfit, inject};
 use crate::vault::oauth::{OAuthError, Refresher};
 use crate::vault::{Context, Vault};
 
@@ -157,16 +155,18 @@ impl Credentials {
         with: &Use<'_>,
         opened: &Opened,
     ) -> Result<Response, FetchError> {
-        let Opened { inject: how, document, .. } = opened;
+        let Opened { inject: how, document, former, .. } = opened;
+        let former = former.as_ref().and_then(Document::read);
+        let documents: Vec<&Document> = former.iter().chain([document]).collect();
         let mut plain = request.clone();
-        let mut guard = Guard { redactor: Redactor::new(secrets_of(&document.0)) };
+        let mut guard = Guard::of(&[], &documents);
         let mut bound = true;
         for hop in 0..=REDIRECT_LIMIT {
             let mut request = Request { follow_redirects: false, ..plain.clone() };
             if bound {
                 let url = self.egress.check(&plain.url)?;
-                match inject(&mut request, how, &document.0, hop > 0) {
-                    Ok(injected) => guard = Guard::of(&injected, document),
+                match inject(&mut request, how, document.value(), hop > 0) {
+                    Ok(injected) => guard = Guard::of(&injected.parts, &documents),
                     Err(unfit) => return Err(shelf.refused(&url, with, unfitting(with, unfit)).await),
                 }
                 shelf.note(&url, with, CredentialUse::USED).await.map_err(|error| busy(with, &error))?;
@@ -177,7 +177,7 @@ impl Credentials {
             let next = next.map_err(|error| guard.error(error))?;
             if bound && !same_origin(&plain.url, &next.url) {
                 // the other side may not carry the secret on by naming it
-                if guard.redactor.finds(next.url.as_bytes()) {
+                if guard.finds(&next.url) {
                     return Ok(guard.response(response, &plain.url));
                 }
                 bound = false;
@@ -222,7 +222,7 @@ impl Shelf {
             _ => secret,
         };
         let document = Document::read(&secret).ok_or_else(|| trouble(Trouble::Unreadable, String::new()))?;
-        Ok(Opened { stored, inject, document })
+        Ok(Opened { stored, inject, document, former: None })
     }
 
     async fn last_used(&self, with: &Use<'_>) -> Result<i64, StoreError> {
@@ -249,15 +249,17 @@ impl Shelf {
 
     /// The credential after a refusal, if it can be renewed.
     async fn renewed(&self, refused: &Opened, with: &Use<'_>) -> Result<Option<Opened>, FetchError> {
-        let Opened { stored, inject, document } = refused;
+        let Opened { stored, inject, document, .. } = refused;
         let Some(renewal) = self.renewal.as_ref().filter(|_| stored.credential.oauth.is_some()) else {
             return Ok(None);
         };
         match renewal.fresh(stored, document.text(), true).await {
-            Ok(fresh) => Ok(Document::read(&fresh).map(|document| Opened {
+            Ok(fresh) => Ok(Document::read(&fresh).map(|renewed| Opened {
                 stored: stored.clone(),
                 inject: inject.clone(),
-                document,
+                document: renewed,
+                // an answer may still name what it was sent before
+                former: document.text().into(),
             })),
             Err(RenewalError::Impossible) => Ok(None),
             Err(error) => Err(not_renewed(with, error).into()),
@@ -322,87 +324,6 @@ struct Opened {
     stored: StoredCredential,
     inject: Inject,
     document: Document,
-}
-
-/// A document in the clear, zeroed when it is dropped.
-struct Document(Value);
-
-impl Document {
-    fn read(secret: &Secret) -> Option<Document> {
-        serde_json::from_str(secret.expose()).ok().map(Document)
-    }
-
-    fn text(&self) -> Secret {
-        Secret::new(self.0.to_string())
-    }
-}
-
-impl Drop for Document {
-    fn drop(&mut self) {
-        erase(&mut self.0);
-    }
-}
-
-fn erase(value: &mut Value) {
-    match value {
-        Value::String(text) => text.zeroize(),
-        Value::Array(items) => items.iter_mut().for_each(erase),
-        Value::Object(fields) => fields.values_mut().for_each(erase),
-        _ => {}
-    }
-}
-
-/// Takes the secrets of one exchange out of what comes back.
-struct Guard {
-    redactor: Redactor,
-}
-
-impl Guard {
-    fn of(injected: &Injected, document: &Document) -> Guard {
-        let parts = injected.parts.iter().map(|part| part.as_str());
-        Guard { redactor: Redactor::new(parts.chain(secrets_of(&document.0))) }
-    }
-
-    /// `url` is that of the request without the credential.
-    fn response(&self, response: Response, url: &str) -> Response {
-        let Response { status, headers, body, url: sent } = response;
-        let body = match self.redactor.bytes(&body) {
-            Cow::Owned(clean) => clean.into(),
-            Cow::Borrowed(_) => body,
-        };
-        Response { status, headers: self.headers(headers), body, url: self.url(url, sent) }
-    }
-
-    fn headers(&self, headers: HeaderMap) -> HeaderMap {
-        let mut clean = HeaderMap::with_capacity(headers.len());
-        for (name, value) in &headers {
-            let value = match self.redactor.bytes(value.as_bytes()) {
-                Cow::Borrowed(_) => Some(value.clone()),
-                Cow::Owned(bytes) => HeaderValue::from_bytes(&bytes).ok(),
-            };
-            if let Some(value) = value.filter(|_| !self.redactor.finds(name.as_str().as_bytes())) {
-                clean.append(name.clone(), value);
-            }
-        }
-        clean
-    }
-
-    fn url(&self, plain: &str, mut sent: Url) -> Url {
-        Url::parse(&self.redactor.text(plain)).unwrap_or_else(|_| {
-            sent.set_path("");
-            sent.set_query(None);
-            sent
-        })
-    }
-
-    fn error(&self, error: EgressError) -> FetchError {
-        let clean = |why: String| self.redactor.text(&why).into_owned();
-        FetchError::Egress(match error {
-            EgressError::Denied { why } => EgressError::Denied { why: clean(why) },
-            EgressError::Invalid { why } => EgressError::Invalid { why: clean(why) },
-            EgressError::Connect { why } => EgressError::Connect { why: clean(why) },
-            EgressError::Broken { why } => EgressError::Broken { why: clean(why) },
-            other => other,
-        })
-    }
+    /// As it was before it was renewed.
+    former: Option<Secret>,
 }

@@ -5,5 +5,7 @@ mod changes;
 mod endings;
 mod firing;
 mod leases;
+mod outbox;
 mod overlap;
+mod quiet;
 mod stopping;

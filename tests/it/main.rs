@@ -14,6 +14,7 @@ mod notifications;
 mod oauth;
 mod pipelines;
 mod scheduling;
+mod secrets;
 mod spine;
 #[allow(dead_code)] // the areas take from it what they need
 mod support;

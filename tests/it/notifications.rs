@@ -39,7 +39,7 @@ fn words() -> Words {
 }
 
 pub fn recipient(addresses: Addresses) -> Recipient {
-    Recipient { timezone: Tz::UTC, locale: "en".into(), addresses, fallback: vec![] }
+    Recipient { timezone: Tz::UTC, locale: "en".into(), addresses, ..Recipient::default() }
 }
 
 /// One attempt at `now`.

@@ -12,6 +12,7 @@ pub mod oauth;
 pub mod postgres;
 pub mod redis;
 pub mod servers;
+pub mod sink;
 pub mod smtp;
 pub mod websocket;
 pub mod world;

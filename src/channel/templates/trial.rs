@@ -52,8 +52,12 @@ fn samples(own: &Environment) -> Vec<Telling> {
 
 pub(super) fn sample(purpose: Purpose) -> Telling {
     let is = |words: &[&str]| matches!(&purpose, Purpose::Of(word) if words.contains(word));
-    let item =
-        DigestItem { subject: "Morning mail".into(), text: "Two mails.".into(), at: "2026-12-24 08:00 CET".into() };
+    let item = DigestItem::new(
+        "Morning mail",
+        "Two mails.",
+        "2026-12-24T07:00:00Z".parse().unwrap_or_default(),
+        chrono_tz::Tz::Europe__Berlin,
+    );
     let run = RunTelling {
         id: "0193f7a2-0000-7000-8000-000000000042".into(),
         due: "2026-12-24 08:00 CET".into(),

@@ -7,7 +7,8 @@ use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, S
 use crate::executor::pipeline::reading::Reading;
 use crate::executor::pipeline::scope::Scope;
 use crate::invalid::did_you_mean;
-use crate::notification::delivery::dedupe;
+use crate::notification::Urgency;
+use crate::notification::dedupe;
 use crate::template::Template;
 use crate::tool::Notice;
 
@@ -16,13 +17,14 @@ const SUBJECT_LENGTH: usize = 80;
 
 struct Notify {
     channel: Option<String>,
+    urgency: Option<Urgency>,
     subject: Option<Template>,
     message: Template,
 }
 
-/// `{"message": …, "subject"?, "channel"?}`.
+/// `{"message": …, "subject"?, "channel"?, "urgency"?}`.
 pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
-    let fields = reading.object(value, &["channel", "subject", "message"])?;
+    let fields = reading.object(value, &["channel", "urgency", "subject", "message"])?;
     let channel = reading.text(fields, "channel");
     if let Some(name) = &channel
         && !reading.parts.channels.contains(name)
@@ -32,9 +34,18 @@ pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
         let known = if known.is_empty() { "none is configured".into() } else { known.join(", ") };
         reading.below("channel").fault(format!("unknown channel `{name}` ({known}){hint}"));
     }
+    let urgency = match reading.text(fields, "urgency").map(|word| (Urgency::parse(&word), word)) {
+        Some((None, word)) => {
+            let known = Urgency::ALL.map(Urgency::as_str);
+            let hint = did_you_mean(&word, known);
+            reading.below("urgency").fault(format!("unknown urgency `{word}`; there are {}{hint}", known.join(", ")));
+            None
+        }
+        asked => asked.and_then(|(urgency, _)| urgency),
+    };
     reading.need(fields, "message")?;
     let (subject, message) = (reading.template(fields, "subject"), reading.template(fields, "message"));
-    Some(Box::new(Notify { channel, subject, message: message? }))
+    Some(Box::new(Notify { channel, urgency, subject, message: message? }))
 }
 
 impl Notify {
@@ -55,6 +66,7 @@ impl Notify {
         let notice = Notice {
             run_id: act.world.run_id,
             channel: self.channel.clone(),
+            urgency: self.urgency,
             subject,
             text,
             dedupe_key: dedupe::step(act.world.run_id, act.step, act.index),

@@ -41,7 +41,7 @@ struct Hello {
 /// As `GET /v1/live`, each event a text frame: `{"event": "session", "tenant_id"}` first, then a message in each. A
 /// browser, which can't send an `Authorization` header here, sends `{"token": "rv_…"}` as its first frame, with
 /// `tenant_id` and `last_event_id` where needed.
-#[utoipa::path(get, path = "/v1/live/ws", tag = "notifications", security((), ("bearer" = ["deliveries:read"])),
+#[utoipa::path(get, path = "/v1/live/ws", tag = "notifications", security(("bearer" = ["deliveries:read"]), ()),
     params(
         ("tenant_id" = Option<String>, Query, description = "Whose; needed with an admin token"),
         ("Last-Event-ID" = Option<Uuid>, Header, description = "The last id that was seen")),
@@ -149,7 +149,7 @@ async fn tell(state: &State, mut session: Session, socket: &mut WebSocket) -> Re
     loop {
         tokio::select! {
             told = session.next() => {
-                let told = told.ok_or(End::Ended)?;
+                let told = told.ok_or_else(|| if state.stop.is_cancelled() { End::Stopped } else { End::Ended })?;
                 socket.send(Message::Text(told.body.expose().into())).await.map_err(gone)?;
             }
             heard = socket.recv() => match heard {

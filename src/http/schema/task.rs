@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use crate::notification::Urgency;
 use crate::notification::measure::Notify;
 use crate::task::{Action, LastRun, Retry, TaskStatus};
 use crate::trigger::condition::{ConditionView, FireOn, HttpPoll, RedisPoll, SqlPoll, ToolPoll};
@@ -171,6 +172,9 @@ pub struct Output {
     /// Absent: the recipient's own order.
     #[schema(required = false)]
     pub channel: Option<Channels>,
+    /// Against the recipient's quiet hours and budget. Absent: `normal`.
+    #[schema(required = false)]
+    pub urgency: Option<Urgency>,
 }
 
 #[derive(Serialize, ToSchema)]

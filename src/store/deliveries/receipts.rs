@@ -7,9 +7,9 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::DeliveryRow;
-use crate::notification::{DeliveryState, Fate, Report};
+use crate::notification::{DeliveryState, Fate, Kind, Report};
 use crate::store::hot::Hot;
-use crate::store::text::optional;
+use crate::store::text::{optional, text};
 use crate::store::{Split, Store, StoreError, Topic};
 
 const LOCKED_DELIVERY: Split = Split {
@@ -60,6 +60,13 @@ impl Store {
             if let Some(next) = &next {
                 conn.post(&[next], now).await?;
             }
+            if delivery.kind == Kind::Digest {
+                let delivered = (state == DeliveryState::Delivered).then_some(now);
+                match &next {
+                    Some(next) => hand_over!(conn, id, next),
+                    None => settle_members!(conn, id, state, error, Some(now), delivered),
+                }
+            }
             (state, next.is_some())
         });
         if fell_back {
@@ -89,6 +96,15 @@ impl Store {
                     .bind(SILENCE)
                     .execute(&mut *conn)
                     .await?;
+                // where it is a digest
+                settle_members!(
+                    conn,
+                    *id,
+                    DeliveryState::Unknown,
+                    Some(SILENCE),
+                    None::<DateTime<Utc>>,
+                    None::<DateTime<Utc>>
+                );
             }
             overdue.len() as u64
         }))

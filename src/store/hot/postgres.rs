@@ -155,6 +155,7 @@ impl Hot for PgConnection {
             .bind(deliveries.iter().map(|d| optional(d.text.as_deref())).collect::<Vec<_>>())
             .bind(fallbacks)
             .bind(now)
+            .bind(deliveries.iter().map(|d| d.urgency.as_str()).collect::<Vec<_>>())
             .execute(self)
             .await?;
         Ok(())

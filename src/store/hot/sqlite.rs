@@ -269,8 +269,8 @@ impl Hot for SqliteConnection {
         for d in deliveries {
             sqlx::query(
                 "insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, run_id, kind, subject, body,
-                                         fallback, state, next_at, created_at)
-                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'pending', $11, $11)
+                                         fallback, state, next_at, created_at, urgency)
+                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'pending', $11, $11, $12)
                  on conflict (tenant_id, recipient, channel, dedupe_key) do nothing",
             )
             .bind(new_id(now))
@@ -284,6 +284,7 @@ impl Hot for SqliteConnection {
             .bind(optional(d.text.as_deref()))
             .bind(document(&d.fallback)?)
             .bind(now)
+            .bind(d.urgency.as_str())
             .execute(&mut *self)
             .await?;
         }

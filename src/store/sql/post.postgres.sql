@@ -1,9 +1,9 @@
 insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, run_id, kind, subject, body, fallback,
-                        state, next_at, created_at)
+                        state, next_at, created_at, urgency)
 select d.id, d.tenant_id, d.recipient, d.channel, d.dedupe_key, d.run_id, d.kind, d.subject, d.body, d.fallback,
-       'pending', $11, $11
+       'pending', $11, $11, d.urgency
   from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::uuid[], $7::text[], $8::text[],
-              $9::text[], $10::jsonb[])
-       as d (id, tenant_id, recipient, channel, dedupe_key, run_id, kind, subject, body, fallback)
+              $9::text[], $10::jsonb[], $12::text[])
+       as d (id, tenant_id, recipient, channel, dedupe_key, run_id, kind, subject, body, fallback, urgency)
  order by d.tenant_id, d.recipient, d.channel, d.dedupe_key
 on conflict (tenant_id, recipient, channel, dedupe_key) do nothing

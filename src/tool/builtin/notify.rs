@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::approval::matrix::{Category, Consequence};
+use crate::notification::Urgency;
 use crate::tool::builtin::{definition, read};
 use crate::tool::{Definition, Notice, Tool, ToolContext, ToolError, ToolOutput};
 
@@ -17,6 +18,8 @@ struct Arguments {
     subject: Option<String>,
     #[serde(default)]
     channel: Option<String>,
+    #[serde(default)]
+    urgency: Option<Urgency>,
 }
 
 impl SendNotification {
@@ -33,6 +36,10 @@ impl SendNotification {
                     "channel": {
                         "type": "string",
                         "description": "`email`, `webhook`, …; absent: what the person prefers",
+                    },
+                    "urgency": {
+                        "type": "string", "enum": ["low", "normal", "high"],
+                        "description": "absent: `normal`; only what can't wait is `high`: it comes at night as well",
                     },
                 },
                 "required": ["text"],
@@ -51,10 +58,14 @@ impl Tool for SendNotification {
 
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(async move {
-            let Arguments { text, subject, channel } = read(arguments)?;
+            let Arguments { text, subject, channel, urgency } = read(arguments)?;
+            if urgency == Some(Urgency::Urgent) {
+                return Err(ToolError::arguments("urgency: expected `low`, `normal` or `high`"));
+            }
             let notice = Notice {
                 run_id: context.run_id,
                 channel,
+                urgency,
                 subject: subject.unwrap_or_else(|| first_line(&text)),
                 text,
                 dedupe_key: format!("call:{}:{}:{}", context.run_id, context.turn, context.call_id),

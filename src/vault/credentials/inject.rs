@@ -250,6 +250,12 @@ mod tests {
         let into_text =
             inject(&mut text, &how("field", json!({ "name": "key", "from": "/token" })), &document(), false);
         assert!(matches!(into_text, Err(Unfit::Value(_))));
+        let mut signed = request();
+        signed.headers.insert(SIGNATURE, HeaderValue::from_static("v1,x"));
+        let into_signed =
+            inject(&mut signed, &how("field", json!({ "name": "key", "from": "/token" })), &document(), false);
+        assert!(matches!(into_signed, Err(Unfit::Value(why)) if why.contains("signed")));
+        assert_eq!(signed.body, request().body);
     }
 
     #[test]

@@ -90,7 +90,7 @@ impl Flow {
             reference: reference.clone(),
             by: by.to_owned(),
             expires_at: now + LIFE,
-            verifier: Secret::new(URL_SAFE_NO_PAD.encode(&*bytes)),
+            verifier: Secret::new(URL_SAFE_NO_PAD.encode(*bytes)),
         })
     }
 
@@ -161,10 +161,8 @@ mod tests {
     use crate::vault::{KeySource, Settings, WithoutKeys};
 
     fn vault() -> Vault {
-        let settings = Settings {
-            master_keys: vec![KeySource::value("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
-            ..Settings::default()
-        };
+        let settings =
+            Settings { master_keys: vec![KeySource::value("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")] };
         Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
     }
 

@@ -2,7 +2,8 @@
 
 use crate::credential::Credential;
 use crate::id::Scope;
-use crate::notification::delivery::{channels, dedupe};
+use crate::notification::dedupe;
+use crate::notification::delivery::channels;
 use crate::notification::wording::{Trouble, credential_trouble};
 use crate::notification::{Kind, NewDelivery};
 use crate::store::{Store, StoreError};
@@ -17,7 +18,7 @@ pub async fn needs_consent(store: &Store, credential: &Credential, why: &str) ->
         Err(StoreError::NotFound) => return Ok(()),
         Err(error) => return Err(error),
     };
-    let order = channels(&Output::RecipientOrder, Some(&recipient));
+    let order = channels(&Output::default(), Some(&recipient));
     let Some((first, fallback)) = order.split_first() else { return Ok(()) };
     let (subject, text) = credential_trouble(&credential.reference(), Trouble::NeedsConsent, None);
     store
@@ -29,6 +30,7 @@ pub async fn needs_consent(store: &Store, credential: &Credential, why: &str) ->
             dedupe_key: dedupe::notice("credential", credential.id, credential.version),
             run_id: None,
             kind: Kind::Notice,
+            urgency: Kind::Notice.urgency(),
             subject: Some(subject),
             text: Some(format!("{text} The reason: {why}.")),
         })

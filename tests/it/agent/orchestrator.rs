@@ -31,7 +31,7 @@ fn task(action: Action) -> Task {
             trigger: serde_json::from_value(trigger).unwrap(),
             executor: "orchestrator".into(),
             action,
-            output: Output::RecipientOrder,
+            output: Output::default(),
             notify: Default::default(),
             max_runs: None,
             timeout_seconds: 600,

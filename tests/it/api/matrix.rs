@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use chrono::TimeDelta;
 use reveille::id::new_id;
-use reveille::notification::{Kind, NewDelivery, delivery::dedupe};
+use reveille::notification::{Kind, NewDelivery, dedupe};
 use reveille::store::{DeliveryFilter, Grant};
 use reveille::token::{Permission, TokenKind, TokenText};
 use serde_json::{Value, json};
@@ -123,6 +123,7 @@ fn table() -> BTreeMap<&'static str, Line> {
         // who it is may be said later; live.rs has the rest
         ("open_socket", Line { permission: None, body: None, other: Nothing, done: 400 }),
         ("get_push_key", line(P::RecipientsRead, Nothing, 200, None)),
+        ("verify_recipient", line(P::RecipientsWrite, Here, 202, Some(json!({ "channel": "email" })))),
         ("create_token", line(P::TokensWrite, InBody, 201, Some(json!({ "name": "x", "scopes": ["tokens:write"] })))),
         ("list_tokens", line(P::TokensRead, InQuery, 200, None)),
         ("revoke_token", line(P::TokensWrite, Here, 204, None)),
@@ -177,6 +178,7 @@ async fn things_of(api: &Api, tenant: &str) -> Things {
         dedupe_key: dedupe::run_result(run_id),
         run_id: Some(run_id),
         kind: Kind::Result,
+        urgency: Kind::Result.urgency(),
         subject: None,
         text: None,
     };

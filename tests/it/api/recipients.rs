@@ -6,6 +6,10 @@ use super::service::{ADMIN, Api};
 
 const SECRET: &str = "whsec_c2VjcmV0IGNhbmFyeSBvZiB0aGUgdGVzdHMgMDEyMzQ1Njc=";
 
+/// Of RFC 8291, appendix A.
+const P256DH: &str = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4";
+const AUTH: &str = "BTBZMqHH6r4Tts7J_aSIgg";
+
 #[tokio::test]
 async fn a_recipient_is_shown_without_its_secret_and_can_be_put_back() {
     let api = Api::new().await;
@@ -21,14 +25,17 @@ async fn a_recipient_is_shown_without_its_secret_and_can_be_put_back() {
             "tenant_id": "ann", "timezone": "Europe/Berlin", "locale": "de",
             "addresses": { "email": "ann@example.org",
                 "webhook": { "url": "https://example.org/in", "secret_set": true } },
-            "fallback": ["webhook", "email"], "version": 1, "updated_at": "2026-11-21T00:00:00Z",
+            "fallback": ["webhook", "email"], "quiet_hours": [], "digest": null, "budget": null, "verified": {},
+            "version": 1, "updated_at": "2026-11-21T00:00:00Z",
         })
     );
     assert_eq!(api.admin("GET", "/v1/recipients/ann", None).await.expect(200), shown);
 
+    let back = api.admin("PUT", "/v1/recipients/ann", Some(shown.clone())).await.expect(200);
+    assert_eq!(back["version"], 2, "what is shown can be put back as it is");
     let back = json!({ "timezone": "UTC", "addresses": shown["addresses"] });
     let again = api.admin("PUT", "/v1/recipients/ann", Some(back)).await.expect(200);
-    assert_eq!((&again["version"], &again["addresses"]), (&json!(2), &shown["addresses"]), "the secret is kept");
+    assert_eq!((&again["version"], &again["addresses"]), (&json!(3), &shown["addresses"]), "the secret is kept");
     assert_eq!(again["fallback"], json!([]), "what is left out has its default");
 }
 
@@ -52,16 +59,23 @@ async fn what_is_wrong_with_a_recipient_has_its_place() {
 #[tokio::test]
 async fn no_answer_and_no_file_of_the_database_holds_the_secret() {
     let api = Api::new().await;
-    let put = json!({ "addresses": { "webhook": { "url": "https://example.org/in", "secret": SECRET } } });
+    let put = json!({ "addresses": {
+        "webhook": { "url": "https://example.org/in", "secret": SECRET },
+        "push": { "endpoint": "https://push.example.org/x", "keys": { "p256dh": P256DH, "auth": AUTH } },
+        "slack": { "webhook_url": "https://hooks.slack.com/services/T0/B0/canaryOfSlack" },
+    } });
     let shown = api.admin("PUT", "/v1/recipients/ann", Some(put)).await.expect(200);
     let listed = api.admin("GET", "/v1/recipients/ann", None).await.expect(200);
-    let canary = SECRET.trim_start_matches("whsec_");
-    for answer in [&shown, &listed] {
-        assert!(!Value::to_string(answer).contains(canary));
-    }
-    for file in std::fs::read_dir(api.dir.path()).unwrap() {
-        let bytes = std::fs::read(file.unwrap().path()).unwrap();
-        assert!(!String::from_utf8_lossy(&bytes).contains(canary));
+    let again = api.admin("PUT", "/v1/recipients/ann", Some(listed.clone())).await.expect(200);
+    assert_eq!(again["addresses"], shown["addresses"]);
+    for canary in [SECRET.trim_start_matches("whsec_"), AUTH, "canaryOfSlack"] {
+        for answer in [&shown, &listed, &again] {
+            assert!(!Value::to_string(answer).contains(canary));
+        }
+        for file in std::fs::read_dir(api.dir.path()).unwrap() {
+            let bytes = std::fs::read(file.unwrap().path()).unwrap();
+            assert!(!String::from_utf8_lossy(&bytes).contains(canary));
+        }
     }
 }
 
@@ -86,8 +100,41 @@ async fn a_test_message_is_sent_once_for_a_key_and_only_where_there_is_an_addres
     assert_ne!(first["id"], other["id"]);
     assert_eq!(
         (&first["channel"], &first["kind"], &first["state"], &first["subject"]),
-        (&json!("email"), &json!("notice"), &json!("pending"), &json!("Reveille can reach you"))
+        (&json!("email"), &json!("test"), &json!("pending"), &json!("Reveille can reach you"))
     );
     let id = first["id"].as_str().unwrap();
     assert_eq!(api.admin("GET", &format!("/v1/deliveries/{id}"), None).await.expect(200), first);
+}
+
+#[tokio::test]
+async fn an_address_is_proved_by_a_code_that_stands_nowhere() {
+    let api = Api::new().await;
+    let place = "/v1/recipients/ann/verify";
+    api.admin("POST", place, Some(json!({ "channel": "email" }))).await.expect(404);
+    let put = json!({ "addresses": { "email": "ann@example.org", "sms": "+4915123456789", "live": true } });
+    api.admin("PUT", "/v1/recipients/ann", Some(put)).await.expect(200);
+    let fault = async |body: Value| {
+        let problem = api.admin("POST", place, Some(body)).await.expect(422);
+        format!(
+            "{}: {}",
+            problem["errors"][0]["pointer"].as_str().unwrap(),
+            problem["errors"][0]["message"].as_str().unwrap()
+        )
+    };
+    assert_eq!(fault(json!({})).await, "/channel: must be the name of a channel, such as `email`");
+    assert_eq!(fault(json!({ "channel": "sms" })).await, "/channel: the channel `sms` is not configured here");
+    assert_eq!(fault(json!({ "channel": "email", "code": 123456 })).await, "/code: must be a text of 6 digits");
+    assert_eq!(fault(json!({ "channel": "email", "code": "12345" })).await, "/code: must be 6 digits");
+    let none = "/code: no code is open for this address; ask for one with `channel` alone";
+    assert_eq!(fault(json!({ "channel": "email", "code": "123456" })).await, none);
+
+    let ask = async |key| {
+        let body = Some(json!({ "channel": "email" }));
+        api.ask_with("POST", place, Some(ADMIN), body, &[("idempotency-key", key)]).await
+    };
+    let sent = ask("k1").await.expect(202);
+    assert_eq!(ask("k1").await.expect(202), sent, "the same is sent once");
+    ask("k2").await.expect(409);
+    assert_eq!((&sent["kind"], &sent["subject"], &sent["text"]), (&json!("code"), &Value::Null, &Value::Null));
+    assert!(fault(json!({ "channel": "email", "code": "000 000" })).await.starts_with("/code: is wrong; 4 more"));
 }

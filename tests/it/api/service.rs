@@ -153,7 +153,7 @@ impl Api {
     }
 
     pub async fn with(limits: Limits) -> Api {
-        Api::over(None, limits, None, calendar(), &http::Settings::default().public_url()).await
+        Api::over(None, limits, None, google(), &http::Settings::default().public_url()).await
     }
 
     pub async fn on_postgres() -> Api {
@@ -162,14 +162,14 @@ impl Api {
         };
         let database = Arc::new(Database::copy_of("api_template", migrate).await);
         let public_url = http::Settings::default().public_url();
-        Api::over(Some(database), Limits::default(), None, calendar(), &public_url).await
+        Api::over(Some(database), Limits::default(), None, google(), &public_url).await
     }
 
     /// Another instance on the same Postgres, with the same keys.
     pub async fn beside(&self) -> Api {
         let database = self.database.clone().expect("on Postgres");
         let public_url = http::Settings::default().public_url();
-        Api::over(Some(database), Limits::default(), Some(self.vault.clone()), calendar(), &public_url).await
+        Api::over(Some(database), Limits::default(), Some(self.vault.clone()), google(), &public_url).await
     }
 
     async fn over(
@@ -436,10 +436,10 @@ fn hooks() -> http::hooks::Settings {
 }
 
 /// A service that people can connect to.
-fn calendar() -> oauth::Settings {
+fn google() -> oauth::Settings {
     toml::from_str(
         r#"
-        [calendar]
+        [google]
         authorize_url = "https://id.example.org/authorize"
         token_url = "https://id.example.org/token"
         client_id = "reveille"

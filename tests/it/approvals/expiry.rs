@@ -94,7 +94,7 @@ async fn another_is_asked_as_well_after_his_share_of_the_time(mut world: World) 
     let instance = world.instance();
     instance.recipient().await;
     let addresses = Addresses { email: Some("boss@example.org".into()), ..Addresses::default() };
-    let boss = Recipient { timezone: Tz::UTC, locale: "en".into(), addresses, fallback: vec![] };
+    let boss = Recipient { timezone: Tz::UTC, locale: "en".into(), addresses, ..Recipient::default() };
     let put = instance.on(|store| async move { store.put_recipient(&Scope::Every, "boss", &boss, 0).await }).await;
     put.expect("written");
     asking(&instance).await;

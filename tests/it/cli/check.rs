@@ -69,7 +69,7 @@ async fn servers_that_answer_are_fine() {
         verdicts(&shell.json(&["check"]).await),
         json!({ "configuration": "fine", "data directory": "fine", "database": "fine", "database role": "fine",
                 "keys": "fine", "egress": "fine", "model main": "fine", "event bus": "fine", "email": "fine",
-                "public_url": "odd" })
+                "push": "fine", "public_url": "odd" })
     );
     assert!(shell.ok(&["check"]).await.contains("5 migrations are run by `reveille migrate`"));
     shell.ok(&["migrate"]).await;
@@ -91,7 +91,8 @@ async fn everything_that_is_wrong_is_said_at_once_and_no_password_is() {
     assert_eq!(
         verdicts(&answer),
         json!({ "configuration": "fine", "data directory": "wrong", "database": "wrong", "keys": "wrong",
-                "egress": "wrong", "model main": "wrong", "event bus": "wrong", "email": "wrong", "public_url": "odd" })
+                "egress": "wrong", "model main": "wrong", "event bus": "wrong", "email": "wrong", "push": "fine",
+                "public_url": "odd" })
     );
 }
 

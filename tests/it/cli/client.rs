@@ -205,10 +205,10 @@ async fn a_test_message_is_waited_for_until_it_has_arrived_or_not() {
         .with("REVEILLE_CHANNELS__EMAIL__FROM", "reveille@example.org");
     service.start().await;
     let shell = Shell::beside(&service);
-    assert_eq!(shell.refused(&["notify", "test", "ann"]).await, "error: there is no such recipient\n");
+    assert_eq!(shell.refused(&["notify", "test", "--tenant", "ann"]).await, "error: there is no such recipient\n");
     shell.ok(&["recipient", "set", "ann", "--email", "ann@example.org"]).await;
-    let delivery = shell.json(&["notify", "test", "ann", "--channel", "email"]).await;
-    assert_eq!((&delivery["state"], &delivery["kind"]), (&json!("delivered"), &json!("notice")));
+    let delivery = shell.json(&["notify", "test", "--tenant", "ann", "--channel", "email"]).await;
+    assert_eq!((&delivery["state"], &delivery["kind"]), (&json!("delivered"), &json!("test")));
     let mails = mail.messages();
     assert_eq!(mails.len(), 1);
     assert_eq!(mails[0].header("Subject"), "Reveille can reach you");
@@ -217,7 +217,7 @@ async fn a_test_message_is_waited_for_until_it_has_arrived_or_not() {
     let done = shell.fed(&typed, "whsec_c2VjcmV0IGNhbmFyeSBvZiB0aGUgdGVzdHMgMDEyMzQ1Njc=\n").await;
     assert_eq!(done.code, 0, "{}", done.err);
     assert!(done.out.contains("https://127.0.0.1/closed (signed)") && !done.out.contains("c2Vj"), "{}", done.out);
-    let done = shell.run(&["notify", "test", "bob"]).await;
+    let done = shell.run(&["notify", "test", "--tenant", "bob"]).await;
     assert_eq!(done.code, 1);
     assert!(done.out.contains("127.0.0.1") && done.err.contains("the message is failed"), "{}{}", done.out, done.err);
 }

@@ -250,6 +250,7 @@ async fn a_notice_is_stored_with_the_poll(world: &World) {
         dedupe_key: format!("notice:poll_failing:{}:1", task.id),
         run_id: None,
         kind: Kind::Notice,
+        urgency: Kind::Notice.urgency(),
         subject: Some("Failing".into()),
         text: Some("It fails".into()),
     };

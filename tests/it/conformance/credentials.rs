@@ -302,6 +302,8 @@ async fn a_use_is_kept_and_moves_the_row_once_a_minute(world: &World) {
     let listed = async |filter: UseFilter| world.store.credential_uses(&only("a"), &filter).await.unwrap();
     let all = UseFilter { limit: 9, ..UseFilter::default() };
     assert_eq!(listed(all.clone()).await, uses);
+    let missing = listed(UseFilter { outcome: Some("missing"), ..all.clone() }).await;
+    assert_eq!(missing.iter().map(|used| used.outcome.as_str()).collect::<Vec<_>>(), ["missing"]);
     let page = UseFilter { before: Some(uses[1].id), limit: 2, ..all.clone() };
     assert_eq!(listed(page).await, uses[2..4]);
     let named = |service: &str, account: &str| UseFilter {
@@ -489,6 +491,8 @@ async fn recipients_with_secrets_are_found_and_written_over_what_was_read(world:
             locale: "en".into(),
             addresses: Addresses { webhook, ..Addresses::default() },
             fallback: vec![],
+            quiet: Default::default(),
+            verified: Default::default(),
         };
         world.store.put_recipient(EVERY, tenant, &recipient, 0).await.unwrap();
     }

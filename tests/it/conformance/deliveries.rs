@@ -2,11 +2,11 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::id::Scope;
-use reveille::notification::{Claim, Delivery, DeliveryState, Fate, Kind, Mark, NewDelivery, Report};
+use reveille::notification::{Claim, Delivery, DeliveryState, Fate, Held, Kind, Mark, NewDelivery, Report};
 use reveille::store::{Answer, DeliveryFilter, StoreError};
 use uuid::Uuid;
 
-use super::world::{START, World};
+use super::world::{START, World, only};
 
 on_both!(
     a_message_is_stored_once_for_each_key_and_channel,
@@ -15,6 +15,11 @@ on_both!(
     two_instances_never_claim_the_same,
     a_claim_that_was_never_marked_is_claimed_again_and_says_so,
     what_came_of_an_attempt_is_recorded,
+    waiting_uses_up_no_attempt,
+    what_is_held_joins_a_digest_and_comes_to_what_it_comes_to,
+    a_digest_that_falls_back_takes_its_messages_along,
+    interruptions_are_counted_up_to_a_limit,
+    counts_and_codes_are_forgotten,
     a_failed_one_falls_back_in_the_same_transaction,
     a_late_mark_changes_nothing,
     a_failed_or_doubtful_one_is_sent_again,
@@ -41,6 +46,7 @@ fn message(key: &str) -> NewDelivery {
         dedupe_key: key.into(),
         run_id: Some(Uuid::from_u128(5)),
         kind: Kind::Message,
+        urgency: Kind::Message.urgency(),
         subject: Some("Hello".into()),
         text: Some("Good morning".into()),
     }
@@ -74,11 +80,14 @@ async fn a_message_is_stored_once_for_each_key_and_channel(world: &World) {
         dedupe_key: "k".into(),
         run_id: Some(Uuid::from_u128(5)),
         kind: Kind::Message,
+        urgency: Kind::Message.urgency(),
         subject: Some("Hello".into()),
         text: Some("Good morning".into()),
         state: DeliveryState::Pending,
         attempts: 0,
         next_at: Some(START),
+        held: None,
+        digest_id: None,
         last_error: None,
         provider_id: None,
         created_at: START,
@@ -181,6 +190,132 @@ async fn what_came_of_an_attempt_is_recorded(world: &World) {
     world.clock.advance(at(90) - world.now());
     let again = claim(world).await;
     assert_eq!((again.len(), again[0].interrupted, again[0].delivery.attempts), (1, false, 2));
+}
+
+async fn waiting_uses_up_no_attempt(world: &World) {
+    let posted = post(world, &message("k")).await;
+    for (held, error) in [(Some(Held::QuietHours), None), (None, Some("left alone".to_owned()))] {
+        let claimed = claim(world).await.remove(0);
+        assert_eq!((claimed.delivery.attempts, claimed.interrupted), (1, false));
+        let at = world.now() + TimeDelta::seconds(30);
+        let mark = Mark::Wait { at, held, error: error.clone() };
+        assert_eq!(world.store.mark_delivery(&claimed, &mark).await.unwrap(), DeliveryState::Pending);
+        let expected =
+            Delivery { next_at: Some(at), held: Some(Held::QuietHours), last_error: error, ..posted.clone() };
+        assert_eq!(get(world, posted.id).await, expected);
+        world.pass(30);
+    }
+}
+
+/// Claims what is due, and holds it until `at`; answers the digest.
+async fn hold(world: &World, at: DateTime<Utc>) -> Delivery {
+    for claimed in claim(world).await {
+        let digest = Box::new(claimed.delivery.digest(at));
+        let mark = Mark::Hold { held: Held::Budget, digest, at };
+        assert_eq!(world.store.mark_delivery(&claimed, &mark).await.unwrap(), DeliveryState::Pending);
+    }
+    let digests = listed(world, DeliveryFilter::default()).await;
+    digests.into_iter().find(|delivery| delivery.kind == Kind::Digest).expect("a digest")
+}
+
+async fn what_is_held_joins_a_digest_and_comes_to_what_it_comes_to(world: &World) {
+    let first = post(world, &message("1")).await;
+    let second = post(world, &NewDelivery { fallback: vec!["sms".into()], ..message("2") }).await;
+    let digest = hold(world, at(600)).await;
+    assert_eq!(
+        (digest.next_at, &digest.fallback[..], digest.attempts),
+        (Some(at(600)), &["webhook".to_owned(), "sms".into()][..], 0)
+    );
+    let held = |posted: &Delivery| Delivery {
+        held: Some(Held::Budget),
+        digest_id: Some(digest.id),
+        next_at: None,
+        ..posted.clone()
+    };
+    assert_eq!(get(world, first.id).await, held(&first));
+    let (members, count) = world.store.digest_members(&Scope::Every, digest.id, 1).await.unwrap();
+    assert_eq!((members, count), (vec![held(&first)], 2));
+    let (of_others, none) = world.store.digest_members(&only("b"), digest.id, 9).await.unwrap();
+    assert_eq!((of_others, none), (vec![], 0));
+    let of_it = DeliveryFilter { digest_id: Some(digest.id), ..DeliveryFilter::default() };
+    assert_eq!(listed(world, of_it).await, [held(&second), held(&first)]);
+    assert_eq!(world.store.next_delivery().await.unwrap(), Some(at(600)));
+
+    world.pass(600);
+    let claimed = claim(world).await;
+    assert_eq!((claimed.len(), claimed[0].delivery.id), (1, digest.id));
+    // whoever comes now is due by itself
+    let late = post(world, &message("3")).await;
+    let late_claim = claim(world).await.remove(0);
+    let digest_again = Box::new(late.digest(at(600)));
+    let mark = Mark::Hold { held: Held::Budget, digest: digest_again, at: at(600) };
+    world.store.mark_delivery(&late_claim, &mark).await.unwrap();
+    assert_eq!(get(world, late.id).await, Delivery { next_at: Some(at(600)), ..late });
+
+    let error = || Some("mailbox full".to_owned());
+    let mark = Mark::Failed { error: error().unwrap(), fall_back: None };
+    world.store.mark_delivery(&claimed[0], &mark).await.unwrap();
+    for posted in [&first, &second] {
+        let failed = Delivery { state: DeliveryState::Failed, last_error: error(), ..held(posted) };
+        assert_eq!(get(world, posted.id).await, failed);
+    }
+    // again, with all that it tells
+    world.store.retry_delivery(&Scope::Every, digest.id, |_| Ok(None)).await.unwrap();
+    assert_eq!(world.store.digest_members(&Scope::Every, digest.id, 9).await.unwrap().1, 2);
+    let again = claim(world).await.into_iter().find(|claim| claim.delivery.id == digest.id).unwrap();
+    world.store.mark_delivery(&again, &Mark::Delivered { provider_id: None }).await.unwrap();
+    let done = Delivery {
+        state: DeliveryState::Delivered,
+        sent_at: Some(at(600)),
+        delivered_at: Some(at(600)),
+        ..held(&first)
+    };
+    assert_eq!(get(world, first.id).await, done);
+}
+
+async fn a_digest_that_falls_back_takes_its_messages_along(world: &World) {
+    let posted = post(world, &message("1")).await;
+    let digest = hold(world, at(60)).await;
+    world.pass(60);
+    let claimed = claim(world).await.remove(0);
+    let fall_back = claimed.delivery.fall_back().map(Box::new);
+    world.store.mark_delivery(&claimed, &Mark::Failed { error: "no".into(), fall_back }).await.unwrap();
+    let next = claim(world).await.remove(0);
+    assert_eq!((next.delivery.kind, next.delivery.channel.as_str()), (Kind::Digest, "webhook"));
+    assert_ne!(next.delivery.id, digest.id);
+    let moved = get(world, posted.id).await;
+    assert_eq!((moved.state, moved.digest_id), (DeliveryState::Pending, Some(next.delivery.id)));
+    world.store.mark_delivery(&next, &Mark::Unknown { error: "who knows".into() }).await.unwrap();
+    assert_eq!(get(world, posted.id).await.state, DeliveryState::Unknown);
+    assert_eq!(get(world, digest.id).await.state, DeliveryState::Failed);
+}
+
+async fn interruptions_are_counted_up_to_a_limit(world: &World) {
+    let count = async |day: &str, limit| world.store.count_interruption("ann", day, limit).await.unwrap();
+    assert!(!count("2026-03-01", Some(0)).await);
+    assert!(count("2026-03-01", Some(2)).await && count("2026-03-01", Some(2)).await);
+    assert!(!count("2026-03-01", Some(2)).await);
+    assert!(count("2026-03-01", None).await, "what is urgent counts and goes through");
+    assert!(!count("2026-03-01", Some(3)).await && count("2026-03-01", Some(4)).await);
+    assert!(count("2026-03-02", Some(1)).await, "another day");
+    assert!(world.store.count_interruption("bob", "2026-03-01", Some(1)).await.unwrap());
+    let other = world.other_instance().await;
+    let (one, two) = tokio::join!(
+        world.store.count_interruption("eve", "2026-03-01", Some(1)),
+        other.count_interruption("eve", "2026-03-01", Some(1))
+    );
+    assert_ne!(one.unwrap(), two.unwrap());
+}
+
+async fn counts_and_codes_are_forgotten(world: &World) {
+    for day in ["2026-02-26", "2026-02-27", "2026-02-28"] {
+        world.store.count_interruption("ann", day, None).await.unwrap();
+    }
+    let before = world.now() - TimeDelta::days(1);
+    assert_eq!(world.store.forget_counts(before, 1).await.unwrap(), 1);
+    assert_eq!(world.store.forget_counts(before, 9).await.unwrap(), 1);
+    assert_eq!(world.store.forget_counts(before, 9).await.unwrap(), 0);
+    assert!(!world.store.count_interruption("ann", "2026-02-28", Some(1)).await.unwrap(), "this one is still known");
 }
 
 async fn a_failed_one_falls_back_in_the_same_transaction(world: &World) {

@@ -185,6 +185,7 @@ fn message(run_id: Uuid) -> NewDelivery {
         dedupe_key: format!("run:{run_id}:result"),
         run_id: Some(run_id),
         kind: Kind::Failure,
+        urgency: Kind::Failure.urgency(),
         subject: None,
         text: None,
     }

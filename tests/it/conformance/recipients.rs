@@ -1,8 +1,9 @@
 //! Recipients: one document per tenant, written only over the version that was read.
 
+use chrono::TimeDelta;
 use reveille::id::Scope;
-use reveille::notification::{Addresses, Recipient, WebhookAddress};
-use reveille::store::{StoreError, StoredRecipient};
+use reveille::notification::{Addresses, Kind, NewDelivery, Recipient, WebhookAddress};
+use reveille::store::{DeliveryFilter, StoreError, StoredRecipient, Verification, Verified};
 
 use super::world::{World, only};
 
@@ -11,6 +12,9 @@ on_both!(
     a_version_that_is_not_the_stored_one_is_refused,
     of_two_writers_of_one_version_one_wins,
     a_scope_writes_its_own_only,
+    a_code_is_good_once_for_its_address_and_for_a_while,
+    a_code_is_good_for_five_tries_and_the_same_again_gives_no_more,
+    the_next_code_comes_after_a_minute,
 );
 
 fn recipient(email: &str) -> Recipient {
@@ -20,6 +24,7 @@ fn recipient(email: &str) -> Recipient {
         locale: "zh-CN".into(),
         addresses: Addresses { email: Some(email.into()), webhook: Some(webhook), ..Addresses::default() },
         fallback: vec!["webhook".into(), "email".into()],
+        ..Recipient::default()
     }
 }
 
@@ -65,4 +70,83 @@ async fn a_scope_writes_its_own_only(world: &World) {
     let refused = world.store.put_recipient(&only("b"), "a", &recipient("x@y.z"), 0).await;
     assert!(matches!(refused, Err(StoreError::NotFound)), "{refused:?}");
     world.store.put_recipient(&only("a"), "a", &recipient("x@y.z"), 0).await.unwrap();
+}
+
+fn code(address: &str, code: &str) -> Verification {
+    Verification {
+        recipient: "a".into(),
+        channel: "email".into(),
+        address_hash: address.as_bytes().to_vec(),
+        code_hash: code.as_bytes().to_vec(),
+    }
+}
+
+async fn ask(world: &World, asked: &Verification) -> Result<(), StoreError> {
+    let message = NewDelivery {
+        tenant_id: "a".into(),
+        recipient: "a".into(),
+        channel: "email".into(),
+        fallback: vec![],
+        dedupe_key: format!("code:email:{}", String::from_utf8_lossy(&asked.code_hash)),
+        run_id: None,
+        kind: Kind::Code,
+        urgency: Kind::Code.urgency(),
+        subject: None,
+        text: None,
+    };
+    world.store.ask_verification(&only("a"), asked, &message).await
+}
+
+async fn give(world: &World, given: &Verification) -> Verified {
+    let stored = world.store.get_recipient(&Scope::Every, "a").await.unwrap();
+    let mut proved = stored.recipient;
+    proved.verified.insert("email".into(), world.now());
+    world.store.try_verification(&only("a"), given, &proved, stored.version).await.unwrap()
+}
+
+async fn a_code_is_good_once_for_its_address_and_for_a_while(world: &World) {
+    world.store.put_recipient(&Scope::Every, "a", &recipient("x@y.z"), 0).await.unwrap();
+    assert_eq!(give(world, &code("x", "1")).await, Verified::Gone, "none was asked for");
+    ask(world, &code("x", "1")).await.unwrap();
+    let sent = DeliveryFilter { limit: 9, ..DeliveryFilter::default() };
+    assert_eq!(world.store.list_deliveries(&only("a"), &sent).await.unwrap().len(), 1);
+    assert_eq!(give(world, &code("y", "1")).await, Verified::Gone, "another address");
+    let stranger = world.store.try_verification(&only("b"), &code("x", "1"), &recipient("x@y.z"), 1).await;
+    assert!(matches!(stranger, Err(StoreError::NotFound)), "{stranger:?}");
+    let late = world.store.try_verification(&only("a"), &code("x", "1"), &recipient("x@y.z"), 7).await;
+    assert!(matches!(late, Err(StoreError::Conflict(_))), "the code stays good: {late:?}");
+    let Verified::Yes(stored) = give(world, &code("x", "1")).await else { panic!("right") };
+    assert_eq!((stored.version, stored.recipient.verified["email"]), (2, world.now()));
+    assert_eq!(world.store.get_recipient(&Scope::Every, "a").await.unwrap(), *stored);
+    assert_eq!(give(world, &code("x", "1")).await, Verified::Gone);
+    ask(world, &code("x", "2")).await.unwrap();
+    world.clock.advance(TimeDelta::minutes(10));
+    assert_eq!(give(world, &code("x", "2")).await, Verified::Gone, "its time is over");
+}
+
+async fn a_code_is_good_for_five_tries_and_the_same_again_gives_no_more(world: &World) {
+    world.store.put_recipient(&Scope::Every, "a", &recipient("x@y.z"), 0).await.unwrap();
+    ask(world, &code("x", "1")).await.unwrap();
+    for left in [4, 3, 2] {
+        assert_eq!(give(world, &code("x", "9")).await, Verified::Wrong { left });
+    }
+    ask(world, &code("x", "1")).await.unwrap();
+    world.pass(61);
+    ask(world, &code("x", "1")).await.unwrap();
+    for left in [1, 0] {
+        assert_eq!(give(world, &code("x", "9")).await, Verified::Wrong { left });
+    }
+    assert_eq!(give(world, &code("x", "1")).await, Verified::Gone, "however right it is");
+}
+
+async fn the_next_code_comes_after_a_minute(world: &World) {
+    world.store.put_recipient(&Scope::Every, "a", &recipient("x@y.z"), 0).await.unwrap();
+    ask(world, &code("x", "1")).await.unwrap();
+    world.pass(59);
+    let early = ask(world, &code("x", "2")).await;
+    assert!(matches!(early, Err(StoreError::Conflict(_))), "{early:?}");
+    world.pass(1);
+    ask(world, &code("x", "2")).await.unwrap();
+    assert_eq!(give(world, &code("x", "1")).await, Verified::Wrong { left: 4 }, "the earlier one is good for nothing");
+    assert!(matches!(give(world, &code("x", "2")).await, Verified::Yes(_)));
 }

@@ -28,6 +28,7 @@ fn message(run_id: Option<Uuid>, key: &str) -> NewDelivery {
         dedupe_key: key.into(),
         run_id,
         kind: Kind::Result,
+        urgency: Kind::Result.urgency(),
         subject: None,
         text: None,
     }

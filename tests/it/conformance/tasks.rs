@@ -37,6 +37,7 @@ on_both!(
     a_completed_task_is_neither_paused_nor_resumed,
     deleting_keeps_what_has_ended_and_ends_the_rest,
     a_task_that_keeps_failing_is_paused_and_its_owner_told,
+    a_task_that_lacks_a_credential_is_paused_and_its_owner_told_for_each_time,
     tasks_are_counted_by_status,
 );
 
@@ -546,7 +547,7 @@ async fn deleting_keeps_what_has_ended_and_ends_the_rest(world: &World) {
 async fn a_task_that_keeps_failing_is_paused_and_its_owner_told(world: &World) {
     let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
     let recipient =
-        Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, fallback: vec!["email".into()] };
+        Recipient { locale: "en".into(), addresses, fallback: vec!["email".into()], ..Recipient::default() };
     world.store.put_recipient(&Scope::Every, "a", &recipient, 0).await.unwrap();
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     let run = async |state: RunState| {
@@ -570,6 +571,38 @@ async fn a_task_that_keeps_failing_is_paused_and_its_owner_told(world: &World) {
     let told = world.store.list_deliveries(&Scope::Every, &all).await.unwrap();
     assert_eq!((told.len(), told[0].kind, told[0].channel.as_str()), (1, Kind::Notice, "email"));
     assert!(told[0].text.as_ref().unwrap().contains("failed 2 times in a row"));
+}
+
+async fn a_task_that_lacks_a_credential_is_paused_and_its_owner_told_for_each_time(world: &World) {
+    let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
+    let recipient = Recipient {
+        timezone: chrono_tz::Tz::UTC,
+        locale: "en".into(),
+        addresses,
+        fallback: vec![],
+        quiet: Default::default(),
+        verified: Default::default(),
+    };
+    world.store.put_recipient(&Scope::Every, "a", &recipient, 0).await.unwrap();
+    let task = world.task(json!({"interval": "1h"})).await;
+    let lack =
+        async |code: &str, sentence: &str| world.store.pause_for_credential(task.id, code, sentence).await.unwrap();
+    let missing = "step `a`: Please connect google/work: there is no such credential";
+    assert!(!lack("credential_missing", "it names none").await);
+    assert!(lack("credential_missing", missing).await);
+    let paused = world.get_task(task.id).await;
+    assert_eq!((paused.status, paused.status_reason.as_deref()), (TaskStatus::Paused, Some("credential:google/work")));
+    assert!(!lack("credential_missing", missing).await, "it is paused already");
+    change(world, &task, TaskChange::Resume).await;
+    assert!(lack("credential_needs_consent", "Please connect google/work again: its access has ended").await);
+    assert!(!world.store.pause_for_credential(Uuid::nil(), "credential_missing", missing).await.unwrap());
+    let all = DeliveryFilter { limit: 9, ..DeliveryFilter::default() };
+    let told = world.store.list_deliveries(&Scope::Every, &all).await.unwrap();
+    let told: Vec<_> = told.iter().rev().map(|told| (told.kind, told.subject.as_deref().unwrap())).collect();
+    assert_eq!(
+        told,
+        [(Kind::Notice, "Please connect google/work"), (Kind::Notice, "Please connect google/work again")]
+    );
 }
 
 async fn tasks_are_counted_by_status(world: &World) {

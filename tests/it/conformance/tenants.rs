@@ -58,6 +58,7 @@ async fn things(world: &World) -> Things {
         dedupe_key: "k".into(),
         run_id: Some(ended.run.id),
         kind: Kind::Result,
+        urgency: Kind::Result.urgency(),
         subject: None,
         text: None,
     };
@@ -85,7 +86,7 @@ async fn things(world: &World) -> Things {
 
 fn recipient() -> Recipient {
     let (timezone, addresses) = (chrono_tz::Tz::UTC, Addresses::default());
-    Recipient { timezone, locale: "en".into(), addresses, fallback: vec![] }
+    Recipient { timezone, locale: "en".into(), addresses, ..Recipient::default() }
 }
 
 fn unseen<T: Debug>(what: &str, answer: Result<T, StoreError>) {

@@ -182,3 +182,20 @@ async fn a_condition_polls_none_of_them() {
         );
     }
 }
+
+#[test]
+fn a_declared_tool_takes_none_of_them() {
+    for url in table() {
+        let tools: Vec<tool::http::Declared> = serde_json::from_value(json!([{
+            "name": "look", "description": "Looks.", "category": "read", "consequence": "low",
+            "http": { "method": "GET", "url": url },
+        }]))
+        .unwrap();
+        let faults = tool::http::read(&tools, &egress(&[])).err().unwrap_or_else(|| panic!("{url:?} is taken"));
+        assert_eq!(
+            faults.0.iter().map(|fault| fault.pointer.as_str()).collect::<Vec<_>>(),
+            ["/tools/0/http/url"],
+            "{url:?}"
+        );
+    }
+}

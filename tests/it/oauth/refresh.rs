@@ -99,7 +99,7 @@ async fn a_token_that_the_api_refuses_is_renewed_once_for_all_who_were_refused()
     let mut unending: Value = serde_json::from_str(one.stored().await.1.expose()).unwrap();
     unending["expires_in"] = Value::Null;
     one.put(&unending, json!({ "provider": "calendar" }), None).await;
-    stage.advance(LIFE).await;
+    stage.advance(LIFE + TimeDelta::minutes(1)).await;
     assert_eq!((one.call().await, stage.server.granted("refresh_token").await), (ann(), 2));
 }
 

@@ -199,7 +199,14 @@ impl Instance {
     /// Gives ann an address, so that there is somebody to tell.
     pub async fn recipient(&self) {
         let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
-        let ann = Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, fallback: vec![] };
+        let ann = Recipient {
+            timezone: chrono_tz::Tz::UTC,
+            locale: "en".into(),
+            addresses,
+            fallback: vec![],
+            quiet: Default::default(),
+            verified: Default::default(),
+        };
         self.store.put_recipient(&Scope::Every, "ann", &ann, 0).await.expect("written");
     }
 

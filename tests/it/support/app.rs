@@ -118,7 +118,7 @@ impl Instance {
     /// Gives the tenant an address, so that there is somebody to tell.
     pub async fn recipient(&self) {
         let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
-        let ann = Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, fallback: vec![] };
+        let ann = Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, ..Recipient::default() };
         self.on(|store| async move { store.put_recipient(&Scope::Every, "ann", &ann, 0).await })
             .await
             .expect("written");
@@ -332,6 +332,19 @@ impl Instance {
             .expect("a request");
         let router = http::router(self.http().clone());
         self.on(|_| async move { router.oneshot(request).await.expect("an answer").status().as_u16() }).await
+    }
+
+    /// What a GET answers an admin, as text.
+    pub async fn page(&self, path: &str) -> String {
+        let request = Request::get(path).header("authorization", format!("Bearer {}", super::world::ADMIN));
+        let (router, request) = (http::router(self.http().clone()), request.body(Body::empty()).expect("a request"));
+        self.on(|_| async move {
+            let answer = router.oneshot(request).await.expect("an answer");
+            assert!(answer.status().is_success(), "{}", answer.status());
+            let bytes = axum::body::to_bytes(answer.into_body(), usize::MAX).await.expect("a body");
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+        .await
     }
 
     /// Ends what waited too long.

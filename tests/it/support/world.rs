@@ -16,7 +16,8 @@ use reveille::config::Config;
 use reveille::secret::{Secret, SecretUrl};
 use reveille::store::{self, Store};
 use reveille::tool::Tool;
-use reveille::vault::KeySource;
+use reveille::tool::http::Declared;
+use reveille::vault::{self, KeySource, Vault, WithoutKeys};
 use reveille::{approval, bus, channel, egress, engine, llm, poll};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
@@ -79,6 +80,7 @@ pub struct World {
     pub llm: llm::settings::Settings,
     pub agents: Vec<Configured>,
     pub tools: Vec<Arc<dyn Tool>>,
+    pub declared: Vec<Declared>,
     database: Kept,
     dir: TempDir,
     instances: AtomicUsize,
@@ -137,6 +139,7 @@ impl World {
             llm: llm::settings::Settings::default(),
             agents: Vec::new(),
             tools: Vec::new(),
+            declared: Vec::new(),
             database,
             dir: TempDir::new(),
             instances: AtomicUsize::new(0),
@@ -159,6 +162,37 @@ impl World {
     /// A directory that goes with the test.
     pub fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// The vault of this world's instances, once there was one.
+    pub fn vault(&self) -> Vault {
+        let keys = match self.is_postgres() {
+            true => vec![KeySource::value(MASTER_KEY)],
+            false => Vec::new(),
+        };
+        let settings = vault::Settings { master_keys: keys, ..vault::Settings::default() };
+        Vault::open(&settings, WithoutKeys::KeyFile(self.dir())).expect("a vault").0
+    }
+
+    /// Everything that is stored, as text: each table on Postgres, the files themselves on SQLite.
+    pub async fn dump(&self) -> Vec<u8> {
+        let Kept::Postgres(database) = &self.database else {
+            let files = std::fs::read_dir(self.dir()).expect("a directory").map(|file| file.expect("a file").path());
+            let stored = files.filter(|path| path.to_string_lossy().contains("reveille.db"));
+            return stored.flat_map(|path| std::fs::read(path).expect("a file")).collect();
+        };
+        let mut connection = all_tenants(database).await;
+        let tables = "select table_name::text from information_schema.tables where table_schema = 'public'";
+        let tables: Vec<String> = sqlx::query_scalar(tables).fetch_all(&mut connection).await.expect("tables");
+        assert!(tables.len() > 20, "{tables:?}");
+        let mut dump = Vec::new();
+        for table in tables {
+            let rows = format!("select coalesce(string_agg(t::text, '\n'), '') from \"{table}\" t");
+            let rows: String =
+                sqlx::query_scalar(AssertSqlSafe(rows)).fetch_one(&mut connection).await.expect("the rows of a table");
+            dump.extend(rows.into_bytes());
+        }
+        dump
     }
 
     /// Moves the clock to an instant of [`at`].
@@ -191,6 +225,7 @@ impl World {
         config.server.public_url = self.public_url.clone();
         config.llm = self.llm.clone();
         config.agents = self.agents.clone();
+        config.tools = self.declared.clone();
         if let Kept::Postgres(database) = &self.database {
             config.database.url = SecretUrl::new(database.url.clone());
             config.vault.master_keys = vec![KeySource::value(MASTER_KEY)];

@@ -66,6 +66,8 @@ async fn others(world: &World, vault: &Vault) {
             locale: "en".into(),
             addresses: Addresses { webhook, ..Addresses::default() },
             fallback: vec![],
+            quiet: Default::default(),
+            verified: Default::default(),
         };
         world.store.put_recipient(&Scope::Every, &tenant, &recipient, 0).await.unwrap();
     }

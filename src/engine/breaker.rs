@@ -1,0 +1,333 @@
+//! Circuit breakers: a channel that fails again and again is left alone for a while, and then tried by one message.
+//!
+//! They live in this process and hold nothing that matters: after a restart a sick channel is found out anew. Where
+//! users name the hosts (webhooks, push services), each host has a breaker of its own, so that one sick receiver delays
+//! nobody else.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use url::Url;
+
+use crate::clock::signed;
+use crate::engine::attempt::LEASE;
+use crate::metrics::Metrics;
+use crate::notification::{PushAddress, Recipient};
+
+/// Transient failures in a row that open a breaker.
+const FAILURES: u32 = 5;
+/// How long it stays open at first, and at the longest; doubled by each probe that fails.
+const FIRST_WAIT: Duration = Duration::from_secs(30);
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
+/// When those come again that find a probe under way.
+const PROBE_WAIT: Duration = Duration::from_secs(5);
+/// Hosts that are remembered; past it those that are only suspected are forgotten.
+const HOSTS: usize = 10_000;
+
+/// What a breaker guards.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Place {
+    pub channel: String,
+    /// Where users name it: the host, with the port if it is an odd one; several joined by `+`.
+    pub host: Option<String>,
+}
+
+/// What an attempt says about the place that it went to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sign {
+    /// It answered, be it with a refusal.
+    Well,
+    /// It did not take the message, and may later.
+    Ill,
+    /// Nothing was sent, or nothing can be said.
+    Silent,
+}
+
+/// That a place is left alone for now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Closed {
+    /// When it is worth asking again.
+    pub until: DateTime<Utc>,
+    /// Over how much time those who wait are to be spread.
+    pub spread: Duration,
+}
+
+/// The breakers of this process. Cheap to clone; all clones share them.
+#[derive(Clone)]
+pub struct Breakers(Arc<Shared>);
+
+struct Shared {
+    circuits: Mutex<HashMap<Place, Circuit>>,
+    open: Family<Label, Gauge>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Label {
+    channel: String,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Circuit {
+    failures: u32,
+    open: Option<Open>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Open {
+    wait: Duration,
+    until: DateTime<Utc>,
+    /// Until when the probe that is under way is believed to be.
+    probing: Option<DateTime<Utc>>,
+}
+
+/// What a sign changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Opened,
+    Recovered,
+}
+
+impl Place {
+    /// What the attempt of a channel to reach a recipient goes through.
+    pub fn of(channel: &str, recipient: Option<&Recipient>) -> Place {
+        let addresses = recipient.map(|recipient| &recipient.addresses);
+        let host = |url: &str| {
+            let url = Url::parse(url).ok()?;
+            let host = url.host_str()?;
+            Some(url.port().map_or(host.to_owned(), |port| format!("{host}:{port}")))
+        };
+        let host = match (channel, addresses) {
+            ("webhook", Some(addresses)) => addresses.webhook.as_ref().and_then(|webhook| host(&webhook.url)),
+            ("push", Some(addresses)) => {
+                let named = |address: &PushAddress| match address {
+                    PushAddress::Ntfy { server, .. } => server.as_deref().and_then(host),
+                    PushAddress::WebPush { endpoint, .. } => host(endpoint),
+                };
+                let mut hosts: Vec<String> = addresses.push.iter().filter_map(named).collect();
+                hosts.sort_unstable();
+                hosts.dedup();
+                (!hosts.is_empty()).then(|| hosts.join("+"))
+            }
+            _ => None,
+        };
+        Place { channel: channel.to_owned(), host }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.host {
+            Some(host) => write!(f, "`{}` to {host}", self.channel),
+            None => write!(f, "`{}`", self.channel),
+        }
+    }
+}
+
+impl Breakers {
+    pub fn new(metrics: &Metrics) -> Breakers {
+        let open: Family<Label, Gauge> = Family::default();
+        metrics.register(
+            "channel_breakers_open",
+            "Channels, or hosts of one, that are left alone for now",
+            open.clone(),
+        );
+        Breakers(Arc::new(Shared { circuits: Mutex::default(), open }))
+    }
+
+    /// Whether a message may go there now. Whoever may has to tell how it went.
+    pub fn admit(&self, place: &Place, now: DateTime<Utc>) -> Result<(), Closed> {
+        let mut circuits = self.0.circuits.lock().expect("breakers");
+        circuits.get_mut(place).map_or(Ok(()), |circuit| circuit.admit(now))
+    }
+
+    /// How it went. A change is said in the log once.
+    pub fn report(&self, place: &Place, sign: Sign, now: DateTime<Utc>) {
+        let mut circuits = self.0.circuits.lock().expect("breakers");
+        if circuits.len() >= HOSTS {
+            circuits.retain(|_, circuit| circuit.open.is_some());
+        }
+        if sign == Sign::Ill {
+            circuits.entry(place.clone()).or_default();
+        }
+        let Some(circuit) = circuits.get_mut(place) else { return };
+        let change = circuit.report(sign, now);
+        let wait = circuit.open.map(|open| open.wait.as_secs());
+        if *circuit == Circuit::default() {
+            circuits.remove(place);
+        }
+        drop(circuits);
+        let gauge = self.0.open.get_or_create(&Label { channel: place.channel.clone() });
+        match change {
+            Some(Change::Opened) => {
+                gauge.inc();
+                tracing::warn!(
+                    channel = place.channel,
+                    host = place.host,
+                    wait,
+                    "a channel fails, it is left alone for now"
+                );
+            }
+            Some(Change::Recovered) => {
+                gauge.dec();
+                tracing::info!(channel = place.channel, host = place.host, "a channel works again");
+            }
+            None => {}
+        }
+    }
+}
+
+impl Circuit {
+    fn admit(&mut self, now: DateTime<Utc>) -> Result<(), Closed> {
+        let Some(open) = &mut self.open else { return Ok(()) };
+        if now < open.until {
+            return Err(Closed { until: open.until, spread: open.wait });
+        }
+        if open.probing.is_some_and(|until| now < until) {
+            return Err(Closed { until: now + signed(PROBE_WAIT), spread: PROBE_WAIT });
+        }
+        // a probe that never tells how it went is followed by another
+        open.probing = Some(now + signed(LEASE));
+        Ok(())
+    }
+
+    fn report(&mut self, sign: Sign, now: DateTime<Utc>) -> Option<Change> {
+        match (sign, &mut self.open) {
+            (Sign::Well, open) => {
+                let was_open = open.is_some();
+                *self = Circuit::default();
+                was_open.then_some(Change::Recovered)
+            }
+            (Sign::Ill, None) => {
+                self.failures += 1;
+                let opens = self.failures >= FAILURES;
+                if opens {
+                    self.open = Some(Open { wait: FIRST_WAIT, until: now + signed(FIRST_WAIT), probing: None });
+                }
+                opens.then_some(Change::Opened)
+            }
+            (Sign::Ill, Some(open)) => {
+                // what was under way when it opened says nothing new
+                if open.probing.take().is_some() {
+                    open.wait = (open.wait * 2).min(LONGEST_WAIT);
+                    open.until = now + signed(open.wait);
+                }
+                None
+            }
+            (Sign::Silent, open) => {
+                if let Some(open) = open {
+                    open.probing = None;
+                }
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeDelta;
+
+    use super::*;
+    use crate::notification::{Addresses, WebhookAddress};
+
+    fn at(seconds: i64) -> DateTime<Utc> {
+        DateTime::UNIX_EPOCH + TimeDelta::seconds(seconds)
+    }
+
+    fn place(host: &str) -> Place {
+        Place { channel: "webhook".into(), host: Some(host.into()) }
+    }
+
+    fn opened() -> (Breakers, Place) {
+        let breakers = Breakers::new(&Metrics::new());
+        let sick = place("sick.example");
+        for _ in 0..FAILURES {
+            breakers.admit(&sick, at(0)).unwrap();
+            breakers.report(&sick, Sign::Ill, at(0));
+        }
+        (breakers, sick)
+    }
+
+    #[test]
+    fn five_failures_in_a_row_open_it_and_a_success_between_starts_anew() {
+        let breakers = Breakers::new(&Metrics::new());
+        let place = place("a.example");
+        for sign in [Sign::Ill, Sign::Ill, Sign::Ill, Sign::Ill, Sign::Well, Sign::Ill, Sign::Ill, Sign::Ill, Sign::Ill]
+        {
+            breakers.report(&place, sign, at(0));
+            assert_eq!(breakers.admit(&place, at(0)), Ok(()));
+        }
+        breakers.report(&place, Sign::Silent, at(0));
+        breakers.report(&place, Sign::Ill, at(0));
+        assert_eq!(breakers.admit(&place, at(0)), Err(Closed { until: at(30), spread: FIRST_WAIT }));
+    }
+
+    #[test]
+    fn it_concerns_its_own_host_alone() {
+        let (breakers, sick) = opened();
+        assert!(breakers.admit(&sick, at(29)).is_err());
+        assert_eq!(breakers.admit(&place("well.example"), at(29)), Ok(()));
+    }
+
+    #[test]
+    fn one_probe_goes_at_a_time_and_each_that_fails_doubles_the_wait_up_to_ten_minutes() {
+        let (breakers, sick) = opened();
+        let (mut now, mut waits) = (at(30), vec![]);
+        for _ in 0..6 {
+            assert_eq!(breakers.admit(&sick, now), Ok(()), "the probe");
+            let next = Closed { until: now + signed(PROBE_WAIT), spread: PROBE_WAIT };
+            assert_eq!(breakers.admit(&sick, now), Err(next), "and no other");
+            breakers.report(&sick, Sign::Ill, now);
+            let Err(Closed { until, .. }) = breakers.admit(&sick, now) else { panic!("open") };
+            waits.push((until - now).num_seconds());
+            now = until;
+        }
+        assert_eq!(waits, [60, 120, 240, 480, 600, 600]);
+        assert_eq!(breakers.admit(&sick, now), Ok(()));
+        breakers.report(&sick, Sign::Well, now);
+        assert_eq!((breakers.admit(&sick, now), breakers.admit(&sick, now)), (Ok(()), Ok(())));
+    }
+
+    #[test]
+    fn a_probe_that_says_nothing_is_followed_by_another() {
+        let (breakers, sick) = opened();
+        breakers.admit(&sick, at(30)).unwrap();
+        breakers.report(&sick, Sign::Silent, at(31));
+        assert_eq!(breakers.admit(&sick, at(31)), Ok(()));
+        assert!(breakers.admit(&sick, at(32)).is_err());
+        assert_eq!(breakers.admit(&sick, at(31) + signed(LEASE)), Ok(()), "its process may have been cut off");
+    }
+
+    #[test]
+    fn what_is_open_is_counted_for_each_channel() {
+        let metrics = Metrics::new();
+        let breakers = Breakers::new(&metrics);
+        for host in ["a.example", "b.example"] {
+            (0..FAILURES).for_each(|_| breakers.report(&place(host), Sign::Ill, at(0)));
+        }
+        let open = |count| {
+            metrics.text().contains(&format!("reveille_channel_breakers_open{{channel=\"webhook\"}} {count}\n"))
+        };
+        assert!(open(2), "{}", metrics.text());
+        breakers.report(&place("a.example"), Sign::Well, at(40));
+        assert!(open(1), "{}", metrics.text());
+    }
+
+    #[test]
+    fn users_hosts_stand_apart() {
+        let webhook = WebhookAddress { url: "https://hooks.example.org:8443/a?b".into(), sealed_secret: "x".into() };
+        let ntfy = |server: &str| PushAddress::Ntfy { topic: "t".into(), server: Some(server.into()) };
+        let push = vec![ntfy("https://n.example"), ntfy("https://a.example"), ntfy("https://n.example/x")];
+        let addresses = Addresses { webhook: Some(webhook), push, ..Addresses::default() };
+        let ann = Recipient { addresses, ..Recipient::default() };
+        let host = |channel| Place::of(channel, Some(&ann)).host;
+        assert_eq!(host("webhook").as_deref(), Some("hooks.example.org:8443"));
+        assert_eq!(host("push").as_deref(), Some("a.example+n.example"));
+        assert_eq!((host("email"), Place::of("webhook", None).host), (None, None));
+    }
+}

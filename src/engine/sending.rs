@@ -1,0 +1,275 @@
+//! What a delivery says and to whom, read just before it is sent; and what has to be right before it may be.
+//!
+//! In this order: who is told, what is told, whether the address is proved, quiet hours, the breaker, the budget, the
+//! attempt. Each of them may end it with a mark; only the attempt sends. Nothing is kept here.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use chrono_tz::Tz;
+
+use crate::channel::Channels;
+use crate::clock::signed;
+use crate::engine::asking::{Links, without};
+use crate::engine::attempt::{Occasion, attempt};
+use crate::engine::breaker::{Breakers, Closed, Place};
+use crate::engine::holding;
+use crate::id::Scope;
+use crate::notification::delivery::BACKOFF;
+use crate::notification::question::Question;
+use crate::notification::telling::{DigestItem, Telling};
+use crate::notification::wording::References;
+use crate::notification::{Claim, Delivery, Kind, Mark, Recipient};
+use crate::run::Run;
+use crate::secret::Secret;
+use crate::store::{Store, StoreError};
+
+/// Messages that a digest tells in their own words.
+const IN_A_DIGEST: i64 = 50;
+/// Why a digest is not sent.
+const NOTHING_LEFT: &str = "not sent: nothing of what was held is left to be told";
+
+/// What all attempts of this process share. Cheap to clone.
+#[derive(Clone)]
+pub struct Sending {
+    pub store: Store,
+    pub channels: Channels,
+    pub links: Links,
+    pub breakers: Breakers,
+    /// Addresses that nobody proved get codes alone.
+    pub require_verified: bool,
+}
+
+/// What is told, and all that its words are made of.
+struct Told {
+    delivery: Delivery,
+    run: Option<Run>,
+    task_name: Option<String>,
+    question: Option<Question>,
+    digest: Vec<DigestItem>,
+    code: Option<Secret>,
+}
+
+impl Told {
+    fn about(&self) -> References<'_> {
+        References {
+            run: self.run.as_ref(),
+            task_name: self.task_name.as_deref(),
+            question: self.question.as_ref(),
+            digest: &self.digest,
+            code: self.code.as_ref(),
+        }
+    }
+
+    /// The mark without what must not be recorded: a server that refuses a message may quote from it.
+    fn hide(&self, mut mark: Mark) -> Mark {
+        if let Some(question) = &self.question {
+            let link = question.link.expose();
+            mark = without(mark, &[link, link.rsplit('/').next().unwrap_or(link)]);
+        }
+        match &self.code {
+            Some(code) => without(mark, &[code.expose()]),
+            None => mark,
+        }
+    }
+}
+
+impl Sending {
+    /// Does what there is to be done for a claim, and says what is to be recorded.
+    pub async fn tell(&self, claim: &Claim) -> Result<Mark, StoreError> {
+        let delivery = &claim.delivery;
+        let stored = found(self.store.get_recipient(&Scope::Every, &delivery.recipient).await)?;
+        let recipient = stored.as_ref().map(|stored| &stored.recipient);
+        let told = match self.told(claim, recipient).await? {
+            Ok(told) => told,
+            Err(unsent) => return Ok(unsent),
+        };
+        let now = self.store.clock().now();
+        if let Some(recipient) = recipient {
+            let unverified = || self.require_verified.then(|| holding::unverified(claim, recipient)).flatten();
+            let mark = unverified().or_else(|| holding::quiet(claim, recipient, told.question.as_ref(), now));
+            if let Some(mark) = mark {
+                return Ok(mark);
+            }
+        }
+        let place = Place::of(&delivery.channel, recipient);
+        if self.sends(claim) {
+            if let Err(closed) = self.breakers.admit(&place, now) {
+                return Ok(left_alone(delivery, &place, (now, closed), fastrand::f64()));
+            }
+            if let Some(recipient) = recipient
+                && let Some(mark) = holding::over_budget(&self.store, claim, recipient, now).await?
+            {
+                return Ok(mark);
+            }
+        }
+        let occasion = Occasion { recipient, told: &told.delivery, about: told.about(), random: fastrand::f64() };
+        let attempted = attempt(claim, occasion, &self.channels, self.store.clock()).await;
+        self.breakers.report(&place, attempted.sign, self.store.clock().now());
+        Ok(told.hide(attempted.mark))
+    }
+
+    /// Whether an attempt would send anything: what may have gone out is sent again only where repeats are dropped.
+    fn sends(&self, claim: &Claim) -> bool {
+        let channel = self.channels.get(&claim.delivery.channel);
+        channel.is_some_and(|channel| !claim.interrupted || channel.capabilities().deduplicates)
+    }
+
+    /// What there is to tell; the mark says why nothing is.
+    async fn told(&self, claim: &Claim, recipient: Option<&Recipient>) -> Result<Result<Told, Mark>, StoreError> {
+        let delivery = &claim.delivery;
+        if delivery.kind == Kind::Digest {
+            return self.gathered(delivery, recipient).await;
+        }
+        let mut told = self.referred(delivery).await?;
+        if delivery.kind.asks() {
+            match self.links.question(&self.store, delivery).await? {
+                Ok(question) => told.question = Some(question),
+                // it may have gone out before the process that sent it died
+                Err(_) if claim.interrupted => {}
+                Err(unsent) => return Ok(Err(unsent)),
+            }
+        }
+        if delivery.kind == Kind::Code {
+            told.code = recipient.and_then(|recipient| self.links.code(delivery, recipient));
+        }
+        Ok(Ok(told))
+    }
+
+    /// The messages of a digest in their own words. A digest of one is that message.
+    async fn gathered(
+        &self,
+        delivery: &Delivery,
+        recipient: Option<&Recipient>,
+    ) -> Result<Result<Told, Mark>, StoreError> {
+        let (members, count) = self.store.digest_members(&Scope::Every, delivery.id, IN_A_DIGEST).await?;
+        if let [only] = members.as_slice() {
+            return Ok(Ok(self.referred(only).await?));
+        }
+        if members.is_empty() {
+            return Ok(Err(Mark::Failed { error: NOTHING_LEFT.into(), fall_back: None }));
+        }
+        let timezone = recipient.map_or(Tz::UTC, |recipient| recipient.timezone);
+        let mut digest = Vec::with_capacity(members.len() + 1);
+        for member in &members {
+            let told = self.referred(member).await?;
+            digest.push(self.item(member, told.about(), timezone));
+        }
+        match count.saturating_sub(members.len() as i64) {
+            ..=0 => {}
+            more => {
+                let text = "They are among the deliveries: `reveille delivery list` shows them.";
+                digest.push(DigestItem::new(&format!("{more} more"), text, self.store.clock().now(), timezone));
+            }
+        }
+        Ok(Ok(Told { digest, ..Told::of(delivery) }))
+    }
+
+    /// One message of a digest, its text without markup: the digest's template makes that.
+    fn item(&self, member: &Delivery, about: References, timezone: Tz) -> DigestItem {
+        let Some(channel) = self.channels.get(&member.channel) else {
+            return DigestItem::new("A message", "", member.created_at, timezone);
+        };
+        let limit = channel.capabilities().max_response_length;
+        let words = self.channels.templates().words(member, about, timezone, channel);
+        let telling = Telling::of(member, about, timezone, limit);
+        let (subject, text) = match words.and_then(|words| Ok((words.subject, telling?.text))) {
+            Ok(told) => told,
+            Err(why) => (member.subject.clone().unwrap_or_else(|| "A message".into()), format!("({why})")),
+        };
+        DigestItem::new(&subject, &text, member.created_at, timezone)
+    }
+
+    /// What a message refers to, as it stands now.
+    async fn referred(&self, delivery: &Delivery) -> Result<Told, StoreError> {
+        let run = match delivery.run_id {
+            Some(run_id) => found(self.store.get_run(&Scope::Every, run_id).await)?,
+            None => None,
+        };
+        let task = match run.as_ref().and_then(|run| run.task_id) {
+            Some(task_id) => found(self.store.get_task(&Scope::Every, task_id).await)?,
+            None => None,
+        };
+        Ok(Told { run, task_name: task.map(|task| task.name), ..Told::of(delivery) })
+    }
+}
+
+impl Told {
+    fn of(delivery: &Delivery) -> Told {
+        Told { delivery: delivery.clone(), run: None, task_name: None, question: None, digest: vec![], code: None }
+    }
+}
+
+/// What becomes of a message whose channel is left alone. It can wait, but not longer than its attempts would have
+/// taken; where somebody is waited for, the next channel takes over at once.
+fn left_alone(delivery: &Delivery, place: &Place, (now, closed): (DateTime<Utc>, Closed), random: f64) -> Mark {
+    let error = format!("not attempted: {place} fails at present, and is left alone for a while");
+    let fall_back = delivery.fall_back().map(Box::new);
+    let attempts: Duration = BACKOFF.iter().sum();
+    if now > delivery.due_since() + signed(attempts) {
+        let error = format!("given up: {place} has failed for too long");
+        return Mark::Failed { error, fall_back };
+    }
+    match fall_back.filter(|_| delivery.kind.asks()) {
+        Some(next) => Mark::Failed { error, fall_back: Some(next) },
+        None => Mark::Wait { at: spread(closed, random), held: None, error: Some(error) },
+    }
+}
+
+fn spread(closed: Closed, random: f64) -> DateTime<Utc> {
+    closed.until + TimeDelta::milliseconds((closed.spread.as_millis() as f64 * random) as i64)
+}
+
+/// What is gone is none; anything else that is wrong stays an error.
+fn found<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(StoreError::NotFound) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::notification::dedupe;
+
+    fn delivery(kind: Kind, fallback: &[&str]) -> Delivery {
+        Delivery {
+            channel: "sms".into(),
+            fallback: fallback.iter().map(|name| (*name).to_owned()).collect(),
+            ..Delivery::sample(kind)
+        }
+    }
+
+    /// What becomes of it so many hours after 1970 began, where the channel is tried again in 30 s.
+    fn after(delivery: &Delivery, hours: i64) -> Mark {
+        let now = DateTime::UNIX_EPOCH + TimeDelta::hours(hours);
+        let closed = Closed { until: now + TimeDelta::seconds(30), spread: Duration::from_secs(60) };
+        left_alone(delivery, &Place { channel: "sms".into(), host: None }, (now, closed), 0.5)
+    }
+
+    #[test]
+    fn a_message_waits_and_is_spread_and_a_question_goes_on_at_once() {
+        let at = DateTime::UNIX_EPOCH + TimeDelta::seconds(3600 + 30 + 30);
+        let error = "not attempted: `sms` fails at present, and is left alone for a while".to_owned();
+        let wait = Mark::Wait { at, held: None, error: Some(error.clone()) };
+        assert_eq!(after(&delivery(Kind::Message, &["email"]), 1), wait);
+        assert_eq!(after(&delivery(Kind::Ask, &[]), 1), wait, "there is no other way");
+        let ask = delivery(Kind::Ask, &["email"]);
+        assert_eq!(after(&ask, 1), Mark::Failed { error, fall_back: ask.fall_back().map(Box::new) });
+    }
+
+    #[test]
+    fn nothing_waits_longer_than_its_attempts_would_have_taken() {
+        let message = delivery(Kind::Message, &["email"]);
+        assert!(matches!(after(&message, 17), Mark::Wait { .. }));
+        let error = "given up: `sms` has failed for too long".to_owned();
+        assert_eq!(after(&message, 18), Mark::Failed { error, fall_back: message.fall_back().map(Box::new) });
+        let due = DateTime::UNIX_EPOCH + TimeDelta::hours(9);
+        let digest = Delivery { dedupe_key: dedupe::digest("sms", due), ..delivery(Kind::Digest, &[]) };
+        assert!(matches!(after(&digest, 18), Mark::Wait { .. }), "a digest counts from its own time");
+        assert!(matches!(after(&digest, 27), Mark::Failed { .. }));
+    }
+}

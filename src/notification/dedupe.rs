@@ -1,0 +1,54 @@
+//! Keys that keep a message from being made twice: `data.md`, "Deliveries".
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use uuid::Uuid;
+
+/// What a run came to, result or failure: a run tells one of them.
+pub fn run_result(run: Uuid) -> String {
+    format!("run:{run}:result")
+}
+
+/// What a tool call of a run wants to be said.
+pub fn call(run: Uuid, turn: i64, call: &str) -> String {
+    format!("call:{run}:{turn}:{call}")
+}
+
+/// What a step of a pipeline says, or one item of it.
+pub fn step(run: Uuid, step: &str, index: Option<u32>) -> String {
+    format!("step:{run}:{step}:{}", index.unwrap_or(0))
+}
+
+/// The question about a batch of calls.
+pub fn ask(batch: Uuid) -> String {
+    format!("batch:{batch}:ask")
+}
+
+/// Its `n`th reminder.
+pub fn reminder(batch: Uuid, n: usize) -> String {
+    format!("batch:{batch}:reminder:{n}")
+}
+
+/// The batch that a question or a reminder is about.
+pub fn batch_of(key: &str) -> Option<Uuid> {
+    key.strip_prefix("batch:")?.split(':').next()?.parse().ok()
+}
+
+/// The `n`th notice of a kind about one thing.
+pub fn notice(kind: &str, id: impl std::fmt::Display, n: i64) -> String {
+    format!("notice:{kind}:{id}:{n}")
+}
+
+/// The digest that a recipient gets on a channel at an instant.
+pub fn digest(channel: &str, at: DateTime<Utc>) -> String {
+    format!("digest:{channel}:{}", at.to_rfc3339_opts(SecondsFormat::Millis, true))
+}
+
+/// When the digest of this key is due.
+pub fn digest_at(key: &str) -> Option<DateTime<Utc>> {
+    key.strip_prefix("digest:")?.split_once(':')?.1.parse().ok()
+}
+
+/// A code that proves an address of a channel.
+pub fn code(channel: &str, id: Uuid) -> String {
+    format!("code:{channel}:{id}")
+}

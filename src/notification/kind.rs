@@ -1,0 +1,149 @@
+//! What a message tells, how much it presses, and why it may be held.
+
+use serde::{Deserialize, Serialize};
+
+/// What a delivery tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// The answer of a run.
+    Result,
+    /// That a run failed or expired, and why.
+    Failure,
+    /// What an agent or a pipeline wants to be said.
+    Message,
+    /// Something about the tasks themselves: one was paused, a credential is missing.
+    Notice,
+    /// A question about what a run wants to do, with a link.
+    Ask,
+    /// The same question once more, before its time is over.
+    Reminder,
+    /// Messages that were held, together.
+    Digest,
+    /// That the channel works; somebody has asked for it.
+    Test,
+    /// A code that proves the address; somebody has asked for it.
+    Code,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 9] = [
+        Kind::Result,
+        Kind::Failure,
+        Kind::Message,
+        Kind::Notice,
+        Kind::Ask,
+        Kind::Reminder,
+        Kind::Digest,
+        Kind::Test,
+        Kind::Code,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Result => "result",
+            Kind::Failure => "failure",
+            Kind::Message => "message",
+            Kind::Notice => "notice",
+            Kind::Ask => "ask",
+            Kind::Reminder => "reminder",
+            Kind::Digest => "digest",
+            Kind::Test => "test",
+            Kind::Code => "code",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.as_str() == word)
+    }
+}
+
+/// How much a message presses. What is at least as urgent as a quiet hour says breaks through it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Urgency {
+    Low,
+    Normal,
+    /// Somebody is waited for.
+    High,
+    Urgent,
+}
+
+impl Urgency {
+    pub const ALL: [Urgency; 4] = [Urgency::Low, Urgency::Normal, Urgency::High, Urgency::Urgent];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Urgency::Low => "low",
+            Urgency::Normal => "normal",
+            Urgency::High => "high",
+            Urgency::Urgent => "urgent",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<Urgency> {
+        Urgency::ALL.into_iter().find(|urgency| urgency.as_str() == word)
+    }
+}
+
+impl Kind {
+    /// How urgent a message of this kind is, unless somebody says otherwise.
+    pub fn urgency(self) -> Urgency {
+        match self {
+            Kind::Result | Kind::Failure | Kind::Message | Kind::Notice | Kind::Digest => Urgency::Normal,
+            Kind::Ask | Kind::Reminder | Kind::Test | Kind::Code => Urgency::High,
+        }
+    }
+
+    /// Whether somebody is waited for.
+    pub fn asks(self) -> bool {
+        matches!(self, Kind::Ask | Kind::Reminder)
+    }
+
+    /// Whether quiet hours and the budget concern it. A digest has its own time, and what a person has asked for just
+    /// now comes now.
+    pub fn may_be_held(self) -> bool {
+        !matches!(self, Kind::Digest | Kind::Test | Kind::Code)
+    }
+}
+
+/// Why a message was held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Held {
+    QuietHours,
+    Budget,
+}
+
+impl Held {
+    pub const ALL: [Held; 2] = [Held::QuietHours, Held::Budget];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Held::QuietHours => "quiet_hours",
+            Held::Budget => "budget",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<Held> {
+        Held::ALL.into_iter().find(|held| held.as_str() == word)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_reads_back() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::parse(kind.as_str()), Some(kind));
+        }
+        for urgency in Urgency::ALL {
+            assert_eq!(Urgency::parse(urgency.as_str()), Some(urgency));
+        }
+        for held in Held::ALL {
+            assert_eq!(Held::parse(held.as_str()), Some(held));
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Email addresses: one plain mailbox.
+
+use serde_json::{Map, Value};
+
+use super::reading::text;
+use crate::invalid::Faults;
+
+pub(super) fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<String> {
+    let address = text(kinds, "email", "/addresses", faults)?;
+    if !is_email(address) {
+        faults.add("/addresses/email", format!("`{address}` is not an address such as `ann@example.org`"));
+    }
+    Some(address.to_owned())
+}
+
+/// Whether this is one plain address (RFC 5321's lengths; no name, no comment, no quoted part).
+fn is_email(address: &str) -> bool {
+    let Some((local, domain)) = address.rsplit_once('@') else { return false };
+    let odd = |c: char| c.is_whitespace() || c.is_control() || "@<>()[]\\,;:\"".contains(c);
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.chars().all(|c| c.is_alphanumeric() || c == '-')
+    };
+    (1..=64).contains(&local.len())
+        && !local.contains(odd)
+        && local.split('.').all(|part| !part.is_empty())
+        && domain.len() <= 255
+        && domain.split('.').all(label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn email_addresses_are_plain_ones() {
+        for good in ["ann@example.org", "a.b+c@x", "o'neil@example.org", "jörg@bücher.example", "a@1.2"] {
+            assert!(is_email(good), "{good}");
+        }
+        for bad in [
+            "",
+            "@",
+            "ann",
+            "ann@",
+            "@example.org",
+            "a b@example.org",
+            "a@b@c",
+            "Ann <ann@example.org>",
+            "a@-b.org",
+            "a@b..org",
+            ".a@b.org",
+            "a@b.org\r\nBcc: x@y.org",
+            "a@[127.0.0.1]",
+            "a,b@example.org",
+            "a@b.org.",
+        ] {
+            assert!(!is_email(bad), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Devices and topics of a recipient: ntfy topics, and browsers by their Web Push subscription.
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
+use serde_json::{Map, Value, json};
+
+use super::reading::{given, object, only, text, url};
+use super::secrets::{Seal, SecretPlace};
+use crate::invalid::Faults;
+use crate::notification::PushAddress;
+use crate::secret::Secret;
+
+/// Addresses of a recipient at most.
+const ADDRESSES: usize = 8;
+/// Longest topic (ntfy's own limit).
+const TOPIC_LENGTH: usize = 64;
+/// An uncompressed point of P-256, as RFC 8291 has the browser's key, and its authentication secret, in bytes.
+const KEY_LENGTH: usize = 65;
+const AUTH_LENGTH: usize = 16;
+
+/// One address as it was asked for.
+#[derive(Debug, Clone)]
+pub enum PushDraft {
+    Ntfy {
+        topic: String,
+        server: Option<String>,
+    },
+    WebPush {
+        endpoint: String,
+        p256dh: String,
+        /// Absent: the one that is stored for this endpoint is kept.
+        auth: Option<Secret>,
+    },
+}
+
+/// One address, or a list of them.
+pub(super) fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Vec<PushDraft> {
+    let place = "/addresses/push";
+    match given(kinds, "push") {
+        None => vec![],
+        Some(Value::Array(several)) => {
+            if several.len() > ADDRESSES {
+                faults.add(place, format!("at most {ADDRESSES} addresses"));
+            }
+            let each = several.iter().enumerate();
+            each.filter_map(|(n, value)| read_one(value, &format!("{place}/{n}"), faults)).collect()
+        }
+        Some(one) => read_one(one, place, faults).into_iter().collect(),
+    }
+}
+
+fn read_one(value: &Value, place: &str, faults: &mut Faults) -> Option<PushDraft> {
+    let fields = object(value, place, faults)?;
+    match (given(fields, "topic"), given(fields, "endpoint")) {
+        (Some(_), None) => read_ntfy(fields, place, faults),
+        (None, Some(_)) => read_browser(fields, place, faults),
+        _ => {
+            let forms = "expected `{\"topic\": …}` of an ntfy server, or a browser's subscription `{\"endpoint\": …, \
+                         \"keys\": {\"p256dh\": …, \"auth\": …}}`";
+            faults.add(place, forms);
+            None
+        }
+    }
+}
+
+fn read_ntfy(fields: &Map<String, Value>, place: &str, faults: &mut Faults) -> Option<PushDraft> {
+    only(fields, place, &["topic", "server"], faults);
+    let topic = text(fields, "topic", place, faults)?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    if topic.is_empty() || topic.len() > TOPIC_LENGTH || !topic.chars().all(plain) {
+        let message = format!("a topic has 1 to {TOPIC_LENGTH} letters, digits, `-` and `_`");
+        faults.add(format!("{place}/topic"), message);
+    }
+    let server = url(fields, "server", place, faults).map(|url| url.trim_end_matches('/').to_owned());
+    Some(PushDraft::Ntfy { topic: topic.to_owned(), server })
+}
+
+fn read_browser(fields: &Map<String, Value>, place: &str, faults: &mut Faults) -> Option<PushDraft> {
+    // as `PushSubscription.toJSON()` writes it; when it ends is the push service's to know
+    only(fields, place, &["endpoint", "expirationTime", "keys"], faults);
+    let endpoint = url(fields, "endpoint", place, faults);
+    let keys = match given(fields, "keys") {
+        Some(keys) => object(keys, &format!("{place}/keys"), faults)?,
+        None => {
+            faults.add(format!("{place}/keys"), "is needed: `p256dh` and `auth` of the browser's subscription");
+            return None;
+        }
+    };
+    let place = format!("{place}/keys");
+    only(keys, &place, &["p256dh", "auth", "auth_set"], faults);
+    let key = decoded(keys, "p256dh", &place, faults);
+    let p256dh = match key {
+        Some(key) if key.len() == KEY_LENGTH && key[0] == 4 => URL_SAFE_NO_PAD.encode(key),
+        _ => {
+            faults.add(format!("{place}/p256dh"), "expected an uncompressed P-256 key, 65 bytes in base64url");
+            return None;
+        }
+    };
+    let auth = given(keys, "auth").and_then(|_| match decoded(keys, "auth", &place, faults) {
+        Some(auth) if auth.len() == AUTH_LENGTH => Some(Secret::new(URL_SAFE_NO_PAD.encode(auth))),
+        _ => {
+            faults.add(format!("{place}/auth"), "expected 16 bytes in base64url");
+            None
+        }
+    });
+    Some(PushDraft::WebPush { endpoint: endpoint?, p256dh, auth })
+}
+
+/// Base64 of any of the usual kinds; browsers and libraries differ.
+fn decoded(fields: &Map<String, Value>, name: &str, place: &str, faults: &mut Faults) -> Option<Vec<u8>> {
+    let encoded = text(fields, name, place, faults)?;
+    [URL_SAFE_NO_PAD, URL_SAFE, STANDARD_NO_PAD, STANDARD].iter().find_map(|kind| kind.decode(encoded).ok())
+}
+
+impl PushDraft {
+    /// The address at place `n` of the list, its secret sealed, or the one that is stored for the same endpoint.
+    fn settle<S: Seal>(self, n: usize, old: &[PushAddress], seal: &S) -> Result<PushAddress, S::Error> {
+        let (endpoint, p256dh, auth) = match self {
+            PushDraft::Ntfy { topic, server } => return Ok(PushAddress::Ntfy { topic, server }),
+            PushDraft::WebPush { endpoint, p256dh, auth } => (endpoint, p256dh, auth),
+        };
+        let sealed_auth = match auth {
+            Some(auth) => seal.seal(SecretPlace::Push(&endpoint), &auth)?,
+            None => stored_auth(old, &endpoint, &p256dh).map(str::to_owned).ok_or_else(|| {
+                let message = "is needed: the authentication secret of the browser's subscription";
+                Faults::one(format!("/addresses/push/{n}/keys/auth"), message)
+            })?,
+        };
+        Ok(PushAddress::WebPush { endpoint, p256dh, sealed_auth })
+    }
+}
+
+fn stored_auth<'a>(old: &'a [PushAddress], endpoint: &str, p256dh: &str) -> Option<&'a str> {
+    old.iter().find_map(|address| match address {
+        PushAddress::WebPush { endpoint: e, p256dh: key, sealed_auth } if e == endpoint && key == p256dh => {
+            Some(sealed_auth.as_str())
+        }
+        _ => None,
+    })
+}
+
+pub(super) fn settle<S: Seal>(
+    drafts: Vec<PushDraft>,
+    old: &[PushAddress],
+    seal: &S,
+) -> Result<Vec<PushAddress>, S::Error> {
+    drafts.into_iter().enumerate().map(|(n, draft)| draft.settle(n, old, seal)).collect()
+}
+
+/// What is shown of one.
+pub(super) fn public(address: &PushAddress) -> Value {
+    match address {
+        PushAddress::Ntfy { topic, server: None } => json!({ "topic": topic }),
+        PushAddress::Ntfy { topic, server } => json!({ "topic": topic, "server": server }),
+        PushAddress::WebPush { endpoint, p256dh, .. } => {
+            json!({ "endpoint": endpoint, "keys": { "p256dh": p256dh, "auth_set": true } })
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Reading the body of a PUT: fields, texts and addresses of the web, each fault with its place. Keeps nothing.
+
+use serde_json::{Map, Value};
+use url::Url;
+
+use crate::invalid::{Faults, did_you_mean, escape};
+
+/// Longest address of any kind, in bytes.
+const ADDRESS_LENGTH: usize = 2048;
+
+/// The fields of an object; a fault where it is none.
+pub(super) fn object<'a>(value: &'a Value, pointer: &str, faults: &mut Faults) -> Option<&'a Map<String, Value>> {
+    if value.as_object().is_none() {
+        faults.add(pointer, "expected an object");
+    }
+    value.as_object()
+}
+
+/// Names each field that is not `known`.
+pub(super) fn only(fields: &Map<String, Value>, pointer: &str, known: &[&str], faults: &mut Faults) {
+    for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
+        let what = if pointer == "/addresses" { "channel" } else { "field" };
+        faults.add(format!("{pointer}/{}", escape(name)), unknown(what, name, known));
+    }
+}
+
+/// What is said of a name that is not known.
+pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> String {
+    match did_you_mean(name, known.iter().copied()) {
+        none if none.is_empty() => format!("unknown {what} `{name}`; known are {}", known.join(", ")),
+        hint => format!("unknown {what} `{name}`{hint}"),
+    }
+}
+
+/// A field that is there; `null` counts as absent.
+pub(super) fn given<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    fields.get(name).filter(|value| !value.is_null())
+}
+
+/// A text field; absent and `null` are the same.
+pub(super) fn text<'a>(
+    fields: &'a Map<String, Value>,
+    name: &str,
+    pointer: &str,
+    faults: &mut Faults,
+) -> Option<&'a str> {
+    match given(fields, name)? {
+        Value::String(text) if text.len() <= ADDRESS_LENGTH => Some(text),
+        Value::String(_) => {
+            faults.add(format!("{pointer}/{name}"), format!("must be at most {ADDRESS_LENGTH} bytes"));
+            None
+        }
+        _ => {
+            faults.add(format!("{pointer}/{name}"), "expected a text");
+            None
+        }
+    }
+}
+
+/// An address of the web that holds no user and no password. Which hosts may be reached is for `egress` to say.
+pub(super) fn url(fields: &Map<String, Value>, name: &str, pointer: &str, faults: &mut Faults) -> Option<String> {
+    let url = text(fields, name, pointer, faults)?;
+    let place = format!("{pointer}/{name}");
+    match Url::parse(url) {
+        Ok(read) if !matches!(read.scheme(), "http" | "https") => {
+            faults.add(place, format!("expected http or https, not `{}`", read.scheme()));
+        }
+        Ok(read) if !read.username().is_empty() || read.password().is_some() => {
+            faults.add(place, "may not hold a user or a password");
+        }
+        Ok(_) => {}
+        Err(error) => faults.add(place, format!("is not a URL: {error}")),
+    }
+    Some(url.to_owned())
+}

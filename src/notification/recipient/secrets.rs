@@ -1,0 +1,25 @@
+//! The secrets among a recipient's addresses: which there are, and how each is called where it is sealed.
+//!
+//! They are write-only: sealed before they are stored, shown by no view, kept where a PUT repeats what GET showed.
+
+use crate::invalid::Faults;
+use crate::secret::Secret;
+
+/// Which secret of a recipient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SecretPlace<'a> {
+    /// What messages to its webhook are signed with.
+    Webhook,
+    /// The authentication secret of the browser with this endpoint.
+    Push(&'a str),
+    /// The address of its incoming webhook of Slack.
+    Slack,
+}
+
+/// Seals the secrets of one recipient.
+pub trait Seal {
+    type Error: From<Faults>;
+
+    /// For its place only, as the channel will look for it.
+    fn seal(&self, place: SecretPlace, secret: &Secret) -> Result<String, Self::Error>;
+}

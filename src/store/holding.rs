@@ -1,0 +1,174 @@
+//! Messages that are held: the digests that tell them, and the count of a day's interruptions.
+//!
+//! A digest takes messages until it is claimed for the first time, and none later; what it comes to, they come to in the
+//! same transaction. Locks are taken on the digest before its messages.
+
+use chrono::{DateTime, Utc};
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use crate::id::{Scope, new_id};
+use crate::notification::{Claim, Delivery, DeliveryState, Held, NewDelivery};
+use crate::store::deliveries::{DeliveryRow, select_delivery};
+use crate::store::text::{document, text};
+use crate::store::{Split, Store, StoreError, Topic};
+
+/// A digest as whoever joins it finds it: id, fallback, and whether it takes more.
+type Found = (Uuid, Json<Vec<String>>, bool);
+
+const DIGEST: Split = Split {
+    postgres: "select id, fallback, state = 'pending' and attempts = 0 from deliveries
+                where tenant_id = $1 and recipient = $2 and channel = $3 and dedupe_key = $4 for update",
+    sqlite: "select id, fallback, state = 'pending' and attempts = 0 from deliveries
+              where tenant_id = $1 and recipient = $2 and channel = $3 and dedupe_key = $4",
+};
+
+impl Store {
+    /// Ends a claim without an attempt: `digest`, due at `at`, tells the message. It is made or joined; where it is on
+    /// its way already, the message is due now.
+    pub(super) async fn hold_delivery(
+        &self,
+        claim: &Claim,
+        held: Held,
+        digest: &NewDelivery,
+        at: DateTime<Utc>,
+    ) -> Result<DeliveryState, StoreError> {
+        let now = self.clock.now();
+        on_write!(self.db, |conn| {
+            sqlx::query(
+                "insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, kind, fallback, state, next_at,
+                                         created_at, urgency)
+                 values ($1, $2, $3, $4, $5, $6, $7, 'pending', $8, $9, $10)
+                 on conflict (tenant_id, recipient, channel, dedupe_key) do nothing",
+            )
+            .bind(new_id(now))
+            .bind(&digest.tenant_id)
+            .bind(&digest.recipient)
+            .bind(text(&digest.channel))
+            .bind(text(&digest.dedupe_key))
+            .bind(digest.kind.as_str())
+            .bind(document(&digest.fallback)?)
+            .bind(at)
+            .bind(now)
+            .bind(digest.urgency.as_str())
+            .execute(&mut *conn)
+            .await?;
+            let (id, mut fallback, open): Found = sqlx::query_as(self.db.text(DIGEST))
+                .bind(&digest.tenant_id)
+                .bind(&digest.recipient)
+                .bind(text(&digest.channel))
+                .bind(text(&digest.dedupe_key))
+                .fetch_one(&mut *conn)
+                .await?;
+            let ways = fallback.0.len();
+            for channel in &digest.fallback {
+                if !fallback.0.contains(channel) {
+                    fallback.0.push(channel.clone());
+                }
+            }
+            if open && fallback.0.len() > ways {
+                sqlx::query("update deliveries set fallback = $2 where id = $1")
+                    .bind(id)
+                    .bind(document(&fallback.0)?)
+                    .execute(&mut *conn)
+                    .await?;
+            }
+            let done = sqlx::query(
+                "update deliveries set lease_token = 0, attempts = attempts - 1, last_error = null, next_at = $3,
+                        held = $4, digest_id = $5
+                  where id = $1 and lease_token = $2 and state = 'pending'",
+            )
+            .bind(claim.delivery.id)
+            .bind(claim.lease_token)
+            .bind((!open).then_some(now))
+            .bind(open.then_some(held.as_str()))
+            .bind(open.then_some(id))
+            .execute(&mut *conn)
+            .await?;
+            if done.rows_affected() == 0 {
+                return Err(StoreError::LeaseLost);
+            }
+        });
+        self.hint(Topic::Outbox);
+        Ok(DeliveryState::Pending)
+    }
+
+    /// Up to `limit` messages that a digest is still to tell, oldest first, and how many there are.
+    pub async fn digest_members(
+        &self,
+        scope: &Scope,
+        digest: Uuid,
+        limit: i64,
+    ) -> Result<(Vec<Delivery>, i64), StoreError> {
+        let (rows, count): (Vec<DeliveryRow>, i64) = on_read!(self.db, scope, |conn| {
+            let rows = sqlx::query_as(select_delivery!(
+                "where d.digest_id = $1 and d.state = 'pending' and ($2 is null or d.tenant_id = $2)
+                 order by d.id limit $3"
+            ))
+            .bind(digest)
+            .bind(scope.tenant())
+            .bind(limit)
+            .fetch_all(&mut *conn)
+            .await?;
+            let count = sqlx::query_scalar(
+                "select count(*) from deliveries
+                  where digest_id = $1 and state = 'pending' and ($2 is null or tenant_id = $2)",
+            )
+            .bind(digest)
+            .bind(scope.tenant())
+            .fetch_one(&mut *conn)
+            .await?;
+            (rows, count)
+        });
+        Ok((rows.into_iter().map(DeliveryRow::delivery).collect::<Result<_, _>>()?, count))
+    }
+
+    /// Counts one interruption of a recipient on a day of its calendar; `false`, and nothing counted, where there were
+    /// `limit` already.
+    pub async fn count_interruption(&self, recipient: &str, day: &str, limit: Option<u32>) -> Result<bool, StoreError> {
+        if limit == Some(0) {
+            return Ok(false);
+        }
+        let counted = on_write!(self.db, |conn| {
+            sqlx::query(
+                "insert into interruptions (tenant_id, day, sent) values ($1, $2, 1)
+                 on conflict (tenant_id, day) do update set sent = interruptions.sent + 1
+                  where $3 is null or interruptions.sent < $3",
+            )
+            .bind(text(recipient))
+            .bind(day)
+            .bind(limit.map(i64::from))
+            .execute(conn)
+            .await?
+            .rows_affected()
+        });
+        Ok(counted > 0)
+    }
+
+    /// Deletes up to `limit` counts of days before this one, and codes whose time was over before `before`; answers how
+    /// many.
+    pub async fn forget_counts(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
+        let day = before.date_naive().to_string();
+        Ok(on_write!(self.db, |conn| {
+            let counts = sqlx::query(
+                "delete from interruptions where (tenant_id, day) in (
+                    select tenant_id, day from interruptions where day < $1 order by day, tenant_id limit $2)",
+            )
+            .bind(day)
+            .bind(limit)
+            .execute(&mut *conn)
+            .await?
+            .rows_affected();
+            let codes = sqlx::query(
+                "delete from verifications where (tenant_id, channel) in (
+                    select tenant_id, channel from verifications where expires_at < $1 order by expires_at limit $2)",
+            )
+            .bind(before)
+            .bind(limit)
+            .execute(&mut *conn)
+            .await?
+            .rows_affected();
+            counts + codes
+        }))
+    }
+}

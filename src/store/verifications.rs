@@ -1,0 +1,157 @@
+//! Codes that prove an address: one at a time for each, good for some tries and some minutes. Only tags of them are kept.
+
+use chrono::{DateTime, Utc};
+
+use crate::clock::signed;
+use crate::id::Scope;
+use crate::notification::verification::{BETWEEN, LIFETIME, TRIES};
+use crate::notification::{NewDelivery, Recipient};
+use crate::store::hot::Hot;
+use crate::store::text::{document, text};
+use crate::store::{Split, Store, StoreError, StoredRecipient, Topic};
+
+/// A code for an address, as tags.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verification {
+    /// Whose address: the id of the recipient.
+    pub recipient: String,
+    pub channel: String,
+    pub address_hash: Vec<u8>,
+    pub code_hash: Vec<u8>,
+}
+
+/// What came of a code that was given back.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verified {
+    /// It was right, and the recipient is written.
+    Yes(Box<StoredRecipient>),
+    /// It was wrong; so many tries are left.
+    Wrong { left: i64 },
+    /// There is none, or no more: none was asked for, its time or its tries are over, or the address has changed.
+    Gone,
+}
+
+/// Code, whether it is for this address, and wrong tries.
+type Row = (Vec<u8>, bool, i64);
+
+const OPEN: Split = Split {
+    postgres: "select code_hash, address_hash = $3, tries from verifications
+                where tenant_id = $1 and channel = $2 and expires_at > $4 for update",
+    sqlite: "select code_hash, address_hash = $3, tries from verifications
+              where tenant_id = $1 and channel = $2 and expires_at > $4",
+};
+
+impl Store {
+    /// Remembers a code and puts the message with it into the outbox. An earlier one is good for nothing then. The same
+    /// again changes nothing, so that it gives no new tries.
+    ///
+    /// # Errors
+    /// `Conflict`: another was asked for less than a minute ago. `NotFound`: in another scope.
+    pub async fn ask_verification(
+        &self,
+        scope: &Scope,
+        asked: &Verification,
+        message: &NewDelivery,
+    ) -> Result<(), StoreError> {
+        if scope.tenant().is_some_and(|own| own != asked.recipient) {
+            return Err(StoreError::NotFound);
+        }
+        let now = self.clock.now();
+        on_write!(self.db, scope, |conn| {
+            let written = sqlx::query(
+                "insert into verifications (tenant_id, channel, address_hash, code_hash, tries, expires_at)
+                 values ($1, $2, $3, $4, 0, $5)
+                 on conflict (tenant_id, channel) do update
+                    set address_hash = excluded.address_hash, code_hash = excluded.code_hash, tries = 0,
+                        expires_at = excluded.expires_at
+                  where verifications.expires_at <= $6 and verifications.code_hash <> excluded.code_hash",
+            )
+            .bind(text(&asked.recipient))
+            .bind(text(&asked.channel))
+            .bind(&asked.address_hash)
+            .bind(&asked.code_hash)
+            .bind(now + signed(LIFETIME))
+            .bind(now + signed(LIFETIME) - signed(BETWEEN))
+            .execute(&mut *conn)
+            .await?
+            .rows_affected();
+            if written == 0 {
+                let same: Option<i32> = sqlx::query_scalar(
+                    "select 1 from verifications where tenant_id = $1 and channel = $2 and code_hash = $3",
+                )
+                .bind(text(&asked.recipient))
+                .bind(text(&asked.channel))
+                .bind(&asked.code_hash)
+                .fetch_optional(&mut *conn)
+                .await?;
+                if same.is_none() {
+                    let why = "a code was sent less than a minute ago; wait for it before you ask for another";
+                    return Err(StoreError::Conflict(why.into()));
+                }
+            }
+            conn.post(&[message], now).await?;
+        });
+        self.hint(Topic::Outbox);
+        Ok(())
+    }
+
+    /// Takes a code; where it is right, `recipient` is written over the version that was read, in the same transaction.
+    ///
+    /// # Errors
+    /// `Conflict`: the recipient has changed meanwhile, and the code is still good. `NotFound`: in another scope.
+    pub async fn try_verification(
+        &self,
+        scope: &Scope,
+        given: &Verification,
+        recipient: &Recipient,
+        read_version: i64,
+    ) -> Result<Verified, StoreError> {
+        if scope.tenant().is_some_and(|own| own != given.recipient) {
+            return Err(StoreError::NotFound);
+        }
+        let now: DateTime<Utc> = self.clock.now();
+        on_write!(self.db, scope, |conn| {
+            let row: Option<Row> = sqlx::query_as(self.db.text(OPEN))
+                .bind(text(&given.recipient))
+                .bind(text(&given.channel))
+                .bind(&given.address_hash)
+                .bind(now)
+                .fetch_optional(&mut *conn)
+                .await?;
+            let (code_hash, tries) = match row {
+                Some((code_hash, true, tries)) if tries < TRIES => (code_hash, tries),
+                _ => return Ok(Verified::Gone),
+            };
+            if code_hash != given.code_hash {
+                sqlx::query("update verifications set tries = tries + 1 where tenant_id = $1 and channel = $2")
+                    .bind(text(&given.recipient))
+                    .bind(text(&given.channel))
+                    .execute(&mut *conn)
+                    .await?;
+                Ok(Verified::Wrong { left: TRIES - tries - 1 })
+            } else {
+                let written = sqlx::query(
+                    "update recipients set body = $2, version = version + 1, updated_at = $3
+                      where tenant_id = $1 and version = $4",
+                )
+                .bind(text(&given.recipient))
+                .bind(document(recipient)?)
+                .bind(now)
+                .bind(read_version)
+                .execute(&mut *conn)
+                .await?
+                .rows_affected();
+                if written == 0 {
+                    return Err(StoreError::Conflict("the recipient has changed meanwhile".into()));
+                }
+                sqlx::query("delete from verifications where tenant_id = $1 and channel = $2")
+                    .bind(text(&given.recipient))
+                    .bind(text(&given.channel))
+                    .execute(&mut *conn)
+                    .await?;
+                let (recipient, version) = (recipient.clone(), read_version + 1);
+                Ok(Verified::Yes(Box::new(StoredRecipient { recipient, version, updated_at: now })))
+            }
+        })
+    }
+}

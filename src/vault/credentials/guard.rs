@@ -1,0 +1,105 @@
+//! A document in the clear for one exchange, and what keeps it from coming back.
+
+use std::borrow::Cow;
+
+use http::{HeaderMap, HeaderValue};
+use serde_json::Value;
+use url::Url;
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::egress::{EgressError, Response};
+use crate::redact::{Redactor, secrets_of};
+use crate::secret::Secret;
+use crate::vault::credentials::FetchError;
+
+/// A document in the clear, zeroed when it is dropped.
+pub struct Document(Value);
+
+impl Document {
+    pub fn read(secret: &Secret) -> Option<Document> {
+        serde_json::from_str(secret.expose()).ok().map(Document)
+    }
+
+    pub fn value(&self) -> &Value {
+        &self.0
+    }
+
+    pub fn text(&self) -> Secret {
+        Secret::new(self.0.to_string())
+    }
+}
+
+impl Drop for Document {
+    fn drop(&mut self) {
+        erase(&mut self.0);
+    }
+}
+
+fn erase(value: &mut Value) {
+    match value {
+        Value::String(text) => text.zeroize(),
+        Value::Array(items) => items.iter_mut().for_each(erase),
+        Value::Object(fields) => fields.values_mut().for_each(erase),
+        _ => {}
+    }
+}
+
+/// Takes the secrets of one exchange out of what comes back.
+pub struct Guard {
+    redactor: Redactor,
+}
+
+impl Guard {
+    /// `parts` is what of the document was put into the request, however short.
+    pub fn of(parts: &[Zeroizing<String>], documents: &[&Document]) -> Guard {
+        let parts = parts.iter().map(|part| part.as_str());
+        Guard { redactor: Redactor::new(parts.chain(documents.iter().flat_map(|document| secrets_of(&document.0)))) }
+    }
+
+    pub fn finds(&self, text: &str) -> bool {
+        self.redactor.finds(text.as_bytes())
+    }
+
+    /// `url` is that of the request without the credential.
+    pub fn response(&self, response: Response, url: &str) -> Response {
+        let Response { status, headers, body, url: sent } = response;
+        let body = match self.redactor.bytes(&body) {
+            Cow::Owned(clean) => clean.into(),
+            Cow::Borrowed(_) => body,
+        };
+        Response { status, headers: self.headers(headers), body, url: self.url(url, sent) }
+    }
+
+    fn headers(&self, headers: HeaderMap) -> HeaderMap {
+        let mut clean = HeaderMap::with_capacity(headers.len());
+        for (name, value) in &headers {
+            let value = match self.redactor.bytes(value.as_bytes()) {
+                Cow::Borrowed(_) => Some(value.clone()),
+                Cow::Owned(bytes) => HeaderValue::from_bytes(&bytes).ok(),
+            };
+            if let Some(value) = value.filter(|_| !self.redactor.finds(name.as_str().as_bytes())) {
+                clean.append(name.clone(), value);
+            }
+        }
+        clean
+    }
+
+    fn url(&self, plain: &str, mut sent: Url) -> Url {
+        Url::parse(&self.redactor.text(plain)).unwrap_or_else(|_| {
+            sent.set_path("");
+            sent.set_query(None);
+            sent
+        })
+    }
+
+    pub fn error(&self, error: EgressError) -> FetchError {
+        let clean = |why: String| self.redactor.text(&why).into_owned();
+        FetchError::Egress(match error {
+            EgressError::Denied { why } => EgressError::Denied { why: clean(why) },
+            EgressError::Invalid { why } => EgressError::Invalid { why: clean(why) },
+            EgressError::Connect { why } => EgressError::Connect { why: clean(why) },
+            EgressError::Broken { why } => EgressError::Broken { why: clean(why) },
+            other => other,
+        })
+    }
+}

@@ -1,0 +1,188 @@
+//! Ten thousand deliveries through a channel that misbehaves in every way, by instances that die: each ends in one honest
+//! state, and none is taken twice, because the other side drops what it has seen.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use chrono::TimeDelta;
+use reveille::clock::pause;
+use reveille::notification::{DeliveryState, Kind, NewDelivery};
+use reveille::store::DeliveryFilter;
+use serde_json::json;
+
+use crate::support::app::Instance;
+use crate::support::sink::{Answer, Sink};
+use crate::support::world::{ADMIN, World, on_both};
+
+on_both! {
+    each_of_ten_thousand_deliveries_ends_in_one_honest_state
+}
+
+const DELIVERIES: usize = 10_000;
+/// Those of them that go to a receiver that is never well.
+const SICK: usize = 40;
+/// How often an instance dies with attempts under way.
+const CRASHES: usize = 5;
+/// What falls due within so much time is sent together.
+const AT_ONCE: TimeDelta = TimeDelta::seconds(20);
+/// How long all of it may take on a loaded machine with two cores.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What the sink does with an id, by a number that is made from it: most are well, some after a while, some are refused.
+fn script(id: &str, number: usize) -> Answer {
+    let fate = fate(id);
+    match (fate, number) {
+        // refused for good
+        (0..=9, _) => Answer::Status(400),
+        (10..=24, _) => Answer::Status(410),
+        // well after a while
+        (25..=49, 0) => Answer::Status(500),
+        (50..=74, 0 | 1) => Answer::RetryAfter(429, 2),
+        (75..=99, 0) => Answer::Drop,
+        (100..=124, 0) => Answer::TakeAndDrop,
+        (125, 0) => Answer::TakeAndHang,
+        (130..=139, 0) => Answer::Status(503),
+        (130..=139, 1) => Answer::TakeAndDrop,
+        _ => Answer::Status(204),
+    }
+}
+
+/// 0 to 999, evenly, the same for an id each time.
+fn fate(id: &str) -> u32 {
+    crc32fast::hash(id.as_bytes()) % 1000
+}
+
+fn expected(id: &str) -> DeliveryState {
+    match fate(id) {
+        0..=24 => DeliveryState::Failed,
+        _ => DeliveryState::Delivered,
+    }
+}
+
+async fn each_of_ten_thousand_deliveries_ends_in_one_honest_state(mut world: World) {
+    world.egress.allow = vec!["127.0.0.1:*".into()];
+    world.channels.webhook.timeout_seconds = 1;
+    let (sink, sick) = (Sink::start().await, Sink::start().await);
+    sink.answer(script);
+    sick.answer(|id, _| if fate(id) < 500 { Answer::Status(500) } else { Answer::RetryAfter(429, 7) });
+    let mut instance = world.instance();
+    for (tenant, sink, count) in [("ann", &sink, DELIVERIES - SICK), ("bob", &sick, SICK)] {
+        let webhook = json!({ "url": sink.url(), "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" });
+        let recipient = json!({ "addresses": { "webhook": webhook } });
+        let (status, answer) = instance.ask("PUT", &format!("/v1/recipients/{tenant}"), ADMIN, Some(recipient)).await;
+        assert_eq!(status, 200, "{answer}");
+        make(&instance, &world, tenant, count).await;
+    }
+
+    let started = Instant::now();
+    let mut crashes = 0;
+    loop {
+        assert!(started.elapsed() < PATIENCE, "there is no end of it");
+        let next = instance.on(|store| async move { store.next_delivery().await }).await.expect("asked");
+        let Some(next) = next else { break };
+        if next > world.clock.now() {
+            // and a little further, so that many are due at once
+            world.clock.advance(next - world.clock.now() + AT_ONCE);
+        }
+        if crashes < CRASHES && sink.requests().len() > (crashes + 1) * DELIVERIES / (CRASHES + 2) {
+            crashes += 1;
+            instance = die_at_work(instance, &world, &sink).await;
+        }
+        instance.notify().await;
+    }
+    assert_eq!(crashes, CRASHES);
+
+    let taken: Vec<String> = sink.taken().into_iter().map(|taken| taken.id).collect();
+    let once: BTreeSet<&String> = taken.iter().collect();
+    assert_eq!(once.len(), taken.len(), "taken twice");
+    assert_eq!(sink.changed(), [""; 0], "a repetition says the same");
+    let (mut wrong, mut states) = (vec![], BTreeMap::new());
+    let (mut requests, to_the_sick) = (sink.requests(), sick.requests());
+    for Ended { id, tenant, state, attempts } in ended(&instance).await {
+        *states.entry(state.as_str()).or_insert(0) += 1;
+        let expected = if tenant == "bob" { DeliveryState::Failed } else { expected(&id) };
+        let honest = state == expected && once.contains(&id) == (state == DeliveryState::Delivered);
+        // an attempt that was cut off by a death may have sent nothing; none is sent that was not begun
+        let sent = requests.remove(&id).or_else(|| to_the_sick.get(&id).copied()).unwrap_or(0);
+        if !honest || sent > attempts as usize {
+            wrong.push((id, state, attempts));
+        }
+    }
+    assert_eq!(wrong, [], "{states:?}");
+    assert_eq!(states.values().sum::<usize>(), DELIVERIES);
+    assert!(states["failed"] > SICK && states["delivered"] > states["failed"], "{states:?}");
+    assert_eq!((sick.taken(), requests), (vec![], BTreeMap::new()));
+    instance.finish(&world).await;
+}
+
+/// One message by the store, the others as copies of it: what is tried here is how they are sent.
+async fn make(instance: &Instance, world: &World, tenant: &str, count: usize) {
+    let message = NewDelivery {
+        tenant_id: tenant.into(),
+        recipient: tenant.into(),
+        channel: "webhook".into(),
+        fallback: vec![],
+        dedupe_key: "message:0".into(),
+        run_id: None,
+        kind: Kind::Message,
+        urgency: Kind::Message.urgency(),
+        subject: Some("A message".into()),
+        text: Some("There are ten thousand of these".into()),
+    };
+    instance.on(|store| async move { store.post_delivery(&message).await }).await.expect("posted");
+    let copies = |id: &str, numbers: &str| {
+        format!(
+            "insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, kind, subject, body, fallback, state,
+                                     next_at, created_at, urgency)
+             select {id}, tenant_id, recipient, channel, 'message:' || n, kind, subject, body, fallback, state, next_at,
+                    created_at, urgency
+               from deliveries, {numbers} where dedupe_key = 'message:0' and tenant_id = '{tenant}'"
+        )
+    };
+    let last = count - 1;
+    let counted = format!(
+        "(with recursive c (n) as (select 1 union all select n + 1 from c where n < {last}) select n from c) as numbers"
+    );
+    let sqlite = copies("randomblob(16)", &counted);
+    let postgres = copies("gen_random_uuid()", &format!("generate_series(1, {last}) as numbers (n)"));
+    world.execute(&sqlite, &postgres).await;
+}
+
+/// Claims some, begins to send them, and dies before all is recorded. Another instance takes over once the leases end.
+async fn die_at_work(instance: Instance, world: &World, sink: &Sink) -> Instance {
+    let before = sink.requests().values().sum::<usize>();
+    instance.tick(&instance.engine().notifier).await.expect("claimed");
+    let started = Instant::now();
+    while sink.requests().values().sum::<usize>() < before + 3 && started.elapsed() < Duration::from_secs(2) {
+        pause(Duration::from_millis(1)).await;
+    }
+    instance.crash();
+    world.instance()
+}
+
+struct Ended {
+    id: String,
+    tenant: String,
+    state: DeliveryState,
+    attempts: i32,
+}
+
+async fn ended(instance: &Instance) -> Vec<Ended> {
+    let mut all = vec![];
+    let mut before = None;
+    loop {
+        let filter = DeliveryFilter { before, limit: 1000, ..DeliveryFilter::default() };
+        let page = instance
+            .on(move |store| async move { store.list_deliveries(&reveille::id::Scope::Every, &filter).await })
+            .await
+            .expect("listed");
+        let Some(last) = page.last() else { return all };
+        before = Some(last.id);
+        all.extend(page.into_iter().map(|delivery| Ended {
+            id: delivery.id.to_string(),
+            tenant: delivery.tenant_id,
+            state: delivery.state,
+            attempts: delivery.attempts,
+        }));
+    }
+}
