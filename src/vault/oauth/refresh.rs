@@ -16,10 +16,10 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::clock::{pause, signed};
-use crate::credential::CredentialStatus;
+use crate::credential::{Credential, CredentialStatus};
 use crate::id::Scope;
 use crate::secret::Secret;
-use crate::store::{SealedDocument, StoreError, StoredCredential, next_generation};
+use crate::store::{StoreError, StoredCredential, next_generation};
 use crate::vault::oauth::endpoint::{Endpoint, Refusal};
 use crate::vault::oauth::tokens::{Age, Granted, Tokens};
 use crate::vault::oauth::{OAuthError, Shared, notice};
@@ -60,6 +60,9 @@ impl Refresher {
     ///
     /// Where the token is due and still good, trouble with renewing it is logged, and the old one is used.
     ///
+    /// What is returned may go where `stored` may, in the way that `stored` says: once its owner has written another
+    /// way of use meanwhile, there is none.
+    ///
     /// # Errors
     /// There is no good token; [`OAuthError`] says what can be done.
     pub async fn fresh(&self, stored: &StoredCredential, document: Secret, force: bool) -> Result<Secret, OAuthError> {
@@ -74,7 +77,7 @@ impl Refresher {
                     return Ok(document);
                 }
                 pause(LOOK).await;
-                held = self.read_again(&held.stored).await?;
+                held = self.read_again(stored).await?;
             }
         };
         timeout(PATIENCE, work).await.unwrap_or(Err(OAuthError::Busy))
@@ -117,11 +120,14 @@ impl Refresher {
         }
     }
 
-    /// What is stored now.
+    /// What is stored now, while it is used as `stored` was.
     async fn read_again(&self, stored: &StoredCredential) -> Result<Held, OAuthError> {
-        let credential = &stored.credential;
-        let (tenant, service, account) = (&credential.tenant_id, &credential.service, &credential.account_name);
+        let read = &stored.credential;
+        let (tenant, service, account) = (&read.tenant_id, &read.service, &read.account_name);
         let stored = self.0.store.get_credential(&Scope::Every, tenant, service, account).await?;
+        if !is_used_alike(read, &stored.credential) {
+            return Err(written_meanwhile());
+        }
         let document = self.0.vault.open_document(&stored)?;
         Ok(Held { stored, document })
     }
@@ -172,9 +178,12 @@ impl Turn {
         let mut waits = AGAIN.into_iter();
         loop {
             match self.shared.store.store_refreshed(credential.id, self.lease, &sealed).await {
-                Ok(_) => return Ok(document),
+                Ok(stored) => return self.given(document, &stored),
                 // a write that was told as failed may have been done
-                Err(StoreError::LeaseLost) if self.is_stored(&sealed).await? => return Ok(document),
+                Err(StoreError::LeaseLost) => match self.now_stored().await? {
+                    stored if stored.sealed == sealed.sealed => return self.given(document, &stored),
+                    _ => return Err(self.lost(StoreError::LeaseLost)),
+                },
                 Err(error @ StoreError::Unavailable(_)) => match waits.next() {
                     Some(wait) => pause(wait).await,
                     None => return Err(self.lost(error)),
@@ -184,8 +193,12 @@ impl Turn {
         }
     }
 
-    async fn is_stored(&self, sealed: &SealedDocument) -> Result<bool, OAuthError> {
-        Ok(self.now_stored().await?.sealed == sealed.sealed)
+    /// The new document, to whoever asked for it with what they had read of the credential.
+    fn given(&self, document: Secret, stored: &StoredCredential) -> Result<Secret, OAuthError> {
+        match is_used_alike(&self.stored.credential, &stored.credential) {
+            true => Ok(document),
+            false => Err(written_meanwhile()),
+        }
     }
 
     async fn now_stored(&self) -> Result<StoredCredential, StoreError> {
@@ -205,7 +218,8 @@ impl Turn {
     /// nothing new.
     async fn end(&self, why: String) -> Result<Secret, OAuthError> {
         let credential = &self.stored.credential;
-        if self.now_stored().await?.generation != self.stored.generation {
+        let now = self.now_stored().await?;
+        if now.generation != self.stored.generation || !is_used_alike(credential, &now.credential) {
             return Err(written_meanwhile());
         }
         notice::needs_consent(&self.shared.store, credential, &why).await?;
@@ -226,7 +240,17 @@ impl Turn {
     }
 }
 
-/// Its owner has connected it anew while the old tokens were tried: nothing is to be said of those.
+/// Whether a document may be used by what was read of its credential before: the same one, that goes to the same hosts
+/// in the same way and is renewed at the same place.
+fn is_used_alike(read: &Credential, now: &Credential) -> bool {
+    let of = |credential: &Credential| {
+        let Credential { id, hosts, inject, oauth, .. } = credential.clone();
+        (id, hosts, inject, oauth)
+    };
+    of(read) == of(now)
+}
+
+/// Its owner has written it while the old tokens were tried: nothing is to be said of those.
 fn written_meanwhile() -> OAuthError {
     OAuthError::Later("it was written while it was renewed".into())
 }

@@ -1,11 +1,15 @@
 //! Renewing: ahead of the end, one at a time over all instances, the rotated token kept.
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
 use futures::future::join_all;
+use reveille::credential::OAuth;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 use super::stage::{Instance, LIFE, Stage, ann, text};
 use crate::support::oauth::{BODY_CLIENT, secret_of};
@@ -121,4 +125,82 @@ async fn an_owner_s_own_token_endpoint_is_asked_with_the_secret_of_the_document_
     one.put(&renewed, oauth("http://169.254.169.254/token".into()), Some(stage.clock.now())).await;
     let denied = one.fresh().await.unwrap_err();
     assert!(denied.starts_with("it can't be renewed: its token endpoint: the address is not allowed"), "{denied}");
+}
+
+/// What an owner writes in the place of a credential: host, document, OAuth.
+type Written = (String, Option<Value>, Option<OAuth>);
+
+/// A host that holds the first request until the owner has written this, refuses it, and would take the next ones. What
+/// it was sent, and what became of the use.
+async fn written_while_refused(one: &Instance, written: impl FnOnce(&str) -> Written) -> (Vec<String>, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let host = listener.local_addr().unwrap().to_string();
+    let old = json!({ "access_token": "old-access", "refresh_token": "old-refresh" });
+    let provider = OAuth { provider: Some("calendar".into()), ..OAuth::default() };
+    one.put_at(host.clone(), Some(&old), Some(provider), None).await;
+    let (sent, owner) = (Arc::new(Mutex::new(vec![])), one.clone());
+    let (heard, mut writes) = (sent.clone(), Some(written(&host)));
+    let serving = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = vec![0; 4096];
+            let length = stream.read(&mut request).await.unwrap();
+            let request = String::from_utf8_lossy(&request[..length]).into_owned();
+            let token = request.lines().find_map(|line| line.strip_prefix("authorization: ")).unwrap_or("none");
+            heard.lock().unwrap().push(token.to_owned());
+            let status = match writes.take() {
+                Some((host, document, oauth)) => {
+                    owner.put_at(host, document.as_ref(), oauth, None).await;
+                    "401 Unauthorized"
+                }
+                None => "200 OK",
+            };
+            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    let outcome = one.fetch(format!("http://{host}/me"), Duration::from_secs(30)).await;
+    serving.abort();
+    let sent = sent.lock().unwrap().clone();
+    (sent, outcome.map_or_else(|why| why, |status| status.to_string()))
+}
+
+#[tokio::test]
+async fn what_an_owner_writes_while_the_old_token_is_refused_is_not_sent_to_the_old_host() {
+    let stage = Stage::on_sqlite().await;
+    let one = stage.instance().await;
+    let provider = || Some(OAuth { provider: Some("calendar".into()), ..OAuth::default() });
+    let new = || Some(json!({ "access_token": "new-access", "refresh_token": "new-refresh" }));
+    let elsewhere = || "api2.example.org".to_owned();
+    let busy = "The credential calendar can't be had now: it can't be renewed now: it was written while it was renewed";
+    let refused = (vec!["Bearer old-access".to_owned()], busy.to_owned());
+    assert_eq!(written_while_refused(&one, |_| (elsewhere(), new(), provider())).await, refused);
+    assert_eq!(written_while_refused(&one, |_| (elsewhere(), None, provider())).await, refused);
+    // a plain one is nothing to renew, and nothing is said of it
+    let plain = |host: &str| (host.to_owned(), Some(json!({ "access_token": "plain-access" })), None);
+    assert_eq!(written_while_refused(&one, plain).await, refused);
+    assert_eq!(one.status().await, ("active", None));
+    assert_eq!((one.token("access_token").await, stage.server.asked().await), ("plain-access".into(), 0));
+    // bound as it was: the new one is for this host as well
+    let (sent, outcome) = written_while_refused(&one, |host| (host.to_owned(), new(), provider())).await;
+    assert_eq!((sent, outcome.as_str()), (vec!["Bearer old-access".into(), "Bearer new-access".into()], "200"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_is_renewed_while_its_owner_binds_it_elsewhere_is_kept_and_not_handed_out() {
+    let stage = Stage::on_sqlite().await;
+    let one = stage.instance().await;
+    stage.connect(&one).await;
+    let old = one.token("access_token").await;
+    stage.server.fault("slow", 1, 1000).await;
+    let renewing = tokio::spawn({
+        let one = one.clone();
+        async move { one.renewed().await }
+    });
+    while stage.server.asked().await < 2 {}
+    let oauth = one.stored().await.0.credential.oauth;
+    one.put_at("api2.example.org".into(), None, oauth, None).await;
+    let told = renewing.await.unwrap().unwrap_err();
+    assert_eq!(told, "it can't be renewed now: it was written while it was renewed");
+    assert_ne!(one.token("access_token").await, old);
 }

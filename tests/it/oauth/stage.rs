@@ -2,11 +2,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use http::Method;
 use reveille::clock::Clock;
-use reveille::credential::Reference;
+use reveille::credential::{OAuth, Reference};
 use reveille::egress::{self, Egress, Request};
 use reveille::id::{Scope, Tenant};
 use reveille::notification::{Addresses, Delivery, Kind, Recipient};
@@ -178,22 +179,45 @@ impl Instance {
 
     /// Writes the credential as its owner does: with this document, this OAuth, this end.
     pub async fn put(&self, document: &Value, oauth: Value, expires_at: Option<DateTime<Utc>>) {
+        let oauth = Some(serde_json::from_value(oauth).expect("OAuth"));
+        self.put_at(self.host.clone(), Some(document), oauth, expires_at).await;
+    }
+
+    /// The same, bound to this host. Without a document the stored one is kept, without OAuth it is a plain one.
+    pub async fn put_at(
+        &self,
+        host: String,
+        document: Option<&Value>,
+        oauth: Option<OAuth>,
+        expires_at: Option<DateTime<Utc>>,
+    ) {
         let old = self.store.get_credential(&Scope::Every, "ann", "calendar", "primary").await.ok();
         let generation = next_generation(old.as_ref(), self.store.clock().now());
-        let document = Secret::new(document.to_string());
-        let sealed = self.vault.seal_document("ann", &calendar(), generation, &document, expires_at).expect("sealed");
+        let sealed = document.map(|document| {
+            let document = Secret::new(document.to_string());
+            self.vault.seal_document("ann", &calendar(), generation, &document, expires_at).expect("sealed")
+        });
         let new = NewCredential {
             tenant_id: "ann".into(),
             service: "calendar".into(),
             account_name: "primary".into(),
-            hosts: vec![self.host.clone()],
+            hosts: vec![host],
             inject: Some(Provider::default().inject()),
-            oauth: Some(serde_json::from_value(oauth).expect("OAuth")),
-            document: Some(sealed),
+            oauth,
+            document: sealed,
             by: "token:admin".into(),
         };
         let version = old.map_or(0, |old| old.credential.version);
         self.store.put_credential(&Scope::Every, &new, version).await.expect("written");
+    }
+
+    /// Asks this address with the credential, and waits so long.
+    pub async fn fetch(&self, url: String, timeout: Duration) -> Result<u16, String> {
+        let tenant = Tenant::new("ann").expect("a tenant");
+        let with = Use { tenant: &tenant, reference: &calendar(), run_id: None, task_id: None, by: "poll" };
+        let request = Request { timeout, ..Request::new(Method::GET, url) };
+        let answer = self.credentials.fetch(request, Some(&with)).await;
+        Ok(answer.map_err(|error| error.to_string())?.status.as_u16())
     }
 
     /// Gives ann an address, so that there is somebody to tell.
