@@ -7,7 +7,10 @@ pub mod draft;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use uuid::Uuid;
+
+use crate::invalid::Faults;
 
 pub use draft::CredentialDraft;
 
@@ -17,6 +20,9 @@ pub const PRIMARY: &str = "primary";
 pub const DOCUMENT_BYTES: usize = 64 * 1024;
 /// Longest service or account name, in characters.
 pub const NAME_LENGTH: usize = 100;
+
+/// Headers that hold secrets, in small letters: nobody writes them, since what is written is stored as it is, and shown.
+pub const SECRET_HEADERS: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
 
 /// What tools, polls, pipelines and webhooks name: `service`, or `service/account`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -44,6 +50,19 @@ impl std::fmt::Display for Reference {
             account => write!(f, "{}/{account}", self.service),
         }
     }
+}
+
+/// The credentials of a list such as `["google/work", "shop"]`; adds what is wrong with it.
+pub fn references(list: &Value, pointer: &str, faults: &mut Faults) -> Vec<Reference> {
+    let names: Vec<String> = faults.read(list, pointer).unwrap_or_default();
+    let mut references = Vec::with_capacity(names.len());
+    for (index, name) in names.iter().enumerate() {
+        match Reference::parse(name) {
+            Ok(reference) => references.push(reference),
+            Err(why) => faults.add(format!("{pointer}/{index}"), why),
+        }
+    }
+    references
 }
 
 /// Whether this can be the name of a service or an account: letters, digits and `. _ - @ +`, up to [`NAME_LENGTH`].

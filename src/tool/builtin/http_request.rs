@@ -10,9 +10,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::approval::matrix::{Category, Consequence};
+use crate::credential::Reference;
 use crate::egress::Request;
 use crate::tool::builtin::{definition, read};
-use crate::tool::exchange::{answer, credential_schema, fetch, headers_of, reference};
+use crate::tool::exchange::{answer, check_headers, credential_schema, fetch, headers_of, reference};
 use crate::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput};
 use crate::vault::credentials::Credentials;
 
@@ -59,6 +60,14 @@ impl HttpRequest {
 impl Tool for HttpRequest {
     fn definition(&self) -> &Definition {
         &self.definition
+    }
+
+    fn check(&self, arguments: &Value) -> Result<(), ToolError> {
+        check_headers(arguments)
+    }
+
+    fn credential_chosen(&self, arguments: &Value) -> Option<Reference> {
+        Reference::parse(arguments.get("credential")?.as_str()?).ok()
     }
 
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
