@@ -47,6 +47,8 @@ struct Told {
     task_name: Option<String>,
     question: Option<Question>,
     digest: Vec<DigestItem>,
+    /// Messages of a digest beyond those.
+    more: usize,
     code: Option<Secret>,
 }
 
@@ -57,6 +59,7 @@ impl Told {
             task_name: self.task_name.as_deref(),
             question: self.question.as_ref(),
             digest: &self.digest,
+            more: self.more,
             code: self.code.as_ref(),
         }
     }
@@ -150,19 +153,13 @@ impl Sending {
             return Ok(Err(Mark::Failed { error: NOTHING_LEFT.into(), fall_back: None }));
         }
         let timezone = recipient.map_or(Tz::UTC, |recipient| recipient.timezone);
-        let mut digest = Vec::with_capacity(members.len() + 1);
+        let mut digest = Vec::with_capacity(members.len());
         for member in &members {
             let told = self.referred(member).await?;
             digest.push(self.item(member, told.about(), timezone));
         }
-        match count.saturating_sub(members.len() as i64) {
-            ..=0 => {}
-            more => {
-                let text = "They are among the deliveries: `reveille delivery list` shows them.";
-                digest.push(DigestItem::new(&format!("{more} more"), text, self.store.clock().now(), timezone));
-            }
-        }
-        Ok(Ok(Told { digest, ..Told::of(delivery) }))
+        let more = usize::try_from(count).unwrap_or(0).saturating_sub(members.len());
+        Ok(Ok(Told { digest, more, ..Told::of(delivery) }))
     }
 
     /// One message of a digest, its text without markup: the digest's template makes that.
@@ -196,7 +193,15 @@ impl Sending {
 
 impl Told {
     fn of(delivery: &Delivery) -> Told {
-        Told { delivery: delivery.clone(), run: None, task_name: None, question: None, digest: vec![], code: None }
+        Told {
+            delivery: delivery.clone(),
+            run: None,
+            task_name: None,
+            question: None,
+            digest: vec![],
+            more: 0,
+            code: None,
+        }
     }
 }
 

@@ -135,7 +135,7 @@ async fn what_comes_at_night_is_told_together_in_the_morning(mut world: World) {
         { "subject": "About milk", "text": "milk", "created_at": "2027-03-01T22:30:00.000Z" },
         { "subject": "About bread", "text": "bread", "created_at": "2027-03-01T22:30:00.000Z" },
     ]);
-    assert_eq!(taken[1].data, json!({ "tenant_id": "ann", "items": items }));
+    assert_eq!(taken[1].data, json!({ "tenant_id": "ann", "items": items, "more": 0 }));
     for delivery in instance.deliveries().await.iter().filter(|delivery| delivery.digest_id == Some(digest.id)) {
         assert_eq!((delivery.state, delivery.delivered_at), (DeliveryState::Delivered, Some(at("02 06:00"))));
     }
