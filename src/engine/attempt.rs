@@ -47,15 +47,18 @@ pub async fn attempt(claim: &Claim, occasion: Occasion<'_>, channels: &Channels,
         Some(channel) if claim.interrupted && !channel.capabilities().deduplicates => Err(interrupted()),
         Some(channel) => send(delivery, occasion, channel, channels.templates(), clock.now()).await,
     };
-    let sign = sign(&answer);
+    // what was interrupted was another attempt, and nothing was sent now
+    let sent = !claim.interrupted || channels.get(&delivery.channel).is_some_and(|c| c.capabilities().deduplicates);
+    let sign = if sent { sign(&answer) } else { Sign::Silent };
     Attempted { mark: judge(delivery, answer, clock.now(), occasion.random), sign }
 }
 
 fn sign(answer: &Result<Receipt, ChannelError>) -> Sign {
     match answer {
         Ok(_) | Err(ChannelError::Rejected { .. }) => Sign::Well,
-        Err(ChannelError::Transient { .. }) => Sign::Ill,
-        Err(ChannelError::Misconfigured { .. } | ChannelError::Unknown { .. }) => Sign::Silent,
+        // whoever hangs is as ill as whoever fails
+        Err(ChannelError::Transient { .. } | ChannelError::Unknown { .. }) => Sign::Ill,
+        Err(ChannelError::Misconfigured { .. }) => Sign::Silent,
     }
 }
 
@@ -281,8 +284,11 @@ mod tests {
         assert_eq!((sign(delivered()).await, sign(Err(refused)).await), (Sign::Well, Sign::Well));
         assert_eq!(sign(transient(None)).await, Sign::Ill);
         let wrong = ChannelError::Misconfigured { why: "bad password".into() };
-        let doubt = ChannelError::Unknown { why: "no answer".into() };
-        assert_eq!((sign(Err(wrong)).await, sign(Err(doubt)).await), (Sign::Silent, Sign::Silent));
+        assert_eq!(sign(Err(wrong)).await, Sign::Silent);
+        let doubt = || Err(ChannelError::Unknown { why: "no answer".into() });
+        assert_eq!(sign(doubt()).await, Sign::Ill, "who hangs is ill");
+        let interrupted = Claim { interrupted: true, ..claim(2, &[]) };
+        assert_eq!(attempted(&interrupted, false, doubt()).await.sign, Sign::Silent, "nothing was sent");
     }
 
     #[tokio::test]
