@@ -56,6 +56,8 @@ pub async fn attempt(claim: &Claim, occasion: Occasion<'_>, channels: &Channels,
 fn sign(answer: &Result<Receipt, ChannelError>) -> Sign {
     match answer {
         Ok(_) | Err(ChannelError::Rejected { .. }) => Sign::Well,
+        // one recipient, or too many messages, are no illness of a channel that many share
+        Err(ChannelError::Busy { .. } | ChannelError::Transient { retry_after: Some(_), .. }) => Sign::Silent,
         // whoever hangs is as ill as whoever fails
         Err(ChannelError::Transient { .. } | ChannelError::Unknown { .. }) => Sign::Ill,
         Err(ChannelError::Misconfigured { .. }) => Sign::Silent,
@@ -97,6 +99,10 @@ fn judge(delivery: &Delivery, answer: Result<Receipt, ChannelError>, now: DateTi
         Ok(Receipt { provider_id, confirmed: Confirmed::Delivered }) => Mark::Delivered { provider_id },
         Ok(Receipt { provider_id, confirmed: Confirmed::Sent }) => Mark::Sent { provider_id },
         Err(ChannelError::Transient { why, retry_after }) => match later(retry_after) {
+            Some(at) => Mark::Retry { at, error: why },
+            None => failed(format!("given up after {} attempts: {why}", delivery.attempts)),
+        },
+        Err(ChannelError::Busy { why }) => match later(None) {
             Some(at) => Mark::Retry { at, error: why },
             None => failed(format!("given up after {} attempts: {why}", delivery.attempts)),
         },
@@ -232,6 +238,8 @@ mod tests {
         assert_eq!(attempted(&claim(6, &[]), true, transient(None)).await.mark, retry(36_000));
         let wished = transient(Some(Duration::from_secs(77)));
         assert_eq!(attempted(&claim(1, &[]), true, wished).await.mark, retry(77));
+        let busy = Err(ChannelError::Busy { why: "busy".into() });
+        assert_eq!(attempted(&claim(1, &["webhook"]), true, busy).await.mark, retry(5));
     }
 
     #[tokio::test]
@@ -283,6 +291,8 @@ mod tests {
         let refused = ChannelError::Rejected { why: "no such user".into() };
         assert_eq!((sign(delivered()).await, sign(Err(refused)).await), (Sign::Well, Sign::Well));
         assert_eq!(sign(transient(None)).await, Sign::Ill);
+        assert_eq!(sign(transient(Some(Duration::from_secs(7)))).await, Sign::Silent, "it says when it is well");
+        assert_eq!(sign(Err(ChannelError::Busy { why: "mailbox full".into() })).await, Sign::Silent);
         let wrong = ChannelError::Misconfigured { why: "bad password".into() };
         assert_eq!(sign(Err(wrong)).await, Sign::Silent);
         let doubt = || Err(ChannelError::Unknown { why: "no answer".into() });
