@@ -12,7 +12,7 @@ use crate::channel::Channels;
 use crate::clock::signed;
 use crate::engine::asking::{Links, without};
 use crate::engine::attempt::{Occasion, attempt};
-use crate::engine::breaker::{Breakers, Closed, Place};
+use crate::engine::breaker::{Breakers, Closed, Place, Sign};
 use crate::engine::holding;
 use crate::id::Scope;
 use crate::notification::delivery::BACKOFF;
@@ -100,10 +100,15 @@ impl Sending {
             if let Err(closed) = self.breakers.admit(&place, now) {
                 return Ok(left_alone(delivery, &place, (now, closed), fastrand::f64()));
             }
-            if let Some(recipient) = recipient
-                && let Some(mark) = holding::over_budget(&self.store, claim, recipient, now).await?
-            {
-                return Ok(mark);
+            if let Some(recipient) = recipient {
+                let over = holding::over_budget(&self.store, claim, recipient, now).await;
+                if !matches!(over, Ok(None)) {
+                    // it may have been let through as the probe
+                    self.breakers.report(&place, Sign::Silent, now);
+                }
+                if let Some(mark) = over? {
+                    return Ok(mark);
+                }
             }
         }
         let occasion = Occasion { recipient, told: &told.delivery, about: told.about(), random: fastrand::f64() };

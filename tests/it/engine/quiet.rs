@@ -23,6 +23,7 @@ on_both! {
     a_test_message_comes_whatever_the_hour
     a_question_waits_for_the_end_of_quiet_hours_and_joins_no_digest
     a_sick_channel_is_left_alone_without_using_up_attempts
+    what_the_budget_holds_is_no_probe_of_a_sick_channel
     a_question_does_not_wait_for_a_sick_channel
     only_proved_addresses_are_told_where_the_operator_says_so
 }
@@ -391,6 +392,28 @@ async fn a_sick_channel_is_left_alone_without_using_up_attempts(mut world: World
     assert_eq!(sink.taken().len(), 6);
     let attempts: Vec<i32> = instance.deliveries().await.iter().map(|delivery| delivery.attempts).collect();
     assert_eq!(attempts, [2, 2, 2, 2, 2, 1]);
+    instance.finish(&world).await;
+}
+
+async fn what_the_budget_holds_is_no_probe_of_a_sick_channel(mut world: World) {
+    // nobody listens there
+    world.channels.email.url = Some(Secret::new("smtp://127.0.0.1:1"));
+    world.channels.email.from = Some("Reveille <reveille@example.org>".into());
+    let instance = world.instance();
+    put(&instance, json!({ "addresses": { "email": "ann@example.org" }, "budget": { "per_day": 5 } })).await;
+    for n in 0..5 {
+        post(&instance, &["email"], &n.to_string(), Urgency::Normal).await;
+        instance.notify().await;
+    }
+    let given_up = "update deliveries set state = 'failed', next_at = null";
+    world.execute(given_up, given_up).await;
+    world.advance(31.0);
+    for (text, urgency) in [("over", Urgency::Normal), ("fire", Urgency::High)] {
+        post(&instance, &["email"], text, urgency).await;
+        instance.notify().await;
+    }
+    let stands = [("over".into(), "pending", Some(Held::Budget), 0), ("fire".into(), "pending", None, 1)];
+    assert_eq!(stand(&instance).await[5..], stands, "the other one is the probe");
     instance.finish(&world).await;
 }
 
