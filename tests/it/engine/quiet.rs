@@ -1,7 +1,10 @@
 //! What is told when: quiet hours, digests, budgets, sick channels, addresses that have to be proved. By real webhooks
 //! and a real mail server.
 
+use std::time::Duration;
+
 use chrono::{DateTime, TimeDelta, Utc};
+use reveille::engine::service::Service;
 use reveille::notification::{Delivery, DeliveryState, Held, Kind, NewDelivery, Urgency};
 use reveille::secret::Secret;
 use serde_json::{Value, json};
@@ -23,6 +26,7 @@ on_both! {
     a_test_message_comes_whatever_the_hour
     a_question_waits_for_the_end_of_quiet_hours_and_joins_no_digest
     a_sick_channel_is_left_alone_without_using_up_attempts
+    a_backlog_goes_on_as_soon_as_there_is_a_place
     what_the_budget_holds_is_no_probe_of_a_sick_channel
     a_question_does_not_wait_for_a_sick_channel
     only_proved_addresses_are_told_where_the_operator_says_so
@@ -392,6 +396,23 @@ async fn a_sick_channel_is_left_alone_without_using_up_attempts(mut world: World
     assert_eq!(sink.taken().len(), 6);
     let attempts: Vec<i32> = instance.deliveries().await.iter().map(|delivery| delivery.attempts).collect();
     assert_eq!(attempts, [2, 2, 2, 2, 2, 1]);
+    instance.finish(&world).await;
+}
+
+async fn a_backlog_goes_on_as_soon_as_there_is_a_place(mut world: World) {
+    let sink = world_with_sink(&mut world).await;
+    let instance = world.instance();
+    put(&instance, reached(&sink, json!({}))).await;
+    for n in 0..33 {
+        post(&instance, &["webhook"], &n.to_string(), Urgency::Normal).await;
+    }
+    let hint = instance.engine().notifier.hint();
+    // all places are free again before anybody waits for one
+    instance.notify().await;
+    assert_eq!(sink.taken().len(), 32);
+    tokio::time::timeout(Duration::from_millis(500), hint).await.expect("the rest is not waited with");
+    instance.notify().await;
+    assert_eq!(sink.taken().len(), 33);
     instance.finish(&world).await;
 }
 
