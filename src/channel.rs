@@ -101,6 +101,9 @@ pub enum ChannelError {
     /// Not taken, and may be later.
     #[error("{why}")]
     Transient { why: String, retry_after: Option<Duration> },
+    /// Not taken now because of this recipient, or of how much was sent; it may be later. The other side is well.
+    #[error("{why}")]
+    Busy { why: String },
     /// Refused for good: the address or the message is at fault.
     #[error("{why}")]
     Rejected { why: String },

@@ -186,6 +186,8 @@ fn judge_refused(error: &lettre::transport::smtp::Error) -> ChannelError {
         Some("530" | "534" | "538") => ChannelError::Misconfigured { why },
         _ if error.is_permanent() => ChannelError::Rejected { why },
         _ if error.is_tls() || error.is_client() || is_handshake(error) => ChannelError::Misconfigured { why },
+        // 4yz: this mailbox, this sender, too much at once; at 421 the server itself goes away
+        Some(code) if code != "421" => ChannelError::Busy { why },
         _ => ChannelError::Transient { why, retry_after: None },
     }
 }

@@ -91,6 +91,7 @@ impl Provider {
             said => format!("{} answered {}: {}", self.name, answer.status.as_u16(), self.shown(said)),
         };
         match answer.status.as_u16() {
+            429 if answer.retry_after.is_none() => ChannelError::Busy { why },
             408 | 425 | 429 | 500..=599 => ChannelError::Transient { why, retry_after: answer.retry_after },
             300..=399 | 401 | 403 | 404 => ChannelError::Misconfigured { why },
             _ => ChannelError::Rejected { why },

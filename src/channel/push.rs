@@ -214,6 +214,7 @@ fn judge(answers: Vec<Result<Receipt, ChannelError>>) -> Result<Receipt, Channel
         }
         (None, Some(ChannelError::Unknown { .. })) => Err(ChannelError::Unknown { why }),
         (None, Some(ChannelError::Transient { .. })) => Err(ChannelError::Transient { why, retry_after: wait }),
+        (None, Some(ChannelError::Busy { .. })) => Err(ChannelError::Busy { why }),
         (None, Some(ChannelError::Misconfigured { .. })) => Err(ChannelError::Misconfigured { why }),
         (None, Some(ChannelError::Rejected { .. })) => Err(ChannelError::Rejected { why }),
         (None, None) => Err(ChannelError::Rejected { why: "the recipient has no push address".into() }),
@@ -222,8 +223,9 @@ fn judge(answers: Vec<Result<Receipt, ChannelError>>) -> Result<Receipt, Channel
 
 fn doubt(error: &ChannelError) -> u8 {
     match error {
-        ChannelError::Unknown { .. } => 3,
-        ChannelError::Transient { .. } => 2,
+        ChannelError::Unknown { .. } => 4,
+        ChannelError::Transient { .. } => 3,
+        ChannelError::Busy { .. } => 2,
         ChannelError::Misconfigured { .. } => 1,
         ChannelError::Rejected { .. } => 0,
     }

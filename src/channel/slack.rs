@@ -194,6 +194,9 @@ fn judge_app(app: &Provider, answer: &Answer) -> Result<Receipt, ChannelError> {
     let code = body["error"].as_str().unwrap_or("no reason");
     let why = format!("Slack refused: {}{}", app.shown(code), explained(body));
     Err(match code {
+        "ratelimited" | "rate_limited" | "message_limit_exceeded" if answer.retry_after.is_none() => {
+            ChannelError::Busy { why }
+        }
         "ratelimited"
         | "rate_limited"
         | "message_limit_exceeded"
@@ -258,9 +261,11 @@ fn judge_webhook(
     let plain = said.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !said.is_empty();
     let why =
         format!("the Slack webhook answered {status}{}", if plain { format!(" ({said})") } else { String::new() });
+    let wait = retry_after(&headers);
     match status.as_u16() {
+        429 if wait.is_none() => Err(ChannelError::Busy { why }),
         200..=299 => Ok(Receipt { provider_id: None, confirmed: Confirmed::Delivered }),
-        408 | 429 | 500..=599 => Err(ChannelError::Transient { why, retry_after: retry_after(&headers) }),
+        408 | 429 | 500..=599 => Err(ChannelError::Transient { why, retry_after: wait }),
         _ => Err(ChannelError::Rejected { why }),
     }
 }

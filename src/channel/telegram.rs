@@ -123,9 +123,10 @@ fn judge(provider: &Provider, answer: &Answer) -> Result<Receipt, ChannelError> 
     }
     let said = body["description"].as_str().unwrap_or_default();
     let parameters = &body["parameters"];
+    let asked = parameters["retry_after"].as_u64().map(std::time::Duration::from_secs);
     Err(match (provider.judge(answer, said), answer.status.as_u16()) {
+        (ChannelError::Busy { why }, _) if asked.is_some() => ChannelError::Transient { why, retry_after: asked },
         (ChannelError::Transient { why, retry_after }, _) => {
-            let asked = parameters["retry_after"].as_u64().map(std::time::Duration::from_secs);
             ChannelError::Transient { why, retry_after: asked.or(retry_after) }
         }
         // blocked, kicked, a person who never wrote to the bot

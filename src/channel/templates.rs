@@ -135,6 +135,9 @@ impl Templates {
 
     /// The text, made shorter until it fits; of a question the link always stays.
     fn fitted(&self, telling: &Telling, channel: &str, format: Format, limit: usize) -> String {
+        if !telling.digest.is_empty() {
+            return self.fitted_digest(telling, channel, format, limit);
+        }
         let mut room = limit;
         for _ in 0..TRIES {
             let text = self.render(&telling.within(room), channel, format, false).unwrap_or_default();
@@ -149,6 +152,29 @@ impl Templates {
             // markup that is cut anywhere may not be markup any more
             None => cut(&markup::escaped(&telling.within(limit / 8).text, format), limit, None),
         }
+    }
+
+    /// As much of a digest as fits: what is cut off is found by halving, because each message adds markup of its own. At
+    /// the least it says how many there are, as the subject does.
+    fn fitted_digest(&self, telling: &Telling, channel: &str, format: Format, limit: usize) -> String {
+        let fits = |room| {
+            let less = telling.within(room);
+            let text = self.render(&less, channel, format, false).unwrap_or_default();
+            (!less.digest.is_empty() && !text.is_empty() && text.chars().count() <= limit).then_some(text)
+        };
+        if let Some(whole) = fits(limit) {
+            return whole;
+        }
+        let (mut best, mut enough, mut too_much) = (None, 0, limit);
+        while too_much - enough > 1 + limit / 128 {
+            let room = enough.midpoint(too_much);
+            match fits(room) {
+                Some(text) => (best, enough) = (Some(text), room),
+                None => too_much = room,
+            }
+        }
+        let subject = telling.subject.as_deref().unwrap_or_default();
+        best.unwrap_or_else(|| cut(&markup::escaped(subject, format), limit, None))
     }
 
     /// One template, the most exact of them; `None` where there is none of this format.
@@ -557,6 +583,38 @@ mod tests {
         assert!(words.text.starts_with("2027-03-01 08:00 UTC · one\nxxx"), "{}", words.text);
         let short = told(300).unwrap().text;
         assert!(short.chars().count() <= 300 && short.contains("· two\n"), "{short}");
+    }
+
+    #[test]
+    fn a_digest_that_is_too_long_names_what_fits_and_counts_the_rest() {
+        let text = "Two **mails** & a `bill` <soon>, none of them urgent. ".repeat(20);
+        let item = |n: usize| DigestItem::new(&format!("Mail {n} <b>"), &text, on_that_day("08:00"), Tz::UTC);
+        let items: Vec<DigestItem> = (0..50).map(item).collect();
+        let about = References { digest: &items, more: 7, ..References::default() };
+        for formats in [&["plain"][..], &["html"], &["mrkdwn"], &["telegram_html"]] {
+            let formats: &'static [&'static str] = formats;
+            let mut most = 0;
+            for limit in [459, 1000, 4096] {
+                let told =
+                    Templates::embedded().words(&delivery(Kind::Digest), about, Tz::UTC, &To("x", formats, limit));
+                let Words { subject, text, .. } = told.unwrap();
+                assert_eq!(subject, "57 messages that could wait");
+                let named = (0..50).filter(|n| text.contains(&format!("Mail {n} "))).count();
+                let length = text.chars().count();
+                assert!(length <= limit && !text.is_empty(), "{formats:?} {limit}: {length}\n{text}");
+                if formats == ["html"] && named == 0 {
+                    // its frame alone is longer
+                    assert_eq!(text, subject);
+                    continue;
+                }
+                assert!(named > most, "{formats:?} {limit}: {named}\n{text}");
+                assert!(length * 3 > limit, "{formats:?} {limit}: {length}\n{text}");
+                assert!(text.contains(&format!("… and {} more", 57 - named)), "{formats:?} {limit}: {text}");
+                most = named;
+            }
+        }
+        let told = Templates::embedded().words(&delivery(Kind::Digest), about, Tz::UTC, &To("x", &["plain"], 10));
+        assert_eq!(told.unwrap().text.chars().count(), 10, "what says how many there are comes first");
     }
 
     /// A directory of templates that goes with the test.

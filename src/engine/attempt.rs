@@ -42,36 +42,46 @@ pub struct Attempted {
 /// Attempts a delivery and says what is to be recorded.
 pub async fn attempt(claim: &Claim, occasion: Occasion<'_>, channels: &Channels, clock: &Clock) -> Attempted {
     let delivery = &claim.delivery;
-    let answer = match channels.get(&delivery.channel) {
-        None => Err(not_configured(&delivery.channel)),
-        Some(channel) if claim.interrupted && !channel.capabilities().deduplicates => Err(interrupted()),
+    let (sign, answer) = match channels.get(&delivery.channel) {
+        None => (Sign::Silent, Err(not_configured(&delivery.channel))),
+        // what was interrupted was another attempt, and nothing is sent now
+        Some(channel) if claim.interrupted && !channel.capabilities().deduplicates => {
+            (Sign::Silent, Err(interrupted()))
+        }
         Some(channel) => send(delivery, occasion, channel, channels.templates(), clock.now()).await,
     };
-    let sign = sign(&answer);
     Attempted { mark: judge(delivery, answer, clock.now(), occasion.random), sign }
 }
 
 fn sign(answer: &Result<Receipt, ChannelError>) -> Sign {
     match answer {
         Ok(_) | Err(ChannelError::Rejected { .. }) => Sign::Well,
-        Err(ChannelError::Transient { .. }) => Sign::Ill,
-        Err(ChannelError::Misconfigured { .. } | ChannelError::Unknown { .. }) => Sign::Silent,
+        // one recipient, or too many messages, are no illness of a channel that many share
+        Err(ChannelError::Busy { .. } | ChannelError::Transient { retry_after: Some(_), .. }) => Sign::Silent,
+        // whoever hangs is as ill as whoever fails
+        Err(ChannelError::Transient { .. } | ChannelError::Unknown { .. }) => Sign::Ill,
+        Err(ChannelError::Misconfigured { .. }) => Sign::Silent,
     }
 }
 
+/// Sends it; what went nowhere says nothing about the channel.
 async fn send(
     delivery: &Delivery,
     occasion: Occasion<'_>,
     channel: &dyn Channel,
     templates: &Templates,
     now: DateTime<Utc>,
-) -> Result<Receipt, ChannelError> {
+) -> (Sign, Result<Receipt, ChannelError>) {
+    let nowhere = |why| (Sign::Silent, Err(ChannelError::Rejected { why }));
     let Some(recipient) = occasion.recipient else {
-        return Err(ChannelError::Rejected { why: "the tenant has no recipient".into() });
+        return nowhere("the tenant has no recipient".into());
     };
     let capabilities = channel.capabilities();
     let words = templates.words(occasion.told, occasion.about, recipient.timezone, channel);
-    let words = words.map_err(|why| ChannelError::Rejected { why })?;
+    let words = match words {
+        Ok(words) => words,
+        Err(why) => return nowhere(why),
+    };
     let message = Message {
         id: delivery.id,
         recipient_id: &delivery.recipient,
@@ -82,7 +92,9 @@ async fn send(
         urgency: delivery.urgency,
     };
     let sent = tokio::time::timeout(ATTEMPT_LIMIT, channel.deliver(&message)).await;
-    sent.unwrap_or_else(|_| Err(too_late(capabilities.deduplicates)))
+    let answer = sent.unwrap_or_else(|_| Err(too_late(capabilities.deduplicates)));
+    let sign = if recipient.addresses.has(&delivery.channel) { sign(&answer) } else { Sign::Silent };
+    (sign, answer)
 }
 
 /// What an answer means for the delivery. What is refused for good, or can't be sent as things are configured, goes on
@@ -94,6 +106,10 @@ fn judge(delivery: &Delivery, answer: Result<Receipt, ChannelError>, now: DateTi
         Ok(Receipt { provider_id, confirmed: Confirmed::Delivered }) => Mark::Delivered { provider_id },
         Ok(Receipt { provider_id, confirmed: Confirmed::Sent }) => Mark::Sent { provider_id },
         Err(ChannelError::Transient { why, retry_after }) => match later(retry_after) {
+            Some(at) => Mark::Retry { at, error: why },
+            None => failed(format!("given up after {} attempts: {why}", delivery.attempts)),
+        },
+        Err(ChannelError::Busy { why }) => match later(None) {
             Some(at) => Mark::Retry { at, error: why },
             None => failed(format!("given up after {} attempts: {why}", delivery.attempts)),
         },
@@ -176,7 +192,8 @@ mod tests {
     }
 
     fn recipient() -> Recipient {
-        Recipient { timezone: Tz::UTC, locale: "en".into(), addresses: Addresses::default(), ..Recipient::default() }
+        let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
+        Recipient { timezone: Tz::UTC, locale: "en".into(), addresses, ..Recipient::default() }
     }
 
     struct Done {
@@ -229,6 +246,8 @@ mod tests {
         assert_eq!(attempted(&claim(6, &[]), true, transient(None)).await.mark, retry(36_000));
         let wished = transient(Some(Duration::from_secs(77)));
         assert_eq!(attempted(&claim(1, &[]), true, wished).await.mark, retry(77));
+        let busy = Err(ChannelError::Busy { why: "busy".into() });
+        assert_eq!(attempted(&claim(1, &["webhook"]), true, busy).await.mark, retry(5));
     }
 
     #[tokio::test]
@@ -280,9 +299,14 @@ mod tests {
         let refused = ChannelError::Rejected { why: "no such user".into() };
         assert_eq!((sign(delivered()).await, sign(Err(refused)).await), (Sign::Well, Sign::Well));
         assert_eq!(sign(transient(None)).await, Sign::Ill);
+        assert_eq!(sign(transient(Some(Duration::from_secs(7)))).await, Sign::Silent, "it says when it is well");
+        assert_eq!(sign(Err(ChannelError::Busy { why: "mailbox full".into() })).await, Sign::Silent);
         let wrong = ChannelError::Misconfigured { why: "bad password".into() };
-        let doubt = ChannelError::Unknown { why: "no answer".into() };
-        assert_eq!((sign(Err(wrong)).await, sign(Err(doubt)).await), (Sign::Silent, Sign::Silent));
+        assert_eq!(sign(Err(wrong)).await, Sign::Silent);
+        let doubt = || Err(ChannelError::Unknown { why: "no answer".into() });
+        assert_eq!(sign(doubt()).await, Sign::Ill, "who hangs is ill");
+        let interrupted = Claim { interrupted: true, ..claim(2, &[]) };
+        assert_eq!(attempted(&interrupted, false, doubt()).await.sign, Sign::Silent, "nothing was sent");
     }
 
     #[tokio::test]
@@ -300,5 +324,24 @@ mod tests {
             attempt(&claim, occasion, &Channels::of(vec![Box::new(scripted)]), &clock).await.mark,
             Mark::Failed { error: "the tenant has no recipient".into(), fall_back: None }
         );
+    }
+
+    #[tokio::test]
+    async fn what_went_nowhere_says_nothing_about_the_channel() {
+        let refused = || Err(ChannelError::Rejected { why: "there is no address".into() });
+        let sign = async |delivery: &Delivery, recipient: Option<&Recipient>| {
+            let claim = Claim { delivery: delivery.clone(), ..claim(1, &[]) };
+            let occasion = Occasion { recipient, told: delivery, about: References::default(), random: 0.5 };
+            let scripted = Scripted { deduplicates: true, answer: refused(), given: Arc::default() };
+            let channels = Channels::of(vec![Box::new(scripted)]);
+            attempt(&claim, occasion, &channels, &Clock::manual(now())).await.sign
+        };
+        let (message, ann) = (claim(1, &[]).delivery, recipient());
+        assert_eq!(sign(&message, Some(&ann)).await, Sign::Well, "it refused");
+        assert_eq!(sign(&message, None).await, Sign::Silent, "nobody");
+        let nowhere = Recipient { addresses: Addresses::default(), ..recipient() };
+        assert_eq!(sign(&message, Some(&nowhere)).await, Sign::Silent, "no address");
+        let gone = Delivery { kind: Kind::Result, ..message };
+        assert_eq!(sign(&gone, Some(&ann)).await, Sign::Silent, "no words");
     }
 }

@@ -19,7 +19,7 @@ use crate::engine::attempt::LEASE;
 use crate::metrics::Metrics;
 use crate::notification::{PushAddress, Recipient};
 
-/// Transient failures in a row that open a breaker.
+/// Failures in a row that open a breaker.
 const FAILURES: u32 = 5;
 /// How long it stays open at first, and at the longest; doubled by each probe that fails.
 const FIRST_WAIT: Duration = Duration::from_secs(30);
@@ -42,7 +42,7 @@ pub struct Place {
 pub enum Sign {
     /// It answered, be it with a refusal.
     Well,
-    /// It did not take the message, and may later.
+    /// It did not take the message, and may later; or gave no answer.
     Ill,
     /// Nothing was sent, or nothing can be said.
     Silent,

@@ -1,6 +1,7 @@
 //! The notifier: deliveries that are due are attempted, each in a task of its own, so that a slow channel delays none.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -27,12 +28,15 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 pub struct Notifier {
     sending: Sending,
     places: Arc<Semaphore>,
+    /// Whether more may be due than there were places for.
+    backlog: Arc<AtomicBool>,
     under_way: TaskTracker,
 }
 
 impl Notifier {
     pub fn new(sending: Sending) -> Notifier {
-        Notifier { sending, places: Arc::new(Semaphore::new(AT_ONCE)), under_way: TaskTracker::new() }
+        let places = Arc::new(Semaphore::new(AT_ONCE));
+        Notifier { sending, places, backlog: Arc::default(), under_way: TaskTracker::new() }
     }
 
     /// Waits for attempts that are under way, but not for ever: what is cut off says so at its next claim.
@@ -86,6 +90,7 @@ impl Service for Notifier {
         let claims =
             self.sending.store.claim_deliveries(self.sending.store.clock().now() + signed(LEASE), free as i64).await?;
         let full = claims.len() == free;
+        self.backlog.store(full, Ordering::Relaxed);
         for claim in claims {
             let place = Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed");
             let sending = self.sending.clone();
@@ -105,9 +110,10 @@ impl Service for Notifier {
 
     fn hint(&self) -> BoxFuture<'static, ()> {
         let mut outbox = self.sending.store.listen(Topic::Outbox);
-        let places = Arc::clone(&self.places);
+        let (places, backlog) = (Arc::clone(&self.places), Arc::clone(&self.backlog));
         Box::pin(async move {
-            if places.available_permits() == 0 {
+            // at once where a place is free already: nothing else would tell
+            if backlog.load(Ordering::Relaxed) {
                 let _ = places.acquire().await;
                 return;
             }

@@ -12,7 +12,7 @@ use crate::channel::Channels;
 use crate::clock::signed;
 use crate::engine::asking::{Links, without};
 use crate::engine::attempt::{Occasion, attempt};
-use crate::engine::breaker::{Breakers, Closed, Place};
+use crate::engine::breaker::{Breakers, Closed, Place, Sign};
 use crate::engine::holding;
 use crate::id::Scope;
 use crate::notification::delivery::BACKOFF;
@@ -47,6 +47,8 @@ struct Told {
     task_name: Option<String>,
     question: Option<Question>,
     digest: Vec<DigestItem>,
+    /// Messages of a digest beyond those.
+    more: usize,
     code: Option<Secret>,
 }
 
@@ -57,6 +59,7 @@ impl Told {
             task_name: self.task_name.as_deref(),
             question: self.question.as_ref(),
             digest: &self.digest,
+            more: self.more,
             code: self.code.as_ref(),
         }
     }
@@ -97,10 +100,15 @@ impl Sending {
             if let Err(closed) = self.breakers.admit(&place, now) {
                 return Ok(left_alone(delivery, &place, (now, closed), fastrand::f64()));
             }
-            if let Some(recipient) = recipient
-                && let Some(mark) = holding::over_budget(&self.store, claim, recipient, now).await?
-            {
-                return Ok(mark);
+            if let Some(recipient) = recipient {
+                let over = holding::over_budget(&self.store, claim, recipient, now).await;
+                if !matches!(over, Ok(None)) {
+                    // it may have been let through as the probe
+                    self.breakers.report(&place, Sign::Silent, now);
+                }
+                if let Some(mark) = over? {
+                    return Ok(mark);
+                }
             }
         }
         let occasion = Occasion { recipient, told: &told.delivery, about: told.about(), random: fastrand::f64() };
@@ -150,19 +158,13 @@ impl Sending {
             return Ok(Err(Mark::Failed { error: NOTHING_LEFT.into(), fall_back: None }));
         }
         let timezone = recipient.map_or(Tz::UTC, |recipient| recipient.timezone);
-        let mut digest = Vec::with_capacity(members.len() + 1);
+        let mut digest = Vec::with_capacity(members.len());
         for member in &members {
             let told = self.referred(member).await?;
             digest.push(self.item(member, told.about(), timezone));
         }
-        match count.saturating_sub(members.len() as i64) {
-            ..=0 => {}
-            more => {
-                let text = "They are among the deliveries: `reveille delivery list` shows them.";
-                digest.push(DigestItem::new(&format!("{more} more"), text, self.store.clock().now(), timezone));
-            }
-        }
-        Ok(Ok(Told { digest, ..Told::of(delivery) }))
+        let more = usize::try_from(count).unwrap_or(0).saturating_sub(members.len());
+        Ok(Ok(Told { digest, more, ..Told::of(delivery) }))
     }
 
     /// One message of a digest, its text without markup: the digest's template makes that.
@@ -196,7 +198,15 @@ impl Sending {
 
 impl Told {
     fn of(delivery: &Delivery) -> Told {
-        Told { delivery: delivery.clone(), run: None, task_name: None, question: None, digest: vec![], code: None }
+        Told {
+            delivery: delivery.clone(),
+            run: None,
+            task_name: None,
+            question: None,
+            digest: vec![],
+            more: 0,
+            code: None,
+        }
     }
 }
 

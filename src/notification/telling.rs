@@ -15,6 +15,11 @@ use crate::notification::wording::{
 use crate::notification::{Delivery, Kind};
 use crate::visible::on_one_line;
 
+/// Room that a message of a digest has at least for its text, in characters, so that few are told in words rather than
+/// many by name.
+const WORTH_SAYING: usize = 80;
+/// Room that what stands around it takes, in characters.
+const AROUND: usize = 8;
 /// What a task is called that is no longer there.
 const NAMELESS: &str = "a task";
 
@@ -60,6 +65,8 @@ pub struct Telling {
     pub question: Option<QuestionTelling>,
     /// Empty unless it is a digest.
     pub digest: Vec<DigestItem>,
+    /// Messages of a digest that are counted instead of named.
+    pub more: usize,
     #[serde(skip)]
     pub link: Option<Link>,
     #[serde(skip)]
@@ -117,6 +124,7 @@ impl Telling {
             run: None,
             question: None,
             digest: about.digest.to_vec(),
+            more: about.more,
             link: None,
             thread: about.run.and_then(|run| run.task_id).map(|task| task.to_string()),
             event: "message",
@@ -127,7 +135,7 @@ impl Telling {
                 telling.purpose = Purpose::Of("digest");
                 telling.thread = None;
                 telling.event = "digest";
-                telling.data = digest_data(&delivery.tenant_id, about.digest);
+                telling.data = digest_data(&delivery.tenant_id, about.digest, about.more);
                 return Ok(telling);
             }
             (Kind::Message, ..) => {}
@@ -181,12 +189,36 @@ impl Telling {
         let whole = self.run.as_ref().map(|run| format!("the whole is in run {}", run.id));
         less.text = cut(&self.text, room, whole.as_deref());
         less.question = self.question.as_ref().map(|question| question.within(room));
-        let each = room.checked_div(self.digest.len()).unwrap_or(room);
-        for item in &mut less.digest {
-            item.text = cut(&item.text, each, None);
-        }
+        less.name_within(room);
         less
     }
+
+    /// Names as many messages of a digest as there is room for, the oldest, and counts the others.
+    fn name_within(&mut self, room: usize) {
+        let frame = |item: &DigestItem| item.subject.chars().count() + item.at.chars().count() + AROUND;
+        let mut taken = 0;
+        let named = self.digest.iter().take_while(|item| {
+            taken += frame(item) + item.text.chars().count().min(WORTH_SAYING);
+            taken <= room
+        });
+        let named = named.count();
+        self.more += self.digest.len() - named;
+        self.digest.truncate(named);
+        let for_texts = room.saturating_sub(self.digest.iter().map(frame).sum());
+        let each = for_texts.checked_div(named).unwrap_or(0);
+        for item in &mut self.digest {
+            item.text = shortened(&item.text, each);
+        }
+    }
+}
+
+/// A text within so many characters; where its end is given up, an ellipsis says so.
+fn shortened(text: &str, limit: usize) -> String {
+    if text.chars().count() <= limit {
+        return text.to_owned();
+    }
+    let head: String = text.chars().take(limit.saturating_sub(1)).collect();
+    format!("{}…", head.trim_end())
 }
 
 impl RunTelling {

@@ -58,6 +58,8 @@ pub struct References<'a> {
     pub question: Option<&'a Question>,
     /// What a digest tells, the oldest first; empty for all else.
     pub digest: &'a [DigestItem],
+    /// How many more a digest has, which are counted alone.
+    pub more: usize,
     /// The digits; for codes only.
     pub code: Option<&'a Secret>,
 }
@@ -179,12 +181,12 @@ pub(super) fn run_data(run: &Run, task_name: Option<&str>, limit: usize) -> Valu
 }
 
 /// The messages of a digest for programs.
-pub(super) fn digest_data(tenant_id: &str, items: &[DigestItem]) -> Value {
+pub(super) fn digest_data(tenant_id: &str, items: &[DigestItem], more: usize) -> Value {
     let item = |item: &DigestItem| {
         let at = item.created_at.to_rfc3339_opts(SecondsFormat::Millis, true);
         json!({ "subject": item.subject, "text": item.text, "created_at": at })
     };
-    json!({ "tenant_id": tenant_id, "items": items.iter().map(item).collect::<Vec<_>>() })
+    json!({ "tenant_id": tenant_id, "items": items.iter().map(item).collect::<Vec<_>>(), "more": more })
 }
 
 pub(super) fn message_data(delivery: &Delivery, telling: &Telling, limit: usize) -> Value {

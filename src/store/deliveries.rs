@@ -111,7 +111,7 @@ macro_rules! settle_members {
         sqlx::query(
             "update deliveries set state = $2, last_error = $3, sent_at = coalesce(sent_at, $4),
                     delivered_at = coalesce(delivered_at, $5)
-              where digest_id = $1 and state in ('pending', 'sent')",
+              where digest_id = $1 and state in ('pending', 'sent', 'unknown')",
         )
         .bind($digest)
         .bind($state.as_str())
@@ -123,23 +123,45 @@ macro_rules! settle_members {
     }};
 }
 
-/// The messages of a digest are told by the one that takes its place, which is in the outbox.
+/// The digest that takes the place of one that failed, if it still takes messages.
+const HEIR: Split = Split {
+    postgres: "select id from deliveries where tenant_id = $1 and recipient = $2 and channel = $3 and dedupe_key = $4
+                  and state = 'pending' and lease_token = 0 for update",
+    sqlite: "select id from deliveries where tenant_id = $1 and recipient = $2 and channel = $3 and dedupe_key = $4
+                and state = 'pending' and lease_token = 0",
+};
+
+/// The messages of a digest are told by the one that takes its place, which is in the outbox; where that one was on its
+/// way before, they have failed as well.
 macro_rules! hand_over {
-    ($conn:expr, $digest:expr, $next:expr) => {{
-        sqlx::query(
-            "update deliveries
-                set state = 'pending',
-                    digest_id = (select d.id from deliveries d
-                                  where d.tenant_id = $2 and d.recipient = $3 and d.channel = $4 and d.dedupe_key = $5)
-              where digest_id = $1 and state in ('pending', 'sent')",
-        )
-        .bind($digest)
-        .bind(&$next.tenant_id)
-        .bind(&$next.recipient)
-        .bind(text(&$next.channel))
-        .bind(text(&$next.dedupe_key))
-        .execute(&mut *$conn)
-        .await?;
+    ($conn:expr, $heir:expr, $digest:expr, $next:expr, $error:expr) => {{
+        let heir: Option<Uuid> = sqlx::query_scalar($heir)
+            .bind(&$next.tenant_id)
+            .bind(&$next.recipient)
+            .bind(text(&$next.channel))
+            .bind(text(&$next.dedupe_key))
+            .fetch_optional(&mut *$conn)
+            .await?;
+        match heir {
+            Some(heir) => {
+                sqlx::query(
+                    "update deliveries set state = 'pending', digest_id = $2
+                      where digest_id = $1 and state in ('pending', 'sent', 'unknown')",
+                )
+                .bind($digest)
+                .bind(heir)
+                .execute(&mut *$conn)
+                .await?;
+            }
+            None => settle_members!(
+                $conn,
+                $digest,
+                DeliveryState::Failed,
+                $error,
+                None::<DateTime<Utc>>,
+                None::<DateTime<Utc>>
+            ),
+        }
     }};
 }
 
@@ -266,7 +288,9 @@ impl Store {
                 sqlx::query(UNTOLD).bind(run_id).execute(&mut *conn).await?;
             }
             match (claim.delivery.kind, fall_back) {
-                (Kind::Digest, Some(next)) => hand_over!(conn, claim.delivery.id, next),
+                (Kind::Digest, Some(next)) => {
+                    hand_over!(conn, self.db.text(HEIR), claim.delivery.id, next, error.as_deref());
+                }
                 (Kind::Digest, None) if stands != DeliveryState::Pending => {
                     settle_members!(conn, claim.delivery.id, stands, error.as_deref(), sent, delivered);
                 }

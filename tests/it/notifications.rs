@@ -76,6 +76,7 @@ fn outcome(answer: Result<Receipt, ChannelError>) -> (&'static str, String) {
         Ok(Receipt { confirmed: Confirmed::Delivered, provider_id }) => ("delivered", provider_id.unwrap_or_default()),
         Ok(Receipt { confirmed: Confirmed::Sent, provider_id }) => ("sent", provider_id.unwrap_or_default()),
         Err(ChannelError::Transient { why, .. }) => ("transient", why),
+        Err(ChannelError::Busy { why }) => ("busy", why),
         Err(ChannelError::Rejected { why }) => ("rejected", why),
         Err(ChannelError::Misconfigured { why }) => ("misconfigured", why),
         Err(ChannelError::Unknown { why }) => ("unknown", why),

@@ -47,6 +47,7 @@ pub fn judge(provider: &Provider, answer: &Answer) -> Result<(), ChannelError> {
             | 30034,
         ) => ChannelError::Misconfigured { why },
         // too many at once, for today, or in the queue
+        Some(14107 | 20429 | 21611 | 30001 | 63038) if answer.retry_after.is_none() => ChannelError::Busy { why },
         Some(14107 | 20429 | 21611 | 30001 | 63038) => ChannelError::Transient { why, retry_after: answer.retry_after },
         _ => error,
     })

@@ -80,6 +80,7 @@ pub(super) fn sample(purpose: Purpose) -> Telling {
         run: is(&["result", "failure"]).then_some(run),
         question: is(&["ask", "held", "reminder"]).then_some(question),
         digest: if is(&["digest"]) { vec![item.clone(), item] } else { vec![] },
+        more: if is(&["digest"]) { 3 } else { 0 },
         link: None,
         thread: None,
         event: "",

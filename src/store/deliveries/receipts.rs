@@ -6,7 +6,7 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::DeliveryRow;
+use super::{DeliveryRow, HEIR};
 use crate::notification::{DeliveryState, Fate, Kind, Report};
 use crate::store::hot::Hot;
 use crate::store::text::{optional, text};
@@ -63,7 +63,7 @@ impl Store {
             if delivery.kind == Kind::Digest {
                 let delivered = (state == DeliveryState::Delivered).then_some(now);
                 match &next {
-                    Some(next) => hand_over!(conn, id, next),
+                    Some(next) => hand_over!(conn, self.db.text(HEIR), id, next, error),
                     None => settle_members!(conn, id, state, error, Some(now), delivered),
                 }
             }

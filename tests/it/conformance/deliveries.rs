@@ -29,6 +29,8 @@ on_both!(
     a_report_that_comes_before_the_attempt_is_recorded_stands,
     a_report_after_a_second_try_is_told_from_one_on_the_first,
     a_doubt_is_settled_by_a_late_report,
+    a_doubtful_digest_is_settled_with_its_messages_by_a_late_report,
+    messages_whose_next_digest_has_gone_already_fail_with_theirs,
     what_is_never_reported_on_is_unknown_in_batches,
     deliveries_are_listed_newest_first_by_every_filter,
 );
@@ -519,6 +521,55 @@ async fn a_doubt_is_settled_by_a_late_report(world: &World) {
         let settled = get(world, posted.id).await;
         assert_eq!((settled.state, settled.provider_id.as_deref()), (state, Some("SM1")));
     }
+}
+
+/// A digest of one message that was taken on as `SM1` and never reported on; the message, and the digest.
+async fn doubtful_digest(world: &World, key: &str) -> (Uuid, Uuid) {
+    let posted = post(world, &message(key)).await;
+    let digest = hold(world, world.now()).await;
+    let claimed = claim(world).await.remove(0);
+    assert_eq!(claimed.delivery.id, digest.id);
+    world.store.mark_delivery(&claimed, &sent("SM1")).await.unwrap();
+    assert_eq!(world.store.lose_receipts(world.now(), 10).await.unwrap(), 1);
+    assert_eq!(get(world, posted.id).await.state, DeliveryState::Unknown);
+    (posted.id, digest.id)
+}
+
+async fn a_doubtful_digest_is_settled_with_its_messages_by_a_late_report(world: &World) {
+    let (message, digest) = doubtful_digest(world, "1").await;
+    assert_eq!(receive(world, digest, &report("SM1", Fate::Delivered)).await, DeliveryState::Delivered);
+    let told = get(world, message).await;
+    assert_eq!((told.state, told.delivered_at), (DeliveryState::Delivered, Some(world.now())));
+
+    world.pass(60);
+    let (message, digest) = doubtful_digest(world, "2").await;
+    assert_eq!(receive(world, digest, &report("SM1", failed())).await, DeliveryState::Failed);
+    let next = claim(world).await.remove(0);
+    assert_eq!((next.delivery.kind, next.delivery.channel.as_str()), (Kind::Digest, "webhook"));
+    let moved = get(world, message).await;
+    assert_eq!((moved.state, moved.digest_id), (DeliveryState::Pending, Some(next.delivery.id)));
+}
+
+async fn messages_whose_next_digest_has_gone_already_fail_with_theirs(world: &World) {
+    let fail = async |claimed: &Claim| {
+        let fall_back = claimed.delivery.fall_back().map(Box::new);
+        world.store.mark_delivery(claimed, &Mark::Failed { error: "no".into(), fall_back }).await.unwrap();
+    };
+    post(world, &message("1")).await;
+    let digest = hold(world, START).await;
+    fail(&claim(world).await.remove(0)).await;
+    let next = claim(world).await.remove(0);
+    world.store.mark_delivery(&next, &Mark::Delivered { provider_id: None }).await.unwrap();
+    // somebody sends the digest again, another message joins it, and it fails again
+    let late = post(world, &message("2")).await;
+    let late_claim = claim(world).await.remove(0);
+    world.store.retry_delivery(&Scope::Every, digest.id, |_| Ok(None)).await.unwrap();
+    let mark = Mark::Hold { held: Held::Budget, digest: Box::new(late.digest(START)), at: START };
+    world.store.mark_delivery(&late_claim, &mark).await.unwrap();
+    assert_eq!(get(world, late.id).await.digest_id, Some(digest.id));
+    fail(&claim(world).await.remove(0)).await;
+    let late = get(world, late.id).await;
+    assert_eq!((late.state, late.last_error.as_deref()), (DeliveryState::Failed, Some("no")));
 }
 
 async fn what_is_never_reported_on_is_unknown_in_batches(world: &World) {

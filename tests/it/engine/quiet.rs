@@ -1,7 +1,10 @@
 //! What is told when: quiet hours, digests, budgets, sick channels, addresses that have to be proved. By real webhooks
 //! and a real mail server.
 
+use std::time::Duration;
+
 use chrono::{DateTime, TimeDelta, Utc};
+use reveille::engine::service::Service;
 use reveille::notification::{Delivery, DeliveryState, Held, Kind, NewDelivery, Urgency};
 use reveille::secret::Secret;
 use serde_json::{Value, json};
@@ -23,6 +26,8 @@ on_both! {
     a_test_message_comes_whatever_the_hour
     a_question_waits_for_the_end_of_quiet_hours_and_joins_no_digest
     a_sick_channel_is_left_alone_without_using_up_attempts
+    a_backlog_goes_on_as_soon_as_there_is_a_place
+    what_the_budget_holds_is_no_probe_of_a_sick_channel
     a_question_does_not_wait_for_a_sick_channel
     only_proved_addresses_are_told_where_the_operator_says_so
 }
@@ -135,7 +140,7 @@ async fn what_comes_at_night_is_told_together_in_the_morning(mut world: World) {
         { "subject": "About milk", "text": "milk", "created_at": "2027-03-01T22:30:00.000Z" },
         { "subject": "About bread", "text": "bread", "created_at": "2027-03-01T22:30:00.000Z" },
     ]);
-    assert_eq!(taken[1].data, json!({ "tenant_id": "ann", "items": items }));
+    assert_eq!(taken[1].data, json!({ "tenant_id": "ann", "items": items, "more": 0 }));
     for delivery in instance.deliveries().await.iter().filter(|delivery| delivery.digest_id == Some(digest.id)) {
         assert_eq!((delivery.state, delivery.delivered_at), (DeliveryState::Delivered, Some(at("02 06:00"))));
     }
@@ -391,6 +396,45 @@ async fn a_sick_channel_is_left_alone_without_using_up_attempts(mut world: World
     assert_eq!(sink.taken().len(), 6);
     let attempts: Vec<i32> = instance.deliveries().await.iter().map(|delivery| delivery.attempts).collect();
     assert_eq!(attempts, [2, 2, 2, 2, 2, 1]);
+    instance.finish(&world).await;
+}
+
+async fn a_backlog_goes_on_as_soon_as_there_is_a_place(mut world: World) {
+    let sink = world_with_sink(&mut world).await;
+    let instance = world.instance();
+    put(&instance, reached(&sink, json!({}))).await;
+    for n in 0..33 {
+        post(&instance, &["webhook"], &n.to_string(), Urgency::Normal).await;
+    }
+    let hint = instance.engine().notifier.hint();
+    // all places are free again before anybody waits for one
+    instance.notify().await;
+    assert_eq!(sink.taken().len(), 32);
+    tokio::time::timeout(Duration::from_millis(500), hint).await.expect("the rest is not waited with");
+    instance.notify().await;
+    assert_eq!(sink.taken().len(), 33);
+    instance.finish(&world).await;
+}
+
+async fn what_the_budget_holds_is_no_probe_of_a_sick_channel(mut world: World) {
+    // nobody listens there
+    world.channels.email.url = Some(Secret::new("smtp://127.0.0.1:1"));
+    world.channels.email.from = Some("Reveille <reveille@example.org>".into());
+    let instance = world.instance();
+    put(&instance, json!({ "addresses": { "email": "ann@example.org" }, "budget": { "per_day": 5 } })).await;
+    for n in 0..5 {
+        post(&instance, &["email"], &n.to_string(), Urgency::Normal).await;
+        instance.notify().await;
+    }
+    let given_up = "update deliveries set state = 'failed', next_at = null";
+    world.execute(given_up, given_up).await;
+    world.advance(31.0);
+    for (text, urgency) in [("over", Urgency::Normal), ("fire", Urgency::High)] {
+        post(&instance, &["email"], text, urgency).await;
+        instance.notify().await;
+    }
+    let stands = [("over".into(), "pending", Some(Held::Budget), 0), ("fire".into(), "pending", None, 1)];
+    assert_eq!(stand(&instance).await[5..], stands, "the other one is the probe");
     instance.finish(&world).await;
 }
 

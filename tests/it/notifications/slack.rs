@@ -141,7 +141,7 @@ async fn every_answer_of_the_web_api_has_its_meaning() {
         ("token_revoked", "misconfigured"),
         ("account_inactive", "misconfigured"),
         ("missing_scope", "misconfigured"),
-        ("ratelimited", "transient"),
+        ("ratelimited", "busy"),
         ("service_unavailable", "transient"),
         ("internal_error", "unknown"),
         ("fatal_error", "unknown"),
@@ -169,7 +169,7 @@ async fn every_answer_of_a_webhook_has_its_meaning() {
         (404, "no_service", "rejected"),
         (410, "channel_is_archived", "rejected"),
         (302, "moved", "rejected"),
-        (429, "rate_limited", "transient"),
+        (429, "rate_limited", "busy"),
         (500, "rollup_error", "transient"),
     ];
     for (status, said, word) in cases {

@@ -118,7 +118,7 @@ async fn every_answer_has_its_meaning_and_none_repeats_the_token() {
         (401, "Unauthorized", "misconfigured"),
         (404, "Not Found", "misconfigured"),
         (409, "Conflict", "rejected"),
-        (429, "Too Many Requests: retry after 5", "transient"),
+        (429, "Too Many Requests: retry after 5", "busy"),
         (500, "Internal Server Error", "transient"),
         (502, "Bad Gateway", "transient"),
     ];
