@@ -92,7 +92,7 @@ impl Stage {
     pub async fn instance_with(&self, providers: &oauth::Settings) -> Instance {
         let url = self.database.as_ref().map(|database| database.url.clone());
         let store = open(url, self.dir.path(), self.clock.clone()).await;
-        let keys = vault::Settings { master_keys: vec![KeySource::value(KEY)], ..vault::Settings::default() };
+        let keys = vault::Settings { master_keys: vec![KeySource::value(KEY)] };
         let (vault, _) = Vault::open(&keys, WithoutKeys::Refuse).expect("a vault");
         let egress = Egress::new(&egress::Settings { allow: vec!["127.0.0.1:*".into()], ..Default::default() });
         let egress = egress.expect("an egress");

@@ -170,7 +170,7 @@ impl World {
             true => vec![KeySource::value(MASTER_KEY)],
             false => Vec::new(),
         };
-        let settings = vault::Settings { master_keys: keys, ..vault::Settings::default() };
+        let settings = vault::Settings { master_keys: keys };
         Vault::open(&settings, WithoutKeys::KeyFile(self.dir())).expect("a vault").0
     }
 
