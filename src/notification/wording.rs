@@ -130,6 +130,12 @@ pub fn credential_trouble(reference: &Reference, trouble: Trouble, paused_task: 
     (subject, format!("{why} Connect the account, and it works again.{}", paused.unwrap_or_default()))
 }
 
+/// The same for a task that fires no more, or is paused for something else.
+pub fn credential_trouble_of_idle(reference: &Reference, trouble: Trouble, task: &str) -> (String, String) {
+    let (subject, text) = credential_trouble(reference, trouble, None);
+    (subject, format!("{text} A run of the task \"{task}\" failed without it."))
+}
+
 /// Why a credential can't be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {

@@ -38,28 +38,38 @@ impl Store {
     }
 
     /// Pauses an active task that can't go on without a credential; `code` and `sentence` are those of the fault. Its owner is told in
-    /// the same transaction, once for each time that it comes to this. Answers whether it did.
+    /// the same transaction, once for each time that it comes to this. A task that is over, or paused for something else,
+    /// stays as it is; its owner is told once for each of its versions. Answers whether it was paused.
     pub async fn pause_for_credential(&self, id: Uuid, code: &str, sentence: &str) -> Result<bool, StoreError> {
         let task = match self.get_task(&Scope::Every, id).await {
-            Ok(task) if task.status == TaskStatus::Active => task,
-            Ok(_) | Err(StoreError::NotFound) => return Ok(false),
+            Ok(task) => task,
+            Err(StoreError::NotFound) => return Ok(false),
             Err(error) => return Err(error),
         };
         let Some(reference) = asked_for(sentence) else { return Ok(false) };
+        let reason = format!("credential:{reference}");
+        if task.status == TaskStatus::Paused && task.status_reason.as_ref() == Some(&reason) {
+            return Ok(false);
+        }
         let trouble = if code == NEEDS_CONSENT { Trouble::NeedsConsent } else { Trouble::Missing };
-        let words = wording::credential_trouble(&reference, trouble, Some(&task.name));
-        self.pause(&task, format!("credential:{reference}"), "credential", words).await?;
-        Ok(true)
+        if task.status == TaskStatus::Active {
+            let words = wording::credential_trouble(&reference, trouble, Some(&task.name));
+            match self.pause(&task, reason, "credential", words).await {
+                Ok(()) => return Ok(true),
+                // it has just come to its end
+                Err(StoreError::Conflict(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let words = wording::credential_trouble_of_idle(&reference, trouble, &task.name);
+        if let Some(notice) = self.notice(&task, "credential", words).await? {
+            self.post_delivery(&notice).await?;
+        }
+        Ok(false)
     }
 
     async fn pause(&self, task: &Task, reason: String, kind: &str, words: (String, String)) -> Result<(), StoreError> {
-        let recipient = match self.get_recipient(&Scope::Every, &task.tenant_id).await {
-            Ok(stored) => Some(stored.recipient),
-            Err(StoreError::NotFound) => None,
-            Err(error) => return Err(error),
-        };
-        let key = dedupe::notice(kind, task.id, task.version);
-        let notice = NewDelivery::notice(task, recipient.as_ref(), key, words);
+        let notice = self.notice(task, kind, words).await?;
         let change = TaskChange::Pause { reason: Some(reason) };
         let now = self.clock.now();
         while self.try_change(&Scope::Every, task.id, &change, notice.as_ref(), now).await?.is_none() {
@@ -68,5 +78,21 @@ impl Store {
         self.hint(Topic::Due);
         self.hint(Topic::Outbox);
         Ok(())
+    }
+
+    /// What the owner is told; `None` where nobody can be.
+    async fn notice(
+        &self,
+        task: &Task,
+        kind: &str,
+        words: (String, String),
+    ) -> Result<Option<NewDelivery>, StoreError> {
+        let recipient = match self.get_recipient(&Scope::Every, &task.tenant_id).await {
+            Ok(stored) => Some(stored.recipient),
+            Err(StoreError::NotFound) => None,
+            Err(error) => return Err(error),
+        };
+        let key = dedupe::notice(kind, task.id, task.version);
+        Ok(NewDelivery::notice(task, recipient.as_ref(), key, words))
     }
 }

@@ -38,6 +38,7 @@ on_both!(
     deleting_keeps_what_has_ended_and_ends_the_rest,
     a_task_that_keeps_failing_is_paused_and_its_owner_told,
     a_task_that_lacks_a_credential_is_paused_and_its_owner_told_for_each_time,
+    the_owner_of_a_task_that_is_over_is_told_of_its_credential_too,
     tasks_are_counted_by_status,
 );
 
@@ -603,6 +604,27 @@ async fn a_task_that_lacks_a_credential_is_paused_and_its_owner_told_for_each_ti
         told,
         [(Kind::Notice, "Please connect google/work"), (Kind::Notice, "Please connect google/work again")]
     );
+}
+
+async fn the_owner_of_a_task_that_is_over_is_told_of_its_credential_too(world: &World) {
+    let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
+    let recipient = Recipient { addresses, fallback: vec!["email".into()], ..Recipient::default() };
+    world.store.put_recipient(&Scope::Every, "a", &recipient, 0).await.unwrap();
+    let task = world.task(json!({"at": "2026-03-01T08:01:00Z"})).await;
+    world.pass(60);
+    world.fire().await;
+    let before = world.get_task(task.id).await;
+    assert_eq!(before.status, TaskStatus::Completed);
+    let missing = "Please connect google/work: there is no such credential";
+    for _ in 0..2 {
+        assert!(!world.store.pause_for_credential(task.id, "credential_missing", missing).await.unwrap());
+    }
+    assert_eq!(world.get_task(task.id).await, before, "it stays as it is");
+    let all = DeliveryFilter { limit: 9, ..DeliveryFilter::default() };
+    let told = world.store.list_deliveries(&Scope::Every, &all).await.unwrap();
+    let subjects: Vec<_> = told.iter().map(|told| (told.kind, told.subject.as_deref().unwrap())).collect();
+    assert_eq!(subjects, [(Kind::Notice, "Please connect google/work")], "once");
+    assert!(told[0].text.as_ref().unwrap().ends_with("A run of the task \"Morning mail\" failed without it."), "{told:?}");
 }
 
 async fn tasks_are_counted_by_status(world: &World) {
