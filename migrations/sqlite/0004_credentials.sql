@@ -46,6 +46,8 @@ create table credential_uses (
     outcome         text not null
 );
 create index credential_uses_of on credential_uses (tenant_id, service, account, id);
+-- when one was last used, however often it was refused since
+create index credential_uses_last on credential_uses (tenant_id, service, account, id) where outcome = 'used';
 
 -- Which tasks name which credential; written with the task.
 create table task_credentials (

@@ -130,8 +130,11 @@ impl Store {
             if let Some(account) = &filter.account {
                 query.push(" and account = ").push_bind(text(account).into_owned());
             }
-            if let Some(outcome) = filter.outcome {
-                query.push(" and outcome = ").push_bind(outcome);
+            match filter.outcome {
+                // in the words of the index `credential_uses_last`
+                Some(CredentialUse::USED) => drop(query.push(" and outcome = 'used'")),
+                Some(outcome) => drop(query.push(" and outcome = ").push_bind(outcome)),
+                None => {}
             }
             if let Some(before) = filter.before {
                 query.push(" and id < ").push_bind(before);

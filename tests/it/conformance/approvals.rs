@@ -691,7 +691,7 @@ async fn pending_ones_are_found_among_many_decided_ones(world: &World) {
     }
 }
 
-async fn plan(world: &World, statement: &str) -> String {
+pub async fn plan(world: &World, statement: &str) -> String {
     let url = world.url();
     if world.is_postgres() {
         let mut connection = PgConnection::connect(&url).await.unwrap();

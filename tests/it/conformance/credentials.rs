@@ -12,8 +12,10 @@ use reveille::store::{
 use reveille::task::change::TaskChange;
 use reveille::vault::{self, KeySource, Vault, WithoutKeys};
 use serde_json::json;
+use sqlx::{Connection, PgConnection, SqliteConnection};
 use uuid::Uuid;
 
+use super::approvals::plan;
 use super::world::{START, World, only};
 
 on_both!(
@@ -27,6 +29,7 @@ on_both!(
     credentials_are_listed_by_tenant_and_service,
     what_is_done_to_a_credential_is_on_record,
     a_use_is_kept_and_moves_the_row_once_a_minute,
+    its_last_use_is_found_among_many_that_were_refused,
     old_uses_are_forgotten,
     the_tasks_that_name_a_credential_are_found,
     one_refreshes_at_a_time,
@@ -315,6 +318,52 @@ async fn a_use_is_kept_and_moves_the_row_once_a_minute(world: &World) {
     assert_eq!(listed(named("google", "work")).await.len(), 5);
     assert_eq!(listed(named("google", "home")).await, []);
     assert_eq!(listed(named("shop", "work")).await, []);
+}
+
+async fn its_last_use_is_found_among_many_that_were_refused(world: &World) {
+    put(world).await;
+    let last = used("a", world.now());
+    world.store.note_credential_use(&last).await.unwrap();
+    refused_often(world).await;
+    let filter = UseFilter {
+        service: Some("google".into()),
+        account: Some("work".into()),
+        outcome: Some(CredentialUse::USED),
+        limit: 1,
+        ..UseFilter::default()
+    };
+    assert_eq!(world.store.credential_uses(&only("a"), &filter).await.unwrap(), [last]);
+    let statement = "select id from credential_uses where true and tenant_id = 'a' and service = 'google'
+                      and account = 'work' and outcome = 'used' order by id desc limit 1";
+    let plan = plan(world, statement).await;
+    assert!(plan.contains("credential_uses_last"), "{plan}");
+}
+
+/// Many uses that were refused, counted by the database.
+async fn refused_often(world: &World) {
+    let url = world.url();
+    let columns = "insert into credential_uses (id, tenant_id, service, account, at, used_by, host, outcome)";
+    if world.is_postgres() {
+        let mut connection = PgConnection::connect(&url).await.unwrap();
+        let insert = format!(
+            "{columns} select gen_random_uuid(), 'a', 'google', 'work', now(), 'poll', 'h', 'missing'
+               from generate_series(1, 5000)"
+        );
+        for statement in ["set reveille.tenant = '*'", &insert, "analyze credential_uses"] {
+            let statement = sqlx::AssertSqlSafe(statement.to_owned());
+            sqlx::query(statement).execute(&mut connection).await.unwrap();
+        }
+    } else {
+        let mut connection = SqliteConnection::connect(&url).await.unwrap();
+        let insert = format!(
+            "with recursive n (i) as (select 1 union all select i + 1 from n where i < 5000)
+             {columns} select randomblob(16), 'a', 'google', 'work', '2026-03-01', 'poll', 'h', 'missing' from n"
+        );
+        for statement in [&insert, "analyze credential_uses"] {
+            let statement = sqlx::AssertSqlSafe(statement.to_owned());
+            sqlx::query(statement).execute(&mut connection).await.unwrap();
+        }
+    }
 }
 
 async fn old_uses_are_forgotten(world: &World) {
