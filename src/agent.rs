@@ -34,6 +34,7 @@ use crate::agent::stream::Teller;
 use crate::approval::policy::{Policy, Rules};
 use crate::approval::{Approval, Begun, CallOutcome, GrantAsk};
 use crate::clock::Clock;
+use crate::credential::Reference;
 use crate::id::Tenant;
 use crate::llm::fallback::Chain;
 use crate::llm::{Models, ToolSchema};
@@ -145,6 +146,8 @@ pub struct Wishes {
     pub max_turns: Option<u32>,
     /// The only tools that may be used; `None`: all.
     pub tools: Option<Vec<String>>,
+    /// The credentials that its calls may use without anybody being asked for them.
+    pub credentials: Vec<Reference>,
 }
 
 /// Whom a run may ask, and by which rules of its own.
@@ -259,6 +262,7 @@ impl Agent {
             consent: Consent {
                 policy: &self.policy,
                 agent: incoming.rules.as_deref(),
+                credentials: &incoming.wishes.credentials,
                 asking: incoming.asking.as_ref(),
                 store: &*incoming.store,
                 tenant: incoming.tenant.as_str(),

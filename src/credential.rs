@@ -7,7 +7,10 @@ pub mod draft;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use uuid::Uuid;
+
+use crate::invalid::Faults;
 
 pub use draft::CredentialDraft;
 
@@ -44,6 +47,19 @@ impl std::fmt::Display for Reference {
             account => write!(f, "{}/{account}", self.service),
         }
     }
+}
+
+/// The credentials of a list such as `["google/work", "shop"]`; adds what is wrong with it.
+pub fn references(list: &Value, pointer: &str, faults: &mut Faults) -> Vec<Reference> {
+    let names: Vec<String> = faults.read(list, pointer).unwrap_or_default();
+    let mut references = Vec::with_capacity(names.len());
+    for (index, name) in names.iter().enumerate() {
+        match Reference::parse(name) {
+            Ok(reference) => references.push(reference),
+            Err(why) => faults.add(format!("{pointer}/{index}"), why),
+        }
+    }
+    references
 }
 
 /// Whether this can be the name of a service or an account: letters, digits and `. _ - @ +`, up to [`NAME_LENGTH`].

@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use crate::approval::matrix::{Category, Consequence};
 use crate::clock::Clock;
+use crate::credential::Reference;
 use crate::event::Event;
 use crate::id::Tenant;
 use crate::invalid::Faults;
@@ -177,6 +178,12 @@ pub trait Tool: Send + Sync {
 
     /// Executes a call whose arguments have passed the schema.
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;
+
+    /// The credential that a call with these arguments would use because whoever wrote them chose it. A person is asked
+    /// about it, unless the task names it. `None`: none, or the operator has chosen it.
+    fn credential_chosen(&self, _arguments: &Value) -> Option<Reference> {
+        None
+    }
 
     /// Looks at what a call would meet, changing nothing: asked when a person is, and once more before an approved call
     /// runs; a difference is shown to the person instead. `None`: the tool has no such look.

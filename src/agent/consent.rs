@@ -20,6 +20,7 @@ use crate::approval::{
     Approval, ApprovalStatus, Begun, CANCELLED, Choice, EXPIRED, GrantAsk, Identity, Proposal, digest,
 };
 use crate::clock::Clock;
+use crate::credential::Reference;
 use crate::id::new_id;
 use crate::run::outcome::RunError;
 use crate::run::transcript::ToolCall;
@@ -34,6 +35,8 @@ pub struct Consent<'a> {
     pub policy: &'a Policy,
     /// The agent's own rules.
     pub agent: Option<&'a Rules>,
+    /// The credentials that the task names: its calls may use them.
+    pub credentials: &'a [Reference],
     /// `None`: nobody can be asked.
     pub asking: Option<&'a Asking>,
     pub store: &'a dyn AgentStore,
@@ -110,6 +113,7 @@ impl Consent<'_> {
         precheck: Option<Value>,
     ) -> Result<Verdict, RunError> {
         let Definition { name, category, consequence, requires_confirmation, undo_seconds, .. } = tool.definition();
+        let chosen = tool.tool.credential_chosen(&call.arguments);
         let act = Act {
             tool: name,
             category: *category,
@@ -117,6 +121,7 @@ impl Consent<'_> {
             requires_confirmation: *requires_confirmation,
             arguments: &call.arguments,
             tenant: self.tenant,
+            credential: chosen.as_ref().filter(|chosen| !self.credentials.contains(chosen)),
         };
         let task = self.asking.and_then(|asking| asking.rules.as_deref());
         // the weightiest last

@@ -1,6 +1,6 @@
 //! Whether a call runs by itself or a person is asked first, and why: each rule that had a part in it is named.
 //!
-//! In order: the matrix, the operator's cell of it, the operator's rule for the tool, the tenant's, the agent's, the
+//! In order: the matrix, the operator's cell of it, whether the call uses a credential that the task does not name, the operator's rule for the tool, the tenant's, the agent's, the
 //! task's. A later one that holds decides otherwise. What the tool itself demands can't be lowered by any of them.
 
 use std::collections::BTreeMap;
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::approval::Settings;
 use crate::approval::matrix::{Category, Consequence, Gate, gate};
 use crate::approval::settings::Override;
+use crate::credential::Reference;
 use crate::expr::{Expression, Language, Variables};
 use crate::invalid::{Faults, escape};
 
@@ -29,6 +30,8 @@ pub struct Act<'a> {
     pub requires_confirmation: bool,
     pub arguments: &'a Value,
     pub tenant: &'a str,
+    /// A credential that the call chooses by itself: the task does not name it.
+    pub credential: Option<&'a Reference>,
 }
 
 /// What was decided.
@@ -113,6 +116,10 @@ impl Policy {
             gate = cell;
             reasons.push(format!("the operator says {} for {category} of {consequence} consequence", gate.as_str()));
         }
+        if let Some(reference) = act.credential {
+            gate = Gate::Confirm;
+            reasons.push(format!("it uses the credential `{reference}`, which the task does not name"));
+        }
         let operator = ("the operator", &self.0.tools);
         let tenant = self.0.tenants.get(act.tenant).map(|rules| ("the tenant", rules));
         let said = std::iter::once(operator).chain(tenant).chain(more.iter().copied());
@@ -184,6 +191,7 @@ mod tests {
             requires_confirmation: false,
             arguments,
             tenant: "ann",
+            credential: None,
         }
     }
 
@@ -225,6 +233,20 @@ mod tests {
         assert_eq!(policy.decide(&pay(&arguments), &[]).gate, Gate::Auto);
         let always = Act { requires_confirmation: true, ..pay(&arguments) };
         assert_eq!(policy.decide(&always, &[]).gate, Gate::Confirm);
+    }
+
+    #[test]
+    fn a_credential_that_the_task_does_not_name_is_asked_about_unless_a_rule_lets_it_through() {
+        let arguments = json!({ "credential": "google/work" });
+        let reference = Reference::parse("google/work").unwrap();
+        let act = Act { category: Category::Read, credential: Some(&reference), ..pay(&arguments) };
+        let ruling = policy(json!({ "matrix": { "read.low": "auto" } })).decide(&act, &[]);
+        assert_eq!(ruling.gate, Gate::Confirm);
+        assert_eq!(ruling.reasons[2], "it uses the credential `google/work`, which the task does not name");
+        let rule = json!({ "pay": { "gate": "auto", "when": "args.credential == 'google/work'" } });
+        assert_eq!(policy(json!({ "tools": rule })).decide(&act, &[]).gate, Gate::Auto);
+        assert_eq!(policy(json!({})).decide(&act, &[("the task", &rules(rule))]).gate, Gate::Auto);
+        assert_eq!(policy(json!({})).decide(&Act { credential: None, ..act }, &[]).gate, Gate::Auto);
     }
 
     #[test]

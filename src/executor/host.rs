@@ -154,6 +154,11 @@ fn by_an_agent(draft: &Draft) -> Result<(), Faults> {
     if draft.spec.action.config.get("approvals").is_some() {
         faults.add("/action/config/approvals", "an agent may not decide about its own approvals");
     }
+    if draft.spec.action.config.get("credentials").is_some() {
+        let message =
+            "an agent may not say which credentials nobody is asked about; the owner may, by changing the task";
+        faults.add("/action/config/credentials", message);
+    }
     if trigger.kind() == "condition" {
         let trigger = serde_json::to_value(trigger).unwrap_or_default();
         let http = trigger["poll"].get("http");
@@ -372,6 +377,8 @@ mod tests {
         }
         let own = json!({ "action": { "instruction": "x", "config": { "approvals": {} } } });
         assert_eq!(places(own), ["/action/config/approvals"]);
+        let own = json!({ "action": { "instruction": "x", "config": { "credentials": ["google/work"] } } });
+        assert_eq!(places(own), ["/action/config/credentials"]);
         let with_credential = json!({ "trigger": {
             "type": "condition", "poll": { "http": { "url": "https://a.example", "credential": "flights" } },
             "interval": "30m", "expression": "value.x < 5",

@@ -10,6 +10,7 @@ use tracing::Instrument;
 
 use crate::agent::{Agent, Asking, Handled, Incoming, Suspension, Wishes};
 use crate::approval::policy::{Rules, TaskRules, task_rules_hold};
+use crate::credential::references;
 use crate::executor::{Executor, Job};
 use crate::id::Tenant;
 use crate::invalid::{Faults, did_you_mean, escape};
@@ -19,7 +20,7 @@ use crate::run::{Missed, Run, Usage};
 use crate::task::{Action, Task};
 
 /// The keys of `action.config`.
-const KEYS: [&str; 5] = ["system_prompt", "model", "max_turns", "tools", "approvals"];
+const KEYS: [&str; 6] = ["system_prompt", "model", "max_turns", "tools", "credentials", "approvals"];
 /// Longest persona of a task, in characters.
 const PERSONA_LENGTH: usize = 32_768;
 /// Most turns that a task may ask for.
@@ -87,6 +88,9 @@ impl Orchestrator {
             model: given("model").and_then(|value| self.model(value, faults)),
             max_turns: given("max_turns").and_then(|value| max_turns(value, faults)),
             tools: given("tools").and_then(|value| self.allowed(value, faults)),
+            credentials: given("credentials")
+                .map(|value| references(value, "/action/config/credentials", faults))
+                .unwrap_or_default(),
         }
     }
 

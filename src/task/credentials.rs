@@ -1,6 +1,6 @@
 //! Which credentials a task names. Pure.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::credential::Reference;
 use crate::task::Spec;
@@ -20,6 +20,7 @@ pub fn credentials_of(spec: &Spec) -> Vec<Reference> {
     }
     let config = &spec.action.config;
     named.extend(config.get("credential").and_then(Value::as_str));
+    named.extend(listed(config));
     if let Some(steps) = config.get("steps") {
         in_steps(steps, DEPTH, &mut named);
     }
@@ -27,6 +28,11 @@ pub fn credentials_of(spec: &Spec) -> Vec<Reference> {
     references.sort();
     references.dedup();
     references
+}
+
+/// Those in the list of what an agent may use.
+fn listed(config: &Map<String, Value>) -> impl Iterator<Item = &str> {
+    config.get("credentials").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
 }
 
 fn in_steps<'a>(value: &'a Value, depth: usize, named: &mut Vec<&'a str>) {
@@ -43,6 +49,9 @@ fn in_steps<'a>(value: &'a Value, depth: usize, named: &mut Vec<&'a str>) {
                     _ => None,
                 };
                 named.extend(credential.and_then(Value::as_str));
+                if key == "agent" {
+                    named.extend(field.as_object().into_iter().flat_map(listed));
+                }
                 in_steps(field, depth - 1, named);
             }
         }
@@ -85,7 +94,9 @@ mod tests {
             { "name": "c", "tool": { "name": "http_request", "arguments": { "credential": "shop" } } },
             { "name": "d", "http": { "url": "https://a.example", "credential": "{{ not a name }}" } },
             { "name": "e", "map": "credential" },
+            { "name": "f", "agent": { "instruction": "look", "credentials": ["mail", "shop"] } },
         ]);
-        assert_eq!(named(hourly, json!({ "steps": steps })), ["deep/one", "shop"]);
+        assert_eq!(named(hourly.clone(), json!({ "steps": steps })), ["deep/one", "mail", "shop"]);
+        assert_eq!(named(hourly, json!({ "credentials": ["mail", "google/work", 7] })), ["google/work", "mail"]);
     }
 }

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::agent::{AgentStore, AppendError, Configured, Handled, Incoming, Wishes};
 use crate::approval::policy::Rules;
+use crate::credential::references;
 use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
 use crate::executor::pipeline::llm::model;
 use crate::executor::pipeline::reading::{Reading, given};
@@ -33,9 +34,10 @@ struct Agent {
     rules: Option<Arc<Rules>>,
 }
 
-/// `{"instruction": …, "system_prompt"?, "model"?, "max_turns"?, "tools"?}`, or the `name` of a configured one.
+/// `{"instruction": …, "system_prompt"?, "model"?, "max_turns"?, "tools"?, "credentials"?}`, or the `name` of a configured one.
 pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
-    let fields = reading.object(value, &["name", "instruction", "system_prompt", "model", "max_turns", "tools"])?;
+    let known = ["name", "instruction", "system_prompt", "model", "max_turns", "tools", "credentials"];
+    let fields = reading.object(value, &known)?;
     let name = reading.text(fields, "name");
     let configured = match &name {
         None => None,
@@ -58,6 +60,9 @@ pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
             .map(|n| n as u32)
             .or(configured.and_then(|a| a.max_turns)),
         tools: tools(fields, reading).or(configured.and_then(|agent| agent.tools.clone())),
+        credentials: given(fields, "credentials")
+            .map(|list| references(list, &format!("{}/credentials", reading.pointer), reading.faults))
+            .unwrap_or_default(),
     };
     reading.need(fields, "instruction")?;
     let instruction = reading.template(fields, "instruction")?;

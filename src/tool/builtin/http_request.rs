@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::approval::matrix::{Category, Consequence};
+use crate::credential::Reference;
 use crate::egress::Request;
 use crate::tool::builtin::{definition, read};
 use crate::tool::exchange::{answer, credential_schema, fetch, headers_of, reference};
@@ -59,6 +60,10 @@ impl HttpRequest {
 impl Tool for HttpRequest {
     fn definition(&self) -> &Definition {
         &self.definition
+    }
+
+    fn credential_chosen(&self, arguments: &Value) -> Option<Reference> {
+        Reference::parse(arguments.get("credential")?.as_str()?).ok()
     }
 
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {

@@ -401,6 +401,7 @@ async fn a_task_s_own_persona_turns_and_tools_win_over_the_configuration() {
         model: Some("main".into()),
         max_turns: Some(1),
         tools: Some(vec!["a".into()]),
+        credentials: vec![],
     };
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
     let requests = stage.model.requests.lock().unwrap();

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use reveille::agent::Agent;
+use reveille::agent::{Agent, Asking, Handled};
 use reveille::approval::policy::Policy;
+use reveille::credential::Reference;
 use reveille::egress::{self, Egress};
 use reveille::invalid::Faults;
 use reveille::run::transcript::ToolCall;
@@ -208,6 +209,29 @@ async fn nothing_is_sent_without_a_person_s_consent() {
     let (text, is_error) =
         result("http_send", json!({ "url": "https://example.org/", "method": "POST", "body": "x" })).await;
     assert!(is_error && text.contains("code: approval_required"), "{text}");
+}
+
+#[tokio::test]
+async fn a_credential_that_the_task_does_not_name_is_used_only_with_a_person_s_consent() {
+    let look = |credential: &str| json!({ "url": "https://example.org/", "credential": credential });
+    let (text, _) = result("http_request", look("google/work")).await;
+    assert!(text.contains("code: approval_required"), "nobody can be asked: {text}");
+    let asked = vec![call("c1", "http_request", look("google/work")), call("c2", "http_request", look("shop"))];
+    let stage = stage(asked, egress::Settings::default());
+    let mut incoming = stage.incoming("go");
+    incoming.wishes.credentials = vec![Reference::parse("shop/primary").unwrap()];
+    incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: None });
+    let Handled::Suspended(suspension) = stage.agent.handle_message(&incoming).await.unwrap() else {
+        panic!("it went on")
+    };
+    let asked: Vec<_> = suspension.asks.iter().map(|(ask, _)| (&*ask.call_id, &*ask.proposal.reasons)).collect();
+    let why = [
+        "the matrix says auto for read of low consequence".to_owned(),
+        "it uses the credential `google/work`, which the task does not name".to_owned(),
+    ];
+    assert_eq!(asked, [("c1", &why[..])]);
+    let (id, text, _) = stage.results().remove(0);
+    assert!(id == "c2" && text.contains("code: credential_missing"), "what the task names is used: {text}");
 }
 
 #[tokio::test]

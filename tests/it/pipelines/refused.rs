@@ -86,6 +86,11 @@ fn every_fault_of_a_step_is_told_at_its_place() {
         (json!({ "name": "s", "llm": {} }), "/llm/prompt", "is missing"),
         (json!({ "name": "s", "agent": { "name": "libarian", "instruction": "x" } }), "/agent/name", "`librarian`"),
         (json!({ "name": "s", "agent": { "instruction": "x", "tools": ["ehco"] } }), "/agent/tools/0", "`echo`"),
+        (
+            json!({ "name": "s", "agent": { "instruction": "x", "credentials": ["a b"] } }),
+            "/agent/credentials/0",
+            "service/account",
+        ),
         (each(json!({ "for_each": {} })), "/for_each/do/for_each", "inside of another"),
         (each(json!({ "llm": { "prompt": "x" } })), "/for_each/do/llm", "can't stand inside"),
         (each(json!({ "map": "itme" })), "/for_each/do/map", "did you mean `item`?"),

@@ -114,7 +114,7 @@ async fn a_planted_secret_is_found_nowhere_but_encrypted(world: World) {
             tasks.push(instance.task(json!({ "executor": "webhook", "action": { "config": config } })).await);
         }
     }
-    tasks.push(instance.task(json!({ "executor": "orchestrator", "action": { "instruction": "Look." } })).await);
+    tasks.push(instance.task(json!({ "executor": "orchestrator", "action": { "instruction": "Look.", "config": { "credentials": ["shop"] } } })).await);
     for task in &tasks {
         let id = instance.run_now(task).await;
         instance.settle(0).await;

@@ -193,7 +193,8 @@ async fn an_agent_is_told_what_to_connect_and_its_owner_once(world: World) {
     world.llm = serde_json::from_value(model).unwrap();
     let instance = world.instance();
     instance.recipient().await;
-    let agent = json!({ "executor": "orchestrator", "action": { "instruction": "Look." }, "output": null });
+    let action = json!({ "instruction": "Look.", "config": { "credentials": ["google/work"] } });
+    let agent = json!({ "executor": "orchestrator", "action": action, "output": null });
     let task = instance.task(agent).await;
     for _ in 0..2 {
         let run = run(&instance, &task).await;
