@@ -21,6 +21,9 @@ pub const DOCUMENT_BYTES: usize = 64 * 1024;
 /// Longest service or account name, in characters.
 pub const NAME_LENGTH: usize = 100;
 
+/// Headers that hold secrets, in small letters: nobody writes them, since what is written is stored as it is, and shown.
+pub const SECRET_HEADERS: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
+
 /// What tools, polls, pipelines and webhooks name: `service`, or `service/account`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Reference {

@@ -179,6 +179,11 @@ pub trait Tool: Send + Sync {
     /// Executes a call whose arguments have passed the schema.
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;
 
+    /// What is wrong with arguments that have passed the schema: asked before a person is.
+    fn check(&self, _arguments: &Value) -> Result<(), ToolError> {
+        Ok(())
+    }
+
     /// The credential that a call with these arguments would use because whoever wrote them chose it. A person is asked
     /// about it, unless the task names it. `None`: none, or the operator has chosen it.
     fn credential_chosen(&self, _arguments: &Value) -> Option<Reference> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
-use crate::credential::Reference;
+use crate::credential::{Reference, SECRET_HEADERS};
 use crate::egress::{EgressError, Request, Response};
 use crate::notification::dedupe;
 use crate::notification::wording;
@@ -28,6 +28,18 @@ pub(super) fn credential_schema() -> Value {
 pub(super) fn reference(named: Option<&str>) -> Result<Option<Reference>, ToolError> {
     let fault = |why| ToolError::arguments(format!("/credential: {why}"));
     named.map(Reference::parse).transpose().map_err(fault)
+}
+
+/// Refuses headers that hold secrets, before anybody is shown the call.
+pub(super) fn check_headers(arguments: &Value) -> Result<(), ToolError> {
+    let names = arguments.get("headers").and_then(Value::as_object).into_iter().flat_map(|headers| headers.keys());
+    match names.into_iter().find(|name| SECRET_HEADERS.contains(&name.to_ascii_lowercase().as_str())) {
+        Some(name) => Err(ToolError::arguments(format!(
+            "/headers: `{name}` can't be set here: it holds a secret, and what is written here is kept and shown; name \
+             a credential of the user's in `credential`"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Headers as a model names them.

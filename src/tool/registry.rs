@@ -77,7 +77,7 @@ impl Registered {
             if place.is_empty() { why } else { format!("{place}: {why}") }
         };
         let faults: Vec<String> = self.schema.iter_errors(arguments).take(FAULTS_TOLD).map(told).collect();
-        if faults.is_empty() { Ok(()) } else { Err(ToolError::arguments(faults.join("; "))) }
+        if faults.is_empty() { self.tool.check(arguments) } else { Err(ToolError::arguments(faults.join("; "))) }
     }
 }
 

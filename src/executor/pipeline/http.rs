@@ -13,12 +13,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::credential::Reference;
+use crate::credential::{Reference, SECRET_HEADERS};
 use crate::egress::{EgressError, Request, Response, retry_after};
 use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
 use crate::executor::pipeline::reading::{Reading, given};
 use crate::executor::pipeline::scope::Scope;
-use crate::executor::webhook::settings::{SECRET, SECRET_FAULT};
+use crate::executor::webhook::settings::SECRET_FAULT;
 use crate::template::{Template, Tree, UrlTemplate};
 use crate::vault::credentials::{FetchError, Trouble, Use};
 
@@ -107,7 +107,7 @@ fn headers(fields: &Map<String, Value>, reading: &mut Reading) -> Option<Vec<(He
     let mut headers = Vec::new();
     for key in written.keys() {
         match key.parse::<HeaderName>() {
-            Ok(name) if SECRET.contains(&name.as_str()) => reading.below(key).fault(SECRET_FAULT),
+            Ok(name) if SECRET_HEADERS.contains(&name.as_str()) => reading.below(key).fault(SECRET_FAULT),
             Ok(name) if OURS.contains(&name.as_str()) => {
                 reading.below(key).fault("can't be set: Reveille writes this header itself");
             }

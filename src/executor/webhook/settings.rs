@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
 
-use crate::credential::Reference;
+use crate::credential::{Reference, SECRET_HEADERS};
 use crate::egress::Egress;
 use crate::executor::webhook::LONGEST_WAIT;
 use crate::id::Tenant;
@@ -30,8 +30,7 @@ const HEADERS: usize = 30;
 /// Headers that are written by the client, or by us.
 const OURS: [&str; 7] =
     ["host", "content-length", "content-type", "transfer-encoding", "connection", "idempotency-key", "expect"];
-/// Headers that hold secrets: what is written in an action is stored as it is, and shown.
-pub const SECRET: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
+/// Of one of [`SECRET_HEADERS`].
 pub const SECRET_FAULT: &str = "can't be set here: it holds a secret, and what is written here is stored as it is and shown; save it as a credential \
      and name that in `credential`";
 const SECRET_FORM: &str =
@@ -129,7 +128,7 @@ fn headers(written: Option<&Value>, faults: &mut Faults) -> HeaderMap {
         let name = key.parse::<HeaderName>();
         let value = value.as_str().and_then(|value| HeaderValue::from_str(value).ok());
         match (name, value) {
-            (Ok(name), _) if SECRET.contains(&name.as_str()) => faults.add(at, SECRET_FAULT),
+            (Ok(name), _) if SECRET_HEADERS.contains(&name.as_str()) => faults.add(at, SECRET_FAULT),
             (Ok(name), _) if OURS.contains(&name.as_str()) || name.as_str().starts_with("webhook-") => {
                 faults.add(at, "can't be set: Reveille writes this header itself");
             }

@@ -13,7 +13,7 @@ use crate::approval::matrix::{Category, Consequence};
 use crate::credential::Reference;
 use crate::egress::Request;
 use crate::tool::builtin::{definition, read};
-use crate::tool::exchange::{answer, credential_schema, fetch, headers_of, reference};
+use crate::tool::exchange::{answer, check_headers, credential_schema, fetch, headers_of, reference};
 use crate::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput};
 use crate::vault::credentials::Credentials;
 
@@ -60,6 +60,10 @@ impl HttpRequest {
 impl Tool for HttpRequest {
     fn definition(&self) -> &Definition {
         &self.definition
+    }
+
+    fn check(&self, arguments: &Value) -> Result<(), ToolError> {
+        check_headers(arguments)
     }
 
     fn credential_chosen(&self, arguments: &Value) -> Option<Reference> {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::approval::matrix::{Category, Consequence};
 use crate::egress::Request;
 use crate::tool::builtin::{definition, read};
-use crate::tool::exchange::{answer, credential_schema, fetch, headers_of, reference};
+use crate::tool::exchange::{answer, check_headers, credential_schema, fetch, headers_of, reference};
 use crate::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput};
 use crate::vault::credentials::Credentials;
 
@@ -62,6 +62,10 @@ impl HttpSend {
 impl Tool for HttpSend {
     fn definition(&self) -> &Definition {
         &self.definition
+    }
+
+    fn check(&self, arguments: &Value) -> Result<(), ToolError> {
+        check_headers(arguments)
     }
 
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {

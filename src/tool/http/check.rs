@@ -7,7 +7,7 @@ use regex::Regex;
 use serde_json::Value;
 
 use crate::approval::matrix::Category;
-use crate::credential::Reference;
+use crate::credential::{Reference, SECRET_HEADERS};
 use crate::egress::Egress;
 use crate::invalid::{Faults, did_you_mean, escape};
 use crate::template::{Names, Template, Templates, Tree, UrlTemplate};
@@ -20,8 +20,6 @@ const NAME_LENGTH: usize = 64;
 const TIMEOUTS: std::ops::RangeInclusive<u64> = 1..=300;
 /// Longest time to stop an approved call, in seconds.
 const LONGEST_UNDO: u64 = 3_600;
-/// Headers that hold secrets, which belong into a credential.
-const SECRET: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
 /// Headers that are written by the client, or by us.
 const OURS: [&str; 6] = ["host", "content-length", "transfer-encoding", "connection", "idempotency-key", "expect"];
 
@@ -164,7 +162,7 @@ impl Reader<'_> {
         let below = format!("/http/headers/{}", escape(name));
         let lower = name.to_ascii_lowercase();
         let why = match name.parse::<HeaderName>() {
-            _ if SECRET.contains(&lower.as_str()) => {
+            _ if SECRET_HEADERS.contains(&lower.as_str()) => {
                 "can't be set here: it holds a secret; save it as a credential and name that in `credential`"
             }
             _ if OURS.contains(&lower.as_str()) => "can't be set: Reveille writes this header itself",

@@ -5,7 +5,7 @@
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use serde_json::{Map, Value};
 
-use crate::credential::Reference;
+use crate::credential::{Reference, SECRET_HEADERS};
 use crate::expr::Language;
 use crate::invalid::{Faults, did_you_mean, escape};
 use crate::trigger::condition::poll::{HttpPoll, Poll};
@@ -165,7 +165,7 @@ impl Form<'_> {
         for (name, value) in &http.headers {
             let at = format!("{place}/headers/{}", escape(name));
             let lower = name.to_ascii_lowercase();
-            if ["authorization", "proxy-authorization", "cookie"].contains(&lower.as_str()) {
+            if SECRET_HEADERS.contains(&lower.as_str()) {
                 self.faults.add(
                     at,
                     "holds a secret, which a task can't keep; save it as a credential and name that in `credential`",

@@ -235,6 +235,27 @@ async fn a_credential_that_the_task_does_not_name_is_used_only_with_a_person_s_c
 }
 
 #[tokio::test]
+async fn a_header_that_holds_a_secret_is_refused_before_anybody_is_asked() {
+    for name in ["Authorization", "cookie", "Proxy-Authorization"] {
+        let headers = json!({ name: "Bearer k3y", "X-Wish": "mail" });
+        let look = json!({ "url": "https://example.org/", "headers": headers });
+        let send = json!({ "url": "https://example.org/", "method": "POST", "headers": headers });
+        let stage =
+            stage(vec![call("c1", "http_request", look), call("c2", "http_send", send)], egress::Settings::default());
+        let mut incoming = stage.incoming("go");
+        incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: None });
+        let handled = stage.agent.handle_message(&incoming).await.unwrap();
+        assert!(matches!(handled, Handled::Answered(_)), "nobody is asked: {handled:?}");
+        for (_, text, is_error) in stage.results() {
+            let why = format!("message: /headers: `{name}` can't be set here: it holds a secret");
+            assert!(is_error && text.contains(&why) && text.contains("in `credential`"), "{text}");
+            assert!(!text.contains("k3y"), "{text}");
+        }
+        assert_eq!(stage.results().len(), 2);
+    }
+}
+
+#[tokio::test]
 async fn a_failing_address_is_told_as_a_failure() {
     let server = MockServer::start().await;
     let (text, is_error) = fetched(&server, json!({ "url": "/nothing", "method": "HEAD" })).await;
