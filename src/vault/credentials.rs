@@ -6,7 +6,7 @@
 //! what a crash leaves is the record of the use.
 
 mod guard;
-mod hosts;
+pub(in crate::vault) mod hosts;
 mod inject;
 mod trouble;
 

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use crate::credential::ClientAuth;
 use crate::egress::{Egress, EgressError, Request};
 use crate::secret::{REDACTED, Secret};
+use crate::vault::credentials::hosts;
 use crate::vault::oauth::tokens::Granted;
 use crate::visible::on_one_line;
 
@@ -120,6 +121,9 @@ impl Endpoint {
                 Ok((answer.status(), whole.freeze()))
             }
             Way::User(egress) => {
+                let denied = |error: EgressError| Refusal::Request(error.to_string());
+                let url = egress.check(&self.token_url).map_err(denied)?;
+                hosts::encrypted(&url, egress.opens(&url)).map_err(Refusal::Request)?;
                 let request = Request {
                     headers,
                     body: body.into(),
