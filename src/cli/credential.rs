@@ -44,7 +44,7 @@ at its end. It is read from standard input unless --file or --keep-document is g
 Examples:
   pass show shop | reveille credential set shop --tenant ann --host api.shop.example --inject bearer
   reveille credential set mail/work --tenant ann --file login.json --host '*.mail.example' --inject basic --from /login
-  reveille credential set shop --tenant ann --keep-document --host api2.shop.example --inject header:X-Api-Key")]
+  reveille credential set shop --tenant ann --keep-document --host api.shop.example --inject header:X-Api-Key")]
 pub struct SetArgs {
     /// `service`, which is its account `primary`, or `service/account`
     #[arg(value_name = "REFERENCE")]
@@ -55,7 +55,7 @@ pub struct SetArgs {
     /// Read the document from this file
     #[arg(long, value_name = "FILE", conflicts_with = "keep_document")]
     file: Option<PathBuf>,
-    /// Keep the stored document, and set the rest
+    /// Keep the stored document, and set the rest: hosts it had, and no other place to renew it
     #[arg(long)]
     keep_document: bool,
     /// Where it may be sent, such as `api.example.org`, `*.example.org` or `api.example.org:8443`; may be given again

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use url::Url;
 use zeroize::Zeroize;
 
-use crate::credential::{ClientAuth, DOCUMENT_BYTES, Inject, InjectForm, OAuth};
+use crate::credential::{ClientAuth, Credential, DOCUMENT_BYTES, Inject, InjectForm, OAuth};
 use crate::invalid::{Faults, did_you_mean, escape};
 use crate::secret::Secret;
 
@@ -51,6 +51,24 @@ impl CredentialDraft {
         if let (Some(inject), Ok(mut document)) = (&self.inject, serde_json::from_str::<Value>(kept.expose())) {
             fit::check(inject, &document, self.oauth.is_some(), &mut faults);
             erase(&mut document);
+        }
+        faults.or(())
+    }
+
+    /// Whether the stored document, which is kept, would go nowhere that its owner has not bound it to: who may write a
+    /// credential may not read it, and must not have it sent to a place of their own.
+    ///
+    /// # Errors
+    /// What is wrong, each with its place.
+    pub fn stays_bound(&self, stored: &Credential) -> Result<(), Faults> {
+        let mut faults = Faults::new();
+        if !self.hosts.iter().all(|host| hosts::covers(&stored.hosts, host)) {
+            faults.add("/hosts", "send the document again: without it hosts can be taken away, and none be added");
+        }
+        let place = |oauth: &OAuth| (oauth.provider.clone(), oauth.token_url.clone(), oauth.client_id.clone());
+        if self.oauth.is_some() && self.oauth.as_ref().map(place) != stored.oauth.as_ref().map(place) {
+            let why = "send the document again: without it `provider`, `token_url` and `client_id` stay as they are";
+            faults.add("/oauth", why);
         }
         faults.or(())
     }

@@ -22,6 +22,9 @@ use crate::invalid::Faults;
 use crate::store::{StoreError, StoredToken};
 use crate::token::{Permission, TokenHash, TokenText};
 
+/// The configured admin token, on record.
+const ADMIN: &str = "token:admin";
+
 /// Who makes a request, and what they may do.
 #[derive(Debug, Clone)]
 pub struct Caller {
@@ -86,7 +89,7 @@ impl Caller {
 
     /// Who the caller is, for the record: `token:<id>`, or `token:admin` for the configured one.
     pub fn name(&self) -> String {
-        self.token_id.map_or_else(|| "token:admin".into(), |id| format!("token:{id}"))
+        self.token_id.map_or_else(|| ADMIN.into(), |id| format!("token:{id}"))
     }
 
     /// Whether the token is good even now: for answers that go on for long.
@@ -134,6 +137,19 @@ impl Caller {
             Some(named) => self.sees(named).map(Scope::Only),
         }
     }
+}
+
+/// Whether whoever is on record under this name ([`Caller::name`]) may even now do this for a tenant: for what a token
+/// has begun and others end.
+pub async fn still_may(state: &State, name: &str, tenant: &str, permission: Permission) -> Result<bool, StoreError> {
+    if name == ADMIN {
+        return Ok(state.admin_token.is_some());
+    }
+    let Some(id) = name.strip_prefix("token:").and_then(|id| id.parse().ok()) else { return Ok(false) };
+    let Some(token) = state.store.get_token(id).await? else { return Ok(false) };
+    let is_theirs = token.tenant_id.as_deref().is_none_or(|own| own == tenant);
+    let mut held = token.scopes.iter().filter_map(|word| Permission::parse(word));
+    Ok(is_theirs && dead(&token, state.clock.now()).is_none() && held.any(|held| held.covers(permission)))
 }
 
 fn bearer(parts: &Parts) -> Result<String, ApiError> {

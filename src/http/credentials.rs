@@ -14,7 +14,7 @@ use crate::credential::{Credential, CredentialDraft, CredentialUse, Reference, c
 use crate::http::State;
 use crate::http::auth::Caller;
 use crate::http::body::Body;
-use crate::http::error::ApiError;
+use crate::http::error::{ApiError, Problem};
 use crate::http::page::{Items, Page};
 use crate::http::path::Pair;
 use crate::http::query::Query;
@@ -95,14 +95,18 @@ pub async fn get_credential(
 
 /// Write a credential
 ///
-/// Replaces it whole; a document that is left out is kept. With a document it is active again, whatever was wrong with
-/// the one before. A reference to it is `service`, which means the account `primary`, or `service/account_name`. It is
+/// Replaces it whole; a document that is left out is kept. It then goes nowhere that it did not go before: hosts that the
+/// stored ones don't cover, and another `provider`, `token_url` or `client_id`, need the document again (422), and what
+/// was written meanwhile is not overwritten (409). With a document it is active again, whatever was wrong with the one
+/// before. A reference to it is `service`, which means the account `primary`, or `service/account_name`. It is
 /// put into requests to its `hosts` alone, and a redactor takes it out of what comes back.
 #[utoipa::path(put, path = "/v1/credentials/{service}/{account_name}", tag = "credentials",
     security(("bearer" = ["credentials:write"])),
     params(("service" = String, Path), ("account_name" = String, Path),
         ("tenant_id" = Option<String>, Query, description = "Whose it is; needed with an admin token")),
-    request_body = schema::NewCredential, responses((status = 200, body = CredentialView)))]
+    request_body = schema::NewCredential, responses((status = 200, body = CredentialView),
+        (status = 409, body = Problem, content_type = "application/problem+json",
+            description = "It was written meanwhile")))]
 pub async fn put_credential(
     Held(state): Held<State>,
     caller: Caller,
@@ -123,6 +127,10 @@ pub async fn put_credential(
         let new = settled(&state, &caller, (&tenant, &reference), &draft, old.as_ref())?;
         let version = old.map_or(0, |old| old.credential.version);
         match state.store.put_credential(&caller.scope, &new, version).await {
+            // the document that would be kept may be another by now
+            Err(StoreError::Conflict(_)) if draft.document.is_none() => {
+                return Err(ApiError::Conflict("the credential was written meanwhile; read it and try again".into()));
+            }
             // somebody else was faster; the last one wins
             Err(StoreError::Conflict(_)) => continue,
             Err(error) => return Err(error.into()),
@@ -231,6 +239,7 @@ fn settled(
             Some(sealed.map_err(broken)?)
         }
         (None, Some(old)) => {
+            draft.stays_bound(&old.credential)?;
             if draft.inject.is_some() {
                 draft.fits(&state.vault.open_document(old).map_err(broken)?)?;
             }

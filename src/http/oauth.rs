@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::credential::{PRIMARY, Reference, check_name};
 use crate::http::State;
 use crate::http::approve::{failed, frame, is_form, origin};
-use crate::http::auth::Caller;
+use crate::http::auth::{Caller, still_may};
 use crate::http::body::Body;
 use crate::http::credentials::RESERVED;
 use crate::http::error::ApiError;
@@ -26,7 +26,7 @@ use crate::http::query::Query;
 use crate::id::{Scope, Tenant};
 use crate::secret::Secret;
 use crate::token::Permission;
-use crate::vault::oauth::{ConnectError, Flow};
+use crate::vault::oauth::{ConnectError, Flow, Offer};
 
 /// Longest state and longest code that are looked at, in bytes.
 const LONGEST: usize = 4096;
@@ -101,7 +101,7 @@ pub async fn show_connection(Held(state): Held<State>, mut query: Query) -> Resu
     let mut given = |name| query.text(name).filter(|text: &String| text.len() <= LONGEST);
     let (sealed, code) = (given("state").unwrap_or_default(), given("code"));
     let (error, description) = (given("error"), given("error_description"));
-    let offer = state.connector.offer(&sealed).await.map_err(refused)?;
+    let offer = offered(&state, &sealed).await?;
     Ok(match (code, error) {
         (_, Some(error)) => view::declined(&offer, &error, description.as_deref()),
         (Some(code), None) => view::question(&offer, &sealed, &code, state.clock.now()),
@@ -134,7 +134,7 @@ pub async fn make_connection(
     let mut form = Query::parse(&String::from_utf8_lossy(body.bytes()));
     let mut given = |name| form.text(name).filter(|text: &String| text.len() <= LONGEST);
     let (Some(sealed), Some(code)) = (given("state"), given("code")) else { return Err(view::unknown()) };
-    let offer = state.connector.offer(&sealed).await.map_err(refused)?;
+    let offer = offered(&state, &sealed).await?;
     let flow: Flow = offer.flow;
     match state.connector.finish(flow.clone(), Secret::new(code)).await {
         Ok(connected) => Ok(view::connected(&flow, &connected)),
@@ -146,6 +146,17 @@ pub async fn make_connection(
         }
         Err(ConnectError::Later(why)) => Err(view::later(&why)),
         Err(other) => Err(refused(other)),
+    }
+}
+
+/// What a state is about, while the token that began it could begin it still: a link does not outlive it.
+async fn offered(state: &State, sealed: &str) -> Result<Offer, Response> {
+    let offer = state.connector.offer(sealed).await.map_err(refused)?;
+    let Flow { by, tenant, .. } = &offer.flow;
+    match still_may(state, by, tenant, Permission::CredentialsWrite).await {
+        Ok(true) => Ok(offer),
+        Ok(false) => Err(view::expired()),
+        Err(error) => Err(failed(ApiError::from(error))),
     }
 }
 

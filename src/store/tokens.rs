@@ -92,6 +92,14 @@ impl Store {
         Ok(row.map(TokenRow::token))
     }
 
+    /// The token with this id, dead or alive.
+    pub async fn get_token(&self, id: Uuid) -> Result<Option<StoredToken>, StoreError> {
+        let row: Option<TokenRow> = on_read!(self.db, |conn| {
+            sqlx::query_as(select_token!("where id = $1")).bind(id).fetch_optional(conn).await?
+        });
+        Ok(row.map(TokenRow::token))
+    }
+
     /// Whether any admin token that is not revoked is stored.
     pub async fn has_admin_token(&self) -> Result<bool, StoreError> {
         let found: Option<i32> = on_read!(self.db, |conn| {

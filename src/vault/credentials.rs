@@ -6,7 +6,7 @@
 //! what a crash leaves is the record of the use.
 
 mod guard;
-mod hosts;
+pub(in crate::vault) mod hosts;
 mod inject;
 mod trouble;
 
@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use http::StatusCode;
+use tokio::time::{Instant, timeout_at};
 use url::Url;
 use uuid::Uuid;
 
@@ -22,10 +23,10 @@ use crate::egress::{Egress, EgressError, REDIRECT_LIMIT, Request, Response, redi
 use crate::id::{Scope, Tenant, new_id};
 use crate::secret::Secret;
 use crate::store::{Store, StoreError, StoredCredential, UseFilter};
+use crate::vault::Vault;
 use crate::vault::credentials::guard::{Document, Guard};
 use crate::vault::credentials::inject::{Unfit, inject};
 use crate::vault::oauth::{OAuthError, Refresher};
-use crate::vault::{Context, Vault};
 
 pub use crate::vault::credentials::trouble::{CredentialError, FetchError, Trouble};
 
@@ -121,29 +122,35 @@ impl Credentials {
     /// Of redirects, those on the same origin are followed with the credential, others without it, as far as
     /// `follow_redirects` has any followed. Once the other side answers 401, a credential that can be renewed is renewed
     /// and the request sent once more.
+    ///
+    /// The request's time is for all of it. Where it is over before anything was sent, the credential is what could not
+    /// be had: nothing has taken effect.
     pub async fn fetch(&self, request: Request, with: Option<&Use<'_>>) -> Result<Response, FetchError> {
         let Some(with) = with else { return Ok(self.egress.fetch(request).await?) };
-        let after = request.timeout;
-        let exchanged = tokio::time::timeout(after, self.exchange(&request, with)).await;
-        exchanged.unwrap_or(Err(FetchError::Egress(EgressError::Timeout { after })))
+        let until = Instant::now() + request.timeout;
+        self.exchange(&request, with, until).await
     }
 
-    async fn exchange(&self, request: &Request, with: &Use<'_>) -> Result<Response, FetchError> {
+    async fn exchange(&self, request: &Request, with: &Use<'_>, until: Instant) -> Result<Response, FetchError> {
         let url = self.egress.check(&request.url)?;
         let Some(shelf) = &self.shelf else {
             return Err(CredentialError::new(Trouble::Missing, with.reference, String::new()).into());
         };
-        let opened = match shelf.open(&url, self.egress.opens(&url), with).await {
+        let opening = timeout_at(until, shelf.open(&url, self.egress.opens(&url), with)).await;
+        let opened = match opening.unwrap_or_else(|_| Err(too_slow(with))) {
             Ok(opened) => opened,
             Err(error) => return Err(shelf.refused(&url, with, error).await),
         };
-        let response = self.send(shelf, request, with, &opened).await?;
+        let late = |_| Err(FetchError::Egress(EgressError::Timeout { after: request.timeout }));
+        let response = timeout_at(until, self.send(shelf, request, with, &opened)).await.unwrap_or_else(late)?;
         // what was sent may have been revoked, or have ended early
         if response.status != StatusCode::UNAUTHORIZED {
             return Ok(response);
         }
-        match shelf.renewed(&opened, with).await? {
-            Some(renewed) => self.send(shelf, request, with, &renewed).await,
+        // a request that was refused has no effect
+        let renewing = timeout_at(until, shelf.renewed(&opened, with)).await;
+        match renewing.unwrap_or_else(|_| Err(too_slow(with).into()))? {
+            Some(renewed) => timeout_at(until, self.send(shelf, request, with, &renewed)).await.unwrap_or_else(late),
             None => Ok(response),
         }
     }
@@ -238,10 +245,7 @@ impl Shelf {
     }
 
     fn unsealed(&self, stored: &StoredCredential, with: &Use<'_>) -> Result<Secret, CredentialError> {
-        let field = format!("document/{}", stored.generation);
-        let Reference { service, account } = with.reference;
-        let context = Context { tenant: with.tenant.as_str(), service, account, field: &field };
-        self.vault.unseal(&context, &stored.sealed).map_err(|error| {
+        self.vault.open_document(stored).map_err(|error| {
             tracing::error!(tenant_id = with.tenant.as_str(), credential = %with.reference, %error, "a credential can't be opened");
             CredentialError::new(Trouble::Unreadable, with.reference, error.to_string())
         })
@@ -300,6 +304,11 @@ fn same_origin(one: &str, other: &str) -> bool {
 fn busy(with: &Use<'_>, error: &StoreError) -> CredentialError {
     tracing::warn!(credential = %with.reference, %error, "a credential can't be had");
     CredentialError::new(Trouble::Busy, with.reference, "the store is unavailable".into())
+}
+
+/// The request's time was over before the credential was there.
+fn too_slow(with: &Use<'_>) -> CredentialError {
+    CredentialError::new(Trouble::Busy, with.reference, "to have it takes longer than the request may".into())
 }
 
 fn not_renewed(with: &Use<'_>, error: RenewalError) -> CredentialError {

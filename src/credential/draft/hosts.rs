@@ -60,6 +60,27 @@ fn host(written: &str) -> Result<String, String> {
     Ok(format!("{star}{read}{}", port.map(|port| format!(":{port}")).unwrap_or_default()))
 }
 
+/// Whether a list of hosts, as they are kept, lets a credential go wherever this entry would.
+pub fn covers(list: &[String], wanted: &str) -> bool {
+    let (name, port) = parts(wanted);
+    list.iter().map(|entry| parts(entry)).any(|(held, held_port)| {
+        let named = held == name
+            || held.strip_prefix('*').is_some_and(|parent| {
+                let below = name.strip_prefix('*').unwrap_or(name);
+                below.len() > parent.len() && below.ends_with(parent)
+            });
+        named && (held_port.is_none() || held_port == port)
+    })
+}
+
+/// The name and the port of an entry as it is kept.
+fn parts(entry: &str) -> (&str, Option<&str>) {
+    match entry.rsplit_once(':') {
+        Some((name, port)) if !port.contains(']') => (name, Some(port)),
+        _ => (entry, None),
+    }
+}
+
 /// RFC 1035's lengths.
 fn is_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(|label| (1..=63).contains(&label.len()))
@@ -78,7 +99,40 @@ fn split_port(written: &str) -> Result<(&str, Option<u16>), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::host;
+    use super::{covers, host};
+
+    #[test]
+    fn a_list_covers_what_goes_nowhere_that_it_does_not_name() {
+        for (held, wanted) in [
+            ("a.example.org", "a.example.org"),
+            ("a.example.org", "a.example.org:8443"),
+            ("a.example.org:8443", "a.example.org:8443"),
+            ("*.example.org", "*.example.org"),
+            ("*.example.org", "a.example.org"),
+            ("*.example.org", "*.b.example.org:8443"),
+            ("*.example.org:8443", "a.b.example.org:8443"),
+            ("[::1]", "[::1]:9000"),
+            ("127.0.0.1", "127.0.0.1:9000"),
+        ] {
+            assert!(covers(&["z.example".into(), held.into()], wanted), "{held} {wanted}");
+        }
+        for (held, wanted) in [
+            ("a.example.org", "b.example.org"),
+            ("a.example.org", "*.a.example.org"),
+            ("a.example.org", "a.example.org.evil.example"),
+            ("a.example.org:8443", "a.example.org"),
+            ("a.example.org:8443", "a.example.org:443"),
+            ("*.example.org", "example.org"),
+            ("*.example.org", "evilexample.org"),
+            ("*.example.org:8443", "a.example.org"),
+            ("*.a.example.org", "*.example.org"),
+            ("[::1]:9000", "[::1]"),
+            ("[::1]", "[::2]"),
+        ] {
+            assert!(!covers(&[held.into()], wanted), "{held} {wanted}");
+        }
+        assert!(!covers(&[], "a.example.org"));
+    }
 
     #[test]
     fn a_host_is_kept_as_requests_name_it() {

@@ -151,7 +151,7 @@ impl Connector {
             ("redirect_uri", &redirect_uri),
             ("code_verifier", flow.verifier()),
         ];
-        let granted = self.shared.endpoint_of(provider).ask(&form).await.map_err(|refusal| match refusal {
+        let granted = self.shared.endpoint_of(provider).ask(&form, None).await.map_err(|refusal| match refusal {
             Refusal::Grant(why) => ConnectError::Code(why),
             Refusal::Client(why) | Refusal::Request(why) => {
                 ConnectError::Misconfigured(format!("the provider refuses this service: {why}"))

@@ -10,10 +10,15 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use serde::Deserialize;
+use serde_json::Value;
+use zeroize::Zeroizing;
 
 use crate::credential::ClientAuth;
+use crate::credential::draft::erase;
 use crate::egress::{Egress, EgressError, Request};
-use crate::secret::{REDACTED, Secret};
+use crate::redact::{Redactor, secrets_of};
+use crate::secret::Secret;
+use crate::vault::credentials::hosts;
 use crate::vault::oauth::tokens::Granted;
 use crate::visible::on_one_line;
 
@@ -23,6 +28,8 @@ pub const TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_BYTES: usize = 64 * 1024;
 /// How much of a provider's own words is shown, in characters.
 const SHOWN: usize = 200;
+/// Fields of a form that hold no secret.
+const PLAIN: [&str; 2] = ["grant_type", "redirect_uri"];
 const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlencoded");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
@@ -69,16 +76,39 @@ struct Said {
 }
 
 impl Endpoint {
-    /// Sends a form with the client's own proof, and reads what is given for it.
-    pub async fn ask(&self, form: &[(&str, &Secret)]) -> Result<Granted, Refusal> {
+    /// Sends a form with the client's own proof, and reads what is given for it. `document`: the credential's, of which
+    /// nothing may be in what the endpoint says.
+    pub async fn ask(&self, form: &[(&str, &Secret)], document: Option<&Secret>) -> Result<Granted, Refusal> {
         let (headers, body) = self.request(form);
-        let secrets: Vec<&Secret> = form.iter().map(|(_, value)| *value).chain(&self.client_secret).collect();
+        let secrets = self.redactor(form, document);
         let (status, body) = self.send(headers, body).await.map_err(|refusal| match refusal {
             Refusal::Later(why) => Refusal::Later(told(&why, &secrets)),
             Refusal::Request(why) => Refusal::Request(told(&why, &secrets)),
             other => other,
         })?;
         read(status, &body, &secrets)
+    }
+
+    /// Finds what is sent, and what else the document holds.
+    fn redactor(&self, form: &[(&str, &Secret)], document: Option<&Secret>) -> Redactor {
+        let mut document: Value =
+            document.and_then(|document| serde_json::from_str(document.expose()).ok()).unwrap_or_default();
+        let pair = self.client_secret.as_ref().map(|secret| self.pair(secret));
+        let sent = form.iter().filter(|(name, _)| !PLAIN.contains(name)).map(|(_, value)| *value);
+        let redactor = Redactor::new(
+            sent.chain(&self.client_secret)
+                .map(Secret::expose)
+                .chain(pair.as_ref().map(|pair| pair.as_str()))
+                .chain(secrets_of(&document)),
+        );
+        erase(&mut document);
+        redactor
+    }
+
+    /// What HTTP Basic encodes (RFC 6749, section 2.3.1: both are form-encoded first).
+    fn pair(&self, secret: &Secret) -> Zeroizing<String> {
+        let encode = |text: &str| url::form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
+        Zeroizing::new(format!("{}:{}", encode(&self.client_id), encode(secret.expose())))
     }
 
     fn request(&self, form: &[(&str, &Secret)]) -> (HeaderMap, String) {
@@ -89,10 +119,8 @@ impl Endpoint {
         }
         match (&self.client_secret, self.client_auth) {
             (Some(secret), ClientAuth::Basic) => {
-                // RFC 6749, section 2.3.1: both are form-encoded first
-                let encode = |text: &str| url::form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
-                let pair = format!("{}:{}", encode(&self.client_id), encode(secret.expose()));
-                let basic = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(pair)));
+                let pair = self.pair(secret);
+                let basic = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(pair.as_bytes())));
                 let mut basic = basic.expect("base64 is good in a header");
                 basic.set_sensitive(true);
                 headers.insert(header::AUTHORIZATION, basic);
@@ -120,6 +148,9 @@ impl Endpoint {
                 Ok((answer.status(), whole.freeze()))
             }
             Way::User(egress) => {
+                let denied = |error: EgressError| Refusal::Request(error.to_string());
+                let url = egress.check(&self.token_url).map_err(denied)?;
+                hosts::encrypted(&url, egress.opens(&url)).map_err(Refusal::Request)?;
                 let request = Request {
                     headers,
                     body: body.into(),
@@ -151,7 +182,7 @@ fn unreachable(error: &reqwest::Error) -> Refusal {
 }
 
 /// Judges an answer. Some providers answer 200 with an error in it.
-fn read(status: StatusCode, body: &[u8], secrets: &[&Secret]) -> Result<Granted, Refusal> {
+fn read(status: StatusCode, body: &[u8], secrets: &Redactor) -> Result<Granted, Refusal> {
     if let Ok(said) = serde_json::from_slice::<Said>(body) {
         return Err(refused(status, &said, secrets));
     }
@@ -175,7 +206,7 @@ fn read(status: StatusCode, body: &[u8], secrets: &[&Secret]) -> Result<Granted,
     })
 }
 
-fn refused(status: StatusCode, said: &Said, secrets: &[&Secret]) -> Refusal {
+fn refused(status: StatusCode, said: &Said, secrets: &Redactor) -> Refusal {
     let why = match said.error_description.as_deref().filter(|text| !text.trim().is_empty()) {
         Some(description) => told(&format!("{}: {description}", said.error), secrets),
         None => told(&said.error, secrets),
@@ -193,15 +224,8 @@ fn refused(status: StatusCode, said: &Said, secrets: &[&Secret]) -> Refusal {
 }
 
 /// Words of a provider as they may be shown: on one line, cut, none of these secrets in them.
-pub fn told(text: &str, secrets: &[&Secret]) -> String {
-    let mut text = text.to_owned();
-    for secret in secrets.iter().map(|secret| secret.expose()).filter(|secret| secret.len() > 3) {
-        let encoded: String = url::form_urlencoded::byte_serialize(secret.as_bytes()).collect();
-        for form in [secret, &encoded] {
-            text = text.replace(form, REDACTED);
-        }
-    }
-    let line = on_one_line(text.trim());
+fn told(text: &str, secrets: &Redactor) -> String {
+    let line = on_one_line(secrets.text(text).trim());
     match line.chars().count() {
         n if n > SHOWN => line.chars().take(SHOWN - 1).chain(['…']).collect(),
         _ => line,
@@ -250,7 +274,7 @@ mod tests {
     fn each_answer_is_judged_by_what_follows_from_it() {
         let judge = |status: u16, body: &str| {
             let status = StatusCode::from_u16(status).unwrap();
-            read(status, body.as_bytes(), &[&Secret::new("canary")])
+            read(status, body.as_bytes(), &Redactor::new(["canary"]))
                 .map(|granted| granted.access_token.expose().to_owned())
         };
         assert_eq!(judge(200, r#"{"access_token":"a","token_type":"bearer"}"#), Ok("a".into()));
@@ -281,13 +305,34 @@ mod tests {
 
     #[test]
     fn what_a_provider_says_is_shown_without_secrets_on_one_short_line() {
-        let secret = Secret::new("can+ary/1");
+        let secret = Redactor::new(["can+ary/1"]);
         let body = format!(
             r#"{{"error":"invalid_grant","error_description":"no can+ary/1\nor can%2Bary%2F1 \u202e{}"}}"#,
             "x".repeat(500)
         );
-        let Err(Refusal::Grant(why)) = read(StatusCode::BAD_REQUEST, body.as_bytes(), &[&secret]) else { panic!() };
-        assert!(why.starts_with("invalid_grant: no [redacted] or [redacted] ⟦U+202E⟧xxx"), "{why}");
+        let Err(Refusal::Grant(why)) = read(StatusCode::BAD_REQUEST, body.as_bytes(), &secret) else { panic!() };
+        assert!(why.starts_with("invalid_grant: no [redacted]or [redacted] ⟦U+202E⟧xxx"), "{why}");
         assert_eq!(why.chars().count(), SHOWN);
+    }
+    #[test]
+    fn nothing_that_was_sent_or_lies_beside_it_is_repeated_in_whatever_encoding_it_comes_back() {
+        let endpoint = endpoint(Some("client-canary"), ClientAuth::Basic);
+        let (token, kind) = (Secret::new("refresh-canary"), Secret::new("refresh_token"));
+        let document = Secret::new(r#"{"refresh_token":"refresh-canary","note":{"key":"beside-canary"}}"#);
+        let form = [("grant_type", &kind), ("refresh_token", &token)];
+        let secrets = endpoint.redactor(&form, Some(&document));
+        let (headers, _) = endpoint.request(&form);
+        let basic = headers[header::AUTHORIZATION].to_str().unwrap().to_owned();
+        let hex: String = "refresh-canary".bytes().map(|byte| format!("{byte:02x}")).collect();
+        for (said, shown) in [
+            (basic.as_str(), "Basic [redacted]"),
+            ("an+id:client-canary", "[redacted]"),
+            (&STANDARD.encode("client-canary"), "[redacted]"),
+            (&hex, "[redacted]"),
+            ("refresh%2Dcanary, beside-canary", "[redacted], [redacted]"),
+            ("the refresh_token is used up", "the refresh_token is used up"),
+        ] {
+            assert_eq!(told(said, &secrets), shown, "{said}");
+        }
     }
 }

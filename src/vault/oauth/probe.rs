@@ -32,7 +32,7 @@ pub async fn probe(provider: &Provider) -> Probe {
         way: Way::Operator(operator_client(TIMEOUT)),
     };
     let (kind, token) = (Secret::new("refresh_token"), Secret::new(NO_TOKEN));
-    match endpoint.ask(&[("grant_type", &kind), ("refresh_token", &token)]).await {
+    match endpoint.ask(&[("grant_type", &kind), ("refresh_token", &token)], None).await {
         Err(Refusal::Grant(_)) => Probe::Known,
         Err(Refusal::Client(why)) => Probe::Refused(why),
         Err(Refusal::Request(why)) => Probe::Unclear(why),

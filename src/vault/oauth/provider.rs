@@ -10,6 +10,7 @@ use url::Url;
 use crate::credential::{ClientAuth, CredentialDraft, Inject, InjectForm, check_name};
 use crate::invalid::{Faults, escape};
 use crate::secret::Secret;
+use crate::vault::credentials::hosts;
 
 /// `[oauth]`: a section per service, by the service's name in references.
 pub type Settings = BTreeMap<String, Provider>;
@@ -112,9 +113,11 @@ impl Provider {
 
 fn url_fault(text: &str) -> Option<&'static str> {
     let right = "must be an address such as `https://id.example.org/authorize`, without a fragment";
+    // RFC 6749, sections 3.1 and 3.2
+    let open = "must be an https:// address: on http:// whoever is on the way reads secrets and tokens; http:// is for this machine alone";
     let is_good = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host() && url.fragment().is_none();
     match Url::parse(text).ok().filter(is_good) {
-        Some(_) => None,
+        Some(url) => hosts::encrypted(&url, false).err().map(|_| open),
         None => Some(right),
     }
 }
@@ -149,6 +152,21 @@ mod tests {
             found,
             ["/oauth/calendar/hosts: is missing: the hosts of the service's API, such as `api.example.org`"]
         );
+    }
+
+    #[test]
+    fn http_is_good_on_this_machine_only() {
+        let at =
+            |url: &str| faults("calendar", Provider { authorize_url: url.into(), token_url: url.into(), ..good() });
+        for here in ["https://id.example.org/t", "http://127.0.0.1:9/t", "http://[::1]/t", "http://localhost/t"] {
+            assert_eq!(at(here), [""; 0], "{here}");
+        }
+        for away in ["http://id.example.org/token", "http://10.0.0.7/t", "http://localhost.example.org/t"] {
+            let why = "must be an https:// address: on http:// whoever is on the way reads secrets and tokens; \
+                       http:// is for this machine alone";
+            let both = ["authorize_url", "token_url"].map(|key| format!("/oauth/calendar/{key}: {why}"));
+            assert_eq!(at(away), both, "{away}");
+        }
     }
 
     #[test]

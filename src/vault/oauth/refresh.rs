@@ -153,7 +153,7 @@ impl Turn {
             Err(error) => return self.give_back(error).await,
         };
         let kind = Secret::new("refresh_token");
-        match endpoint.ask(&[("grant_type", &kind), ("refresh_token", refresh_token)]).await {
+        match endpoint.ask(&[("grant_type", &kind), ("refresh_token", refresh_token)], Some(&document)).await {
             Ok(granted) => self.keep(&document, &granted).await,
             Err(Refusal::Grant(why)) => self.end(format!("its provider says {why}")).await,
             Err(Refusal::Client(why)) => {

@@ -13,6 +13,8 @@ on_both! {
     a_credential_is_put_shown_kept_and_deleted
     the_uses_of_a_credential_and_its_tasks_are_shown
     an_admin_puts_everything_under_the_first_key_and_is_told_what_is_needed
+    a_document_that_is_kept_goes_nowhere_that_its_owner_has_not_bound_it_to
+    of_those_who_keep_a_document_at_once_the_late_ones_are_told_that_it_was_written_meanwhile
 }
 
 fn body() -> Value {
@@ -41,9 +43,9 @@ async fn a_credential_is_put_shown_kept_and_deleted(api: Api) {
     assert_eq!(nobody["errors"][0]["message"], "is missing: an admin token names the tenant");
 
     // what is left out is kept, if it is fit for the new way of use
-    let moved = json!({ "hosts": ["b.example.org"], "inject": { "as": "bearer", "from": "/key" } });
-    let moved = api.ask("PUT", place, Some(&ann), Some(moved)).await.expect(200);
-    assert_eq!((&moved["version"], &moved["hosts"]), (&json!(2), &json!(["b.example.org"])));
+    let narrow = json!({ "hosts": ["b.example.net:8443"], "inject": { "as": "bearer", "from": "/key" } });
+    let narrow = api.ask("PUT", place, Some(&ann), Some(narrow)).await.expect(200);
+    assert_eq!((&narrow["version"], &narrow["hosts"]), (&json!(2), &json!(["b.example.net:8443"])));
     let unfit = json!({ "inject": { "as": "bearer", "from": "/token" } });
     let problem = api.ask("PUT", place, Some(&ann), Some(unfit)).await.expect(422);
     assert_eq!(problem["errors"][0]["pointer"], "/inject/from");
@@ -63,6 +65,64 @@ async fn a_credential_is_put_shown_kept_and_deleted(api: Api) {
     let acts = api.admin("GET", "/v1/audit?tenant_id=ann", None).await.expect(200);
     let acts: Vec<&Value> = acts["items"].as_array().unwrap().iter().map(|act| &act["action"]).collect();
     assert_eq!(acts, ["credential.deleted", "credential.put", "credential.put"]);
+}
+
+async fn a_document_that_is_kept_goes_nowhere_that_its_owner_has_not_bound_it_to(api: Api) {
+    let thief = api.token("ann", &["credentials:write"]).await;
+    let place = "/v1/credentials/google/work";
+    let own = json!({ "token_url": "https://id.example.org/token", "client_id": "c" });
+    let whole = json!({ "document": { "access_token": CANARY }, "hosts": ["*.example.org"], "oauth": own });
+    api.ask("PUT", place, Some(&thief), Some(whole.clone())).await.expect(200);
+    let put = async |change: Value| {
+        let mut body = json!({ "hosts": ["*.example.org"], "oauth": own });
+        body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        api.ask("PUT", place, Some(&thief), Some(body)).await
+    };
+    let hosts = "send the document again: without it hosts can be taken away, and none be added";
+    let oauth = "send the document again: without it `provider`, `token_url` and `client_id` stay as they are";
+    for (change, pointer, message) in [
+        (json!({ "hosts": ["evil.example"] }), "/hosts", hosts),
+        (json!({ "hosts": ["a.example.org", "example.org"] }), "/hosts", hosts),
+        (json!({ "oauth": { "token_url": "https://evil.example/", "client_id": "c" } }), "/oauth", oauth),
+        (json!({ "oauth": { "token_url": own["token_url"], "client_id": "evil" } }), "/oauth", oauth),
+        (json!({ "oauth": { "provider": "google" } }), "/oauth", oauth),
+    ] {
+        let refused = put(change.clone()).await.expect(422);
+        assert_eq!(refused["errors"], json!([{ "pointer": pointer, "message": message }]), "{change}");
+    }
+    let stored = api.store.get_credential(&only("ann"), "ann", "google", "work").await.unwrap().credential;
+    assert_eq!((stored.version, stored.hosts), (1, vec!["*.example.org".into()]));
+    // whoever knows the document may take it anywhere
+    let mut elsewhere = whole;
+    elsewhere["hosts"] = json!(["b.example.net"]);
+    assert_eq!(api.ask("PUT", place, Some(&thief), Some(elsewhere)).await.expect(200)["version"], 2);
+    // less is always possible
+    let less = put(json!({ "hosts": [], "oauth": null })).await.expect(200);
+    assert_eq!((&less["hosts"], &less["oauth"], &less["version"]), (&json!([]), &Value::Null, &json!(3)));
+    let back = put(json!({ "hosts": [] })).await.expect(422);
+    assert_eq!(back["errors"], json!([{ "pointer": "/oauth", "message": oauth }]));
+}
+
+async fn of_those_who_keep_a_document_at_once_the_late_ones_are_told_that_it_was_written_meanwhile(api: Api) {
+    let place = "/v1/credentials/google/work?tenant_id=ann";
+    let mut version = api.admin("PUT", place, Some(body())).await.expect(200)["version"].as_i64().unwrap();
+    for round in 0.. {
+        let kept = json!({ "hosts": ["api.example.org"], "inject": body()["inject"] });
+        let puts = (0..8).map(|_| api.admin("PUT", place, Some(kept.clone())));
+        let (written, refused): (Vec<_>, Vec<_>) =
+            futures::future::join_all(puts).await.into_iter().partition(|reply| reply.status == 200);
+        version += i64::try_from(written.len()).unwrap();
+        assert_eq!(api.admin("GET", place, None).await.expect(200)["version"], version);
+        let is_over = !refused.is_empty();
+        for late in refused {
+            let why = "the credential was written meanwhile; read it and try again";
+            assert_eq!(late.expect(409)["detail"], why);
+        }
+        if is_over {
+            return;
+        }
+        assert!(round < 50, "nobody was late");
+    }
 }
 
 async fn the_uses_of_a_credential_and_its_tasks_are_shown(api: Api) {

@@ -59,11 +59,21 @@ async fn a_credential_is_set_listed_shown_and_deleted() {
         "header:X-Key",
         "--template",
         "{/login/password}",
-        "--oauth-file",
-        oauth.to_str().unwrap(),
     ];
-    let kept = shell.json(&kept).await;
-    assert_eq!((&kept["version"], &kept["oauth"]["client_id"]), (&json!(2), &json!("c")));
+    let renewed: Vec<&str> = kept.into_iter().chain(["--oauth-file", oauth.to_str().unwrap()]).collect();
+    let refused = shell.refused(&renewed).await;
+    assert!(refused.contains("oauth: send the document again"), "{refused}");
+    let file = ["--file", login.to_str().unwrap()];
+    let anew: Vec<&str> = renewed
+        .iter()
+        .flat_map(|argument| match *argument {
+            "--keep-document" => file.to_vec(),
+            argument => vec![argument],
+        })
+        .collect();
+    shell.json(&anew).await;
+    let kept = shell.json(&renewed).await;
+    assert_eq!((&kept["version"], &kept["oauth"]["client_id"]), (&json!(3), &json!("c")));
 
     let table = shell.ok(&["credential", "list", "--tenant", "ann"]).await;
     let rows: Vec<&str> = table.lines().skip(1).collect();

@@ -36,6 +36,10 @@ async fn create(world: &World, tenant: Option<&str>, hash: u8) -> StoredToken {
 
 async fn a_token_is_found_by_its_hash(world: &World) {
     let (ours, admins) = (create(world, Some("a"), 1).await, create(world, None, 2).await);
+    for token in [&ours, &admins] {
+        assert_eq!(world.store.get_token(token.id).await.unwrap().as_ref(), Some(token));
+    }
+    assert_eq!(world.store.get_token(Uuid::nil()).await.unwrap(), None);
     assert_eq!(world.store.find_token(&[1; 32]).await.unwrap(), Some(ours));
     assert_eq!(world.store.find_token(&[2; 32]).await.unwrap(), Some(admins));
     assert_eq!(world.store.find_token(&[3; 32]).await.unwrap(), None);

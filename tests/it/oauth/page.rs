@@ -1,5 +1,6 @@
 //! The link and the page that people come back to: read by anybody, pressed once, by whom it names.
 
+use chrono::TimeDelta;
 use reveille::http::server::{self, Limits};
 use reveille::id::Scope;
 use reveille::vault::Context;
@@ -177,6 +178,28 @@ async fn a_state_that_is_old_changed_or_made_for_something_else_leads_nowhere() 
     fetch(&api, "GET", &path(&back)).await.expect(410).shows("The time is over");
     press(&api, &page, &[]).await.expect(410);
     assert_eq!((server.asked().await, is_connected(&api, "primary").await), (0, false));
+}
+
+#[tokio::test]
+async fn a_link_does_not_outlive_the_token_that_it_was_made_with() {
+    let (server, api) = stage().await;
+    let end = api.clock.now() + TimeDelta::minutes(3);
+    let (revoked, first) = api.token_until("ann", &["credentials:write"], None).await;
+    let (_, second) = api.token_until("ann", &["*"], Some(end)).await;
+    let mut pages = vec![];
+    for token in [&first, &second] {
+        let answer = api.ask("GET", "/v1/credentials/calendar/connect", Some(token), None).await.expect(200);
+        let back = server.agree(answer["url"].as_str().unwrap(), "ann-at-the-provider").await;
+        pages.push((path(&back), fetch(&api, "GET", &path(&back)).await.expect(200)));
+    }
+    api.store.revoke_token(&Scope::Every, revoked).await.unwrap();
+    fetch(&api, "GET", &pages[1].0).await.expect(200);
+    for (path, page) in &pages {
+        fetch(&api, "GET", path).await.expect(410).shows("The time is over");
+        press(&api, page, &[]).await.expect(410).shows("The time is over");
+        api.clock.advance(TimeDelta::minutes(3));
+    }
+    assert_eq!((server.asked().await, is_connected(&api, "primary").await), (0, false), "no code is spent");
 }
 
 #[tokio::test]

@@ -122,7 +122,12 @@ async fn an_owner_s_own_token_endpoint_is_asked_with_the_secret_of_the_document_
     assert_eq!(renewed["note"], json!(["stays"]));
     assert_eq!(one.call().await, ann());
 
-    one.put(&renewed, oauth("http://169.254.169.254/token".into()), Some(stage.clock.now())).await;
+    one.put(&renewed, oauth("http://id.example.org/token".into()), Some(stage.clock.now())).await;
+    let open = "it can't be renewed: its token endpoint: it is sent by https only, but to this machine and to what the \
+                operator has opened";
+    assert_eq!(one.fresh().await.unwrap_err(), open);
+
+    one.put(&renewed, oauth("https://169.254.169.254/token".into()), Some(stage.clock.now())).await;
     let denied = one.fresh().await.unwrap_err();
     assert!(denied.starts_with("it can't be renewed: its token endpoint: the address is not allowed"), "{denied}");
 }

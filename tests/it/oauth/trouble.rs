@@ -1,9 +1,13 @@
 //! What goes wrong between us and a provider, and what is left of it.
 
+use std::time::Duration;
+
 use chrono::TimeDelta;
 use futures::future::join_all;
 use reveille::clock::signed;
+use reveille::id::Scope;
 use reveille::secret::Secret;
+use reveille::store::UseFilter;
 use reveille::vault::oauth::refresh::LEASE;
 use serde_json::{Value, json};
 
@@ -55,6 +59,21 @@ async fn an_endpoint_that_hangs_costs_the_first_use_some_seconds_and_the_others_
     stage.advance(signed(LEASE)).await;
     assert_ne!(text(&one.fresh().await.unwrap(), "access_token"), old);
     assert_eq!(one.call().await, ann());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_whose_time_is_over_before_its_token_is_there_was_never_sent_and_says_so() {
+    let stage = Stage::on_sqlite().await;
+    let one = stage.instance().await;
+    stage.connect(&one).await;
+    stage.advance(LIFE + TimeDelta::seconds(1)).await;
+    stage.server.fault("slow", 1, 2000).await;
+    let told = one.fetch(stage.server.url("/me"), Duration::from_millis(300)).await.unwrap_err();
+    let busy = "The credential calendar can't be had now: to have it takes longer than the request may";
+    assert_eq!(told, busy);
+    let uses =
+        one.store.credential_uses(&Scope::Every, &UseFilter { limit: 10, ..UseFilter::default() }).await.unwrap();
+    assert_eq!(uses.iter().map(|used| used.outcome.as_str()).collect::<Vec<_>>(), ["busy"]);
 }
 
 #[tokio::test]
