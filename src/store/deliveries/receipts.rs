@@ -6,10 +6,11 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{DeliveryRow, HEIR};
+use super::DeliveryRow;
+use super::members::{HEIR, hand_over, settle_members};
 use crate::notification::{DeliveryState, Fate, Kind, Report};
 use crate::store::hot::Hot;
-use crate::store::text::{optional, text};
+use crate::store::text::optional;
 use crate::store::{Split, Store, StoreError, Topic};
 
 const LOCKED_DELIVERY: Split = Split {

@@ -624,7 +624,10 @@ async fn the_owner_of_a_task_that_is_over_is_told_of_its_credential_too(world: &
     let told = world.store.list_deliveries(&Scope::Every, &all).await.unwrap();
     let subjects: Vec<_> = told.iter().map(|told| (told.kind, told.subject.as_deref().unwrap())).collect();
     assert_eq!(subjects, [(Kind::Notice, "Please connect google/work")], "once");
-    assert!(told[0].text.as_ref().unwrap().ends_with("A run of the task \"Morning mail\" failed without it."), "{told:?}");
+    assert!(
+        told[0].text.as_ref().unwrap().ends_with("A run of the task \"Morning mail\" failed without it."),
+        "{told:?}"
+    );
 }
 
 async fn tasks_are_counted_by_status(world: &World) {

@@ -178,8 +178,14 @@ impl World {
     pub async fn dump(&self) -> Vec<u8> {
         let Kept::Postgres(database) = &self.database else {
             let files = std::fs::read_dir(self.dir()).expect("a directory").map(|file| file.expect("a file").path());
-            let stored = files.filter(|path| path.to_string_lossy().contains("reveille.db"));
-            return stored.flat_map(|path| std::fs::read(path).expect("a file")).collect();
+            let mut stored: Vec<_> = files.filter(|path| path.to_string_lossy().contains("reveille.db")).collect();
+            // the log before the database: it may be gone by then, and what was in it is in the database
+            stored.sort_by_key(|path| path.extension().is_some_and(|ending| ending == "db"));
+            let read = |path: &std::path::PathBuf| match path.extension().is_some_and(|ending| ending == "db") {
+                true => std::fs::read(path).expect("the database"),
+                false => std::fs::read(path).unwrap_or_default(),
+            };
+            return stored.iter().flat_map(read).collect();
         };
         let mut connection = all_tenants(database).await;
         let tables = "select table_name::text from information_schema.tables where table_schema = 'public'";
