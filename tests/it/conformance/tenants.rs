@@ -264,7 +264,8 @@ async fn on_postgres_row_level_security_alone_keeps_tenants_apart() {
         "insert into verifications (tenant_id, channel, address_hash, code_hash, tries, expires_at)
          values ('a', 'email', '\\x00', '\\x00', 0, now())",
         "insert into task_told (task_id, tenant_id) values (gen_random_uuid(), 'a')",
-        "insert into live_messages (id, tenant_id, body, created_at) values (gen_random_uuid(), 'a', '{}', now())",
+        "insert into live_messages (id, tenant_id, body, decides, created_at)
+         values (gen_random_uuid(), 'a', '{}', false, now())",
         "insert into task_credentials (task_id, tenant_id, service, account) values (gen_random_uuid(), 'a', 's', 'p')",
     ] {
         world.plant(planted).await;
