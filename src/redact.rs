@@ -24,8 +24,8 @@ pub const SHORTEST_LEAF: usize = 8;
 const TELLING: usize = 64;
 /// Readings that are looked into besides the first, from one place on.
 const BRANCHES: usize = 64;
-/// Effort for secrets that overlap others, for each byte of the text.
-const OVERLAP_EFFORT: usize = 16;
+/// Steps that a text is read with, for each of its bytes, and for the whole. Nothing that is not made for it needs them.
+const STEPS: (usize, usize) = (64, 65_536);
 /// Leaves under these names are known to be no secrets.
 const PLAIN: [&str; 24] = [
     "account",
@@ -94,12 +94,13 @@ impl Redactor {
         Redactor { needles, beginnings }
     }
 
-    /// Whether one of the secrets is in there.
+    /// Whether one of the secrets is in there, or may be: a text that takes too many steps is not read to its end.
     pub fn finds(&self, bytes: &[u8]) -> bool {
-        (0..bytes.len()).any(|at| self.found_at(bytes, at).is_some())
+        let mut steps = Steps::of(bytes);
+        (0..bytes.len()).any(|at| self.found_at(bytes, at, &mut steps).is_some()) || steps.are_spent()
     }
 
-    /// The text without the secrets.
+    /// The text without the secrets. One that takes too many steps goes as a whole.
     pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
         match self.bytes(text.as_bytes()) {
             Cow::Borrowed(_) => Cow::Borrowed(text),
@@ -109,7 +110,11 @@ impl Redactor {
 
     /// The same for bytes of any kind.
     pub fn bytes<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
-        let places = self.places(bytes);
+        let mut steps = Steps::of(bytes);
+        let places = self.places(bytes, &mut steps);
+        if steps.are_spent() {
+            return Cow::Owned(REDACTED.into());
+        }
         if places.is_empty() {
             return Cow::Borrowed(bytes);
         }
@@ -124,41 +129,30 @@ impl Redactor {
         Cow::Owned(clean)
     }
 
-    /// Where secrets lie, in order; those that overlap are one.
-    fn places(&self, bytes: &[u8]) -> Vec<Range<usize>> {
+    /// Where secrets lie, in order, as far as the steps go; those that overlap are one.
+    fn places(&self, bytes: &[u8], steps: &mut Steps) -> Vec<Range<usize>> {
         let mut places: Vec<Range<usize>> = Vec::new();
-        let mut effort = bytes.len().saturating_mul(OVERLAP_EFFORT);
-        let mut at = 0;
-        while at < bytes.len() {
-            let inside = places.last().map(|last| last.end).filter(|end| at < *end);
-            if let Some(end) = inside
-                && effort == 0
-            {
-                at = end;
-                continue;
+        for at in 0..bytes.len() {
+            let Some(found) = self.found_at(bytes, at, steps) else { continue };
+            match places.last_mut() {
+                Some(last) if found.start < last.end => last.end = last.end.max(found.end),
+                _ => places.push(found),
             }
-            if let Some(found) = self.found_at(bytes, at) {
-                if inside.is_some() {
-                    effort = effort.saturating_sub(found.len());
-                }
-                match places.last_mut() {
-                    Some(last) if found.start < last.end => last.end = last.end.max(found.end),
-                    _ => places.push(found),
-                }
-            }
-            at += 1;
         }
         places
     }
 
-    /// The longest secret that begins here.
-    fn found_at(&self, bytes: &[u8], at: usize) -> Option<Range<usize>> {
+    /// The longest secret that begins here, as far as the steps go.
+    fn found_at(&self, bytes: &[u8], at: usize, steps: &mut Steps) -> Option<Range<usize>> {
         let mut todo: Vec<Path> = Vec::new();
         let mut branches = 0;
         let mut found: Option<Range<usize>> = None;
         let whole = 0..self.needles.len() as u32;
         let mut next = Some(Path { among: whole, depth: 0, at });
         while let Some(path) = next.take().or_else(|| todo.pop()) {
+            if !steps.take() {
+                break;
+            }
             if let Some(end) = self.hit(&path, bytes) {
                 let start = if self.needles[path.among.start as usize].leads { lead(bytes, at) } else { at };
                 let known = found.clone().unwrap_or(start..end);
@@ -229,6 +223,33 @@ impl Redactor {
 impl std::fmt::Debug for Redactor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Redactor")
+    }
+}
+
+/// How many places may still be looked at, on all the ways of reading one text together.
+struct Steps {
+    left: usize,
+    are_short: bool,
+}
+
+impl Steps {
+    fn of(bytes: &[u8]) -> Steps {
+        let (each, whole) = STEPS;
+        Steps { left: bytes.len().saturating_mul(each).saturating_add(whole), are_short: false }
+    }
+
+    /// Whether there was one left.
+    fn take(&mut self) -> bool {
+        match self.left.checked_sub(1) {
+            Some(left) => self.left = left,
+            None => self.are_short = true,
+        }
+        !self.are_short
+    }
+
+    /// Whether the text could not be read to its end.
+    fn are_spent(&self) -> bool {
+        self.are_short
     }
 }
 
@@ -451,6 +472,35 @@ mod tests {
         let redactor = Redactor::new(odd.iter().map(String::as_str));
         let mean = "%25".repeat(10_000) + &"\\".repeat(10_000) + &"+".repeat(10_000);
         assert!(redactor.text(&mean).contains(REDACTED));
+    }
+
+    #[test]
+    fn an_answer_made_to_take_long_is_not_read_to_its_end_and_goes_as_a_whole() {
+        // each place may be read in two ways, and no way comes to its end
+        let leaves: Vec<String> = (0..200)
+            .map(|n: usize| (0..60).map(|bit| if (n * 7919) >> (bit % 16) & 1 == 0 { '+' } else { ' ' }).collect())
+            .map(|leaf: String| format!("+{leaf}x"))
+            .collect();
+        let redactor = Redactor::new(leaves.iter().map(String::as_str));
+        let mean = "+".repeat(50_000);
+        let mut steps = Steps::of(mean.as_bytes());
+        let most = steps.left;
+        assert_eq!(most, 64 * 50_000 + 65_536);
+        redactor.places(mean.as_bytes(), &mut steps);
+        assert!(steps.are_spent(), "{} of {most} steps are left", steps.left);
+        assert_eq!(redactor.text(&mean), REDACTED);
+        assert!(redactor.finds(mean.as_bytes()), "what is not read may hold one");
+    }
+
+    #[test]
+    fn usual_answers_take_few_of_their_steps() {
+        let redactor = Redactor::new(CANARIES);
+        let usual =
+            json!({ "items": vec![json!({ "a&b": "x+y %20 \n \"said\"", "price": "100 %" }); 500] }).to_string();
+        let mut steps = Steps::of(usual.as_bytes());
+        assert!(redactor.places(usual.as_bytes(), &mut steps).is_empty());
+        let taken = Steps::of(usual.as_bytes()).left - steps.left;
+        assert!(taken < usual.len() * 8, "{taken} for {} bytes", usual.len());
     }
 
     #[test]

@@ -180,12 +180,12 @@ impl Credentials {
             }
             let response = self.egress.fetch(request).await.map_err(|error| guard.error(error))?;
             let next = plain.follow_redirects.then(|| redirected(&plain, &response)).flatten();
-            let Some(next) = next else { return Ok(guard.response(response, &plain.url)) };
+            let Some(next) = next else { return Ok(guard.response(response, &plain.url).await) };
             let next = next.map_err(|error| guard.error(error))?;
             if bound && !same_origin(&plain.url, &next.url) {
                 // the other side may not carry the secret on by naming it
                 if guard.finds(&next.url) {
-                    return Ok(guard.response(response, &plain.url));
+                    return Ok(guard.response(response, &plain.url).await);
                 }
                 bound = false;
             }

@@ -1,7 +1,9 @@
 //! A document in the clear for one exchange, and what keeps it from coming back.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use serde_json::Value;
 use url::Url;
@@ -9,8 +11,11 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::egress::{EgressError, Response};
 use crate::redact::{Redactor, secrets_of};
-use crate::secret::Secret;
+use crate::secret::{REDACTED, Secret};
 use crate::vault::credentials::FetchError;
+
+/// Longer bodies are read aside, where they keep nothing else waiting, in bytes.
+const READ_ASIDE: usize = 64 * 1024;
 
 /// A document in the clear, zeroed when it is dropped.
 pub struct Document(Value);
@@ -46,14 +51,15 @@ fn erase(value: &mut Value) {
 
 /// Takes the secrets of one exchange out of what comes back.
 pub struct Guard {
-    redactor: Redactor,
+    redactor: Arc<Redactor>,
 }
 
 impl Guard {
     /// `parts` is what of the document was put into the request, however short.
     pub fn of(parts: &[Zeroizing<String>], documents: &[&Document]) -> Guard {
         let parts = parts.iter().map(|part| part.as_str());
-        Guard { redactor: Redactor::new(parts.chain(documents.iter().flat_map(|document| secrets_of(&document.0)))) }
+        let secrets = parts.chain(documents.iter().flat_map(|document| secrets_of(&document.0)));
+        Guard { redactor: Arc::new(Redactor::new(secrets)) }
     }
 
     pub fn finds(&self, text: &str) -> bool {
@@ -61,11 +67,15 @@ impl Guard {
     }
 
     /// `url` is that of the request without the credential.
-    pub fn response(&self, response: Response, url: &str) -> Response {
+    pub async fn response(&self, response: Response, url: &str) -> Response {
         let Response { status, headers, body, url: sent } = response;
-        let body = match self.redactor.bytes(&body) {
-            Cow::Owned(clean) => clean.into(),
-            Cow::Borrowed(_) => body,
+        let redactor = self.redactor.clone();
+        let body = match body.len() {
+            ..=READ_ASIDE => clean(&redactor, body),
+            // where it can't be read, nothing of it is shown
+            _ => tokio::task::spawn_blocking(move || clean(&redactor, body))
+                .await
+                .unwrap_or_else(|_| Bytes::from_static(REDACTED.as_bytes())),
         };
         Response { status, headers: self.headers(headers), body, url: self.url(url, sent) }
     }
@@ -101,5 +111,12 @@ impl Guard {
             EgressError::Broken { why } => EgressError::Broken { why: clean(why) },
             other => other,
         })
+    }
+}
+
+fn clean(redactor: &Redactor, body: Bytes) -> Bytes {
+    match redactor.bytes(&body) {
+        Cow::Owned(clean) => clean.into(),
+        Cow::Borrowed(_) => body,
     }
 }
