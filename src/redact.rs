@@ -26,6 +26,8 @@ const TELLING: usize = 64;
 const BRANCHES: usize = 64;
 /// Steps that a text is read with, for each of its bytes, and for the whole. Nothing that is not made for it needs them.
 const STEPS: (usize, usize) = (64, 65_536);
+/// Steps inside of what was found, for each byte of the text, to find where secrets that overlap end.
+const STEPS_INSIDE: usize = 16;
 /// Leaves under these names are known to be no secrets.
 const PLAIN: [&str; 24] = [
     "account",
@@ -132,12 +134,25 @@ impl Redactor {
     /// Where secrets lie, in order, as far as the steps go; those that overlap are one.
     fn places(&self, bytes: &[u8], steps: &mut Steps) -> Vec<Range<usize>> {
         let mut places: Vec<Range<usize>> = Vec::new();
-        for at in 0..bytes.len() {
-            let Some(found) = self.found_at(bytes, at, steps) else { continue };
-            match places.last_mut() {
-                Some(last) if found.start < last.end => last.end = last.end.max(found.end),
-                _ => places.push(found),
+        let mut inside_steps = Steps::inside(bytes);
+        let mut at = 0;
+        while at < bytes.len() {
+            let inside = places.last().map(|last| last.end).filter(|end| at < *end);
+            let found = match inside {
+                // what was found goes in any case, so one that repeats itself does not use up the steps of the others
+                Some(end) if inside_steps.are_spent() => {
+                    at = end;
+                    continue;
+                }
+                Some(_) => self.found_at(bytes, at, &mut inside_steps),
+                None => self.found_at(bytes, at, steps),
+            };
+            match (found, places.last_mut()) {
+                (Some(found), Some(last)) if found.start < last.end => last.end = last.end.max(found.end),
+                (Some(found), _) => places.push(found),
+                (None, _) => {}
             }
+            at += 1;
         }
         places
     }
@@ -236,6 +251,11 @@ impl Steps {
     fn of(bytes: &[u8]) -> Steps {
         let (each, whole) = STEPS;
         Steps { left: bytes.len().saturating_mul(each).saturating_add(whole), are_short: false }
+    }
+
+    /// For secrets that begin inside of others.
+    fn inside(bytes: &[u8]) -> Steps {
+        Steps { left: bytes.len().saturating_mul(STEPS_INSIDE), are_short: false }
     }
 
     /// Whether there was one left.
