@@ -27,27 +27,38 @@ pub fn quiet(claim: &Claim, recipient: &Recipient, question: Option<&Question>, 
     Some(Mark::Hold { held: Held::QuietHours, digest: Box::new(delivery.digest(at)), at })
 }
 
-/// Counts an interruption; the mark of a message that there is no room for today.
-pub async fn over_budget(
+/// What the day's budget says of a message.
+pub enum Budget {
+    /// It counts for nothing, or was counted before.
+    Free,
+    /// It was counted on this day; where the attempt is refused, nobody was interrupted and it is given back.
+    Counted(String),
+    /// There is no room for it today.
+    Over(Mark),
+}
+
+/// Counts an interruption, where there is room for it today.
+pub async fn budget(
     store: &Store,
     claim: &Claim,
     recipient: &Recipient,
     now: DateTime<Utc>,
-) -> Result<Option<Mark>, StoreError> {
+) -> Result<Budget, StoreError> {
     let delivery = &claim.delivery;
-    let Some(budget) = recipient.quiet.budget else { return Ok(None) };
+    let Some(budget) = recipient.quiet.budget else { return Ok(Budget::Free) };
     // each message counts once, however often it is attempted
     let counts = delivery.attempts == 1 && !claim.interrupted && delivery.kind.may_be_held();
     if !counts || !interrupts(&delivery.channel) {
-        return Ok(None);
+        return Ok(Budget::Free);
     }
     let zone = recipient.timezone;
+    let day = day(zone, now);
     let limit = (!beyond_budget(delivery.urgency)).then_some(budget.per_day);
-    if store.count_interruption(&delivery.recipient, &day(zone, now), limit).await? {
-        return Ok(None);
+    if store.count_interruption(&delivery.recipient, &day, limit).await? {
+        return Ok(Budget::Counted(day));
     }
     let at = recipient.quiet.digest_after_budget(zone, &delivery.channel, delivery.urgency, now);
-    Ok(Some(Mark::Hold { held: Held::Budget, digest: Box::new(delivery.digest(at)), at }))
+    Ok(Budget::Over(Mark::Hold { held: Held::Budget, digest: Box::new(delivery.digest(at)), at }))
 }
 
 /// The mark of a message to an address that was not proved, where only proved ones get any.

@@ -13,7 +13,7 @@ use crate::clock::signed;
 use crate::engine::asking::{Links, without};
 use crate::engine::attempt::{Occasion, attempt};
 use crate::engine::breaker::{Breakers, Closed, Place, Sign};
-use crate::engine::holding;
+use crate::engine::holding::{self, Budget};
 use crate::id::Scope;
 use crate::notification::delivery::BACKOFF;
 use crate::notification::question::Question;
@@ -96,25 +96,39 @@ impl Sending {
             }
         }
         let place = Place::of(&delivery.channel, recipient);
+        let mut counted = None;
         if self.sends(claim) {
             if let Err(closed) = self.breakers.admit(&place, now) {
                 return Ok(left_alone(delivery, &place, (now, closed), fastrand::f64()));
             }
             if let Some(recipient) = recipient {
-                let over = holding::over_budget(&self.store, claim, recipient, now).await;
-                if !matches!(over, Ok(None)) {
+                let budget = holding::budget(&self.store, claim, recipient, now).await;
+                if matches!(budget, Ok(Budget::Over(_)) | Err(_)) {
                     // it may have been let through as the probe
                     self.breakers.report(&place, Sign::Silent, now);
                 }
-                if let Some(mark) = over? {
-                    return Ok(mark);
+                match budget? {
+                    Budget::Over(mark) => return Ok(mark),
+                    Budget::Counted(day) => counted = Some(day),
+                    Budget::Free => {}
                 }
             }
         }
         let occasion = Occasion { recipient, told: &told.delivery, about: told.about(), random: fastrand::f64() };
         let attempted = attempt(claim, occasion, &self.channels, self.store.clock()).await;
         self.breakers.report(&place, attempted.sign, self.store.clock().now());
+        if let (Some(day), Mark::Failed { .. }) = (counted, &attempted.mark) {
+            self.give_back(&delivery.recipient, &day).await;
+        }
         Ok(told.hide(attempted.mark))
+    }
+
+    /// What was refused interrupted nobody. Where that can't be written, the day has one interruption less: no message
+    /// waits for it.
+    async fn give_back(&self, recipient: &str, day: &str) {
+        if let Err(error) = self.store.uncount_interruption(recipient, day).await {
+            tracing::warn!(%error, "an interruption that was none could not be given back");
+        }
     }
 
     /// Whether an attempt would send anything: what may have gone out is sent again only where repeats are dropped.
@@ -278,6 +292,8 @@ mod tests {
         let error = "given up: `sms` has failed for too long".to_owned();
         assert_eq!(after(&message, 18), Mark::Failed { error, fall_back: message.fall_back().map(Box::new) });
         let due = DateTime::UNIX_EPOCH + TimeDelta::hours(9);
+        let held = Delivery { due_at: Some(due), ..message };
+        assert!(matches!(after(&held, 26), Mark::Wait { .. }), "what was held counts from its end");
         let digest = Delivery { dedupe_key: dedupe::digest("sms", due), ..delivery(Kind::Digest, &[]) };
         assert!(matches!(after(&digest, 18), Mark::Wait { .. }), "a digest counts from its own time");
         assert!(matches!(after(&digest, 27), Mark::Failed { .. }));

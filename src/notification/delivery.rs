@@ -151,6 +151,9 @@ pub struct Delivery {
     pub next_at: Option<DateTime<Utc>>,
     /// Why it was not sent at once, if the recipient's quiet hours or budget held it.
     pub held: Option<Held>,
+    /// Since when it is to be sent, if that is later than it was made: it was held, or somebody sends it again.
+    #[serde(skip)]
+    pub due_at: Option<DateTime<Utc>>,
     /// The digest that tells it, or told it.
     pub digest_id: Option<Uuid>,
     pub last_error: Option<String>,
@@ -237,10 +240,11 @@ impl Delivery {
         })
     }
 
-    /// Since when it is to be sent: a digest from its own time on, all else from its beginning.
+    /// Since when it is to be sent: what was held or is sent again from then on, a digest from its own time on, all else
+    /// from its beginning.
     pub fn due_since(&self) -> DateTime<Utc> {
         let of_digest = (self.kind == Kind::Digest).then(|| dedupe::digest_at(&self.dedupe_key)).flatten();
-        of_digest.unwrap_or(self.created_at)
+        self.due_at.or(of_digest).unwrap_or(self.created_at)
     }
 
     /// The digest that is to tell it at an instant, by the same ways.
@@ -385,6 +389,7 @@ impl Delivery {
             attempts: 1,
             next_at: None,
             held: None,
+            due_at: None,
             digest_id: None,
             last_error: None,
             provider_id: None,

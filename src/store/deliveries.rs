@@ -55,6 +55,7 @@ pub(super) struct DeliveryRow {
     delivered_at: Option<DateTime<Utc>>,
     urgency: String,
     held: Option<String>,
+    due_at: Option<DateTime<Utc>>,
     digest_id: Option<Uuid>,
 }
 
@@ -83,6 +84,7 @@ impl DeliveryRow {
             attempts: self.attempts,
             next_at: self.next_at,
             held,
+            due_at: self.due_at,
             digest_id: self.digest_id,
             last_error: self.last_error,
             provider_id: self.provider_id,
@@ -98,7 +100,7 @@ macro_rules! select_delivery {
         concat!(
             "select d.id, d.tenant_id, d.recipient, d.channel, d.dedupe_key, d.run_id, d.kind, d.subject, d.body,
                     d.fallback, d.state, d.attempts, d.next_at, d.lease_token, d.last_error, d.provider_id,
-                    d.created_at, d.sent_at, d.delivered_at, d.urgency, d.held, d.digest_id
+                    d.created_at, d.sent_at, d.delivered_at, d.urgency, d.held, d.due_at, d.digest_id
                from deliveries d ",
             $rest
         )
@@ -198,7 +200,7 @@ impl Store {
                         last_error = case when state = 'pending' then $5 else last_error end,
                         provider_id = coalesce($6, provider_id), sent_at = coalesce(sent_at, $7),
                         delivered_at = coalesce(delivered_at, $8), attempts = attempts - $9,
-                        held = coalesce($10, held)
+                        held = coalesce($10, held), due_at = case when $10 is null then due_at else $4 end
                   where id = $1 and lease_token = $2
                   returning state",
             )
@@ -299,12 +301,20 @@ impl Store {
         let before = self.get_delivery(scope, id).await?;
         let state =
             before.state.on(DeliveryEvent::Again).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
-        let again = Delivery { state, attempts: 0, next_at: Some(now), held: None, digest_id: None, ..before.clone() };
+        let again = Delivery {
+            state,
+            attempts: 0,
+            next_at: Some(now),
+            held: None,
+            due_at: Some(now),
+            digest_id: None,
+            ..before.clone()
+        };
         let idempotency = told(&again)?;
         on_write!(self.db, |conn| once!(conn, idempotency.as_ref(), now), then scope.tenant(), {
             let changed = sqlx::query(
                 "update deliveries set state = $3, attempts = 0, next_at = $4, lease_token = 0, held = null,
-                        digest_id = null
+                        due_at = $4, digest_id = null
                   where id = $1 and state = $2 and ($5 is null or tenant_id = $5)",
             )
             .bind(id)

@@ -75,7 +75,7 @@ impl Store {
             }
             let done = sqlx::query(
                 "update deliveries set lease_token = 0, attempts = attempts - 1, last_error = null, next_at = $3,
-                        held = $4, digest_id = $5
+                        held = $4, digest_id = $5, due_at = coalesce($3, due_at)
                   where id = $1 and lease_token = $2 and state = 'pending'",
             )
             .bind(claim.delivery.id)
@@ -143,6 +143,18 @@ impl Store {
             .rows_affected()
         });
         Ok(counted > 0)
+    }
+
+    /// Takes one interruption back that was counted and then interrupted nobody.
+    pub async fn uncount_interruption(&self, recipient: &str, day: &str) -> Result<(), StoreError> {
+        on_write!(self.db, |conn| {
+            sqlx::query("update interruptions set sent = sent - 1 where tenant_id = $1 and day = $2 and sent > 0")
+                .bind(text(recipient))
+                .bind(day)
+                .execute(conn)
+                .await?;
+        });
+        Ok(())
     }
 
     /// Deletes up to `limit` counts of days before this one, and codes whose time was over before `before`; answers how

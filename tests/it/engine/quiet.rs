@@ -27,6 +27,7 @@ on_both! {
     a_question_waits_for_the_end_of_quiet_hours_and_joins_no_digest
     a_sick_channel_is_left_alone_without_using_up_attempts
     a_backlog_goes_on_as_soon_as_there_is_a_place
+    what_is_refused_uses_up_nothing_of_the_budget
     what_the_budget_holds_is_no_probe_of_a_sick_channel
     a_question_does_not_wait_for_a_sick_channel
     only_proved_addresses_are_told_where_the_operator_says_so
@@ -413,6 +414,27 @@ async fn a_backlog_goes_on_as_soon_as_there_is_a_place(mut world: World) {
     tokio::time::timeout(Duration::from_millis(500), hint).await.expect("the rest is not waited with");
     instance.notify().await;
     assert_eq!(sink.taken().len(), 33);
+    instance.finish(&world).await;
+}
+
+async fn what_is_refused_uses_up_nothing_of_the_budget(mut world: World) {
+    let server = MailServer::start().await;
+    world.channels.email.url = Some(Secret::new(format!("smtp://{}", server.address())));
+    world.channels.email.from = Some("Reveille <reveille@example.org>".into());
+    let instance = world.instance();
+    put(&instance, json!({ "addresses": { "email": "ann@example.org" }, "budget": { "per_day": 1 } })).await;
+    // there is no device to push to, so the mail is the day's only interruption
+    post(&instance, &["push", "email"], "1", Urgency::Normal).await;
+    instance.notify().await;
+    instance.notify().await;
+    post(&instance, &["email"], "2", Urgency::Normal).await;
+    instance.notify().await;
+    let stands = [
+        ("1".into(), "failed", None, 1),
+        ("1".into(), "delivered", None, 1),
+        ("2".into(), "pending", Some(Held::Budget), 0),
+    ];
+    assert_eq!(stand(&instance).await, stands);
     instance.finish(&world).await;
 }
 
