@@ -10,6 +10,7 @@ mod envelope;
 mod keyring;
 pub mod oauth;
 mod place;
+mod replace;
 pub mod rotation;
 mod source;
 
@@ -23,6 +24,7 @@ use crate::secret::Secret;
 use crate::vault::keyring::Keyring;
 
 pub use place::Place;
+pub use replace::replace;
 pub use source::KeySource;
 
 /// The key file's name within the data directory.

@@ -192,9 +192,9 @@ impl Settings {
             }
             (200..=299, Some(state)) => Login::Wrong(format!("the account {account} at {name} is {state}")),
             (200..=299, None) => Login::Wrong(format!("{name}'s answer can't be read")),
-            (403, _) if self.api_key.is_some() => {
-                Login::Odd(format!("{name} does not let the key {user} look at messages; it may send some all the same"))
-            }
+            (403, _) if self.api_key.is_some() => Login::Odd(format!(
+                "{name} does not let the key {user} look at messages; it may send some all the same"
+            )),
             _ => provider.refused(&answer, body["message"].as_str().unwrap_or_default()),
         }))
     }
@@ -204,10 +204,9 @@ impl Settings {
         // half of what it needs is no wish to do without
         let is_half = self.token.is_some() || self.from.is_some() || self.messaging_service.is_some();
         match &self.account {
-            None if is_half => Err(Faults::one(
-                "/channels/sms/account",
-                "is needed: Twilio's account SID, SignalWire's project id",
-            )),
+            None if is_half => {
+                Err(Faults::one("/channels/sms/account", "is needed: Twilio's account SID, SignalWire's project id"))
+            }
             account => Ok(account.as_ref()),
         }
     }

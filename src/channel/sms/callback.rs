@@ -65,7 +65,9 @@ impl Signer {
             Name::Signalwire => fields.sort_by(|one, other| one.0.cmp(&other.0)),
         }
         let fields: String = fields.into_iter().flat_map(|(name, value)| [name, value]).collect();
-        STANDARD.decode(signature).is_ok_and(|signature| self.has_signed(callback.address, fields.as_bytes(), &signature))
+        STANDARD
+            .decode(signature)
+            .is_ok_and(|signature| self.has_signed(callback.address, fields.as_bytes(), &signature))
     }
 
     /// Hexadecimal over the address and the body as it is.
@@ -74,7 +76,8 @@ impl Signer {
     }
 
     fn has_signed(&self, address: &str, rest: &[u8], signature: &[u8]) -> bool {
-        let signed = |address: &String| hmac::verify(&self.key, &[address.as_bytes(), rest].concat(), signature).is_ok();
+        let signed =
+            |address: &String| hmac::verify(&self.key, &[address.as_bytes(), rest].concat(), signature).is_ok();
         spellings(address).iter().any(signed)
     }
 }
@@ -155,9 +158,8 @@ mod tests {
         let by = |provider, key, address, body, signatures: &[(&str, &str)]| {
             verified_by(provider, key, address, body, signatures)
         };
-        let signalwire = |key, address, body, name, signature| {
-            by(Name::Signalwire, key, address, body, &[(name, signature)])
-        };
+        let signalwire =
+            |key, address, body, name, signature| by(Name::Signalwire, key, address, body, &[(name, signature)]);
         for name in [own, "x-twilio-signature"] {
             assert!(signalwire("12345", ADDRESS, FIELDS, name, EXAMPLE), "{name}");
             assert!(signalwire(key, HOOK, BODY, name, OF_BODY), "{name}");
@@ -184,7 +186,10 @@ mod tests {
         let verified = |provider, body: &[u8], name| verified_by(provider, key, address, body, &[(name, &signature)]);
         assert!(verified(Name::Signalwire, b"To=b&To=a&To=b", "x-signalwire-signature"));
         assert!(!verified(Name::Signalwire, b"To=a&To=b&To=b", "x-signalwire-signature"));
-        assert!(!verified(Name::Twilio, b"To=b&To=a&To=b", "x-twilio-signature"), "Twilio sorts them, and takes each once");
+        assert!(
+            !verified(Name::Twilio, b"To=b&To=a&To=b", "x-twilio-signature"),
+            "Twilio sorts them, and takes each once"
+        );
     }
 
     #[test]

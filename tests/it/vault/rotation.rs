@@ -9,8 +9,8 @@ use reveille::id::{Scope, Tenant};
 use reveille::notification::{Addresses, PushAddress, Recipient, SlackAddress, WebhookAddress};
 use reveille::secret::Secret;
 use reveille::store::{NewCredential, Store, StoreError, StoredCredential, next_generation};
-use reveille::vault::{Place, Vault};
 use reveille::vault::rotation::{Counts, Cursor, rotate, survey};
+use reveille::vault::{Place, Vault};
 use serde_json::json;
 use uuid::Uuid;
 
