@@ -10,7 +10,6 @@ mod envelope;
 mod keyring;
 pub mod oauth;
 mod place;
-mod replace;
 pub mod rotation;
 mod source;
 
@@ -24,7 +23,6 @@ use crate::secret::Secret;
 use crate::vault::keyring::Keyring;
 
 pub use place::Place;
-pub use replace::replace;
 pub use source::KeySource;
 
 /// The key file's name within the data directory.

@@ -23,7 +23,8 @@ use crate::id::{Scope, Tenant};
 use crate::invalid::Faults;
 use crate::store::{CredentialFilter, NewCredential, StoreError, StoredCredential, UseFilter, next_generation};
 use crate::token::Permission;
-use crate::vault::{VaultError, replace};
+use crate::vault::VaultError;
+use crate::vault::credentials::replace;
 
 pub use keys::*;
 

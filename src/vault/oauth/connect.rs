@@ -18,13 +18,14 @@ use crate::id::{Scope, new_id};
 use crate::secret::Secret;
 use crate::store::{Answer, Idempotency, NewCredential, StoreError, StoredCredential, next_generation};
 use crate::token::TokenHash;
+use crate::vault::VaultError;
+use crate::vault::credentials::replace;
 use crate::vault::oauth::Shared;
 use crate::vault::oauth::endpoint::Refusal;
 use crate::vault::oauth::flow::{Flow, StateError};
 use crate::vault::oauth::provider::Provider;
 use crate::vault::oauth::refresh::AGAIN;
 use crate::vault::oauth::tokens::Granted;
-use crate::vault::{VaultError, replace};
 
 /// Takes people to providers, and brings back what they agreed to. Cheap to clone.
 #[derive(Clone)]
