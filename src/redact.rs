@@ -23,7 +23,7 @@ pub const SHORTEST_LEAF: usize = 8;
 /// The first so many bytes of a long secret give it away; what follows is taken out as far as it is the secret's.
 const TELLING: usize = 64;
 /// Readings that are looked into besides the first, from one place on.
-const BRANCHES: usize = 64;
+const BRANCHES: usize = 1024;
 /// Steps that a text is read with, for each of its bytes, and for the whole. An ordinary answer takes two or three for each
 /// byte where fifty secrets are looked for; a mebibyte that is made to take long is read for no two seconds, even by a
 /// build without optimization.
@@ -398,6 +398,15 @@ mod tests {
             ("json in ASCII", json_ascii(secret)),
             ("json in capitals", json_ascii(secret).to_uppercase().replace("\\U", "\\u")),
             ("json in json", twice[1..twice.len() - 1].to_owned()),
+            ("json in ASCII in json", json_ascii(secret).replace('\\', "\\\\")),
+            (
+                "json in capital ASCII in json",
+                json_ascii(secret).to_uppercase().replace("\\U", "\\u").replace('\\', "\\\\"),
+            ),
+            ("json where it is not ASCII, in json", {
+                let one = |c: char| if c.is_ascii() { c.to_string() } else { json_ascii(&c.to_string()) };
+                inner.chars().map(one).collect::<String>().replace('\\', "\\\\").replace('"', "\\\"")
+            }),
             ("percent", percent(secret, true)),
             ("percent in small letters", percent(secret, false)),
             ("form", form(secret)),

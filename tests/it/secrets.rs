@@ -84,7 +84,10 @@ fn encodings(secret: &str) -> Vec<String> {
 fn traces(secret: &str, text: &[u8]) -> Vec<String> {
     // what is looked for is ASCII, so nothing of it goes with what is no text
     let text = String::from_utf8_lossy(text);
-    let found = |needle: &str| needle.len() >= 4 && text.contains(needle);
+    // what stands in JSON within JSON has its backslashes doubled, once for each
+    let once = text.replace("\\\\", "\\");
+    let twice = once.replace("\\\\", "\\");
+    let found = |needle: &str| needle.len() >= 4 && [&*text, &once, &twice].iter().any(|text| text.contains(needle));
     let base64 = [1, 2].into_iter().flat_map(|before| {
         let text = [&b"xyz"[..before], secret.trim().as_bytes()].concat();
         let own = (before * 8).div_ceil(6)..text.len() * 8 / 6;

@@ -63,7 +63,10 @@ struct Provider;
 
 impl Respond for Provider {
     fn respond(&self, request: &Request) -> ResponseTemplate {
-        let said = format!("{} {}", String::from_utf8_lossy(&request.body), PLANTED.join(" "));
+        let sent = String::from_utf8_lossy(&request.body).into_owned();
+        let form: Vec<String> =
+            url::form_urlencoded::parse(sent.as_bytes()).map(|(_, value)| value.into_owned()).collect();
+        let said = format!("{sent} {}", form.join(" "));
         match request.url.path() {
             "/gone" => {
                 ResponseTemplate::new(400).set_body_json(json!({ "error": "invalid_grant", "error_description": said }))
@@ -314,7 +317,7 @@ async fn a_planted_secret_is_found_nowhere_but_encrypted(world: World) {
     }
     session.abort();
     let told = String::from_utf8_lossy(&live.lock().unwrap()).into_owned();
-    assert!(told.contains("Please connect gone again") && told.contains("event: run.finished"), "{told}");
+    assert!(told.contains("Please connect gone again") && told.contains("\"event\":\"run.finished\""), "{told}");
     said.push(("/v1/live".into(), told));
     let mut redacted = 0;
     for task in &tasks {
