@@ -115,6 +115,18 @@ pub enum ChannelError {
     Unknown { why: String },
 }
 
+/// What a provider says of the operator's login, for `reveille check`. Nothing is sent to anybody for it. The sentences
+/// hold no secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Login {
+    /// It is taken.
+    Fine(String),
+    /// It is taken, and whether messages may be sent with it is not known.
+    Odd(String),
+    /// Nothing can be sent.
+    Wrong(String),
+}
+
 /// What a provider sends to the address of a [`ticket`], as it came.
 #[derive(Debug, Clone, Copy)]
 pub struct Callback<'a> {

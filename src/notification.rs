@@ -7,6 +7,7 @@
 pub mod address;
 pub mod dedupe;
 pub mod delivery;
+pub mod ended;
 pub mod kind;
 pub mod measure;
 pub mod question;

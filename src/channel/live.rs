@@ -19,7 +19,7 @@ use crate::id::Tenant;
 use crate::invalid::Faults;
 use crate::secret::Secret;
 use crate::store::{Store, StoreError, Topic};
-use crate::vault::{Context, Vault, VaultError};
+use crate::vault::{Place, Vault, VaultError};
 
 /// How long a session is waited for, in seconds.
 const WAIT_RANGE: std::ops::RangeInclusive<u64> = 1..=30;
@@ -112,15 +112,11 @@ impl Channel for Live {
 
 /// What a session tells, as the channel has sealed it for this tenant and message.
 pub fn open(vault: &Vault, tenant: &Tenant, id: Uuid, sealed: &str) -> Result<Secret, VaultError> {
-    vault.unseal(&context(tenant, &id.to_string()), sealed)
+    vault.unseal(&Place::live(tenant.as_str(), id).context(), sealed)
 }
 
 fn seal(vault: &Vault, tenant: &Tenant, id: Uuid, body: &Secret) -> Result<String, VaultError> {
-    vault.seal(&context(tenant, &id.to_string()), body)
-}
-
-fn context<'a>(tenant: &'a Tenant, id: &'a str) -> Context<'a> {
-    Context { tenant: tenant.as_str(), service: "live", account: id, field: "body" }
+    vault.seal(&Place::live(tenant.as_str(), id).context(), body)
 }
 
 fn body(message: &Message) -> Secret {

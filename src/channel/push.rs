@@ -29,7 +29,7 @@ use crate::egress::{Egress, EgressError};
 use crate::invalid::Faults;
 use crate::notification::PushAddress;
 use crate::secret::Secret;
-use crate::vault::{Context, Vault, VaultError, WithoutKeys};
+use crate::vault::{Place, Vault, VaultError, WithoutKeys};
 
 /// How long an attempt may take, in seconds.
 const TIMEOUT_RANGE: std::ops::RangeInclusive<u64> = 1..=50;
@@ -134,21 +134,11 @@ impl Channel for Push {
 
 /// Seals the `auth` of a recipient's subscription as this channel will look for it: good for this endpoint only.
 pub fn seal_auth(vault: &Vault, recipient_id: &str, endpoint: &str, auth: &Secret) -> Result<String, VaultError> {
-    let account = account(endpoint);
-    vault.seal(&context(recipient_id, &account), auth)
+    vault.seal(&Place::push(recipient_id, endpoint).context(), auth)
 }
 
 fn unseal_auth(vault: &Vault, recipient_id: &str, endpoint: &str, sealed: &str) -> Result<Secret, VaultError> {
-    let account = account(endpoint);
-    vault.unseal(&context(recipient_id, &account), sealed)
-}
-
-fn context<'a>(recipient_id: &'a str, account: &'a str) -> Context<'a> {
-    Context { tenant: recipient_id, service: "recipient", account, field: "auth" }
-}
-
-fn account(endpoint: &str) -> String {
-    format!("push/{}", hex::encode(digest(&SHA256, endpoint.as_bytes())))
+    vault.unseal(&Place::push(recipient_id, endpoint).context(), sealed)
 }
 
 /// What messages share that take each other's place: a question and its reminders, or a message and its repetition.

@@ -19,7 +19,7 @@ use crate::notification::WebhookAddress;
 use crate::notification::recipient::signing_keys;
 use crate::secret::Secret;
 use crate::signature;
-use crate::vault::{Context, Vault, VaultError};
+use crate::vault::{Place, Vault, VaultError};
 
 /// How long an attempt may take, in seconds.
 const TIMEOUT_RANGE: std::ops::RangeInclusive<u64> = 1..=50;
@@ -74,7 +74,7 @@ impl Webhook {
 
     fn headers(&self, message: &Message, address: &WebhookAddress, body: &[u8]) -> Result<HeaderMap, ChannelError> {
         let misconfigured = |why: String| ChannelError::Misconfigured { why: format!("the webhook's secret {why}") };
-        let secrets = self.vault.unseal(&context(message.recipient_id), &address.sealed_secret);
+        let secrets = self.vault.unseal(&Place::webhook(message.recipient_id).context(), &address.sealed_secret);
         let keys = signing_keys(&secrets.map_err(|error| misconfigured(error.to_string()))?).map_err(misconfigured)?;
         signature::headers(&keys, &message.id.to_string(), message.now, body).map_err(misconfigured)
     }
@@ -100,11 +100,7 @@ impl Channel for Webhook {
 
 /// Seals a recipient's signing secrets as this channel will look for them.
 pub fn seal_secret(vault: &Vault, recipient_id: &str, secret: &Secret) -> Result<String, VaultError> {
-    vault.seal(&context(recipient_id), secret)
-}
-
-fn context(recipient_id: &str) -> Context<'_> {
-    Context { tenant: recipient_id, service: "recipient", account: "webhook", field: "secret" }
+    vault.seal(&Place::webhook(recipient_id).context(), secret)
 }
 
 /// The same at each attempt, so that a receiver may compare.

@@ -286,9 +286,7 @@ impl NewDelivery {
     pub fn pressing(self, urgency: Option<Urgency>) -> NewDelivery {
         NewDelivery { urgency: urgency.unwrap_or(self.urgency), ..self }
     }
-}
 
-impl NewDelivery {
     /// A question, or a reminder of one, to a recipient; `None` where there is no way to. It reaches people whatever
     /// becomes of the run's result.
     pub fn question(

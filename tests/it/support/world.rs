@@ -17,7 +17,7 @@ use reveille::secret::{Secret, SecretUrl};
 use reveille::store::{self, Claim, Store, Take};
 use reveille::tool::Tool;
 use reveille::tool::http::Declared;
-use reveille::vault::{self, KeySource, Vault, WithoutKeys};
+use reveille::vault::{self, KeySource, Vault, WithoutKeys, oauth};
 use reveille::{approval, bus, channel, egress, engine, llm, poll};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
@@ -89,6 +89,8 @@ pub struct World {
     pub agents: Vec<Configured>,
     pub tools: Vec<Arc<dyn Tool>>,
     pub declared: Vec<Declared>,
+    /// Services that people can connect.
+    pub oauth: oauth::Settings,
     database: Kept,
     dir: TempDir,
     instances: AtomicUsize,
@@ -148,6 +150,7 @@ impl World {
             agents: Vec::new(),
             tools: Vec::new(),
             declared: Vec::new(),
+            oauth: oauth::Settings::default(),
             database,
             dir: TempDir::new(),
             instances: AtomicUsize::new(0),
@@ -240,6 +243,7 @@ impl World {
         config.llm = self.llm.clone();
         config.agents = self.agents.clone();
         config.tools = self.declared.clone();
+        config.oauth = self.oauth.clone();
         if let Kept::Postgres(database) = &self.database {
             config.database.url = SecretUrl::new(database.url.clone());
             config.vault.master_keys = vec![KeySource::value(MASTER_KEY)];
