@@ -3,7 +3,7 @@
 use crate::credential::Credential;
 use crate::id::Scope;
 use crate::notification::dedupe;
-use crate::notification::delivery::channels;
+use crate::notification::new_delivery::channels;
 use crate::notification::wording::{Trouble, credential_trouble};
 use crate::notification::{Kind, NewDelivery};
 use crate::store::{Store, StoreError};
