@@ -130,11 +130,15 @@ pub struct Delivery {
     pub next_at: Option<DateTime<Utc>>,
     /// Why it was not sent at once, if the recipient's quiet hours or budget held it.
     pub held: Option<Held>,
-    /// Since when it is to be sent, if that is later than it was made: it was held, or somebody sends it again.
+    /// Since when it is to be sent, if that is later than it was made: it was held, the other side asked to wait, or
+    /// somebody sends it again.
     #[serde(skip)]
     pub due_at: Option<DateTime<Utc>>,
     /// The digest that tells it, or told it.
     pub digest_id: Option<Uuid>,
+    /// An attempt before may have got through, and nobody knows.
+    #[serde(skip)]
+    pub doubtful: bool,
     pub last_error: Option<String>,
     /// What the provider calls it.
     pub provider_id: Option<String>,
@@ -165,6 +169,10 @@ pub enum Mark {
     Retry {
         at: DateTime<Utc>,
         error: String,
+        /// The other side asked to be left alone until then: its age counts from then on.
+        asked: bool,
+        /// This attempt may have got through, and nobody knows.
+        doubtful: bool,
     },
     /// Nothing was attempted, and no attempt is used up.
     Wait {
@@ -186,7 +194,16 @@ pub enum Mark {
     },
     Unknown {
         error: String,
+        /// As with `Failed`: what was tried until no attempt was left, in doubt, is told by another way.
+        fall_back: Option<Box<NewDelivery>>,
     },
+}
+
+impl Claim {
+    /// An attempt before may have got through: its process died, or no answer came.
+    pub fn in_doubt(&self) -> bool {
+        self.interrupted || self.delivery.doubtful
+    }
 }
 
 impl Mark {
@@ -219,8 +236,8 @@ impl Delivery {
         })
     }
 
-    /// Since when it is to be sent: what was held or is sent again from then on, a digest from its own time on, all else
-    /// from its beginning.
+    /// Since when it is to be sent: what was held, was to wait or is sent again from then on, a digest from its own time
+    /// on, all else from its beginning.
     pub fn due_since(&self) -> DateTime<Utc> {
         let of_digest = (self.kind == Kind::Digest).then(|| dedupe::digest_at(&self.dedupe_key)).flatten();
         self.due_at.or(of_digest).unwrap_or(self.created_at)
@@ -282,6 +299,7 @@ impl Delivery {
             held: None,
             due_at: None,
             digest_id: None,
+            doubtful: false,
             last_error: None,
             provider_id: None,
             created_at: DateTime::UNIX_EPOCH,
