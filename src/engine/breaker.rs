@@ -347,7 +347,11 @@ mod tests {
         fail(HOSTS, later);
         assert!(breakers.admit(&sick(HOSTS), later).is_err());
         assert_eq!(breakers.0.circuits.lock().unwrap().len(), 1, "nobody has asked for the others");
-        assert!(metrics.text().contains("reveille_channel_breakers_open{channel=\"webhook\"} 1\n"), "{}", metrics.text());
+        assert!(
+            metrics.text().contains("reveille_channel_breakers_open{channel=\"webhook\"} 1\n"),
+            "{}",
+            metrics.text()
+        );
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::engine::sending::Sending;
 use crate::engine::service::{Next, Service, TickError};
 use crate::notification::delivery::retry_at;
 use crate::notification::{Claim, Mark};
-use crate::store::{StoreError, Topic, InLine};
+use crate::store::{InLine, StoreError, Topic};
 
 /// How many of the deliveries that are due are looked at, those first that are due for the longest time.
 const LOOKED_AT: usize = 256;

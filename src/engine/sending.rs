@@ -292,7 +292,8 @@ mod tests {
         let error = "given up: `sms` has failed for too long".to_owned();
         let fall_back = message.fall_back().map(Box::new);
         assert_eq!(after(&message, 18), Mark::Failed { error, fall_back: fall_back.clone() });
-        let error = "given up: `sms` has failed for too long; it may have got through at one of the attempts".to_owned();
+        let error =
+            "given up: `sms` has failed for too long; it may have got through at one of the attempts".to_owned();
         let in_doubt = Delivery { doubtful: true, ..message.clone() };
         assert_eq!(after(&in_doubt, 18), Mark::Unknown { error, fall_back });
         let due = DateTime::UNIX_EPOCH + TimeDelta::hours(9);

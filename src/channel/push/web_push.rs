@@ -57,7 +57,8 @@ impl WebPush {
             let why = "Web Push has no key: channels.push.vapid.private_key is not set".into();
             return Err(ChannelError::Misconfigured { why });
         };
-        let endpoint = Url::parse(to.endpoint).map_err(|error| unsendable(format!("the endpoint is no URL: {error}")))?;
+        let endpoint =
+            Url::parse(to.endpoint).map_err(|error| unsendable(format!("the endpoint is no URL: {error}")))?;
         let signed = vapid.authorization(&endpoint, message.now).and_then(|text| HeaderValue::from_str(&text).ok());
         let mut signed = signed.ok_or_else(|| unsendable("the endpoint has no origin".into()))?;
         signed.set_sensitive(true);

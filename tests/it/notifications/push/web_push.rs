@@ -175,7 +175,7 @@ async fn one_that_hangs_or_breaks_off_may_have_taken_it_and_one_that_is_not_ther
 async fn an_endpoint_that_is_not_public_is_refused_without_a_connection() {
     let server = answering(201, "").await;
     match deliver(&opened(&with_vapid(), &[]), &ann(vec![browser(server.uri())])).await {
-        Err(ChannelError::Rejected { why }) => assert!(why.contains("127.0.0.1 is loopback"), "{why}"),
+        Err(ChannelError::Unsendable { why }) => assert!(why.contains("127.0.0.1 is loopback"), "{why}"),
         other => panic!("{other:?}"),
     }
     assert_eq!(sent(&server).await.len(), 0);
