@@ -204,6 +204,9 @@ async fn a_subscription_with_broken_keys_is_refused() {
     let PushAddress::WebPush { endpoint, sealed_auth, .. } = browser(server.uri()) else { unreachable!() };
     let broken = PushAddress::WebPush { endpoint, p256dh: P256DH.replace('B', "C"), sealed_auth };
     let why = "the subscription's `p256dh` is not a public key of P-256 in base64url";
-    assert_eq!(deliver(&push(&with_vapid()), &ann(vec![broken])).await, rejected(why));
+    assert_eq!(
+        deliver(&push(&with_vapid()), &ann(vec![broken])).await,
+        Err(ChannelError::Unsendable { why: why.into() })
+    );
     assert_eq!(sent(&server).await.len(), 0);
 }
