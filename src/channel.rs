@@ -107,10 +107,13 @@ pub enum ChannelError {
     /// Refused for good: the address or the message is at fault.
     #[error("{why}")]
     Rejected { why: String },
+    /// Never sent, and never can be: the address may not be reached, or there is none. Says nothing of the other side.
+    #[error("{why}")]
+    Unsendable { why: String },
     /// The operator has to change something. Retried, because that may happen meanwhile.
     #[error("{why}")]
     Misconfigured { why: String },
-    /// Handed over, and no answer came: it may have arrived.
+    /// Handed over, and no answer came: it may have arrived. Repeated where the other side drops repeats.
     #[error("{why}")]
     Unknown { why: String },
 }

@@ -22,6 +22,7 @@ mod holding;
 pub mod housekeeping;
 pub mod matcher;
 pub mod notifier;
+mod places;
 pub mod rescuer;
 pub mod scheduler;
 pub mod sealer;

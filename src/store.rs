@@ -64,7 +64,7 @@ pub use credentials::{
     CredentialFilter, NewCredential, SealedDocument, SealedRow, StoredCredential, UseFilter, next_generation,
 };
 pub use dead_letters::{Burial, StoredDeadLetter, StoredDeadLetterFilter};
-pub use deliveries::DeliveryFilter;
+pub use deliveries::{DeliveryFilter, InLine};
 pub use event_index::{EVENT_SHARDS, EventTask, EventTaskChanges, event_shard};
 pub use events::{EventBacklog, EventFilter, LeasedEvent};
 pub use examine::{Examined, SqliteFile, examine, sqlite_version};

@@ -65,7 +65,7 @@ impl Live {
     async fn offer(&self, message: &Message<'_>) -> Result<Receipt, ChannelError> {
         let rejected = |why: &str| ChannelError::Rejected { why: why.into() };
         if !message.recipient.addresses.live {
-            return Err(rejected("the recipient has no live address"));
+            return Err(ChannelError::Unsendable { why: "the recipient has no live address".into() });
         }
         let tenant = Tenant::new(message.recipient_id).map_err(|why| rejected(&why))?;
         let sealed = seal(&self.vault, &tenant, message.id, &body(message))
@@ -78,7 +78,7 @@ impl Live {
             Ok(taken) => taken.map(|()| false),
             Err(_late) => self.store.withdraw_live_message(&tenant, message.id).await,
         };
-        match withdrawn.map_err(away)? {
+        match withdrawn.map_err(lost)? {
             false => Ok(Receipt { provider_id: None, confirmed: Confirmed::Delivered }),
             true => Err(rejected("no session is open")),
         }
@@ -133,6 +133,11 @@ fn body(message: &Message) -> Secret {
         "data": words.data,
     });
     Secret::new(body.to_string())
+}
+
+/// A session may have taken it.
+fn lost(error: StoreError) -> ChannelError {
+    ChannelError::Unknown { why: format!("whether a session took the message could not be read: {error}") }
 }
 
 /// Nothing is lost: the next attempt goes on with the row, if there is one.

@@ -119,7 +119,7 @@ impl Slack {
         match &message.recipient.addresses.slack {
             Some(SlackAddress::Channel { channel }) => self.write(message, channel).await,
             Some(SlackAddress::Webhook { sealed_url }) => self.post(message, sealed_url).await,
-            None => Err(ChannelError::Rejected { why: "the recipient has no Slack address".into() }),
+            None => Err(ChannelError::Unsendable { why: "the recipient has no Slack address".into() }),
         }
     }
 
@@ -159,7 +159,7 @@ impl Slack {
         let origin = Url::parse(url.expose()).ok().map(|url| url.origin());
         match origin.is_some_and(|origin| self.webhooks.contains(&origin)) {
             true => Ok(()),
-            false => Err(ChannelError::Rejected {
+            false => Err(ChannelError::Unsendable {
                 why: "the address is no Slack webhook: its host is not in channels.slack.webhook_hosts".into(),
             }),
         }
@@ -273,7 +273,10 @@ fn judge_webhook(
         Err(error @ (EgressError::Timeout { .. } | EgressError::Broken { .. })) => {
             return Err(ChannelError::Unknown { why: format!("Slack was sent the message: {}", shown(&error)) });
         }
-        Err(error) => return Err(ChannelError::Rejected { why: shown(&error) }),
+        Err(error @ EgressError::TooManyRedirects) => return Err(ChannelError::Rejected { why: shown(&error) }),
+        Err(error @ (EgressError::Denied { .. } | EgressError::Invalid { .. })) => {
+            return Err(ChannelError::Unsendable { why: shown(&error) });
+        }
     };
     let plain = said.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !said.is_empty();
     let why =

@@ -128,7 +128,7 @@ impl Sms {
 
     async fn send(&self, message: &Message<'_>) -> Result<Receipt, ChannelError> {
         let Some(to) = &message.recipient.addresses.sms else {
-            return Err(ChannelError::Rejected { why: "the recipient has no number for text messages".into() });
+            return Err(ChannelError::Unsendable { why: "the recipient has no number for text messages".into() });
         };
         let text = self.fitted(message)?;
         let form = self.form(message.id, to, &text);
@@ -148,7 +148,7 @@ impl Sms {
     fn fitted(&self, message: &Message) -> Result<String, ChannelError> {
         let words = message.words;
         let link = words.link.as_ref().map(|link| link.url.as_str());
-        segments::fit(&words.text, link, self.max_segments).ok_or_else(|| ChannelError::Rejected {
+        segments::fit(&words.text, link, self.max_segments).ok_or_else(|| ChannelError::Unsendable {
             why: format!("the link alone is longer than channels.sms.max_segments = {} allows", self.max_segments),
         })
     }

@@ -76,7 +76,7 @@ impl Telegram {
 
     async fn send(&self, message: &Message<'_>) -> Result<Receipt, ChannelError> {
         let Some(chat) = &message.recipient.addresses.telegram else {
-            return Err(ChannelError::Rejected { why: "the recipient has no Telegram chat".into() });
+            return Err(ChannelError::Unsendable { why: "the recipient has no Telegram chat".into() });
         };
         let path = format!("/bot{}/sendMessage", self.provider.secret.expose());
         let request = self.provider.post(&path).json(&body(chat, message.words, message.urgency));

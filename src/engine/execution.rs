@@ -24,7 +24,7 @@ use crate::executor::hub::Hub;
 use crate::executor::{Job, Registry};
 use crate::id::Scope;
 use crate::notification::Recipient;
-use crate::notification::delivery::channels as order_of;
+use crate::notification::new_delivery::channels as order_of;
 use crate::run::RunState;
 use crate::run::outcome::{Outcome, RunError, RunFault};
 use crate::run::stream::StreamEvent;

@@ -5,7 +5,7 @@
 //! trouble from the next: it is written anew by connecting the account, and not by changes around it.
 
 use crate::credential::Credential;
-use crate::notification::delivery::channels;
+use crate::notification::new_delivery::channels;
 use crate::notification::wording::credential_ended;
 use crate::notification::{Kind, NewDelivery, Recipient, dedupe};
 use crate::task::Output;

@@ -9,6 +9,7 @@ pub mod gate;
 pub mod journal;
 pub mod model;
 pub mod oauth;
+pub mod outbox;
 pub mod postgres;
 pub mod redis;
 pub mod servers;

@@ -212,14 +212,14 @@ async fn a_webhook_elsewhere_and_one_of_another_tenant_are_not_written_to() {
     let slack = slack(&server.uri(), None);
     for elsewhere in ["http://127.0.0.1:1/services/x", "https://evil.example/services/x", "http://hooks.slack.com/x"] {
         let (word, why) = outcome(deliver(&slack, &hooked(elsewhere)).await);
-        assert!(word == "rejected" && why.contains("channels.slack.webhook_hosts"), "{elsewhere}: {word}: {why}");
+        assert!(word == "unsendable" && why.contains("channels.slack.webhook_hosts"), "{elsewhere}: {word}: {why}");
     }
     let sealed_url = seal_url(&vault(), "bob", &Secret::new(format!("{}{PLACE}", server.uri()))).unwrap();
     let stolen = Some(SlackAddress::Webhook { sealed_url });
     let (word, why) = outcome(deliver(&slack, &recipient(Addresses { slack: stolen, ..Addresses::default() })).await);
     assert!(word == "misconfigured" && why.contains("moved from where it belongs"), "{word}: {why}");
     let nowhere = deliver(&slack, &recipient(Addresses::default())).await;
-    assert_eq!(outcome(nowhere), ("rejected", "the recipient has no Slack address".into()));
+    assert_eq!(outcome(nowhere), ("unsendable", "the recipient has no Slack address".into()));
     assert_eq!(server.received_requests().await.unwrap().len(), 0);
 }
 

@@ -133,7 +133,7 @@ async fn a_text_has_no_more_parts_than_it_may_and_keeps_its_link() {
     let told = Words { text: endless.clone(), link: Some(Link { label: "Open".into(), url: endless }), ..words() };
     let refused = outcome(deliver_words(&one, &ann(), &told, created_at()).await);
     let why = "the link alone is longer than channels.sms.max_segments = 1 allows";
-    assert_eq!((refused, server.received_requests().await.unwrap().len()), (("rejected", why.into()), 0));
+    assert_eq!((refused, server.received_requests().await.unwrap().len()), (("unsendable", why.into()), 0));
 }
 
 fn refusal(status: u16, code: Value) -> ResponseTemplate {
@@ -223,7 +223,7 @@ async fn what_was_sent_and_not_answered_is_unknown_and_what_was_not_sent_is_trie
 async fn a_recipient_without_a_number_is_said_to_have_none() {
     let none = recipient(Addresses::default());
     let why = "the recipient has no number for text messages".into();
-    assert_eq!(outcome(deliver(&sms("http://127.0.0.1:1"), &none).await), ("rejected", why));
+    assert_eq!(outcome(deliver(&sms("http://127.0.0.1:1"), &none).await), ("unsendable", why));
 }
 
 async fn login(settings: &Settings) -> Login {

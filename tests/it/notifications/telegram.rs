@@ -163,7 +163,7 @@ async fn what_was_sent_and_not_answered_is_unknown_and_what_was_not_sent_is_trie
     }
     assert!(!telegram("http://127.0.0.1:1").capabilities().deduplicates);
     let nowhere = deliver(&telegram("http://127.0.0.1:1"), &recipient(Addresses::default())).await;
-    assert_eq!(outcome(nowhere), ("rejected", "the recipient has no Telegram chat".into()));
+    assert_eq!(outcome(nowhere), ("unsendable", "the recipient has no Telegram chat".into()));
 }
 
 /// What is logged by the thread of a test.
