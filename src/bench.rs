@@ -7,17 +7,23 @@
 //! it is measured against; one file per figure or two, `report` and `plot` for people.
 
 mod burst;
+mod create;
 mod drain;
 mod events;
 pub mod figure;
 mod fire;
+mod herd;
 mod instance;
+mod instances;
 mod limits;
 pub mod machine;
+mod next_fire;
 mod noop;
 mod part;
 mod place;
 mod process;
+mod rest;
+mod scale;
 mod size;
 mod start;
 mod stock;
@@ -39,7 +45,7 @@ pub use process::ARGUMENT as PART_ARGUMENT;
 pub use size::Size;
 
 /// What can be measured: a name, and what it says.
-pub const NAMES: [(&str, &str); 12] = [
+pub const NAMES: [(&str, &str); 18] = [
     ("fire", "due → recorded → executed → finished, runs a second"),
     ("drain", "a backlog of queued runs, runs a second"),
     ("drain_100k", "a backlog five times as long, and what becomes of it as it grows"),
@@ -49,8 +55,14 @@ pub const NAMES: [(&str, &str); 12] = [
     ("burst_1000", "how late 1,000 tasks start that are due at once"),
     ("burst_10000", "how late 10,000 tasks start that are due at once"),
     ("lone", "how late the only task starts"),
+    ("rest_1m", "what a service with 1,000,000 stored tasks takes while nothing is due"),
+    ("herd", "200,000 tasks at one instant, and a lone one of another tenant"),
+    ("create_single", "tasks made one by one, by 16 clients"),
+    ("instances_2", "two processes on one Postgres"),
+    ("instances_4", "four processes on one Postgres"),
     ("sqlite_fire", "`fire` on SQLite"),
     ("sqlite_enqueue", "run now, one after another, on SQLite"),
+    ("next_fire", "the next instant of a cron task with a zone"),
     ("events", "events through the bus, past 10,000 event tasks, to runs and their start"),
 ];
 
@@ -116,9 +128,14 @@ pub async fn run(names: &[&str], at: &Where, size: Size, told: &dyn Fn(&str)) ->
         start::remote(&mut bench).await?;
         burst::lone(&mut bench).await?;
         burst::measure(&mut bench).await?;
+        rest::measure(&mut bench).await?;
+        herd::measure(&mut bench).await?;
+        create::single(&mut bench).await?;
+        instances::measure(&mut bench).await?;
     }
     fire::on_sqlite(&mut bench).await?;
     write::sqlite_enqueue(&mut bench).await?;
+    next_fire::measure(&mut bench)?;
     if bench.wants("events") {
         bench.figures.extend(events::measure(at, size, told).await?);
     }

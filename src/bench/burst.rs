@@ -1,4 +1,4 @@
-//! `burst_…` and `lone`: how late tasks start that are all due at one instant, or that are alone, by the service's clock.
+//! `burst_…` and `lone`: how late tasks start that are all due at one instant, or that are alone, by the database's clock.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::bench::Bench;
 use crate::bench::figure::{Figure, Limit, Samples};
 use crate::bench::instance::{Instance, PATIENCE};
 use crate::bench::limits::timer;
-use crate::bench::noop::Scale;
 use crate::bench::place::Place;
+use crate::bench::scale::Scale;
 use crate::bench::stock::draft;
 use crate::clock::signed;
 
@@ -39,11 +39,12 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
                 let at = next_second(clock.now() + signed(AHEAD) + TimeDelta::milliseconds(tasks as i64 / 5));
                 service.noop.note();
                 service.stock(place).due(tasks, at).await?;
+                let scale = Scale::of(place).await?;
                 anyhow::ensure!(clock.now() < at, "the tasks were made too late");
-                let scale = Scale::of(&clock);
                 service.noop.until_executed(round * tasks as u64, PATIENCE).await?;
                 let noted = service.noop.noted();
-                starts.push(Samples::new(noted.iter().map(|start| scale.late(start.at, start.scheduled_for)).collect()));
+                starts
+                    .push(Samples::new(noted.iter().map(|start| scale.late(start.at, start.scheduled_for)).collect()));
             }
             let executed = service.noop.executed();
             service.stop().await;
@@ -76,7 +77,7 @@ pub async fn lone(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         // the first seconds warm the connections
         service.noop.until_executed(2, PATIENCE).await?;
         service.noop.note();
-        let scale = Scale::of(service.store.clock());
+        let scale = Scale::of(place).await?;
         service.noop.until_executed(2 + seconds as u64, PATIENCE).await?;
         let noted = service.noop.noted();
         service.stop().await;
@@ -92,7 +93,8 @@ pub async fn lone(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn next_second(instant: DateTime<Utc>) -> DateTime<Utc> {
+/// The first whole second after an instant.
+pub fn next_second(instant: DateTime<Utc>) -> DateTime<Utc> {
     let second = TimeDelta::seconds(1);
     instant.duration_trunc(second).map_or(instant, |whole| whole + second)
 }

@@ -4,12 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
-use crate::clock::{Clock, signed};
 use crate::executor::{Executor, Job};
 use crate::invalid::Faults;
 use crate::run::Usage;
@@ -23,10 +22,9 @@ pub const NAME: &str = "bench";
 #[derive(Debug, Clone)]
 pub struct Start {
     pub run_id: Uuid,
-    pub task_id: Option<Uuid>,
     pub tenant: String,
     pub scheduled_for: DateTime<Utc>,
-    /// [`Clock::elapsed`], which all processes of a machine share.
+    /// [`crate::clock::Clock::elapsed`], which all processes of a machine share.
     pub at: Duration,
 }
 
@@ -98,7 +96,6 @@ impl Executor for Noop {
         let shared = &*self.0;
         let start = || Start {
             run_id: job.run.id,
-            task_id: job.run.task_id,
             tenant: job.run.tenant_id.clone(),
             scheduled_for: job.run.scheduled_for,
             at,
@@ -112,51 +109,5 @@ impl Executor for Noop {
         shared.executed.fetch_add(1, Ordering::AcqRel);
         shared.bell.notify_waiters();
         Box::pin(async { Ok(Outcome::Succeeded { output: String::new(), usage: Usage::default() }) })
-    }
-}
-
-/// The instants of a clock on the scale of [`Clock::elapsed`], finer than its milliseconds.
-pub struct Scale {
-    now: DateTime<Utc>,
-    at: Duration,
-}
-
-impl Scale {
-    /// Watches the clock until it goes on to its next millisecond.
-    pub fn of(clock: &Clock) -> Scale {
-        let before = clock.now();
-        loop {
-            let (now, at) = (clock.now(), clock.elapsed());
-            // it may be stepped back meanwhile: any change is good
-            if now != before {
-                return Scale { now, at };
-            }
-            std::hint::spin_loop();
-        }
-    }
-
-    /// How much later than an instant something happened, in milliseconds; less than nothing if it was before.
-    pub fn late(&self, at: Duration, instant: DateTime<Utc>) -> f64 {
-        let since: TimeDelta = signed(at) - signed(self.at) - (instant - self.now);
-        since.num_nanoseconds().unwrap_or(i64::MAX) as f64 / 1e6
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lateness_is_told_finer_than_the_clock_tells_time() {
-        let now = DateTime::UNIX_EPOCH + TimeDelta::seconds(100);
-        let scale = Scale { now, at: Duration::from_millis(5000) };
-        let late = |micros, ahead| scale.late(Duration::from_micros(micros), now + TimeDelta::milliseconds(ahead));
-        assert_eq!(late(5_000_250, 0), 0.25);
-        assert_eq!(late(7_001_500, 2000), 1.5);
-        assert_eq!(late(5_000_000, 3), -3.0);
-        let clock = Clock::system();
-        let scale = Scale::of(&clock);
-        let late = scale.late(clock.elapsed(), clock.now());
-        assert!((-1.0..50.0).contains(&late), "{late}");
     }
 }

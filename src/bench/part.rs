@@ -58,6 +58,10 @@ pub enum Said {
         run_id: Uuid,
         at: Duration,
     },
+    /// What it has run on all processors since it was started.
+    Ran {
+        cpu: Duration,
+    },
     /// It has ended in order, and executed so many runs.
     Ended {
         executed: u64,
@@ -67,6 +71,8 @@ pub enum Said {
 /// What it is told later.
 pub const GO: &str = "go";
 pub const STOP: &str = "stop";
+/// Asks for [`Said::Ran`].
+pub const RAN: &str = "ran";
 
 /// Is what it is told to be.
 ///
@@ -133,11 +139,15 @@ fn say(said: &Said) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// Returns at this word, or at the end of the input.
+/// Returns at this word, or at the end of the input; until then it answers.
 async fn until_told(told: &mut Lines<BufReader<Stdin>>, word: &str) {
     while let Ok(Some(line)) = told.next_line().await {
         if line == word {
             return;
+        }
+        if line == RAN {
+            let ran = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+            say(&Said::Ran { cpu: Duration::new(ran.tv_sec as u64, ran.tv_nsec as u32) });
         }
     }
 }

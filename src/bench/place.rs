@@ -103,7 +103,6 @@ impl Place {
     async fn make(at: &Where) -> anyhow::Result<Place> {
         let id = new_id(Clock::system().now()).simple().to_string();
         let dir = std::env::temp_dir().join(format!("reveille-bench-{id}"));
-        std::fs::create_dir_all(&dir).with_context(|| format!("{} can't be made", dir.display()))?;
         let (config, schema) = match &at.database_url {
             None => (config(SecretUrl::new(format!("sqlite://{}", dir.join("bench.db").display())), &dir), None),
             Some(url) => {
@@ -114,13 +113,17 @@ impl Place {
                 let name = format!("reveille_bench_{id}");
                 let mut connection =
                     PgConnection::connect(url.expose()).await.context("the database can't be reached")?;
-                sqlx::query(AssertSqlSafe(format!("create schema {name}"))).execute(&mut connection).await?;
+                sqlx::query(AssertSqlSafe(format!("create schema {name}")))
+                    .execute(&mut connection)
+                    .await
+                    .context("no schema can be made\nhint: grant create on the database to this role")?;
                 connection.close().await?;
                 let joint = if url.expose().contains('?') { '&' } else { '?' };
                 let inside = format!("{}{joint}options=-csearch_path%3D{name}", url.expose());
                 (config(SecretUrl::new(inside), &dir), Some((url.clone(), name)))
             }
         };
+        std::fs::create_dir_all(&dir).with_context(|| format!("{} can't be made", dir.display()))?;
         let mut place = Place {
             bare: bare(&config, &dir.join("bare.db"))?,
             inside: bare(&config, &dir.join("bench.db"))?,

@@ -9,7 +9,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use crate::bench::Where;
-use crate::bench::part::{GO, Part, STOP, Said};
+use crate::bench::part::{GO, Part, RAN, STOP, Said};
 
 /// The argument of the executable that makes it one.
 pub const ARGUMENT: &str = "--as-part";
@@ -55,6 +55,16 @@ impl Process {
     /// Lets it begin.
     pub async fn go(&mut self) -> anyhow::Result<()> {
         self.tell(GO).await
+    }
+
+    /// What it has run on all processors. `stat` counts in hundredths of a second, which is as much as is looked for.
+    pub async fn cpu(&mut self) -> anyhow::Result<Duration> {
+        self.tell(RAN).await?;
+        loop {
+            if let Said::Ran { cpu } = self.hear().await? {
+                return Ok(cpu);
+            }
+        }
     }
 
     /// Ends it in order; answers how many runs it has executed.

@@ -17,6 +17,14 @@ pub struct Size {
     pub starts: usize,
     /// How long the lone task is watched, a start a second.
     pub lone_seconds: usize,
+    /// Tasks that are stored while nothing, or a herd of them, is due.
+    pub stored: usize,
+    /// Tasks that are due at one instant, half of the stored ones at most.
+    pub herd: usize,
+    /// How long a service at rest is watched.
+    pub rest_seconds: usize,
+    /// Tasks that are made.
+    pub creates: usize,
     /// Event tasks that there are.
     pub event_tasks: usize,
     /// Events of each throughput.
@@ -34,6 +42,10 @@ impl Default for Size {
             backlog: 20_000,
             starts: 500,
             lone_seconds: 60,
+            stored: 1_000_000,
+            herd: 200_000,
+            rest_seconds: 20,
+            creates: 20_000,
             event_tasks: 10_000,
             events: 20_000,
             event_samples: 500,
@@ -51,6 +63,10 @@ impl Size {
             backlog: 500,
             starts: 20,
             lone_seconds: 4,
+            stored: 2_000,
+            herd: 200,
+            rest_seconds: 1,
+            creates: 160,
             event_tasks: 200,
             events: 500,
             event_samples: 10,

@@ -95,6 +95,10 @@ pub async fn remote(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let figure = Figure::new("start_remote", what, "ms", took.len(), took.at(0.5)).against("bare notify", bare.at(0.5));
     let figure = figure.at_most(1.25).spread(&took);
     let allowed = 2.0 * bare.at(0.99);
-    bench.figures.push(figure.part("p99 of bare notify", "ms", bare.at(0.99)).asks("p99 ≤ 2 × that of the limit".into(), took.at(0.99) <= allowed));
+    bench.figures.push(
+        figure
+            .part("p99 of bare notify", "ms", bare.at(0.99))
+            .asks("p99 ≤ 2 × that of the limit".into(), took.at(0.99) <= allowed),
+    );
     Ok(())
 }

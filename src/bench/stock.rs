@@ -48,9 +48,17 @@ impl Stock<'_> {
 
     /// So many hourly tasks of many tenants that are all due at this instant.
     pub async fn due(&self, count: usize, at: DateTime<Utc>) -> anyhow::Result<()> {
+        self.copy_due(count, at, self.tenant_of("g.n")).await
+    }
+
+    /// The same of one tenant, whose name has no quotes.
+    pub async fn due_of(&self, tenant: &str, count: usize, at: DateTime<Utc>) -> anyhow::Result<()> {
+        self.copy_due(count, at, format!("'{tenant}'")).await
+    }
+
+    async fn copy_due(&self, count: usize, at: DateTime<Utc>, spread: String) -> anyhow::Result<()> {
         let model = self.task(&tenant(0), &draft(hourly())).await?;
-        let base = base_id();
-        let (spread, id) = (self.tenant_of_n(), self.id_of_n(&base));
+        let id = self.id_of(&base_id(), "g.n");
         // the instant lies an hour after the anchor, on the grid of the interval
         let anchor = at - TimeDelta::hours(1);
         let tasks = [("id", id.as_str()), ("tenant_id", &spread), ("anchor_at", "$2"), ("active_since", "$2")];
@@ -74,7 +82,7 @@ impl Stock<'_> {
         let of_task = [("id", task.as_str()), ("tenant_id", &spread)];
         self.copy("tasks", "id", model.id, 500, &of_task, far).await?;
         self.copy("due", "task_id", model.id, 500, &[("task_id", task.as_str()), ("next_at", "$2")], far).await?;
-        let id = self.id_of_n(&runs);
+        let id = self.id_of(&runs, "g.n");
         let key = format!("'m:' || {}", if self.place.is_postgres() { "g.n::text" } else { "g.n" });
         let run = [("id", id.as_str()), ("task_id", &task), ("tenant_id", &spread), ("fire_key", &key)];
         self.copy("runs", "id", run_id, count, &run, now).await?;
@@ -84,15 +92,6 @@ impl Stock<'_> {
             self.delete(table, key, run_id).await?;
         }
         self.remove(model.id).await
-    }
-
-    /// Forgets all tasks and runs.
-    pub async fn clear(&self) -> anyhow::Result<()> {
-        for table in ["tasks", "due", "runs", "queue", "slots", "parked"] {
-            let how = if self.place.is_postgres() { "truncate" } else { "delete from" };
-            self.place.inside.execute(format!("{how} {table}")).await?;
-        }
-        Ok(())
     }
 
     async fn remove(&self, task: Uuid) -> anyhow::Result<()> {
@@ -166,16 +165,8 @@ impl Stock<'_> {
         Ok(columns)
     }
 
-    fn tenant_of_n(&self) -> String {
-        self.tenant_of("g.n")
-    }
-
     fn tenant_of(&self, number: &str) -> String {
         format!("'tenant-' || (({number}) % {TENANTS})")
-    }
-
-    fn id_of_n(&self, base: &str) -> String {
-        self.id_of(base, "g.n")
     }
 
     /// Ids that grow with their number, as those do that are made one after another.

@@ -49,6 +49,18 @@ pub struct Args {
     /// Seconds for which the lone task is watched [default: 60]
     #[arg(long, value_name = "N")]
     lone_seconds: Option<usize>,
+    /// Tasks that are stored in rest_1m and herd [default: 1000000]
+    #[arg(long, value_name = "N")]
+    stored: Option<usize>,
+    /// Tasks that are due at one instant in herd [default: 200000]
+    #[arg(long, value_name = "N")]
+    herd: Option<usize>,
+    /// Seconds for which a service at rest is watched [default: 20]
+    #[arg(long, value_name = "N")]
+    rest_seconds: Option<usize>,
+    /// Tasks that are made [default: 20000]
+    #[arg(long, value_name = "N")]
+    creates: Option<usize>,
     /// Event tasks that there are [default: 10000]
     #[arg(long, value_name = "N")]
     event_tasks: Option<usize>,
@@ -98,6 +110,10 @@ impl Args {
             backlog: or(self.backlog, usual.backlog).max(20),
             starts: or(self.starts, usual.starts),
             lone_seconds: or(self.lone_seconds, usual.lone_seconds),
+            stored: or(self.stored, usual.stored).max(10),
+            herd: or(self.herd, usual.herd),
+            rest_seconds: or(self.rest_seconds, usual.rest_seconds),
+            creates: or(self.creates, usual.creates),
             event_tasks: or(self.event_tasks, usual.event_tasks),
             events: or(self.events, usual.events),
             event_samples: or(self.event_samples, usual.event_samples),

@@ -57,8 +57,7 @@ pub async fn measure(pool: &PgPool, count: usize) -> anyhow::Result<f64> {
     let client = async || {
         let mut connection = pool.acquire().await?;
         loop {
-            let claimed: Vec<Uuid> =
-                sqlx::query_scalar(CLAIM).bind(BATCH as i64).fetch_all(&mut *connection).await?;
+            let claimed: Vec<Uuid> = sqlx::query_scalar(CLAIM).bind(BATCH as i64).fetch_all(&mut *connection).await?;
             if claimed.is_empty() {
                 return Ok::<(), sqlx::Error>(());
             }

@@ -65,12 +65,8 @@ pub async fn measure(pool: &PgPool, count: usize) -> anyhow::Result<f64> {
         let mut connection = pool.acquire().await?;
         loop {
             let ids: Vec<Uuid> = (0..BATCH).map(|_| any_id()).collect();
-            let made: Vec<Uuid> = sqlx::query_scalar(FIRE)
-                .bind(until)
-                .bind(&ids)
-                .bind(BATCH as i64)
-                .fetch_all(&mut *connection)
-                .await?;
+            let made: Vec<Uuid> =
+                sqlx::query_scalar(FIRE).bind(until).bind(&ids).bind(BATCH as i64).fetch_all(&mut *connection).await?;
             if made.is_empty() {
                 return Ok::<(), sqlx::Error>(());
             }
