@@ -29,7 +29,7 @@ use crate::run::RunState;
 use crate::run::outcome::{Outcome, RunError, RunFault};
 use crate::run::stream::StreamEvent;
 use crate::store::{Finish, StartedRun, Store, StoreError};
-use crate::task::Output;
+use crate::task::{Output, Task};
 
 /// How long an executor may take to hand its run back once it was asked to.
 pub const HAND_BACK_LIMIT: Duration = Duration::from_secs(2);
@@ -71,6 +71,20 @@ impl Executions {
         Executions(Arc::new(Shared { store, executors, channels, host, hub, finisher, active, lease, margin }))
     }
 
+    /// Whether there are executors that begin before their start is marked.
+    pub fn prepares(&self) -> bool {
+        self.0.executors.any_unconfirmed()
+    }
+
+    /// Whether this run may begin before its start is marked: it needs no slot, and its executor says so.
+    pub fn may_begin(&self, run: &StartedRun) -> bool {
+        let may = |task: &Task| {
+            let executor = self.0.executors.find(&task.spec.executor);
+            task.spec.trigger.may_overlap() && executor.is_some_and(|executor| executor.start_unconfirmed())
+        };
+        run.task.as_ref().is_some_and(may)
+    }
+
     /// Executes a started run in a task of its own.
     pub fn spawn(&self, started: StartedRun) {
         let shared = Arc::clone(&self.0);
@@ -108,6 +122,7 @@ impl Shared {
             usage: transcript.usage(),
             ran,
             now: self.store.clock().now(),
+            unconfirmed: started.run.started_at.filter(|_| !started.confirmed),
             random: fastrand::f64(),
         };
         match ending.finish(result) {

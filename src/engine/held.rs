@@ -7,14 +7,20 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use chrono::{DateTime, Utc};
+use uuid::Uuid;
 
 use crate::engine::Bell;
 use crate::engine::active::Active;
-use crate::store::Claim;
+use crate::store::{CLAIM_MARGIN, Claim, StartedRun};
+
+/// Runs that are kept whole before their instant, at most: a few thousand bytes each.
+const PREPARED: usize = 32 * 1024;
 
 /// Claims of this instance that are not started.
 pub struct Held {
     claims: Mutex<Claims>,
+    /// Runs that may begin at their instant, before their start is marked.
+    prepared: Mutex<HashMap<Uuid, StartedRun>>,
     capacity: usize,
     prefetch: usize,
     active: Active,
@@ -74,7 +80,7 @@ impl Lines {
 
 impl Held {
     pub fn new(capacity: usize, prefetch: usize, active: Active) -> Arc<Held> {
-        Arc::new(Held { claims: Mutex::default(), capacity, prefetch, active, bell: Bell::default() })
+        Arc::new(Held { claims: Mutex::default(), prepared: Mutex::default(), capacity, prefetch, active, bell: Bell::default() })
     }
 
     /// How many more runs may be leased ahead: those that could start now, and of the prefetch the same share. So a busy
@@ -106,6 +112,19 @@ impl Held {
         self.bell.notify_one();
     }
 
+    /// Keeps what is known of runs that may begin before their start is marked, as many as memory allows.
+    pub fn prepare(&self, runs: impl Iterator<Item = StartedRun>) {
+        let mut prepared = self.prepared.lock().expect("prepared lock");
+        let room = PREPARED.saturating_sub(prepared.len());
+        prepared.extend(runs.take(room).map(|run| (run.lease.run_id, run)));
+    }
+
+    /// What is known of a claim that may begin without being marked first; asked once.
+    pub fn prepared(&self, claim: &Claim) -> Option<StartedRun> {
+        let run = self.prepared.lock().expect("prepared lock").remove(&claim.lease.run_id)?;
+        (run.lease == claim.lease).then_some(StartedRun { lease_until: claim.until, confirmed: false, ..run })
+    }
+
     /// Forgets claims that have run out: they are someone else's to take.
     pub fn forget_expired(&self, now: DateTime<Utc>) {
         let mut claims = self.claims.lock().expect("held lock");
@@ -113,6 +132,11 @@ impl Held {
         // one runs out after its instant, so none that waits behind one that stands has
         while let Some(first) = claims.waiting.first_entry().filter(|first| first.get().until <= now) {
             first.remove();
+        }
+        drop(claims);
+        let mut prepared = self.prepared.lock().expect("prepared lock");
+        if !prepared.is_empty() {
+            prepared.retain(|_, run| run.run.started_at.is_none_or(|at| at + CLAIM_MARGIN > now));
         }
     }
 
@@ -142,7 +166,6 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use chrono::TimeDelta;
-    use uuid::Uuid;
 
     use super::*;
     use crate::store::Lease;

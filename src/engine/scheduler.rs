@@ -77,6 +77,7 @@ impl Service for Scheduler {
             limit: BATCH,
             worker: self.worker,
             room: self.held.room(),
+            prepare: self.executions.prepares(),
             start: Some(start),
         };
         let fired = self.store.fire_due(&ask).await?;
@@ -86,6 +87,7 @@ impl Service for Scheduler {
         for (task_id, why) in &fired.disabled {
             tracing::error!(%task_id, why, "a task can't be scheduled any more, it is disabled");
         }
+        self.held.prepare(fired.prepared.into_iter().filter(|run| self.executions.may_begin(run)));
         self.held.add(fired.claims);
         for started in fired.started {
             self.executions.spawn(started);

@@ -76,6 +76,8 @@ pub struct Finish {
     pub infra_retry: bool,
     /// It waits instead of ending.
     pub park: Option<Park>,
+    /// When it began, if no start was recorded: then this end records it.
+    pub unconfirmed: Option<DateTime<Utc>>,
     /// While it waits it counts as running: its task's slot stays with it.
     pub waiting_counts: bool,
 }

@@ -69,6 +69,8 @@ pub struct StartedRun {
     pub lease_until: DateTime<Utc>,
     /// The run's time limit.
     pub deadline_at: DateTime<Utc>,
+    /// Whether the record says that it runs; else its end says so.
+    pub confirmed: bool,
 }
 
 /// What a start did with a batch of claims.
@@ -146,7 +148,7 @@ impl Store {
             self.recipients_by_tenant(&[&going.tenant_id]).await.unwrap_or_default().remove(&going.tenant_id);
         let lease = Lease { run_id: going.run_id, token: going.lease_token };
         let deadline_at = going.deadline_at;
-        seat.start(StartedRun { lease, run, task: Some(task), recipient, lease_until, deadline_at });
+        seat.start(StartedRun { lease, run, task: Some(task), recipient, lease_until, deadline_at, confirmed: true });
     }
 
     /// What there is to know of runs that were just started.
@@ -179,7 +181,7 @@ impl Store {
             let task = run.task_id.and_then(|id| tasks.get(&id).cloned());
             let recipient = recipients.get(&run.tenant_id).cloned();
             let lease = Lease { run_id, token: lease_token };
-            started.push(StartedRun { lease, run, task, recipient, lease_until, deadline_at });
+            started.push(StartedRun { lease, run, task, recipient, lease_until, deadline_at, confirmed: true });
         }
         Ok(started)
     }

@@ -191,6 +191,7 @@ impl Hot for PgConnection {
             .bind(ends.iter().map(|f| f.park.as_ref().map(Park::wake_at)).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.park.as_ref().map(Park::why)).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.keeps_slot()).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| f.unconfirmed).collect::<Vec<_>>())
             .fetch_all(self)
             .await?)
     }

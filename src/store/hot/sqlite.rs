@@ -181,21 +181,25 @@ impl Hot for SqliteConnection {
                     sqlx::query_as(
                         "update queue set state = 'ready', run_at = $3, lease_token = 0, lease_until = null,
                                 worker = null, deadline_at = null
-                          where run_id = $1 and lease_token = $2 and state = 'started' returning null, null",
+                          where run_id = $1 and lease_token = $2 and (state = 'started' or $4 and state = 'claimed')
+                         returning null, null",
                     )
                     .bind(run_id)
                     .bind(token)
                     .bind(again.run_at)
+                    .bind(end.unconfirmed.is_some())
                     .fetch_optional(&mut *self)
                     .await?
                 }
                 None => {
                     sqlx::query_as(
-                        "delete from queue where run_id = $1 and lease_token = $2 and state = 'started'
+                        "delete from queue
+                          where run_id = $1 and lease_token = $2 and (state = 'started' or $3 and state = 'claimed')
                          returning cancel_reason, overlap",
                     )
                     .bind(run_id)
                     .bind(token)
+                    .bind(end.unconfirmed.is_some())
                     .fetch_optional(&mut *self)
                     .await?
                 }
@@ -216,8 +220,9 @@ impl Hot for SqliteConnection {
             sqlx::query(
                 "update runs set state = $2, reason = $3, output = $4, error = $5, turns = $6, tool_calls = $7,
                         input_tokens = $8, output_tokens = $9, cost_micros = $10, ran_ms = ran_ms + $11,
-                        attempt = attempt - $12, finished_at = $13, crashes = crashes + $14,
-                        infra_retries = infra_retries + $15
+                        attempt = attempt - $12 + (state = 'queued'), finished_at = $13, crashes = crashes + $14,
+                        infra_retries = infra_retries + $15,
+                        started_at = case when state = 'queued' then coalesce(started_at, $16) else started_at end
                   where id = $1",
             )
             .bind(run_id)
@@ -235,6 +240,7 @@ impl Hot for SqliteConnection {
             .bind(end.finished_at(now))
             .bind(i32::from(end.crashed))
             .bind(i32::from(end.infra_retry))
+            .bind(end.unconfirmed)
             .execute(&mut *self)
             .await?;
             let has_questions: bool = sqlx::query_scalar(

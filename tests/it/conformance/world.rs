@@ -116,7 +116,7 @@ impl World {
 
     pub fn ask(&self, horizon_seconds: u64, room: usize) -> FireDue {
         let horizon = Duration::from_secs(horizon_seconds);
-        FireDue { now: self.now(), horizon, limit: 1000, worker: WORKER, room, start: None }
+        FireDue { now: self.now(), horizon, limit: 1000, worker: WORKER, room, prepare: false, start: None }
     }
 
     /// A run of the task, recorded now and ready.
@@ -355,6 +355,7 @@ pub fn end_of(started: &StartedRun, state: RunState) -> Finish {
         crashed: false,
         infra_retry: false,
         park: None,
+        unconfirmed: None,
         waiting_counts: false,
     }
 }
