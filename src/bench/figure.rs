@@ -168,7 +168,7 @@ impl Samples {
         self.0.get(index).copied().unwrap_or(f64::NAN)
     }
 
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 

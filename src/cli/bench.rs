@@ -13,9 +13,9 @@ use crate::secret::SecretUrl;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-It works in schemas and under a Redis prefix of its own and removes them, also when it is interrupted. Without
---database-url it measures what there is to measure on SQLite, in a temporary file. A build without optimisation says
-little: use the released binary, on a machine that does nothing else.
+It works in schemas and under a Redis prefix of its own, and removes them also when it is interrupted.
+Without --database-url it measures what there is to measure on SQLite, in a temporary file.
+A build without optimisation says little: use the released binary, on a machine that does nothing else.
 
 Examples:
   reveille bench --database-url postgres://… --quick
