@@ -4,7 +4,7 @@
 //! or bare Redis, taken in the same run. It works in schemas, and under a prefix, of its own, and leaves nothing there.
 //!
 //! Reading order: [`figure`] is what comes out, [`place`] where it is measured, [`stock`] what is measured, `limits/` what
-//! it is measured against; one file per figure or two, `report` and `plot` for people.
+//! it is measured against; one file per figure or two, [`paper`] and [`plot`] for people.
 
 mod burst;
 mod create;
@@ -19,8 +19,10 @@ mod limits;
 pub mod machine;
 mod next_fire;
 mod noop;
+pub mod paper;
 mod part;
 mod place;
+pub mod plot;
 mod process;
 mod rest;
 mod scale;

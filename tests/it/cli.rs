@@ -1,6 +1,7 @@
 //! The command line, as it is typed: the real binary, its output, its exit codes.
 
 mod approval;
+mod bench;
 mod check;
 mod client;
 mod condition;
