@@ -5,11 +5,14 @@
 pub mod api;
 pub mod app;
 pub mod binary;
+pub mod checker;
+pub mod effects;
 pub mod gate;
 pub mod journal;
 pub mod model;
 pub mod oauth;
 pub mod postgres;
+pub mod proxy;
 pub mod redis;
 pub mod servers;
 pub mod sink;
