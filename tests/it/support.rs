@@ -12,6 +12,7 @@ pub mod journal;
 pub mod model;
 pub mod oauth;
 pub mod postgres;
+pub mod postgres_server;
 pub mod proxy;
 pub mod redis;
 pub mod servers;

@@ -22,6 +22,13 @@ const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 /// A lease is so short that runs of the dead go on within a few seconds.
 pub const LEASE_SECONDS: f64 = 2.0;
 
+/// The identity of an event, computed apart from the product: `sha256(tenantid, 0, source, 0, id)` in hexadecimal.
+fn event_key(tenant: &str, source: &str, id: &str) -> String {
+    let text = [tenant, source, id].join("\0");
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text.as_bytes());
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Services on one database.
 pub struct Stage {
     pub effects: Effects,
@@ -142,9 +149,24 @@ impl Stage {
         }
     }
 
-    /// What happens from now until `back` is an outage.
-    pub fn out(&mut self, from: DateTime<Utc>) {
+    /// There was an outage since then, which is over: instances find the database again within a while. Leases may have
+    /// run out in it, any number of times for a run that was taken over meanwhile.
+    pub async fn may_lose_leases(&mut self, from: DateTime<Utc>) {
+        self.known.crashes += 3;
+        for number in (0..self.services.len()).filter(|number| self.alive[*number]) {
+            let begun = Instant::now();
+            while self.status(number, "/readyz").await != Some(200) {
+                assert!(begun.elapsed() < PATIENCE, "instance {number} is not ready again\n{}", self.logs());
+                pause(LOOK).await;
+            }
+        }
         self.known.outages.push((from, machine_now()));
+    }
+
+    /// # Panics
+    /// If no instance has logged it: then the test has not met what it is for.
+    pub fn must_say(&self, text: &str) {
+        assert!(self.services.iter().any(|service| service.log().contains(text)), "no log has {text:?}");
     }
 
     fn url(&self) -> String {
@@ -229,13 +251,17 @@ impl Stage {
 
     /// Publishes one event, which may be refused by who is about to die; what is accepted is remembered.
     pub async fn publish(&mut self) {
-        let id = format!("{:016x}", fastrand::u64(..));
+        self.publish_as(&format!("{:016x}", fastrand::u64(..))).await;
+    }
+
+    /// The same under an id of its own.
+    pub async fn publish_as(&mut self, id: &str) {
         let event = json!({
             "specversion": "1.0", "source": "shop", "type": "order", "tenantid": "ann", "id": id, "data": { "n": 1 },
         });
         let request = self.client.post(format!("{}/v1/events", self.url())).bearer_auth(TOKEN).json(&event);
         if request.send().await.is_ok_and(|answer| answer.status().is_success()) {
-            self.accepted.push(id);
+            self.accepted.push(id.to_owned());
         }
     }
 
@@ -273,9 +299,11 @@ impl Stage {
         self.known.effects = self.effects.journal();
         let records = self.source.read().await;
         let mut verdict = judge(&records, &self.known);
-        if self.accepted.len() > records.events.len() {
-            let (accepted, stored) = (self.accepted.len(), records.events.len());
-            verdict.violated("accepted", format!("{accepted} events were accepted, {stored} are stored"));
+        for id in self.accepted.iter().filter(|_| self.known.ended) {
+            let key = event_key("ann", "shop", id);
+            if !records.runs.iter().any(|run| run.fire_key.strip_prefix("e:").is_some_and(|of| of.starts_with(&key))) {
+                verdict.violated("accepted", format!("the event {id} was accepted, and nothing came of it"));
+            }
         }
         for task in self.tasks.iter().filter(|id| !records.tasks.iter().any(|task| task.id.to_string() == **id)) {
             verdict.violated("accepted", format!("the task {task} was made, and is not there"));

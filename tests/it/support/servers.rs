@@ -34,6 +34,11 @@ pub fn images() -> Option<String> {
     std::env::var("REVEILLE_TEST_IMAGES").ok().filter(|place| !place.is_empty())
 }
 
+/// The library that steps the clock of a process.
+pub fn faketime() -> String {
+    address("REVEILLE_TEST_FAKETIME")
+}
+
 /// How many cycles of a fault that is repeated: what CI does, unless `scripts/chaos.sh` asks for more.
 #[allow(clippy::disallowed_methods)] // the owner
 pub fn chaos_cycles() -> usize {

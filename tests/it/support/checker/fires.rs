@@ -217,7 +217,8 @@ fn events(records: &Records, task: &TaskRow, rows: &[&RunRow], verdict: &mut Ver
     for (key, count) in of_event.iter().filter(|(_, count)| **count > 1) {
         verdict.violated("one_record", format!("{count} rows of {} for {key}", task.id));
     }
-    for event in records.events.iter().filter(|event| wanted.is_none_or(|wanted| wanted == event.event_type)) {
+    let is_for_it = |event_type: &str| wanted.is_none_or(|wanted| wanted == event_type);
+    for event in records.events.iter().filter(|event| is_for_it(&event.event_type) && !event.waits) {
         verdict.instants += 1;
         match of_event.get(format!("e:{}", event.event_key).as_str()) {
             Some(_) => verdict.fires += 1,

@@ -80,6 +80,8 @@ pub struct EventRow {
     pub event_key: String,
     pub tenant_id: String,
     pub event_type: String,
+    /// It is not acknowledged yet.
+    pub waits: bool,
 }
 
 /// Everything that is judged.
@@ -129,7 +131,10 @@ macro_rules! read {
             deliveries: sqlx::query_as("select tenant_id, recipient, channel, dedupe_key, state from deliveries")
                 .fetch_all(&mut $conn)
                 .await?,
-            events: sqlx::query_as("select event_key, tenant_id, type as event_type from events order by seq")
+            events: sqlx::query_as(
+                "select e.event_key, e.tenant_id, e.type as event_type, q.seq is not null as waits
+                   from events e left join event_queue q on q.seq = e.seq order by e.seq",
+            )
                 .fetch_all(&mut $conn)
                 .await?,
             last_token: sqlx::query_scalar($last_token).fetch_one(&mut $conn).await?,

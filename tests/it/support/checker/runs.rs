@@ -27,6 +27,9 @@ pub fn judge(records: &Records, known: &Known, verdict: &mut Verdict) {
     slots(records, verdict);
     effects(&runs, known, verdict);
     deliveries(records, verdict);
+    if known.ended && records.events.iter().any(|event| event.waits) {
+        verdict.violated("ended", "an event still waits to be matched");
+    }
     if known.ended && !(records.queue.is_empty() && records.parked.is_empty() && records.slots.is_empty()) {
         let (queue, parked, slots) = (records.queue.len(), records.parked.len(), records.slots.len());
         verdict.violated("ended", format!("{queue} queued, {parked} parked, {slots} slots are left"));

@@ -266,19 +266,20 @@ fn a_doubled_message_and_a_lost_event_are_found() {
     };
     assert_eq!(found(|records, _| records.deliveries.push(row.clone())), [""; 0]);
     assert_eq!(found(|records, _| records.deliveries.extend([row.clone(), row.clone()])), ["deliveries"]);
-    let event_task = |with_run: usize| {
+    let event_task = |with_run: usize, waits: bool| {
         found(|records, known| {
             records.tasks[0] = task(json!({ "type": "event" }), 4.0, 0);
             let (event_key, tenant_id) = ("k".to_owned(), "ann".to_owned());
-            records.events.push(EventRow { event_key, tenant_id, event_type: "order".into() });
+            records.events.push(EventRow { event_key, tenant_id, event_type: "order".into(), waits });
             records.runs.truncate(with_run);
             known.effects.truncate(with_run);
             records.runs.iter_mut().for_each(|run| run.fire_key = "e:k".into());
         })
     };
-    assert_eq!(event_task(1), [""; 0]);
-    assert_eq!(event_task(2), ["one_record"]);
-    assert_eq!(event_task(0), ["absent", "something_to_judge"]);
+    assert_eq!(event_task(1, false), [""; 0]);
+    assert_eq!(event_task(2, false), ["one_record"]);
+    assert_eq!(event_task(0, false), ["absent", "something_to_judge"]);
+    assert_eq!(event_task(0, true), ["ended", "something_to_judge"]);
 }
 
 #[test]
