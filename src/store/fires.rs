@@ -107,8 +107,13 @@ impl Store {
     pub async fn fire_due(&self, ask: &FireDue) -> Result<Fired, StoreError> {
         let until = ask.now + signed(ask.horizon);
         let fired = on_hot_write!(self.db, |conn| {
-            let due: Vec<DueRow> =
-                sqlx::query_as(planted_text!("no_compare_and_set", self.db.text(DUE), "for update of d skip locked" => "")).bind(until).bind(ask.limit).fetch_all(&mut *conn).await?;
+            let due: Vec<DueRow> = sqlx::query_as(
+                planted_text!("no_compare_and_set", self.db.text(DUE), "for update of d skip locked" => ""),
+            )
+            .bind(until)
+            .bind(ask.limit)
+            .fetch_all(&mut *conn)
+            .await?;
             let batch = decide(&due, ask);
             let written = conn.fire(&batch, ask).await?;
             summary(due.len(), batch, written)

@@ -112,7 +112,8 @@ impl Store {
         if planted!("rescue_without_token") {
             crate::clock::pause(Duration::from_millis(700)).await;
         }
-        let take_over = planted_text!("rescue_without_token", TAKE_OVER, "and lease_token = $2 and lease_until = $3" => "");
+        let take_over =
+            planted_text!("rescue_without_token", TAKE_OVER, "and lease_token = $2 and lease_until = $3" => "");
         let token: Option<i64> = on_write!(self.db, |conn| {
             let token: i64 = sqlx::query_scalar(self.db.text(NEXT_TOKEN)).fetch_one(&mut *conn).await?;
             sqlx::query_scalar(take_over)

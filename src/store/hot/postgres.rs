@@ -165,7 +165,8 @@ impl Hot for PgConnection {
 
 /// Where the bug is planted, claims without the lock that keeps others from them, and lingers over it.
 fn unlocked(claim: &'static str) -> &'static str {
-    let slow = planted_text!("no_skip_locked", claim, "  from picked\n" => "  from picked, (select pg_sleep(0.05)) as late\n");
+    let slow =
+        planted_text!("no_skip_locked", claim, "  from picked\n" => "  from picked, (select pg_sleep(0.05)) as late\n");
     planted_text!("no_skip_locked", slow, "for update skip locked" => "")
 }
 

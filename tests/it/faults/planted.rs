@@ -127,10 +127,11 @@ async fn fires_without_a_unique_key_are_caught() {
 async fn an_instance_that_goes_by_its_own_clock_is_caught() {
     let database = Database::empty().await;
     let stage = Stage::postgres(2, &database.url, &database.url).await.with("REVEILLE_PLANTED", "local_clock");
-    let mut stage = stage
-        .with_of(1, "LD_PRELOAD", &servers::faketime())
-        .with_of(1, "FAKETIME", "+1h")
-        .with_of(1, "FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    let mut stage = stage.with_of(1, "LD_PRELOAD", &servers::faketime()).with_of(1, "FAKETIME", "+1h").with_of(
+        1,
+        "FAKETIME_DONT_FAKE_MONOTONIC",
+        "1",
+    );
     stage.start_all().await;
     stage.busy().await;
     is_caught(&mut stage, "local_clock", &["early"]).await;

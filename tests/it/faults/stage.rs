@@ -1,6 +1,7 @@
 //! Where faults happen: real binaries on one database, tasks that are due all the time, and the other side of their
 //! webhooks. It knows when nobody was there, so that the judge can tell what had to be late.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -8,7 +9,7 @@ use reveille::clock::{machine_now, pause};
 use serde_json::{Value, json};
 
 use crate::support::binary::Service;
-use crate::support::checker::{Known, Source, Verdict, judge};
+use crate::support::checker::{Known, Records, Source, Verdict, judge};
 use crate::support::effects::Effects;
 use crate::support::world::MASTER_KEY;
 
@@ -91,18 +92,26 @@ impl Stage {
     }
 
     /// Sets one of one instance.
+    #[cfg(feature = "planted")]
     pub fn with_of(mut self, number: usize, name: &str, value: &str) -> Stage {
         let of = |(at, service): (usize, Service)| if at == number { service.with(name, value) } else { service };
         self.services = self.services.into_iter().enumerate().map(of).collect();
         self
     }
 
-    pub fn service(&self, number: usize) -> &Service {
-        &self.services[number]
+    /// Started by this command, which gets the binary and its arguments.
+    pub fn launched_by(mut self, words: &[&str]) -> Stage {
+        self.services = self.services.into_iter().map(|service| service.launched_by(words)).collect();
+        self
     }
 
-    pub fn is_alive(&self, number: usize) -> bool {
-        self.alive[number]
+    /// Where the judge finds the file, if not where the service has it.
+    pub fn judge_at(&mut self, file: std::path::PathBuf) {
+        self.source = Source::Sqlite(file);
+    }
+
+    pub fn service(&self, number: usize) -> &Service {
+        &self.services[number]
     }
 
     pub async fn start(&mut self, number: usize) {
@@ -268,6 +277,10 @@ impl Stage {
     /// Pauses every task, and waits until nothing is on its way any more.
     pub async fn settle(&mut self) {
         let begun = Instant::now();
+        // what is on a bus besides the database is not seen in it: what was accepted has to arrive
+        while self.lost_events(&self.source.read().await).next().is_some() && begun.elapsed() < PATIENCE {
+            pause(LOOK * 10).await;
+        }
         for task in self.tasks.clone() {
             let path = format!("/v1/tasks/{task}");
             if self.get(&path).await["status"] == "active" {
@@ -299,16 +312,20 @@ impl Stage {
         self.known.effects = self.effects.journal();
         let records = self.source.read().await;
         let mut verdict = judge(&records, &self.known);
-        for id in self.accepted.iter().filter(|_| self.known.ended) {
-            let key = event_key("ann", "shop", id);
-            if !records.runs.iter().any(|run| run.fire_key.strip_prefix("e:").is_some_and(|of| of.starts_with(&key))) {
-                verdict.violated("accepted", format!("the event {id} was accepted, and nothing came of it"));
-            }
+        for id in self.lost_events(&records).filter(|_| self.known.ended) {
+            verdict.violated("accepted", format!("the event {id} was accepted, and nothing came of it"));
         }
         for task in self.tasks.iter().filter(|id| !records.tasks.iter().any(|task| task.id.to_string() == **id)) {
             verdict.violated("accepted", format!("the task {task} was made, and is not there"));
         }
         verdict
+    }
+
+    /// Events that were accepted and of which no run tells.
+    fn lost_events<'a>(&'a self, records: &Records) -> impl Iterator<Item = &'a String> {
+        let keys = records.runs.iter().filter_map(|run| run.fire_key.strip_prefix("e:"));
+        let keys: HashSet<String> = keys.map(|key| key.split('#').next().unwrap_or_default().to_owned()).collect();
+        self.accepted.iter().filter(move |id| !keys.contains(&event_key("ann", "shop", id)))
     }
 
     /// Comes to rest, and holds what is there against the judge; says what was judged.

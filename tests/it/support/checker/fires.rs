@@ -8,8 +8,7 @@ use serde_json::Value;
 use super::{AHEAD, Due, Known, PATIENCE, Records, RunRow, TaskRow, Verdict};
 
 /// Why an instant has a row of its own and no run, decided when it fell due.
-const PLANNED_SKIPS: [&str; 6] =
-    ["missed_window", "catch_up_skip", "catch_up_limit", "max_runs", "excluded", "paused"];
+const PLANNED_SKIPS: [&str; 6] = ["missed_window", "catch_up_skip", "catch_up_limit", "max_runs", "excluded", "paused"];
 /// Why a run that was to start did not.
 const LATER_SKIPS: [&str; 1] = ["overlap"];
 /// The window of catching up when a task names none.
@@ -41,7 +40,8 @@ pub fn judge(records: &Records, task: &TaskRow, known: &Known, verdict: &mut Ver
         verdict.violated("forgotten", format!("{} waits for {:?}", task.id, task.next_at));
     }
     let until = considered_until(task, &due);
-    let instants: BTreeSet<DateTime<Utc>> = due.instants(task.anchor_at, task.active_since, until).into_iter().collect();
+    let instants: BTreeSet<DateTime<Utc>> =
+        due.instants(task.anchor_at, task.active_since, until).into_iter().collect();
     verdict.instants += instants.len();
 
     let mut own: BTreeMap<DateTime<Utc>, Vec<&RunRow>> = BTreeMap::new();
@@ -64,7 +64,8 @@ pub fn judge(records: &Records, task: &TaskRow, known: &Known, verdict: &mut Ver
             verdict.violated("never_due", format!("{} of {} was not due at {at}", rows[0].id, task.id));
         }
         if *at > until + AHEAD + PATIENCE {
-            verdict.violated("early", format!("{} of {} is recorded for {at}, which has not come", rows[0].id, task.id));
+            verdict
+                .violated("early", format!("{} of {} is recorded for {at}, which has not come", rows[0].id, task.id));
         }
         if rows.len() > 1 {
             verdict.violated("one_record", format!("{} rows of {} at {at}", rows.len(), task.id));

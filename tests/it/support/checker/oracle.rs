@@ -95,14 +95,7 @@ fn numbers(field: &str, low: usize, high: usize) -> Vec<bool> {
 }
 
 fn matches(fields: &[Vec<bool>; 6], at: DateTime<Utc>) -> bool {
-    let values = [
-        at.second(),
-        at.minute(),
-        at.hour(),
-        at.day(),
-        at.month(),
-        at.weekday().num_days_from_sunday(),
-    ];
+    let values = [at.second(), at.minute(), at.hour(), at.day(), at.month(), at.weekday().num_days_from_sunday()];
     fields.iter().zip(values).all(|(field, value)| field[value as usize])
 }
 
@@ -112,18 +105,18 @@ fn it_looks_at_every_second() {
     let of = |trigger: Value| Due::of(&trigger);
     let from = at("2027-03-01T08:00:00.250Z");
     let every = of(serde_json::json!({ "type": "schedule", "interval": "2s" }));
-    assert_eq!(every.instants(from, from, at("2027-03-01T08:00:04.250Z")), [
-        at("2027-03-01T08:00:02.250Z"),
-        at("2027-03-01T08:00:04.250Z")
-    ]);
+    assert_eq!(
+        every.instants(from, from, at("2027-03-01T08:00:04.250Z")),
+        [at("2027-03-01T08:00:02.250Z"), at("2027-03-01T08:00:04.250Z")]
+    );
     let cron = of(serde_json::json!({ "type": "schedule", "cron": "*/5 * * * * *" }));
-    assert_eq!(cron.instants(from, from, at("2027-03-01T08:00:10Z")), [
-        at("2027-03-01T08:00:05Z"),
-        at("2027-03-01T08:00:10Z")
-    ]);
+    assert_eq!(
+        cron.instants(from, from, at("2027-03-01T08:00:10Z")),
+        [at("2027-03-01T08:00:05Z"), at("2027-03-01T08:00:10Z")]
+    );
     let minutes = of(serde_json::json!({ "type": "schedule", "cron": "1-2 8 * * 1" }));
-    assert_eq!(minutes.instants(from, from, at("2027-03-02T08:30:00Z")), [
-        at("2027-03-01T08:01:00Z"),
-        at("2027-03-01T08:02:00Z")
-    ]);
+    assert_eq!(
+        minutes.instants(from, from, at("2027-03-02T08:30:00Z")),
+        [at("2027-03-01T08:01:00Z"), at("2027-03-01T08:02:00Z")]
+    );
 }

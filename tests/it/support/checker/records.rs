@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::types::Json;
-use sqlx::{Connection, Executor, PgConnection, SqliteConnection};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
 use uuid::Uuid;
 
 /// The database that is judged.
@@ -135,8 +135,8 @@ macro_rules! read {
                 "select e.event_key, e.tenant_id, e.type as event_type, q.seq is not null as waits
                    from events e left join event_queue q on q.seq = e.seq order by e.seq",
             )
-                .fetch_all(&mut $conn)
-                .await?,
+            .fetch_all(&mut $conn)
+            .await?,
             last_token: sqlx::query_scalar($last_token).fetch_one(&mut $conn).await?,
         }
     };
@@ -150,6 +150,14 @@ impl Source {
             Source::Postgres(url) => read_postgres(url).await,
         };
         read.unwrap_or_else(|error| panic!("{self:?} can't be judged: {error}"))
+    }
+
+    /// Changes what is stored behind the service's back.
+    pub async fn damage(&self, statement: &str) {
+        let Source::Sqlite(file) = self else { panic!("only a file is damaged") };
+        let mut conn = sqlite(file).await.expect("the database file");
+        let done = conn.execute(AssertSqlSafe(statement.to_owned())).await.expect("a statement");
+        assert!(done.rows_affected() > 0, "nothing was changed by {statement}");
     }
 
     /// What is still on its way: queued, started or parked.
