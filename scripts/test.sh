@@ -233,6 +233,10 @@ say tests
 tests "$@" || outcome=1
 took+=("$(printf '%-8s %4d s' tests $((SECONDS - from)))")
 
+if [ "$mode" = all ] && [ "$outcome" = 0 ]; then
+    step planted scripts/chaos.sh --planted
+fi
+
 say "times"
 printf '%s\n' "${took[@]}"
 printf '\n%s\n' "$(count)"

@@ -1,9 +1,10 @@
 //! Bugs that are planted on purpose, so that the judge of the fault tests is seen to find them; and faults of the store.
 //!
-//! Nothing of it is compiled in without the cargo feature `planted`, which no release has: then [`planted!`] is `false`
-//! and [`planted_text!`] is the text as it stands. With it, the environment says what is broken: `REVEILLE_PLANTED` names
-//! one bug of [`BUGS`]; `REVEILLE_STORE_FAULTS` is the share of store calls that fail, half of them before and half after
-//! they took effect, such as `0.01`.
+//! Nothing of it is compiled in without the cargo feature `planted`, which no release has: then `planted!` is `false`
+//! and `planted_text!` is the text as it stands. With it, the environment says what is broken: `REVEILLE_PLANTED` names one
+//! bug of `BUGS`; `REVEILLE_STORE_FAULTS` is the share of store calls that fail, half of them before and half after they
+//! took effect, such as `0.01`; and after a comma how many calls are spared first. `REVEILLE_SQLITE_PAGES` is how large an
+//! SQLite file may grow.
 
 /// Whether this bug is planted.
 #[cfg(feature = "planted")]
@@ -56,6 +57,8 @@ mod with_the_feature {
         "no_fence",
         // the lock that keeps two instances from one claim
         "no_skip_locked",
+        // the slot that keeps a task to one run at a time
+        "no_slot",
         // an event is acknowledged before its runs are recorded
         "acknowledge_before_commit",
         // the record of instants that do not run
@@ -68,9 +71,27 @@ mod with_the_feature {
         Some(bug)
     });
 
-    static FAULTS: LazyLock<f64> = LazyLock::new(|| {
-        variable("REVEILLE_STORE_FAULTS").map_or(0.0, |share| share.parse().expect("REVEILLE_STORE_FAULTS: a share"))
+    /// The share of calls that fail, and how many are spared before, so that a service comes up.
+    static FAULTS: LazyLock<(f64, u64)> = LazyLock::new(|| {
+        let Some(faults) = variable("REVEILLE_STORE_FAULTS") else { return (0.0, 0) };
+        let (share, spared) = faults.split_once(',').unwrap_or((&faults, "0"));
+        let wrong = "REVEILLE_STORE_FAULTS: a share, a comma, a number of calls";
+        (share.parse().expect(wrong), spared.parse().expect(wrong))
     });
+
+    /// How large an SQLite file may grow, in pages: `REVEILLE_SQLITE_PAGES`.
+    pub fn most_pages() -> Option<String> {
+        variable("REVEILLE_SQLITE_PAGES")
+    }
+
+    tokio::task_local! {
+        static SPARED: ();
+    }
+
+    /// Runs what is to be asked of a store that does not fail: what a test asks by itself.
+    pub async fn spared<F: Future>(ask: F) -> F::Output {
+        SPARED.scope((), ask).await
+    }
 
     #[allow(clippy::disallowed_methods)] // the owner
     fn variable(name: &str) -> Option<String> {
@@ -98,12 +119,14 @@ mod with_the_feature {
         })
     }
 
-    /// Questions of [`store_fails`] that are answered with no, so that a service comes up.
-    const SPARED: u64 = 100;
     static ASKED: AtomicU64 = AtomicU64::new(0);
 
     /// Whether a call of the store fails now: asked once before and once after it takes effect.
     pub fn store_fails() -> bool {
-        *FAULTS > 0.0 && ASKED.fetch_add(1, Ordering::Relaxed) >= SPARED && fastrand::f64() < *FAULTS / 2.0
+        let (share, spared) = *FAULTS;
+        share > 0.0
+            && SPARED.try_with(|()| ()).is_err()
+            && ASKED.fetch_add(1, Ordering::Relaxed) >= spared
+            && fastrand::f64() < share / 2.0
     }
 }

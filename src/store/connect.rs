@@ -253,6 +253,11 @@ fn sqlite_options(url: &str) -> Result<(SqliteConnectOptions, PathBuf), OpenErro
         .foreign_keys(true)
         .busy_timeout(Duration::from_secs(5))
         .log_slow_statements(tracing::log::LevelFilter::Warn, Duration::from_secs(1));
+    #[cfg(feature = "planted")]
+    let options = match crate::planted::most_pages() {
+        Some(pages) => options.pragma("max_page_count", pages),
+        None => options,
+    };
     Ok((options, file))
 }
 

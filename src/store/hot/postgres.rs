@@ -87,7 +87,8 @@ impl Hot for PgConnection {
         now: DateTime<Utc>,
         lease_until: DateTime<Utc>,
     ) -> Result<Vec<Going>, StoreError> {
-        Ok(sqlx::query_as(include_str!("../sql/start.postgres.sql"))
+        let start = include_str!("../sql/start.postgres.sql");
+        Ok(sqlx::query_as(planted_text!("no_slot", start, "where task_id is null or overlap = 'allow'" => ""))
             .bind(leases.iter().map(|lease| lease.run_id).collect::<Vec<_>>())
             .bind(leases.iter().map(|lease| lease.token).collect::<Vec<_>>())
             .bind(now)

@@ -55,6 +55,17 @@ async fn claims_without_skip_locked_are_caught() {
 }
 
 #[tokio::test]
+async fn a_start_that_does_not_look_whether_the_task_is_running_is_caught() {
+    let database = Database::empty().await;
+    let stage = Stage::postgres(1, &database.url, &database.url).await;
+    let mut stage = stage.with("REVEILLE_PLANTED", "no_slot");
+    stage.effects.takes(Duration::from_secs(3));
+    stage.start_all().await;
+    stage.busy().await;
+    is_caught(&mut stage, "no_slot", &["slots"]).await;
+}
+
+#[tokio::test]
 async fn an_end_without_a_fence_is_caught() {
     let database = Database::empty().await;
     let stage = Stage::postgres(2, &database.url, &database.url).await;
@@ -139,7 +150,7 @@ async fn an_instance_that_goes_by_its_own_clock_is_caught() {
 
 /// One call of the store in a hundred fails, before it takes effect or after; the services live with it.
 async fn lives_with_failing_calls(stage: Stage, what: &str) {
-    let mut stage = stage.with("REVEILLE_STORE_FAULTS", "0.01");
+    let mut stage = stage.with("REVEILLE_STORE_FAULTS", "0.01,100");
     stage.effects.takes(Duration::from_millis(50));
     stage.start_all().await;
     stage.busy().await;
@@ -165,6 +176,29 @@ async fn on_postgres_one_call_of_the_store_in_a_hundred_may_fail() {
     let database = Database::empty().await;
     let stage = Stage::postgres(2, &database.url, &database.url).await;
     lives_with_failing_calls(stage, "postgres, 1 % of the store's calls fail").await;
+}
+
+#[tokio::test]
+async fn a_sqlite_file_that_is_full_keeps_what_it_has_and_goes_on_when_there_is_room() {
+    let mut stage = Stage::sqlite().await;
+    stage.start(0).await;
+    stage.busy().await;
+    for _ in 0..2 {
+        pause(Duration::from_secs(3)).await;
+        stage.kill(0).await;
+        let pages = stage.source.number("select page_count from pragma_page_count()").await.unwrap();
+        stage.set("REVEILLE_SQLITE_PAGES", &(pages + 8).to_string());
+        let from = machine_now();
+        stage.start(0).await;
+        pause(Duration::from_secs(5)).await;
+        stage.must_say("database or disk is full");
+        stage.kill(0).await;
+        stage.set("REVEILLE_SQLITE_PAGES", "");
+        stage.start(0).await;
+        stage.may_lose_leases(from).await;
+    }
+    let verdict = stage.must_hold("sqlite, its file full twice").await;
+    assert!(verdict.instants > 50, "{verdict}");
 }
 
 /// Every bug has its test above.

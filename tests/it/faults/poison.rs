@@ -73,6 +73,46 @@ async fn a_trigger_that_no_longer_parses_and_an_executor_that_is_gone_hold_up_no
     assert!(verdict.fires > 20, "{verdict}");
 }
 
+#[tokio::test]
+async fn a_run_with_a_checkpoint_of_another_release_ends_with_a_reason_and_holds_up_no_other() {
+    let stage = Stage::sqlite().await;
+    let scenario = stage.service(0).dir.path().join("scenario.toml");
+    let steps = "[[steps]]\nturn = 1\ntext = \"Let me look.\"\n[[steps.calls]]\ntool = \"current_time\"\n\
+                 [[steps]]\nturn = 2\ntext = \"It is late.\"\ndelay_seconds = 20.0\n";
+    std::fs::write(&scenario, steps).unwrap();
+    let mut stage = stage
+        .with("REVEILLE_LLM__MODELS__MAIN__PROVIDER", "scripted")
+        .with("REVEILLE_LLM__MODELS__MAIN__SCENARIO", &scenario.display().to_string());
+    stage.start(0).await;
+    stage.busy().await;
+    let agent = json!({
+        "tenant_id": "ann", "name": "agent", "trigger": { "type": "schedule", "cron": "@yearly" }, "output": null,
+        "action": { "instruction": "Say what time it is.", "config": { "tools": ["current_time"] } },
+    });
+    let agent = stage.post("/v1/tasks", &agent).await["id"].as_str().unwrap().to_owned();
+    stage.post(&format!("/v1/tasks/{agent}/run"), &json!({})).await;
+    // once its first turn is a checkpoint
+    let path = format!("/v1/runs?task_id={agent}");
+    let begun = Instant::now();
+    while stage.source.number("select count(*) from turns").await.unwrap() < 2 {
+        assert!(begun.elapsed() < PATIENCE, "it has no first turn: {:#}", stage.get(&path).await);
+        pause(Duration::from_millis(50)).await;
+    }
+    stage.kill(0).await;
+    stage.source.damage("update turns set format = 0").await;
+    stage.start(0).await;
+    while stage.get(&path).await["items"][0]["state"] != "failed" {
+        assert!(begun.elapsed() < PATIENCE, "it did not end: {:#}\n{}", stage.get(&path).await, stage.logs());
+        pause(Duration::from_millis(50)).await;
+    }
+    let run = stage.get(&path).await["items"][0].clone();
+    let why = run["error"]["message"].as_str().unwrap_or_default();
+    assert!(why.contains("format 0"), "{run:#}");
+    stage.source.damage(&format!("delete from tasks where id = x'{}'", hex_of(&agent))).await;
+    let verdict = stage.must_hold("a checkpoint of another release").await;
+    assert!(verdict.fires > 5, "{verdict}");
+}
+
 fn hex_of(id: &str) -> String {
     id.replace('-', "")
 }

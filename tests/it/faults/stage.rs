@@ -91,23 +91,19 @@ impl Stage {
         self
     }
 
+    /// The same while others use it: no service of it is running.
+    #[cfg(feature = "planted")]
+    pub fn set(&mut self, name: &str, value: &str) {
+        let services = std::mem::take(&mut self.services);
+        self.services = services.into_iter().map(|service| service.with(name, value)).collect();
+    }
+
     /// Sets one of one instance.
     #[cfg(feature = "planted")]
     pub fn with_of(mut self, number: usize, name: &str, value: &str) -> Stage {
         let of = |(at, service): (usize, Service)| if at == number { service.with(name, value) } else { service };
         self.services = self.services.into_iter().enumerate().map(of).collect();
         self
-    }
-
-    /// Started by this command, which gets the binary and its arguments.
-    pub fn launched_by(mut self, words: &[&str]) -> Stage {
-        self.services = self.services.into_iter().map(|service| service.launched_by(words)).collect();
-        self
-    }
-
-    /// Where the judge finds the file, if not where the service has it.
-    pub fn judge_at(&mut self, file: std::path::PathBuf) {
-        self.source = Source::Sqlite(file);
     }
 
     pub fn service(&self, number: usize) -> &Service {

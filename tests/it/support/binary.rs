@@ -39,8 +39,6 @@ impl Drop for TempDir {
 pub struct Service {
     pub dir: TempDir,
     settings: Vec<(String, String)>,
-    /// What starts the binary, if not the test itself.
-    launcher: Vec<String>,
     /// What the first start printed; later ones know it and print nothing.
     admin_token: Option<String>,
     running: Option<Running>,
@@ -57,18 +55,12 @@ struct Running {
 impl Service {
     /// A service that is not running yet, on SQLite in its own directory.
     pub fn new() -> Service {
-        Service { dir: TempDir::new(), settings: Vec::new(), launcher: Vec::new(), admin_token: None, running: None }
+        Service { dir: TempDir::new(), settings: Vec::new(), admin_token: None, running: None }
     }
 
     /// Sets one environment variable for every start, such as `("REVEILLE_DATABASE__URL", url)`.
     pub fn with(mut self, name: &str, value: impl Into<String>) -> Service {
         self.settings.push((name.into(), value.into()));
-        self
-    }
-
-    /// Has it started by a command, which is given the binary and its arguments and must become it.
-    pub fn launched_by(mut self, words: &[&str]) -> Service {
-        self.launcher = words.iter().map(|word| (*word).to_owned()).collect();
         self
     }
 
@@ -155,14 +147,7 @@ impl Service {
 
     /// The binary in this service's directory with this service's settings, and nothing else from the environment.
     pub fn command(&self) -> Command {
-        let mut command = match self.launcher.split_first() {
-            None => reveille(self.dir.path()),
-            Some((first, more)) => {
-                let mut command = bare(first, self.dir.path());
-                command.args(more).arg(env!("CARGO_BIN_EXE_reveille"));
-                command
-            }
-        };
+        let mut command = reveille(self.dir.path());
         command.envs(self.settings.iter().map(|(name, value)| (name, value)));
         command
     }
@@ -195,11 +180,7 @@ impl Running {
 
 /// The binary, started in `dir` with an environment that holds nothing but a PATH.
 pub fn reveille(dir: &Path) -> Command {
-    bare(env!("CARGO_BIN_EXE_reveille"), dir)
-}
-
-fn bare(program: &str, dir: &Path) -> Command {
-    let mut command = Command::new(program);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_reveille"));
     command.current_dir(dir).env_clear().env("PATH", "/usr/bin:/bin").env("RUST_BACKTRACE", "1");
     command
 }

@@ -19,31 +19,39 @@ pub struct PostgresServer {
     user: Option<&'static str>,
     /// Its files are on a disk of their own of so many MiB, which nobody else sees.
     disk: Option<u32>,
+    /// Its environment, besides ours.
+    environment: Vec<(String, String)>,
 }
 
 impl PostgresServer {
     /// With fsync on, and a role `reveille` without privileges.
     pub async fn start() -> PostgresServer {
-        PostgresServer::make(None).await.expect("no disk is asked for")
+        PostgresServer::start_with(&[]).await
+    }
+
+    /// The same with more in its environment.
+    pub async fn start_with(environment: &[(&str, String)]) -> PostgresServer {
+        PostgresServer::make(None, environment).await.expect("no disk is asked for")
     }
 
     /// On a disk of so many MiB in a private mount namespace; `None` where that is refused.
     pub async fn start_on_disk(mebibytes: u32) -> Option<PostgresServer> {
         let may = Command::new("unshare").args(["-m", "true"]).stderr(Stdio::null()).status();
         match may.is_ok_and(|may| may.success()) {
-            true => PostgresServer::make(Some(mebibytes)).await,
+            true => PostgresServer::make(Some(mebibytes), &[]).await,
             false => None,
         }
     }
 
-    async fn make(disk: Option<u32>) -> Option<PostgresServer> {
+    async fn make(disk: Option<u32>, environment: &[(&str, String)]) -> Option<PostgresServer> {
         let found = Command::new("sh").args(["-c", "command -v initdb"]).output().expect("sh runs");
         let initdb = PathBuf::from(String::from_utf8_lossy(&found.stdout).trim());
         let programs = initdb.parent().expect("scripts/test.sh puts PostgreSQL's programs into PATH").to_owned();
         let port =
             std::net::TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("its address").port();
         let user = rustix::process::getuid().is_root().then_some("postgres");
-        let server = PostgresServer { port, dir: TempDir::new(), programs, user, disk };
+        let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        let server = PostgresServer { port, dir: TempDir::new(), programs, user, disk, environment };
         let data = server.data();
         std::fs::create_dir(&data).expect("make a directory");
         if let Some(user) = user {
@@ -123,11 +131,14 @@ impl PostgresServer {
 
     /// Starts, and recovers what is to be recovered.
     pub fn start_again(&self) {
+        self.shell(&self.start_line(), true);
+    }
+
+    fn start_line(&self) -> String {
         let data = show(&self.data());
-        let log = format!("{data}/log");
+        let with: String = self.environment.iter().map(|(name, value)| format!("{name}='{value}' ")).collect();
         // the server would keep the pipe of our output open
-        let start = format!("{} -D {data} -l {log} -w -s start >/dev/null 2>&1", self.program("pg_ctl"));
-        self.shell(&start, true);
+        format!("{with}{} -D {data} -l {data}/log -w -s start >/dev/null 2>&1", self.program("pg_ctl"))
     }
 
     /// Fills its disk to the last byte; it has one of its own.
@@ -141,8 +152,13 @@ impl PostgresServer {
     pub fn free_disk(&self) {
         let data = show(&self.data());
         self.shell(&format!("rm -f {data}/filler {data}/rest"), true);
-        if !self.shell(&format!("{} -D {data} status", self.program("pg_ctl")), false) {
-            self.start_again();
+        let begun = Instant::now();
+        while !self.shell(&format!("{} -q -h 127.0.0.1 -p {}", self.program("pg_isready"), self.port), false) {
+            assert!(begun.elapsed() < PATIENCE, "it does not come back");
+            if !self.shell(&format!("{} -D {data} status", self.program("pg_ctl")), false) {
+                self.shell(&self.start_line(), false);
+            }
+            std::thread::sleep(Duration::from_millis(200));
         }
     }
 }

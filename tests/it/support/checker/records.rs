@@ -164,9 +164,14 @@ impl Source {
     pub async fn unfinished(&self) -> Result<i64, sqlx::Error> {
         let count = "select (select count(*) from queue) + (select count(*) from parked)
                           + (select count(*) from event_queue)";
+        self.number(count).await
+    }
+
+    /// One number.
+    pub async fn number(&self, query: &'static str) -> Result<i64, sqlx::Error> {
         match self {
-            Source::Sqlite(file) => sqlx::query_scalar(count).fetch_one(&mut sqlite(file).await?).await,
-            Source::Postgres(url) => sqlx::query_scalar(count).fetch_one(&mut postgres(url).await?).await,
+            Source::Sqlite(file) => sqlx::query_scalar(query).fetch_one(&mut sqlite(file).await?).await,
+            Source::Postgres(url) => sqlx::query_scalar(query).fetch_one(&mut postgres(url).await?).await,
         }
     }
 }
