@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use chrono::TimeDelta;
 use reveille::clock::{machine_now, pause};
 use serde_json::json;
 
@@ -41,7 +42,7 @@ async fn a_second_signal_ends_it_at_once_and_what_was_at_work_goes_on_later() {
     let mut stage = Stage::sqlite().await;
     stage.effects.takes(Duration::from_secs(15));
     stage.start(0).await;
-    let at = machine_now().to_rfc3339();
+    let at = (machine_now() + TimeDelta::seconds(2)).to_rfc3339();
     stage.task(json!({ "type": "schedule", "at": at })).await;
     until_executing(&stage, 0).await;
     let process = stage.service(0).process_id();

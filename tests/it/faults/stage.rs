@@ -207,6 +207,11 @@ impl Stage {
 
     /// A task whose runs go to the other side. Its creation is repeated under one key until it is acknowledged.
     pub async fn task(&mut self, trigger: Value) -> String {
+        self.task_unless_past(trigger).await.unwrap_or_else(|why| panic!("the task was not made: {why}"))
+    }
+
+    /// The same; why not, where it is refused for good.
+    async fn task_unless_past(&mut self, trigger: Value) -> Result<String, String> {
         let key = format!("{:016x}", fastrand::u64(..));
         let body = json!({
             "tenant_id": "ann", "name": "due", "trigger": trigger, "executor": "webhook",
@@ -221,8 +226,9 @@ impl Stage {
                     let task: Value = answer.json().await.expect("a task");
                     let id = task["id"].as_str().expect("an id").to_owned();
                     self.tasks.push(id.clone());
-                    return id;
+                    return Ok(id);
                 }
+                Ok(answer) if answer.status().as_u16() == 422 => return Err(answer.text().await.unwrap_or_default()),
                 Ok(answer) => format!("{}: {}", answer.status(), answer.text().await.unwrap_or_default()),
                 Err(error) => error.to_string(),
             };
@@ -248,10 +254,18 @@ impl Stage {
         self.task(json!({ "type": "event", "source": "shop" })).await;
     }
 
-    /// A task for one instant, a little after now or a little before.
+    /// A task for one instant within the next seconds.
     pub async fn once(&mut self) {
-        let at = machine_now() + TimeDelta::milliseconds(fastrand::i64(0..4000));
-        self.task(json!({ "type": "schedule", "at": at.to_rfc3339(), "overlap": "allow" })).await;
+        loop {
+            let at = machine_now() + TimeDelta::milliseconds(fastrand::i64(100..4000));
+            match self.task_unless_past(json!({ "type": "schedule", "at": at.to_rfc3339(), "overlap": "allow" })).await
+            {
+                Ok(_) => return,
+                // it has passed while the service was away
+                Err(why) if machine_now() >= at => drop(why),
+                Err(why) => panic!("the task was not made: {why}"),
+            }
+        }
     }
 
     /// Publishes one event, which may be refused by who is about to die; what is accepted is remembered.

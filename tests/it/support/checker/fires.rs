@@ -130,8 +130,8 @@ fn range_of(row: &RunRow) -> Option<Range<'_>> {
     let missed = row.missed.as_ref()?;
     let instant = |name: &str| missed[name].as_str().and_then(|at| at.parse().ok());
     let (from, to) = (instant("from")?, instant("to")?);
-    // a skip of one instant has a row of its own
-    if row.fire_key.starts_with("s:") && row.state == "skipped" && from == to {
+    // a skip of one instant tells of itself
+    if from == to && from == row.scheduled_for {
         return None;
     }
     Some(Range { row, from, to, count: missed["count"].as_u64(), stands_for: 0 })

@@ -151,6 +151,22 @@ fn what_was_missed_needs_an_outage_its_count_and_its_policy() {
     assert_eq!(with_outage(1), [""; 0]);
     assert_eq!(with_outage(2), ["range_count"]);
     assert_eq!(found(|records, known| coalesced(records, known, 1)), ["missed"]);
+    let then_in_the_way = found(|records, known| {
+        coalesced(records, known, 1);
+        outage(known);
+        known.effects.remove(1);
+        let first = Some(records.runs[0].id);
+        records.runs[0].finished_at = Some(at(61.0));
+        let stands = records.runs[1].clone();
+        records.runs[1] = RunRow {
+            missed: stands.missed,
+            created_at: stands.created_at,
+            finished_at: Some(at(60.0)),
+            blocked_by: first,
+            ..skipped(3.0, "overlap")
+        };
+    });
+    assert_eq!(then_in_the_way, [""; 0], "what is skipped for overlap stands for what it was to run for");
     let with_policy = |policy: &str| {
         found(|records, known| {
             coalesced(records, known, 1);
