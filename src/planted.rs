@@ -53,7 +53,7 @@ mod with_the_feature {
         "local_clock",
         // the token by which one of two rescuers wins
         "rescue_without_token",
-        // the token that an end needs
+        // the token that an end needs, and the worker's own look at its lease
         "no_fence",
         // the lock that keeps two instances from one claim
         "no_skip_locked",

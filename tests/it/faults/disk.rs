@@ -2,7 +2,7 @@
 //! its own needs a private mount namespace; where that is refused, the output says that the fault was not run. The same on
 //! SQLite takes a limit that only a build with the feature `planted` can set: see `planted.rs`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use reveille::clock::{machine_now, pause};
 
@@ -24,10 +24,15 @@ async fn a_postgres_whose_disk_is_full_comes_back_with_everything_that_was_recor
         pause(WELL).await;
         let from = machine_now();
         server.fill_disk();
-        pause(WELL).await;
+        // what is published wants new pages
+        let begun = Instant::now();
+        while begun.elapsed() < WELL {
+            stage.publish().await;
+        }
         server.free_disk();
         stage.may_lose_leases(from).await;
     }
+    stage.must_say("No space left on device");
     pause(WELL).await;
     let verdict = stage.must_hold("postgres, its disk full twice").await;
     assert!(verdict.instants > 50, "{verdict}");

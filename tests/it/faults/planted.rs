@@ -80,7 +80,7 @@ async fn a_rescue_without_a_token_is_caught() {
     let mut stage = three(&database, "rescue_without_token").await;
     stage.effects.takes(Duration::from_secs(4));
     stage.start_all().await;
-    let at = (machine_now() + TimeDelta::seconds(1)).to_rfc3339();
+    let at = (machine_now() + TimeDelta::seconds(4)).to_rfc3339();
     for _ in 0..20 {
         stage.task(json!({ "type": "schedule", "at": at, "overlap": "allow" })).await;
     }
@@ -190,7 +190,10 @@ async fn a_sqlite_file_that_is_full_keeps_what_it_has_and_goes_on_when_there_is_
         stage.set("REVEILLE_SQLITE_PAGES", &(pages + 8).to_string());
         let from = machine_now();
         stage.start(0).await;
-        pause(Duration::from_secs(5)).await;
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(5) {
+            stage.publish().await;
+        }
         stage.must_say("database or disk is full");
         stage.kill(0).await;
         stage.set("REVEILLE_SQLITE_PAGES", "");

@@ -276,7 +276,8 @@ impl Stage {
     /// The same under an id of its own.
     pub async fn publish_as(&mut self, id: &str) {
         let event = json!({
-            "specversion": "1.0", "source": "shop", "type": "order", "tenantid": "ann", "id": id, "data": { "n": 1 },
+            "specversion": "1.0", "source": "shop", "type": "order", "tenantid": "ann", "id": id,
+            "data": { "text": "x".repeat(2000) },
         });
         let request = self.client.post(format!("{}/v1/events", self.url())).bearer_auth(TOKEN).json(&event);
         if request.send().await.is_ok_and(|answer| answer.status().is_success()) {
@@ -319,8 +320,10 @@ impl Stage {
 
     /// What the judge finds now, and whether each event that was accepted is there.
     pub async fn verdict(&mut self) -> Verdict {
-        self.known.effects = self.effects.journal();
+        let seen_before = self.effects.journal().len();
         let records = self.source.read().await;
+        self.known.effects = self.effects.journal();
+        self.known.newer = self.known.effects.len() - seen_before;
         let mut verdict = judge(&records, &self.known);
         for id in self.lost_events(&records).filter(|_| self.known.ended) {
             verdict.violated("accepted", format!("the event {id} was accepted, and nothing came of it"));

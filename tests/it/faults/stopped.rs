@@ -21,7 +21,7 @@ pub async fn sleeps_over_its_leases(stage: &mut Stage) {
     stage.effects.takes(EXECUTION);
     for round in 0..2 {
         let before = stage.effects.journal().len();
-        let at = (machine_now() + TimeDelta::seconds(1)).to_rfc3339();
+        let at = (machine_now() + TimeDelta::seconds(4)).to_rfc3339();
         for _ in 0..12 {
             stage.task(json!({ "type": "schedule", "at": at, "overlap": "allow" })).await;
         }

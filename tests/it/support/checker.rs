@@ -31,6 +31,8 @@ pub struct Known {
     pub outages: Vec<(DateTime<Utc>, DateTime<Utc>)>,
     /// What the other side of the webhook tasks has seen.
     pub effects: Vec<Effect>,
+    /// How many of these, the last ones, came while the database was read: it need not know of them.
+    pub newer: usize,
     /// How many processes were killed, or stopped for longer than a lease.
     pub crashes: i64,
     /// Instances were asked to stop, and may have handed runs back: an attempt's number is used again then.

@@ -101,7 +101,7 @@ pub fn judge(records: &Records, task: &TaskRow, known: &Known, verdict: &mut Ver
 /// Up to when everything has to be recorded: a task that stands still was planned when it was made to.
 fn considered_until(task: &TaskRow, due: &Due) -> DateTime<Utc> {
     match (task.status.as_str(), due, task.next_at) {
-        (_, Due::At(at), None) => *at,
+        ("completed", Due::At(at), None) => *at,
         ("active", _, Some(next)) => next - TimeDelta::milliseconds(1),
         _ => task.updated_at,
     }

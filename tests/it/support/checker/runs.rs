@@ -153,7 +153,8 @@ fn slots(records: &Records, verdict: &mut Verdict) {
 /// recorded as the answer was the answer to the attempt that is recorded.
 fn effects(runs: &HashMap<Uuid, &RunRow>, known: &Known, verdict: &mut Verdict) {
     let mut of_run: HashMap<Uuid, Vec<&Effect>> = HashMap::new();
-    for effect in &known.effects {
+    let (older, _) = known.effects.split_at(known.effects.len() - known.newer);
+    for effect in older {
         of_run.entry(effect.run_id).or_default().push(effect);
     }
     for (id, effects) in &of_run {
@@ -187,14 +188,14 @@ fn effects(runs: &HashMap<Uuid, &RunRow>, known: &Known, verdict: &mut Verdict) 
             verdict.violated("effects", format!("{id} is skipped, and was executed"));
         }
     }
+    let answered: HashSet<(Uuid, i64)> = known.effects.iter().map(|effect| (effect.run_id, effect.attempt)).collect();
     let of_webhook = |run: &RunRow| of_run.keys().len() > 0 && run.state == "succeeded";
     for run in runs.values().filter(|run| of_webhook(run)) {
         if run.output.as_deref() != Some(&answer_to(run.id, run.attempt)) {
             let output = &run.output;
             verdict.violated("fence", format!("{} ended in attempt {} with {output:?}", run.id, run.attempt));
         }
-        let answered = of_run.get(&run.id).is_some_and(|seen| seen.iter().any(|one| one.attempt == run.attempt));
-        if !answered {
+        if !answered.contains(&(run.id, run.attempt)) {
             verdict.violated("effects", format!("{} succeeded in attempt {}, which nobody saw", run.id, run.attempt));
         }
     }

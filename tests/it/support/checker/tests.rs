@@ -140,6 +140,22 @@ fn coalesced(records: &mut Records, known: &mut Known, count: u64) {
 }
 
 #[test]
+fn an_instant_is_owed_by_a_task_that_completed_and_by_none_that_was_paused_before_it() {
+    let once = |status: &str, until: f64| {
+        found(|records, known| {
+            records.tasks[0] = task(json!({ "type": "schedule", "at": at(2.0).to_rfc3339() }), until, 0);
+            records.tasks[0].status = status.into();
+            records.runs = vec![RunRow { task_id: None, ..run(1.0) }];
+            known.effects.clear();
+            known.effects.push(Effect { task_id: Uuid::nil(), ..effect(&run(1.0), 1, 1.015) });
+        })
+    };
+    assert_eq!(once("completed", 1.0), ["absent", "effects"]);
+    assert_eq!(once("paused", 3.0), ["absent", "effects"]);
+    assert_eq!(once("paused", 1.0), ["effects"]);
+}
+
+#[test]
 fn what_was_missed_needs_an_outage_its_count_and_its_policy() {
     let outage = |known: &mut Known| known.outages.push((at(1.2), at(59.0)));
     let with_outage = |count| {
@@ -264,6 +280,15 @@ fn an_execution_after_the_fence_twice_or_unrecorded_is_found() {
     assert_eq!(two_attempts([1, 2], 2), [""; 0]);
     assert_eq!(two_attempts([2, 1], 2), ["fence"], "the zombie went on");
     assert_eq!(two_attempts([1, 2], 1), ["fence"], "the zombie's end was taken");
+    let newer = |newer: usize| {
+        found(|records, known| {
+            records.runs[3].state = "failed".into();
+            records.runs[3].error = Some(Json(json!({})));
+            known.effects.push(effect(&run(4.0), 2, 4.015));
+            known.newer = newer;
+        })
+    };
+    assert_eq!((newer(0), newer(1)), (vec!["effects"], vec![]), "what the database could not know of yet");
     assert_eq!(found(|_, known| known.effects[1].at = at(30.0)), ["fence"], "after its end");
     assert_eq!(found(|_, known| known.effects[1].at = at(0.5)), ["early"]);
     assert_eq!(found(|_, known| drop(known.effects.remove(1))), ["effects"], "nobody saw it");
