@@ -1,21 +1,70 @@
-//! `reveille bench`: what this machine does, beside what its own database and Redis could do at best.
+//! `reveille bench`: what this machine does, beside what its own database, Redis and timer could do at best.
 //!
 //! Absolute times say little on a shared machine. So each figure has a limit: the same work by a few lines of bare SQL
-//! or bare Redis, taken in the same run. It works in a schema, and under a prefix, of its own, and leaves nothing there.
+//! or bare Redis, taken in the same run. It works in schemas, and under a prefix, of its own, and leaves nothing there.
+//!
+//! Reading order: [`figure`] is what comes out, [`place`] where it is measured, [`stock`] what is measured, `limits/` what
+//! it is measured against; one file per figure or two, `report` and `plot` for people.
 
+mod burst;
+mod create;
+mod drain;
 mod events;
+pub mod figure;
+mod fire;
+mod herd;
+mod instance;
+mod instances;
 mod limits;
+pub mod machine;
+mod next_fire;
+mod noop;
+mod part;
 mod place;
+mod process;
+mod rest;
+mod scale;
+mod size;
+mod start;
+mod stock;
+mod write;
 
-use serde::Serialize;
+use std::path::PathBuf;
 
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::machine_now;
 use crate::secret::SecretUrl;
 
-pub use events::Size;
+pub use figure::{Figure, Limit};
+pub use machine::Machine;
+pub use part::act as be_part;
+pub use process::ARGUMENT as PART_ARGUMENT;
+pub use size::Size;
 
 /// What can be measured: a name, and what it says.
-pub const NAMES: [(&str, &str); 1] =
-    [("events", "events through the bus, past 10,000 event tasks, to runs and their start")];
+pub const NAMES: [(&str, &str); 18] = [
+    ("fire", "due → recorded → executed → finished, runs a second"),
+    ("drain", "a backlog of queued runs, runs a second"),
+    ("drain_100k", "a backlog five times as long, and what becomes of it as it grows"),
+    ("start_local", "run now → start in the same process"),
+    ("start_remote", "run now → start on another instance"),
+    ("burst_100", "how late 100 tasks start that are due at once"),
+    ("burst_1000", "how late 1,000 tasks start that are due at once"),
+    ("burst_10000", "how late 10,000 tasks start that are due at once"),
+    ("lone", "how late the only task starts"),
+    ("rest_1m", "what a service with 1,000,000 stored tasks takes while nothing is due"),
+    ("herd", "200,000 tasks at one instant, and a lone one of another tenant"),
+    ("create_single", "tasks made one by one, by 16 clients"),
+    ("instances_2", "two processes on one Postgres"),
+    ("instances_4", "four processes on one Postgres"),
+    ("sqlite_fire", "`fire` on SQLite"),
+    ("sqlite_enqueue", "run now, one after another, on SQLite"),
+    ("next_fire", "the next instant of a cron task with a zone"),
+    ("events", "events through the bus, past 10,000 event tasks, to runs and their start"),
+];
 
 /// Where it is measured.
 #[derive(Debug, Clone)]
@@ -24,38 +73,86 @@ pub struct Where {
     pub database_url: Option<SecretUrl>,
     /// `None`: the embedded bus, on the database.
     pub redis_url: Option<SecretUrl>,
+    /// This executable, for what takes more than one process.
+    pub program: PathBuf,
+    /// Ends it early; what was made is removed.
+    pub stop: CancellationToken,
 }
 
-/// One measurement.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Figure {
-    pub name: &'static str,
-    /// `events/s`, `ms`.
-    pub unit: &'static str,
-    pub value: f64,
-    /// What the bare work took or reached, in the same unit and the same run; absent where there is none to compare.
-    pub limit: Option<f64>,
-    /// `value / limit`.
-    pub ratio: Option<f64>,
-    /// What the limit is.
-    pub against: &'static str,
-}
-
-impl Figure {
-    fn new(name: &'static str, unit: &'static str, value: f64, limit: Option<f64>, against: &'static str) -> Figure {
-        let ratio = limit.filter(|limit| *limit > 0.0).map(|limit| value / limit);
-        Figure { name, unit, value, limit, ratio, against }
+impl Where {
+    /// On SQLite, whatever database was given.
+    fn on_sqlite(&self) -> Where {
+        Where { database_url: None, redis_url: None, ..self.clone() }
     }
 }
 
-/// Measures; `told` hears what is being done.
+/// All that was measured in one run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub reveille: String,
+    pub began_at: DateTime<Utc>,
+    pub machine: Machine,
+    /// Small sizes: a first look, and no figures to judge by.
+    pub quick: bool,
+    pub limits: Vec<Limit>,
+    pub figures: Vec<Figure>,
+}
+
+/// A run of the measurements.
+struct Bench<'a> {
+    at: &'a Where,
+    size: Size,
+    names: &'a [&'a str],
+    told: &'a dyn Fn(&str),
+    limits: Vec<Limit>,
+    figures: Vec<Figure>,
+}
+
+/// Measures what is named, or everything; `told` hears what is being done. What needs Postgres is left out on SQLite.
 ///
 /// # Errors
-/// The database or Redis can't be used, or what was measured was not done right.
-pub async fn run(names: &[&str], at: &Where, size: Size, told: &dyn Fn(&str)) -> anyhow::Result<Vec<Figure>> {
-    let mut figures = Vec::new();
-    if names.is_empty() || names.contains(&"events") {
-        figures.extend(events::measure(at, size, told).await?);
+/// The database or Redis can't be used, or what was measured was not done right: lost, doubled, or not done at all.
+pub async fn run(names: &[&str], at: &Where, size: Size, told: &dyn Fn(&str)) -> anyhow::Result<Report> {
+    let machine = Machine::look(at).await?;
+    let began_at = machine_now();
+    let quick = size.quick;
+    let mut bench = Bench { at, size, names, told, limits: Vec::new(), figures: Vec::new() };
+    let on_postgres = at.database_url.is_some();
+    if on_postgres {
+        if names.is_empty() {
+            write::limits(&mut bench).await?;
+        }
+        fire::measure(&mut bench).await?;
+        drain::measure(&mut bench).await?;
+        start::local(&mut bench).await?;
+        start::remote(&mut bench).await?;
+        burst::lone(&mut bench).await?;
+        burst::measure(&mut bench).await?;
+        rest::measure(&mut bench).await?;
+        herd::measure(&mut bench).await?;
+        create::single(&mut bench).await?;
+        instances::measure(&mut bench).await?;
     }
-    Ok(figures)
+    fire::on_sqlite(&mut bench).await?;
+    write::sqlite_enqueue(&mut bench).await?;
+    next_fire::measure(&mut bench)?;
+    if bench.wants("events") {
+        bench.figures.extend(events::measure(at, size, told).await?);
+    }
+    let Bench { limits, figures, .. } = bench;
+    Ok(Report { reveille: env!("CARGO_PKG_VERSION").into(), began_at, machine, quick, limits, figures })
+}
+
+impl Bench<'_> {
+    fn wants(&self, name: &str) -> bool {
+        self.names.is_empty() || self.names.contains(&name)
+    }
+
+    fn wants_one_of(&self, names: &[&str]) -> bool {
+        names.iter().any(|name| self.wants(name))
+    }
+
+    fn tell(&self, doing: &str) {
+        (self.told)(doing);
+    }
 }

@@ -107,12 +107,27 @@ pub enum ChannelError {
     /// Refused for good: the address or the message is at fault.
     #[error("{why}")]
     Rejected { why: String },
+    /// Never sent, and never can be: the address may not be reached, or there is none. Says nothing of the other side.
+    #[error("{why}")]
+    Unsendable { why: String },
     /// The operator has to change something. Retried, because that may happen meanwhile.
     #[error("{why}")]
     Misconfigured { why: String },
-    /// Handed over, and no answer came: it may have arrived.
+    /// Handed over, and no answer came: it may have arrived. Repeated where the other side drops repeats.
     #[error("{why}")]
     Unknown { why: String },
+}
+
+/// What a provider says of the operator's login, for `reveille check`. Nothing is sent to anybody for it. The sentences
+/// hold no secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Login {
+    /// It is taken.
+    Fine(String),
+    /// It is taken, and whether messages may be sent with it is not known.
+    Odd(String),
+    /// Nothing can be sent.
+    Wrong(String),
 }
 
 /// What a provider sends to the address of a [`ticket`], as it came.

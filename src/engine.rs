@@ -22,6 +22,7 @@ mod holding;
 pub mod housekeeping;
 pub mod matcher;
 pub mod notifier;
+mod places;
 pub mod rescuer;
 pub mod scheduler;
 pub mod sealer;
@@ -197,7 +198,14 @@ impl Engine {
             settings.lease(),
         );
         Engine {
-            scheduler: Arc::new(Scheduler::new(store.clone(), Arc::clone(&held), worker_id, &metrics)),
+            scheduler: Arc::new(Scheduler::new(
+                store.clone(),
+                Arc::clone(&held),
+                executions.clone(),
+                worker_id,
+                settings.lease(),
+                &metrics,
+            )),
             matcher: Arc::new(Matcher::new(
                 store.clone(),
                 Arc::clone(&bus),
@@ -272,6 +280,7 @@ impl Engine {
             looped.spawn(Arc::clone(&self.sealer), stop_all.clone()),
             finisher,
         ];
+        self.store.seat(self.worker.desk());
         Ok(Running { engine: self, stop_claiming, stop_all, claiming, keeping, housekeeping })
     }
 }
@@ -290,6 +299,7 @@ impl Running {
     /// Stops claiming, gives runs their grace, hands back the rest, and returns once nothing is executed or sent here.
     pub async fn stop(self) {
         let Running { engine, stop_claiming, stop_all, claiming, keeping, housekeeping } = self;
+        engine.store.unseat();
         stop_claiming.cancel();
         futures::future::join_all(claiming).await;
         engine.watcher.drain().await;

@@ -7,8 +7,10 @@
 pub mod address;
 pub mod dedupe;
 pub mod delivery;
+pub mod ended;
 pub mod kind;
 pub mod measure;
+pub mod new_delivery;
 pub mod question;
 pub mod quiet;
 pub mod recipient;
@@ -18,7 +20,8 @@ pub mod verification;
 pub mod wording;
 
 pub use address::{Addresses, PushAddress, SlackAddress, WebhookAddress};
-pub use delivery::{Claim, Delivery, DeliveryEvent, DeliveryState, Mark, NewDelivery};
+pub use delivery::{Claim, Delivery, DeliveryEvent, DeliveryState, Mark};
 pub use kind::{Held, Kind, Urgency};
+pub use new_delivery::NewDelivery;
 pub use recipient::{Recipient, RecipientDraft};
 pub use report::{Fate, Report};

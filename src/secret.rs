@@ -2,6 +2,8 @@
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use zeroize::Zeroize;
 
 /// What stands in the place of a secret wherever one would be shown.
 pub const REDACTED: &str = "[redacted]";
@@ -31,6 +33,16 @@ impl std::fmt::Debug for Secret {
 impl Serialize for Secret {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(REDACTED)
+    }
+}
+
+/// Zeroes every text of a value. What grew or moved before is out of reach.
+pub fn erase(value: &mut Value) {
+    match value {
+        Value::String(text) => text.zeroize(),
+        Value::Array(items) => items.iter_mut().for_each(erase),
+        Value::Object(fields) => fields.values_mut().for_each(erase),
+        _ => {}
     }
 }
 

@@ -39,6 +39,7 @@ mod rescue;
 mod retention;
 mod runs;
 mod slots;
+mod starting;
 mod task_state;
 mod tasks;
 mod text;
@@ -63,25 +64,26 @@ pub use credentials::{
     CredentialFilter, NewCredential, SealedDocument, SealedRow, StoredCredential, UseFilter, next_generation,
 };
 pub use dead_letters::{Burial, StoredDeadLetter, StoredDeadLetterFilter};
-pub use deliveries::DeliveryFilter;
+pub use deliveries::{DeliveryFilter, InLine};
 pub use event_index::{EVENT_SHARDS, EventTask, EventTaskChanges, event_shard};
 pub use events::{EventBacklog, EventFilter, LeasedEvent};
 pub use examine::{Examined, SqliteFile, examine, sqlite_version};
-pub use fires::{FireDue, Fired};
+pub use fires::{FireDue, Fired, StartNow};
 pub use grants::{Grant, GrantUse};
 pub use idempotency::{Answer, Idempotency};
-pub use lease::{Again, Beat, Blocked, CLAIM_MARGIN, Claim, Finish, Lease, Park, StartedRun, Starts};
+pub use lease::{Again, Beat, CLAIM_MARGIN, Claim, Finish, Lease, Park};
 pub use live::LiveMessage;
 pub use matching::{EventsFired, EventsRecorded, FireEvents, Match};
 pub use recipients::StoredRecipient;
 pub use requests::Cancelled;
 pub use rescue::Stranded;
 pub use runs::RunFilter;
+pub use starting::{Blocked, StartedRun, Starts, Take, Taking, Turn};
 pub use task_state::STATE_NAMES;
 pub use tasks::TaskFilter;
 pub use tokens::StoredToken;
 pub use verifications::{Verification, Verified};
-pub use wake::Topic;
+pub use wake::{Seat, Topic};
 
 /// The store. Cheap to clone; all clones share the same connections.
 #[derive(Clone)]

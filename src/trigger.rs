@@ -202,6 +202,16 @@ impl Trigger {
         }
     }
 
+    /// Whether its runs may run beside each other: they need no slot.
+    pub fn may_overlap(&self) -> bool {
+        let overlap = match self {
+            Trigger::Schedule(schedule) => schedule.overlap,
+            Trigger::Event(event) => event.overlap,
+            Trigger::Condition(condition) => condition.overlap,
+        };
+        overlap == Overlap::Allow
+    }
+
     /// Whether each instant that was missed has a run of its own.
     pub fn catches_all_up(&self) -> bool {
         match self {

@@ -9,6 +9,7 @@ mod document;
 mod envelope;
 mod keyring;
 pub mod oauth;
+mod place;
 pub mod rotation;
 mod source;
 
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::secret::Secret;
 use crate::vault::keyring::Keyring;
 
+pub use place::Place;
 pub use source::KeySource;
 
 /// The key file's name within the data directory.

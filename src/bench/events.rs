@@ -5,14 +5,16 @@ use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use futures::{StreamExt, TryStreamExt, stream};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
 use crate::app::{self, Built, Ending, Extras};
-use crate::bench::limits::{self, Row, Stream, percentile, rate};
+use crate::bench::figure::{Figure, Samples};
+use crate::bench::limits::stream::{Row, Stream, insert_runs};
+use crate::bench::limits::{commits, rate};
 use crate::bench::place::{Place, any_id};
-use crate::bench::{Figure, Where};
+use crate::bench::{Size, Where};
 use crate::bus::Bus;
 use crate::clock::{Clock, pause};
 use crate::engine::active::Active;
@@ -28,23 +30,6 @@ use crate::run::outcome::{Outcome, RunError};
 use crate::store::Store;
 use crate::task::{Action, Draft, Task};
 
-/// How much is measured.
-#[derive(Debug, Clone, Copy)]
-pub struct Size {
-    /// Event tasks that there are.
-    pub tasks: usize,
-    /// Events of each throughput.
-    pub events: usize,
-    /// Events whose way to their start is timed, one after the other.
-    pub samples: usize,
-}
-
-impl Default for Size {
-    fn default() -> Size {
-        Size { tasks: 10_000, events: 20_000, samples: 500 }
-    }
-}
-
 /// Events that are published, and rows that are inserted, at once; as many as the matcher takes.
 const BATCH: usize = 500;
 /// Tenants that the tasks are spread over.
@@ -53,12 +38,7 @@ const TENANTS: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub async fn measure(at: &Where, size: Size, told: &dyn Fn(&str)) -> anyhow::Result<Vec<Figure>> {
-    let place = Place::make(at).await?;
-    let figures = measured(&place, size, told).await;
-    let left = place.leave().await;
-    let figures = figures?;
-    left?;
-    Ok(figures)
+    Place::with(at, async |place| measured(place, size, told).await).await
 }
 
 async fn measured(place: &Place, size: Size, told: &dyn Fn(&str)) -> anyhow::Result<Vec<Figure>> {
@@ -67,10 +47,10 @@ async fn measured(place: &Place, size: Size, told: &dyn Fn(&str)) -> anyhow::Res
     let Built { store, engine, http, .. } =
         app::build(&place.config, Clock::system(), extras, Ending::default(), |_| {}).await?;
     let bus = Arc::clone(&http.bus);
-    told(&format!("making {} event tasks", size.tasks));
-    let tasks = create_tasks(&store, &http.known, size.tasks).await?;
+    told(&format!("making {} event tasks", size.event_tasks));
+    let tasks = create_tasks(&store, &http.known, size.event_tasks).await?;
     let mut figures = throughput(place, &store, &bus, &tasks, size, told).await?;
-    told(&format!("timing {} events, one after the other", size.samples));
+    told(&format!("timing {} events, one after the other", size.event_samples));
     let engine = engine.start().await?;
     let timed = latency(place, &bus, &started, size).await;
     engine.stop().await;
@@ -136,7 +116,7 @@ async fn throughput(
     drain(&matcher, TENANTS).await?;
 
     told(&format!("{} events that match nothing", size.events));
-    let unmatched: Vec<Event> = (0..size.events).map(|number| event(number % size.tasks, false)).collect();
+    let unmatched: Vec<Event> = (0..size.events).map(|number| event(number % size.event_tasks, false)).collect();
     let bodies: Vec<String> = unmatched.iter().map(|event| event.to_value().to_string()).collect();
     let (mut plain_add, mut plain_read) = (None, None);
     if let Some((url, prefix)) = place.redis() {
@@ -148,18 +128,31 @@ async fn throughput(
     let read = drain(&matcher, unmatched.len()).await?;
 
     told(&format!("{} events that match a task each", size.events));
-    let matching: Vec<Event> = (0..size.events).map(|number| event(number % size.tasks, true)).collect();
+    let matching: Vec<Event> = (0..size.events).map(|number| event(number % size.event_tasks, true)).collect();
     let rows: Vec<Row> = matching.iter().zip(tasks.iter().cycle()).map(|(event, task)| row(event, *task)).collect();
-    let bare = limits::insert_runs(&place.bare, &rows, BATCH).await?;
+    let bare = insert_runs(&place.bare, &rows, BATCH).await?;
     publish(bus, &matching).await?;
     let recorded = drain(&matcher, matching.len()).await?;
     let runs = store.count_runs(&crate::id::Scope::Every).await?;
     let ready: i64 = runs.iter().filter(|(state, _)| state == "ready").map(|(_, count)| count).sum();
     anyhow::ensure!(ready == size.events as i64, "{} events made {ready} runs", size.events);
+    let rates = |name: &str, what: &str, value: f64, limit: Option<f64>, against: &str| {
+        let figure = Figure::new(name, what, "events/s", size.events, value);
+        match limit {
+            Some(limit) => figure.against(against, limit),
+            None => figure,
+        }
+    };
     Ok(vec![
-        Figure::new("events.published", "events/s", published, plain_add, "XADD, in pipelines of 500"),
-        Figure::new("events.unmatched", "events/s", read, plain_read, "XREADGROUP and XACK, 500 at once"),
-        Figure::new("events.matched", "events/s", recorded, Some(bare), "bare inserts of the same rows, 500 at once"),
+        rates("events.published", "events published", published, plain_add, "XADD, in pipelines of 500"),
+        rates("events.unmatched", "events that match nothing", read, plain_read, "XREADGROUP and XACK, 500 at once"),
+        rates(
+            "events.matched",
+            "events that match a task each",
+            recorded,
+            Some(bare),
+            "bare inserts of the same rows, 500 at once",
+        ),
     ])
 }
 
@@ -205,9 +198,9 @@ async fn latency(place: &Place, bus: &Arc<dyn Bus>, started: &Started, size: Siz
     // the runs that the throughput has left are executed first
     publish(bus, &first_of_each_tenant()).await?;
     started.rest().await?;
-    let mut took = Vec::with_capacity(size.samples);
-    for number in 0..size.samples {
-        let event = event(number % size.tasks, true);
+    let mut took = Vec::with_capacity(size.event_samples);
+    for number in 0..size.event_samples {
+        let event = event(number % size.event_tasks, true);
         started.expect(&event.id);
         let began = Instant::now();
         bus.publish(std::slice::from_ref(&event)).await?;
@@ -215,13 +208,13 @@ async fn latency(place: &Place, bus: &Arc<dyn Bus>, started: &Started, size: Siz
         took.push(at.duration_since(began).as_secs_f64() * 1000.0);
         pause(Duration::from_millis(5)).await;
     }
-    let mut commits = limits::two_commits(&place.bare, size.samples).await?;
-    let against = "two commits of one row, one after the other";
-    let mut figure = |name, share| {
-        let limit = percentile(&mut commits, share);
-        Figure::new(name, "ms", percentile(&mut took, share), Some(limit), against)
+    let took = Samples::new(took);
+    let commits = commits::times(&place.bare, size.event_samples, 2).await?;
+    let figure = |name: &str, share| {
+        let figure = Figure::new(name, "event published → start", "ms", size.event_samples, took.at(share));
+        figure.against("two commits of one row, one after the other", commits.at(share))
     };
-    Ok(vec![figure("events.start.p50", 0.5), figure("events.start.p99", 0.99)])
+    Ok(vec![figure("events.start.p50", 0.5), figure("events.start.p99", 0.99).spread(&took)])
 }
 
 /// An executor that does nothing and says when it was asked to.
@@ -283,12 +276,5 @@ impl Executor for Started {
             self.0.bell.notify_waiters();
         }
         Box::pin(async { Ok(Outcome::Succeeded { output: String::new(), usage: Usage::default() }) })
-    }
-}
-
-/// What a figure is told with.
-impl From<&Figure> for Value {
-    fn from(figure: &Figure) -> Value {
-        serde_json::to_value(figure).unwrap_or_default()
     }
 }

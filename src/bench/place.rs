@@ -1,23 +1,38 @@
 //! A database and a bus for one measurement, and their end.
 
-use std::path::PathBuf;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, SqlitePool};
 use uuid::Uuid;
 
 use crate::bench::Where;
 use crate::bus;
-use crate::clock::Clock;
+use crate::clock::{Clock, pause};
 use crate::config::Config;
 use crate::id::new_id;
 use crate::secret::SecretUrl;
 
+/// Connections for bare work: as many as the clients of the widest limit.
+pub const CONNECTIONS: u32 = 16;
+/// Runs that an instance executes at once here: the no-op is done before the next batch is started.
+const AT_ONCE: usize = 1024;
+/// How often it is tried to remove a schema in which statements that were cut off are still at work.
+const REMOVALS: usize = 5;
+
 /// Everything that a measurement may use, and nothing that was there before.
 pub struct Place {
     pub config: Config,
+    /// Connections without anything of ours between, for scratch tables.
     pub bare: Bare,
-    dir: PathBuf,
+    /// The same to the tables of the service.
+    pub inside: Bare,
+    pub dir: PathBuf,
     schema: Option<(SecretUrl, String)>,
     redis: Option<(SecretUrl, String)>,
 }
@@ -28,63 +43,102 @@ pub enum Bare {
     Sqlite(SqlitePool),
 }
 
-impl Bare {
-    /// One statement, committed.
-    pub async fn execute(&self, statement: &'static str) -> anyhow::Result<()> {
-        match self {
-            Bare::Postgres(pool) => sqlx::query(statement).execute(pool).await.map(|_| ())?,
-            Bare::Sqlite(pool) => sqlx::query(statement).execute(pool).await.map(|_| ())?,
+/// The body with the pool of whichever database it is.
+macro_rules! on_bare {
+    ($bare:expr, |$pool:ident| $body:expr) => {
+        match $bare {
+            $crate::bench::place::Bare::Postgres($pool) => $body,
+            $crate::bench::place::Bare::Sqlite($pool) => $body,
         }
+    };
+}
+pub(super) use on_bare;
+
+impl Bare {
+    /// One statement, committed. Its text is made here, of nothing that comes from outside.
+    pub async fn execute(&self, statement: impl Into<String>) -> anyhow::Result<()> {
+        let statement = AssertSqlSafe(statement.into());
+        on_bare!(self, |pool| sqlx::query(statement).execute(pool).await.map(|_| ())?);
         Ok(())
+    }
+
+    /// One number.
+    pub async fn count(&self, query: &'static str) -> anyhow::Result<i64> {
+        Ok(on_bare!(self, |pool| sqlx::query_scalar(query).fetch_one(pool).await?))
+    }
+
+    async fn close(&self) {
+        on_bare!(self, |pool| pool.close().await);
     }
 }
 
+/// A service that is measured: on this database, with this directory, and otherwise as by default.
+pub fn config(database_url: SecretUrl, dir: &Path) -> Config {
+    let mut config = Config::default();
+    config.database.url = database_url;
+    // for callers as many as there are clients, and the engine's two
+    config.database.max_connections = CONNECTIONS + 2;
+    config.server.data_dir = dir.display().to_string();
+    config.server.listen = "127.0.0.1:0".into();
+    // a key that seals nothing: nothing secret is stored
+    config.vault.master_keys =
+        vec![crate::vault::KeySource::value("bench:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")];
+    config.engine.max_concurrent_runs = AT_ONCE;
+    config.engine.prefetch = AT_ONCE;
+    config
+}
+
 impl Place {
+    /// Does something in a place of its own, which is removed whatever came of it, an interruption included.
+    pub async fn with<T>(at: &Where, work: impl AsyncFnOnce(&Place) -> anyhow::Result<T>) -> anyhow::Result<T> {
+        let place = Place::make(at).await?;
+        let done = at.or_stopped(work(&place)).await;
+        let left = place.leave().await;
+        let done = done?;
+        left?;
+        Ok(done)
+    }
+
     /// Makes a schema of its own in the database, or a file of its own.
-    pub async fn make(at: &Where) -> anyhow::Result<Place> {
+    async fn make(at: &Where) -> anyhow::Result<Place> {
         let id = new_id(Clock::system().now()).simple().to_string();
         let dir = std::env::temp_dir().join(format!("reveille-bench-{id}"));
-        std::fs::create_dir_all(&dir).with_context(|| format!("{} can't be made", dir.display()))?;
-        let mut config = Config::default();
-        config.server.data_dir = dir.display().to_string();
-        // a key that seals nothing: nothing secret is stored
-        config.vault.master_keys =
-            vec![crate::vault::KeySource::value("bench:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")];
-        config.engine.max_concurrent_runs = 256;
-        let mut schema = None;
-        if let Some(url) = at.database_url.as_ref().filter(|url| url.expose().starts_with("postgres")) {
-            let name = format!("reveille_bench_{id}");
-            let mut connection = PgConnection::connect(url.expose()).await.context("the database can't be reached")?;
-            sqlx::query(AssertSqlSafe(format!("create schema {name}"))).execute(&mut connection).await?;
-            connection.close().await?;
-            let joint = if url.expose().contains('?') { '&' } else { '?' };
-            config.database.url = SecretUrl::new(format!("{}{joint}options=-csearch_path%3D{name}", url.expose()));
-            schema = Some((url.clone(), name));
-        } else {
-            anyhow::ensure!(
-                at.database_url.is_none(),
-                "give a postgres:// address, or none for SQLite in a temporary file"
-            );
-            config.database.url = SecretUrl::new(format!("sqlite://{}", dir.join("bench.db").display()));
-        }
-        let mut redis = None;
-        if let Some(url) = &at.redis_url {
-            let prefix = format!("reveille-bench-{id}");
-            config.bus = bus::Settings { url: url.clone(), stream_prefix: prefix.clone(), ..bus::Settings::default() };
-            redis = Some((url.clone(), prefix));
-        }
-        let bare = match &schema {
-            Some(_) => Bare::Postgres(PgPool::connect(config.database.url.expose()).await?),
-            None => {
-                let options = sqlx::sqlite::SqliteConnectOptions::new()
-                    .filename(dir.join("bare.db"))
-                    .create_if_missing(true)
-                    .journal_mode(sqlx::sqlite::SqliteJournalMode::Wal)
-                    .synchronous(sqlx::sqlite::SqliteSynchronous::Full);
-                Bare::Sqlite(sqlx::sqlite::SqlitePoolOptions::new().max_connections(1).connect_with(options).await?)
+        let (config, schema) = match &at.database_url {
+            None => (config(SecretUrl::new(format!("sqlite://{}", dir.join("bench.db").display())), &dir), None),
+            Some(url) => {
+                ensure!(
+                    url.expose().starts_with("postgres"),
+                    "give a postgres:// address, or none for SQLite in a temporary file"
+                );
+                let name = format!("reveille_bench_{id}");
+                let mut connection =
+                    PgConnection::connect(url.expose()).await.context("the database can't be reached")?;
+                sqlx::query(AssertSqlSafe(format!("create schema {name}")))
+                    .execute(&mut connection)
+                    .await
+                    .context("no schema can be made\nhint: grant create on the database to this role")?;
+                connection.close().await?;
+                let joint = if url.expose().contains('?') { '&' } else { '?' };
+                let inside = format!("{}{joint}options=-csearch_path%3D{name}", url.expose());
+                (config(SecretUrl::new(inside), &dir), Some((url.clone(), name)))
             }
         };
-        Ok(Place { config, bare, dir, schema, redis })
+        std::fs::create_dir_all(&dir).with_context(|| format!("{} can't be made", dir.display()))?;
+        let mut place = Place {
+            bare: bare(&config, &dir.join("bare.db"))?,
+            inside: bare(&config, &dir.join("bench.db"))?,
+            config,
+            dir,
+            schema,
+            redis: None,
+        };
+        if let Some(url) = &at.redis_url {
+            let prefix = format!("reveille-bench-{id}");
+            place.config.bus =
+                bus::Settings { url: url.clone(), stream_prefix: prefix.clone(), ..bus::Settings::default() };
+            place.redis = Some((url.clone(), prefix));
+        }
+        Ok(place)
     }
 
     /// The Redis that was given, and the prefix of all keys here.
@@ -92,16 +146,24 @@ impl Place {
         self.redis.as_ref().map(|(url, prefix)| (url.expose(), prefix.as_str()))
     }
 
-    /// Removes everything.
-    pub async fn leave(self) -> anyhow::Result<()> {
+    /// The scratch pool of what is measured on Postgres alone.
+    pub fn postgres(&self) -> anyhow::Result<&PgPool> {
         match &self.bare {
-            Bare::Postgres(pool) => pool.close().await,
-            Bare::Sqlite(pool) => pool.close().await,
+            Bare::Postgres(pool) => Ok(pool),
+            Bare::Sqlite(_) => anyhow::bail!("this is measured on Postgres; give --database-url"),
         }
+    }
+
+    pub fn is_postgres(&self) -> bool {
+        self.schema.is_some()
+    }
+
+    /// Removes everything.
+    async fn leave(self) -> anyhow::Result<()> {
+        self.bare.close().await;
+        self.inside.close().await;
         if let Some((url, schema)) = &self.schema {
-            let mut connection = PgConnection::connect(url.expose()).await?;
-            sqlx::query(AssertSqlSafe(format!("drop schema {schema} cascade"))).execute(&mut connection).await?;
-            connection.close().await?;
+            remove_schema(url, schema).await.with_context(|| format!("the schema {schema} could not be removed"))?;
         }
         if let Some((url, prefix)) = &self.redis {
             let mut connection = redis::Client::open(url.expose())?.get_multiplexed_async_connection().await?;
@@ -115,7 +177,48 @@ impl Place {
     }
 }
 
+/// Opens nothing yet: the tables of the service are made by the service.
+fn bare(config: &Config, file: &Path) -> anyhow::Result<Bare> {
+    let url = config.database.url.expose();
+    if url.starts_with("postgres") {
+        // row-level security lets the engine see every tenant's rows, and so us
+        let options = PgConnectOptions::from_str(url)?.options([("reveille.tenant", "*")]);
+        return Ok(Bare::Postgres(PgPoolOptions::new().max_connections(CONNECTIONS + 2).connect_lazy_with(options)));
+    }
+    let options = SqliteConnectOptions::new()
+        .filename(file)
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .busy_timeout(Duration::from_secs(30));
+    Ok(Bare::Sqlite(SqlitePoolOptions::new().max_connections(1).connect_lazy_with(options)))
+}
+
+async fn remove_schema(url: &SecretUrl, schema: &str) -> anyhow::Result<()> {
+    let mut connection = PgConnection::connect(url.expose()).await?;
+    for left in (0..REMOVALS).rev() {
+        let drop = AssertSqlSafe(format!("drop schema if exists {schema} cascade"));
+        match sqlx::query(drop).execute(&mut connection).await {
+            Ok(_) => break,
+            Err(error) if left == 0 => return Err(error.into()),
+            Err(_) => pause(Duration::from_millis(500)).await,
+        }
+    }
+    connection.close().await?;
+    Ok(())
+}
+
 /// An id for something that is only counted.
 pub fn any_id() -> Uuid {
     new_id(Clock::system().now())
+}
+
+impl Where {
+    /// Does something unless it is asked to stop meanwhile.
+    pub async fn or_stopped<T>(&self, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+        tokio::select! {
+            done = work => done,
+            () = self.stop.cancelled() => anyhow::bail!("stopped; everything that was made is removed"),
+        }
+    }
 }

@@ -109,7 +109,7 @@ impl Email {
 
     async fn send(&self, message: &Message<'_>) -> Result<Receipt, ChannelError> {
         let Some(address) = &message.recipient.addresses.email else {
-            return Err(ChannelError::Rejected { why: "the recipient has no email address".into() });
+            return Err(ChannelError::Unsendable { why: "the recipient has no email address".into() });
         };
         let mail = self.composer.compose(message, address)?;
         let (envelope, text) = (mail.envelope(), mail.formatted());
@@ -128,7 +128,7 @@ impl Email {
         let mut parameters = vec![];
         if !envelope.to().iter().chain(envelope.from()).all(|address| address.to_string().is_ascii()) {
             if !connection.server_info().supports_feature(Extension::SmtpUtfEight) {
-                return Err(ChannelError::Rejected { why: "the mail server takes ASCII addresses only".into() });
+                return Err(ChannelError::Unsendable { why: "the mail server takes ASCII addresses only".into() });
             }
             parameters.push(MailParameter::SmtpUtfEight);
         }

@@ -19,7 +19,7 @@ use crate::id::Tenant;
 use crate::invalid::Faults;
 use crate::secret::Secret;
 use crate::store::{Store, StoreError, Topic};
-use crate::vault::{Context, Vault, VaultError};
+use crate::vault::{Place, Vault, VaultError};
 
 /// How long a session is waited for, in seconds.
 const WAIT_RANGE: std::ops::RangeInclusive<u64> = 1..=30;
@@ -65,7 +65,7 @@ impl Live {
     async fn offer(&self, message: &Message<'_>) -> Result<Receipt, ChannelError> {
         let rejected = |why: &str| ChannelError::Rejected { why: why.into() };
         if !message.recipient.addresses.live {
-            return Err(rejected("the recipient has no live address"));
+            return Err(ChannelError::Unsendable { why: "the recipient has no live address".into() });
         }
         let tenant = Tenant::new(message.recipient_id).map_err(|why| rejected(&why))?;
         let sealed = seal(&self.vault, &tenant, message.id, &body(message))
@@ -78,7 +78,7 @@ impl Live {
             Ok(taken) => taken.map(|()| false),
             Err(_late) => self.store.withdraw_live_message(&tenant, message.id).await,
         };
-        match withdrawn.map_err(away)? {
+        match withdrawn.map_err(lost)? {
             false => Ok(Receipt { provider_id: None, confirmed: Confirmed::Delivered }),
             true => Err(rejected("no session is open")),
         }
@@ -112,15 +112,11 @@ impl Channel for Live {
 
 /// What a session tells, as the channel has sealed it for this tenant and message.
 pub fn open(vault: &Vault, tenant: &Tenant, id: Uuid, sealed: &str) -> Result<Secret, VaultError> {
-    vault.unseal(&context(tenant, &id.to_string()), sealed)
+    vault.unseal(&Place::live(tenant.as_str(), id).context(), sealed)
 }
 
 fn seal(vault: &Vault, tenant: &Tenant, id: Uuid, body: &Secret) -> Result<String, VaultError> {
-    vault.seal(&context(tenant, &id.to_string()), body)
-}
-
-fn context<'a>(tenant: &'a Tenant, id: &'a str) -> Context<'a> {
-    Context { tenant: tenant.as_str(), service: "live", account: id, field: "body" }
+    vault.seal(&Place::live(tenant.as_str(), id).context(), body)
 }
 
 fn body(message: &Message) -> Secret {
@@ -137,6 +133,11 @@ fn body(message: &Message) -> Secret {
         "data": words.data,
     });
     Secret::new(body.to_string())
+}
+
+/// A session may have taken it.
+fn lost(error: StoreError) -> ChannelError {
+    ChannelError::Unknown { why: format!("whether a session took the message could not be read: {error}") }
 }
 
 /// Nothing is lost: the next attempt goes on with the row, if there is one.

@@ -12,7 +12,7 @@ use http::StatusCode;
 use serde_json::Value;
 use url::{Host, Url};
 
-use crate::channel::ChannelError;
+use crate::channel::{ChannelError, Login};
 use crate::egress::{operator_client, retry_after};
 use crate::invalid::Faults;
 use crate::secret::{REDACTED, Secret};
@@ -68,6 +68,25 @@ impl Provider {
     /// A request to `path`, which begins with a slash.
     pub fn post(&self, path: &str) -> reqwest::RequestBuilder {
         self.client.post(format!("{}{path}", self.base))
+    }
+
+    /// The same to be read.
+    pub fn get(&self, path: &str) -> reqwest::RequestBuilder {
+        self.client.get(format!("{}{path}", self.base))
+    }
+
+    /// Asks something that sends no message, for a look at the login: the answer, or what came instead.
+    pub async fn look(&self, request: reqwest::RequestBuilder) -> Result<Answer, Login> {
+        // an answer's Retry-After is of no use here, so it need not be read against any clock
+        self.ask(request, DateTime::UNIX_EPOCH).await.map_err(|error| match error {
+            ChannelError::Unknown { .. } => Login::Wrong(format!("{} does not answer", self.name)),
+            other => Login::Wrong(other.to_string()),
+        })
+    }
+
+    /// What a refusal says of the login.
+    pub fn refused(&self, answer: &Answer, said: &str) -> Login {
+        Login::Wrong(self.judge(answer, said).to_string())
     }
 
     /// Sends a request once.

@@ -29,7 +29,7 @@ use crate::egress::{Egress, EgressError};
 use crate::invalid::Faults;
 use crate::notification::PushAddress;
 use crate::secret::Secret;
-use crate::vault::{Context, Vault, VaultError, WithoutKeys};
+use crate::vault::{Place, Vault, VaultError, WithoutKeys};
 
 /// How long an attempt may take, in seconds.
 const TIMEOUT_RANGE: std::ops::RangeInclusive<u64> = 1..=50;
@@ -134,21 +134,11 @@ impl Channel for Push {
 
 /// Seals the `auth` of a recipient's subscription as this channel will look for it: good for this endpoint only.
 pub fn seal_auth(vault: &Vault, recipient_id: &str, endpoint: &str, auth: &Secret) -> Result<String, VaultError> {
-    let account = account(endpoint);
-    vault.seal(&context(recipient_id, &account), auth)
+    vault.seal(&Place::push(recipient_id, endpoint).context(), auth)
 }
 
 fn unseal_auth(vault: &Vault, recipient_id: &str, endpoint: &str, sealed: &str) -> Result<Secret, VaultError> {
-    let account = account(endpoint);
-    vault.unseal(&context(recipient_id, &account), sealed)
-}
-
-fn context<'a>(recipient_id: &'a str, account: &'a str) -> Context<'a> {
-    Context { tenant: recipient_id, service: "recipient", account, field: "auth" }
-}
-
-fn account(endpoint: &str) -> String {
-    format!("push/{}", hex::encode(digest(&SHA256, endpoint.as_bytes())))
+    vault.unseal(&Place::push(recipient_id, endpoint).context(), sealed)
 }
 
 /// What messages share that take each other's place: a question and its reminders, or a message and its repetition.
@@ -175,9 +165,8 @@ fn cut(text: &str, limit: usize) -> Cow<'_, str> {
 fn judge_no_answer(whom: &str, error: &EgressError) -> ChannelError {
     let why = format!("{whom}: {error}");
     match error {
-        EgressError::Denied { .. } | EgressError::Invalid { .. } | EgressError::TooManyRedirects => {
-            ChannelError::Rejected { why }
-        }
+        EgressError::Denied { .. } | EgressError::Invalid { .. } => ChannelError::Unsendable { why },
+        EgressError::TooManyRedirects => ChannelError::Rejected { why },
         EgressError::Connect { .. } => ChannelError::Transient { why, retry_after: None },
         EgressError::Timeout { .. } | EgressError::Broken { .. } | EgressError::TooLarge { .. } => {
             ChannelError::Unknown { why }
@@ -217,17 +206,19 @@ fn judge(answers: Vec<Result<Receipt, ChannelError>>) -> Result<Receipt, Channel
         (None, Some(ChannelError::Busy { .. })) => Err(ChannelError::Busy { why }),
         (None, Some(ChannelError::Misconfigured { .. })) => Err(ChannelError::Misconfigured { why }),
         (None, Some(ChannelError::Rejected { .. })) => Err(ChannelError::Rejected { why }),
-        (None, None) => Err(ChannelError::Rejected { why: "the recipient has no push address".into() }),
+        (None, Some(ChannelError::Unsendable { .. })) => Err(ChannelError::Unsendable { why }),
+        (None, None) => Err(ChannelError::Unsendable { why: "the recipient has no push address".into() }),
     }
 }
 
 fn doubt(error: &ChannelError) -> u8 {
     match error {
-        ChannelError::Unknown { .. } => 4,
-        ChannelError::Transient { .. } => 3,
-        ChannelError::Busy { .. } => 2,
-        ChannelError::Misconfigured { .. } => 1,
-        ChannelError::Rejected { .. } => 0,
+        ChannelError::Unknown { .. } => 5,
+        ChannelError::Transient { .. } => 4,
+        ChannelError::Busy { .. } => 3,
+        ChannelError::Misconfigured { .. } => 2,
+        ChannelError::Rejected { .. } => 1,
+        ChannelError::Unsendable { .. } => 0,
     }
 }
 
@@ -269,16 +260,21 @@ mod tests {
         let both = why("address 1: gone; address 2: no key");
         assert_eq!(judge(vec![rejected(), wrong()]), Err(ChannelError::Misconfigured { why: both }));
         assert_eq!(judge(vec![rejected()]), rejected());
-        assert_eq!(judge(vec![]), Err(ChannelError::Rejected { why: why("the recipient has no push address") }));
+        let denied = || Err(ChannelError::Unsendable { why: "private".into() });
+        assert_eq!(judge(vec![denied()]), denied());
+        let of_both = why("address 1: private; address 2: gone");
+        assert_eq!(judge(vec![denied(), rejected()]), Err(ChannelError::Rejected { why: of_both }));
+        assert_eq!(judge(vec![]), Err(ChannelError::Unsendable { why: why("the recipient has no push address") }));
     }
 
     #[test]
     fn what_may_have_arrived_is_told_apart_from_what_can_not_have() {
         let meaning = |error: EgressError| judge_no_answer("it", &error);
-        let rejected = |error| matches!(meaning(error), ChannelError::Rejected { .. });
+        let unsendable = |error| matches!(meaning(error), ChannelError::Unsendable { .. });
         let unknown = |error| matches!(meaning(error), ChannelError::Unknown { .. });
-        assert!(rejected(EgressError::Denied { why: "private".into() }));
-        assert!(rejected(EgressError::Invalid { why: "no host".into() }) && rejected(EgressError::TooManyRedirects));
+        assert!(unsendable(EgressError::Denied { why: "private".into() }));
+        assert!(unsendable(EgressError::Invalid { why: "no host".into() }));
+        assert!(matches!(meaning(EgressError::TooManyRedirects), ChannelError::Rejected { .. }));
         assert!(unknown(EgressError::Timeout { after: Duration::from_secs(1) }));
         assert!(unknown(EgressError::Broken { why: "reset".into() }));
         let connect = meaning(EgressError::Connect { why: "refused".into() });

@@ -18,12 +18,12 @@ use serde_json::{Value, json};
 use url::{Origin, Url};
 
 use crate::channel::provider::{Answer, Provider, hide};
-use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, Message, Receipt};
+use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, Login, Message, Receipt};
 use crate::egress::{Egress, EgressError, Request, Response, retry_after};
 use crate::invalid::Faults;
 use crate::notification::SlackAddress;
 use crate::secret::Secret;
-use crate::vault::{Context, Vault, VaultError};
+use crate::vault::{Place, Vault, VaultError};
 
 /// More of an answer is not read, in bytes.
 const ANSWER_LIMIT: usize = 64 * 1024;
@@ -56,6 +56,49 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// The operator's app, where there is one, and the origins of incoming webhooks.
+    fn parts(&self) -> Result<(Option<Provider>, Vec<Origin>), Faults> {
+        let mut faults = Faults::new();
+        let token = self.token.clone().unwrap_or_else(|| Secret::new(""));
+        let app = Provider::new("Slack", "/channels/slack", &self.base_url, token, self.timeout_seconds);
+        let app = app.map_err(|more| faults.0.extend(more.0));
+        let mut webhooks = vec![];
+        for (index, host) in self.webhook_hosts.iter().enumerate() {
+            match origin(host) {
+                Some(origin) => webhooks.push(origin),
+                None => faults.add(
+                    format!("/channels/slack/webhook_hosts/{index}"),
+                    "must be a host such as `hooks.slack.com`, or an origin such as `https://chat.example.org:8443`",
+                ),
+            }
+        }
+        match (app, faults.is_empty()) {
+            (Ok(app), true) => Ok((self.token.is_some().then_some(app), webhooks)),
+            _ => Err(faults),
+        }
+    }
+
+    /// Whom the token logs in (https://docs.slack.dev/reference/methods/auth.test); `None`: there is none.
+    ///
+    /// # Errors
+    /// What is wrong with the settings.
+    pub async fn login(&self) -> Result<Option<Login>, Faults> {
+        let (Some(app), _) = self.parts()? else { return Ok(None) };
+        let request = app.post("/auth.test").bearer_auth(app.secret.expose());
+        let answer = match app.look(request).await {
+            Ok(answer) => answer,
+            Err(login) => return Ok(Some(login)),
+        };
+        let text = |name: &str| app.shown(answer.body[name].as_str().unwrap_or("?"));
+        Ok(Some(match judge_app(&app, &answer) {
+            Ok(_) => Login::Fine(format!("Slack knows the app as {} of {}", text("user"), text("team"))),
+            Err(ChannelError::Unknown { why } | ChannelError::Busy { why }) => Login::Wrong(why),
+            Err(error) => Login::Wrong(error.to_string()),
+        }))
+    }
+}
+
 /// The channel.
 pub struct Slack {
     /// `None` without a token.
@@ -68,37 +111,15 @@ pub struct Slack {
 
 impl Slack {
     pub fn new(settings: &Settings, egress: Egress, vault: Vault) -> Result<Slack, Faults> {
-        let mut faults = Faults::new();
-        let token = settings.token.clone().unwrap_or_else(|| Secret::new(""));
-        let app = Provider::new("Slack", "/channels/slack", &settings.base_url, token, settings.timeout_seconds);
-        let app = app.map_err(|more| faults.0.extend(more.0));
-        let mut webhooks = vec![];
-        for (index, host) in settings.webhook_hosts.iter().enumerate() {
-            match origin(host) {
-                Some(origin) => webhooks.push(origin),
-                None => faults.add(
-                    format!("/channels/slack/webhook_hosts/{index}"),
-                    "must be a host such as `hooks.slack.com`, or an origin such as `https://chat.example.org:8443`",
-                ),
-            }
-        }
-        match (app, faults.is_empty()) {
-            (Ok(app), true) => Ok(Slack {
-                app: settings.token.is_some().then_some(app),
-                webhooks,
-                timeout: Duration::from_secs(settings.timeout_seconds),
-                egress,
-                vault,
-            }),
-            _ => Err(faults),
-        }
+        let (app, webhooks) = settings.parts()?;
+        Ok(Slack { app, webhooks, timeout: Duration::from_secs(settings.timeout_seconds), egress, vault })
     }
 
     async fn send(&self, message: &Message<'_>) -> Result<Receipt, ChannelError> {
         match &message.recipient.addresses.slack {
             Some(SlackAddress::Channel { channel }) => self.write(message, channel).await,
             Some(SlackAddress::Webhook { sealed_url }) => self.post(message, sealed_url).await,
-            None => Err(ChannelError::Rejected { why: "the recipient has no Slack address".into() }),
+            None => Err(ChannelError::Unsendable { why: "the recipient has no Slack address".into() }),
         }
     }
 
@@ -117,7 +138,7 @@ impl Slack {
 
     /// An incoming webhook: https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
     async fn post(&self, message: &Message<'_>, sealed_url: &str) -> Result<Receipt, ChannelError> {
-        let url = self.vault.unseal(&context(message.recipient_id), sealed_url).map_err(|error| {
+        let url = self.vault.unseal(&Place::slack(message.recipient_id).context(), sealed_url).map_err(|error| {
             ChannelError::Misconfigured { why: format!("the address of the Slack webhook {error}") }
         })?;
         self.check(&url)?;
@@ -138,7 +159,7 @@ impl Slack {
         let origin = Url::parse(url.expose()).ok().map(|url| url.origin());
         match origin.is_some_and(|origin| self.webhooks.contains(&origin)) {
             true => Ok(()),
-            false => Err(ChannelError::Rejected {
+            false => Err(ChannelError::Unsendable {
                 why: "the address is no Slack webhook: its host is not in channels.slack.webhook_hosts".into(),
             }),
         }
@@ -165,11 +186,7 @@ impl Channel for Slack {
 
 /// Seals the address of a recipient's incoming webhook as this channel will look for it.
 pub fn seal_url(vault: &Vault, recipient_id: &str, url: &Secret) -> Result<String, VaultError> {
-    vault.seal(&context(recipient_id), url)
-}
-
-fn context(recipient_id: &str) -> Context<'_> {
-    Context { tenant: recipient_id, service: "recipient", account: "slack", field: "webhook_url" }
+    vault.seal(&Place::slack(recipient_id).context(), url)
 }
 
 fn origin(entry: &str) -> Option<Origin> {
@@ -256,7 +273,10 @@ fn judge_webhook(
         Err(error @ (EgressError::Timeout { .. } | EgressError::Broken { .. })) => {
             return Err(ChannelError::Unknown { why: format!("Slack was sent the message: {}", shown(&error)) });
         }
-        Err(error) => return Err(ChannelError::Rejected { why: shown(&error) }),
+        Err(error @ EgressError::TooManyRedirects) => return Err(ChannelError::Rejected { why: shown(&error) }),
+        Err(error @ (EgressError::Denied { .. } | EgressError::Invalid { .. })) => {
+            return Err(ChannelError::Unsendable { why: shown(&error) });
+        }
     };
     let plain = said.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !said.is_empty();
     let why =

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::channel::provider::{Provider, has_public_name};
 use crate::channel::sms::callback::Signer;
 use crate::channel::{
-    Callback, CallbackError, Capabilities, Channel, ChannelError, Confirmed, Message, Receipt, ticket,
+    Callback, CallbackError, Capabilities, Channel, ChannelError, Confirmed, Login, Message, Receipt, ticket,
 };
 use crate::invalid::Faults;
 use crate::notification::Report;
@@ -111,48 +111,24 @@ impl Sms {
     /// `None` where no account is configured. Reports are asked for where `public_url` is an address that the provider
     /// can reach.
     pub fn new(settings: &Settings, vault: Vault, public_url: Option<&str>) -> Result<Option<Sms>, Faults> {
-        let Some(account) = &settings.account else {
-            // half of what it needs is no wish to do without
-            return match settings.token.is_some() || settings.from.is_some() || settings.messaging_service.is_some() {
-                true => Err(Faults::one(
-                    "/channels/sms/account",
-                    "is needed: Twilio's account SID, SignalWire's project id",
-                )),
-                false => Ok(None),
-            };
-        };
-        let mut faults = Faults::new();
-        settings.check(account, &mut faults);
-        let base = settings.base().unwrap_or_else(|why| {
-            faults.add("/channels/sms/space", why);
-            "https://api.twilio.com".into()
-        });
-        let token = settings.token.clone().unwrap_or_else(|| Secret::new(""));
-        let provider =
-            Provider::new(settings.provider.shown(), "/channels/sms", &base, token, settings.timeout_seconds);
-        match provider {
-            Ok(provider) if faults.is_empty() => Ok(Some(Sms {
-                provider,
-                account: account.clone(),
-                user: settings.api_key.clone().unwrap_or_else(|| account.clone()),
-                from: settings.from.clone(),
-                messaging_service: settings.messaging_service.clone(),
-                max_segments: settings.max_segments,
-                signer: settings.signer(),
-                vault,
-                public_url: public_url.filter(|url| has_public_name(url)).map(str::to_owned),
-            })),
-            Ok(_) => Err(faults),
-            Err(more) => {
-                faults.0.extend(more.0);
-                Err(faults)
-            }
-        }
+        let Some(account) = settings.account()? else { return Ok(None) };
+        let provider = settings.provider(account)?;
+        Ok(Some(Sms {
+            provider,
+            account: account.clone(),
+            user: settings.user(account).to_owned(),
+            from: settings.from.clone(),
+            messaging_service: settings.messaging_service.clone(),
+            max_segments: settings.max_segments,
+            signer: settings.signer(),
+            vault,
+            public_url: public_url.filter(|url| has_public_name(url)).map(str::to_owned),
+        }))
     }
 
     async fn send(&self, message: &Message<'_>) -> Result<Receipt, ChannelError> {
         let Some(to) = &message.recipient.addresses.sms else {
-            return Err(ChannelError::Rejected { why: "the recipient has no number for text messages".into() });
+            return Err(ChannelError::Unsendable { why: "the recipient has no number for text messages".into() });
         };
         let text = self.fitted(message)?;
         let form = self.form(message.id, to, &text);
@@ -172,7 +148,7 @@ impl Sms {
     fn fitted(&self, message: &Message) -> Result<String, ChannelError> {
         let words = message.words;
         let link = words.link.as_ref().map(|link| link.url.as_str());
-        segments::fit(&words.text, link, self.max_segments).ok_or_else(|| ChannelError::Rejected {
+        segments::fit(&words.text, link, self.max_segments).ok_or_else(|| ChannelError::Unsendable {
             why: format!("the link alone is longer than channels.sms.max_segments = {} allows", self.max_segments),
         })
     }
@@ -191,6 +167,74 @@ impl Sms {
 }
 
 impl Settings {
+    /// Whether the provider takes the login, by asking for the account; `None`: none is configured. A key may not look
+    /// at accounts, so with one the newest message is asked for.
+    ///
+    /// # Errors
+    /// What is wrong with the settings.
+    pub async fn login(&self) -> Result<Option<Login>, Faults> {
+        let Some(account) = self.account()? else { return Ok(None) };
+        let (provider, user) = (self.provider(account)?, self.user(account));
+        let path = match &self.api_key {
+            None => format!("/{VERSION}/Accounts/{account}.json"),
+            Some(_) => format!("/{VERSION}/Accounts/{account}/Messages.json?PageSize=1"),
+        };
+        let request = provider.get(&path).basic_auth(user, Some(provider.secret.expose()));
+        let answer = match provider.look(request).await {
+            Ok(answer) => answer,
+            Err(login) => return Ok(Some(login)),
+        };
+        let (name, body) = (self.provider.shown(), &answer.body);
+        let state = body["status"].as_str().map(|state| provider.shown(state));
+        Ok(Some(match (answer.status.as_u16(), state.as_deref()) {
+            (200..=299, None | Some("active")) if body.is_object() => {
+                Login::Fine(format!("{name} takes the login of {user}"))
+            }
+            (200..=299, Some(state)) => Login::Wrong(format!("the account {account} at {name} is {state}")),
+            (200..=299, None) => Login::Wrong(format!("{name}'s answer can't be read")),
+            (403, _) if self.api_key.is_some() => Login::Odd(format!(
+                "{name} does not let the key {user} look at messages; it may send some all the same"
+            )),
+            _ => provider.refused(&answer, body["message"].as_str().unwrap_or_default()),
+        }))
+    }
+
+    /// Whose messages they are; `None`: there are none.
+    fn account(&self) -> Result<Option<&String>, Faults> {
+        // half of what it needs is no wish to do without
+        let is_half = self.token.is_some() || self.from.is_some() || self.messaging_service.is_some();
+        match &self.account {
+            None if is_half => {
+                Err(Faults::one("/channels/sms/account", "is needed: Twilio's account SID, SignalWire's project id"))
+            }
+            account => Ok(account.as_ref()),
+        }
+    }
+
+    /// Who logs in.
+    fn user<'a>(&'a self, account: &'a str) -> &'a str {
+        self.api_key.as_deref().unwrap_or(account)
+    }
+
+    /// Where it is asked; adds up all that is wrong.
+    fn provider(&self, account: &str) -> Result<Provider, Faults> {
+        let mut faults = Faults::new();
+        self.check(account, &mut faults);
+        let base = self.base().unwrap_or_else(|why| {
+            faults.add("/channels/sms/space", why);
+            "https://api.twilio.com".into()
+        });
+        let token = self.token.clone().unwrap_or_else(|| Secret::new(""));
+        match Provider::new(self.provider.shown(), "/channels/sms", &base, token, self.timeout_seconds) {
+            Ok(provider) if faults.is_empty() => Ok(provider),
+            Ok(_) => Err(faults),
+            Err(more) => {
+                faults.0.extend(more.0);
+                Err(faults)
+            }
+        }
+    }
+
     fn check(&self, account: &str, faults: &mut Faults) {
         let plain = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
         if !plain(account) {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::channel::provider::{Answer, Provider, has_public_name};
-use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, Message, Receipt};
+use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, Login, Message, Receipt};
 use crate::invalid::Faults;
 use crate::notification::Urgency;
 use crate::notification::wording::{Link, Words};
@@ -59,9 +59,24 @@ impl Telegram {
         }
     }
 
+    /// Who the bot is (https://core.telegram.org/bots/api#getme).
+    pub async fn login(&self) -> Login {
+        let path = format!("/bot{}/getMe", self.provider.secret.expose());
+        let answer = match self.provider.look(self.provider.post(&path)).await {
+            Ok(answer) => answer,
+            Err(login) => return login,
+        };
+        let body = &answer.body;
+        match (answer.status.is_success(), body["ok"] == true, body["result"]["username"].as_str()) {
+            (true, true, Some(name)) => Login::Fine(format!("Telegram knows the bot @{}", self.provider.shown(name))),
+            (true, ..) => Login::Wrong("Telegram's answer can't be read".into()),
+            (false, ..) => self.provider.refused(&answer, body["description"].as_str().unwrap_or_default()),
+        }
+    }
+
     async fn send(&self, message: &Message<'_>) -> Result<Receipt, ChannelError> {
         let Some(chat) = &message.recipient.addresses.telegram else {
-            return Err(ChannelError::Rejected { why: "the recipient has no Telegram chat".into() });
+            return Err(ChannelError::Unsendable { why: "the recipient has no Telegram chat".into() });
         };
         let path = format!("/bot{}/sendMessage", self.provider.secret.expose());
         let request = self.provider.post(&path).json(&body(chat, message.words, message.urgency));

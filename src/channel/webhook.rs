@@ -19,7 +19,7 @@ use crate::notification::WebhookAddress;
 use crate::notification::recipient::signing_keys;
 use crate::secret::Secret;
 use crate::signature;
-use crate::vault::{Context, Vault, VaultError};
+use crate::vault::{Place, Vault, VaultError};
 
 /// How long an attempt may take, in seconds.
 const TIMEOUT_RANGE: std::ops::RangeInclusive<u64> = 1..=50;
@@ -57,7 +57,7 @@ impl Webhook {
 
     async fn post(&self, message: &Message<'_>) -> Result<Receipt, ChannelError> {
         let Some(address) = &message.recipient.addresses.webhook else {
-            return Err(ChannelError::Rejected { why: "the recipient has no webhook address".into() });
+            return Err(ChannelError::Unsendable { why: "the recipient has no webhook address".into() });
         };
         let body = body(message);
         let headers = self.headers(message, address, &body)?;
@@ -74,7 +74,7 @@ impl Webhook {
 
     fn headers(&self, message: &Message, address: &WebhookAddress, body: &[u8]) -> Result<HeaderMap, ChannelError> {
         let misconfigured = |why: String| ChannelError::Misconfigured { why: format!("the webhook's secret {why}") };
-        let secrets = self.vault.unseal(&context(message.recipient_id), &address.sealed_secret);
+        let secrets = self.vault.unseal(&Place::webhook(message.recipient_id).context(), &address.sealed_secret);
         let keys = signing_keys(&secrets.map_err(|error| misconfigured(error.to_string()))?).map_err(misconfigured)?;
         signature::headers(&keys, &message.id.to_string(), message.now, body).map_err(misconfigured)
     }
@@ -100,11 +100,7 @@ impl Channel for Webhook {
 
 /// Seals a recipient's signing secrets as this channel will look for them.
 pub fn seal_secret(vault: &Vault, recipient_id: &str, secret: &Secret) -> Result<String, VaultError> {
-    vault.seal(&context(recipient_id), secret)
-}
-
-fn context(recipient_id: &str) -> Context<'_> {
-    Context { tenant: recipient_id, service: "recipient", account: "webhook", field: "secret" }
+    vault.seal(&Place::webhook(recipient_id).context(), secret)
 }
 
 /// The same at each attempt, so that a receiver may compare.
@@ -118,11 +114,15 @@ fn judge(answer: Result<Response, EgressError>, now: DateTime<Utc>) -> Result<Re
     match answer {
         Ok(response) => judge_status(response.status, retry_after(&response.headers, now)),
         Err(EgressError::TooLarge { status, .. }) => judge_status(status, None),
-        Err(error @ (EgressError::Denied { .. } | EgressError::Invalid { .. } | EgressError::TooManyRedirects)) => {
-            Err(ChannelError::Rejected { why: error.to_string() })
+        Err(error @ (EgressError::Denied { .. } | EgressError::Invalid { .. })) => {
+            Err(ChannelError::Unsendable { why: error.to_string() })
         }
-        Err(error @ (EgressError::Timeout { .. } | EgressError::Connect { .. } | EgressError::Broken { .. })) => {
+        Err(error @ EgressError::TooManyRedirects) => Err(ChannelError::Rejected { why: error.to_string() }),
+        Err(error @ EgressError::Connect { .. }) => {
             Err(ChannelError::Transient { why: error.to_string(), retry_after: None })
+        }
+        Err(error @ (EgressError::Timeout { .. } | EgressError::Broken { .. })) => {
+            Err(ChannelError::Unknown { why: format!("the webhook was sent the message: {error}") })
         }
     }
 }
@@ -135,6 +135,8 @@ fn judge_status(status: StatusCode, retry_after: Option<Duration>) -> Result<Rec
             Err(ChannelError::Rejected { why: format!("{why}; redirects are not followed, set the new address") })
         }
         410 => Err(ChannelError::Rejected { why: format!("{why}: it wants no more messages") }),
+        // a receiver that many share may mean this recipient alone
+        429 if retry_after.is_none() => Err(ChannelError::Busy { why }),
         408 | 425 | 429 | 500..=599 => Err(ChannelError::Transient { why, retry_after }),
         _ => Err(ChannelError::Rejected { why }),
     }
@@ -153,7 +155,8 @@ mod tests {
         for code in 200..600 {
             let expected = match code {
                 200..=299 => "Delivered",
-                408 | 425 | 429 | 500..=599 => "Transient",
+                429 => "Busy",
+                408 | 425 | 500..=599 => "Transient",
                 _ => "Rejected",
             };
             assert_eq!(meaning(code), expected, "{code}");
@@ -161,16 +164,19 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_work_is_rejected_and_what_may_work_later_is_not() {
+    fn what_can_never_be_sent_what_was_not_and_what_may_have_been_are_told_apart() {
         let now = DateTime::UNIX_EPOCH;
-        let rejected = |error| matches!(judge(Err(error), now), Err(ChannelError::Rejected { .. }));
-        let transient =
-            |error| matches!(judge(Err(error), now), Err(ChannelError::Transient { retry_after: None, .. }));
-        assert!(rejected(EgressError::Denied { why: "private".into() }));
-        assert!(rejected(EgressError::Invalid { why: "no host".into() }));
-        assert!(transient(EgressError::Timeout { after: Duration::from_secs(1) }));
-        assert!(transient(EgressError::Connect { why: "refused".into() }));
-        assert!(transient(EgressError::Broken { why: "reset".into() }));
+        let unsendable = |error| matches!(judge(Err(error), now), Err(ChannelError::Unsendable { .. }));
+        let unknown = |error| matches!(judge(Err(error), now), Err(ChannelError::Unknown { .. }));
+        assert!(unsendable(EgressError::Denied { why: "private".into() }));
+        assert!(unsendable(EgressError::Invalid { why: "no host".into() }));
+        assert!(unknown(EgressError::Timeout { after: Duration::from_secs(1) }));
+        assert!(unknown(EgressError::Broken { why: "reset".into() }));
+        let connect = judge(Err(EgressError::Connect { why: "refused".into() }), now);
+        let why = "can't connect: refused".into();
+        assert_eq!(connect, Err(ChannelError::Transient { why, retry_after: None }));
+        let busy = judge_status(StatusCode::TOO_MANY_REQUESTS, Some(Duration::from_secs(9)));
+        assert!(matches!(busy, Err(ChannelError::Transient { retry_after: Some(_), .. })), "{busy:?}");
         let large = EgressError::TooLarge { status: StatusCode::OK, limit: 1 };
         assert_eq!(judge(Err(large), now).unwrap().confirmed, Confirmed::Delivered);
     }

@@ -1,63 +1,181 @@
 //! `reveille bench`: measures this machine against its own limits.
 
-use serde_json::{Value, json};
+use std::path::PathBuf;
 
-use crate::bench::{self, Figure, NAMES, Size, Where};
-use crate::cli::screen::Screen;
+use serde_json::to_value;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::bench::figure::number;
+use crate::bench::{self, Figure, NAMES, Report, Size, Where};
+use crate::cli::screen::{Screen, Tone};
 use crate::secret::SecretUrl;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-It works in a schema and under a Redis prefix of its own and removes them. Without addresses it measures SQLite in a
-temporary file and the embedded bus. A build without optimisation says little: use the released binary.
+It works in schemas and under a Redis prefix of its own and removes them, also when it is interrupted. Without
+--database-url it measures what there is to measure on SQLite, in a temporary file. A build without optimisation says
+little: use the released binary, on a machine that does nothing else.
 
 Examples:
+  reveille bench --database-url postgres://… --quick
+  reveille bench fire drain --database-url postgres://…
   reveille bench events --database-url postgres://… --redis-url redis://127.0.0.1:6379")]
 pub struct Args {
-    /// What to measure; everything when absent: events
+    /// What to measure; everything when absent
     #[arg(value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(NAMES.map(|(name, _)| name)))]
     names: Vec<String>,
-    /// Database to measure
+    /// PostgreSQL to measure; its disk is what most figures hang on
     #[arg(long, value_name = "URL")]
     database_url: Option<String>,
-    /// Redis to measure
+    /// Redis to measure, for events
     #[arg(long, value_name = "URL")]
     redis_url: Option<String>,
-    /// Event tasks that there are
-    #[arg(long, default_value_t = Size::default().tasks, value_name = "N")]
-    tasks: usize,
-    /// Events of each throughput
-    #[arg(long, default_value_t = Size::default().events, value_name = "N")]
-    events: usize,
-    /// Events that are timed one by one
-    #[arg(long, default_value_t = Size::default().samples, value_name = "N")]
-    samples: usize,
-    /// Print JSON instead of a table
+    /// Everything small, in less than a minute: a first look
+    #[arg(long)]
+    quick: bool,
+    /// Rounds of each throughput; the one in the middle counts [default: 3]
+    #[arg(long, value_name = "N")]
+    rounds: Option<usize>,
+    /// Tasks that fire in a throughput [default: 50000]
+    #[arg(long, value_name = "N")]
+    fires: Option<usize>,
+    /// Queued runs of drain; five times as many of drain_100k [default: 20000]
+    #[arg(long, value_name = "N")]
+    backlog: Option<usize>,
+    /// Starts that are timed one by one [default: 500]
+    #[arg(long, value_name = "N")]
+    starts: Option<usize>,
+    /// Seconds for which the lone task is watched [default: 60]
+    #[arg(long, value_name = "N")]
+    lone_seconds: Option<usize>,
+    /// Tasks that are stored in rest_1m and herd [default: 1000000]
+    #[arg(long, value_name = "N")]
+    stored: Option<usize>,
+    /// Tasks that are due at one instant in herd [default: 200000]
+    #[arg(long, value_name = "N")]
+    herd: Option<usize>,
+    /// Seconds for which a service at rest is watched [default: 20]
+    #[arg(long, value_name = "N")]
+    rest_seconds: Option<usize>,
+    /// Tasks that are made [default: 20000]
+    #[arg(long, value_name = "N")]
+    creates: Option<usize>,
+    /// Event tasks that there are [default: 10000]
+    #[arg(long, value_name = "N")]
+    event_tasks: Option<usize>,
+    /// Events of each throughput [default: 20000]
+    #[arg(long, value_name = "N")]
+    events: Option<usize>,
+    /// Events that are timed one by one [default: 500]
+    #[arg(long, value_name = "N")]
+    event_samples: Option<usize>,
+    /// Print JSON instead of a table: figures, limits, percentiles, machine
     #[arg(long)]
     json: bool,
+    /// Be another process of a measurement; told what on standard input
+    #[arg(long, hide = true)]
+    as_part: bool,
 }
 
 pub async fn run(args: Args, screen: &mut Screen) -> anyhow::Result<()> {
-    let at =
-        Where { database_url: args.database_url.map(SecretUrl::new), redis_url: args.redis_url.map(SecretUrl::new) };
-    let size = Size { tasks: args.tasks.max(1), events: args.events.max(1), samples: args.samples.max(1) };
-    let names: Vec<&str> = args.names.iter().map(String::as_str).collect();
-    let figures = bench::run(&names, &at, size, &|doing| eprintln!("{doing}")).await?;
-    if args.json {
-        let figures: Vec<Value> = figures.iter().map(Value::from).collect();
-        return Ok(screen.json(&json!({ "figures": figures }))?);
+    if args.as_part {
+        return bench::be_part().await;
     }
-    let rows = figures.iter().map(row).collect();
-    Ok(screen.table(&["figure", "value", "limit", "ratio", "the limit is"], rows)?)
+    let size = args.size();
+    let stop = CancellationToken::new();
+    stop_when_asked(stop.clone())?;
+    let at = Where {
+        database_url: args.database_url.map(SecretUrl::new),
+        redis_url: args.redis_url.map(SecretUrl::new),
+        program: program()?,
+        stop,
+    };
+    let names: Vec<&str> = args.names.iter().map(String::as_str).collect();
+    let report = bench::run(&names, &at, size, &|doing| eprintln!("{doing}")).await?;
+    if args.json {
+        return Ok(screen.json(&to_value(&report)?)?);
+    }
+    show(&report, screen)
+}
+
+impl Args {
+    fn size(&self) -> Size {
+        let usual = if self.quick { Size::quick() } else { Size::default() };
+        let or = |given: Option<usize>, usual: usize| given.unwrap_or(usual).max(1);
+        Size {
+            quick: self.quick,
+            rounds: or(self.rounds, usual.rounds),
+            fires: or(self.fires, usual.fires),
+            backlog: or(self.backlog, usual.backlog).max(20),
+            starts: or(self.starts, usual.starts),
+            lone_seconds: or(self.lone_seconds, usual.lone_seconds),
+            stored: or(self.stored, usual.stored).max(10),
+            herd: or(self.herd, usual.herd),
+            rest_seconds: or(self.rest_seconds, usual.rest_seconds),
+            creates: or(self.creates, usual.creates),
+            event_tasks: or(self.event_tasks, usual.event_tasks),
+            events: or(self.events, usual.events),
+            event_samples: or(self.event_samples, usual.event_samples),
+        }
+    }
+}
+
+/// This executable: some measurements take more than one process of it.
+fn program() -> std::io::Result<PathBuf> {
+    std::env::current_exe()
+}
+
+/// SIGINT and SIGTERM end it in order: what it has made is removed.
+fn stop_when_asked(stop: CancellationToken) -> std::io::Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        stop.cancel();
+    });
+    Ok(())
+}
+
+fn show(report: &Report, screen: &mut Screen) -> anyhow::Result<()> {
+    let machine = &report.machine;
+    screen.facts(&[
+        ("machine", format!("{} cores, {} MiB, {}", machine.cores, machine.memory_mib, machine.processor)),
+        ("load", format!("{} before anything was measured", machine.load)),
+        ("database", format!("{} {}, fsync {}", machine.database, machine.version, machine.fsync)),
+        ("build", machine.build.clone()),
+    ])?;
+    if machine.build == "debug" {
+        screen.line(screen.tone(Tone::Notable, "a build without optimisation: the figures say little"))?;
+    }
+    if report.quick {
+        screen.line(screen.tone(Tone::Notable, "small sizes: a first look, not to be judged by"))?;
+    }
+    if !report.limits.is_empty() {
+        let row = |limit: &bench::Limit| {
+            vec![limit.name.clone(), format!("{} {}", number(limit.value), limit.unit), limit.what.clone()]
+        };
+        screen.line("")?;
+        screen.table(&["limit", "value", "what"], report.limits.iter().map(row).collect())?;
+    }
+    screen.line("")?;
+    let heading = ["figure", "value", "limit", "ratio", "to be reached", "met", "beside it"];
+    Ok(screen.table(&heading, report.figures.iter().map(row).collect())?)
 }
 
 fn row(figure: &Figure) -> Vec<String> {
-    let number = |value: f64| if value >= 100.0 { format!("{value:.0}") } else { format!("{value:.2}") };
+    let part = |part: &bench::figure::Part| format!("{} {} {}", part.name, number(part.value), part.unit);
+    let met = |met| if met { "yes" } else { "no" };
     vec![
-        figure.name.to_owned(),
+        figure.name.clone(),
         format!("{} {}", number(figure.value), figure.unit),
         figure.limit.map_or_else(|| "-".into(), number),
-        figure.ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
-        figure.limit.map_or("", |_| figure.against).to_owned(),
+        figure.ratio.map_or_else(|| "-".into(), number),
+        figure.reach.clone().unwrap_or_default(),
+        figure.met.map(met).unwrap_or_default().to_owned(),
+        figure.parts.iter().map(part).map(|text| text.trim_end().to_owned()).collect::<Vec<_>>().join(", "),
     ]
 }

@@ -1,5 +1,6 @@
 //! `reveille check`: looks at the configuration and at everything it names, changes nothing, and says what is wrong.
 
+mod channels;
 mod keys;
 mod model;
 mod oauth;
@@ -17,7 +18,6 @@ use super::screen::{Screen, Tone};
 use super::setup::ConfigArgs;
 use crate::bus::Bus;
 use crate::bus::redis::Redis;
-use crate::channel::email::Email;
 use crate::clock::Clock;
 use crate::config::{Config, Environment, Loaded};
 use crate::egress::Egress;
@@ -116,7 +116,7 @@ async fn look(loaded: &Loaded) -> Vec<Finding> {
     });
     findings.extend(model::all(loaded).await);
     findings.extend(bus(config).await);
-    findings.push(email(loaded).await);
+    findings.extend(channels::all(loaded).await);
     findings.extend(oauth::all(config).await);
     findings.push(push::look(loaded, data_dir));
     findings.push(public_url::look(config).await);
@@ -143,18 +143,6 @@ async fn bus(config: &Config) -> Vec<Finding> {
                 Finding::wrong(name, error.to_string()).hint(format!("is Redis up at {shown}, and does it let us in?")),
             ]
         }
-    }
-}
-
-async fn email(loaded: &Loaded) -> Finding {
-    match Email::new(&loaded.config.channels.email) {
-        Ok(None) => Finding::fine("email", "not configured; messages go by webhook only"),
-        Ok(Some(email)) => match email.check().await {
-            Ok(()) => Finding::fine("email", "the mail server answers, and took the login where one is set"),
-            Err(error) => Finding::wrong("email", error.to_string())
-                .hint("channels.email.url is smtp://user:password@host:587, or smtps:// where TLS comes first"),
-        },
-        Err(faults) => misconfigured("email", loaded, faults),
     }
 }
 

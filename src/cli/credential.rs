@@ -15,7 +15,7 @@ use super::screen::{Screen, text_of, time_of};
 use crate::cli::Client;
 use crate::config::Environment;
 use crate::credential::Reference;
-use crate::credential::draft::erase;
+use crate::secret::erase;
 use crate::visible::on_one_line;
 
 #[derive(Debug, clap::Subcommand)]

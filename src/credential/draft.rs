@@ -7,11 +7,12 @@ mod hosts;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Map, Value};
 use url::Url;
-use zeroize::Zeroize;
 
 use crate::credential::{ClientAuth, Credential, DOCUMENT_BYTES, Inject, InjectForm, OAuth};
 use crate::invalid::{Faults, did_you_mean, escape};
-use crate::secret::Secret;
+use crate::secret::{Secret, erase};
+
+pub use hosts::split_port;
 
 /// Longest text among the fields beside the document, in characters.
 const TEXT_LENGTH: usize = 2_048;
@@ -71,16 +72,6 @@ impl CredentialDraft {
             faults.add("/oauth", why);
         }
         faults.or(())
-    }
-}
-
-/// Zeroes every text of a value. What grew or moved before is out of reach.
-pub fn erase(value: &mut Value) {
-    match value {
-        Value::String(text) => text.zeroize(),
-        Value::Array(items) => items.iter_mut().for_each(erase),
-        Value::Object(fields) => fields.values_mut().for_each(erase),
-        _ => {}
     }
 }
 

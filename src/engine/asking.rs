@@ -74,7 +74,7 @@ pub fn is_settled(mark: &Mark) -> bool {
 pub fn without(mut mark: Mark, secrets: &[&str]) -> Mark {
     let hide = |text: &mut String| secrets.iter().for_each(|secret| *text = text.replace(secret, REDACTED));
     match &mut mark {
-        Mark::Retry { error, .. } | Mark::Failed { error, .. } | Mark::Unknown { error } => hide(error),
+        Mark::Retry { error, .. } | Mark::Failed { error, .. } | Mark::Unknown { error, .. } => hide(error),
         Mark::Wait { error, .. } => error.iter_mut().for_each(hide),
         Mark::Hold { .. } => {}
         Mark::Delivered { provider_id } | Mark::Sent { provider_id } => provider_id.iter_mut().for_each(hide),
@@ -89,8 +89,8 @@ mod tests {
     #[test]
     fn what_a_server_quotes_of_a_link_is_not_recorded() {
         let secrets = ["https://wake.example.org/approvals/5ec4e7", "5ec4e7"];
-        let hidden = |text: &str| without(Mark::Unknown { error: text.into() }, &secrets);
-        let error = |text: &str| Mark::Unknown { error: text.into() };
+        let hidden = |text: &str| without(Mark::Unknown { error: text.into(), fall_back: None }, &secrets);
+        let error = |text: &str| Mark::Unknown { error: text.into(), fall_back: None };
         assert_eq!(hidden("554 no https://wake.example.org/approvals/5ec4e7 here"), error("554 no [redacted] here"));
         assert_eq!(hidden("554 spam: /approvals/5ec4e7"), error("554 spam: /approvals/[redacted]"));
         let taken = Mark::Delivered { provider_id: Some("queued 5ec4e7".into()) };

@@ -1,7 +1,8 @@
 //! One attempt at one delivery: what is to be recorded of it.
 //!
 //! It decides and sends; the claim before it and the mark after it are the store's. A process that dies in between
-//! leaves a claim whose lease runs out: where the other side drops repeats it is sent again, else it is `unknown`.
+//! leaves a claim whose lease runs out: where the other side drops repeats it is sent again, else it is `unknown`. So is
+//! what was sent again to the last and may have got through at one of the attempts: doubt is recorded as doubt.
 
 use std::time::Duration;
 
@@ -42,15 +43,15 @@ pub struct Attempted {
 /// Attempts a delivery and says what is to be recorded.
 pub async fn attempt(claim: &Claim, occasion: Occasion<'_>, channels: &Channels, clock: &Clock) -> Attempted {
     let delivery = &claim.delivery;
-    let (sign, answer) = match channels.get(&delivery.channel) {
+    let channel = channels.get(&delivery.channel);
+    let repeatable = channel.is_some_and(|channel| channel.capabilities().deduplicates);
+    let (sign, answer) = match channel {
         None => (Sign::Silent, Err(not_configured(&delivery.channel))),
-        // what was interrupted was another attempt, and nothing is sent now
-        Some(channel) if claim.interrupted && !channel.capabilities().deduplicates => {
-            (Sign::Silent, Err(interrupted()))
-        }
+        // another attempt may have got through, and nothing is sent now
+        Some(_) if claim.in_doubt() && !repeatable => (Sign::Silent, Err(interrupted())),
         Some(channel) => send(delivery, occasion, channel, channels.templates(), clock.now()).await,
     };
-    Attempted { mark: judge(delivery, answer, clock.now(), occasion.random), sign }
+    Attempted { mark: judge(claim, answer, repeatable, clock.now(), occasion.random), sign }
 }
 
 fn sign(answer: &Result<Receipt, ChannelError>) -> Sign {
@@ -60,7 +61,8 @@ fn sign(answer: &Result<Receipt, ChannelError>) -> Sign {
         Err(ChannelError::Busy { .. } | ChannelError::Transient { retry_after: Some(_), .. }) => Sign::Silent,
         // whoever hangs is as ill as whoever fails
         Err(ChannelError::Transient { .. } | ChannelError::Unknown { .. }) => Sign::Ill,
-        Err(ChannelError::Misconfigured { .. }) => Sign::Silent,
+        // what went nowhere says nothing of what is there
+        Err(ChannelError::Misconfigured { .. } | ChannelError::Unsendable { .. }) => Sign::Silent,
     }
 }
 
@@ -72,11 +74,10 @@ async fn send(
     templates: &Templates,
     now: DateTime<Utc>,
 ) -> (Sign, Result<Receipt, ChannelError>) {
-    let nowhere = |why| (Sign::Silent, Err(ChannelError::Rejected { why }));
+    let nowhere = |why| (Sign::Silent, Err(ChannelError::Unsendable { why }));
     let Some(recipient) = occasion.recipient else {
         return nowhere("the tenant has no recipient".into());
     };
-    let capabilities = channel.capabilities();
     let words = templates.words(occasion.told, occasion.about, recipient.timezone, channel);
     let words = match words {
         Ok(words) => words,
@@ -92,33 +93,55 @@ async fn send(
         urgency: delivery.urgency,
     };
     let sent = tokio::time::timeout(ATTEMPT_LIMIT, channel.deliver(&message)).await;
-    let answer = sent.unwrap_or_else(|_| Err(too_late(capabilities.deduplicates)));
-    let sign = if recipient.addresses.has(&delivery.channel) { sign(&answer) } else { Sign::Silent };
-    (sign, answer)
+    let answer = sent.unwrap_or_else(|_| Err(too_late()));
+    (sign(&answer), answer)
 }
 
 /// What an answer means for the delivery. What is refused for good, or can't be sent as things are configured, goes on
 /// to the next channel at once; without one, the operator may mend the configuration before the attempts are used up.
-fn judge(delivery: &Delivery, answer: Result<Receipt, ChannelError>, now: DateTime<Utc>, random: f64) -> Mark {
-    let later = |hint: Option<Duration>| retry_at(now, delivery.attempts, hint, random);
-    let failed = |error: String| Mark::Failed { error, fall_back: delivery.fall_back().map(Box::new) };
+/// What is in doubt goes on where it was tried to the last: told twice is better than not at all.
+fn judge(
+    claim: &Claim,
+    answer: Result<Receipt, ChannelError>,
+    repeatable: bool,
+    now: DateTime<Utc>,
+    random: f64,
+) -> Mark {
+    let delivery = &claim.delivery;
+    let fall_back = || delivery.fall_back().map(Box::new);
+    let doubtful = matches!(answer, Err(ChannelError::Unknown { .. }));
+    let later = |error: String, hint: Option<Duration>| match retry_at(now, delivery.attempts, hint, random) {
+        Some(at) => Mark::Retry { at, error, asked: hint.is_some(), doubtful },
+        None => {
+            let error = format!("given up after {} attempts: {error}", delivery.attempts);
+            given_up_in(claim.in_doubt() || doubtful, delivery, error)
+        }
+    };
     match answer {
         Ok(Receipt { provider_id, confirmed: Confirmed::Delivered }) => Mark::Delivered { provider_id },
         Ok(Receipt { provider_id, confirmed: Confirmed::Sent }) => Mark::Sent { provider_id },
-        Err(ChannelError::Transient { why, retry_after }) => match later(retry_after) {
-            Some(at) => Mark::Retry { at, error: why },
-            None => failed(format!("given up after {} attempts: {why}", delivery.attempts)),
-        },
-        Err(ChannelError::Busy { why }) => match later(None) {
-            Some(at) => Mark::Retry { at, error: why },
-            None => failed(format!("given up after {} attempts: {why}", delivery.attempts)),
-        },
-        Err(ChannelError::Misconfigured { why }) => match later(None) {
-            Some(at) if delivery.fallback.is_empty() => Mark::Retry { at, error: why },
-            _ => failed(why),
-        },
-        Err(ChannelError::Rejected { why }) => failed(why),
-        Err(ChannelError::Unknown { why }) => Mark::Unknown { error: why },
+        Err(ChannelError::Transient { why, retry_after }) => later(why, retry_after),
+        Err(ChannelError::Busy { why }) => later(why, None),
+        Err(ChannelError::Misconfigured { why }) if delivery.fallback.is_empty() => later(why, None),
+        Err(ChannelError::Misconfigured { why }) => given_up(claim, why),
+        Err(ChannelError::Rejected { why }) => Mark::Failed { error: why, fall_back: fall_back() },
+        Err(ChannelError::Unsendable { why }) => given_up(claim, why),
+        Err(ChannelError::Unknown { why }) if repeatable => later(why, None),
+        Err(ChannelError::Unknown { why }) => Mark::Unknown { error: why, fall_back: None },
+    }
+}
+
+/// The end of a delivery that nobody refused, without another attempt: `failed`, or `unknown` where one before may have
+/// got through. Either way the next channel takes over.
+pub fn given_up(claim: &Claim, error: String) -> Mark {
+    given_up_in(claim.in_doubt(), &claim.delivery, error)
+}
+
+fn given_up_in(doubt: bool, delivery: &Delivery, error: String) -> Mark {
+    let fall_back = delivery.fall_back().map(Box::new);
+    match doubt {
+        true => Mark::Unknown { error: format!("{error}; it may have got through at one of the attempts"), fall_back },
+        false => Mark::Failed { error, fall_back },
     }
 }
 
@@ -130,12 +153,8 @@ fn interrupted() -> ChannelError {
     ChannelError::Unknown { why: "the process that was sending it died; it may have been sent or not".into() }
 }
 
-fn too_late(deduplicates: bool) -> ChannelError {
-    let why = format!("no end within {} s", ATTEMPT_LIMIT.as_secs());
-    match deduplicates {
-        true => ChannelError::Transient { why, retry_after: None },
-        false => ChannelError::Unknown { why },
-    }
+fn too_late() -> ChannelError {
+    ChannelError::Unknown { why: format!("no end within {} s", ATTEMPT_LIMIT.as_secs()) }
 }
 
 #[cfg(test)]
@@ -225,6 +244,10 @@ mod tests {
         now() + chrono::TimeDelta::seconds(seconds)
     }
 
+    fn again(seconds: i64, error: &str) -> Mark {
+        Mark::Retry { at: after(seconds), error: error.into(), asked: false, doubtful: false }
+    }
+
     #[tokio::test]
     async fn a_message_is_sent_within_the_channels_limit_under_the_deliverys_id() {
         let done = attempted(&claim(1, &[]), false, delivered()).await;
@@ -241,7 +264,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_may_work_later_is_tried_later_by_the_table_and_by_the_other_sides_wish() {
-        let retry = |seconds| Mark::Retry { at: after(seconds), error: "busy".into() };
+        let retry = |seconds| again(seconds, "busy");
         assert_eq!(attempted(&claim(1, &["webhook"]), true, transient(None)).await.mark, retry(5));
         assert_eq!(attempted(&claim(6, &[]), true, transient(None)).await.mark, retry(36_000));
         let wished = transient(Some(Duration::from_secs(77)));
@@ -272,7 +295,7 @@ mod tests {
     async fn a_wrong_configuration_falls_back_or_else_waits_to_be_mended() {
         let wrong = || Err(ChannelError::Misconfigured { why: "bad password".into() });
         let alone = attempted(&claim(1, &[]), false, wrong()).await.mark;
-        assert_eq!(alone, Mark::Retry { at: after(5), error: "bad password".into() });
+        assert_eq!(alone, again(5, "bad password"));
         let with_another = attempted(&claim(1, &["webhook"]), false, wrong()).await.mark;
         assert!(matches!(with_another, Mark::Failed { fall_back: Some(_), .. }), "{with_another:?}");
     }
@@ -281,7 +304,29 @@ mod tests {
     async fn an_unknown_outcome_is_never_repeated_and_never_falls_back() {
         let unknown = Err(ChannelError::Unknown { why: "no answer".into() });
         let mark = attempted(&claim(1, &["webhook"]), false, unknown).await.mark;
-        assert_eq!(mark, Mark::Unknown { error: "no answer".into() });
+        assert_eq!(mark, Mark::Unknown { error: "no answer".into(), fall_back: None });
+    }
+
+    #[tokio::test]
+    async fn what_may_have_got_through_at_any_attempt_is_unknown_in_the_end_and_falls_back() {
+        let unknown = || Err(ChannelError::Unknown { why: "no answer".into() });
+        let first = attempted(&claim(1, &["webhook"]), true, unknown()).await.mark;
+        assert_eq!(first, Mark::Retry { at: after(5), error: "no answer".into(), asked: false, doubtful: true });
+        let last = claim(7, &["webhook"]);
+        let fall_back = || last.delivery.fall_back().map(Box::new);
+        let given_up = |why: &str| Mark::Unknown {
+            error: format!("given up after 7 attempts: {why}; it may have got through at one of the attempts"),
+            fall_back: fall_back(),
+        };
+        assert_eq!(attempted(&last, true, unknown()).await.mark, given_up("no answer"));
+        let before = Claim { delivery: Delivery { doubtful: true, ..last.delivery.clone() }, ..last.clone() };
+        assert_eq!(attempted(&before, true, transient(None)).await.mark, given_up("busy"));
+        let died = Claim { interrupted: true, ..last.clone() };
+        assert_eq!(attempted(&died, true, transient(None)).await.mark, given_up("busy"));
+        // who drops repeats and refuses this one has not taken it before
+        let refused = Err(ChannelError::Rejected { why: "gone".into() });
+        let failed = Mark::Failed { error: "gone".into(), fall_back: fall_back() };
+        assert_eq!(attempted(&before, true, refused).await.mark, failed);
     }
 
     #[tokio::test]
@@ -317,7 +362,7 @@ mod tests {
         let none = Channels::of(vec![]);
         assert_eq!(
             attempt(&claim, occasion, &none, &clock).await.mark,
-            Mark::Retry { at: after(5), error: "the channel `email` is not configured".into() }
+            again(5, "the channel `email` is not configured")
         );
         let scripted = Scripted { deduplicates: true, answer: delivered(), given: Arc::default() };
         assert_eq!(
@@ -328,20 +373,20 @@ mod tests {
 
     #[tokio::test]
     async fn what_went_nowhere_says_nothing_about_the_channel() {
-        let refused = || Err(ChannelError::Rejected { why: "there is no address".into() });
-        let sign = async |delivery: &Delivery, recipient: Option<&Recipient>| {
+        let sign = async |delivery: &Delivery, recipient: Option<&Recipient>, answer: ChannelError| {
             let claim = Claim { delivery: delivery.clone(), ..claim(1, &[]) };
             let occasion = Occasion { recipient, told: delivery, about: References::default(), random: 0.5 };
-            let scripted = Scripted { deduplicates: true, answer: refused(), given: Arc::default() };
+            let scripted = Scripted { deduplicates: true, answer: Err(answer), given: Arc::default() };
             let channels = Channels::of(vec![Box::new(scripted)]);
             attempt(&claim, occasion, &channels, &Clock::manual(now())).await.sign
         };
+        let refused = || ChannelError::Rejected { why: "no such user".into() };
         let (message, ann) = (claim(1, &[]).delivery, recipient());
-        assert_eq!(sign(&message, Some(&ann)).await, Sign::Well, "it refused");
-        assert_eq!(sign(&message, None).await, Sign::Silent, "nobody");
-        let nowhere = Recipient { addresses: Addresses::default(), ..recipient() };
-        assert_eq!(sign(&message, Some(&nowhere)).await, Sign::Silent, "no address");
+        assert_eq!(sign(&message, Some(&ann), refused()).await, Sign::Well, "it refused");
+        assert_eq!(sign(&message, None, refused()).await, Sign::Silent, "nobody");
+        let nowhere = ChannelError::Unsendable { why: "the address is not allowed: private".into() };
+        assert_eq!(sign(&message, Some(&ann), nowhere).await, Sign::Silent, "no address that may be reached");
         let gone = Delivery { kind: Kind::Result, ..message };
-        assert_eq!(sign(&gone, Some(&ann)).await, Sign::Silent, "no words");
+        assert_eq!(sign(&gone, Some(&ann), refused()).await, Sign::Silent, "no words");
     }
 }

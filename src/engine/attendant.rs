@@ -15,7 +15,7 @@ use crate::approval::{Approval, ApprovalStatus, Settings};
 use crate::engine::service::{Next, Service, TickError};
 use crate::id::Scope;
 use crate::notification::dedupe;
-use crate::notification::delivery::channels;
+use crate::notification::new_delivery::channels;
 use crate::notification::{Kind, NewDelivery, Recipient};
 use crate::store::{Attend, Attended, Store, StoreError, Waiting};
 use crate::task::{Output, Route};

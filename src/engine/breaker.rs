@@ -26,8 +26,11 @@ const FIRST_WAIT: Duration = Duration::from_secs(30);
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 /// When those come again that find a probe under way.
 const PROBE_WAIT: Duration = Duration::from_secs(5);
-/// Hosts that are remembered; past it those that are only suspected are forgotten.
+/// Hosts that are remembered. Past it those are forgotten that are only suspected, and those that nobody has asked for
+/// since long; where that makes no room, another host has no breaker.
 const HOSTS: usize = 10_000;
+/// After so long beyond its time, nobody writes to an open one any more.
+const FORGOTTEN: Duration = Duration::from_secs(2 * 3600);
 
 /// What a breaker guards.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -145,14 +148,26 @@ impl Breakers {
         circuits.get_mut(place).map_or(Ok(()), |circuit| circuit.admit(now))
     }
 
+    fn make_room(&self, circuits: &mut HashMap<Place, Circuit>, now: DateTime<Utc>) {
+        circuits.retain(|place, circuit| {
+            let asked_for = circuit.open.is_some_and(|open| now < open.until + signed(FORGOTTEN));
+            if circuit.open.is_some() && !asked_for {
+                self.0.open.get_or_create(&Label { channel: place.channel.clone() }).dec();
+            }
+            asked_for
+        });
+    }
+
     /// How it went. A change is said in the log once.
     pub fn report(&self, place: &Place, sign: Sign, now: DateTime<Utc>) {
         let mut circuits = self.0.circuits.lock().expect("breakers");
-        if circuits.len() >= HOSTS {
-            circuits.retain(|_, circuit| circuit.open.is_some());
-        }
-        if sign == Sign::Ill {
-            circuits.entry(place.clone()).or_default();
+        if sign == Sign::Ill && !circuits.contains_key(place) {
+            if circuits.len() >= HOSTS {
+                self.make_room(&mut circuits, now);
+            }
+            if circuits.len() < HOSTS {
+                circuits.insert(place.clone(), Circuit::default());
+            }
         }
         let Some(circuit) = circuits.get_mut(place) else { return };
         let change = circuit.report(sign, now);
@@ -316,6 +331,27 @@ mod tests {
         assert!(open(2), "{}", metrics.text());
         breakers.report(&place("a.example"), Sign::Well, at(40));
         assert!(open(1), "{}", metrics.text());
+    }
+
+    #[test]
+    fn no_more_hosts_are_remembered_than_there_is_room_for() {
+        let metrics = Metrics::new();
+        let breakers = Breakers::new(&metrics);
+        let sick = |n: usize| place(&format!("{n}.example"));
+        let fail = |n: usize, now| (0..FAILURES).for_each(|_| breakers.report(&sick(n), Sign::Ill, now));
+        (0..HOSTS).for_each(|n| fail(n, at(0)));
+        fail(HOSTS, at(1));
+        assert_eq!(breakers.admit(&sick(HOSTS), at(1)), Ok(()), "without a breaker");
+        assert!(breakers.admit(&sick(0), at(1)).is_err());
+        let later = at(30) + signed(FORGOTTEN);
+        fail(HOSTS, later);
+        assert!(breakers.admit(&sick(HOSTS), later).is_err());
+        assert_eq!(breakers.0.circuits.lock().unwrap().len(), 1, "nobody has asked for the others");
+        assert!(
+            metrics.text().contains("reveille_channel_breakers_open{channel=\"webhook\"} 1\n"),
+            "{}",
+            metrics.text()
+        );
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::executor::hub::Hub;
 use crate::executor::{Job, Registry};
 use crate::id::Scope;
 use crate::notification::Recipient;
-use crate::notification::delivery::channels as order_of;
+use crate::notification::new_delivery::channels as order_of;
 use crate::run::RunState;
 use crate::run::outcome::{Outcome, RunError, RunFault};
 use crate::run::stream::StreamEvent;
@@ -33,6 +33,8 @@ use crate::task::Output;
 
 /// How long an executor may take to hand its run back once it was asked to.
 pub const HAND_BACK_LIMIT: Duration = Duration::from_secs(2);
+/// For so long after the start, what was read of the recipient then is good for the end, too.
+const RECIPIENT_FRESH: Duration = Duration::from_secs(1);
 /// The wait between two questions to a store that is away.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 
@@ -93,14 +95,18 @@ impl Shared {
         };
         // Nothing has effects from here on, and what is written is fenced by the token: so an end is offered to a store
         // that is away for as long as it takes, rather than executed once more.
-        let recipient = self.recipient(&started.run.tenant_id).await;
+        let ran = self.store.clock().elapsed().saturating_sub(began);
+        let recipient = match ran < RECIPIENT_FRESH {
+            true => started.recipient.clone(),
+            false => self.recipient(&started.run.tenant_id).await,
+        };
         let ending = Ending {
             lease: started.lease,
             run: &started.run,
             task: started.task.as_ref(),
             recipient: recipient.as_ref(),
             usage: transcript.usage(),
-            ran: self.store.clock().elapsed().saturating_sub(began),
+            ran,
             now: self.store.clock().now(),
             random: fastrand::f64(),
         };
@@ -126,8 +132,7 @@ impl Shared {
             return Err(RunError::fail("executor_unknown", format!("there is no executor `{name}` in this service")));
         };
         let stop = &place.stop;
-        let recipient = self.recipient(&started.run.tenant_id).await;
-        let job = self.job(started, recipient.as_ref(), transcript, stop.clone());
+        let job = self.job(started, transcript, stop.clone());
         let work = AssertUnwindSafe(async { executor.execute(job).await }).catch_unwind();
         let ended = tokio::select! {
             ended = work => ended.unwrap_or_else(|_| Err(RunError::fail("panicked", "the executor panicked"))),
@@ -190,13 +195,8 @@ impl Shared {
         }
     }
 
-    fn job(
-        &self,
-        started: &StartedRun,
-        recipient: Option<&Recipient>,
-        transcript: Arc<LeasedTranscript>,
-        stop: Stop,
-    ) -> Job {
+    fn job(&self, started: &StartedRun, transcript: Arc<LeasedTranscript>, stop: Stop) -> Job {
+        let recipient = started.recipient.as_ref();
         let output = started.task.as_ref().map_or_else(Output::nobody, |task| task.spec.output.clone());
         let first = order_of(&output, recipient).into_iter().next();
         let channel = first.and_then(|name| self.channels.get(&name)).map(|channel| ChannelLimits {

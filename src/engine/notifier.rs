@@ -1,25 +1,32 @@
 //! The notifier: deliveries that are due are attempted, each in a task of its own, so that a slow channel delays none.
+//!
+//! Those first that are due for the longest time; but where a channel or a tenant has all the places that it may have,
+//! what waits behind it is looked for line by line, a bounded number at a time, and the search goes on at the next tick.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
-use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
+use uuid::Uuid;
 
 use crate::clock::{self, signed};
 use crate::engine::asking::is_settled;
-use crate::engine::attempt::LEASE;
+use crate::engine::attempt::{LEASE, given_up};
+use crate::engine::places::{Full, Places, Seat};
 use crate::engine::sending::Sending;
 use crate::engine::service::{Next, Service, TickError};
 use crate::notification::delivery::retry_at;
 use crate::notification::{Claim, Mark};
-use crate::store::{StoreError, Topic};
+use crate::store::{InLine, StoreError, Topic};
 
-/// Attempts at the same time.
-const AT_ONCE: usize = 32;
+/// How many of the deliveries that are due are looked at, those first that are due for the longest time.
+const LOOKED_AT: usize = 256;
+/// How many lines are looked at behind those that have all their places.
+const LINES: usize = 64;
 /// How long attempts that are under way may go on when the service stops.
 const DRAIN: Duration = Duration::from_secs(5);
 /// The wait before a store that is away is asked again to record an attempt.
@@ -27,16 +34,84 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 pub struct Notifier {
     sending: Sending,
-    places: Arc<Semaphore>,
+    places: Places,
     /// Whether more may be due than there were places for.
     backlog: Arc<AtomicBool>,
+    /// The line, by channel and tenant, after which the search goes on.
+    searched: Mutex<(String, Option<String>)>,
     under_way: TaskTracker,
+}
+
+/// What a tick is about to attempt.
+#[derive(Default)]
+struct Chosen {
+    seats: HashMap<Uuid, Seat>,
+    /// Something that is due has to wait for a place.
+    waits: bool,
+}
+
+impl Chosen {
+    /// Takes a place for it, if there is one for its channel and its tenant.
+    fn take(&mut self, places: &Places, waiting: &InLine) -> Result<(), Full> {
+        if self.seats.contains_key(&waiting.id) {
+            return Ok(());
+        }
+        let taken = places.take(&waiting.channel, &waiting.tenant_id);
+        self.waits |= taken.is_err();
+        taken.map(|seat| drop(self.seats.insert(waiting.id, seat)))
+    }
 }
 
 impl Notifier {
     pub fn new(sending: Sending) -> Notifier {
-        let places = Arc::new(Semaphore::new(AT_ONCE));
-        Notifier { sending, places, backlog: Arc::default(), under_way: TaskTracker::new() }
+        Notifier {
+            sending,
+            places: Places::default(),
+            backlog: Arc::default(),
+            searched: Mutex::default(),
+            under_way: TaskTracker::new(),
+        }
+    }
+
+    /// What there is a place for, of all that is due.
+    async fn choose(&self) -> Result<Chosen, StoreError> {
+        let mut chosen = Chosen::default();
+        let due = self.sending.store.due_deliveries(LOOKED_AT as i64).await?;
+        for waiting in &due {
+            let _ = chosen.take(&self.places, waiting);
+        }
+        if due.len() == LOOKED_AT {
+            if chosen.waits && self.places.free() > 0 {
+                self.search(&mut chosen).await?;
+            }
+            chosen.waits = true;
+        }
+        Ok(chosen)
+    }
+
+    /// The first of each line, from where the search before came to: what those who have all their places stand before.
+    async fn search(&self, chosen: &mut Chosen) -> Result<(), StoreError> {
+        let (store, now) = (&self.sending.store, self.sending.store.clock().now());
+        let (mut channel, mut tenant) = self.searched.lock().expect("searched").clone();
+        let mut turned = false;
+        for _ in 0..LINES {
+            let Some(first) = store.next_line(&channel, tenant.as_deref()).await? else {
+                (channel, tenant) = Default::default();
+                if turned {
+                    break;
+                }
+                turned = true;
+                continue;
+            };
+            let full = (first.next_at <= now).then(|| chosen.take(&self.places, &first)).and_then(Result::err);
+            tenant = (full != Some(Full::Channel)).then_some(first.tenant_id);
+            channel = first.channel;
+            if self.places.free() == 0 {
+                break;
+            }
+        }
+        *self.searched.lock().expect("searched") = (channel, tenant);
+        Ok(())
     }
 
     /// Waits for attempts that are under way, but not for ever: what is cut off says so at its next claim.
@@ -55,7 +130,7 @@ async fn deliver(sending: Sending, claim: Claim) {
     };
     if is_settled(&mark) {
         tracing::debug!(delivery_id = %id, "a question was answered before it was sent");
-    } else if let Mark::Failed { error, .. } | Mark::Unknown { error } | Mark::Retry { error, .. } = &mark {
+    } else if let Mark::Failed { error, .. } | Mark::Unknown { error, .. } | Mark::Retry { error, .. } = &mark {
         tracing::warn!(delivery_id = %id, channel = claim.delivery.channel, error, "a delivery did not get through");
     }
     let give_up = store.clock().now() + signed(LEASE);
@@ -73,8 +148,8 @@ async fn deliver(sending: Sending, claim: Claim) {
 fn unread(claim: &Claim, error: &StoreError, now: DateTime<Utc>, random: f64) -> Mark {
     let error = format!("what it tells of could not be read: {error}");
     match retry_at(now, claim.delivery.attempts, None, random) {
-        Some(at) => Mark::Retry { at, error },
-        None => Mark::Failed { error, fall_back: claim.delivery.fall_back().map(Box::new) },
+        Some(at) => Mark::Retry { at, error, asked: false, doubtful: false },
+        None => given_up(claim, error),
     }
 }
 
@@ -83,26 +158,25 @@ impl Service for Notifier {
     const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
     async fn tick(&self) -> Result<Next, TickError> {
-        let free = self.places.available_permits();
-        if free == 0 {
+        if self.places.free() == 0 {
             return Ok(Next::OnWake);
         }
-        let claims =
-            self.sending.store.claim_deliveries(self.sending.store.clock().now() + signed(LEASE), free as i64).await?;
-        let full = claims.len() == free;
-        self.backlog.store(full, Ordering::Relaxed);
-        for claim in claims {
-            let place = Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed");
+        let mut chosen = self.choose().await?;
+        self.backlog.store(chosen.waits, Ordering::Relaxed);
+        let store = &self.sending.store;
+        let ids: Vec<Uuid> = chosen.seats.keys().copied().collect();
+        for claim in store.claim_deliveries(&ids, store.clock().now() + signed(LEASE)).await? {
+            let seat = chosen.seats.remove(&claim.delivery.id);
             let sending = self.sending.clone();
             self.under_way.spawn(async move {
                 deliver(sending, claim).await;
-                drop(place);
+                drop(seat);
             });
         }
-        if full {
+        if chosen.waits {
             return Ok(Next::OnWake);
         }
-        Ok(match self.sending.store.next_delivery().await? {
+        Ok(match store.next_delivery().await? {
             Some(next) => Next::At(next),
             None => Next::OnWake,
         })
@@ -110,14 +184,19 @@ impl Service for Notifier {
 
     fn hint(&self) -> BoxFuture<'static, ()> {
         let mut outbox = self.sending.store.listen(Topic::Outbox);
-        let (places, backlog) = (Arc::clone(&self.places), Arc::clone(&self.backlog));
+        let (places, backlog) = (self.places.clone(), Arc::clone(&self.backlog));
         Box::pin(async move {
-            // at once where a place is free already: nothing else would tell
-            if backlog.load(Ordering::Relaxed) {
-                let _ = places.acquire().await;
-                return;
+            // at once where a place was freed already: nothing else would tell
+            let freed = async {
+                match backlog.load(Ordering::Relaxed) {
+                    true => places.freed().await,
+                    false => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = freed => {}
+                _ = outbox.changed() => {}
             }
-            let _ = outbox.changed().await;
         })
     }
 }
@@ -144,7 +223,8 @@ mod tests {
         let now = DateTime::UNIX_EPOCH;
         let away = StoreError::Unavailable("gone".into());
         let error = "what it tells of could not be read: the database is not available: gone".to_owned();
-        let again = Mark::Retry { at: now + TimeDelta::seconds(5), error: error.clone() };
+        let again =
+            Mark::Retry { at: now + TimeDelta::seconds(5), error: error.clone(), asked: false, doubtful: false };
         assert_eq!(unread(&claim(1), &away, now, 0.5), again);
         let fall_back = claim(7).delivery.fall_back().map(Box::new);
         assert_eq!(unread(&claim(7), &away, now, 0.5), Mark::Failed { error, fall_back });

@@ -8,10 +8,11 @@ use prometheus_client::metrics::counter::Counter;
 use uuid::Uuid;
 
 use crate::clock::signed;
+use crate::engine::execution::Executions;
 use crate::engine::held::Held;
 use crate::engine::service::{Next, Service, TickError};
 use crate::metrics::Metrics;
-use crate::store::{FireDue, Store, Topic};
+use crate::store::{FireDue, StartNow, Store, Topic};
 
 /// How far ahead of their instant fires are recorded and leased.
 pub const HORIZON: Duration = Duration::from_millis(1500);
@@ -21,18 +22,29 @@ const BATCH: i64 = 500;
 pub struct Scheduler {
     store: Store,
     held: Arc<Held>,
+    executions: Executions,
     worker: Uuid,
+    lease: Duration,
     fired: Counter,
     skipped: Counter,
     conflicts: Counter,
 }
 
 impl Scheduler {
-    pub fn new(store: Store, held: Arc<Held>, worker: Uuid, metrics: &Metrics) -> Scheduler {
+    pub fn new(
+        store: Store,
+        held: Arc<Held>,
+        executions: Executions,
+        worker: Uuid,
+        lease: Duration,
+        metrics: &Metrics,
+    ) -> Scheduler {
         let scheduler = Scheduler {
             store,
             held,
+            executions,
             worker,
+            lease,
             fired: Counter::default(),
             skipped: Counter::default(),
             conflicts: Counter::default(),
@@ -57,8 +69,16 @@ impl Service for Scheduler {
         if !clock.trusted() {
             return Err(TickError::ClockUnknown);
         }
-        let ask =
-            FireDue { now: clock.now(), horizon: HORIZON, limit: BATCH, worker: self.worker, room: self.held.room() };
+        let now = clock.now();
+        let start = StartNow { places: self.held.free(), lease_until: now + signed(self.lease) };
+        let ask = FireDue {
+            now,
+            horizon: HORIZON,
+            limit: BATCH,
+            worker: self.worker,
+            room: self.held.room(),
+            start: Some(start),
+        };
         let fired = self.store.fire_due(&ask).await?;
         self.fired.inc_by(fired.recorded as u64);
         self.skipped.inc_by(fired.skipped as u64);
@@ -67,6 +87,9 @@ impl Service for Scheduler {
             tracing::error!(%task_id, why, "a task can't be scheduled any more, it is disabled");
         }
         self.held.add(fired.claims);
+        for started in fired.started {
+            self.executions.spawn(started);
+        }
         if fired.tasks as i64 == BATCH {
             return Ok(Next::Now);
         }

@@ -11,7 +11,7 @@ use chrono_tz::Tz;
 use crate::channel::Channels;
 use crate::clock::signed;
 use crate::engine::asking::{Links, without};
-use crate::engine::attempt::{Occasion, attempt};
+use crate::engine::attempt::{Occasion, attempt, given_up};
 use crate::engine::breaker::{Breakers, Closed, Place, Sign};
 use crate::engine::holding::{self, Budget};
 use crate::id::Scope;
@@ -99,7 +99,7 @@ impl Sending {
         let mut counted = None;
         if self.sends(claim) {
             if let Err(closed) = self.breakers.admit(&place, now) {
-                return Ok(left_alone(delivery, &place, (now, closed), fastrand::f64()));
+                return Ok(left_alone(claim, &place, (now, closed), fastrand::f64()));
             }
             if let Some(recipient) = recipient {
                 let budget = holding::budget(&self.store, claim, recipient, now).await;
@@ -134,7 +134,7 @@ impl Sending {
     /// Whether an attempt would send anything: what may have gone out is sent again only where repeats are dropped.
     fn sends(&self, claim: &Claim) -> bool {
         let channel = self.channels.get(&claim.delivery.channel);
-        channel.is_some_and(|channel| !claim.interrupted || channel.capabilities().deduplicates)
+        channel.is_some_and(|channel| !claim.in_doubt() || channel.capabilities().deduplicates)
     }
 
     /// What there is to tell; the mark says why nothing is.
@@ -226,17 +226,16 @@ impl Told {
 
 /// What becomes of a message whose channel is left alone. It can wait, but not longer than its attempts would have
 /// taken; where somebody is waited for, the next channel takes over at once.
-fn left_alone(delivery: &Delivery, place: &Place, (now, closed): (DateTime<Utc>, Closed), random: f64) -> Mark {
+fn left_alone(claim: &Claim, place: &Place, (now, closed): (DateTime<Utc>, Closed), random: f64) -> Mark {
+    let delivery = &claim.delivery;
     let error = format!("not attempted: {place} fails at present, and is left alone for a while");
-    let fall_back = delivery.fall_back().map(Box::new);
     let attempts: Duration = BACKOFF.iter().sum();
     if now > delivery.due_since() + signed(attempts) {
-        let error = format!("given up: {place} has failed for too long");
-        return Mark::Failed { error, fall_back };
+        return given_up(claim, format!("given up: {place} has failed for too long"));
     }
-    match fall_back.filter(|_| delivery.kind.asks()) {
-        Some(next) => Mark::Failed { error, fall_back: Some(next) },
-        None => Mark::Wait { at: spread(closed, random), held: None, error: Some(error) },
+    match delivery.kind.asks() && !delivery.fallback.is_empty() {
+        true => given_up(claim, error),
+        false => Mark::Wait { at: spread(closed, random), held: None, error: Some(error) },
     }
 }
 
@@ -271,7 +270,8 @@ mod tests {
     fn after(delivery: &Delivery, hours: i64) -> Mark {
         let now = DateTime::UNIX_EPOCH + TimeDelta::hours(hours);
         let closed = Closed { until: now + TimeDelta::seconds(30), spread: Duration::from_secs(60) };
-        left_alone(delivery, &Place { channel: "sms".into(), host: None }, (now, closed), 0.5)
+        let claim = Claim { delivery: delivery.clone(), lease_token: 3, interrupted: false };
+        left_alone(&claim, &Place { channel: "sms".into(), host: None }, (now, closed), 0.5)
     }
 
     #[test]
@@ -290,7 +290,12 @@ mod tests {
         let message = delivery(Kind::Message, &["email"]);
         assert!(matches!(after(&message, 17), Mark::Wait { .. }));
         let error = "given up: `sms` has failed for too long".to_owned();
-        assert_eq!(after(&message, 18), Mark::Failed { error, fall_back: message.fall_back().map(Box::new) });
+        let fall_back = message.fall_back().map(Box::new);
+        assert_eq!(after(&message, 18), Mark::Failed { error, fall_back: fall_back.clone() });
+        let error =
+            "given up: `sms` has failed for too long; it may have got through at one of the attempts".to_owned();
+        let in_doubt = Delivery { doubtful: true, ..message.clone() };
+        assert_eq!(after(&in_doubt, 18), Mark::Unknown { error, fall_back });
         let due = DateTime::UNIX_EPOCH + TimeDelta::hours(9);
         let held = Delivery { due_at: Some(due), ..message };
         assert!(matches!(after(&held, 26), Mark::Wait { .. }), "what was held counts from its end");

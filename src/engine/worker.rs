@@ -1,8 +1,8 @@
-//! The worker: leases ready runs, starts them at their instant in batches, and hears when one is to be cancelled.
+//! The worker: takes ready runs, starts claimed ones at their instant in batches, and hears when one is to be cancelled.
 //! Each run is a task of its own, so a slow one delays no other.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -16,9 +16,9 @@ use crate::engine::held::Held;
 use crate::engine::scheduler::HORIZON;
 use crate::engine::service::{Next, Service, TickError};
 use crate::metrics::Metrics;
-use crate::store::{Claim, Lease, Store, Topic};
+use crate::store::{Claim, Lease, Seat, StartedRun, Starts, Store, Take, Topic, Turn};
 
-/// Runs claimed or started in one transaction.
+/// Runs taken or started in one transaction.
 const BATCH: usize = 256;
 
 pub struct Worker {
@@ -30,6 +30,8 @@ pub struct Worker {
     lease: Duration,
     /// Whether more could be done if there were more room: only then does the end of a run wake the worker.
     short_of_room: Arc<AtomicBool>,
+    /// Where to go on among the tenants, while there is more than can be taken.
+    turn: Mutex<Option<Turn>>,
     started: Counter,
 }
 
@@ -45,22 +47,53 @@ impl Worker {
     ) -> Worker {
         let started = Counter::default();
         metrics.register("run_starts", "Runs started by this instance", started.clone());
-        Worker { store, held, executions, active, id, lease, short_of_room: Arc::default(), started }
+        Worker {
+            store,
+            held,
+            executions,
+            active,
+            id,
+            lease,
+            short_of_room: Arc::default(),
+            turn: Mutex::default(),
+            started,
+        }
     }
 
-    /// Leases what is ready, as far as there is room; answers whether there may be more.
-    async fn claim(&self) -> Result<bool, TickError> {
-        let room = self.held.room().min(BATCH);
+    /// Leases what is ready, as far as there is room, and starts what is due of it; answers whether there may be more.
+    async fn take(&self) -> Result<bool, TickError> {
+        let room = self.held.free().min(BATCH);
         self.short_of_room.store(room == 0, Ordering::Relaxed);
         if room == 0 {
             return Ok(false);
         }
-        let until = self.store.clock().now() + signed(HORIZON);
-        let claims = self.store.claim_runs(self.id, until, room as i64).await?;
-        let full = claims.len() == room;
+        let now = self.store.clock().now();
+        let fair = self.turn.lock().expect("turn lock").take();
+        let take = Take {
+            worker: self.id,
+            now,
+            ahead: now + signed(HORIZON),
+            lease_until: now + signed(self.lease),
+            limit: room as i64,
+            fair,
+        };
+        let taken = self.store.take_runs(&take).await?;
+        let full = taken.len() == room;
+        // who has more than can be taken must not keep the others waiting: from now on it goes in turn, until none is left
+        if full || (take.fair.is_some() && !taken.is_empty()) {
+            *self.turn.lock().expect("turn lock") = Some(taken.turn);
+        }
         self.short_of_room.store(full, Ordering::Relaxed);
-        self.held.add(claims);
-        Ok(full)
+        self.held.add(taken.claims);
+        self.spawn(taken.starts);
+        Ok(full || self.turn.lock().expect("turn lock").is_some())
+    }
+
+    fn spawn(&self, starts: Starts) {
+        self.started.inc_by(starts.started.len() as u64);
+        for started in starts.started {
+            self.executions.spawn(started);
+        }
     }
 
     /// Starts those whose instant has come; answers whether there may be more.
@@ -80,11 +113,14 @@ impl Worker {
                 return Err(error.into());
             }
         };
-        self.started.inc_by(starts.started.len() as u64);
-        for started in starts.started {
-            self.executions.spawn(started);
-        }
+        self.spawn(starts);
         Ok(leases.len() == limit)
+    }
+
+    /// What makes runs start here as they are recorded.
+    pub(super) fn desk(&self) -> Arc<Desk> {
+        let (held, executions) = (Arc::clone(&self.held), self.executions.clone());
+        Arc::new(Desk { held, executions, worker: self.id, lease: self.lease })
     }
 
     async fn hear_cancels(&self) -> Result<(), TickError> {
@@ -98,6 +134,32 @@ impl Worker {
     }
 }
 
+/// The way for a run that is asked for to start with the commit that records it.
+pub(super) struct Desk {
+    pub held: Arc<Held>,
+    pub executions: Executions,
+    pub worker: Uuid,
+    pub lease: Duration,
+}
+
+impl Seat for Desk {
+    fn worker(&self) -> Uuid {
+        self.worker
+    }
+
+    fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    fn is_free(&self) -> bool {
+        self.held.free() > 0
+    }
+
+    fn start(&self, run: StartedRun) {
+        self.executions.spawn(run);
+    }
+}
+
 impl Service for Worker {
     const NAME: &'static str = "worker";
     const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -108,7 +170,7 @@ impl Service for Worker {
         }
         self.held.forget_expired(self.store.clock().now());
         let more_due = self.start_due().await?;
-        let more_ready = self.claim().await?;
+        let more_ready = self.take().await?;
         self.hear_cancels().await?;
         if (more_due || more_ready) && self.held.free() > 0 {
             return Ok(Next::Now);

@@ -16,7 +16,7 @@ use crate::clock::signed;
 use crate::event::Event;
 use crate::id::{Scope, Tenant, new_id};
 use crate::invalid::Faults;
-use crate::notification::delivery::channels as order_of;
+use crate::notification::new_delivery::channels as order_of;
 use crate::notification::{Kind, NewDelivery, Urgency};
 use crate::run::transcript::Entry;
 use crate::run::{Run, Usage};

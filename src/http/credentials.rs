@@ -24,11 +24,10 @@ use crate::invalid::Faults;
 use crate::store::{CredentialFilter, NewCredential, StoreError, StoredCredential, UseFilter, next_generation};
 use crate::token::Permission;
 use crate::vault::VaultError;
+use crate::vault::credentials::replace;
 
 pub use keys::*;
 
-/// How often a write is tried against writes of others.
-const WRITES: usize = 5;
 /// No account can have these names: they are addresses of their own below a service.
 pub(super) const RESERVED: [&str; 1] = ["connect"];
 
@@ -118,26 +117,9 @@ pub async fn put_credential(
     let (tenant, reference) = named(&caller, name, query)?;
     check(&reference)?;
     let draft = CredentialDraft::parse(body.json()?, state.clock.now())?;
-    for _ in 0..WRITES {
-        let old = match read(&state, &caller.scope, &tenant, &reference).await {
-            Ok(old) => Some(old),
-            Err(ApiError::NotFound(_)) => None,
-            Err(error) => return Err(error),
-        };
-        let new = settled(&state, &caller, (&tenant, &reference), &draft, old.as_ref())?;
-        let version = old.map_or(0, |old| old.credential.version);
-        match state.store.put_credential(&caller.scope, &new, version).await {
-            // the document that would be kept may be another by now
-            Err(StoreError::Conflict(_)) if draft.document.is_none() => {
-                return Err(ApiError::Conflict("the credential was written meanwhile; read it and try again".into()));
-            }
-            // somebody else was faster; the last one wins
-            Err(StoreError::Conflict(_)) => continue,
-            Err(error) => return Err(error.into()),
-            Ok(stored) => return Ok(Json(with_tasks(&state, &caller.scope, stored).await?)),
-        }
-    }
-    Err(ApiError::Conflict("the credential is being changed by others all the time; try again".into()))
+    let make = |old: Option<&StoredCredential>| settled(&state, &caller, (&tenant, &reference), &draft, old);
+    let stored = replace(&state.store, &caller.scope, tenant.as_str(), &reference, make).await?;
+    Ok(Json(with_tasks(&state, &caller.scope, stored).await?))
 }
 
 /// Delete a credential

@@ -2,9 +2,10 @@
 //!
 //! GET changes nothing, the one that a provider sends people to included: a scanner or a prefetching browser that follows
 //! it spends no code. The page says what would be connected, for whom; only its button does it, and only when it is
-//! pressed on that page. What the provider sent along is shown where the state is ours, escaped and cut; the code and the
+//! pressed on that page, in the browser that was shown it. What the provider sent along is shown where the state is ours, escaped and cut; the code and the
 //! state stand in no log (the guard logs the route).
 
+mod mark;
 mod view;
 
 use axum::Json;
@@ -90,7 +91,8 @@ fn start(state: &State, tenant: &Tenant, reference: &Reference, by: &Caller) -> 
 
 /// Show what is about to be connected
 ///
-/// Where providers send people back to: a page for people, with one button. Changes nothing.
+/// Where providers send people back to: a page for people, with one button. Changes nothing. It sets a cookie, without
+/// which the button does nothing.
 #[utoipa::path(get, path = "/oauth/callback", tag = "credentials",
     params(("state" = Option<String>, Query), ("code" = Option<String>, Query), ("error" = Option<String>, Query),
         ("error_description" = Option<String>, Query)),
@@ -104,7 +106,11 @@ pub async fn show_connection(Held(state): Held<State>, mut query: Query) -> Resu
     let offer = offered(&state, &sealed).await?;
     Ok(match (code, error) {
         (_, Some(error)) => view::declined(&offer, &error, description.as_deref()),
-        (Some(code), None) => view::question(&offer, &sealed, &code, state.clock.now()),
+        (Some(code), None) => {
+            let mut page = view::question(&offer, &sealed, &code, state.clock.now());
+            mark::set(&mut page, &state.vault, &offer.flow, &state.settings.public_url(), state.clock.now());
+            page
+        }
         (None, None) => return Err(view::unknown()),
     })
 }
@@ -115,7 +121,7 @@ pub async fn show_connection(Held(state): Held<State>, mut query: Query) -> Resu
 #[utoipa::path(post, path = "/oauth/callback", tag = "credentials",
     request_body(content = String, content_type = "application/x-www-form-urlencoded"),
     responses((status = 200, description = "Connected", body = String, content_type = "text/html"),
-        (status = 403, description = "It does not come from the page", body = String, content_type = "text/html"),
+        (status = 403, description = "It does not come from the page, or another browser was shown it", body = String, content_type = "text/html"),
         (status = 404, description = "The link is not known", body = String, content_type = "text/html"),
         (status = 409, description = "It was used before, or the provider does not accept the code", body = String,
             content_type = "text/html"),
@@ -136,6 +142,9 @@ pub async fn make_connection(
     let (Some(sealed), Some(code)) = (given("state"), given("code")) else { return Err(view::unknown()) };
     let offer = offered(&state, &sealed).await?;
     let flow: Flow = offer.flow;
+    if !mark::is_there(&headers, &state.vault, &flow, &state.settings.public_url()) {
+        return Err(view::unmarked());
+    }
     match state.connector.finish(flow.clone(), Secret::new(code)).await {
         Ok(connected) => Ok(view::connected(&flow, &connected)),
         Err(ConnectError::Used { connected }) => Err(view::used(&flow, connected)),

@@ -38,6 +38,11 @@ pub fn notice(kind: &str, id: impl std::fmt::Display, n: i64) -> String {
     format!("notice:{kind}:{id}:{n}")
 }
 
+/// That a credential's other side has ended it, by the document that it happened to.
+pub fn ended(credential: Uuid, generation: i64) -> String {
+    notice("credential", credential, generation)
+}
+
 /// The digest that a recipient gets on a channel at an instant.
 pub fn digest(channel: &str, at: DateTime<Utc>) -> String {
     format!("digest:{channel}:{}", at.to_rfc3339_opts(SecondsFormat::Millis, true))

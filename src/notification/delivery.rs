@@ -11,8 +11,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub use crate::notification::dedupe;
-use crate::notification::{Held, Kind, Recipient, Urgency};
-use crate::task::{Output, Route, Task};
+use crate::notification::{Held, Kind, NewDelivery, Urgency};
 
 /// Waits before the second, third, … attempt: `engine.md`, "Policies". After the last the delivery fails.
 pub const BACKOFF: [Duration; 6] = [
@@ -110,26 +109,6 @@ impl DeliveryState {
     }
 }
 
-/// A delivery that is to be made. Storing one whose key is taken does nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NewDelivery {
-    pub tenant_id: String,
-    /// Whose addresses: the tenant's own recipient has the tenant's id.
-    pub recipient: String,
-    pub channel: String,
-    /// Channels to be tried after this one has failed, in order.
-    pub fallback: Vec<String>,
-    /// One of the functions in [`dedupe`].
-    pub dedupe_key: String,
-    pub run_id: Option<Uuid>,
-    pub kind: Kind,
-    pub urgency: Urgency,
-    /// `None` where it is made from the run.
-    pub subject: Option<String>,
-    /// `None` where it is made from the run.
-    pub text: Option<String>,
-}
-
 /// A stored delivery, as the API shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Delivery {
@@ -151,11 +130,15 @@ pub struct Delivery {
     pub next_at: Option<DateTime<Utc>>,
     /// Why it was not sent at once, if the recipient's quiet hours or budget held it.
     pub held: Option<Held>,
-    /// Since when it is to be sent, if that is later than it was made: it was held, or somebody sends it again.
+    /// Since when it is to be sent, if that is later than it was made: it was held, the other side asked to wait, or
+    /// somebody sends it again.
     #[serde(skip)]
     pub due_at: Option<DateTime<Utc>>,
     /// The digest that tells it, or told it.
     pub digest_id: Option<Uuid>,
+    /// An attempt before may have got through, and nobody knows.
+    #[serde(skip)]
+    pub doubtful: bool,
     pub last_error: Option<String>,
     /// What the provider calls it.
     pub provider_id: Option<String>,
@@ -186,6 +169,10 @@ pub enum Mark {
     Retry {
         at: DateTime<Utc>,
         error: String,
+        /// The other side asked to be left alone until then: its age counts from then on.
+        asked: bool,
+        /// This attempt may have got through, and nobody knows.
+        doubtful: bool,
     },
     /// Nothing was attempted, and no attempt is used up.
     Wait {
@@ -207,7 +194,16 @@ pub enum Mark {
     },
     Unknown {
         error: String,
+        /// As with `Failed`: what was tried until no attempt was left, in doubt, is told by another way.
+        fall_back: Option<Box<NewDelivery>>,
     },
+}
+
+impl Claim {
+    /// An attempt before may have got through: its process died, or no answer came.
+    pub fn in_doubt(&self) -> bool {
+        self.interrupted || self.delivery.doubtful
+    }
 }
 
 impl Mark {
@@ -240,8 +236,8 @@ impl Delivery {
         })
     }
 
-    /// Since when it is to be sent: what was held or is sent again from then on, a digest from its own time on, all else
-    /// from its beginning.
+    /// Since when it is to be sent: what was held, was to wait or is sent again from then on, a digest from its own time
+    /// on, all else from its beginning.
     pub fn due_since(&self) -> DateTime<Utc> {
         let of_digest = (self.kind == Kind::Digest).then(|| dedupe::digest_at(&self.dedupe_key)).flatten();
         self.due_at.or(of_digest).unwrap_or(self.created_at)
@@ -261,94 +257,6 @@ impl Delivery {
             subject: None,
             text: None,
         }
-    }
-}
-
-impl NewDelivery {
-    /// What a finished run tells through the first of `channels`, the others in reserve; `None` where there are none.
-    pub fn of_run(tenant_id: &str, run_id: Uuid, kind: Kind, channels: Vec<String>) -> Option<NewDelivery> {
-        let (first, rest) = channels.split_first()?;
-        Some(NewDelivery {
-            tenant_id: tenant_id.to_owned(),
-            recipient: tenant_id.to_owned(),
-            channel: first.clone(),
-            fallback: rest.to_vec(),
-            dedupe_key: dedupe::run_result(run_id),
-            run_id: Some(run_id),
-            kind,
-            urgency: kind.urgency(),
-            subject: None,
-            text: None,
-        })
-    }
-
-    /// As urgent as somebody says, where somebody does.
-    pub fn pressing(self, urgency: Option<Urgency>) -> NewDelivery {
-        NewDelivery { urgency: urgency.unwrap_or(self.urgency), ..self }
-    }
-}
-
-impl NewDelivery {
-    /// A question, or a reminder of one, to a recipient; `None` where there is no way to. It reaches people whatever
-    /// becomes of the run's result.
-    pub fn question(
-        of: (&str, Uuid),
-        to: &str,
-        recipient: Option<&Recipient>,
-        kind: Kind,
-        dedupe_key: String,
-    ) -> Option<NewDelivery> {
-        let order = channels(&Output::default(), recipient);
-        let (first, rest) = order.split_first()?;
-        Some(NewDelivery {
-            tenant_id: of.0.to_owned(),
-            recipient: to.to_owned(),
-            channel: first.clone(),
-            fallback: rest.to_vec(),
-            dedupe_key,
-            run_id: Some(of.1),
-            kind,
-            urgency: kind.urgency(),
-            subject: None,
-            text: None,
-        })
-    }
-
-    /// Something about a task that its owner is told, even where its results are told to nobody; `None` where there is
-    /// no way to.
-    pub fn notice(
-        task: &Task,
-        recipient: Option<&Recipient>,
-        dedupe_key: String,
-        (subject, text): (String, String),
-    ) -> Option<NewDelivery> {
-        let order = match task.spec.output.route {
-            Route::Nobody => channels(&Output::default(), recipient),
-            _ => channels(&task.spec.output, recipient),
-        };
-        let (first, rest) = order.split_first()?;
-        Some(NewDelivery {
-            tenant_id: task.tenant_id.clone(),
-            recipient: task.tenant_id.clone(),
-            channel: first.clone(),
-            fallback: rest.to_vec(),
-            dedupe_key,
-            run_id: None,
-            kind: Kind::Notice,
-            urgency: Kind::Notice.urgency(),
-            subject: Some(subject),
-            text: Some(text),
-        })
-    }
-}
-
-/// The channels that a task's output goes through, in order. None: nobody is told. A named channel is kept even where
-/// the recipient has no such address, so that the failed delivery shows it.
-pub fn channels(output: &Output, recipient: Option<&Recipient>) -> Vec<String> {
-    match &output.route {
-        Route::Nobody => vec![],
-        Route::Channels(named) => named.clone(),
-        Route::RecipientOrder => recipient.map(Recipient::order).unwrap_or_default(),
     }
 }
 
@@ -391,6 +299,7 @@ impl Delivery {
             held: None,
             due_at: None,
             digest_id: None,
+            doubtful: false,
             last_error: None,
             provider_id: None,
             created_at: DateTime::UNIX_EPOCH,
@@ -512,13 +421,5 @@ mod tests {
         );
         assert_eq!(dedupe::batch_of(&dedupe::reminder(id, 2)), Some(id));
         assert_eq!((dedupe::batch_of("run:7:result"), dedupe::batch_of("batch:x:ask")), (None, None));
-    }
-
-    #[test]
-    fn the_output_says_who_is_told() {
-        let named = Output::channels(vec!["sms".into(), "email".into()]);
-        assert_eq!(channels(&named, None), ["sms", "email"]);
-        assert_eq!(channels(&Output::nobody(), None), [""; 0]);
-        assert_eq!(channels(&Output::default(), None), [""; 0]);
     }
 }

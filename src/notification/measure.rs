@@ -10,7 +10,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::notification::delivery::channels;
+use crate::notification::new_delivery::channels;
 use crate::notification::{Kind, NewDelivery, Recipient, dedupe, wording};
 use crate::run::Run;
 use crate::task::{Route, Task};

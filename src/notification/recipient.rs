@@ -7,6 +7,7 @@ mod addresses;
 mod email;
 mod phone;
 mod push;
+mod quiet;
 mod reading;
 mod secrets;
 mod slack;
@@ -28,19 +29,13 @@ pub use webhook::{WebhookDraft, signing_keys};
 
 use crate::invalid::{Faults, did_you_mean};
 use crate::notification::Addresses;
-use crate::notification::quiet::{Budget, DigestTimes, Quiet, QuietHours};
-use crate::notification::recipient::reading::{given, object, only, text, unknown};
+use crate::notification::quiet::Quiet;
+use crate::notification::recipient::reading::{given, object, only, text, texts, unknown};
 
 /// What is read of a recipient.
 const FIELDS: [&str; 7] = ["timezone", "locale", "addresses", "fallback", "quiet_hours", "digest", "budget"];
 /// What is shown besides, and nobody sets.
 const READ_ONLY: [&str; 4] = ["tenant_id", "verified", "version", "updated_at"];
-/// How many stretches of quiet hours, and times of a digest, a recipient may have.
-const QUIET_HOURS: usize = 32;
-const DIGEST_TIMES: std::ops::RangeInclusive<usize> = 1..=24;
-/// How many interruptions of a day may be allowed.
-const PER_DAY: std::ops::RangeInclusive<u32> = 0..=10_000;
-
 /// Where a tenant is reached. Its JSON form is the stored one; [`Recipient::public`] is the one that is shown.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Recipient {
@@ -102,7 +97,7 @@ impl RecipientDraft {
             locale: read_locale(fields, &mut faults),
             addresses: kinds.map(|kinds| AddressesDraft::read(kinds, &mut faults)).unwrap_or_default(),
             fallback: read_fallback(fields, addresses, &mut faults),
-            quiet: read_quiet(fields, &mut faults),
+            quiet: quiet::read(fields, &mut faults),
         };
         faults.or(draft)
     }
@@ -141,48 +136,17 @@ fn read_locale(fields: &Map<String, Value>, faults: &mut Faults) -> String {
 
 fn read_fallback(fields: &Map<String, Value>, addresses: &Value, faults: &mut Faults) -> Vec<String> {
     let Some(value) = given(fields, "fallback") else { return vec![] };
-    let order: Vec<String> = faults.read(value, "/fallback").unwrap_or_default();
-    for (index, name) in order.iter().enumerate() {
-        let place = format!("/fallback/{index}");
-        if !Addresses::KINDS.contains(&name.as_str()) {
+    let order = texts(value, "/fallback", faults);
+    for (index, (place, name)) in order.iter().enumerate() {
+        if !Addresses::KINDS.contains(name) {
             faults.add(place, unknown("channel", name, &Addresses::KINDS));
-        } else if addresses.get(name).is_none_or(|address| address.is_null() || address == &json!(false)) {
+        } else if addresses.get(*name).is_none_or(|address| address.is_null() || address == &json!(false)) {
             faults.add(place, format!("there is no `{name}` among the addresses"));
-        } else if order[..index].contains(name) {
+        } else if order[..index].iter().any(|(_, before)| before == name) {
             faults.add(place, format!("`{name}` stands there twice"));
         }
     }
-    order
-}
-
-fn read_quiet(fields: &Map<String, Value>, faults: &mut Faults) -> Quiet {
-    let hours: Option<Vec<QuietHours>> =
-        given(fields, "quiet_hours").and_then(|value| faults.read(value, "/quiet_hours"));
-    let digest: Option<DigestTimes> = given(fields, "digest").and_then(|value| faults.read(value, "/digest"));
-    let budget: Option<Budget> = given(fields, "budget").and_then(|value| faults.read(value, "/budget"));
-    let quiet = Quiet { quiet_hours: hours.unwrap_or_default(), digest, budget };
-    if quiet.quiet_hours.len() > QUIET_HOURS {
-        faults.add("/quiet_hours", format!("at most {QUIET_HOURS} stretches"));
-    }
-    for (index, hours) in quiet.quiet_hours.iter().enumerate() {
-        known(&hours.channels, &format!("/quiet_hours/{index}/channels"), faults);
-    }
-    if let Some(digest) = &quiet.digest {
-        known(&digest.channels, "/digest/channels", faults);
-        if !DIGEST_TIMES.contains(&digest.at.len()) {
-            faults.add("/digest/at", format!("expected 1 to {} times such as `08:00`", DIGEST_TIMES.end()));
-        }
-    }
-    if quiet.budget.is_some_and(|budget| !PER_DAY.contains(&budget.per_day)) {
-        faults.add("/budget/per_day", format!("must be at most {}", PER_DAY.end()));
-    }
-    quiet
-}
-
-fn known(channels: &[String], place: &str, faults: &mut Faults) {
-    for (index, name) in channels.iter().enumerate().filter(|(_, name)| !Addresses::KINDS.contains(&name.as_str())) {
-        faults.add(format!("{place}/{index}"), unknown("channel", name, &Addresses::KINDS));
-    }
+    order.into_iter().map(|(_, name)| name.to_owned()).collect()
 }
 
 #[cfg(test)]
@@ -362,14 +326,14 @@ mod tests {
         /addresses/webhook/url: expected http or https, not `ftp`
         /addresses/slack: expected `{"channel": …}` or `{"webhook_url": …}`
         /addresses/telegram: `ann` is not the id of a chat such as `-1001234567890`, or a name such as `@news`
-        /addresses/live: invalid type: string "yes", expected a boolean
+        /addresses/live: expected `true` or `false`
         /fallback/1: unknown channel `telegrm`; did you mean `telegram`?
         /fallback/2: unknown channel `webhok`; did you mean `webhook`?
         /fallback/3: `email` stands there twice
         /quiet_hours/0/to: `7:00` is not a time such as `22:00`, from 00:00 to 23:59
-        /budget/per_day: invalid value: integer `-1`, expected u32
         /digest/channels/0: unknown channel `emial`; did you mean `email`?
         /digest/at: expected 1 to 24 times such as `08:00`
+        /budget/per_day: expected a whole number from 0 to 10000
         "#);
     }
 

@@ -138,6 +138,14 @@ pub fn credential_trouble_of_idle(reference: &Reference, trouble: Trouble, task:
     (subject, format!("{text} A run of the task \"{task}\" failed without it."))
 }
 
+/// Subject and text of the notice that the other side has ended a credential, and what that does to the tasks that come
+/// to it.
+pub fn credential_ended(reference: &Reference, why: Option<&str>) -> (String, String) {
+    let (subject, text) = credential_trouble(reference, Trouble::NeedsConsent, None);
+    let why = why.map(|why| format!(" The reason: {why}.")).unwrap_or_default();
+    (subject, format!("{text} A task that comes to it before is paused; resume it then, and it fires again.{why}"))
+}
+
 /// Why a credential can't be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {

@@ -130,7 +130,11 @@ impl Store {
     }
 
     async fn of(db: Db, clock: Clock) -> Result<Store, OpenError> {
-        let store = Store { db, clock, hints: Hints::new() };
+        let hints = Hints::new();
+        if let Db::Postgres { pool, ears, .. } = &db {
+            hints.join_others(pool, ears);
+        }
+        let store = Store { db, clock, hints };
         store.measure_clock().await.map_err(|error| OpenError::Refused(error.to_string()))?;
         Ok(store)
     }
@@ -184,7 +188,8 @@ impl Store {
     /// Closes every connection after what it does now.
     pub async fn close(&self) {
         match &self.db {
-            Db::Postgres { pool, hot } => {
+            Db::Postgres { pool, hot, ears } => {
+                ears.close().await;
                 hot.close().await;
                 pool.close().await;
             }
@@ -340,8 +345,10 @@ async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Resul
     // one shape of batch after the other: to plan each anew costs a third of its time, and gains nothing
     let planned_once = guarded.clone().options([("plan_cache_mode", "force_generic_plan")]);
     let hot = pool(HOT_CONNECTIONS).connect_with(planned_once).await.map_err(refused)?;
-    let pool = pool(most - HOT_CONNECTIONS).connect_with(guarded).await.map_err(refused)?;
-    Ok(Db::Postgres { pool, hot })
+    // a connection that hears what other instances say does nothing else
+    let ears = pool(1).min_connections(0).idle_timeout(None).max_lifetime(None).connect_lazy_with(guarded.clone());
+    let pool = pool(most - HOT_CONNECTIONS - 1).connect_with(guarded).await.map_err(refused)?;
+    Ok(Db::Postgres { pool, hot, ears })
 }
 
 /// Whether it is worth looking again.

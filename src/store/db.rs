@@ -16,6 +16,8 @@ pub(super) enum Db {
         /// The same database by a few connections that only the engine's batches go by: warm, and never waited for
         /// behind what callers ask.
         hot: PgPool,
+        /// One connection that hears what other instances say.
+        ears: PgPool,
     },
     /// One writer, because a pool of writers waits for each other's locks; and a few readers.
     /// The lock keeps other processes out for as long as the store is open; who only looks has none.

@@ -1,4 +1,4 @@
-//! The outbox: claiming a delivery begins an attempt, marking it ends one. What is held is in `holding`.
+//! The outbox: what an attempt came to is marked here. What begins one is in `claiming`, what is held in `holding`.
 //!
 //! A claim that is never marked (its worker died) is claimed again after its time, and says so: whether a repeat is
 //! safe is the channel's to know.
@@ -17,7 +17,7 @@ use crate::store::hot::Hot;
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::text::{optional, text};
 use crate::store::told::UNTOLD;
-use crate::store::{NEXT_TOKEN, Split, Store, StoreError, Topic};
+use crate::store::{Store, StoreError, Topic};
 
 /// Which deliveries to list. Newest first, after the delivery `before`.
 #[derive(Debug, Clone, Default)]
@@ -57,6 +57,7 @@ pub(super) struct DeliveryRow {
     held: Option<String>,
     due_at: Option<DateTime<Utc>>,
     digest_id: Option<Uuid>,
+    doubtful: bool,
 }
 
 impl DeliveryRow {
@@ -86,6 +87,7 @@ impl DeliveryRow {
             held,
             due_at: self.due_at,
             digest_id: self.digest_id,
+            doubtful: self.doubtful,
             last_error: self.last_error,
             provider_id: self.provider_id,
             created_at: self.created_at,
@@ -100,7 +102,8 @@ macro_rules! select_delivery {
         concat!(
             "select d.id, d.tenant_id, d.recipient, d.channel, d.dedupe_key, d.run_id, d.kind, d.subject, d.body,
                     d.fallback, d.state, d.attempts, d.next_at, d.lease_token, d.last_error, d.provider_id,
-                    d.created_at, d.sent_at, d.delivered_at, d.urgency, d.held, d.due_at, d.digest_id
+                    d.created_at, d.sent_at, d.delivered_at, d.urgency, d.held, d.due_at, d.digest_id,
+                    d.doubtful
                from deliveries d ",
             $rest
         )
@@ -108,15 +111,13 @@ macro_rules! select_delivery {
 }
 pub(super) use select_delivery;
 
+mod claiming;
 mod members;
 mod receipts;
 
-const DUE_DELIVERIES: Split = Split {
-    postgres: select_delivery!(
-        "where d.state = 'pending' and d.next_at <= $1 order by d.next_at limit $2 for update skip locked"
-    ),
-    sqlite: select_delivery!("where d.state = 'pending' and d.next_at <= $1 order by d.next_at limit $2"),
-};
+pub use claiming::InLine;
+
+const SELECT_DELIVERY: &str = select_delivery!("");
 
 impl Store {
     /// Puts one message into the outbox; none where its key is taken.
@@ -143,31 +144,6 @@ impl Store {
         row.ok_or(StoreError::NotFound)?.delivery()
     }
 
-    /// Begins an attempt of each delivery that is due. Until `claimed_until` nobody else does.
-    pub async fn claim_deliveries(&self, claimed_until: DateTime<Utc>, limit: i64) -> Result<Vec<Claim>, StoreError> {
-        let now = self.clock.now();
-        on_write!(self.db, |conn| {
-            let rows: Vec<DeliveryRow> =
-                sqlx::query_as(self.db.text(DUE_DELIVERIES)).bind(now).bind(limit).fetch_all(&mut *conn).await?;
-            let mut claims = Vec::with_capacity(rows.len());
-            for mut row in rows {
-                let token: i64 = sqlx::query_scalar(self.db.text(NEXT_TOKEN)).fetch_one(&mut *conn).await?;
-                sqlx::query(
-                    "update deliveries set lease_token = $2, next_at = $3, attempts = attempts + 1 where id = $1",
-                )
-                .bind(row.id)
-                .bind(token)
-                .bind(claimed_until)
-                .execute(&mut *conn)
-                .await?;
-                row.attempts += 1;
-                let interrupted = row.lease_token != 0;
-                claims.push(Claim { delivery: row.delivery()?, lease_token: token, interrupted });
-            }
-            Ok(claims)
-        })
-    }
-
     /// Ends an attempt with what came of it, and stores the fall-back in the same transaction; answers the state that
     /// stands then, which a report of the provider may have decided before.
     pub async fn mark_delivery(&self, claim: &Claim, mark: &Mark) -> Result<DeliveryState, StoreError> {
@@ -179,15 +155,21 @@ impl Store {
             claim.delivery.state.on(mark.event()).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
         let (provider_id, error, next_at) = match mark {
             Mark::Delivered { provider_id } | Mark::Sent { provider_id } => (provider_id.clone(), None, None),
-            Mark::Retry { at, error } => (None, Some(error.clone()), Some(*at)),
+            Mark::Retry { at, error, .. } => (None, Some(error.clone()), Some(*at)),
             Mark::Wait { at, error, .. } => (None, error.clone(), Some(*at)),
             Mark::Hold { .. } => unreachable!("it was held above"),
-            Mark::Failed { error, .. } | Mark::Unknown { error } => (None, Some(error.clone()), None),
+            Mark::Failed { error, .. } | Mark::Unknown { error, .. } => (None, Some(error.clone()), None),
         };
         let (unused, held) = match mark {
             Mark::Wait { held, .. } => (1, *held),
             _ => (0, None),
         };
+        // since when it is to be sent is a matter of who holds it, and of what the other side asked for
+        let (later, doubtful) = match mark {
+            Mark::Retry { asked, doubtful, .. } => (*asked, *doubtful),
+            _ => (held.is_some(), false),
+        };
+        let doubtful = doubtful || claim.interrupted;
         let sent = matches!(state, DeliveryState::Sent | DeliveryState::Delivered).then_some(now);
         let delivered = (state == DeliveryState::Delivered).then_some(now);
         let stands = on_write!(self.db, |conn| {
@@ -200,7 +182,8 @@ impl Store {
                         last_error = case when state = 'pending' then $5 else last_error end,
                         provider_id = coalesce($6, provider_id), sent_at = coalesce(sent_at, $7),
                         delivered_at = coalesce(delivered_at, $8), attempts = attempts - $9,
-                        held = coalesce($10, held), due_at = case when $10 is null then due_at else $4 end
+                        held = coalesce($10, held), due_at = case when $11 then $4 else due_at end,
+                        doubtful = doubtful or $12
                   where id = $1 and lease_token = $2
                   returning state",
             )
@@ -214,13 +197,16 @@ impl Store {
             .bind(delivered)
             .bind(unused)
             .bind(held.map(Held::as_str))
+            .bind(later)
+            .bind(doubtful)
             .fetch_optional(&mut *conn)
             .await?;
             let Some(stands) = stands else { return Err(StoreError::LeaseLost) };
             let stands = DeliveryState::parse(&stands)
                 .ok_or_else(|| StoreError::Corrupt(format!("delivery {} has the state {stands}", claim.delivery.id)))?;
             let fall_back = match (mark, stands) {
-                (Mark::Failed { fall_back, .. }, DeliveryState::Failed) => fall_back.as_deref(),
+                (Mark::Failed { fall_back, .. }, DeliveryState::Failed)
+                | (Mark::Unknown { fall_back, .. }, DeliveryState::Unknown) => fall_back.as_deref(),
                 _ => None,
             };
             if let Some(next) = fall_back {
@@ -242,7 +228,7 @@ impl Store {
             }
             stands
         });
-        if matches!(mark, Mark::Failed { fall_back: Some(_), .. }) {
+        if matches!(mark, Mark::Failed { fall_back: Some(_), .. } | Mark::Unknown { fall_back: Some(_), .. }) {
             self.hint(Topic::Outbox);
         }
         Ok(stands)
@@ -308,13 +294,14 @@ impl Store {
             held: None,
             due_at: Some(now),
             digest_id: None,
+            doubtful: false,
             ..before.clone()
         };
         let idempotency = told(&again)?;
         on_write!(self.db, |conn| once!(conn, idempotency.as_ref(), now), then scope.tenant(), {
             let changed = sqlx::query(
                 "update deliveries set state = $3, attempts = 0, next_at = $4, lease_token = 0, held = null,
-                        due_at = $4, digest_id = null
+                        due_at = $4, digest_id = null, doubtful = false
                   where id = $1 and state = $2 and ($5 is null or tenant_id = $5)",
             )
             .bind(id)
@@ -351,18 +338,6 @@ impl Store {
             )
             .bind(scope.tenant())
             .fetch_one(conn)
-            .await?
-        }))
-    }
-
-    /// When the next delivery is due; `None` where none waits. What a digest tells has no time of its own.
-    pub async fn next_delivery(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
-        Ok(on_read!(self.db, |conn| {
-            sqlx::query_scalar(
-                "select next_at from deliveries where state = 'pending' and next_at is not null
-                  order by next_at limit 1",
-            )
-            .fetch_optional(conn)
             .await?
         }))
     }

@@ -14,11 +14,12 @@ use uuid::Uuid;
 
 use crate::clock::signed;
 use crate::id::new_id;
-use crate::run::{Missed, RunState};
-use crate::store::hot::Hot;
+use crate::run::{Missed, Run, RunState};
+use crate::store::hot::{Going, Hot};
 use crate::store::lease::{CLAIM_MARGIN, Claim};
 use crate::store::runs::{NewRun, key_instant, missed_key};
 use crate::store::slots::EACH_IN_TURN;
+use crate::store::starting::StartedRun;
 use crate::store::{Split, Store, StoreError, Topic, split};
 use crate::task::change::{REASON_ENDED, REASON_MAX_RUNS};
 use crate::trigger::catch_up::MISFIRE_GRACE;
@@ -35,6 +36,15 @@ pub struct FireDue {
     /// The new runs are leased to this worker as far as it has room, so that recording a fire costs one commit.
     pub worker: Uuid,
     pub room: usize,
+    /// Of those, as many as there are places start at once if they are due, with leases until then.
+    pub start: Option<StartNow>,
+}
+
+/// How due runs start with the commit that records them.
+#[derive(Debug, Clone, Copy)]
+pub struct StartNow {
+    pub places: usize,
+    pub lease_until: DateTime<Utc>,
 }
 
 /// What was fired.
@@ -45,8 +55,10 @@ pub struct Fired {
     /// Runs that were recorded to be executed, and instants that were recorded as skipped.
     pub recorded: usize,
     pub skipped: usize,
-    /// Runs leased to the worker that asked.
+    /// Runs leased to the worker that asked, that are due later or found their task's slot taken.
     pub claims: Vec<Claim>,
+    /// Runs that were started.
+    pub started: Vec<StartedRun>,
     /// Fires that had their record already; stays 0 unless an answer of the database was lost.
     pub conflicts: usize,
     /// Tasks whose trigger can't be read any more; they are disabled.
@@ -65,6 +77,7 @@ struct DueRow {
     trigger: Json<Value>,
     trigger_type: String,
     max_runs: Option<i64>,
+    timeout_seconds: i64,
     anchor_at: DateTime<Utc>,
     active_since: DateTime<Utc>,
 }
@@ -97,6 +110,16 @@ pub(super) struct Ready {
     pub lease_until: Option<DateTime<Utc>>,
     /// Its own policy instead of its task's.
     pub overlap: Option<&'static str>,
+    /// It starts with this commit, if it gets the slot that it may need.
+    pub starts: bool,
+    pub needs_slot: bool,
+    pub timeout_seconds: i64,
+}
+
+/// What is left of a batch while it is decided: runs that may be leased, and runs that may start.
+struct Left {
+    room: usize,
+    places: usize,
 }
 
 const DUE: Split = split!("due");
@@ -106,27 +129,28 @@ impl Store {
     /// Records every fire that falls due until `now + horizon`, of at most `limit` tasks, earliest first.
     pub async fn fire_due(&self, ask: &FireDue) -> Result<Fired, StoreError> {
         let until = ask.now + signed(ask.horizon);
-        let fired = on_hot_write!(self.db, |conn| {
-            let due: Vec<DueRow> = sqlx::query_as(
-                planted_text!("no_compare_and_set", self.db.text(DUE), "for update of d skip locked" => ""),
-            )
-            .bind(until)
-            .bind(ask.limit)
-            .fetch_all(&mut *conn)
-            .await?;
+        let (mut fired, going) = on_hot_write!(self.db, |conn| {
+            let due = planted_text!("no_compare_and_set", self.db.text(DUE), "for update of d skip locked" => "");
+            let due: Vec<DueRow> = sqlx::query_as(due).bind(until).bind(ask.limit).fetch_all(&mut *conn).await?;
             let batch = decide(&due, ask);
-            let written = conn.fire(&batch, ask).await?;
-            summary(due.len(), batch, written)
+            let mut written = conn.fire(&batch, ask).await?;
+            let going = std::mem::take(&mut written.going);
+            (summary(due.len(), batch, written), going)
         });
-        if fired.recorded > fired.claims.len() {
+        if fired.recorded > fired.claims.len() + going.len() {
             self.hint(Topic::Queue);
+        }
+        if let Some(start) = ask.start {
+            let (going, runs): (Vec<Going>, Vec<Run>) = going.into_iter().unzip();
+            let runs = runs.into_iter().map(|run| (run.id, run)).collect();
+            fired.started = self.with_their_tasks(going, runs, start.lease_until).await?;
         }
         Ok(fired)
     }
 
     /// Records what is due of one task, for a change that must not lose it.
     pub(super) async fn fire_task(&self, task_id: Uuid, now: DateTime<Utc>) -> Result<(), StoreError> {
-        let ask = FireDue { now, horizon: Duration::ZERO, limit: 1, worker: Uuid::nil(), room: 0 };
+        let ask = FireDue { now, horizon: Duration::ZERO, limit: 1, worker: Uuid::nil(), room: 0, start: None };
         on_write!(self.db, |conn| {
             let due: Vec<DueRow> =
                 sqlx::query_as(self.db.text(DUE_TASK)).bind(now).bind(task_id).fetch_all(&mut *conn).await?;
@@ -151,7 +175,8 @@ impl Store {
 /// Plans each due task. Pure but for the ids.
 fn decide(due: &[DueRow], ask: &FireDue) -> Batch {
     let mut batch = Batch::default();
-    let mut room = ask.room;
+    let places = ask.start.map_or(0, |start| start.places);
+    let mut left = Left { room: ask.room, places: places.min(ask.room) };
     for row in due {
         let Some(nominal) = row.nominal_at else {
             batch.moves.push(row.stand_still());
@@ -159,7 +184,7 @@ fn decide(due: &[DueRow], ask: &FireDue) -> Batch {
             continue;
         };
         match row.plan(nominal, ask) {
-            Ok((plan, catches_all_up)) => row.add(plan, catches_all_up, ask, &mut room, &mut batch),
+            Ok((plan, trigger)) => row.add(plan, &trigger, ask, &mut left, &mut batch),
             Err(why) => {
                 batch.moves.push(row.stand_still());
                 batch.disabled.push((row.task_id, why));
@@ -171,8 +196,8 @@ fn decide(due: &[DueRow], ask: &FireDue) -> Batch {
 
 impl DueRow {
     /// What is to be recorded, or why this task can't be scheduled any more. A fault of one task, even a panic of the
-    /// code that plans it, stays its own. With whether late fires run each.
-    fn plan(&self, nominal: DateTime<Utc>, ask: &FireDue) -> Result<(Plan, bool), String> {
+    /// code that plans it, stays its own.
+    fn plan(&self, nominal: DateTime<Utc>, ask: &FireDue) -> Result<(Plan, Trigger), String> {
         let trigger =
             Trigger::deserialize(&self.trigger.0).map_err(|error| format!("the trigger can't be read: {error}"))?;
         let due = Due {
@@ -184,31 +209,43 @@ impl DueRow {
             max_runs: self.max_runs.map(|most| most.max(0) as u64),
         };
         let until = ask.now + signed(ask.horizon);
-        match catch_unwind(AssertUnwindSafe(|| trigger.plan(&due, ask.now, until))) {
-            Ok(planned) => planned
-                .map(|plan| (plan, trigger.catches_all_up()))
-                .map_err(|fault| format!("{}: {}", fault.pointer, fault.message)),
+        let planned = catch_unwind(AssertUnwindSafe(|| trigger.plan(&due, ask.now, until)));
+        match planned {
+            Ok(planned) => {
+                planned.map(|plan| (plan, trigger)).map_err(|fault| format!("{}: {}", fault.pointer, fault.message))
+            }
             Err(_) => Err("planning the trigger panicked".into()),
         }
     }
 
-    fn add(&self, plan: Plan, catches_all_up: bool, ask: &FireDue, room: &mut usize, batch: &mut Batch) {
+    fn add(&self, plan: Plan, trigger: &Trigger, ask: &FireDue, left: &mut Left, batch: &mut Batch) {
         let fired = plan.fires.len() as i64;
         let last_ahead = last_instant(&plan).filter(|last| *last > ask.now);
         // what is caught up would be skipped or superseded by what is caught up with it
         let passed = plan.fires.iter().filter(|fire| fire.run_at <= ask.now).count();
         let in_turn = |fire: &PlannedFire| {
             let late = passed > 1 || fire.run_at < ask.now - MISFIRE_GRACE;
-            (catches_all_up && late && fire.run_at <= ask.now).then_some(EACH_IN_TURN)
+            (trigger.catches_all_up() && late && fire.run_at <= ask.now).then_some(EACH_IN_TURN)
         };
         for fire in plan.fires {
             // the lease of a run that is claimed ahead is short, so that a crash costs little
-            let lease_until = (*room > 0).then(|| fire.run_at.max(ask.now) + CLAIM_MARGIN);
-            *room = room.saturating_sub(1);
+            let lease_until = (left.room > 0).then(|| fire.run_at.max(ask.now) + CLAIM_MARGIN);
+            let starts = lease_until.is_some() && left.places > 0 && fire.run_at <= ask.now;
+            left.room = left.room.saturating_sub(1);
+            left.places -= usize::from(starts);
             let key = format!("s:{}", key_instant(fire.nominal));
             let overlap = in_turn(&fire);
             let run = NewRun { missed: fire.missed, ..self.run(key, fire.nominal, ask.now) };
-            batch.runs.push(Ready { run, epoch: self.epoch, run_at: fire.run_at, lease_until, overlap });
+            batch.runs.push(Ready {
+                run,
+                epoch: self.epoch,
+                run_at: fire.run_at,
+                lease_until,
+                overlap,
+                starts,
+                needs_slot: !planted!("no_slot") && (overlap.is_some() || !trigger.may_overlap()),
+                timeout_seconds: self.timeout_seconds,
+            });
         }
         for skip in plan.skips.into_iter().filter(|_| !planted!("silent_miss")) {
             batch.skipped.push(self.skipped(&skip.missed, skip.reason, ask.now));
@@ -275,6 +312,7 @@ fn last_instant(plan: &Plan) -> Option<DateTime<Utc>> {
 #[derive(Default)]
 pub(super) struct Written {
     pub claims: Vec<Claim>,
+    pub going: Vec<(Going, Run)>,
     pub recorded: usize,
     pub skipped: usize,
 }
@@ -286,6 +324,7 @@ fn summary(tasks: usize, batch: Batch, written: Written) -> Fired {
         recorded: written.recorded,
         skipped: written.skipped,
         claims: written.claims,
+        started: Vec::new(),
         disabled: batch.disabled,
     }
 }

@@ -4,6 +4,7 @@
 //! Each method is a step inside a transaction that its caller opened and commits.
 
 mod events;
+mod now;
 mod postgres;
 mod sqlite;
 
@@ -14,16 +15,45 @@ use crate::notification::NewDelivery;
 use crate::store::StoreError;
 use crate::store::fires::{Batch, FireDue, Written};
 use crate::store::lease::{Beat, Claim, Finish, Lease};
+use crate::store::starting::{Take, Turn};
 
 pub(super) use events::{GuardedEvents, HotEvents};
+pub(super) use now::{HotNow, RunNow};
 
 /// A run that may start, and until when it may run.
-#[derive(Debug, Clone, Copy, PartialEq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
 pub(super) struct Going {
     pub run_id: Uuid,
+    pub task_id: Option<Uuid>,
+    pub tenant_id: String,
     pub lease_token: i64,
     pub deadline_at: DateTime<Utc>,
 }
+
+/// What became of ready runs.
+#[derive(Debug, Default)]
+pub(super) struct TakenRuns {
+    pub going: Vec<Going>,
+    /// Due, and leased, but not to be started as it is.
+    pub stopped: Vec<Lease>,
+    /// Due later.
+    pub claims: Vec<Claim>,
+    pub turn: Turn,
+}
+
+impl TakenRuns {
+    /// Counts in a run that is leased now. `deadline_at` is there if it has started.
+    pub(super) fn add(&mut self, claim: Claim, going: Option<Going>, now: DateTime<Utc>) {
+        match going {
+            Some(going) => self.going.push(going),
+            None if claim.run_at <= now => self.stopped.push(claim.lease),
+            None => self.claims.push(claim),
+        }
+    }
+}
+
+/// Tenants that get their share at once; the others have their turn next.
+pub(super) const TENANTS_AT_ONCE: i64 = 256;
 
 /// A run whose end was written.
 #[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
@@ -39,14 +69,8 @@ pub(super) trait Hot {
     /// Moves due rows on, records runs, queues them.
     async fn fire(&mut self, batch: &Batch, ask: &FireDue) -> Result<Written, StoreError>;
 
-    /// Leases ready runs up to `until_run_at`, the most urgent first.
-    async fn claim(
-        &mut self,
-        worker: Uuid,
-        until_run_at: DateTime<Utc>,
-        lease_until: DateTime<Utc>,
-        limit: i64,
-    ) -> Result<Vec<Claim>, StoreError>;
+    /// Leases ready runs, and starts those that are due and have, or get, their slot.
+    async fn take(&mut self, take: &Take) -> Result<TakenRuns, StoreError>;
 
     /// Starts those claims that still stand and have, or get, their slot. What was started with the same token before
     /// is answered again, so that a lost answer costs nothing.

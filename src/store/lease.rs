@@ -11,13 +11,12 @@ use crate::id::Scope;
 use crate::notification::NewDelivery;
 use crate::notification::measure::Measure;
 use crate::run::outcome::RunFault;
-use crate::run::{Run, RunState, Usage};
-use crate::store::hot::{Going, Hot, Taken};
+use crate::run::{RunState, Usage};
+use crate::store::hot::{Hot, Taken};
 use crate::store::parking::settle_park;
-use crate::store::slots::{hand_over, resolve_blocked};
+use crate::store::slots::hand_over;
 use crate::store::told::measured;
 use crate::store::{Split, Store, StoreError, Topic, split};
-use crate::task::Task;
 
 /// What is claimed ahead and not started is given up this long after its instant.
 pub const CLAIM_MARGIN: TimeDelta = TimeDelta::seconds(5);
@@ -35,40 +34,6 @@ pub struct Claim {
     pub lease: Lease,
     pub run_at: DateTime<Utc>,
     pub until: DateTime<Utc>,
-}
-
-/// A run that was started, with what its executor has to know.
-#[derive(Debug, Clone, PartialEq)]
-pub struct StartedRun {
-    pub lease: Lease,
-    pub run: Run,
-    /// `None` for a chat run.
-    pub task: Option<Task>,
-    /// The lease ends then unless it is renewed.
-    pub lease_until: DateTime<Utc>,
-    /// The run's time limit.
-    pub deadline_at: DateTime<Utc>,
-}
-
-/// What a start did with a batch of claims.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Starts {
-    pub started: Vec<StartedRun>,
-    /// Runs that found their task's slot taken, and what became of them.
-    pub blocked: Vec<(Uuid, Blocked)>,
-}
-
-/// What becomes of a run whose task has another one running.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Blocked {
-    /// Recorded as skipped.
-    Skipped,
-    /// Waits for the slot.
-    Behind,
-    /// Someone cancelled it meanwhile.
-    Cancelled,
-    /// The slot is free by now, or was taken from a run that waited: claim it again.
-    Again,
 }
 
 /// A lease that is still held, and whether its run's end was asked for.
@@ -166,51 +131,6 @@ impl Finish {
 }
 
 impl Store {
-    /// Leases ready runs that are due until `until_run_at`, at most `limit`, the most urgent first.
-    pub async fn claim_runs(
-        &self,
-        worker: Uuid,
-        until_run_at: DateTime<Utc>,
-        limit: i64,
-    ) -> Result<Vec<Claim>, StoreError> {
-        let lease_until = until_run_at + CLAIM_MARGIN;
-        Ok(on_hot_write!(self.db, |conn| conn.claim(worker, until_run_at, lease_until, limit).await?))
-    }
-
-    /// Starts claims whose instant has come. Claims that an edit took back are silently left out; those that these
-    /// leases have started already are answered again, so after an error the same call is safe.
-    pub async fn start_runs(&self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Starts, StoreError> {
-        let now = self.clock.now();
-        let (going, blocked) = on_hot_write!(self.db, |conn| {
-            let going = conn.start(leases, now, lease_until).await?;
-            let left = leases.iter().filter(|lease| going.iter().all(|g| g.run_id != lease.run_id));
-            let blocked = resolve_blocked!(self.db, conn, left, now);
-            (going, blocked)
-        });
-        if !blocked.is_empty() {
-            self.hint(Topic::Cancels);
-            self.hint(Topic::Queue);
-        }
-        let started = self.read_started(going, lease_until).await?;
-        Ok(Starts { started, blocked })
-    }
-
-    /// The records of runs that were just started.
-    async fn read_started(&self, going: Vec<Going>, lease_until: DateTime<Utc>) -> Result<Vec<StartedRun>, StoreError> {
-        let mut started = Vec::with_capacity(going.len());
-        let ids: Vec<Uuid> = going.iter().map(|g| g.run_id).collect();
-        let mut runs = self.runs_by_id(&ids).await?;
-        let task_ids: Vec<Uuid> = runs.values().filter_map(|run| run.task_id).collect();
-        let tasks = self.tasks_by_id(&task_ids).await?;
-        for Going { run_id, lease_token, deadline_at } in going {
-            let Some(run) = runs.remove(&run_id) else { continue };
-            let task = run.task_id.and_then(|id| tasks.get(&id).cloned());
-            let lease = Lease { run_id, token: lease_token };
-            started.push(StartedRun { lease, run, task, lease_until, deadline_at });
-        }
-        Ok(started)
-    }
-
     /// Renews these leases in one statement. A lease that is not in the answer is lost.
     pub async fn heartbeat(&self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError> {
         if leases.is_empty() {

@@ -120,6 +120,36 @@ impl Store {
         Ok(withdrawn == 1)
     }
 
+    /// A page of all tenants' messages in the order of their ids, after `after`: id, tenant, sealed text.
+    pub async fn sealed_live_messages(
+        &self,
+        after: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Vec<(Uuid, String, String)>, StoreError> {
+        let rows: Vec<(Uuid, String, Json<String>)> = on_read!(self.db, |conn| {
+            sqlx::query_as("select id, tenant_id, body from live_messages where id > $1 order by id limit $2")
+                .bind(after.unwrap_or_default())
+                .bind(limit)
+                .fetch_all(conn)
+                .await?
+        });
+        Ok(rows.into_iter().map(|(id, tenant, body)| (id, tenant, body.0)).collect())
+    }
+
+    /// Puts a message's text under another master key; nobody else ever writes it anew. Answers whether it was still
+    /// there.
+    pub async fn rewrap_live_message(&self, id: Uuid, sealed: &str) -> Result<bool, StoreError> {
+        let written = on_write!(self.db, |conn| {
+            sqlx::query("update live_messages set body = $2 where id = $1")
+                .bind(id)
+                .bind(document(sealed)?)
+                .execute(conn)
+                .await?
+                .rows_affected()
+        });
+        Ok(written == 1)
+    }
+
     /// Deletes up to `limit` messages that were laid out before `before`; answers how many.
     pub async fn forget_live_messages(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
         Ok(on_write!(self.db, |conn| {

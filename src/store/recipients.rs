@@ -1,10 +1,14 @@
 //! Recipients: one document per tenant. Secrets in it are sealed before they come here.
 
+use std::collections::HashMap;
+
 use chrono::{DateTime, Utc};
+use serde_json::Value;
 use sqlx::types::Json;
 
 use crate::id::Scope;
 use crate::notification::Recipient;
+use crate::store::db::Db;
 use crate::store::text::{document, text};
 use crate::store::{Store, StoreError};
 
@@ -32,6 +36,41 @@ impl Store {
         });
         let (body, version, updated_at) = row.ok_or(StoreError::NotFound)?;
         Ok(StoredRecipient { recipient: body.0, version, updated_at })
+    }
+
+    /// The recipients of these tenants, as far as they have one that can be read: a damaged one must not keep others
+    /// from being told.
+    pub(super) async fn recipients_by_tenant(
+        &self,
+        tenants: &[&str],
+    ) -> Result<HashMap<String, Recipient>, StoreError> {
+        let rows: Vec<(String, Json<Value>)> = match &self.db {
+            Db::Postgres { pool, .. } => {
+                sqlx::query_as("select tenant_id, body from recipients where tenant_id = any($1)")
+                    .bind(tenants)
+                    .fetch_all(pool)
+                    .await?
+            }
+            Db::Sqlite { readers, .. } => {
+                let mut rows = Vec::with_capacity(tenants.len());
+                for tenant in tenants {
+                    let row = sqlx::query_as("select tenant_id, body from recipients where tenant_id = $1")
+                        .bind(tenant)
+                        .fetch_optional(readers)
+                        .await?;
+                    rows.extend(row);
+                }
+                rows
+            }
+        };
+        let mut readable = HashMap::with_capacity(rows.len());
+        for (tenant, body) in rows {
+            match serde_json::from_value(body.0) {
+                Ok(recipient) => drop(readable.insert(tenant, recipient)),
+                Err(error) => tracing::error!(tenant_id = tenant, %error, "a recipient can't be read"),
+            }
+        }
+        Ok(readable)
     }
 
     /// Writes a recipient, if it still has the version that was read (0: there was none). A scope writes its own only.

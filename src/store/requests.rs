@@ -7,9 +7,11 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 use uuid::Uuid;
 
+use crate::clock::signed;
 use crate::id::Scope;
 use crate::run::{RunEvent, RunState};
 use crate::store::approvals::close_questions;
+use crate::store::hot::{HotNow, RunNow};
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::runs::{NewRun, insert_run, key_instant};
 use crate::store::slots::{EACH_IN_TURN, LOCK_QUEUED, free, hand_over};
@@ -93,8 +95,9 @@ macro_rules! enqueue {
 pub(super) use enqueue;
 
 impl Store {
-    /// Records a run of the task now, whatever its status and limits; overlap is resolved when it starts.
-    /// `run_id` and `now` come from the caller, who answers with them.
+    /// Records a run of the task now, whatever its status and limits; it starts with it if this process has a worker
+    /// with room and nothing of the task runs, else overlap is resolved when it starts. `run_id` and `now` come from the
+    /// caller, who answers with them.
     pub async fn run_now(
         &self,
         scope: &Scope,
@@ -104,13 +107,46 @@ impl Store {
         now: DateTime<Utc>,
         idempotency: Option<&Idempotency>,
     ) -> Result<Answer<()>, StoreError> {
-        let task = self.get_task(scope, task_id).await?;
-        on_write!(self.db, scope, |conn| {
+        let (store, scope, once) = (self.clone(), scope.clone(), idempotency.cloned());
+        // a caller who goes away must not leave a run that is started and that nobody executes
+        let asked = async move { store.record_now(&scope, task_id, run_id, input, now, once.as_ref()).await };
+        tokio::spawn(asked).await.unwrap_or_else(|_| Err(StoreError::Unavailable("the request was broken off".into())))
+    }
+
+    async fn record_now(
+        &self,
+        scope: &Scope,
+        task_id: Uuid,
+        run_id: Uuid,
+        input: Option<Value>,
+        now: DateTime<Utc>,
+        idempotency: Option<&Idempotency>,
+    ) -> Result<Answer<()>, StoreError> {
+        let seat = self.free_seat();
+        let worker = seat.as_ref().map(|seat| (seat.worker(), now + signed(seat.lease())));
+        let fire_key = format!("m:{run_id}");
+        let ask = RunNow {
+            tenant: scope.tenant(),
+            task_id,
+            run_id,
+            fire_key: &fire_key,
+            input: input.as_ref(),
+            now,
+            priority: 1,
+            worker,
+        };
+        let (task, going) = on_write!(self.db, scope, |conn| {
             once!(conn, idempotency, now);
-            let run = NewRun { id: run_id, input, ..NewRun::queued(&task, format!("m:{run_id}"), now, now) };
-            record!(self.db, conn, task_id, [run], now, 1_i32, None);
+            conn.run_now(&ask).await?.ok_or(StoreError::NotFound)?
         });
-        self.hint(Topic::Queue);
+        match (seat, worker, going) {
+            (Some(seat), Some((_, lease_until)), Some(going)) => {
+                let task = task.task()?;
+                let run = NewRun { id: run_id, input, ..NewRun::queued(&task, fire_key, now, now) }.running(now);
+                self.start_here(&*seat, going, run, task, lease_until).await;
+            }
+            _ => self.hint(Topic::Queue),
+        }
         Ok(Answer::Done(()))
     }
 

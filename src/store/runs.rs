@@ -83,6 +83,36 @@ impl NewRun {
         }
     }
 
+    /// The record of one that started with it.
+    pub(super) fn running(&self, now: DateTime<Utc>) -> Run {
+        let run = self.clone();
+        Run {
+            id: run.id,
+            task_id: Some(run.task_id),
+            tenant_id: run.tenant_id,
+            fire_key: run.fire_key,
+            trigger_type: run.trigger_type,
+            scheduled_for: run.scheduled_for,
+            state: RunState::Running,
+            reason: None,
+            blocked_by: None,
+            attempt: 1,
+            crashes: 0,
+            infra_retries: 0,
+            missed: run.missed,
+            retry_of: run.retry_of,
+            event_ids: run.event_ids,
+            cause: None,
+            input: run.input,
+            created_at: run.created_at,
+            started_at: Some(now),
+            finished_at: None,
+            output: None,
+            error: None,
+            usage: Usage::default(),
+        }
+    }
+
     pub(super) fn finished_at(&self) -> Option<DateTime<Utc>> {
         self.state.is_final().then_some(self.created_at)
     }

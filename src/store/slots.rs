@@ -10,8 +10,8 @@ use chrono::TimeDelta;
 use uuid::Uuid;
 
 use crate::store::Split;
-use crate::store::lease::Blocked;
 use crate::store::slots::previous::Previous;
+use crate::store::starting::Blocked;
 
 /// Waiting for a slot is ended by the run before; this is only how long a lost hand-over can last.
 pub(super) const LOOK_AGAIN: TimeDelta = TimeDelta::seconds(60);
@@ -169,8 +169,8 @@ pub(super) use close_unstarted;
 /// Judges the claims among `leases` that still stand (they did not start), and answers what became of each.
 macro_rules! resolve_blocked {
     ($db:expr, $conn:ident, $leases:expr, $now:expr) => {{
-        use $crate::store::lease::Blocked;
         use $crate::store::slots::{self, BlockedRow};
+        use $crate::store::starting::Blocked;
         let mut rows: Vec<BlockedRow> = Vec::new();
         for lease in $leases {
             let row: Option<BlockedRow> = sqlx::query_as(slots::STANDING_CLAIM)
@@ -217,8 +217,8 @@ pub(super) const WAITING: &str = "select run_id from parked where task_id = $1 a
 macro_rules! settle_blocked {
     ($conn:ident, $row:ident, $fate:ident, $holder:ident, $waiting:ident, $now:expr) => {{
         use $crate::run::RunState::{Cancelled, Skipped};
-        use $crate::store::lease::Blocked;
         use $crate::store::slots::{LOOK_AGAIN, REASON_SUPERSEDED, close_unstarted, free, hand_over};
+        use $crate::store::starting::Blocked;
         let id = $row.run_id;
         match $fate {
             Blocked::Cancelled => {

@@ -34,12 +34,12 @@ pub struct TaskFilter {
 #[derive(sqlx::FromRow)]
 pub(super) struct TaskRow {
     id: Uuid,
-    tenant_id: String,
+    pub(super) tenant_id: String,
     name: String,
-    spec: Json<Spec>,
+    pub(super) spec: Json<Spec>,
     status: String,
     status_reason: Option<String>,
-    epoch: i64,
+    pub(super) epoch: i64,
     version: i64,
     anchor_at: DateTime<Utc>,
     active_since: DateTime<Utc>,

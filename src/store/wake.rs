@@ -1,8 +1,22 @@
-//! Hints: what was committed here may concern a service that waits. A hint shortens a wait; polling is the truth.
+//! Hints: what was committed may concern a service that waits, here or on another instance. A hint shortens a wait;
+//! polling is the truth, so one that is lost costs a second and nothing else.
+//!
+//! Between instances they go by LISTEN and NOTIFY. A transaction that notifies takes a lock of the whole database when it
+//! commits, so ours do not: what is called is gathered for a moment and told in a statement of its own, and only what this
+//! instance can't do at once itself.
 
-use tokio::sync::watch;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
 
+use sqlx::PgPool;
+use sqlx::postgres::PgListener;
+use tokio::sync::{Notify, watch};
+use uuid::Uuid;
+
+use crate::clock::pause;
 use crate::store::Store;
+use crate::store::starting::StartedRun;
 
 /// What a service may wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,24 +37,145 @@ pub enum Topic {
     Live,
 }
 
-/// One hint per topic; many at once are one.
-#[derive(Debug, Clone)]
-pub(super) struct Hints([watch::Sender<()>; 7]);
+const TOPICS: usize = 7;
+/// What one instance can't do alone: a run to be cancelled, or a session, may be anybody's.
+const EVERYBODYS: [Topic; 3] = [Topic::Cancels, Topic::Events, Topic::Live];
+/// What is called within this time after a call is one call.
+const GATHER: Duration = Duration::from_millis(5);
+/// How long is waited before a database that is away is asked again.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// The worker of this process, as the store sees it: what was just recorded may start here at once, without a look into
+/// the queue.
+pub trait Seat: Send + Sync {
+    fn worker(&self) -> Uuid;
+    /// How long a lease lasts.
+    fn lease(&self) -> Duration;
+    /// Whether a run could start here now.
+    fn is_free(&self) -> bool;
+    /// Executes a run that is started on the record.
+    fn start(&self, run: StartedRun);
+}
+
+/// One hint per topic; many at once are one. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Hints(Arc<Shared>);
+
+struct Shared {
+    here: [watch::Sender<()>; TOPICS],
+    seat: RwLock<Option<Arc<dyn Seat>>>,
+    /// Topics to be told to other instances, a bit each.
+    called: AtomicU8,
+    bell: Notify,
+}
 
 impl Hints {
     pub(super) fn new() -> Hints {
-        Hints(std::array::from_fn(|_| watch::channel(()).0))
+        Hints(Arc::new(Shared {
+            here: std::array::from_fn(|_| watch::channel(()).0),
+            seat: RwLock::default(),
+            called: AtomicU8::new(0),
+            bell: Notify::new(),
+        }))
+    }
+
+    fn wake_all(&self) {
+        for topic in &self.0.here {
+            topic.send_replace(());
+        }
+    }
+
+    /// Tells other instances what is called here, and hears them, until the pool is closed.
+    pub(super) fn join_others(&self, pool: &PgPool, ears: &PgPool) {
+        // tests have databases of their own, and a database may have several schemas with a service each
+        let origin = format!("{:016x}", fastrand::u64(..));
+        tokio::spawn(self.clone().tell(pool.clone(), origin.clone()));
+        tokio::spawn(self.clone().hear(ears.clone(), origin));
+    }
+
+    async fn tell(self, pool: PgPool, origin: String) {
+        loop {
+            tokio::select! {
+                () = self.0.bell.notified() => {}
+                () = pool.close_event() => return,
+            }
+            let called = self.0.called.swap(0, Ordering::AcqRel);
+            let told = sqlx::query("select pg_notify('reveille_' || current_schema(), $1)")
+                .bind(format!("{origin} {called}"))
+                .execute(&pool)
+                .await;
+            if let Err(error) = told {
+                tracing::debug!(%error, "other instances could not be told, they look by themselves");
+            }
+            pause(GATHER).await;
+        }
+    }
+
+    async fn hear(self, ears: PgPool, origin: String) {
+        while !ears.is_closed() {
+            if let Err(error) = self.listen(&ears, &origin).await
+                && !ears.is_closed()
+            {
+                tracing::debug!(%error, "other instances can't be heard, services look by themselves");
+            }
+            tokio::select! {
+                () = pause(LOOK_AGAIN) => {}
+                () = ears.close_event() => return,
+            }
+        }
+    }
+
+    async fn listen(&self, ears: &PgPool, origin: &str) -> Result<(), sqlx::Error> {
+        let schema: String = sqlx::query_scalar("select current_schema()").fetch_one(ears).await?;
+        let mut listener = PgListener::connect_with(ears).await?;
+        listener.listen(&format!("reveille_{schema}")).await?;
+        self.wake_all();
+        loop {
+            let Some(told) = listener.try_recv().await? else {
+                // the connection was lost, and is there again: something may have been missed
+                self.wake_all();
+                continue;
+            };
+            let Some((by, called)) = told.payload().split_once(' ') else { continue };
+            let called: u8 = called.parse().unwrap_or(u8::MAX);
+            if by != origin {
+                for (_, topic) in self.0.here.iter().enumerate().filter(|(topic, _)| called & (1 << topic) != 0) {
+                    topic.send_replace(());
+                }
+            }
+        }
     }
 }
 
 impl Store {
     /// Hears the hints of a topic from now on. Listen before asking the database, or one may be missed.
     pub fn listen(&self, topic: Topic) -> watch::Receiver<()> {
-        self.hints.0[topic as usize].subscribe()
+        self.hints.0.here[topic as usize].subscribe()
     }
 
-    /// Tells those who wait in this process that something was committed.
+    /// Tells those who wait that something was committed: in this process, and elsewhere if it may not be done here.
     pub(super) fn hint(&self, topic: Topic) {
-        self.hints.0[topic as usize].send_replace(());
+        let shared = &self.hints.0;
+        shared.here[topic as usize].send_replace(());
+        if EVERYBODYS.contains(&topic) || self.free_seat().is_none() {
+            shared.called.fetch_or(1 << topic as u8, Ordering::AcqRel);
+            shared.bell.notify_one();
+        }
+    }
+
+    /// From now on runs may start in this process as they are recorded.
+    pub fn seat(&self, seat: Arc<dyn Seat>) {
+        *self.hints.0.seat.write().expect("seat lock") = Some(seat);
+    }
+
+    /// From now on none starts in this process as it is recorded.
+    pub fn unseat(&self) {
+        *self.hints.0.seat.write().expect("seat lock") = None;
+    }
+
+    /// The worker of this process, if it could start a run now.
+    pub(super) fn free_seat(&self) -> Option<Arc<dyn Seat>> {
+        let seat = self.hints.0.seat.read().expect("seat lock").clone();
+        seat.filter(|seat| seat.is_free())
     }
 }

@@ -8,6 +8,7 @@
 mod guard;
 pub(in crate::vault) mod hosts;
 mod inject;
+mod replace;
 mod trouble;
 
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use crate::vault::credentials::guard::{Document, Guard};
 use crate::vault::credentials::inject::{Unfit, inject};
 use crate::vault::oauth::{OAuthError, Refresher};
 
+pub use crate::vault::credentials::replace::replace;
 pub use crate::vault::credentials::trouble::{CredentialError, FetchError, Trouble};
 
 /// Sends requests with credentials. Cheap to clone.

@@ -4,7 +4,7 @@
 //! goes on with the rows that are left. Only data keys are wrapped anew; no secret is opened. A row that cannot be
 //! (its key is not configured, or it is damaged) is counted, told, and left as it is.
 
-mod place;
+mod texts;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,6 +32,7 @@ pub enum Cursor {
     Credentials(Uuid),
     Recipients(String),
     Tasks(Option<Uuid>),
+    Messages(Option<Uuid>),
 }
 
 /// Rows of each kind.
@@ -42,6 +43,8 @@ pub struct Counts {
     pub recipients: u64,
     /// Tasks with a secret in their action.
     pub tasks: u64,
+    /// Messages to open sessions, which are kept for an hour.
+    pub messages: u64,
 }
 
 /// What one call has done.
@@ -72,6 +75,8 @@ enum Page {
     Credentials(Vec<StoredCredential>),
     Recipients(Vec<SealedRow<String>>),
     Tasks(Vec<SealedRow<Uuid>>),
+    /// Id, tenant, sealed text.
+    Messages(Vec<(Uuid, String, String)>),
 }
 
 /// Puts what is left under the first key, from `from` on, for as long as the budget lasts.
@@ -110,17 +115,23 @@ pub async fn survey(store: &Store) -> Result<Keys, StoreError> {
         let page = match &cursor {
             Cursor::Recipients(after) => Page::Recipients(store.sealed_recipients(after, BATCH).await?),
             Cursor::Tasks(after) => Page::Tasks(store.sealed_tasks(*after, BATCH).await?),
+            Cursor::Messages(after) => Page::Messages(store.sealed_live_messages(*after, BATCH).await?),
             Cursor::Start | Cursor::Credentials(_) => return Ok(keys),
         };
         match &page {
             Page::Recipients(rows) => {
-                for key in rows.iter().filter_map(|row| row.body.as_ref()).flat_map(place::keys_of_recipient) {
+                for key in rows.iter().filter_map(|row| row.body.as_ref()).flat_map(texts::keys_of_recipient) {
                     keys.entry(key.to_owned()).or_default().recipients += 1;
                 }
             }
             Page::Tasks(rows) => {
-                for key in rows.iter().filter_map(|row| row.body.as_ref()).flat_map(place::keys_of_task) {
+                for key in rows.iter().filter_map(|row| row.body.as_ref()).flat_map(texts::keys_of_task) {
                     keys.entry(key.to_owned()).or_default().tasks += 1;
+                }
+            }
+            Page::Messages(rows) => {
+                for key in rows.iter().filter_map(|(_, _, sealed)| Vault::key_of(sealed)) {
+                    keys.entry(key.to_owned()).or_default().messages += 1;
                 }
             }
             Page::Credentials(_) => {}
@@ -140,11 +151,12 @@ async fn read(store: &Store, vault: &Vault, cursor: &Cursor) -> Result<Page, Sto
         }
         Cursor::Recipients(after) => Page::Recipients(store.sealed_recipients(after, BATCH).await?),
         Cursor::Tasks(after) => Page::Tasks(store.sealed_tasks(*after, BATCH).await?),
+        Cursor::Messages(after) => Page::Messages(store.sealed_live_messages(*after, BATCH).await?),
     })
 }
 
 impl Page {
-    /// Behind it; credentials come first, then recipients, then tasks.
+    /// Behind it; credentials come first, then recipients, then tasks, then messages.
     fn next(&self) -> Option<Cursor> {
         let full = |rows: usize| rows as i64 == BATCH;
         match self {
@@ -156,7 +168,13 @@ impl Page {
                 Some(last) => Cursor::Recipients(last.id.clone()),
                 None => Cursor::Tasks(None),
             }),
-            Page::Tasks(rows) => rows.last().filter(|_| full(rows.len())).map(|last| Cursor::Tasks(Some(last.id))),
+            Page::Tasks(rows) => Some(match rows.last().filter(|_| full(rows.len())) {
+                Some(last) => Cursor::Tasks(Some(last.id)),
+                None => Cursor::Messages(None),
+            }),
+            Page::Messages(rows) => {
+                rows.last().filter(|_| full(rows.len())).map(|(id, ..)| Cursor::Messages(Some(*id)))
+            }
         }
     }
 }
@@ -182,7 +200,7 @@ async fn rewrap_page(store: &Store, vault: &Vault, page: Page, rotated: &mut Rot
         Page::Recipients(rows) => {
             for read in rows {
                 let Some(body) = &read.body else { continue };
-                match place::rewrap_recipient(vault, &read.tenant_id, body) {
+                match texts::rewrap_recipient(vault, &read.tenant_id, body) {
                     Ok(Some(body)) => {
                         rotated.rewrapped.recipients += u64::from(store.rewrap_recipient(&read, &body).await?);
                     }
@@ -197,12 +215,26 @@ async fn rewrap_page(store: &Store, vault: &Vault, page: Page, rotated: &mut Rot
         Page::Tasks(rows) => {
             for read in rows {
                 let Some(spec) = &read.body else { continue };
-                match place::rewrap_task(vault, &read.tenant_id, spec) {
+                match texts::rewrap_task(vault, &read.tenant_id, spec) {
                     Ok(Some(spec)) => rotated.rewrapped.tasks += u64::from(store.rewrap_task(&read, &spec).await?),
                     Ok(None) => {}
                     Err(why) => {
                         rotated.failed.tasks += 1;
                         rotated.name(format!("task {}", read.id), &read.tenant_id, &why);
+                    }
+                }
+            }
+        }
+        Page::Messages(rows) => {
+            for (id, tenant, sealed) in rows {
+                match texts::rewrap_message(vault, &tenant, id, &sealed) {
+                    Ok(Some(sealed)) => {
+                        rotated.rewrapped.messages += u64::from(store.rewrap_live_message(id, &sealed).await?);
+                    }
+                    Ok(None) => {}
+                    Err(why) => {
+                        rotated.failed.messages += 1;
+                        rotated.name(format!("message {id}"), &tenant, &why);
                     }
                 }
             }
@@ -221,6 +253,6 @@ impl Rotated {
 
 impl Counts {
     pub fn total(&self) -> u64 {
-        self.credentials + self.recipients + self.tasks
+        self.credentials + self.recipients + self.tasks + self.messages
     }
 }

@@ -5,6 +5,7 @@ mod changes;
 mod endings;
 mod firing;
 mod leases;
+mod notifier;
 mod outbox;
 mod overlap;
 mod quiet;

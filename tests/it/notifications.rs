@@ -78,6 +78,7 @@ fn outcome(answer: Result<Receipt, ChannelError>) -> (&'static str, String) {
         Err(ChannelError::Transient { why, .. }) => ("transient", why),
         Err(ChannelError::Busy { why }) => ("busy", why),
         Err(ChannelError::Rejected { why }) => ("rejected", why),
+        Err(ChannelError::Unsendable { why }) => ("unsendable", why),
         Err(ChannelError::Misconfigured { why }) => ("misconfigured", why),
         Err(ChannelError::Unknown { why }) => ("unknown", why),
     }

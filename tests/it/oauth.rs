@@ -3,5 +3,6 @@
 
 mod page;
 mod refresh;
+mod runs;
 mod stage;
 mod trouble;

@@ -1,5 +1,6 @@
 //! Credentials in use: put into requests, taken out of what comes back, and never seen anywhere else.
 
+mod binary;
 mod canary;
 mod declared;
 mod door;
@@ -81,7 +82,12 @@ fn encodings(secret: &str) -> Vec<String> {
 /// The encodings of a secret that stand in a text. Of base64 behind other bytes the secret's own characters are looked
 /// for.
 fn traces(secret: &str, text: &[u8]) -> Vec<String> {
-    let found = |needle: &str| needle.len() >= 4 && text.windows(needle.len()).any(|part| part == needle.as_bytes());
+    // what is looked for is ASCII, so nothing of it goes with what is no text
+    let text = String::from_utf8_lossy(text);
+    // what stands in JSON within JSON has its backslashes doubled, once for each
+    let once = text.replace("\\\\", "\\");
+    let twice = once.replace("\\\\", "\\");
+    let found = |needle: &str| needle.len() >= 4 && [&*text, &once, &twice].iter().any(|text| text.contains(needle));
     let base64 = [1, 2].into_iter().flat_map(|before| {
         let text = [&b"xyz"[..before], secret.trim().as_bytes()].concat();
         let own = (before * 8).div_ceil(6)..text.len() * 8 / 6;

@@ -11,6 +11,7 @@ pub mod gate;
 pub mod journal;
 pub mod model;
 pub mod oauth;
+pub mod outbox;
 pub mod postgres;
 pub mod postgres_server;
 pub mod proxy;

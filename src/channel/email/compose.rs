@@ -38,8 +38,8 @@ impl Composer {
 
     /// The mail that carries this message to `address`.
     pub fn compose(&self, message: &Message, address: &str) -> Result<lettre::Message, ChannelError> {
-        let rejected = |why: String| ChannelError::Rejected { why: format!("the email can't be written: {why}") };
-        let to: lettre::Address = address.parse().map_err(|error| rejected(format!("{error}")))?;
+        let unsendable = |why: String| ChannelError::Unsendable { why: format!("the email can't be written: {why}") };
+        let to: lettre::Address = address.parse().map_err(|error| unsendable(format!("{error}")))?;
         let domain = self.from.email.domain();
         let words = message.words;
         let mut mail = lettre::Message::builder()
@@ -58,7 +58,7 @@ impl Composer {
             Some(html) => mail.multipart(MultiPart::alternative_plain_html(words.text.clone(), html.clone())),
             None => mail.singlepart(SinglePart::plain(words.text.clone())),
         };
-        written.map_err(|error| rejected(error.to_string()))
+        written.map_err(|error| unsendable(error.to_string()))
     }
 }
 

@@ -211,6 +211,7 @@ fn judge(answer: Answer, whose: Whose, now: DateTime<Utc>) -> Result<Receipt, Ch
         let error: String = error.chars().filter(|c| !c.is_control()).take(SAID_LENGTH).collect();
         why = format!("{why}: {error}");
     }
+    let wait = retry_after(&answer.headers, now);
     match answer.status.as_u16() {
         200..=299 => match said["id"].as_str() {
             Some(id) => {
@@ -221,9 +222,9 @@ fn judge(answer: Answer, whose: Whose, now: DateTime<Utc>) -> Result<Receipt, Ch
         },
         300..=399 => Err(refused(format!("{why}; redirects are not followed, set the new address"))),
         401 | 403 | 404 | 405 => Err(refused(why)),
-        408 | 425 | 429 | 500..=599 => {
-            Err(ChannelError::Transient { why, retry_after: retry_after(&answer.headers, now) })
-        }
+        // the server counts by visitor and by topic: it is this recipient's limit, or ours
+        429 if wait.is_none() => Err(ChannelError::Busy { why }),
+        408 | 425 | 429 | 500..=599 => Err(ChannelError::Transient { why, retry_after: wait }),
         _ => Err(ChannelError::Rejected { why }),
     }
 }
@@ -247,7 +248,8 @@ mod tests {
             let expected = match code {
                 200..=299 => ["Delivered Some(\"x\")"; 2],
                 300..=399 | 401 | 403 | 404 | 405 => ["Misconfigured", "Rejected"],
-                408 | 425 | 429 | 500..=599 => ["Transient"; 2],
+                429 => ["Busy"; 2],
+                408 | 425 | 500..=599 => ["Transient"; 2],
                 _ => ["Rejected"; 2],
             };
             let body = r#"{"id":"x"}"#;

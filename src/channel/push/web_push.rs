@@ -52,19 +52,20 @@ impl WebPush {
         topic: &str,
         message: &Message<'_>,
     ) -> Result<Receipt, ChannelError> {
-        let rejected = |why: String| ChannelError::Rejected { why };
+        let unsendable = |why: String| ChannelError::Unsendable { why };
         let Some(vapid) = &self.vapid else {
             let why = "Web Push has no key: channels.push.vapid.private_key is not set".into();
             return Err(ChannelError::Misconfigured { why });
         };
-        let endpoint = Url::parse(to.endpoint).map_err(|error| rejected(format!("the endpoint is no URL: {error}")))?;
+        let endpoint =
+            Url::parse(to.endpoint).map_err(|error| unsendable(format!("the endpoint is no URL: {error}")))?;
         let signed = vapid.authorization(&endpoint, message.now).and_then(|text| HeaderValue::from_str(&text).ok());
-        let mut signed = signed.ok_or_else(|| rejected("the endpoint has no origin".into()))?;
+        let mut signed = signed.ok_or_else(|| unsendable("the endpoint has no origin".into()))?;
         signed.set_sensitive(true);
         let encrypted =
             keys(to.p256dh, &to.auth).and_then(|(key, auth)| encrypt(&payload(topic, message), &key, &auth));
-        let body = encrypted.map_err(|error| rejected(error.to_string()))?;
-        let topic = HeaderValue::from_str(topic).map_err(|_| rejected("the topic is unfit for a header".into()))?;
+        let body = encrypted.map_err(|error| unsendable(error.to_string()))?;
+        let topic = HeaderValue::from_str(topic).map_err(|_| unsendable("the topic is unfit for a header".into()))?;
         let headers = [
             (AUTHORIZATION, signed),
             (CONTENT_ENCODING, HeaderValue::from_static("aes128gcm")),
@@ -148,6 +149,8 @@ fn judge(status: StatusCode, retry_after: Option<Duration>) -> Result<Receipt, C
             why: format!("{why}: the subscription is gone; the page has to subscribe again"),
         }),
         413 => Err(ChannelError::Rejected { why: format!("{why}: the message is too long") }),
+        // a push service that all browsers of a make share may mean this one alone
+        429 if retry_after.is_none() => Err(ChannelError::Busy { why }),
         408 | 425 | 429 | 500..=599 => Err(ChannelError::Transient { why, retry_after }),
         _ => Err(ChannelError::Rejected { why }),
     }
@@ -163,7 +166,8 @@ mod tests {
             let expected = match code {
                 200..=299 => "Delivered",
                 401 | 403 => "Misconfigured",
-                408 | 425 | 429 | 500..=599 => "Transient",
+                429 => "Busy",
+                408 | 425 | 500..=599 => "Transient",
                 _ => "Rejected",
             };
             let said = match judge(StatusCode::from_u16(code).unwrap(), None) {

@@ -2,6 +2,13 @@
 //!
 //! https://www.twilio.com/docs/messaging/guides/outbound-message-status-in-status-callbacks and
 //! https://www.twilio.com/docs/usage/security#validating-requests
+//!
+//! SignalWire's rule is that of its own validators (https://signalwire.com/docs/platform/webhooks#verify-webhook-signature
+//! and `validate_webhook_signature` of its server SDKs, whose vectors are the tests' here): the signing key of the
+//! dashboard in the place of the auth token; the header `X-SignalWire-Signature`, or on what is compatible with Twilio
+//! `X-Twilio-Signature`; in it Twilio's signature, but with fields of one name in the order in which they came, or the
+//! hexadecimal HMAC-SHA1 of the address and the body as it is. Either is taken: each proves the key, the address and the
+//! whole body.
 
 use aws_lc_rs::hmac;
 use base64::Engine;
@@ -20,31 +27,58 @@ const MOST_FIELDS: usize = 200;
 
 /// Who signs the reports.
 pub struct Signer {
-    header: &'static str,
+    provider: Name,
     key: hmac::Key,
 }
 
 impl Signer {
     pub fn new(provider: Name, key: &Secret) -> Signer {
-        let header = match provider {
-            Name::Twilio => "x-twilio-signature",
-            Name::Signalwire => "x-signalwire-signature",
-        };
-        Signer { header, key: hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, key.expose().trim().as_bytes()) }
+        Signer { provider, key: hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, key.expose().trim().as_bytes()) }
     }
 
     /// Whether the provider has signed this report.
     pub fn verify(&self, callback: &Callback) -> Result<(), CallbackError> {
-        let mut sent = callback.headers.get_all(self.header).iter();
+        let names: &[&str] = match self.provider {
+            Name::Twilio => &["x-twilio-signature"],
+            Name::Signalwire => &["x-signalwire-signature", "x-twilio-signature"],
+        };
+        let header = names.iter().find(|name| callback.headers.contains_key(**name)).ok_or(CallbackError::NotSigned)?;
+        let mut sent = callback.headers.get_all(*header).iter();
         let (Some(signature), None) = (sent.next(), sent.next()) else { return Err(CallbackError::NotSigned) };
-        let signature = STANDARD.decode(signature.as_bytes()).map_err(|_| CallbackError::NotSigned)?;
+        let signed = match self.provider {
+            Name::Twilio => self.is_of_fields(signature.as_bytes(), callback),
+            Name::Signalwire => {
+                self.is_of_fields(signature.as_bytes(), callback) || self.is_of_body(signature.as_bytes(), callback)
+            }
+        };
+        signed.then_some(()).ok_or(CallbackError::NotSigned)
+    }
+
+    /// Base64 over the address and all fields, sorted.
+    fn is_of_fields(&self, signature: &[u8], callback: &Callback) -> bool {
         let mut fields = fields(callback.body);
-        fields.sort();
-        fields.dedup();
+        match self.provider {
+            Name::Twilio => {
+                fields.sort();
+                fields.dedup();
+            }
+            Name::Signalwire => fields.sort_by(|one, other| one.0.cmp(&other.0)),
+        }
         let fields: String = fields.into_iter().flat_map(|(name, value)| [name, value]).collect();
+        STANDARD
+            .decode(signature)
+            .is_ok_and(|signature| self.has_signed(callback.address, fields.as_bytes(), &signature))
+    }
+
+    /// Hexadecimal over the address and the body as it is.
+    fn is_of_body(&self, signature: &[u8], callback: &Callback) -> bool {
+        hex::decode(signature).is_ok_and(|signature| self.has_signed(callback.address, callback.body, &signature))
+    }
+
+    fn has_signed(&self, address: &str, rest: &[u8], signature: &[u8]) -> bool {
         let signed =
-            |address: &String| hmac::verify(&self.key, format!("{address}{fields}").as_bytes(), &signature).is_ok();
-        spellings(callback.address).iter().any(signed).then_some(()).ok_or(CallbackError::NotSigned)
+            |address: &String| hmac::verify(&self.key, &[address.as_bytes(), rest].concat(), signature).is_ok();
+        spellings(address).iter().any(signed)
     }
 }
 
@@ -102,12 +136,60 @@ mod tests {
     const ADDRESS: &str = "https://mycompany.com/myapp.php?foo=1&bar=2";
 
     fn verified(key: &str, address: &str, body: &[u8], signatures: &[&str]) -> bool {
-        let headers: HeaderMap = signatures
-            .iter()
-            .map(|signature| ("x-twilio-signature".parse().unwrap(), signature.parse().unwrap()))
-            .collect();
+        let signatures: Vec<_> = signatures.iter().map(|signature| ("x-twilio-signature", *signature)).collect();
+        verified_by(Name::Twilio, key, address, body, &signatures)
+    }
+
+    fn verified_by(provider: Name, key: &str, address: &str, body: &[u8], signatures: &[(&str, &str)]) -> bool {
+        let header = |(name, value): &(&str, &str)| (name.parse().unwrap(), value.parse().unwrap());
+        let headers: HeaderMap<http::HeaderValue> =
+            signatures.iter().map(header).collect::<Vec<(http::HeaderName, _)>>().into_iter().collect();
         let callback = Callback { address, headers: &headers, body };
-        Signer::new(Name::Twilio, &Secret::new(key)).verify(&callback).is_ok()
+        Signer::new(provider, &Secret::new(key)).verify(&callback).is_ok()
+    }
+
+    /// The vectors A and B of SignalWire's server SDKs.
+    #[test]
+    fn a_signature_of_signalwire_is_the_one_of_its_vectors() {
+        const BODY: &[u8] = br#"{"event":"call.state","params":{"call_id":"abc-123","state":"answered"}}"#;
+        const HOOK: &str = "https://example.ngrok.io/webhook";
+        const OF_BODY: &str = "c3c08c1fefaf9ee198a100d5906765a6f394bf0f";
+        let (key, own) = ("PSKtest1234567890abcdef", "x-signalwire-signature");
+        let by = |provider, key, address, body, signatures: &[(&str, &str)]| {
+            verified_by(provider, key, address, body, signatures)
+        };
+        let signalwire =
+            |key, address, body, name, signature| by(Name::Signalwire, key, address, body, &[(name, signature)]);
+        for name in [own, "x-twilio-signature"] {
+            assert!(signalwire("12345", ADDRESS, FIELDS, name, EXAMPLE), "{name}");
+            assert!(signalwire(key, HOOK, BODY, name, OF_BODY), "{name}");
+        }
+        assert!(!signalwire("12346", ADDRESS, FIELDS, own, EXAMPLE), "another key");
+        assert!(!signalwire("wrong-key", HOOK, BODY, own, OF_BODY), "another key");
+        assert!(!signalwire(key, "https://example.ngrok.io/different", BODY, own, OF_BODY), "another address");
+        assert!(!signalwire(key, HOOK, &BODY[1..], own, OF_BODY), "another body");
+        // its own header is the one that counts, and Twilio has no other form
+        let both = [(own, "x"), ("x-twilio-signature", EXAMPLE)];
+        assert!(!by(Name::Signalwire, "12345", ADDRESS, FIELDS, &both));
+        assert!(!by(Name::Twilio, key, HOOK, BODY, &[("x-twilio-signature", OF_BODY)]));
+        assert!(!by(Name::Twilio, "12345", ADDRESS, FIELDS, &[(own, EXAMPLE)]));
+    }
+
+    #[test]
+    fn fields_of_one_name_are_signed_in_the_order_in_which_they_came_by_signalwire() {
+        let (key, address) = ("test-key", "https://example.com/hook");
+        let signed = |text: String| {
+            let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, key.as_bytes());
+            STANDARD.encode(hmac::sign(&key, text.as_bytes()))
+        };
+        let signature = signed(format!("{address}TobToaTob"));
+        let verified = |provider, body: &[u8], name| verified_by(provider, key, address, body, &[(name, &signature)]);
+        assert!(verified(Name::Signalwire, b"To=b&To=a&To=b", "x-signalwire-signature"));
+        assert!(!verified(Name::Signalwire, b"To=a&To=b&To=b", "x-signalwire-signature"));
+        assert!(
+            !verified(Name::Twilio, b"To=b&To=a&To=b", "x-twilio-signature"),
+            "Twilio sorts them, and takes each once"
+        );
     }
 
     #[test]

@@ -92,6 +92,7 @@ fn said(counts: &Counts) -> String {
         (counts.credentials, "credential", "credentials"),
         (counts.recipients, "recipient", "recipients"),
         (counts.tasks, "task", "tasks"),
+        (counts.messages, "message", "messages"),
     ];
     let some = kinds.into_iter().filter(|(count, ..)| *count > 0);
     let word = |(count, one, many)| format!("{count} {}", if count == 1 { one } else { many });
@@ -104,7 +105,7 @@ mod tests {
 
     #[test]
     fn each_key_but_the_first_is_needed_kept_or_can_go_and_a_missing_one_is_wrong() {
-        let counts = |credentials, tasks| Counts { credentials, recipients: 0, tasks };
+        let counts = |credentials, tasks| Counts { credentials, tasks, ..Counts::default() };
         let sealed =
             Keys::from([("gone".into(), counts(1, 0)), ("new".into(), counts(5, 0)), ("old".into(), counts(2, 1))]);
         let found: Vec<_> = needs(&["new", "old", "older", "oldest"], &sealed, |id| id == "older")

@@ -6,7 +6,7 @@ use reqwest::StatusCode;
 use serde_json::Value;
 use url::{Host, Url};
 
-use super::Finding;
+use super::{Finding, channels};
 use crate::config::Config;
 use crate::egress;
 
@@ -16,7 +16,7 @@ const NAME: &str = "public_url";
 
 pub async fn look(config: &Config) -> Finding {
     let address = config.server.public_url();
-    let people_are_told = config.channels.email.url.is_some();
+    let people_are_told = channels::people_are_told(&config.channels);
     let Ok(url) = Url::parse(&address) else {
         return Finding::wrong(NAME, format!("`{address}` is no address"))
             .hint("set server.public_url to where people reach this service, such as https://reveille.example.org");

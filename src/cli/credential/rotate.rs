@@ -9,7 +9,8 @@ use crate::cli::failure::Failure;
 use crate::cli::screen::{Screen, text_of};
 use crate::config::Environment;
 
-const KINDS: [(&str, &str); 3] = [("credentials", "credential"), ("recipients", "recipient"), ("tasks", "task")];
+const KINDS: [(&str, &str); 4] =
+    [("credentials", "credential"), ("recipients", "recipient"), ("tasks", "task"), ("messages", "message")];
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -27,7 +28,7 @@ pub struct RotateArgs {
 
 pub async fn run(args: RotateArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?;
-    let mut total = json!({ "credentials": 0, "recipients": 0, "tasks": 0 });
+    let mut total = json!({ "credentials": 0, "recipients": 0, "tasks": 0, "messages": 0 });
     let mut failed = total.clone();
     let mut failures = vec![];
     let mut body = json!({});

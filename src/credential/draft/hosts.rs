@@ -42,7 +42,11 @@ fn host(written: &str) -> Result<String, String> {
     {
         return Err(format!("must be a host and nothing else, {FORM}"));
     }
-    let (name, port) = split_port(written)?;
+    let (name, port) = split_port(written);
+    let port = match port.map(|port| port.parse::<u16>().unwrap_or(0)) {
+        Some(0) => return Err(format!("has no port from 1 to 65535 behind its colon; expected one {FORM}")),
+        port => port,
+    };
     let (star, name) = match name.strip_prefix("*.") {
         Some(parent) => ("*.", parent),
         None => ("", name),
@@ -62,8 +66,8 @@ fn host(written: &str) -> Result<String, String> {
 
 /// Whether a list of hosts, as they are kept, lets a credential go wherever this entry would.
 pub fn covers(list: &[String], wanted: &str) -> bool {
-    let (name, port) = parts(wanted);
-    list.iter().map(|entry| parts(entry)).any(|(held, held_port)| {
+    let (name, port) = split_port(wanted);
+    list.iter().map(|entry| split_port(entry)).any(|(held, held_port)| {
         let named = held == name
             || held.strip_prefix('*').is_some_and(|parent| {
                 let below = name.strip_prefix('*').unwrap_or(name);
@@ -73,10 +77,10 @@ pub fn covers(list: &[String], wanted: &str) -> bool {
     })
 }
 
-/// The name and the port of an entry as it is kept.
-fn parts(entry: &str) -> (&str, Option<&str>) {
+/// Name and port of an entry: `host:8443`, `[::1]:8443`, `[::1]`. What is no entry has its whole text for a name.
+pub fn split_port(entry: &str) -> (&str, Option<&str>) {
     match entry.rsplit_once(':') {
-        Some((name, port)) if !port.contains(']') => (name, Some(port)),
+        Some((name, port)) if !port.contains(']') && (name.ends_with(']') || !name.contains(':')) => (name, Some(port)),
         _ => (entry, None),
     }
 }
@@ -84,17 +88,6 @@ fn parts(entry: &str) -> (&str, Option<&str>) {
 /// RFC 1035's lengths.
 fn is_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(|label| (1..=63).contains(&label.len()))
-}
-
-/// `host:8443`, `[::1]:8443`, `[::1]`.
-fn split_port(written: &str) -> Result<(&str, Option<u16>), String> {
-    let (name, port) = match written.rsplit_once(':') {
-        Some((name, port)) if !port.contains(']') => (name, port),
-        _ => return Ok((written, None)),
-    };
-    let port = port.parse().ok().filter(|port: &u16| *port != 0);
-    let port = port.ok_or_else(|| format!("has no port from 1 to 65535 behind its colon; expected one {FORM}"))?;
-    Ok((name, Some(port)))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::notification::recipient::signing_keys;
 use crate::run::outcome::RunError;
 use crate::secret::Secret;
 use crate::task::Action;
-use crate::vault::{Context, Vault};
+use crate::vault::{Place, Vault};
 
 const FIELDS: [&str; 7] =
     ["url", "secret", "secret_set", "credential", "timeout_seconds", "completion_timeout_seconds", "headers"];
@@ -148,7 +148,7 @@ pub fn seal(vault: &Vault, tenant: &Tenant, action: &mut Action, before: Option<
     let sealed = match written {
         Some(secret) => {
             let refused = |_| Faults::one(place("secret"), "can't be sealed: the service's master key is not usable");
-            vault.seal(&context(tenant.as_str()), &secret).map_err(refused)?
+            vault.seal(&place_of(tenant.as_str()).context(), &secret).map_err(refused)?
         }
         None => {
             let kept = before.and_then(|action| action.config.get(SEALED)).and_then(Value::as_str);
@@ -161,12 +161,12 @@ pub fn seal(vault: &Vault, tenant: &Tenant, action: &mut Action, before: Option<
 
 /// The signing keys behind a sealed secret.
 pub fn unsealed(vault: &Vault, tenant: &str, sealed: &str) -> Result<Vec<Zeroizing<Vec<u8>>>, String> {
-    let secret = vault.unseal(&context(tenant), sealed).map_err(|error| error.to_string())?;
+    let secret = vault.unseal(&place_of(tenant).context(), sealed).map_err(|error| error.to_string())?;
     signing_keys(&secret)
 }
 
-fn context(tenant: &str) -> Context<'_> {
-    Context { tenant, service: "task", account: "webhook", field: "secret" }
+fn place_of(tenant: &str) -> Place<'_> {
+    Place::task(tenant, "webhook", "secret")
 }
 
 fn place(key: &str) -> String {

@@ -112,6 +112,7 @@ mod tests {
             Cursor::Recipients("ann".into()),
             Cursor::Tasks(None),
             Cursor::Tasks(Some(uuid::Uuid::nil())),
+            Cursor::Messages(Some(uuid::Uuid::max())),
         ] {
             assert_eq!(cursor(&json!({ "cursor": encode(&at).unwrap() })).unwrap(), at);
         }

@@ -148,6 +148,15 @@ pub fn expired() -> Response {
     message(StatusCode::GONE, "The time is over", &sentences)
 }
 
+/// The browser was not shown the page, or has not kept its cookie.
+pub fn unmarked() -> Response {
+    let sentences = [
+        "This browser was not shown the page that asks for it, or does not keep its cookie. Nothing was connected.",
+        "Allow cookies for this address, ask for a new link, and open it in the browser in which you go on.",
+    ];
+    message(StatusCode::FORBIDDEN, "Nothing was connected", &sentences)
+}
+
 /// The form was sent from elsewhere.
 pub fn foreign() -> Response {
     let sentences = ["This did not come from the page that asks for it. Nothing was connected.", AGAIN];

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::push::{self, PushDraft};
-use super::reading::{given, only};
+use super::reading::{flag, only};
 use super::secrets::Seal;
 use super::slack::{self, SlackDraft};
 use super::webhook::{self, WebhookDraft};
@@ -33,7 +33,7 @@ impl AddressesDraft {
             webhook: WebhookDraft::read(kinds, faults),
             slack: SlackDraft::read(kinds, faults),
             telegram: telegram::read(kinds, faults),
-            live: given(kinds, "live").and_then(|live| faults.read(live, "/addresses/live")).unwrap_or(false),
+            live: flag(kinds, "live", "/addresses", faults),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Reading the body of a PUT: fields, texts and addresses of the web, each fault with its place. Keeps nothing.
 
+use std::ops::RangeInclusive;
+
 use serde_json::{Map, Value};
 use url::Url;
 
@@ -55,6 +57,67 @@ pub(super) fn text<'a>(
             None
         }
     }
+}
+
+/// A whole number within a range; a fault where it is none.
+pub(super) fn number(value: &Value, range: RangeInclusive<u32>, pointer: &str, faults: &mut Faults) -> Option<u32> {
+    let number = value.as_u64().and_then(|number| u32::try_from(number).ok()).filter(|number| range.contains(number));
+    if number.is_none() {
+        faults.add(pointer, format!("expected a whole number from {} to {}", range.start(), range.end()));
+    }
+    number
+}
+
+/// A field that is `true` or `false`; absent and `null` are `false`.
+pub(super) fn flag(fields: &Map<String, Value>, name: &str, pointer: &str, faults: &mut Faults) -> bool {
+    match given(fields, name) {
+        None => false,
+        Some(Value::Bool(flag)) => *flag,
+        Some(_) => {
+            faults.add(format!("{pointer}/{name}"), "expected `true` or `false`");
+            false
+        }
+    }
+}
+
+/// The elements of a list with their places; a fault, and none, where it is no list.
+pub(super) fn list<'a>(value: &'a Value, pointer: &str, faults: &mut Faults) -> Vec<(String, &'a Value)> {
+    match value {
+        Value::Array(items) => {
+            items.iter().enumerate().map(|(index, item)| (format!("{pointer}/{index}"), item)).collect()
+        }
+        _ => {
+            faults.add(pointer, "expected a list");
+            vec![]
+        }
+    }
+}
+
+/// The texts of a list with their places; each that is none is a fault.
+pub(super) fn texts<'a>(value: &'a Value, pointer: &str, faults: &mut Faults) -> Vec<(String, &'a str)> {
+    let mut texts = vec![];
+    for (place, item) in list(value, pointer, faults) {
+        match item {
+            Value::String(text) => texts.push((place, text.as_str())),
+            _ => faults.add(place, "expected a text"),
+        }
+    }
+    texts
+}
+
+/// One of these words.
+pub(super) fn word<T: Copy>(value: &Value, words: &[(&str, T)], pointer: &str, faults: &mut Faults) -> Option<T> {
+    let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+    let Value::String(text) = value else {
+        faults.add(pointer, format!("expected one of {}", known.join(", ")));
+        return None;
+    };
+    let found = words.iter().find(|(word, _)| word == text).map(|(_, meant)| *meant);
+    if found.is_none() {
+        let hint = did_you_mean(text, known.iter().copied());
+        faults.add(pointer, format!("expected one of {}, not `{text}`{hint}", known.join(", ")));
+    }
+    found
 }
 
 /// An address of the web that holds no user and no password. Which hosts may be reached is for `egress` to say.

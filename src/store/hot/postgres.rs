@@ -1,5 +1,7 @@
 //! Batches on Postgres: one statement each.
 
+use std::collections::{HashMap, HashSet};
+
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use sqlx::types::Json;
@@ -9,13 +11,42 @@ use crate::id::new_id;
 use crate::notification::NewDelivery;
 use crate::store::StoreError;
 use crate::store::fires::{Batch, FireDue, Written};
-use crate::store::hot::{Going, Hot, Taken};
-use crate::store::lease::{Beat, Claim, Finish, Lease, Park};
+use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE, Taken, TakenRuns};
+use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease, Park};
 use crate::store::runs::NewRun;
+use crate::store::starting::{Take, Turn};
 use crate::store::text::{document, optional, optional_document, text};
 
-/// A row that `fire` answers: run, instant, token, lease, and whether it entered the queue.
-type Made = (Uuid, DateTime<Utc>, i64, Option<DateTime<Utc>>, bool);
+/// A row that `fire` answers: run, instant, token, lease, whether it entered the queue, and its time limit if it started.
+type Made = (Uuid, DateTime<Utc>, i64, Option<DateTime<Utc>>, bool, Option<DateTime<Utc>>);
+
+/// A row that `take` answers; without a run: the last tenant whose turn it was, and how many there were.
+#[derive(sqlx::FromRow)]
+struct TakenRow {
+    run_id: Option<Uuid>,
+    task_id: Option<Uuid>,
+    tenant_id: Option<String>,
+    run_at: Option<DateTime<Utc>>,
+    lease_token: i64,
+    lease_until: Option<DateTime<Utc>>,
+    deadline_at: Option<DateTime<Utc>>,
+}
+
+impl TakenRow {
+    fn add_to(self, taken: &mut TakenRuns, run_id: Uuid, now: DateTime<Utc>) {
+        let lease = Lease { run_id, token: self.lease_token };
+        let claim = Claim { lease, run_at: self.run_at.unwrap_or(now), until: self.lease_until.unwrap_or(now) };
+        let tenant_id = self.tenant_id.unwrap_or_default();
+        let going = self.deadline_at.map(|deadline_at| Going {
+            run_id,
+            task_id: self.task_id,
+            tenant_id,
+            lease_token: self.lease_token,
+            deadline_at,
+        });
+        taken.add(claim, going, now);
+    }
+}
 
 impl Hot for PgConnection {
     async fn fire(&mut self, batch: &Batch, ask: &FireDue) -> Result<Written, StoreError> {
@@ -48,37 +79,65 @@ impl Hot for PgConnection {
             .bind(ready.iter().map(|r| r.lease_until).collect::<Vec<_>>())
             .bind(ask.worker)
             .bind(ready.iter().map(|r| r.overlap).collect::<Vec<_>>())
+            .bind(ready.iter().map(|r| r.run.task_id).collect::<Vec<_>>())
+            .bind(ready.iter().map(|r| r.starts).collect::<Vec<_>>())
+            .bind(ready.iter().map(|r| r.needs_slot).collect::<Vec<_>>())
+            .bind(ready.iter().map(|r| r.timeout_seconds).collect::<Vec<_>>())
+            .bind(ask.start.map(|start| start.lease_until))
             .fetch_all(&mut *self)
             .await?;
-        for (run_id, run_at, token, until, queued) in made {
-            if queued {
-                written.recorded += 1;
-                written.claims.extend(until.map(|until| Claim { lease: Lease { run_id, token }, run_at, until }));
-            } else {
-                written.skipped += 1;
+        let runs: HashMap<Uuid, &NewRun> = ready.iter().filter(|r| r.starts).map(|r| (r.run.id, &r.run)).collect();
+        let mut recorded = HashSet::with_capacity(ready.len());
+        for (run_id, run_at, token, until, queued, deadline_at) in made {
+            match (queued, deadline_at) {
+                (false, _) => written.skipped += 1,
+                (true, Some(deadline_at)) => {
+                    let run = runs[&run_id].running(ask.now);
+                    let (task_id, tenant_id) = (run.task_id, run.tenant_id.clone());
+                    written.going.push((Going { run_id, task_id, tenant_id, lease_token: token, deadline_at }, run));
+                }
+                (true, None) => {
+                    written.claims.extend(until.map(|until| Claim { lease: Lease { run_id, token }, run_at, until }));
+                }
             }
+            if queued {
+                recorded.insert(run_id);
+            }
+        }
+        written.recorded = recorded.len();
+        let unmade: Vec<Uuid> = runs.into_keys().filter(|run_id| !recorded.contains(run_id)).collect();
+        if !unmade.is_empty() {
+            let given_back = "delete from slots where run_id = any($1)";
+            sqlx::query(given_back).bind(unmade).execute(&mut *self).await?;
         }
         settle(self, &batch.completed, "completed", ask.now).await?;
         settle(self, &batch.disabled, "disabled", ask.now).await?;
         Ok(written)
     }
 
-    async fn claim(
-        &mut self,
-        worker: Uuid,
-        until_run_at: DateTime<Utc>,
-        lease_until: DateTime<Utc>,
-        limit: i64,
-    ) -> Result<Vec<Claim>, StoreError> {
-        let rows: Vec<(Uuid, i64, DateTime<Utc>)> = sqlx::query_as(unlocked(include_str!("../sql/claim.postgres.sql")))
-            .bind(until_run_at)
-            .bind(limit)
-            .bind(lease_until)
-            .bind(worker)
+    async fn take(&mut self, take: &Take) -> Result<TakenRuns, StoreError> {
+        let rows: Vec<TakenRow> = sqlx::query_as(unlocked(include_str!("../sql/take.postgres.sql")))
+            .bind(take.now)
+            .bind(take.ahead)
+            .bind(take.limit)
+            .bind(take.lease_until)
+            .bind(take.worker)
+            .bind(take.fair.is_some())
+            .bind(take.fair.as_ref().map_or("", |turn| turn.0.as_str()))
+            .bind(TENANTS_AT_ONCE)
+            .bind(CLAIM_MARGIN.num_milliseconds())
             .fetch_all(self)
             .await?;
-        let claim = |(run_id, token, run_at)| Claim { lease: Lease { run_id, token }, run_at, until: lease_until };
-        Ok(rows.into_iter().map(claim).collect())
+        let mut taken = TakenRuns::default();
+        for row in rows {
+            match row.run_id {
+                Some(run_id) => row.add_to(&mut taken, run_id, take.now),
+                // with fewer tenants than fit, the next turn begins with the first
+                None if row.lease_token < TENANTS_AT_ONCE => {}
+                None => taken.turn = Turn(row.tenant_id.unwrap_or_default()),
+            }
+        }
+        Ok(taken)
     }
 
     async fn start(
@@ -164,11 +223,12 @@ impl Hot for PgConnection {
     }
 }
 
-/// Where the bug is planted, claims without the lock that keeps others from them, and lingers over it.
-fn unlocked(claim: &'static str) -> &'static str {
-    let slow =
-        planted_text!("no_skip_locked", claim, "  from picked\n" => "  from picked, (select pg_sleep(0.05)) as late\n");
-    planted_text!("no_skip_locked", slow, "for update skip locked" => "")
+/// Where a bug is planted: takes runs without the lock that keeps others from them, and lingers over it; or without
+/// their tasks' slots.
+fn unlocked(take: &'static str) -> &'static str {
+    let lingers = planted_text!("no_skip_locked", take, "left join tasks t on" => "cross join (select pg_sleep(0.03)) as late left join tasks t on");
+    let unlocked = planted_text!("no_skip_locked", lingers, "for update skip locked" => "");
+    planted_text!("no_slot", unlocked, "may_start and (task_id is null or overlap = 'allow')" => "may_start")
 }
 
 async fn settle<S: AsRef<str>>(

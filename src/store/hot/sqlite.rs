@@ -8,11 +8,12 @@ use crate::id::new_id;
 use crate::notification::NewDelivery;
 use crate::store::StoreError;
 use crate::store::completions::PARK;
-use crate::store::fires::{Batch, FireDue, Written};
-use crate::store::hot::{Going, Hot, Taken};
-use crate::store::lease::{Beat, Claim, Finish, Lease};
+use crate::store::fires::{Batch, FireDue, Ready, Written};
+use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE, Taken, TakenRuns};
+use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease};
 use crate::store::runs::insert_run;
 use crate::store::slots::LEAVE_SLOT;
+use crate::store::starting::{Take, Turn};
 use crate::store::text::{document, optional, optional_document, text};
 
 impl Hot for SqliteConnection {
@@ -36,7 +37,9 @@ impl Hot for SqliteConnection {
         }
         let mut token = next_tokens(self, batch.runs.iter().filter(|r| r.lease_until.is_some()).count()).await?;
         for ready in &batch.runs {
-            if insert_run!(self, ready.run) == 0 {
+            let going = ready.starts && (!ready.needs_slot || take_slot(self, ready.run.task_id, ready.run.id).await?);
+            if insert_fire(self, ready, going, ask.now).await? == 0 {
+                sqlx::query(LEAVE_SLOT).bind(ready.run.id).execute(&mut *self).await?;
                 continue;
             }
             written.recorded += 1;
@@ -44,61 +47,86 @@ impl Hot for SqliteConnection {
                 token += 1;
                 Claim { lease: Lease { run_id: ready.run.id, token }, run_at: ready.run_at, until }
             });
+            let started = ask.start.filter(|_| going);
+            let deadline_at = started.map(|_| ask.now + TimeDelta::seconds(ready.timeout_seconds));
+            let state = match (&claim, &started) {
+                (_, Some(_)) => "started",
+                (Some(_), None) => "claimed",
+                (None, None) => "ready",
+            };
             sqlx::query(
                 "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, lease_token,
-                                    lease_until, worker, overlap)
-                 values ($1, $2, $3, $4, $5, 0, $6, $7, $8, $9, $10)",
+                                    lease_until, worker, overlap, deadline_at)
+                 values ($1, $2, $3, $4, $5, 0, $6, $7, $8, $9, $10, $11)",
             )
             .bind(ready.run.id)
             .bind(ready.run.task_id)
             .bind(&ready.run.tenant_id)
             .bind(ready.epoch)
             .bind(ready.run_at)
-            .bind(if claim.is_some() { "claimed" } else { "ready" })
+            .bind(state)
             .bind(claim.map_or(0, |c| c.lease.token))
-            .bind(ready.lease_until)
+            .bind(started.map(|start| start.lease_until).or(ready.lease_until))
             .bind(claim.map(|_| ask.worker))
             .bind(ready.overlap)
+            .bind(deadline_at)
             .execute(&mut *self)
             .await?;
-            written.claims.extend(claim);
+            match (claim, deadline_at) {
+                (Some(claim), Some(deadline_at)) => {
+                    let run = ready.run.running(ask.now);
+                    let (task_id, tenant_id) = (run.task_id, run.tenant_id.clone());
+                    let Lease { run_id, token: lease_token } = claim.lease;
+                    written.going.push((Going { run_id, task_id, tenant_id, lease_token, deadline_at }, run));
+                }
+                _ => written.claims.extend(claim),
+            }
         }
         settle(self, &batch.completed, "completed", ask.now).await?;
         settle(self, &batch.disabled, "disabled", ask.now).await?;
         Ok(written)
     }
 
-    async fn claim(
-        &mut self,
-        worker: Uuid,
-        until_run_at: DateTime<Utc>,
-        lease_until: DateTime<Utc>,
-        limit: i64,
-    ) -> Result<Vec<Claim>, StoreError> {
-        let picked: Vec<(Uuid, DateTime<Utc>)> = sqlx::query_as(
-            "select run_id, run_at from queue where state = 'ready' and run_at <= $1
-              order by priority desc, run_at limit $2",
-        )
-        .bind(until_run_at)
-        .bind(limit)
-        .fetch_all(&mut *self)
-        .await?;
+    async fn take(&mut self, take: &Take) -> Result<TakenRuns, StoreError> {
+        let mut taken = TakenRuns::default();
+        let picked = match &take.fair {
+            None => pick(self, READY, take, None, take.limit).await?,
+            Some(after) => {
+                let tenants = tenants_in_turn(self, &after.0).await?;
+                let share = (take.limit / tenants.len().max(1) as i64).max(1);
+                let mut picked = Vec::new();
+                for tenant in &tenants {
+                    let left = take.limit - picked.len() as i64;
+                    picked.extend(pick(self, READY_OF_TENANT, take, Some(tenant), share.min(left)).await?);
+                }
+                taken.turn = match tenants.last() {
+                    Some(last) if tenants.len() as i64 == TENANTS_AT_ONCE => Turn(last.clone()),
+                    _ => Turn::default(),
+                };
+                picked
+            }
+        };
         let mut token = next_tokens(self, picked.len()).await?;
-        let mut claims = Vec::with_capacity(picked.len());
         for (run_id, run_at) in picked {
             token += 1;
+            let lease = Lease { run_id, token };
+            let claim = Claim { lease, run_at, until: run_at.max(take.now) + CLAIM_MARGIN };
             sqlx::query(
                 "update queue set state = 'claimed', lease_token = $2, lease_until = $3, worker = $4 where run_id = $1",
             )
             .bind(run_id)
             .bind(token)
-            .bind(lease_until)
-            .bind(worker)
+            .bind(claim.until)
+            .bind(take.worker)
             .execute(&mut *self)
             .await?;
-            claims.push(Claim { lease: Lease { run_id, token }, run_at, until: lease_until });
+            let going = match run_at <= take.now {
+                true => start_one(self, &lease, take.now, take.lease_until).await?,
+                false => None,
+            };
+            taken.add(claim, going, take.now);
         }
-        Ok(claims)
+        Ok(taken)
     }
 
     async fn start(
@@ -111,51 +139,17 @@ impl Hot for SqliteConnection {
         for lease in leases {
             let again: Option<Going> = sqlx::query_as(
                 "update queue set lease_until = $3 where run_id = $1 and lease_token = $2 and state = 'started'
-                 returning run_id, lease_token, deadline_at",
+                 returning run_id, task_id, tenant_id, lease_token, deadline_at",
             )
             .bind(lease.run_id)
             .bind(lease.token)
             .bind(lease_until)
             .fetch_optional(&mut *self)
             .await?;
-            if again.is_some() {
-                going.extend(again);
-                continue;
+            match again {
+                Some(again) => going.push(again),
+                None => going.extend(start_one(self, lease, now, lease_until).await?),
             }
-            let asked: Option<(Option<Uuid>, String, i64, i64)> = sqlx::query_as(
-                "select q.task_id, coalesce(q.overlap, t.spec -> 'trigger' ->> 'overlap', 'skip'),
-                        coalesce(t.spec ->> 'timeout_seconds', 600), r.ran_ms
-                   from queue q join runs r on r.id = q.run_id left join tasks t on t.id = q.task_id
-                  where q.run_id = $1 and q.lease_token = $2 and q.state = 'claimed' and q.cancel_reason is null
-                    and r.state = 'queued'",
-            )
-            .bind(lease.run_id)
-            .bind(lease.token)
-            .fetch_optional(&mut *self)
-            .await?;
-            let Some((task_id, overlap, timeout_seconds, ran_ms)) = asked else { continue };
-            if let Some(task_id) = task_id
-                && overlap != "allow"
-                && !take_slot(self, task_id, lease.run_id).await?
-            {
-                continue;
-            }
-            let deadline_at = now + TimeDelta::milliseconds((timeout_seconds * 1000 - ran_ms).max(0));
-            sqlx::query("update queue set state = 'started', lease_until = $2, deadline_at = $3 where run_id = $1")
-                .bind(lease.run_id)
-                .bind(lease_until)
-                .bind(deadline_at)
-                .execute(&mut *self)
-                .await?;
-            sqlx::query(
-                "update runs set state = 'running', attempt = attempt + 1, started_at = coalesce(started_at, $2)
-                  where id = $1",
-            )
-            .bind(lease.run_id)
-            .bind(now)
-            .execute(&mut *self)
-            .await?;
-            going.push(Going { run_id: lease.run_id, lease_token: lease.token, deadline_at });
         }
         Ok(going)
     }
@@ -310,8 +304,120 @@ pub(super) async fn next_tokens(conn: &mut SqliteConnection, count: usize) -> Re
         .await?)
 }
 
+/// Records a run that is to be executed, as started where it is going; answers how many rows that made.
+async fn insert_fire(
+    conn: &mut SqliteConnection,
+    ready: &Ready,
+    going: bool,
+    now: DateTime<Utc>,
+) -> Result<u64, StoreError> {
+    let run = &ready.run;
+    let made = sqlx::query(
+        "insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, missed, created_at,
+                           attempt, started_at)
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+         on conflict (task_id, fire_key) do nothing",
+    )
+    .bind(run.id)
+    .bind(run.task_id)
+    .bind(&run.tenant_id)
+    .bind(&run.fire_key)
+    .bind(&run.trigger_type)
+    .bind(run.scheduled_for)
+    .bind(if going { "running" } else { "queued" })
+    .bind(optional_document(run.missed.as_ref())?)
+    .bind(run.created_at)
+    .bind(i32::from(going))
+    .bind(going.then_some(now))
+    .execute(conn)
+    .await?;
+    Ok(made.rows_affected())
+}
+
+const READY: &str = "
+    select run_id, run_at from queue where state = 'ready' and run_at <= $1 and $2 is null
+     order by priority desc, run_at limit $3";
+const READY_OF_TENANT: &str = "
+    select run_id, run_at from queue where state = 'ready' and run_at <= $1 and tenant_id = $2
+     order by priority desc, run_at limit $3";
+
+async fn pick(
+    conn: &mut SqliteConnection,
+    statement: &'static str,
+    take: &Take,
+    tenant: Option<&String>,
+    limit: i64,
+) -> Result<Vec<(Uuid, DateTime<Utc>)>, StoreError> {
+    if limit <= 0 {
+        return Ok(Vec::new());
+    }
+    Ok(sqlx::query_as(statement).bind(take.ahead).bind(tenant).bind(limit).fetch_all(conn).await?)
+}
+
+/// Tenants that have ready runs, by one look into the index each.
+async fn tenants_in_turn(conn: &mut SqliteConnection, after: &str) -> Result<Vec<String>, StoreError> {
+    let mut tenants: Vec<String> = Vec::new();
+    while (tenants.len() as i64) < TENANTS_AT_ONCE {
+        let last = tenants.last().map_or(after, String::as_str);
+        let next: Option<String> = sqlx::query_scalar(
+            "select tenant_id from queue where state = 'ready' and tenant_id > $1 order by tenant_id limit 1",
+        )
+        .bind(last)
+        .fetch_optional(&mut *conn)
+        .await?;
+        match next {
+            Some(next) => tenants.push(next),
+            None => break,
+        }
+    }
+    Ok(tenants)
+}
+
+/// Starts a claim if it still stands, was not cancelled, and has its task's slot.
+async fn start_one(
+    conn: &mut SqliteConnection,
+    lease: &Lease,
+    now: DateTime<Utc>,
+    lease_until: DateTime<Utc>,
+) -> Result<Option<Going>, StoreError> {
+    let asked: Option<(Option<Uuid>, String, String, i64, i64)> = sqlx::query_as(
+        "select q.task_id, q.tenant_id, coalesce(q.overlap, t.spec -> 'trigger' ->> 'overlap', 'skip'),
+                coalesce(t.spec ->> 'timeout_seconds', 600), r.ran_ms
+           from queue q join runs r on r.id = q.run_id left join tasks t on t.id = q.task_id
+          where q.run_id = $1 and q.lease_token = $2 and q.state = 'claimed' and q.cancel_reason is null
+            and r.state = 'queued'",
+    )
+    .bind(lease.run_id)
+    .bind(lease.token)
+    .fetch_optional(&mut *conn)
+    .await?;
+    let Some((task_id, tenant_id, overlap, timeout_seconds, ran_ms)) = asked else { return Ok(None) };
+    if let Some(task_id) = task_id
+        && overlap != "allow"
+        && !take_slot(conn, task_id, lease.run_id).await?
+    {
+        return Ok(None);
+    }
+    let deadline_at = now + TimeDelta::milliseconds((timeout_seconds * 1000 - ran_ms).max(0));
+    sqlx::query("update queue set state = 'started', lease_until = $2, deadline_at = $3 where run_id = $1")
+        .bind(lease.run_id)
+        .bind(lease_until)
+        .bind(deadline_at)
+        .execute(&mut *conn)
+        .await?;
+    sqlx::query(
+        "update runs set state = 'running', attempt = attempt + 1, started_at = coalesce(started_at, $2)
+          where id = $1",
+    )
+    .bind(lease.run_id)
+    .bind(now)
+    .execute(&mut *conn)
+    .await?;
+    Ok(Some(Going { run_id: lease.run_id, task_id, tenant_id, lease_token: lease.token, deadline_at }))
+}
+
 /// Whether the run has its task's slot now: free till now, or its own already.
-async fn take_slot(conn: &mut SqliteConnection, task_id: Uuid, run_id: Uuid) -> Result<bool, StoreError> {
+pub(super) async fn take_slot(conn: &mut SqliteConnection, task_id: Uuid, run_id: Uuid) -> Result<bool, StoreError> {
     sqlx::query("insert into slots (task_id, run_id) values ($1, $2) on conflict (task_id) do nothing")
         .bind(task_id)
         .bind(run_id)

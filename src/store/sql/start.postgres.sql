@@ -34,14 +34,14 @@ with asked as (
        set state = 'started', lease_until = $4, deadline_at = $3 + running.left_ms * interval '1 millisecond'
       from running
      where q.run_id = running.id
-    returning q.run_id, q.lease_token, q.deadline_at
+    returning q.run_id, q.task_id, q.tenant_id, q.lease_token, q.deadline_at
 ), again as (
     update queue q
        set lease_until = $4
       from unnest($1::uuid[], $2::bigint[]) as l (run_id, lease_token)
      where q.run_id = l.run_id and q.lease_token = l.lease_token and q.state = 'started'
-    returning q.run_id, q.lease_token, q.deadline_at
+    returning q.run_id, q.task_id, q.tenant_id, q.lease_token, q.deadline_at
 )
-select run_id, lease_token, deadline_at from started
+select run_id, task_id, tenant_id, lease_token, deadline_at from started
 union all
-select run_id, lease_token, deadline_at from again
+select run_id, task_id, tenant_id, lease_token, deadline_at from again

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use serde_json::Value;
 use url::Url;
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
 use crate::egress::{EgressError, Response};
 use crate::redact::{Redactor, secrets_of};
-use crate::secret::{REDACTED, Secret};
+use crate::secret::{REDACTED, Secret, erase};
 use crate::vault::credentials::FetchError;
 
 /// Longer bodies are read aside, where they keep nothing else waiting, in bytes.
@@ -37,15 +37,6 @@ impl Document {
 impl Drop for Document {
     fn drop(&mut self) {
         erase(&mut self.0);
-    }
-}
-
-fn erase(value: &mut Value) {
-    match value {
-        Value::String(text) => text.zeroize(),
-        Value::Array(items) => items.iter_mut().for_each(erase),
-        Value::Object(fields) => fields.values_mut().for_each(erase),
-        _ => {}
     }
 }
 

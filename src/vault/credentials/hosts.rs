@@ -2,6 +2,8 @@
 
 use url::{Host, Url};
 
+use crate::credential::draft::split_port;
+
 /// `opened`: the operator has opened this address in `[egress] allow`.
 ///
 /// # Errors
@@ -46,14 +48,6 @@ fn holds(entry: &str, url: &Url) -> bool {
         None => bare(name) == host,
     };
     named && port.is_none_or(|port| url.port_or_known_default().map(|known| known.to_string()).as_deref() == Some(port))
-}
-
-/// `host:8443`, `[::1]:8443`.
-fn split_port(entry: &str) -> (&str, Option<&str>) {
-    match entry.rsplit_once(':') {
-        Some((name, port)) if !port.contains(']') && (name.ends_with(']') || !name.contains(':')) => (name, Some(port)),
-        _ => (entry, None),
-    }
 }
 
 fn bare(host: &str) -> String {

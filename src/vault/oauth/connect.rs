@@ -1,10 +1,10 @@
 //! Connecting an account: a link to the provider for a person, and a credential of what they agree to.
 //!
 //! A flow can be ended once: that it was is stored before its code is sent, because a code that is sent twice makes
-//! providers take back what they gave for it (RFC 6749, section 10.5). Whoever ends it is not bound to a browser: the
-//! link is asked for by a token, not in a browser, and nobody is logged in here, so a cookie would be given to whomever
-//! the link was sent to. What guards against ending another's flow is the page, which names the tenant and the account
-//! before anything is done, and the verifier in the sealed state, without which a foreign code is refused.
+//! providers take back what they gave for it (RFC 6749, section 10.5). Its beginning is bound to no browser: the link is
+//! asked for by a token, not in a browser, and nobody is logged in here, so whoever the link was sent to begins it. Its end
+//! is: it takes the browser that was shown the page, which names the tenant and the account before anything is done. And
+//! without the verifier in the sealed state a foreign code is refused.
 
 use std::sync::Arc;
 
@@ -19,15 +19,13 @@ use crate::secret::Secret;
 use crate::store::{Answer, Idempotency, NewCredential, StoreError, StoredCredential, next_generation};
 use crate::token::TokenHash;
 use crate::vault::VaultError;
+use crate::vault::credentials::replace;
 use crate::vault::oauth::Shared;
 use crate::vault::oauth::endpoint::Refusal;
 use crate::vault::oauth::flow::{Flow, StateError};
 use crate::vault::oauth::provider::Provider;
 use crate::vault::oauth::refresh::AGAIN;
 use crate::vault::oauth::tokens::Granted;
-
-/// How often a write is tried against writes of others.
-const WRITES: usize = 5;
 
 /// Takes people to providers, and brings back what they agreed to. Cheap to clone.
 #[derive(Clone)]
@@ -190,41 +188,35 @@ impl Connector {
     async fn store(&self, flow: &Flow, provider: &Provider, granted: &Granted) -> Result<Connected, ConnectError> {
         let now = self.shared.now();
         let (document, expires_at) = (granted.written_into(None), granted.expires_at(now));
-        let mut waits = AGAIN.into_iter();
-        for _ in 0..WRITES + AGAIN.len() {
-            let old = match self.stored(flow).await {
-                Err(StoreError::Unavailable(_)) if let Some(wait) = waits.next() => {
-                    pause(wait).await;
-                    continue;
-                }
-                old => old?,
-            };
-            let generation = next_generation(old.as_ref(), now);
+        let Reference { service, account } = &flow.reference;
+        // somebody else may be faster, and what the person has just agreed to wins
+        let make = |old: Option<&StoredCredential>| -> Result<NewCredential, ConnectError> {
+            let generation = next_generation(old, now);
             let sealed =
                 self.shared.vault.seal_document(&flow.tenant, &flow.reference, generation, &document, expires_at)?;
-            let new = NewCredential {
+            Ok(NewCredential {
                 tenant_id: flow.tenant.clone(),
-                service: flow.reference.service.clone(),
-                account_name: flow.reference.account.clone(),
+                service: service.clone(),
+                account_name: account.clone(),
                 hosts: provider.hosts(),
                 inject: Some(provider.inject()),
-                oauth: Some(OAuth { provider: Some(flow.reference.service.clone()), ..OAuth::default() }),
+                oauth: Some(OAuth { provider: Some(service.clone()), ..OAuth::default() }),
                 document: Some(sealed),
                 by: flow.by.clone(),
-            };
-            let version = old.map_or(0, |old| old.credential.version);
-            match self.shared.store.put_credential(&Scope::Every, &new, version).await {
-                // somebody else was faster, and what the person has just agreed to wins
-                Err(StoreError::Conflict(_)) => {}
+            })
+        };
+        let mut waits = AGAIN.into_iter();
+        loop {
+            match replace(&self.shared.store, &Scope::Every, &flow.tenant, &flow.reference, make).await {
                 // the code is spent: what it brought is not thrown away for a database that is away for a moment
-                Err(StoreError::Unavailable(_)) if let Some(wait) = waits.next() => pause(wait).await,
-                Err(error) => return Err(error.into()),
-                Ok(_) => {
-                    let is_renewable = granted.refresh_token.as_ref().is_some_and(|token| !token.expose().is_empty());
-                    return Ok(Connected { expires_at, is_renewable, scope: granted.scope.clone() });
+                Err(ConnectError::Store(StoreError::Unavailable(_))) if let Some(wait) = waits.next() => {
+                    pause(wait).await;
                 }
+                Err(error) => return Err(error),
+                Ok(_) => break,
             }
         }
-        Err(ConnectError::Store(StoreError::Conflict("the credential is being changed by others all the time".into())))
+        let is_renewable = granted.refresh_token.as_ref().is_some_and(|token| !token.expose().is_empty());
+        Ok(Connected { expires_at, is_renewable, scope: granted.scope.clone() })
     }
 }

@@ -14,10 +14,9 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::credential::ClientAuth;
-use crate::credential::draft::erase;
 use crate::egress::{Egress, EgressError, Request};
 use crate::redact::{Redactor, secrets_of};
-use crate::secret::Secret;
+use crate::secret::{Secret, erase};
 use crate::vault::credentials::hosts;
 use crate::vault::oauth::tokens::Granted;
 use crate::visible::on_one_line;

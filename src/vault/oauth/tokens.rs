@@ -8,8 +8,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::clock::signed;
-use crate::credential::draft::erase;
-use crate::secret::Secret;
+use crate::secret::{Secret, erase};
 
 /// How long before its end an access token is renewed, at most.
 const AHEAD: Duration = Duration::from_secs(5 * 60);

@@ -165,8 +165,8 @@ async fn an_admin_puts_everything_under_the_first_key_and_is_told_what_is_needed
     let place = "/v1/credentials/google/work?tenant_id=ann";
     api.admin("PUT", place, Some(body())).await.expect(200);
     let done = api.admin("POST", "/v1/credentials/rotate-key", None).await.expect(200);
-    let none = json!({ "credentials": 0, "recipients": 0, "tasks": 0 });
-    let one = json!({ "credentials": 1, "recipients": 0, "tasks": 0 });
+    let none = json!({ "credentials": 0, "recipients": 0, "tasks": 0, "messages": 0 });
+    let one = json!({ "credentials": 1, "recipients": 0, "tasks": 0, "messages": 0 });
     let key = done["key"].clone();
     assert_eq!(
         done,

@@ -7,6 +7,7 @@ use reveille::store::DeliveryFilter;
 use serde_json::{Value, json};
 
 use super::service::Api;
+use crate::support::outbox::claim_due;
 
 async fn post(api: &Api, tenant: &str, channel: &str, key: &str) -> String {
     let posted = NewDelivery {
@@ -58,7 +59,7 @@ async fn a_failed_delivery_is_sent_again_and_a_pending_one_left_as_it_is() {
 
 async fn mark(api: &Api, mark: Mark) {
     let until = api.clock.now() + TimeDelta::minutes(2);
-    let claim = api.store.claim_deliveries(until, 1).await.unwrap().pop().expect("a due delivery");
+    let claim = claim_due(&api.store, until, 1).await.unwrap().pop().expect("a due delivery");
     api.store.mark_delivery(&claim, &mark).await.unwrap();
 }
 

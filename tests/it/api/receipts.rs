@@ -12,6 +12,7 @@ use reveille::store::DeliveryFilter;
 use uuid::Uuid;
 
 use super::service::{Api, Reply, SMS_TOKEN, on_both};
+use crate::support::outbox::claim_due;
 
 const DELIVERED: &str = "MessageSid=SM1&MessageStatus=delivered";
 
@@ -26,7 +27,7 @@ on_both! {
 async fn sent(api: &Api) -> (Uuid, String) {
     let posted = NewDelivery::of_run("ann", Uuid::from_u128(5), Kind::Result, vec!["sms".into()]).unwrap();
     api.store.post_delivery(&posted).await.unwrap();
-    let claimed = api.store.claim_deliveries(api.clock.now(), 1).await.unwrap().remove(0);
+    let claimed = claim_due(&api.store, api.clock.now(), 1).await.unwrap().remove(0);
     api.store.mark_delivery(&claimed, &Mark::Sent { provider_id: Some("SM1".into()) }).await.unwrap();
     (claimed.delivery.id, ticket::issue(&api.vault, "sms", claimed.delivery.id))
 }

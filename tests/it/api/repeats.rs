@@ -5,6 +5,7 @@ use reveille::notification::{Kind, Mark, NewDelivery};
 use serde_json::{Value, json};
 
 use super::service::{ADMIN, Api, daily_of, on_both};
+use crate::support::outbox::claim_due;
 
 on_both! {
     a_repeated_task_is_made_once_even_when_its_instant_has_passed
@@ -133,7 +134,7 @@ async fn a_delivery_is_sent_again_once_for_each_key(api: Api) {
     api.store.post_delivery(&message).await.unwrap();
     let fail = async || {
         let until = api.store.clock().now() + TimeDelta::seconds(60);
-        let claim = api.store.claim_deliveries(until, 1).await.unwrap().pop().expect("a due delivery");
+        let claim = claim_due(&api.store, until, 1).await.unwrap().pop().expect("a due delivery");
         let mark = Mark::Failed { error: "no such mailbox".into(), fall_back: None };
         api.store.mark_delivery(&claim, &mark).await.unwrap();
         claim.delivery.id

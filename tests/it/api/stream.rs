@@ -18,6 +18,7 @@ use tower::ServiceExt;
 use uuid::Uuid;
 
 use super::service::{ADMIN, Api, daily_of};
+use crate::support::world::claim_ready;
 
 /// A client that follows a run.
 struct Client {
@@ -101,7 +102,7 @@ async fn started(api: &Api) -> (Uuid, Lease) {
     let place = format!("/v1/tasks/{}/run", task["id"].as_str().unwrap());
     let run: Uuid = api.admin("POST", &place, None).await.expect(201)["id"].as_str().unwrap().parse().unwrap();
     let now = api.clock.now();
-    let claim = api.store.claim_runs(Uuid::from_u128(1), now, 1).await.unwrap().pop().expect("the run");
+    let claim = claim_ready(&api.store, Uuid::from_u128(1), now, 1).await.pop().expect("the run");
     let starts = api.store.start_runs(&[claim.lease], now + TimeDelta::minutes(1)).await.unwrap();
     assert_eq!(starts.started.len(), 1);
     (run, claim.lease)

@@ -15,6 +15,7 @@ use tower::ServiceExt;
 use uuid::Uuid;
 
 use crate::api::service::{Api, daily_of};
+use crate::support::world::claim_ready;
 
 /// How long there is to answer.
 pub const TIME: TimeDelta = TimeDelta::minutes(30);
@@ -77,7 +78,7 @@ pub async fn ask(api: &Api, tenant: &str, proposals: Vec<Proposal>) -> Asked {
     let run = text(&api.admin("POST", &format!("/v1/tasks/{task}/run"), None).await.expect(201));
     let run: Uuid = run.parse().expect("an id");
     let now = api.clock.now();
-    let claims = api.store.claim_runs(Uuid::from_u128(7), now, 1000).await.expect("claims");
+    let claims = claim_ready(&api.store, Uuid::from_u128(7), now, 1000).await;
     let lease = claims.iter().map(|claim| claim.lease).find(|lease| lease.run_id == run).expect("the run's lease");
     let starts = api.store.start_runs(&[lease], now + TimeDelta::seconds(45)).await.expect("a start");
     let batch = new_id(now);

@@ -3,6 +3,8 @@
 use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
+use wiremock::matchers::path;
+use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::Shell;
 use crate::support::binary::{Service, TempDir};
@@ -71,7 +73,8 @@ async fn servers_that_answer_are_fine() {
                 "keys": "fine", "egress": "fine", "model main": "fine", "event bus": "fine", "email": "fine",
                 "push": "fine", "public_url": "odd" })
     );
-    assert!(shell.ok(&["check"]).await.contains("5 migrations are run by `reveille migrate`"));
+    let migrations = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/postgres")).unwrap().count();
+    assert!(shell.ok(&["check"]).await.contains(&format!("{migrations} migrations are run by `reveille migrate`")));
     shell.ok(&["migrate"]).await;
     assert!(shell.ok(&["check"]).await.contains("its tables are up to date"));
 }
@@ -106,4 +109,71 @@ async fn a_role_that_sees_through_row_level_security_is_wrong() {
     assert_eq!(done.code, 1);
     assert!(done.out.contains("`owner` is a superuser or has BYPASSRLS"), "{}", done.out);
     assert!(done.out.contains("hint: create role reveille login nosuperuser nobypassrls"), "{}", done.out);
+}
+
+/// Twilio, Slack and Telegram at one address.
+async fn providers(status: u16, answers: [Value; 3]) -> (MockServer, String) {
+    let server = MockServer::start().await;
+    let places = ["/2010-04-01/Accounts/AC1.json", "/api/auth.test", "/bot1:canary-telegram/getMe"];
+    for (place, answer) in places.into_iter().zip(answers) {
+        let answer = ResponseTemplate::new(status).set_body_json(answer);
+        Mock::given(path(place)).respond_with(answer).mount(&server).await;
+    }
+    let base = server.uri();
+    let config = format!(
+        "[channels.sms]\naccount = \"AC1\"\ntoken = \"canary-sms\"\nfrom = \"Wake\"\nbase_url = \"{base}\"\n\
+         [channels.slack]\ntoken = \"xoxb-canary-slack\"\nbase_url = \"{base}/api\"\n\
+         [channels.telegram]\ntoken = \"1:canary-telegram\"\nbase_url = \"{base}\"\n"
+    );
+    (server, config)
+}
+
+#[tokio::test]
+async fn logins_of_sms_slack_and_telegram_are_tried_and_counted_among_the_ways_to_tell_people() {
+    let dir = TempDir::new();
+    let shell = Shell::in_dir(&dir);
+    let (_server, config) = providers(
+        200,
+        [
+            json!({ "status": "active" }),
+            json!({ "ok": true, "user": "wake", "team": "Team" }),
+            json!({ "ok": true, "result": { "username": "wake_bot" } }),
+        ],
+    )
+    .await;
+    std::fs::write(dir.path().join("reveille.toml"), config).unwrap();
+    let answer = shell.json(&["check"]).await;
+    let found = verdicts(&answer);
+    for name in ["email", "sms", "slack", "telegram"] {
+        assert_eq!(found[name], "fine", "{name}: {answer}");
+    }
+    // people are told, and their links lead nowhere
+    assert_eq!(found["public_url"], "odd", "{answer}");
+    let said = shell.ok(&["check"]).await;
+    assert!(
+        said.contains("not configured; messages go by SMS, Slack, Telegram, push, webhook and open sessions"),
+        "{said}"
+    );
+    assert!(
+        said.contains("Twilio takes the login of AC1") && said.contains("Telegram knows the bot @wake_bot"),
+        "{said}"
+    );
+
+    let refusals = [
+        json!({ "message": "Authenticate: canary-sms" }),
+        json!({ "ok": false, "error": "invalid_auth" }),
+        json!({ "ok": false, "description": "Unauthorized 1:canary-telegram" }),
+    ];
+    let (_server, config) = providers(401, refusals).await;
+    std::fs::write(dir.path().join("reveille.toml"), config).unwrap();
+    let done = shell.run(&["check"]).await;
+    assert_eq!((done.code, done.err.as_str()), (1, "error: 3 things are wrong\n"), "{}", done.out);
+    for line in [
+        "Twilio answered 401: Authenticate: [redacted]",
+        "Slack answered 401: invalid_auth",
+        "Telegram answered 401: Unauthorized [redacted]",
+    ] {
+        assert!(done.out.contains(line), "{}", done.out);
+    }
+    assert!(!done.out.contains("canary"), "{}", done.out);
 }

@@ -17,6 +17,7 @@ use crate::support::binary::TempDir;
 use crate::support::gate::Gate;
 use crate::support::postgres::Database;
 use crate::support::servers;
+use crate::support::world::claim_ready;
 
 on_both!(the_store_answers_and_says_what_it_stands_on, the_databases_clock_is_measured,);
 
@@ -128,7 +129,7 @@ async fn what_a_process_that_is_gone_had_leased_is_free_when_its_sqlite_file_is_
     for n in [1, 2] {
         store.run_now(&Scope::Every, task.id, uuid::Uuid::from_u128(n), None, START, None).await.unwrap();
     }
-    let claims = leases(&store.claim_runs(WORKER, START, 9).await.unwrap());
+    let claims = leases(&claim_ready(&store, WORKER, START, 9).await);
     store.start_runs(&claims[..1], START + LEASE).await.unwrap();
     store.close().await;
     drop(store);

@@ -3,10 +3,12 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::id::Scope;
 use reveille::notification::{Claim, Delivery, DeliveryState, Fate, Held, Kind, Mark, NewDelivery, Report};
-use reveille::store::{Answer, DeliveryFilter, StoreError};
+use reveille::store::{Answer, DeliveryFilter, InLine, StoreError};
 use uuid::Uuid;
 
+use super::approvals::plan;
 use super::world::{START, World, only};
+use crate::support::outbox::claim_due;
 
 on_both!(
     a_message_is_stored_once_for_each_key_and_channel,
@@ -14,6 +16,10 @@ on_both!(
     deliveries_are_claimed_in_order_and_by_one_worker,
     two_instances_never_claim_the_same,
     a_claim_that_was_never_marked_is_claimed_again_and_says_so,
+    what_waits_is_looked_at_in_the_order_due_and_line_by_line,
+    what_was_asked_for_and_what_is_in_doubt_is_kept,
+    doubt_falls_back_in_the_same_transaction,
+    deliveries_are_looked_up_by_indexes_among_many,
     what_came_of_an_attempt_is_recorded,
     waiting_uses_up_no_attempt,
     what_is_held_joins_a_digest_and_comes_to_what_it_comes_to,
@@ -60,7 +66,7 @@ async fn post(world: &World, message: &NewDelivery) -> Delivery {
 }
 
 async fn claim(world: &World) -> Vec<Claim> {
-    world.store.claim_deliveries(world.now() + TimeDelta::seconds(60), 100).await.unwrap()
+    claim_due(&world.store, world.now() + TimeDelta::seconds(60), 100).await.unwrap()
 }
 
 async fn get(world: &World, id: Uuid) -> Delivery {
@@ -91,6 +97,7 @@ async fn a_message_is_stored_once_for_each_key_and_channel(world: &World) {
         held: None,
         due_at: None,
         digest_id: None,
+        doubtful: false,
         last_error: None,
         provider_id: None,
         created_at: START,
@@ -127,7 +134,7 @@ async fn deliveries_are_claimed_in_order_and_by_one_worker(world: &World) {
     world.pass(1);
     let second = post(world, &message("2")).await;
     assert_eq!(world.store.next_delivery().await.unwrap(), Some(START));
-    let one = world.store.claim_deliveries(at(61), 1).await.unwrap();
+    let one = claim_due(&world.store, at(61), 1).await.unwrap();
     let claimed = Delivery { attempts: 1, ..first.clone() };
     assert_eq!((one.len(), &one[0].delivery, one[0].interrupted), (1, &claimed, false));
     assert_eq!(get(world, first.id).await, Delivery { attempts: 1, next_at: Some(at(61)), ..first });
@@ -143,12 +150,11 @@ async fn two_instances_never_claim_the_same(world: &World) {
         world.store.post_delivery(&message(&n.to_string())).await.unwrap();
     }
     let other = world.other_instance().await;
-    let (ours, theirs) = tokio::join!(world.store.claim_deliveries(at(60), 20), other.claim_deliveries(at(60), 20));
+    let (ours, theirs) = tokio::join!(claim_due(&world.store, at(60), 20), claim_due(&other, at(60), 20));
     let mut all = [ours.unwrap(), theirs.unwrap()].concat();
     all.extend(claim(world).await);
     let ids: std::collections::BTreeSet<Uuid> = all.iter().map(|claim| claim.delivery.id).collect();
-    let tokens: std::collections::BTreeSet<i64> = all.iter().map(|claim| claim.lease_token).collect();
-    assert_eq!((all.len(), ids.len(), tokens.len()), (30, 30, 30));
+    assert_eq!((all.len(), ids.len()), (30, 30));
 }
 
 async fn a_claim_that_was_never_marked_is_claimed_again_and_says_so(world: &World) {
@@ -160,15 +166,157 @@ async fn a_claim_that_was_never_marked_is_claimed_again_and_says_so(world: &Worl
     assert_ne!(second.lease_token, first.lease_token);
 }
 
+async fn what_waits_is_looked_at_in_the_order_due_and_line_by_line(world: &World) {
+    let of = |tenant: &str, channel: &str, key: &str| NewDelivery {
+        tenant_id: tenant.into(),
+        recipient: tenant.into(),
+        channel: channel.into(),
+        ..message(key)
+    };
+    for (tenant, channel) in [("b", "sms"), ("a", "sms"), ("b", "email"), ("a", "sms")] {
+        world.store.post_delivery(&of(tenant, channel, &world.now().to_string())).await.unwrap();
+        world.pass(1);
+    }
+    let due = world.store.due_deliveries(3).await.unwrap();
+    let shown = |waiting: &InLine| (waiting.channel.clone(), waiting.tenant_id.clone(), waiting.next_at);
+    let line = |channel: &str, tenant: &str, seconds| (channel.to_owned(), tenant.to_owned(), at(seconds));
+    let expected = [line("sms", "b", 0), line("sms", "a", 1), line("email", "b", 2)];
+    assert_eq!(due.iter().map(shown).collect::<Vec<_>>(), expected);
+    let next = async |channel: &str, tenant: Option<&str>| {
+        world.store.next_line(channel, tenant).await.unwrap().as_ref().map(shown)
+    };
+    assert_eq!(next("", None).await, Some(line("email", "b", 2)));
+    assert_eq!(next("email", Some("b")).await, Some(line("sms", "a", 1)), "the first of two");
+    assert_eq!(next("sms", Some("a")).await, Some(line("sms", "b", 0)));
+    assert_eq!((next("sms", Some("b")).await, next("sms", None).await), (None, None));
+    assert_eq!(next("email", None).await, Some(line("sms", "a", 1)), "the next channel");
+    // what is claimed is in its line until then, and not due
+    let ids: Vec<Uuid> = due.iter().map(|waiting| waiting.id).collect();
+    assert_eq!(world.store.claim_deliveries(&ids, at(60)).await.unwrap().len(), 3);
+    assert_eq!(world.store.claim_deliveries(&ids, at(60)).await.unwrap(), []);
+    assert_eq!(world.store.claim_deliveries(&[], at(60)).await.unwrap(), []);
+    assert_eq!(world.store.due_deliveries(9).await.unwrap().len(), 1);
+    assert_eq!(next("", None).await, Some(line("email", "b", 60)));
+}
+
+async fn what_was_asked_for_and_what_is_in_doubt_is_kept(world: &World) {
+    let posted = post(world, &message("k")).await;
+    let day = |days: i64| at(days * 86_400);
+    let mark = |at, asked, doubtful| Mark::Retry { at, error: "busy".into(), asked, doubtful };
+    let first = claim(world).await.remove(0);
+    world.store.mark_delivery(&first, &mark(day(1), true, false)).await.unwrap();
+    let stands = get(world, posted.id).await;
+    assert_eq!((stands.due_since(), stands.doubtful), (day(1), false), "its age counts from when it was asked for");
+    world.clock.advance(day(1) - world.now());
+    let second = claim(world).await.remove(0);
+    world.store.mark_delivery(&second, &mark(day(2), false, true)).await.unwrap();
+    world.clock.advance(day(2) - world.now());
+    let third = claim(world).await.remove(0);
+    assert_eq!((third.delivery.due_since(), third.in_doubt(), third.interrupted), (day(1), true, false));
+    world.store.mark_delivery(&third, &mark(day(2), false, false)).await.unwrap();
+    assert!(get(world, posted.id).await.doubtful, "doubt stays");
+    // an attempt whose process died leaves doubt, though nothing was sent after it
+    let died = post(world, &message("died")).await;
+    claim(world).await;
+    world.pass(60);
+    let again = claim(world).await.into_iter().find(|claim| claim.delivery.id == died.id).unwrap();
+    let wait = Mark::Wait { at: world.now(), held: None, error: None };
+    world.store.mark_delivery(&again, &wait).await.unwrap();
+    let stands = get(world, died.id).await;
+    assert_eq!((stands.doubtful, stands.due_at), (true, None));
+}
+
+async fn doubt_falls_back_in_the_same_transaction(world: &World) {
+    let posted = post(world, &message("k")).await;
+    let claimed = claim(world).await.remove(0);
+    let fall_back = claimed.delivery.fall_back().map(Box::new);
+    let mark = Mark::Unknown { error: "no answer".into(), fall_back };
+    assert_eq!(world.store.mark_delivery(&claimed, &mark).await.unwrap(), DeliveryState::Unknown);
+    let next = listed(world, DeliveryFilter { channel: Some("webhook".into()), ..DeliveryFilter::default() }).await;
+    assert_eq!((next.len(), next[0].dedupe_key.as_str(), next[0].state), (1, "k", DeliveryState::Pending));
+    assert_eq!(get(world, posted.id).await.state, DeliveryState::Unknown);
+}
+
+async fn deliveries_are_looked_up_by_indexes_among_many(world: &World) {
+    let posted = post(world, &message("k")).await;
+    let (numbers, key) = match world.is_postgres() {
+        true => ("select n from generate_series(1, 20000) as n (n)", "md5(cast(n.n as text))::uuid"),
+        false => (
+            "with recursive n (n) as (select 1 union all select n + 1 from n where n < 20000) select n from n",
+            "unhex(printf('%032x', n.n))",
+        ),
+    };
+    // nearly all have arrived; of those that wait, nearly all are of one tenant on one channel
+    world
+        .plant(&format!(
+            "insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, kind, subject, body, fallback, state,
+                                     next_at, created_at, urgency)
+             select {key}, d.tenant_id, d.recipient, 'sms', n.n, d.kind, d.subject, d.body, d.fallback,
+                    case when n.n % 20 = 0 then 'pending' when n.n % 1000 = 1 then 'failed' else 'delivered' end,
+                    case when n.n % 20 = 0 then d.next_at end, d.created_at, d.urgency
+               from deliveries d, ({numbers}) as n where d.dedupe_key = 'k'"
+        ))
+        .await;
+    world.plant("analyze").await;
+    let failed = DeliveryFilter { state: Some(DeliveryState::Failed), ..DeliveryFilter::default() };
+    let mut last = listed(world, failed.clone()).await;
+    let mut count = 0;
+    while let Some(before) = last.last().map(|delivery| delivery.id) {
+        count += last.len();
+        last = listed(world, DeliveryFilter { before: Some(before), ..failed.clone() }).await;
+    }
+    assert_eq!((count, world.store.next_line("email", None).await.unwrap().unwrap().channel), (20, "sms".into()));
+    let after = "and d.id < ".to_owned() + if world.is_postgres() { "gen_random_uuid()" } else { "randomblob(16)" };
+    let columns = "select d.id from deliveries d";
+    for (of_whom, index) in [("and d.tenant_id = 'a'", "deliveries_of_tenant_state"), ("", "deliveries_of_state")] {
+        for page in ["", &after] {
+            let list =
+                format!("{columns} where true {of_whom} and d.state = 'failed' {page} order by d.id desc limit 50");
+            let plan = plan(world, &list).await;
+            let sorts = plan.contains("TEMP B-TREE") || plan.contains("Sort");
+            let by_index = ["deliveries_of_tenant_state", "deliveries_of_state"].iter().any(|name| plan.contains(name));
+            assert!(by_index && !sorts && !plan.contains("Seq Scan"), "{index}: {plan}");
+        }
+    }
+    let waiting = "state = 'pending' and next_at is not null";
+    for (statement, index) in [
+        (
+            format!(
+                "select id from deliveries where {waiting} and (channel, tenant_id) > ('sms', 'a')
+                  order by channel, tenant_id, next_at limit 1"
+            ),
+            "deliveries_lines",
+        ),
+        (
+            format!(
+                "select id from deliveries where {waiting} and channel > 'email'
+                  order by channel, tenant_id, next_at limit 1"
+            ),
+            "deliveries_lines",
+        ),
+        (
+            "select id from deliveries where state = 'pending' and next_at <= '2999-01-01' order by next_at limit 256"
+                .to_owned(),
+            "deliveries_next",
+        ),
+    ] {
+        let plan = plan(world, &statement).await;
+        // Postgres may sort the few that wait where it believes that to be cheaper
+        let by_index = plan.contains(index) || (world.is_postgres() && plan.contains("Index Scan"));
+        assert!(by_index && !plan.contains("TEMP B-TREE") && !plan.contains("Seq Scan"), "{index}: {plan}");
+    }
+    assert_eq!(get(world, posted.id).await, posted);
+}
+
 async fn what_came_of_an_attempt_is_recorded(world: &World) {
     let named = || Some("queued as 7".to_owned());
     let error = || "mailbox full".to_owned();
     let marks = [
         (Mark::Delivered { provider_id: named() }, DeliveryState::Delivered),
         (Mark::Sent { provider_id: named() }, DeliveryState::Sent),
-        (Mark::Retry { at: at(90), error: error() }, DeliveryState::Pending),
+        (Mark::Retry { at: at(90), error: error(), asked: false, doubtful: false }, DeliveryState::Pending),
         (Mark::Failed { error: error(), fall_back: None }, DeliveryState::Failed),
-        (Mark::Unknown { error: error() }, DeliveryState::Unknown),
+        (Mark::Unknown { error: error(), fall_back: None }, DeliveryState::Unknown),
     ];
     for (n, (mark, state)) in marks.into_iter().enumerate() {
         let posted = post(world, &message(&n.to_string())).await;
@@ -294,7 +442,7 @@ async fn a_digest_that_falls_back_takes_its_messages_along(world: &World) {
     assert_ne!(next.delivery.id, digest.id);
     let moved = get(world, posted.id).await;
     assert_eq!((moved.state, moved.digest_id), (DeliveryState::Pending, Some(next.delivery.id)));
-    world.store.mark_delivery(&next, &Mark::Unknown { error: "who knows".into() }).await.unwrap();
+    world.store.mark_delivery(&next, &Mark::Unknown { error: "who knows".into(), fall_back: None }).await.unwrap();
     assert_eq!(get(world, posted.id).await.state, DeliveryState::Unknown);
     assert_eq!(get(world, digest.id).await.state, DeliveryState::Failed);
 }
@@ -354,13 +502,16 @@ async fn a_late_mark_changes_nothing(world: &World) {
     assert_eq!(world.store.count_deliveries(&Scope::Every).await.unwrap(), 1);
     world.store.mark_delivery(&now, &Mark::Delivered { provider_id: None }).await.unwrap();
     // and a mark that is repeated because its answer was lost
-    let refused = world.store.mark_delivery(&now, &Mark::Unknown { error: "twice".into() }).await;
+    let refused = world.store.mark_delivery(&now, &Mark::Unknown { error: "twice".into(), fall_back: None }).await;
     assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
     assert_eq!(get(world, now.delivery.id).await.state, DeliveryState::Delivered);
 }
 
 async fn a_failed_or_doubtful_one_is_sent_again(world: &World) {
-    for mark in [Mark::Failed { error: "no".into(), fall_back: None }, Mark::Unknown { error: "who knows".into() }] {
+    for mark in [
+        Mark::Failed { error: "no".into(), fall_back: None },
+        Mark::Unknown { error: "who knows".into(), fall_back: None },
+    ] {
         let posted = post(world, &message(&format!("{mark:?}"))).await;
         let claimed = claim(world).await.remove(0);
         world.store.mark_delivery(&claimed, &mark).await.unwrap();
@@ -372,7 +523,7 @@ async fn a_failed_or_doubtful_one_is_sent_again(world: &World) {
         assert_eq!((again.state, again.attempts, again.next_at), (DeliveryState::Pending, 0, Some(world.now())));
         assert_eq!((again.due_since(), &again), (world.now(), &get(world, posted.id).await));
         let claimed = claim(world).await.remove(0);
-        assert_eq!((claimed.delivery.id, claimed.delivery.attempts, claimed.interrupted), (posted.id, 1, false));
+        assert_eq!((claimed.delivery.id, claimed.delivery.attempts, claimed.in_doubt()), (posted.id, 1, false));
     }
 }
 
@@ -484,8 +635,8 @@ async fn a_report_that_comes_before_the_attempt_is_recorded_stands(world: &World
             let error = "no answer".to_owned();
             let mark = match kind {
                 0 => sent("SM1"),
-                1 => Mark::Unknown { error },
-                2 => Mark::Retry { at: at(60), error },
+                1 => Mark::Unknown { error, fall_back: None },
+                2 => Mark::Retry { at: at(60), error, asked: false, doubtful: false },
                 _ => Mark::Failed { error, fall_back: fall_back(&posted) },
             };
             assert_eq!(world.store.mark_delivery(&claimed, &mark).await.unwrap(), settled);
@@ -526,7 +677,11 @@ async fn a_doubt_is_settled_by_a_late_report(world: &World) {
     {
         let posted = post(world, &message(key)).await;
         let claimed = claim(world).await.into_iter().find(|claim| claim.delivery.id == posted.id).unwrap();
-        world.store.mark_delivery(&claimed, &Mark::Unknown { error: "no answer".into() }).await.unwrap();
+        world
+            .store
+            .mark_delivery(&claimed, &Mark::Unknown { error: "no answer".into(), fall_back: None })
+            .await
+            .unwrap();
         assert_eq!(receive(world, posted.id, &report("SM1", fate)).await, state);
         let settled = get(world, posted.id).await;
         assert_eq!((settled.state, settled.provider_id.as_deref()), (state, Some("SM1")));

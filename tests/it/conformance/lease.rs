@@ -11,6 +11,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::world::{LEASE, OTHER_WORKER, START, WORKER, World, again, end_of, leases};
+use crate::support::world::claim_ready;
 
 on_both!(
     the_most_urgent_are_claimed_first,
@@ -47,7 +48,7 @@ async fn the_most_urgent_are_claimed_first(world: &World) {
     world.store.fire_due(&world.ask(0, 0)).await.unwrap();
     let asked_for = world.run_now(&task).await;
     let mut keys = Vec::new();
-    while let [claim] = *world.store.claim_runs(WORKER, world.now(), 1).await.unwrap() {
+    while let [claim] = *claim_ready(&world.store, WORKER, world.now(), 1).await {
         keys.push(world.get_run(claim.lease.run_id).await.fire_key);
     }
     assert_eq!(
@@ -67,9 +68,11 @@ async fn a_run_is_claimed_once_with_a_token_of_its_own(world: &World) {
         world.run_now(&task).await;
     }
     let other = world.other_instance().await;
-    let (ours, theirs) =
-        tokio::join!(world.store.claim_runs(WORKER, world.now(), 25), other.claim_runs(OTHER_WORKER, world.now(), 25));
-    let mut claims = [ours.unwrap(), theirs.unwrap()].concat();
+    let (ours, theirs) = tokio::join!(
+        claim_ready(&world.store, WORKER, world.now(), 25),
+        claim_ready(&other, OTHER_WORKER, world.now(), 25)
+    );
+    let mut claims = [ours, theirs].concat();
     claims.extend(world.claim().await);
     let runs: std::collections::BTreeSet<Uuid> = claims.iter().map(|claim| claim.lease.run_id).collect();
     assert_eq!((claims.len(), runs.len()), (40, 40));
@@ -88,8 +91,8 @@ async fn what_is_ready_later_is_not_claimed_now(world: &World) {
     let started = world.started(&task).await;
     let retry_at = at(5) + TimeDelta::milliseconds(1);
     world.store.finish_runs(&[again(&started, retry_at, true)]).await.unwrap();
-    assert_eq!(world.store.claim_runs(WORKER, at(5), 9).await.unwrap(), []);
-    let claims = world.store.claim_runs(WORKER, retry_at, 9).await.unwrap();
+    assert_eq!(claim_ready(&world.store, WORKER, at(5), 9).await, []);
+    let claims = claim_ready(&world.store, WORKER, retry_at, 9).await;
     assert_eq!((claims.len(), claims[0].run_at, claims[0].until), (1, retry_at, retry_at + TimeDelta::seconds(5)));
 }
 
@@ -102,8 +105,14 @@ async fn a_started_run_is_running_on_the_record(world: &World) {
     let starts = world.store.start_runs(&[claim.lease], at(46)).await.unwrap();
     let run = Run { state: RunState::Running, attempt: 1, started_at: Some(at(1)), ..before };
     let task = world.get_task(task.id).await;
-    let started =
-        StartedRun { lease: claim.lease, run: run.clone(), task: Some(task), lease_until: at(46), deadline_at: at(91) };
+    let started = StartedRun {
+        lease: claim.lease,
+        run: run.clone(),
+        task: Some(task),
+        recipient: None,
+        lease_until: at(46),
+        deadline_at: at(91),
+    };
     assert_eq!(starts, Starts { started: vec![started], blocked: vec![] });
     assert_eq!(world.get_run(run_id).await, run);
 }
@@ -121,7 +130,7 @@ async fn a_claim_that_does_not_stand_any_more_does_not_start(world: &World) {
     world.run_now(&task).await;
     let stolen = world.claim().await;
     world.store.release_claims(WORKER).await.unwrap();
-    let theirs = world.store.claim_runs(OTHER_WORKER, world.now(), 9).await.unwrap();
+    let theirs = claim_ready(&world.store, OTHER_WORKER, world.now(), 9).await;
 
     let deleted = world.task(every_minute()).await;
     world.run_now(&deleted).await;
@@ -295,8 +304,8 @@ async fn claims_are_given_back(world: &World) {
     let running = world.started(&task).await;
     world.run_now(&task).await;
     world.run_now(&task).await;
-    let claims = world.store.claim_runs(WORKER, world.now(), 1).await.unwrap();
-    world.store.claim_runs(OTHER_WORKER, world.now(), 1).await.unwrap();
+    let claims = claim_ready(&world.store, WORKER, world.now(), 1).await;
+    claim_ready(&world.store, OTHER_WORKER, world.now(), 1).await;
     assert_eq!(world.store.release_claims(WORKER).await.unwrap(), 1);
     assert_eq!(world.store.start_runs(&leases(&claims), at(45)).await.unwrap(), Starts::default());
     assert_eq!(world.claim().await[0].lease.run_id, claims[0].lease.run_id);

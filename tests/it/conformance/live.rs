@@ -14,6 +14,7 @@ on_both!(
     a_look_sees_what_nobody_has_and_what_is_new,
     another_tenant_sees_and_takes_nothing,
     old_messages_are_forgotten,
+    a_message_is_put_under_another_key_while_it_is_there,
 );
 
 const ONE: Uuid = Uuid::from_u128(1);
@@ -102,4 +103,17 @@ async fn old_messages_are_forgotten(world: &World) {
     assert_eq!(world.store.forget_live_messages(before, 10).await.unwrap(), 0);
     let left = world.store.live_messages(&tenant("a"), world.now(), 10).await.unwrap();
     assert_eq!(left.iter().map(|message| message.id).collect::<Vec<_>>(), [Uuid::from_u128(3)]);
+}
+
+async fn a_message_is_put_under_another_key_while_it_is_there(world: &World) {
+    let (one, two) = (put(world, ONE).await, put(world, TWO).await);
+    let sealed = |id: Uuid| format!("v1:{id}");
+    let page = async |after, limit| world.store.sealed_live_messages(after, limit).await.unwrap();
+    assert_eq!(page(None, 1).await, [(one.id, "a".to_owned(), sealed(ONE))]);
+    assert_eq!(page(Some(one.id), 9).await, [(two.id, "a".to_owned(), sealed(TWO))]);
+    assert_eq!(page(Some(two.id), 9).await, []);
+    assert!(world.store.rewrap_live_message(ONE, "v1:new").await.unwrap());
+    assert_eq!(world.store.take_live_message(&tenant("a"), ONE).await.unwrap().as_deref(), Some("v1:new"));
+    assert_eq!(world.store.take_live_message(&tenant("a"), TWO).await.unwrap(), Some(sealed(TWO)));
+    assert!(!world.store.rewrap_live_message(Uuid::from_u128(3), "v1:new").await.unwrap());
 }

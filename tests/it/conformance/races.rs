@@ -24,6 +24,7 @@ use uuid::Uuid;
 use super::asked::{answer, go_on, park, parked as parked_for, question};
 use super::world::{LEASE, START, World, end_of, leases, open_postgres, spec};
 use crate::support::gate::Gate;
+use crate::support::world::claim_ready;
 
 /// What one of the two does, by its name; its answer is what it says of itself.
 struct Act(&'static str, Box<dyn Fn(Store, Arc<Scene>) -> Doing>);
@@ -219,7 +220,7 @@ fn start() -> Act {
 }
 
 fn claim() -> Act {
-    act("claim", |store, _| async move { Ok(store.claim_runs(super::world::OTHER_WORKER, START, 9).await?.len()) })
+    act("claim", |store, _| async move { Ok(claim_ready(&store, super::world::OTHER_WORKER, START, 9).await.len()) })
 }
 
 fn cancel(whom: fn(&Scene) -> Uuid) -> Act {
@@ -304,6 +305,7 @@ fn fire_ahead() -> Act {
             limit: 9,
             worker: super::world::OTHER_WORKER,
             room: 9,
+            start: None,
         };
         let fired = store.fire_due(&ask).await?;
         Ok((fired.recorded, fired.conflicts))

@@ -10,6 +10,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::world::{START, World, end_of};
+use crate::support::outbox::claim_due;
 
 on_both!(
     a_run_goes_with_its_transcript_and_its_deliveries,
@@ -46,7 +47,7 @@ async fn ended(world: &World, state: RunState) -> StartedRun {
 }
 
 async fn deliver_all(world: &World) {
-    for claim in world.store.claim_deliveries(world.now() + TimeDelta::seconds(60), 9).await.unwrap() {
+    for claim in claim_due(&world.store, world.now() + TimeDelta::seconds(60), 9).await.unwrap() {
         world.store.mark_delivery(&claim, &Mark::Delivered { provider_id: None }).await.unwrap();
     }
 }

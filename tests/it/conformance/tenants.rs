@@ -22,6 +22,7 @@ use super::asked::{answer, asked};
 use super::credentials::{credential, used};
 use super::grants::grant;
 use super::world::{START, World, end_of, only};
+use crate::support::outbox::claim_due;
 
 on_both!(another_tenants_things_are_not_found_and_not_changed, a_tenant_sees_and_changes_its_own,);
 
@@ -63,8 +64,8 @@ async fn things(world: &World) -> Things {
         text: None,
     };
     world.store.post_delivery(&delivery).await.unwrap();
-    let claim = world.store.claim_deliveries(START + TimeDelta::seconds(60), 9).await.unwrap().remove(0);
-    world.store.mark_delivery(&claim, &Mark::Unknown { error: "?".into() }).await.unwrap();
+    let claim = claim_due(&world.store, START + TimeDelta::seconds(60), 9).await.unwrap().remove(0);
+    world.store.mark_delivery(&claim, &Mark::Unknown { error: "?".into(), fall_back: None }).await.unwrap();
     let token = StoredToken {
         id: new_id(START),
         tenant_id: Some("a".into()),

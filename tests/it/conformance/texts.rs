@@ -10,6 +10,7 @@ use reveille::task::change::TaskChange;
 use serde_json::json;
 
 use super::world::{START, World, end_of, leases, new_task};
+use crate::support::outbox::claim_due;
 
 on_both!(
     transcripts_outputs_and_errors_are_kept_without_nul,
@@ -76,12 +77,16 @@ async fn messages_and_their_errors_are_kept_without_nul(world: &World) {
         text: Some(SENT.into()),
     };
     world.store.post_delivery(&message).await.unwrap();
-    let claim = world.store.claim_deliveries(START, 9).await.unwrap().remove(0);
-    world.store.mark_delivery(&claim, &Mark::Retry { at: START, error: SENT.into() }).await.unwrap();
+    let claim = claim_due(&world.store, START, 9).await.unwrap().remove(0);
+    world
+        .store
+        .mark_delivery(&claim, &Mark::Retry { at: START, error: SENT.into(), asked: false, doubtful: false })
+        .await
+        .unwrap();
     let kept = world.store.find_delivery(&Scope::Every, "a", SENT).await.unwrap();
     let texts = [kept.subject, kept.text, kept.last_error, Some(kept.dedupe_key)];
     assert_eq!(texts, [0; 4].map(|_| Some(KEPT.to_owned())));
-    let claim = world.store.claim_deliveries(START, 9).await.unwrap().remove(0);
+    let claim = claim_due(&world.store, START, 9).await.unwrap().remove(0);
     world.store.mark_delivery(&claim, &Mark::Sent { provider_id: Some(SENT.into()) }).await.unwrap();
     let kept = world.store.get_delivery(&Scope::Every, kept.id).await.unwrap();
     assert_eq!(kept.provider_id.as_deref(), Some(KEPT));

@@ -11,6 +11,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::world::{World, end_of};
+use crate::support::outbox::claim_due;
 
 on_both!(
     a_cause_is_told_once_however_many_runs_fail_at_once_and_then_that_all_is_well,
@@ -94,7 +95,7 @@ async fn what_did_not_arrive_was_not_told(world: &World) {
     ends(world, &task, succeeded(Some(1))).await;
     ends(world, &task, succeeded(Some(1))).await;
     assert_eq!(told(world).await.len(), 1);
-    let claim = world.store.claim_deliveries(world.now() + TimeDelta::minutes(1), 9).await.unwrap().remove(0);
+    let claim = claim_due(&world.store, world.now() + TimeDelta::minutes(1), 9).await.unwrap().remove(0);
     let failed = Mark::Failed { error: "no such address".into(), fall_back: None };
     world.store.mark_delivery(&claim, &failed).await.unwrap();
     ends(world, &task, succeeded(Some(1))).await;

@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use crate::support::binary::TempDir;
 use crate::support::postgres::Database;
+use crate::support::world::claim_ready;
 
 /// The first instant of every case.
 pub const START: DateTime<Utc> = DateTime::from_timestamp_millis(1_772_352_000_000).unwrap(); // 2026-03-01T08:00:00Z
@@ -115,7 +116,7 @@ impl World {
 
     pub fn ask(&self, horizon_seconds: u64, room: usize) -> FireDue {
         let horizon = Duration::from_secs(horizon_seconds);
-        FireDue { now: self.now(), horizon, limit: 1000, worker: WORKER, room }
+        FireDue { now: self.now(), horizon, limit: 1000, worker: WORKER, room, start: None }
     }
 
     /// A run of the task, recorded now and ready.
@@ -126,7 +127,7 @@ impl World {
     }
 
     pub async fn claim(&self) -> Vec<Claim> {
-        self.store.claim_runs(WORKER, self.now(), 100).await.expect("claim")
+        claim_ready(&self.store, WORKER, self.now(), 100).await
     }
 
     /// Runs the task now and starts it.

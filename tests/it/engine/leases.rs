@@ -205,7 +205,14 @@ async fn a_start_whose_answer_was_lost_is_answered_again(world: World) {
     let instance = world.instance();
     let task = instance.task(json!({ "max_runs": 1 })).await;
     world.advance_to("08:01");
-    let ask = FireDue { now: world.clock.now(), horizon: Duration::ZERO, limit: 10, worker: Uuid::nil(), room: 10 };
+    let ask = FireDue {
+        now: world.clock.now(),
+        horizon: Duration::ZERO,
+        limit: 10,
+        worker: Uuid::nil(),
+        room: 10,
+        start: None,
+    };
     let fired = instance.on(move |store| async move { store.fire_due(&ask).await }).await.unwrap();
     let leases: Vec<Lease> = fired.claims.iter().map(|claim| claim.lease).collect();
     let start = async |seconds: i64| {

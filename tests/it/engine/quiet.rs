@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::support::app::Instance;
+use crate::support::outbox::claim_due;
 use crate::support::sink::{Answer, Sink};
 use crate::support::smtp::MailServer;
 use crate::support::world::{ADMIN, World, at, on_both};
@@ -227,7 +228,7 @@ async fn a_message_that_comes_when_its_digest_is_under_way_joins_none(mut world:
     instance.notify().await;
     post(&instance, &["webhook"], "late", Urgency::Normal).await;
     let until = at("02 06:10");
-    let late = instance.on(move |store| async move { store.claim_deliveries(until, 10).await }).await.expect("claimed");
+    let late = instance.on(move |store| async move { claim_due(&store, until, 10).await }).await.expect("claimed");
     let [late] = <[_; 1]>::try_from(late).expect("one claim");
     // it was judged at night, and is recorded when the digest has begun
     let digest = only_digest(&instance).await;

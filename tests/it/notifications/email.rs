@@ -176,7 +176,7 @@ async fn an_address_beyond_ascii_goes_where_the_server_takes_it() {
 
     let plain = scripted(&[]).await;
     let refused = outcome(deliver(&email(&plain.url), &to("jörg@example.org")).await);
-    assert_eq!(refused, ("rejected", "the mail server takes ASCII addresses only".into()));
+    assert_eq!(refused, ("unsendable", "the mail server takes ASCII addresses only".into()));
     assert!(!plain.heard("MAIL"));
 }
 
@@ -297,6 +297,6 @@ async fn nobody_listening_is_tried_again() {
 async fn a_recipient_without_an_address_is_said_to_have_none() {
     let email = email("smtp://127.0.0.1:1");
     let none = recipient(Addresses::default());
-    assert_eq!(outcome(deliver(&email, &none).await), ("rejected", "the recipient has no email address".into()));
+    assert_eq!(outcome(deliver(&email, &none).await), ("unsendable", "the recipient has no email address".into()));
     assert!(!email.capabilities().deduplicates, "a mail server does not drop repeats");
 }

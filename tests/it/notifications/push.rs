@@ -149,6 +149,9 @@ async fn when_nobody_took_it_the_reasons_of_all_are_said() {
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(deliver(&channel, &ann(vec![])).await, rejected("the recipient has no push address"));
+    assert_eq!(
+        deliver(&channel, &ann(vec![])).await,
+        Err(ChannelError::Unsendable { why: "the recipient has no push address".into() })
+    );
     assert!(!channel.capabilities().deduplicates, "neither ntfy nor a push service drops repeats");
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use reveille::channel::slack::{Settings, Slack, seal_url};
-use reveille::channel::{Channel, ChannelError, Confirmed, Receipt};
+use reveille::channel::{Channel, ChannelError, Confirmed, Login, Receipt};
 use reveille::egress::{self, Egress};
 use reveille::notification::wording::{Link, Words};
 use reveille::notification::{Addresses, Recipient, SlackAddress};
@@ -212,13 +212,50 @@ async fn a_webhook_elsewhere_and_one_of_another_tenant_are_not_written_to() {
     let slack = slack(&server.uri(), None);
     for elsewhere in ["http://127.0.0.1:1/services/x", "https://evil.example/services/x", "http://hooks.slack.com/x"] {
         let (word, why) = outcome(deliver(&slack, &hooked(elsewhere)).await);
-        assert!(word == "rejected" && why.contains("channels.slack.webhook_hosts"), "{elsewhere}: {word}: {why}");
+        assert!(word == "unsendable" && why.contains("channels.slack.webhook_hosts"), "{elsewhere}: {word}: {why}");
     }
     let sealed_url = seal_url(&vault(), "bob", &Secret::new(format!("{}{PLACE}", server.uri()))).unwrap();
     let stolen = Some(SlackAddress::Webhook { sealed_url });
     let (word, why) = outcome(deliver(&slack, &recipient(Addresses { slack: stolen, ..Addresses::default() })).await);
     assert!(word == "misconfigured" && why.contains("moved from where it belongs"), "{word}: {why}");
     let nowhere = deliver(&slack, &recipient(Addresses::default())).await;
-    assert_eq!(outcome(nowhere), ("rejected", "the recipient has no Slack address".into()));
+    assert_eq!(outcome(nowhere), ("unsendable", "the recipient has no Slack address".into()));
     assert_eq!(server.received_requests().await.unwrap().len(), 0);
+}
+
+async fn login(base: &str, token: Option<&str>) -> Option<Login> {
+    let settings = Settings {
+        token: token.map(Secret::new),
+        base_url: format!("{base}/api"),
+        timeout_seconds: 1,
+        ..Settings::default()
+    };
+    settings.login().await.expect("settings that are right")
+}
+
+#[tokio::test]
+async fn a_look_at_the_login_asks_whom_the_token_is_of() {
+    let me = json!({ "ok": true, "url": "https://t.slack.com/", "team": "Team", "user": "wake", "team_id": "T1" });
+    let server = answering(ResponseTemplate::new(200).set_body_json(me)).await;
+    let fine = Login::Fine("Slack knows the app as wake of Team".into());
+    assert_eq!(login(&server.uri(), Some(TOKEN)).await, Some(fine));
+    let request = only_request(&server).await;
+    assert_eq!(
+        (request.url.path(), header(&request, "authorization")),
+        ("/api/auth.test", format!("Bearer {TOKEN}").as_str())
+    );
+    assert_eq!(login(&server.uri(), None).await, None, "without a token there is nothing to look at");
+    let refused = json!({ "ok": false, "error": "invalid_auth" });
+    for (answer, why) in [
+        (ResponseTemplate::new(200).set_body_json(refused), "Slack refused: invalid_auth"),
+        (ResponseTemplate::new(200).set_body_string("hello"), "Slack's answer can't be read"),
+        (ResponseTemplate::new(500), "Slack answered 500 Internal Server Error"),
+    ] {
+        let server = answering(answer).await;
+        assert_eq!(login(&server.uri(), Some(TOKEN)).await, Some(Login::Wrong(why.into())));
+    }
+    for (line, address, _kept) in bad_lines().await {
+        let Some(Login::Wrong(why)) = login(&address, Some(TOKEN)).await else { panic!("{line} is not wrong") };
+        assert!(why.starts_with("Slack ") && !why.contains("canary"), "{line}: {why}");
+    }
 }

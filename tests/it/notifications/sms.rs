@@ -6,12 +6,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use reveille::channel::sms::segments::segments;
 use reveille::channel::sms::{Name, Settings, Sms};
-use reveille::channel::{Channel, ChannelError, Confirmed, Receipt, ticket};
+use reveille::channel::{Channel, ChannelError, Confirmed, Login, Receipt, ticket};
 use reveille::notification::wording::{Link, Words};
 use reveille::notification::{Addresses, Recipient};
 use reveille::secret::Secret;
 use serde_json::{Value, json};
-use wiremock::{MockServer, ResponseTemplate};
+use wiremock::matchers::{method, path, query_param};
+use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::webhook::vault;
 use super::{
@@ -132,7 +133,7 @@ async fn a_text_has_no_more_parts_than_it_may_and_keeps_its_link() {
     let told = Words { text: endless.clone(), link: Some(Link { label: "Open".into(), url: endless }), ..words() };
     let refused = outcome(deliver_words(&one, &ann(), &told, created_at()).await);
     let why = "the link alone is longer than channels.sms.max_segments = 1 allows";
-    assert_eq!((refused, server.received_requests().await.unwrap().len()), (("rejected", why.into()), 0));
+    assert_eq!((refused, server.received_requests().await.unwrap().len()), (("unsendable", why.into()), 0));
 }
 
 fn refusal(status: u16, code: Value) -> ResponseTemplate {
@@ -222,5 +223,59 @@ async fn what_was_sent_and_not_answered_is_unknown_and_what_was_not_sent_is_trie
 async fn a_recipient_without_a_number_is_said_to_have_none() {
     let none = recipient(Addresses::default());
     let why = "the recipient has no number for text messages".into();
-    assert_eq!(outcome(deliver(&sms("http://127.0.0.1:1"), &none).await), ("rejected", why));
+    assert_eq!(outcome(deliver(&sms("http://127.0.0.1:1"), &none).await), ("unsendable", why));
+}
+
+async fn login(settings: &Settings) -> Login {
+    settings.login().await.expect("settings that are right").expect("an account")
+}
+
+#[tokio::test]
+async fn a_look_at_the_login_asks_for_the_account_and_sends_nothing() {
+    let server = MockServer::start().await;
+    let account = json!({ "sid": "AC7f00", "status": "active", "type": "Full" });
+    let answer = ResponseTemplate::new(200).set_body_json(account);
+    Mock::given(method("GET")).and(path("/2010-04-01/Accounts/AC7f00.json")).respond_with(answer).mount(&server).await;
+    assert_eq!(login(&settings(&server.uri())).await, Login::Fine("Twilio takes the login of AC7f00".into()));
+    let request = only_request(&server).await;
+    assert_eq!(header(&request, "authorization"), format!("Basic {}", STANDARD.encode(format!("AC7f00:{TOKEN}"))));
+    assert!(request.body.is_empty());
+    assert_eq!(Settings::default().login().await, Ok(None));
+    assert!(Settings { from: None, ..settings(&server.uri()) }.login().await.is_err(), "what is wrong is said first");
+}
+
+#[tokio::test]
+async fn a_key_is_looked_at_by_what_it_may_see() {
+    let server = MockServer::start().await;
+    let path_of_messages = "/2010-04-01/Accounts/AC7f00/Messages.json";
+    let page = ResponseTemplate::new(200).set_body_json(json!({ "messages": [] }));
+    let mock = Mock::given(method("GET")).and(path(path_of_messages)).and(query_param("PageSize", "1"));
+    let seen = mock.respond_with(page).up_to_n_times(1).mount_as_scoped(&server).await;
+    let with_key = Settings { api_key: Some("SK1".into()), ..settings(&server.uri()) };
+    assert_eq!(login(&with_key).await, Login::Fine("Twilio takes the login of SK1".into()));
+    drop(seen);
+    let denied = ResponseTemplate::new(403).set_body_json(json!({ "code": 70051, "message": "Authorization failed" }));
+    Mock::given(method("GET")).and(path(path_of_messages)).respond_with(denied).mount(&server).await;
+    let odd = "Twilio does not let the key SK1 look at messages; it may send some all the same";
+    assert_eq!(login(&with_key).await, Login::Odd(odd.into()));
+}
+
+#[tokio::test]
+async fn a_login_that_is_not_taken_and_an_account_that_is_closed_are_wrong() {
+    let said = |status: u16, body: Value| ResponseTemplate::new(status).set_body_json(body);
+    for (answer, why) in [
+        (said(401, json!({ "code": 20003, "message": format!("no {TOKEN}") })), "Twilio answered 401: no [redacted]"),
+        (said(200, json!({ "status": "suspended" })), "the account AC7f00 at Twilio is suspended"),
+        (ResponseTemplate::new(200).set_body_string("hello"), "Twilio's answer can't be read"),
+        (ResponseTemplate::new(503), "Twilio answered 503 Service Unavailable"),
+    ] {
+        let server = MockServer::start().await;
+        Mock::given(method("GET")).respond_with(answer).mount(&server).await;
+        assert_eq!(login(&settings(&server.uri())).await, Login::Wrong(why.into()));
+    }
+    for (line, address, _kept) in bad_lines().await {
+        let Login::Wrong(why) = login(&settings(&address)).await else { panic!("{line} is not wrong") };
+        let expected = if line == "nobody" { "Twilio can't be reached: " } else { "Twilio does not answer" };
+        assert!(why.starts_with(expected) && !why.contains("message"), "{line}: {why}");
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use reveille::channel::telegram::{Settings, Telegram};
-use reveille::channel::{Channel, ChannelError, Confirmed, Message, Receipt};
+use reveille::channel::{Channel, ChannelError, Confirmed, Login, Message, Receipt};
 use reveille::notification::wording::{Link, Words};
 use reveille::notification::{Addresses, Recipient, Urgency};
 use reveille::secret::Secret;
@@ -163,7 +163,7 @@ async fn what_was_sent_and_not_answered_is_unknown_and_what_was_not_sent_is_trie
     }
     assert!(!telegram("http://127.0.0.1:1").capabilities().deduplicates);
     let nowhere = deliver(&telegram("http://127.0.0.1:1"), &recipient(Addresses::default())).await;
-    assert_eq!(outcome(nowhere), ("rejected", "the recipient has no Telegram chat".into()));
+    assert_eq!(outcome(nowhere), ("unsendable", "the recipient has no Telegram chat".into()));
 }
 
 /// What is logged by the thread of a test.
@@ -200,4 +200,25 @@ async fn the_token_is_in_no_log_though_it_is_in_the_address() {
     assert!(ours.iter().any(|line| line.contains("begin")) && ours.len() > 5, "{text}");
     let told: Vec<&&str> = ours.iter().filter(|line| line.contains("canary")).collect();
     assert!(told.is_empty(), "{told:#?}");
+}
+
+#[tokio::test]
+async fn a_look_at_the_login_asks_who_the_bot_is() {
+    let me =
+        json!({ "ok": true, "result": { "id": 123456, "is_bot": true, "first_name": "R", "username": "wake_bot" } });
+    let server = answering(ResponseTemplate::new(200).set_body_json(me)).await;
+    assert_eq!(telegram(&server.uri()).login().await, Login::Fine("Telegram knows the bot @wake_bot".into()));
+    assert_eq!(only_request(&server).await.url.path(), format!("/bot{TOKEN}/getMe"));
+    let refusal = json!({ "ok": false, "error_code": 401, "description": format!("Unauthorized {TOKEN}") });
+    for (answer, why) in [
+        (ResponseTemplate::new(401).set_body_json(refusal), "Telegram answered 401: Unauthorized [redacted]"),
+        (ResponseTemplate::new(200).set_body_string("hello"), "Telegram's answer can't be read"),
+    ] {
+        let server = answering(answer).await;
+        assert_eq!(telegram(&server.uri()).login().await, Login::Wrong(why.into()));
+    }
+    for (line, address, _kept) in bad_lines().await {
+        let Login::Wrong(why) = telegram(&address).login().await else { panic!("{line} is not wrong") };
+        assert!(why.starts_with("Telegram ") && !why.contains("canary"), "{line}: {why}");
+    }
 }

@@ -123,6 +123,8 @@ async fn a_broken_receiver_is_asked_again_and_one_that_refuses_is_not() {
     let answer = async |status| deliver(&local(), &ann(answering(status).await.uri())).await;
     assert_eq!(answer(500).await, transient("the webhook answered 500 Internal Server Error"));
     assert_eq!(answer(503).await, transient("the webhook answered 503 Service Unavailable"));
+    let busy = ChannelError::Busy { why: "the webhook answered 429 Too Many Requests".into() };
+    assert_eq!(answer(429).await, Err(busy), "it may mean this recipient alone");
     assert_eq!(answer(404).await, rejected("the webhook answered 404 Not Found"));
     assert_eq!(answer(410).await, rejected("the webhook answered 410 Gone: it wants no more messages"));
 }
@@ -146,7 +148,7 @@ async fn a_redirect_is_not_followed_anywhere() {
 }
 
 #[tokio::test]
-async fn one_that_hangs_breaks_off_or_is_not_there_is_asked_again() {
+async fn one_that_hangs_or_breaks_off_may_have_taken_it_and_one_that_is_not_there_has_not() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let hangs = listener.local_addr().unwrap();
     let closing = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -159,10 +161,13 @@ async fn one_that_hangs_breaks_off_or_is_not_there_is_asked_again() {
         }
     });
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    for (address, said) in [(hangs, "within 1 s"), (closes, "broke off"), (nobody, "can't connect")] {
-        match deliver(&local(), &ann(format!("http://{address}/"))).await {
-            Err(ChannelError::Transient { why, retry_after: None }) if why.contains(said) => {}
-            other => panic!("{said}: {other:?}"),
+    for (address, said, sent) in
+        [(hangs, "within 1 s", true), (closes, "broke off", true), (nobody, "can't connect", false)]
+    {
+        match (deliver(&local(), &ann(format!("http://{address}/"))).await, sent) {
+            (Err(ChannelError::Unknown { why }), true) if why.contains(said) => {}
+            (Err(ChannelError::Transient { why, retry_after: None }), false) if why.contains(said) => {}
+            (other, _) => panic!("{said}: {other:?}"),
         }
     }
     drop(listener);
@@ -172,7 +177,7 @@ async fn one_that_hangs_breaks_off_or_is_not_there_is_asked_again() {
 async fn an_address_that_is_not_public_is_refused_without_a_connection() {
     let server = answering(200).await;
     match deliver(&webhook(&[]), &ann(server.uri())).await {
-        Err(ChannelError::Rejected { why }) => assert!(why.contains("127.0.0.1 is loopback"), "{why}"),
+        Err(ChannelError::Unsendable { why }) => assert!(why.contains("127.0.0.1 is loopback"), "{why}"),
         other => panic!("{other:?}"),
     }
     assert_eq!(server.received_requests().await.unwrap().len(), 0);
@@ -194,6 +199,6 @@ async fn a_secret_of_another_tenant_signs_nothing() {
 async fn a_recipient_without_an_address_is_said_to_have_none() {
     let none = recipient(Addresses::default());
     let why = "the recipient has no webhook address".into();
-    assert_eq!(deliver(&local(), &none).await, Err(ChannelError::Rejected { why }));
+    assert_eq!(deliver(&local(), &none).await, Err(ChannelError::Unsendable { why }));
     assert!(local().capabilities().deduplicates, "a receiver knows a repeat by its id");
 }

@@ -49,7 +49,16 @@ fn path(back: &Url) -> String {
 async fn press(api: &Api, page: &Seen, headers: &[(&str, &str)]) -> Seen {
     let field = |name: &str| page.hidden(name).unwrap_or_else(|| panic!("no field {name}"));
     let (state, code) = (field("state"), field("code"));
-    post(api, CALLBACK, &[("state", &state), ("code", &code)], headers).await
+    let cookie = cookie(page);
+    let headers = [&[("cookie", cookie.as_str())], headers].concat();
+    post(api, CALLBACK, &[("state", &state), ("code", &code)], &headers).await
+}
+
+/// What a browser sends back of the cookie that a page has set.
+fn cookie(page: &Seen) -> String {
+    let (pair, rest) = page.header("set-cookie").split_once("; ").expect("a cookie");
+    assert!(rest.contains("HttpOnly; SameSite=Lax"), "{rest}");
+    pair.to_owned()
 }
 
 async fn is_connected(api: &Api, account: &str) -> bool {
@@ -123,6 +132,27 @@ async fn an_account_is_connected_by_its_button_and_by_nothing_else() {
     press(&api, &page, &[]).await.expect(200);
     let replaced = api.store.get_credential(&Scope::Every, "ann", "calendar", "work").await.unwrap();
     assert_eq!((replaced.credential.id, replaced.credential.version), (stored.credential.id, 2));
+}
+
+#[tokio::test]
+async fn the_button_works_only_in_the_browser_that_was_shown_the_page() {
+    let (server, api) = stage().await;
+    // an attacker has a link and a code of their own, and another's browser send the form
+    let back = server.agree(&link(&api, "work").await, "the-attacker-at-the-provider").await;
+    let fields = [("state", parameter(&back, "state")), ("code", parameter(&back, "code"))];
+    let fields = fields.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let refused = post(&api, CALLBACK, &fields, &[]).await.expect(403);
+    refused.shows("This browser was not shown the page");
+    refused.hides(fields[1].1);
+    // that browser may have been shown the page of another flow
+    let other = server.agree(&link(&api, "work").await, "ann-at-the-provider").await;
+    let others = cookie(&fetch(&api, "GET", &path(&other)).await.expect(200));
+    post(&api, CALLBACK, &fields, &[("cookie", &others)]).await.expect(403);
+    assert_eq!((server.asked().await, is_connected(&api, "work").await), (0, false), "no code is spent");
+    let page = fetch(&api, "GET", &path(&back)).await.expect(200);
+    let both = format!("{others}; {}", cookie(&page));
+    post(&api, CALLBACK, &fields, &[("cookie", &both)]).await.expect(200);
+    assert!(is_connected(&api, "work").await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -206,16 +236,18 @@ async fn a_link_does_not_outlive_the_token_that_it_was_made_with() {
 async fn a_code_of_another_flow_is_refused_by_the_provider() {
     let (server, api) = stage().await;
     let mine = server.agree(&link(&api, "primary").await, "ann-at-the-provider").await;
+    let cookie = cookie(&fetch(&api, "GET", &path(&mine)).await.expect(200));
+    let marked = [("cookie", cookie.as_str())];
     let foreign = server.agree(&link(&api, "primary").await, "somebody-else").await;
     let (state, code) = (parameter(&mine, "state"), parameter(&foreign, "code"));
-    let refused = post(&api, CALLBACK, &[("state", &state), ("code", &code)], &[]).await.expect(409);
+    let refused = post(&api, CALLBACK, &[("state", &state), ("code", &code)], &marked).await.expect(409);
     refused.shows("Nothing was connected");
     refused.shows("invalid_grant");
     refused.hides(&code);
     assert_eq!(server.refused().await, ["authorization_code: invalid_grant"]);
     assert!(!is_connected(&api, "primary").await);
     // and it was used: the person asks for a new link
-    post(&api, CALLBACK, &[("state", &state), ("code", &parameter(&mine, "code"))], &[])
+    post(&api, CALLBACK, &[("state", &state), ("code", &parameter(&mine, "code"))], &marked)
         .await
         .expect(409)
         .shows("This link was used already");

@@ -1,21 +1,38 @@
-//! A secret is planted, used by an agent, a poll, a pipeline and a webhook against a server that sends it back in every
-//! way, and then looked for in everything that the service has written or said.
+//! Secrets are planted over HTTP, used by an agent, a declared tool, a poll, pipelines and webhooks against a server that
+//! sends them back in every way, renewed by a provider that repeats what it was sent, and then looked for in everything
+//! that the service has written or said.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use axum::body::Body;
+use axum::http::Request as Asked;
+use futures::StreamExt;
+use reveille::clock::pause;
+use reveille::http;
+use reveille::id::Scope;
+use reveille::notification::{Addresses, Recipient};
 use reveille::run::RunState;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tower::ServiceExt;
 use tracing_subscriber::fmt::MakeWriter;
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, Request, Respond, ResponseTemplate};
 
-use super::{echo, open, received, save, sent, traces};
-use crate::support::world::{World, on_both};
+use super::{echo, open, received, sent, traces};
+use crate::support::app::Instance;
+use crate::support::world::{ADMIN, World, on_both};
 
 on_both! { a_planted_secret_is_found_nowhere_but_encrypted }
 
 const CANARY: &str = "Kan4rie/+&=%7E\"<x>'zQ8w";
+/// Of an account at a provider: as they are planted, and as they are renewed.
+const ACCESS: [&str; 2] = ["acc3ss/Kan4rie+0ne&x", "acc3ss/Kan4rie+tw0&y"];
+const REFRESH: [&str; 2] = ["r3fresh/Kan4rie+0ne&x", "r3fresh/Kan4rie+tw0&y"];
+const CLIENT_SECRET: &str = "cl1ent/s3cret+Kan4rie&z";
+const PLANTED: [&str; 6] = [CANARY, ACCESS[0], ACCESS[1], REFRESH[0], REFRESH[1], CLIENT_SECRET];
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 /// All that is logged, at trace level, by whoever logs.
@@ -41,7 +58,65 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
-/// A model that looks at three places with the credential, and then repeats all that it was told.
+/// A token endpoint that renews, or at `/gone` refuses, and repeats what it was sent.
+struct Provider;
+
+impl Respond for Provider {
+    fn respond(&self, request: &Request) -> ResponseTemplate {
+        let sent = String::from_utf8_lossy(&request.body).into_owned();
+        let form: Vec<String> =
+            url::form_urlencoded::parse(sent.as_bytes()).map(|(_, value)| value.into_owned()).collect();
+        let said = format!("{sent} {}", form.join(" "));
+        match request.url.path() {
+            "/gone" => {
+                ResponseTemplate::new(400).set_body_json(json!({ "error": "invalid_grant", "error_description": said }))
+            }
+            _ => ResponseTemplate::new(200).set_body_json(json!({
+                "access_token": ACCESS[1], "refresh_token": REFRESH[1], "token_type": "Bearer", "expires_in": 3600,
+                "scope": said,
+            })),
+        }
+    }
+}
+
+/// Every trace of what was planted.
+fn found(text: &[u8]) -> Vec<String> {
+    PLANTED.iter().flat_map(|secret| traces(secret, text)).collect()
+}
+
+/// Writes a credential of ann's as a person does; what is answered.
+async fn plant(instance: &Instance, name: &str, body: Value) -> String {
+    let path = format!("/v1/credentials/{}?tenant_id=ann", address(name));
+    let (status, answer) = instance.ask("PUT", &path, ADMIN, Some(body)).await;
+    assert_eq!(status, 200, "{name}: {answer}");
+    answer.to_string()
+}
+
+/// `shop` is `shop/primary`.
+fn address(name: &str) -> String {
+    if name.contains('/') { name.to_owned() } else { format!("{name}/primary") }
+}
+
+/// All that a stream says, kept in `heard` while it comes, until it ends.
+async fn listen(instance: &Instance, path: &str, heard: Arc<Mutex<Vec<u8>>>) -> JoinHandle<()> {
+    let asked = Asked::get(path).header("authorization", format!("Bearer {ADMIN}")).body(Body::empty()).unwrap();
+    let router = http::router(instance.http().clone());
+    let answer = instance.on(|_| async move { router.oneshot(asked).await.expect("an answer") }).await;
+    assert_eq!(
+        (answer.status().as_u16(), &answer.headers()["content-type"]),
+        (200, &"text/event-stream".parse().unwrap())
+    );
+    let mut parts = answer.into_body().into_data_stream();
+    let listening = async move {
+        while let Some(Ok(part)) = parts.next().await {
+            heard.lock().unwrap().extend_from_slice(&part);
+        }
+    };
+    instance.on(|_| async move { tokio::spawn(listening) }).await
+}
+
+/// A model that looks at four places with the credential, calls a tool of the operator's, and then repeats all that it
+/// was told.
 struct Model {
     server: String,
 }
@@ -56,10 +131,15 @@ impl Respond for Model {
             .filter(|message| message["role"] == "tool")
             .map(|message| message["content"].to_string())
             .collect();
-        let delta = match ["/echo", "/refuse", "/fail", "/carry"].get(told.len()) {
+        let delta = match ["/echo", "/refuse", "/fail", "/carry", "look_up"].get(told.len()) {
             Some(place) => {
-                let arguments = json!({ "url": format!("{}{place}", self.server), "credential": "shop" });
-                let call = json!({ "name": "http_request", "arguments": arguments.to_string() });
+                let (name, arguments) = match *place {
+                    "look_up" => (*place, json!({ "q": "x" })),
+                    place => {
+                        ("http_request", json!({ "url": format!("{}{place}", self.server), "credential": "shop" }))
+                    }
+                };
+                let call = json!({ "name": name, "arguments": arguments.to_string() });
                 let id = format!("call_{}", told.len());
                 json!({ "role": "assistant", "tool_calls": [{ "index": 0, "id": id, "type": "function", "function": call }] })
             }
@@ -87,18 +167,66 @@ async fn a_planted_secret_is_found_nowhere_but_encrypted(world: World) {
     Mock::given(method("POST")).and(path("/v1/chat/completions")).respond_with(brain).mount(&model).await;
     let main = json!({ "provider": "openai", "model": "m", "base_url": format!("{}/v1", model.uri()), "api_key": "k" });
     world.llm = serde_json::from_value(json!({ "models": { "main": main } })).unwrap();
+    let provider = MockServer::start().await;
+    Mock::given(method("POST")).respond_with(Provider).mount(&provider).await;
+    let look_up = json!([{
+        "name": "look_up", "description": "Looks something up.", "category": "read", "consequence": "low",
+        "requires_confirmation": false, "summary": "Look {q} up",
+        "parameters": {
+            "type": "object", "required": ["q"], "additionalProperties": false,
+            "properties": { "q": { "type": "string" } },
+        },
+        "http": {
+            "method": "POST", "url": format!("{}/echo", server.uri()), "credential": "shop/field",
+            "body": { "q": "{{ args.q }}" },
+        },
+    }]);
+    world.declared = serde_json::from_value(look_up).unwrap();
     let instance = world.instance();
-    instance.recipient().await;
-    let document = json!({ "key": CANARY, "note": "nothing" });
-    save(&world, &instance, "shop", json!({ "as": "header", "name": "X-Key", "from": "/key" }), document.clone()).await;
-    save(&world, &instance, "shop/query", json!({ "as": "query", "name": "key", "from": "/key" }), document.clone())
-        .await;
-    save(&world, &instance, "shop/basic", json!({ "as": "basic", "template": "ann:{/key}" }), document).await;
+    let addresses = Addresses { email: Some("ann@example.org".into()), live: true, ..Addresses::default() };
+    let fallback = vec!["live".into(), "email".into()];
+    let ann =
+        Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, fallback, ..Recipient::default() };
+    instance.on(|store| async move { store.put_recipient(&Scope::Every, "ann", &ann, 0).await }).await.unwrap();
+    let key = json!({ "key": CANARY, "note": "nothing" });
+    let account = |path: &str| {
+        let document = json!({
+            "access_token": ACCESS[0], "refresh_token": REFRESH[0], "client_secret": CLIENT_SECRET,
+            "expires_at": "2027-03-01T07:00:00Z",
+        });
+        let oauth =
+            json!({ "token_url": format!("{}{path}", provider.uri()), "client_id": "reveille", "client_auth": "body" });
+        json!({ "document": document, "inject": { "as": "bearer", "from": "/access_token" }, "oauth": oauth })
+    };
+    let mut said: Vec<(String, String)> = Vec::new();
+    let mut names = vec![];
+    for (name, mut body) in [
+        ("shop", json!({ "document": key, "inject": { "as": "header", "name": "X-Key", "from": "/key" } })),
+        ("shop/query", json!({ "document": key, "inject": { "as": "query", "name": "key", "from": "/key" } })),
+        ("shop/basic", json!({ "document": key, "inject": { "as": "basic", "template": "ann:{/key}" } })),
+        ("shop/field", json!({ "document": key, "inject": { "as": "field", "name": "key", "from": "/key" } })),
+        ("mail", account("/token")),
+        ("gone", account("/gone")),
+    ] {
+        body["hosts"] = json!(["127.0.0.1"]);
+        said.push((format!("the answer to {name}"), plant(&instance, name, body).await));
+        names.push(name);
+    }
+    let live = Arc::new(Mutex::new(Vec::new()));
+    let session = listen(&instance, "/v1/live?tenant_id=ann", live.clone()).await;
+    while live.lock().unwrap().is_empty() {
+        pause(Duration::from_millis(5)).await;
+    }
     let place = |path: &str| format!("{}{path}", server.uri());
 
     let mut tasks = Vec::new();
-    for credential in ["shop", "shop/query", "shop/basic"] {
-        let step = |name: &str, path: &str| json!({ "name": name, "http": { "url": place(path), "credential": credential }, "on_error": "continue" });
+    for credential in ["shop", "shop/query", "shop/basic", "shop/field", "mail"] {
+        let in_body = credential == "shop/field";
+        let http = |path: &str| match in_body {
+            true => json!({ "method": "POST", "url": place(path), "body": { "x": 1 }, "credential": credential }),
+            false => json!({ "url": place(path), "credential": credential }),
+        };
+        let step = |name: &str, path: &str| json!({ "name": name, "http": http(path), "on_error": "continue" });
         let steps = json!([
             step("a", "/echo"), step("b", "/fail"), step("c", "/refuse"), step("d", "/moved"), step("e", "/carry"),
             { "name": "keep", "store": { "name": "seen", "expression": "steps.a" } },
@@ -107,26 +235,35 @@ async fn a_planted_secret_is_found_nowhere_but_encrypted(world: World) {
             { "name": "all", "map": "[steps.a, steps.b, steps.c, steps.d, steps.e]" },
         ]);
         tasks.push(instance.task(json!({ "executor": "pipeline", "action": { "config": { "steps": steps } } })).await);
-        let fails = json!([{ "name": "f", "http": { "url": place("/odd"), "credential": credential } }]);
+        let fails = json!([{ "name": "f", "http": http("/odd") }]);
         tasks.push(instance.task(json!({ "executor": "pipeline", "action": { "config": { "steps": fails } } })).await);
-        for path in ["/hook", "/fail"] {
+        for path in ["/hook", "/fail"].into_iter().filter(|_| !in_body) {
             let config = json!({ "url": place(path), "secret": SECRET, "credential": credential });
             tasks.push(instance.task(json!({ "executor": "webhook", "action": { "config": config } })).await);
         }
     }
+    let gone = json!([{ "name": "g", "http": { "url": place("/echo"), "credential": "gone" } }]);
+    tasks.push(instance.task(json!({ "executor": "pipeline", "action": { "config": { "steps": gone } } })).await);
     tasks.push(instance.task(json!({ "executor": "orchestrator", "action": { "instruction": "Look.", "config": { "credentials": ["shop"] } } })).await);
     for task in &tasks {
         let id = instance.run_now(task).await;
+        let (path, stream) = (format!("/v1/runs/{id}/stream"), Arc::new(Mutex::new(Vec::new())));
+        let following = listen(&instance, &path, stream.clone()).await;
         instance.settle(0).await;
         let run = instance.until(id, |run| run.state.is_final()).await;
         let expected = match &run.error {
             None => RunState::Succeeded,
             Some(fault) => {
-                assert!(["http_404", "webhook_500"].contains(&fault.code.as_str()), "{fault:?}");
+                let known = ["http_404", "webhook_500", "credential_needs_consent"];
+                assert!(known.contains(&fault.code.as_str()), "{fault:?}");
                 RunState::Failed
             }
         };
         assert_eq!(run.state, expected);
+        tokio::time::timeout(Duration::from_secs(30), following).await.expect("its end").expect("a listener");
+        let told = String::from_utf8_lossy(&stream.lock().unwrap()).into_owned();
+        assert!(told.contains("event: "), "{told}");
+        said.push((path, told));
     }
     for (credential, path) in [("shop", "/echo"), ("shop/query", "/echo"), ("shop/basic", "/fail")] {
         let trigger = json!({
@@ -137,7 +274,7 @@ async fn a_planted_secret_is_found_nowhere_but_encrypted(world: World) {
         let (status, tried) =
             instance.ask("POST", "/v1/conditions/test", crate::support::world::ADMIN, Some(body)).await;
         assert_eq!(status, 200, "{tried}");
-        assert_eq!(traces(CANARY, tried.to_string().as_bytes()), Vec::<String>::new());
+        said.push(("a trial".into(), tried.to_string()));
         tasks.push(instance.task(json!({ "trigger": trigger })).await);
     }
     world.advance(75.0);
@@ -149,9 +286,16 @@ async fn a_planted_secret_is_found_nowhere_but_encrypted(world: World) {
     let arrived: Vec<String> = received(&server).await.iter().map(sent).collect();
     assert!(arrived.len() > 25 && arrived.iter().filter(|sent| *sent == CANARY).count() > 15, "{arrived:?}");
     assert!(arrived.iter().all(|sent| !sent.is_empty()), "each request carried it");
+    assert!(
+        arrived.iter().any(|sent| sent == ACCESS[1]) && !arrived.iter().any(|sent| sent == ACCESS[0]),
+        "{arrived:?}"
+    );
+    let in_bodies =
+        received(&server).await.iter().filter(|request| !request.body.is_empty() && sent(request) == CANARY).count();
+    assert!(in_bodies > 5, "{in_bodies}");
+    assert_eq!(received(&provider).await.len(), 2, "one renewal, and one that was refused");
     assert_eq!(received(&elsewhere).await.len(), 0, "no place that is named with the secret is visited");
 
-    let mut said = Vec::new();
     for path in [
         "/v1/tasks",
         "/v1/runs",
@@ -159,11 +303,22 @@ async fn a_planted_secret_is_found_nowhere_but_encrypted(world: World) {
         "/v1/events?tenant_id=ann",
         "/v1/audit",
         "/v1/tools",
+        "/v1/credentials?tenant_id=ann",
         "/v1/stats",
         "/metrics",
     ] {
         said.push((path.to_owned(), instance.page(path).await));
     }
+    for name in &names {
+        for path in [address(name), format!("{}/uses", address(name))] {
+            let path = format!("/v1/credentials/{path}?tenant_id=ann");
+            said.push((path.clone(), instance.page(&path).await));
+        }
+    }
+    session.abort();
+    let told = String::from_utf8_lossy(&live.lock().unwrap()).into_owned();
+    assert!(told.contains("Please connect gone again") && told.contains("\"event\":\"run.finished\""), "{told}");
+    said.push(("/v1/live".into(), told));
     let mut redacted = 0;
     for task in &tasks {
         said.push(("the task".into(), instance.page(&format!("/v1/tasks/{}", task.id)).await));
@@ -177,7 +332,7 @@ async fn a_planted_secret_is_found_nowhere_but_encrypted(world: World) {
         said.push(("a prompt".into(), String::from_utf8_lossy(&request.body).into_owned()));
     }
     for (place, text) in &said {
-        assert_eq!(traces(CANARY, text.as_bytes()), Vec::<String>::new(), "in {place}: {text}");
+        assert_eq!(found(text.as_bytes()), Vec::<String>::new(), "in {place}: {text}");
         redacted += text.matches("[redacted]").count();
     }
     assert!(redacted > 100, "what came back was looked at: {redacted}");
@@ -186,8 +341,8 @@ async fn a_planted_secret_is_found_nowhere_but_encrypted(world: World) {
 
     let dump = world.dump().await;
     assert!(dump.windows(10).any(|part| part == b"[redacted]"), "the dump is of this database");
-    assert_eq!(traces(CANARY, &dump), Vec::<String>::new(), "in the database");
+    assert_eq!(found(&dump), Vec::<String>::new(), "in the database");
     let logged = log.0.lock().unwrap().clone();
     assert!(logged.windows(5).any(|part| part == b"TRACE"), "the log is at trace level");
-    assert_eq!(traces(CANARY, &logged), Vec::<String>::new(), "in the log");
+    assert_eq!(found(&logged), Vec::<String>::new(), "in the log");
 }

@@ -121,6 +121,20 @@ impl Service {
         running.child.kill().await.expect("kill -9");
     }
 
+    /// SIGABRT, as a fault of the process itself would: its exit status, and what it printed since it was ready.
+    pub async fn abort(&mut self) -> (ExitStatus, String) {
+        let mut running = self.running.take().expect("a running service");
+        signal("ABRT", running.child.id().expect("a running process")).await;
+        let ended =
+            timeout(PATIENCE, running.child.wait()).await.expect("it ends after SIGABRT").expect("its exit status");
+        let mut printed = String::new();
+        while let Ok(Some(line)) = running.stdout.next_line().await {
+            printed.push_str(&line);
+            printed.push('\n');
+        }
+        (ended, printed)
+    }
+
     /// SIGTERM, and its exit status once it has ended by itself.
     pub async fn terminate(&mut self) -> ExitStatus {
         let mut running = self.running.take().expect("a running service");

@@ -14,13 +14,14 @@ use reveille::app::Extras;
 use reveille::clock::{Clock, pause};
 use reveille::config::Config;
 use reveille::secret::{Secret, SecretUrl};
-use reveille::store::{self, Store};
+use reveille::store::{self, Claim, Store, Take};
 use reveille::tool::Tool;
 use reveille::tool::http::Declared;
-use reveille::vault::{self, KeySource, Vault, WithoutKeys};
+use reveille::vault::{self, KeySource, Vault, WithoutKeys, oauth};
 use reveille::{approval, bus, channel, egress, engine, llm, poll};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
+use uuid::Uuid;
 
 use super::app::Instance;
 use super::binary::TempDir;
@@ -34,6 +35,13 @@ const REDIS_STALLED: Duration = Duration::from_millis(200);
 const BUSY: Duration = Duration::from_secs(30);
 /// Instances on Postgres share their keys.
 pub const MASTER_KEY: &str = "test:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
+/// Leases ready runs that are due until `until`, without starting them.
+pub async fn claim_ready(store: &Store, worker: Uuid, until: DateTime<Utc>, limit: i64) -> Vec<Claim> {
+    let nothing_is_due = DateTime::UNIX_EPOCH;
+    let take = Take { worker, now: nothing_is_due, ahead: until, lease_until: nothing_is_due, limit, fair: None };
+    store.take_runs(&take).await.expect("claims").claims
+}
 
 /// The configured admin token.
 pub const ADMIN: &str = "an admin token of the tests";
@@ -81,6 +89,8 @@ pub struct World {
     pub agents: Vec<Configured>,
     pub tools: Vec<Arc<dyn Tool>>,
     pub declared: Vec<Declared>,
+    /// Services that people can connect.
+    pub oauth: oauth::Settings,
     database: Kept,
     dir: TempDir,
     instances: AtomicUsize,
@@ -140,6 +150,7 @@ impl World {
             agents: Vec::new(),
             tools: Vec::new(),
             declared: Vec::new(),
+            oauth: oauth::Settings::default(),
             database,
             dir: TempDir::new(),
             instances: AtomicUsize::new(0),
@@ -232,6 +243,7 @@ impl World {
         config.llm = self.llm.clone();
         config.agents = self.agents.clone();
         config.tools = self.declared.clone();
+        config.oauth = self.oauth.clone();
         if let Kept::Postgres(database) = &self.database {
             config.database.url = SecretUrl::new(database.url.clone());
             config.vault.master_keys = vec![KeySource::value(MASTER_KEY)];

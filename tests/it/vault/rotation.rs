@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use reveille::channel::webhook;
+use reveille::channel::{live, push, slack, webhook};
 use reveille::credential::Reference;
-use reveille::id::Scope;
-use reveille::notification::{Addresses, Recipient, WebhookAddress};
+use reveille::id::{Scope, Tenant};
+use reveille::notification::{Addresses, PushAddress, Recipient, SlackAddress, WebhookAddress};
 use reveille::secret::Secret;
 use reveille::store::{NewCredential, Store, StoreError, StoredCredential, next_generation};
-use reveille::vault::Vault;
 use reveille::vault::rotation::{Counts, Cursor, rotate, survey};
+use reveille::vault::{Place, Vault};
 use serde_json::json;
+use uuid::Uuid;
 
 use crate::conformance::credentials::{credential, vault};
 use crate::conformance::on_both;
@@ -20,6 +21,9 @@ use crate::conformance::world::World;
 const CREDENTIALS: u64 = 400;
 const RECIPIENTS: u64 = 30;
 const TASKS: u64 = 30;
+const MESSAGES: u64 = 30;
+const SLACK: &str = "https://hooks.slack.com/services/T0/B0/x";
+const BROWSERS: [&str; 2] = ["https://push.example.org/1", "https://push.example.org/2"];
 
 on_both!(
     under_load_and_broken_off_again_and_again_every_credential_opens_at_every_moment,
@@ -55,16 +59,28 @@ fn opened(vault: &Vault, stored: &StoredCredential, name: &str) -> u64 {
     document["written"].as_u64().unwrap()
 }
 
-/// Recipients and tasks that have a secret, under the vault's first key.
+/// Recipients, tasks and messages that have a secret, under the vault's first key.
 async fn others(world: &World, vault: &Vault) {
     for number in 0..RECIPIENTS {
         let tenant = format!("t{number:03}");
         let sealed_secret = webhook::seal_secret(vault, &tenant, &Secret::new("secret")).unwrap();
         let webhook = Some(WebhookAddress { url: "https://hooks.example.org".into(), sealed_secret });
+        let sealed_url = slack::seal_url(vault, &tenant, &Secret::new(SLACK)).unwrap();
+        let browser = |endpoint: &str| PushAddress::WebPush {
+            endpoint: endpoint.into(),
+            p256dh: "a key".into(),
+            sealed_auth: push::seal_auth(vault, &tenant, endpoint, &Secret::new(endpoint)).unwrap(),
+        };
+        let topic = PushAddress::Ntfy { topic: "ann".into(), server: None };
         let recipient = Recipient {
             timezone: chrono_tz::Tz::UTC,
             locale: "en".into(),
-            addresses: Addresses { webhook, ..Addresses::default() },
+            addresses: Addresses {
+                webhook,
+                slack: Some(SlackAddress::Webhook { sealed_url }),
+                push: vec![browser(BROWSERS[0]), topic, browser(BROWSERS[1])],
+                ..Addresses::default()
+            },
             fallback: vec![],
             quiet: Default::default(),
             verified: Default::default(),
@@ -72,10 +88,41 @@ async fn others(world: &World, vault: &Vault) {
         world.store.put_recipient(&Scope::Every, &tenant, &recipient, 0).await.unwrap();
     }
     for _ in 0..TASKS {
-        let place = reveille::vault::Context { tenant: "a", service: "task", account: "webhook", field: "secret" };
-        let secret = vault.seal(&place, &Secret::new("secret")).unwrap();
+        let place = Place::task("a", "webhook", "secret");
+        let secret = vault.seal(&place.context(), &Secret::new("secret")).unwrap();
         let config = json!({ "executor": "webhook", "action": { "config": { "sealed_secret": secret } } });
         world.task_with("a", json!({ "interval": "1h" }), config).await;
+    }
+    for number in 0..MESSAGES {
+        let id = Uuid::from_u128(u128::from(number) + 1);
+        let sealed = vault.seal(&Place::live("a", id).context(), &Secret::new("a message")).unwrap();
+        world.store.put_live_message(&tenant(), id, false, &sealed).await.unwrap();
+    }
+}
+
+fn tenant() -> Tenant {
+    Tenant::new("a").unwrap()
+}
+
+/// Reads every secret of recipients and sessions as its channel does.
+async fn assert_channels_read(world: &World, vault: &Vault) {
+    for row in world.store.sealed_recipients("", 99).await.unwrap() {
+        let addresses = world.store.get_recipient(&Scope::Every, &row.id).await.unwrap().recipient.addresses;
+        let opened = |place: Place, sealed: &str| vault.unseal(&place.context(), sealed).unwrap().expose().to_owned();
+        assert_eq!(opened(Place::webhook(&row.id), &addresses.webhook.unwrap().sealed_secret), "secret");
+        let Some(SlackAddress::Webhook { sealed_url }) = addresses.slack else { panic!("no address of Slack") };
+        assert_eq!(opened(Place::slack(&row.id), &sealed_url), SLACK);
+        let browsers = addresses.push.iter().filter_map(|address| match address {
+            PushAddress::WebPush { endpoint, sealed_auth, .. } => Some((endpoint, sealed_auth)),
+            PushAddress::Ntfy { .. } => None,
+        });
+        let read: Vec<_> = browsers.map(|(end, sealed)| opened(Place::push(&row.id, end), sealed)).collect();
+        assert_eq!(read, BROWSERS);
+    }
+    for number in 0..MESSAGES {
+        let id = Uuid::from_u128(u128::from(number) + 1);
+        let sealed = world.store.take_live_message(&tenant(), id).await.unwrap().expect("a message");
+        assert_eq!(live::open(vault, &tenant(), id, &sealed).unwrap().expose(), "a message");
     }
 }
 
@@ -154,18 +201,12 @@ async fn under_load_and_broken_off_again_and_again_every_credential_opens_at_eve
     assert!(reads > 50 && writes > 20, "{reads} reads, {writes} writes");
 
     let sealed = survey(&world.store).await.unwrap();
-    let all = Counts { credentials: CREDENTIALS, recipients: RECIPIENTS, tasks: TASKS };
+    let all = Counts { credentials: CREDENTIALS, recipients: RECIPIENTS, tasks: TASKS, messages: MESSAGES };
     assert_eq!(sealed, [("new".to_owned(), all)].into());
     for number in 0..CREDENTIALS {
         opened(&new, &read(&world.store, &name(number)).await, &name(number));
     }
-    for row in world.store.sealed_recipients("", 99).await.unwrap() {
-        let stored = world.store.get_recipient(&Scope::Every, &row.id).await.unwrap();
-        let secret = stored.recipient.addresses.webhook.unwrap().sealed_secret;
-        let place =
-            reveille::vault::Context { tenant: &row.id, service: "recipient", account: "webhook", field: "secret" };
-        assert_eq!(new.unseal(&place, &secret).unwrap().expose(), "secret");
-    }
+    assert_channels_read(world, &new).await;
     other.close().await;
 }
 
@@ -182,7 +223,7 @@ async fn what_cannot_be_rewrapped_is_told_and_left_as_it_is(world: &World) {
     let before = read(&world.store, "shop").await;
     let done = rotate(&world.store, &both, &world.clock, Cursor::Start).await.unwrap();
     assert_eq!(done.rewrapped, Counts { credentials: 1, ..Counts::default() });
-    assert_eq!(done.failed, Counts { credentials: 2, recipients: RECIPIENTS, tasks: TASKS });
+    assert_eq!(done.failed, Counts { credentials: 2, recipients: RECIPIENTS, tasks: TASKS, messages: MESSAGES });
     let failures: Vec<_> = done.failures.iter().map(|failure| (failure.what.as_str(), failure.why.as_str())).collect();
     assert_eq!(
         failures[..2],

@@ -119,7 +119,7 @@ async fn a_recipients_own_server_gets_no_login_and_must_be_public() {
     assert_eq!(deliver(&push(&settings), &to).await, delivered(Some("m")));
     assert_eq!(sent(&own).await[0].0, None);
     match deliver(&opened(&settings, &[]), &to).await {
-        Err(ChannelError::Rejected { why }) => assert!(why.contains("127.0.0.1 is loopback"), "{why}"),
+        Err(ChannelError::Unsendable { why }) => assert!(why.contains("127.0.0.1 is loopback"), "{why}"),
         other => panic!("{other:?}"),
     }
     assert_eq!((sent(&own).await.len(), sent(&operators).await.len()), (1, 0));

@@ -175,7 +175,7 @@ async fn one_that_hangs_or_breaks_off_may_have_taken_it_and_one_that_is_not_ther
 async fn an_endpoint_that_is_not_public_is_refused_without_a_connection() {
     let server = answering(201, "").await;
     match deliver(&opened(&with_vapid(), &[]), &ann(vec![browser(server.uri())])).await {
-        Err(ChannelError::Rejected { why }) => assert!(why.contains("127.0.0.1 is loopback"), "{why}"),
+        Err(ChannelError::Unsendable { why }) => assert!(why.contains("127.0.0.1 is loopback"), "{why}"),
         other => panic!("{other:?}"),
     }
     assert_eq!(sent(&server).await.len(), 0);
@@ -204,6 +204,9 @@ async fn a_subscription_with_broken_keys_is_refused() {
     let PushAddress::WebPush { endpoint, sealed_auth, .. } = browser(server.uri()) else { unreachable!() };
     let broken = PushAddress::WebPush { endpoint, p256dh: P256DH.replace('B', "C"), sealed_auth };
     let why = "the subscription's `p256dh` is not a public key of P-256 in base64url";
-    assert_eq!(deliver(&push(&with_vapid()), &ann(vec![broken])).await, rejected(why));
+    assert_eq!(
+        deliver(&push(&with_vapid()), &ann(vec![broken])).await,
+        Err(ChannelError::Unsendable { why: why.into() })
+    );
     assert_eq!(sent(&server).await.len(), 0);
 }

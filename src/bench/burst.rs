@@ -1,0 +1,112 @@
+//! `burst_…` and `lone`: how late tasks start that are all due at one instant, or that are alone, by the database's clock.
+
+use std::time::Duration;
+
+use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+use serde_json::json;
+
+use crate::bench::Bench;
+use crate::bench::figure::{Figure, Limit, Samples};
+use crate::bench::instance::{Instance, PATIENCE};
+use crate::bench::limits::timer;
+use crate::bench::place::Place;
+use crate::bench::scale::Scale;
+use crate::bench::stock::draft;
+use crate::clock::signed;
+
+const BURSTS: [(&str, usize); 3] = [("burst_100", 100), ("burst_1000", 1_000), ("burst_10000", 10_000)];
+/// How long the making of so many tasks may take before they are due, beyond the scheduler's horizon.
+const AHEAD: Duration = Duration::from_secs(4);
+/// Between two sleeps of the timer alone.
+const GAP: Duration = Duration::from_millis(100);
+
+pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    for (name, tasks) in BURSTS {
+        if !bench.wants(name) {
+            continue;
+        }
+        let (tasks, rounds) = (bench.size.burst(tasks), bench.size.rounds);
+        bench.tell(&format!("{name}: {tasks} tasks that are due at once, {rounds} times"));
+        let (mut sleeps, mut starts) = (Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            sleeps.push(timer::burst(tasks).await);
+        }
+        let lost = Place::with(bench.at, async |place| {
+            let service = Instance::build(place).await?.start().await?;
+            for round in 1..=rounds as u64 {
+                let clock = service.store.clock().clone();
+                // on a whole second, as most are
+                let at = next_second(clock.now() + signed(AHEAD) + TimeDelta::milliseconds(tasks as i64 / 5));
+                service.noop.note();
+                service.stock(place).due(tasks, at).await?;
+                let scale = Scale::of(place).await?;
+                anyhow::ensure!(clock.now() < at, "the tasks were made too late");
+                service.noop.until_executed(round * tasks as u64, PATIENCE).await?;
+                let noted = service.noop.noted();
+                starts
+                    .push(Samples::new(noted.iter().map(|start| scale.late(start.at, start.scheduled_for)).collect()));
+            }
+            let executed = service.noop.executed();
+            service.stop().await;
+            Ok((rounds * tasks) as u64 - executed)
+        })
+        .await?;
+        anyhow::ensure!(lost == 0, "{lost} fires were lost");
+        let (sleeps, starts) = (Samples::all(sleeps), Samples::all(starts));
+        let words = format!("timer burst: {tasks} sleeps of the runtime that end at once; p99");
+        let limit = sleeps.at(0.99);
+        bench.limits.push(Limit::new(format!("timer_{name}"), words, "ms", limit).spread(sleeps.distribution("ms")));
+        let what = format!("lateness of {tasks} tasks that are due at one instant, p99");
+        let figure = Figure::new(name, what, "ms", starts.len(), starts.at(0.99));
+        bench.figures.push(figure.against("timer burst of that size, p99", limit).at_most(5.0).spread(&starts));
+    }
+    Ok(())
+}
+
+pub async fn lone(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    if !bench.wants("lone") {
+        return Ok(());
+    }
+    let seconds = bench.size.lone_seconds;
+    bench.tell(&format!("lone: one task a second, for {seconds} s"));
+    let sleeps = timer::alone(seconds.max(20), GAP).await;
+    let starts = Place::with(bench.at, async |place| {
+        let service = Instance::build(place).await?.start().await?;
+        let trigger = json!({ "type": "schedule", "cron": "* * * * * *", "timezone": "Europe/Berlin" });
+        service.stock(place).task("ann", &draft(trigger)).await?;
+        // the first seconds warm the connections
+        service.noop.until_executed(2, PATIENCE).await?;
+        service.noop.note();
+        let scale = Scale::of(place).await?;
+        service.noop.until_executed(2 + seconds as u64, PATIENCE).await?;
+        let noted = service.noop.noted();
+        service.stop().await;
+        Ok(Samples::new(noted.iter().map(|start| scale.late(start.at, start.scheduled_for)).collect()))
+    })
+    .await?;
+    let limit = sleeps.at(0.99);
+    let words = "timer alone: one sleep of the runtime after the other; p99";
+    bench.limits.push(Limit::new("timer_alone", words, "ms", limit).spread(sleeps.distribution("ms")));
+    let what = "lateness of the only task, which is due each second, p99";
+    let figure = Figure::new("lone", what, "ms", starts.len(), starts.at(0.99));
+    bench.figures.push(figure.against("timer alone, p99", limit).at_most_over(3.0).spread(&starts));
+    Ok(())
+}
+
+/// The first whole second after an instant.
+pub fn next_second(instant: DateTime<Utc>) -> DateTime<Utc> {
+    let second = TimeDelta::seconds(1);
+    instant.duration_trunc(second).map_or(instant, |whole| whole + second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_second_is_whole_and_later() {
+        let at = DateTime::UNIX_EPOCH + TimeDelta::milliseconds(1500);
+        assert_eq!(next_second(at), DateTime::UNIX_EPOCH + TimeDelta::seconds(2));
+        assert_eq!(next_second(DateTime::UNIX_EPOCH), DateTime::UNIX_EPOCH + TimeDelta::seconds(1));
+    }
+}

@@ -1,0 +1,68 @@
+//! `drain` and `drain_100k`: a backlog of queued runs is worked off, by one instance, on tables that were never analysed.
+
+use crate::bench::Bench;
+use crate::bench::figure::{Figure, Limit, Point, median};
+use crate::bench::instance::Instance;
+use crate::bench::limits::drain;
+use crate::bench::place::Place;
+
+/// The longer backlog is so many times the other.
+const LONGER: usize = 5;
+const WHAT: &str = "a backlog of queued runs, started, executed and finished by one instance, statistics missing";
+const BARE: &str = "bare drain: 500 claimed with skip locked, taken from the queue and marked done, 2 connections";
+
+pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    if !bench.wants_one_of(&["drain", "drain_100k"]) {
+        return Ok(());
+    }
+    let (short, rounds) = (bench.size.backlog, bench.size.rounds);
+    let first = point(bench, short, rounds).await?;
+    if bench.wants("drain") {
+        bench.limits.push(Limit::new("bare_drain", BARE, "runs/s", first.limit));
+        let figure = Figure::new("drain", WHAT, "runs/s", short, first.value);
+        bench.figures.push(figure.against("bare drain", first.limit).at_least(0.75));
+    }
+    if !bench.wants("drain_100k") {
+        return Ok(());
+    }
+    let long = short * LONGER;
+    let mut series = Vec::new();
+    // from a twentieth of it on, in steps that look even on a logarithmic axis
+    for size in [short / 20, short / 10, short / 4, short / 2] {
+        series.push(point(bench, size.max(1), 1).await?);
+    }
+    series.push(first);
+    series.push(point(bench, short * 5 / 2, 1).await?);
+    let last = point(bench, long, rounds.min(2)).await?;
+    series.push(last);
+    bench.limits.push(Limit::new("bare_drain_100k", BARE, "runs/s", last.limit));
+    let kept = last.value / first.value;
+    let figure = Figure::new("drain_100k", WHAT, "runs/s", long, last.value)
+        .against("bare drain of as many", last.limit)
+        .part("of the rate of drain", "", kept)
+        .asks("≥ 75 % of the limit".into(), last.value >= 0.75 * last.limit)
+        .asks("≥ 90 % of the rate of `drain`".into(), kept >= 0.9);
+    bench.figures.push(Figure { series, ..figure });
+    Ok(())
+}
+
+async fn point(bench: &Bench<'_>, size: usize, rounds: usize) -> anyhow::Result<Point> {
+    let (mut bare, mut ours) = (Vec::new(), Vec::new());
+    for round in 1..=rounds {
+        bench.tell(&format!("drain: {size} queued runs, round {round}"));
+        let (limit, value) = Place::with(bench.at, async |place| {
+            let instance = Instance::build(place).await?;
+            let limit = drain::measure(place.postgres()?, size).await?;
+            for table in ["queue", "runs"] {
+                place.inside.execute(format!("alter table {table} set (autovacuum_enabled = false)")).await?;
+            }
+            instance.stock(place).queued(size).await?;
+            let took = instance.work_off(place, size, size.min(500)).await?;
+            Ok((limit, size as f64 / took.as_secs_f64()))
+        })
+        .await?;
+        bare.push(limit);
+        ours.push(value);
+    }
+    Ok(Point { size: size as u64, value: median(ours), limit: median(bare) })
+}

@@ -1,0 +1,250 @@
+//! What was measured, in numbers that a person and a program can read: figures, their limits, and how they are spread.
+
+use serde::{Deserialize, Serialize};
+
+/// What the machine, the database or the runtime does by itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Limit {
+    pub name: String,
+    /// What is done, in words.
+    pub what: String,
+    /// `rows/s`, `ms`.
+    pub unit: String,
+    pub value: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distribution: Option<Distribution>,
+}
+
+/// One figure beside its limit.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    pub name: String,
+    /// What was done, in words.
+    pub what: String,
+    /// `runs/s`, `ms`, `s`.
+    pub unit: String,
+    /// How many were measured.
+    pub of: u64,
+    pub value: f64,
+    /// What the bare work took or reached, in the same unit and the same run; absent where there is none to compare.
+    pub limit: Option<f64>,
+    /// `value / limit`.
+    pub ratio: Option<f64>,
+    /// What the limit is.
+    pub against: String,
+    /// What is to be reached, in words; absent where nothing is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reach: Option<String>,
+    /// Whether it was, in each of its parts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub met: Option<bool>,
+    /// What else was seen: percentiles, memory, counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distribution: Option<Distribution>,
+    /// The same measured over a size.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<Point>,
+}
+
+/// A number beside the figure.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    pub name: String,
+    pub unit: String,
+    pub value: f64,
+    /// The most that it may be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most: Option<f64>,
+}
+
+/// A figure and its limit at one size.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    pub size: u64,
+    pub value: f64,
+    pub limit: f64,
+}
+
+/// How samples are spread: `[share, value]`, by growing share from 0 to 1.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Distribution {
+    pub unit: String,
+    pub samples: u64,
+    pub quantiles: Vec<(f64, f64)>,
+}
+
+impl Limit {
+    pub fn new(name: impl Into<String>, what: impl Into<String>, unit: &str, value: f64) -> Limit {
+        Limit { name: name.into(), what: what.into(), unit: unit.into(), value, distribution: None }
+    }
+
+    pub fn spread(self, distribution: Distribution) -> Limit {
+        Limit { distribution: Some(distribution), ..self }
+    }
+}
+
+impl Figure {
+    pub fn new(name: impl Into<String>, what: impl Into<String>, unit: &str, of: usize, value: f64) -> Figure {
+        let (name, what, unit) = (name.into(), what.into(), unit.into());
+        Figure { name, what, unit, of: of as u64, value, ..Figure::default() }
+    }
+
+    /// Puts the limit beside it.
+    pub fn against(self, what: impl Into<String>, limit: f64) -> Figure {
+        let ratio = (limit > 0.0).then(|| self.value / limit);
+        Figure { limit: Some(limit), ratio, against: what.into(), ..self }
+    }
+
+    /// Asks for this share of the limit.
+    pub fn at_least(self, share: f64) -> Figure {
+        let met = self.ratio.is_some_and(|ratio| ratio >= share);
+        self.asks(format!("≥ {:.0} % of the limit", share * 100.0), met)
+    }
+
+    /// Allows so many times the limit.
+    pub fn at_most(self, times: f64) -> Figure {
+        let met = self.ratio.is_some_and(|ratio| ratio <= times);
+        let words = if times == 1.0 { "≤ the limit".into() } else { format!("≤ {times} × the limit") };
+        self.asks(words, met)
+    }
+
+    /// Allows this much over the limit.
+    pub fn at_most_over(self, more: f64) -> Figure {
+        let met = self.limit.is_some_and(|limit| self.value <= limit + more);
+        let words = format!("≤ the limit + {more} {}", self.unit);
+        self.asks(words, met)
+    }
+
+    /// Asks for one thing more.
+    pub fn asks(self, words: String, met: bool) -> Figure {
+        let reach = match &self.reach {
+            Some(before) => format!("{before}, {words}"),
+            None => words,
+        };
+        Figure { reach: Some(reach), met: Some(self.met.unwrap_or(true) && met), ..self }
+    }
+
+    /// Tells a number beside it.
+    pub fn part(mut self, name: impl Into<String>, unit: &str, value: f64) -> Figure {
+        self.parts.push(Part { name: name.into(), unit: unit.into(), value, most: None });
+        self
+    }
+
+    /// Tells a number beside it that may be `most`.
+    pub fn part_at_most(mut self, name: &str, unit: &str, value: f64, most: f64) -> Figure {
+        self.parts.push(Part { name: name.into(), unit: unit.into(), value, most: Some(most) });
+        let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
+        self.asks(format!("{name} ≤ {}{unit}", number(most)), value <= most)
+    }
+
+    /// Tells how the samples behind it are spread, and their 50th and 99th percentile.
+    pub fn spread(self, samples: &Samples) -> Figure {
+        let unit = self.unit.clone();
+        let told = self.part("p50", &unit, samples.at(0.5)).part("p99", &unit, samples.at(0.99));
+        Figure { distribution: Some(samples.distribution(&unit)), ..told }
+    }
+}
+
+/// Measured values, in order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Samples(Vec<f64>);
+
+impl Samples {
+    pub fn new(mut values: Vec<f64>) -> Samples {
+        values.sort_by(f64::total_cmp);
+        Samples(values)
+    }
+
+    /// Those of several rounds as one.
+    pub fn all(rounds: Vec<Samples>) -> Samples {
+        Samples::new(rounds.into_iter().flat_map(|round| round.0).collect())
+    }
+
+    /// The value below or at which this share of the samples lies: one of them. NaN of nothing.
+    pub fn at(&self, share: f64) -> f64 {
+        let index = ((self.0.len() as f64 * share).ceil() as usize).clamp(1, self.0.len().max(1)) - 1;
+        self.0.get(index).copied().unwrap_or(f64::NAN)
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Each whole percent, and from 99 % on each tenth of one.
+    pub fn distribution(&self, unit: &str) -> Distribution {
+        let percents = (0..99).map(f64::from).chain((990..=1000).map(|tenth| f64::from(tenth) / 10.0));
+        let rounded = |value: f64| (value * 1e4).round() / 1e4;
+        let quantiles = percents.map(|percent| (percent / 100.0, rounded(self.at(percent / 100.0)))).collect();
+        Distribution { unit: unit.into(), samples: self.0.len() as u64, quantiles }
+    }
+}
+
+/// The one in the middle, so that a disturbed round does not count.
+pub fn median(values: Vec<f64>) -> f64 {
+    Samples::new(values).at(0.5)
+}
+
+/// Short, with as many digits as matter.
+pub fn number(value: f64) -> String {
+    let size = value.abs();
+    if !value.is_finite() {
+        "-".into()
+    } else if size >= 1000.0 {
+        let whole = format!("{:.0}", value);
+        let (sign, digits) = whole.strip_prefix('-').map_or(("", whole.as_str()), |digits| ("-", digits));
+        let groups: Vec<&str> =
+            digits.as_bytes().rchunks(3).rev().map(|group| str::from_utf8(group).unwrap_or_default()).collect();
+        format!("{sign}{}", groups.join(","))
+    } else if size >= 100.0 || value == value.round() {
+        format!("{value:.0}")
+    } else if size >= 10.0 {
+        format!("{value:.1}")
+    } else if size >= 0.1 {
+        format!("{value:.2}")
+    } else {
+        format!("{value:.4}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_a_sample() {
+        let samples = Samples::new((1..=200).rev().map(f64::from).collect());
+        assert_eq!((samples.at(0.0), samples.at(0.5), samples.at(0.99), samples.at(1.0)), (1.0, 100.0, 198.0, 200.0));
+        assert_eq!(Samples::new(vec![7.0]).at(0.99), 7.0);
+        assert!(Samples::new(vec![]).at(0.5).is_nan());
+        assert_eq!(median(vec![9.0, 1.0, 4.0]), 4.0);
+    }
+
+    #[test]
+    fn a_distribution_goes_from_the_least_to_the_greatest_and_is_finest_at_its_end() {
+        let spread = Samples::new((1..=1000).map(f64::from).collect()).distribution("ms");
+        assert_eq!((spread.quantiles[0], spread.quantiles[50]), ((0.0, 1.0), (0.5, 500.0)));
+        assert_eq!(spread.quantiles[spread.quantiles.len() - 2..], [(0.999, 999.0), (1.0, 1000.0)]);
+        assert!(spread.quantiles.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1));
+    }
+
+    #[test]
+    fn what_is_to_be_reached_is_met_only_where_all_of_it_is() {
+        let figure = |value| Figure::new("start", "run now to start", "ms", 10, value).against("notify", 2.0);
+        assert_eq!(figure(2.5).at_most(1.25).met, Some(true));
+        assert_eq!(figure(2.51).at_most(1.25).met, Some(false));
+        assert_eq!((figure(1.4).at_least(0.7).met, figure(1.3).at_least(0.7).met), (Some(true), Some(false)));
+        assert_eq!((figure(5.0).at_most_over(3.0).met, figure(5.1).at_most_over(3.0).met), (Some(true), Some(false)));
+        assert_eq!(figure(1.0).met, None);
+        let both = figure(2.5).at_most(1.25).part_at_most("p99", "ms", 9.0, 8.0);
+        assert_eq!((both.met, both.reach.as_deref()), (Some(false), Some("≤ 1.25 × the limit, p99 ≤ 8 ms")));
+        assert_eq!(both.ratio, Some(1.25));
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        let shown = [1234567.0, 53211.7, 128.4, 12.34, 1.234, 0.5, 0.01234, 20.0, -1500.0, f64::NAN].map(number);
+        assert_eq!(shown, ["1,234,567", "53,212", "128", "12.3", "1.23", "0.50", "0.0123", "20", "-1,500", "-"]);
+    }
+}

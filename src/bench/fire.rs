@@ -1,0 +1,82 @@
+//! `fire` and `sqlite_fire`: tasks that are all due become runs, are started, executed and finished, by one instance.
+
+use crate::bench::figure::{Figure, Limit, median};
+use crate::bench::instance::Instance;
+use crate::bench::limits::{fire, rows};
+use crate::bench::place::Place;
+use crate::bench::{Bench, Where};
+
+const WHAT: &str = "due → run recorded → executor that does nothing → finished, by one instance";
+
+pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    if !bench.wants("fire") {
+        return Ok(());
+    }
+    let fires = bench.size.fires;
+    let (mut bare, mut ours) = (Vec::new(), Vec::new());
+    for round in 1..=bench.size.rounds {
+        bench.tell(&format!("fire: {fires} tasks, round {round}"));
+        let (limit, value) = Place::with(bench.at, async |place| {
+            // what comes second finds the server warm, or its disk busy: they take turns
+            let first = if round % 2 == 1 { Some(bare_fire(place, fires).await?) } else { None };
+            let value = fire_all(place, fires).await?;
+            let limit = match first {
+                Some(limit) => limit,
+                None => bare_fire(place, fires).await?,
+            };
+            Ok((limit, value))
+        })
+        .await?;
+        bare.push(limit);
+        ours.push(value);
+    }
+    let limit = median(bare);
+    let bare_words = "bare fire: 500 claimed, moved on, recorded and marked done in two statements, 2 connections";
+    bench.limits.push(Limit::new("bare_fire", bare_words, "fires/s", limit));
+    let figure = Figure::new("fire", WHAT, "runs/s", fires, median(ours)).against("bare fire", limit);
+    bench.figures.push(figure.at_least(0.7));
+    Ok(())
+}
+
+/// The same on SQLite, beside its 100-row inserts.
+pub async fn on_sqlite(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    if !bench.wants("sqlite_fire") {
+        return Ok(());
+    }
+    let at: Where = bench.at.on_sqlite();
+    let (fires, count) = (bench.size.fires / 5, bench.size.rows());
+    let (mut inserted, mut updated, mut ours) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 1..=bench.size.rounds {
+        bench.tell(&format!("sqlite_fire: {fires} tasks, round {round}"));
+        let (rows, value) = Place::with(&at, async |place| {
+            let rows = rows::rates(&place.bare, count, crate::bench::write::BODY).await?;
+            Ok((rows, fire_all(place, fires).await?))
+        })
+        .await?;
+        inserted.push(rows.inserted);
+        updated.push(rows.updated);
+        ours.push(value);
+    }
+    let limit = median(inserted);
+    let words = |done| format!("SQLite, synchronous = FULL: rows {done}, 100 in a statement and commit");
+    bench.limits.push(Limit::new("sqlite_insert_100", words("inserted"), "rows/s", limit));
+    bench.limits.push(Limit::new("sqlite_update_100", words("updated"), "rows/s", median(updated)));
+    let what = format!("{WHAT}, on SQLite with synchronous = FULL");
+    let figure = Figure::new("sqlite_fire", what, "runs/s", fires, median(ours));
+    bench.figures.push(figure.against("SQLite's 100-row inserts", limit).at_least(0.15));
+    Ok(())
+}
+
+async fn bare_fire(place: &Place, fires: usize) -> anyhow::Result<f64> {
+    // its tables are copies of the service's
+    Instance::build(place).await?.store.close().await;
+    fire::measure(place.postgres()?, fires).await
+}
+
+/// Runs a second.
+async fn fire_all(place: &Place, fires: usize) -> anyhow::Result<f64> {
+    let instance = Instance::build(place).await?;
+    instance.stock(place).due(fires, instance.store.clock().now()).await?;
+    let took = instance.work_off(place, fires, fires).await?;
+    Ok(fires as f64 / took.as_secs_f64())
+}

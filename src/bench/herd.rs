@@ -1,0 +1,70 @@
+//! `herd`: the full hour. Very many tasks of many tenants are due at one instant, and in the same second a lone one of
+//! another tenant, among a million that are not.
+
+use std::time::{Duration, Instant};
+
+use chrono::TimeDelta;
+
+use crate::bench::Bench;
+use crate::bench::burst::next_second;
+use crate::bench::figure::{Figure, Samples};
+use crate::bench::instance::{Instance, PATIENCE, record};
+use crate::bench::limits::fire;
+use crate::bench::place::Place;
+use crate::bench::scale::Scale;
+use crate::clock::signed;
+
+/// Whose lone task it is.
+const LONE: &str = "lone";
+/// When it is due, after the herd.
+const AFTER: TimeDelta = TimeDelta::milliseconds(500);
+/// How late it may be, in milliseconds.
+const MOST_LATE: f64 = 50.0;
+/// From the last task made until the herd is due, at least.
+const AHEAD: Duration = Duration::from_secs(5);
+
+pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    if !bench.wants("herd") {
+        return Ok(());
+    }
+    let (stored, herd, fires) = (bench.size.stored, bench.size.herd.min(bench.size.stored / 2), bench.size.fires);
+    bench.tell(&format!("herd: {herd} tasks at one instant, among {stored}"));
+    let (limit, took, lone) = Place::with(bench.at, async |place| {
+        let instance = Instance::build(place).await?;
+        let bare = fire::measure(place.postgres()?, fires).await?;
+        let stock = instance.stock(place);
+        let clock = instance.store.clock().clone();
+        let began = Instant::now();
+        stock.due(stored - herd, clock.now() + TimeDelta::days(1)).await?;
+        // as fast as those before, with room
+        let making = began.elapsed().mul_f64(2.0 * herd as f64 / (stored - herd) as f64);
+        let at = next_second(clock.now() + signed(making + AHEAD));
+        stock.due(herd, at).await?;
+        stock.due_of(LONE, 1, at + AFTER).await?;
+        anyhow::ensure!(clock.now() < at - TimeDelta::seconds(2), "the tasks were made too late");
+        let scale = Scale::of(place).await?;
+        instance.noop.note();
+        let service = instance.start().await?;
+        service.noop.until_executed(herd as u64 + 1, PATIENCE).await?;
+        let noted = service.noop.noted();
+        service.stop().await;
+        let record = record(place).await?;
+        let all = herd as i64 + 1;
+        anyhow::ensure!((record.runs, record.finished) == (all, all), "of {all} fires came {record:?}");
+        let late = |of_lone: bool| {
+            let starts = noted.iter().filter(|start| (start.tenant == LONE) == of_lone);
+            Samples::new(starts.map(|start| scale.late(start.at, start.scheduled_for)).collect())
+        };
+        let seconds = Samples::new(noted.iter().map(|start| scale.late(start.at, at) / 1000.0).collect());
+        Ok((herd as f64 / bare, seconds, late(true).at(1.0)))
+    })
+    .await?;
+    let what = "tasks that are due at one instant: until the last has started";
+    let figure = Figure::new("herd", what, "s", herd, took.at(1.0))
+        .against("as many divided by the rate of bare fire", limit)
+        .at_most(1.5)
+        .part_at_most("a lone task of another tenant late by", "ms", lone, MOST_LATE)
+        .spread(&took);
+    bench.figures.push(figure);
+    Ok(())
+}

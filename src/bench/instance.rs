@@ -1,0 +1,106 @@
+//! An instance of the service in this process: the real one, with an executor that does nothing.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, Utc};
+
+use crate::app::{self, Built, Ending, Extras};
+use crate::bench::noop::Noop;
+use crate::bench::place::{Place, on_bare};
+use crate::bench::stock::Stock;
+use crate::clock::{Clock, pause};
+use crate::engine::{Engine, Running};
+use crate::store::Store;
+use crate::task::Known;
+
+/// The longest that a throughput may take.
+pub const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Built, and not running.
+pub struct Instance {
+    pub store: Store,
+    pub known: Known,
+    pub noop: Noop,
+    engine: Engine,
+}
+
+/// Its services are running.
+pub struct Started {
+    pub store: Store,
+    pub known: Known,
+    pub noop: Noop,
+    running: Running,
+}
+
+/// How much was done, by the record alone.
+#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
+pub struct Record {
+    pub runs: i64,
+    /// Of how many tasks.
+    pub tasks: i64,
+    /// Succeeded, at the first attempt.
+    pub finished: i64,
+    pub last: Option<DateTime<Utc>>,
+}
+
+impl Instance {
+    pub async fn build(place: &Place) -> anyhow::Result<Instance> {
+        let noop = Noop::default();
+        let extras = Extras { executors: vec![Arc::new(noop.clone())], ..Extras::default() };
+        let Built { store, engine, http, .. } =
+            app::build(&place.config, Clock::system(), extras, Ending::default(), |_| {}).await?;
+        Ok(Instance { store, known: http.known.clone(), noop, engine })
+    }
+
+    pub fn stock<'a>(&'a self, place: &'a Place) -> Stock<'a> {
+        Stock { place, store: &self.store, known: &self.known }
+    }
+
+    pub async fn start(self) -> anyhow::Result<Started> {
+        let Instance { store, known, noop, engine } = self;
+        Ok(Started { store, known, noop, running: engine.start().await? })
+    }
+
+    /// Starts it, waits until so many runs are finished on the record, and stops it; answers how long that took.
+    ///
+    /// # Errors
+    /// One was lost or doubled, or took more than one attempt.
+    pub async fn work_off(self, place: &Place, runs: usize, tasks: usize) -> anyhow::Result<Duration> {
+        let began = Instant::now();
+        let started = self.start().await?;
+        started.noop.until_executed(runs as u64, PATIENCE).await?;
+        // an end is recorded in the statement that takes the run from the queue
+        while place.inside.count("select count(*) from queue").await? > 0 {
+            pause(Duration::from_millis(1)).await;
+        }
+        let took = began.elapsed();
+        let executed = started.noop.executed();
+        started.stop().await;
+        let record = record(place).await?;
+        let (runs, tasks) = (runs as i64, tasks as i64);
+        let right = (record.runs, record.tasks, record.finished, executed as i64) == (runs, tasks, runs, runs);
+        anyhow::ensure!(right, "of {runs} runs of {tasks} tasks, {executed} executions came to {record:?}");
+        Ok(took)
+    }
+}
+
+impl Started {
+    pub fn stock<'a>(&'a self, place: &'a Place) -> Stock<'a> {
+        Stock { place, store: &self.store, known: &self.known }
+    }
+
+    pub async fn stop(self) {
+        self.running.stop().await;
+        self.store.close().await;
+    }
+}
+
+/// What the database says of all runs.
+pub async fn record(place: &Place) -> anyhow::Result<Record> {
+    let query = "select count(*) as runs, count(distinct task_id) as tasks,
+                        count(case when state = 'succeeded' and attempt = 1 then 1 end) as finished,
+                        max(finished_at) as last
+                   from runs";
+    Ok(on_bare!(&place.inside, |pool| sqlx::query_as(query).fetch_one(pool).await?))
+}

@@ -1,0 +1,67 @@
+//! One-row commits: the least that anything durable costs, by one client and by many.
+
+use std::time::{Duration, Instant};
+
+use futures::future::try_join_all;
+
+use crate::bench::figure::Samples;
+use crate::bench::limits::millis;
+use crate::bench::place::{Bare, any_id, on_bare};
+
+const INSERT: &str = "insert into bare_commits (id, body) values ($1, $2)";
+/// As long as an order is that something is to be run.
+const BODY: &str = "a row about as long as what is written when somebody asks for a run to be started right now";
+
+/// Makes the table.
+pub async fn prepare(bare: &Bare) -> anyhow::Result<()> {
+    let id = if matches!(bare, Bare::Postgres(_)) { "uuid" } else { "blob" };
+    bare.execute(format!("create table if not exists bare_commits (id {id} primary key, body text not null)")).await
+}
+
+/// Rows a second, each committed by itself, by so many clients at once for so long.
+pub async fn rate(bare: &Bare, clients: usize, length: Duration) -> anyhow::Result<f64> {
+    prepare(bare).await?;
+    let began = Instant::now();
+    let counts = match bare {
+        Bare::Postgres(pool) => {
+            let client = async || {
+                let mut connection = pool.acquire().await?;
+                let mut rows = 0_u64;
+                while began.elapsed() < length {
+                    sqlx::query(INSERT).bind(any_id()).bind(BODY).execute(&mut *connection).await?;
+                    rows += 1;
+                }
+                Ok::<u64, sqlx::Error>(rows)
+            };
+            try_join_all((0..clients).map(|_| client())).await?
+        }
+        // one writer, whoever writes
+        Bare::Sqlite(pool) => {
+            let mut connection = pool.acquire().await?;
+            let mut rows = 0;
+            while began.elapsed() < length {
+                sqlx::query(INSERT).bind(any_id()).bind(BODY).execute(&mut *connection).await?;
+                rows += 1;
+            }
+            vec![rows]
+        }
+    };
+    Ok(counts.iter().sum::<u64>() as f64 / began.elapsed().as_secs_f64())
+}
+
+/// How long each of so many groups of commits takes, one commit after the other, in milliseconds.
+pub async fn times(bare: &Bare, groups: usize, commits: usize) -> anyhow::Result<Samples> {
+    prepare(bare).await?;
+    let mut took = Vec::with_capacity(groups);
+    on_bare!(bare, |pool| {
+        let mut connection = pool.acquire().await?;
+        for _ in 0..groups {
+            let began = Instant::now();
+            for _ in 0..commits {
+                sqlx::query(INSERT).bind(any_id()).bind(BODY).execute(&mut *connection).await?;
+            }
+            took.push(millis(began));
+        }
+    });
+    Ok(Samples::new(took))
+}

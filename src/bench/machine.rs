@@ -1,0 +1,95 @@
+//! Where it was measured: processors, memory, the database and whether it writes to disk.
+
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use serde::{Deserialize, Serialize};
+use sqlx::{Connection, PgConnection};
+
+use crate::bench::Where;
+use crate::store;
+
+/// What a reader of the figures has to know about the machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    pub cores: usize,
+    pub processor: String,
+    pub memory_mib: u64,
+    /// Of the last minute, before anything was measured: what else went on here.
+    pub load: f64,
+    /// `postgres` and its version, or `sqlite` and its.
+    pub database: String,
+    pub version: String,
+    /// `on`; where it is off nothing is measured.
+    pub fsync: String,
+    pub synchronous_commit: String,
+    pub redis: bool,
+    /// `release`, or `debug`, which says little.
+    pub build: String,
+}
+
+impl Machine {
+    /// Looks around.
+    ///
+    /// # Errors
+    /// The database can't be reached, or does not write to disk what it says is written.
+    pub async fn look(at: &Where) -> anyhow::Result<Machine> {
+        let read = |path: &str| std::fs::read_to_string(Path::new(path)).unwrap_or_default();
+        let (database, version, fsync, synchronous_commit) = match &at.database_url {
+            None => ("sqlite".to_owned(), store::sqlite_version().await?, "on".to_owned(), "full".to_owned()),
+            Some(url) => {
+                let mut connection =
+                    PgConnection::connect(url.expose()).await.context("the database can't be reached")?;
+                let (version, fsync, commit): (String, String, String) = sqlx::query_as(
+                    "select current_setting('server_version'), current_setting('fsync'),
+                            current_setting('synchronous_commit')",
+                )
+                .fetch_one(&mut connection)
+                .await?;
+                connection.close().await?;
+                ("postgres".to_owned(), version, fsync, commit)
+            }
+        };
+        ensure!(
+            fsync != "off" && synchronous_commit != "off",
+            "the database has fsync = {fsync} and synchronous_commit = {synchronous_commit}: it does not wait for its \
+             disk, so what is measured here would say nothing\nhint: measure with both on, as the service needs them"
+        );
+        Ok(Machine {
+            cores: std::thread::available_parallelism().map_or(0, usize::from),
+            processor: field(&read("/proc/cpuinfo"), "model name").unwrap_or("unknown").to_owned(),
+            memory_mib: field(&read("/proc/meminfo"), "MemTotal").and_then(kilobytes).unwrap_or(0) / 1024,
+            load: read("/proc/loadavg").split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0),
+            database,
+            version,
+            fsync,
+            synchronous_commit,
+            redis: at.redis_url.is_some(),
+            build: if cfg!(debug_assertions) { "debug" } else { "release" }.into(),
+        })
+    }
+}
+
+/// The value of `name : value` in a file of `/proc`.
+pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == name).map(|(_, v)| v.trim())
+}
+
+/// `1234 kB`.
+pub fn kilobytes(text: &str) -> Option<u64> {
+    text.strip_suffix("kB")?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_proc_are_read_by_name() {
+        let text = "processor\t: 0\nmodel name\t: A CPU @ 2 GHz\nMemTotal:       16384 kB\nVmRSS:\t  12 kB\n";
+        assert_eq!(field(text, "model name"), Some("A CPU @ 2 GHz"));
+        assert_eq!(field(text, "MemTotal").and_then(kilobytes), Some(16384));
+        assert_eq!(field(text, "VmRSS").and_then(kilobytes), Some(12));
+        assert_eq!((field(text, "nothing"), kilobytes("12 MB")), (None, None));
+    }
+}

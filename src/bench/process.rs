@@ -1,0 +1,85 @@
+//! Another process of a measurement, from outside.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::time::timeout;
+
+use crate::bench::Where;
+use crate::bench::part::{GO, Part, RAN, STOP, Said};
+
+/// The argument of the executable that makes it one.
+pub const ARGUMENT: &str = "--as-part";
+/// How long it may take to say what is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// It is killed when this is dropped.
+pub struct Process {
+    child: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    /// Starts it and returns once it is ready.
+    pub async fn start(at: &Where, part: &Part) -> anyhow::Result<Process> {
+        let mut child = Command::new(&at.program)
+            .args(["bench", ARGUMENT])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("{} can't be started", at.program.display()))?;
+        let input = child.stdin.take().context("its input")?;
+        let output = BufReader::new(child.stdout.take().context("its output")?).lines();
+        let mut process = Process { child, input, output };
+        process.tell(&serde_json::to_string(part)?).await?;
+        let said = process.hear().await?;
+        anyhow::ensure!(said == Said::Ready, "the other process said {said:?} before it was ready");
+        Ok(process)
+    }
+
+    pub fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// The next thing that it says.
+    pub async fn hear(&mut self) -> anyhow::Result<Said> {
+        let line = timeout(PATIENCE, self.output.next_line()).await.context("the other process says nothing")??;
+        Ok(serde_json::from_str(&line.context("the other process has ended")?)?)
+    }
+
+    /// Lets it begin.
+    pub async fn go(&mut self) -> anyhow::Result<()> {
+        self.tell(GO).await
+    }
+
+    /// What it has run on all processors. `stat` counts in hundredths of a second, which is as much as is looked for.
+    pub async fn cpu(&mut self) -> anyhow::Result<Duration> {
+        self.tell(RAN).await?;
+        loop {
+            if let Said::Ran { cpu } = self.hear().await? {
+                return Ok(cpu);
+            }
+        }
+    }
+
+    /// Ends it in order; answers how many runs it has executed.
+    pub async fn stop(mut self) -> anyhow::Result<u64> {
+        self.tell(STOP).await?;
+        loop {
+            if let Said::Ended { executed } = self.hear().await? {
+                self.child.wait().await?;
+                return Ok(executed);
+            }
+        }
+    }
+
+    async fn tell(&mut self, line: &str) -> anyhow::Result<()> {
+        self.input.write_all(format!("{line}\n").as_bytes()).await?;
+        Ok(self.input.flush().await?)
+    }
+}

@@ -1,0 +1,104 @@
+//! `start_local` and `start_remote`: run now → start, in the process that was asked, and in another.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::json;
+use tokio::time::timeout;
+
+use crate::bench::Bench;
+use crate::bench::figure::{Figure, Limit, Samples};
+use crate::bench::instance::Instance;
+use crate::bench::limits::{commits, notify};
+use crate::bench::part::{Part, Said};
+use crate::bench::place::{Place, any_id};
+use crate::bench::process::Process;
+use crate::bench::stock::draft;
+use crate::clock::pause;
+use crate::id::Scope;
+
+/// The longest that one start may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two starts; odd, so that it does not keep step with anything.
+const GAP: Duration = Duration::from_millis(7);
+
+pub async fn local(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    if !bench.wants("start_local") {
+        return Ok(());
+    }
+    let starts = bench.size.starts;
+    bench.tell(&format!("start_local: {starts} runs, one after the other"));
+    let (commit, took) = Place::with(bench.at, async |place| {
+        let commit = commits::times(&place.bare, starts, 1).await?;
+        let service = Instance::build(place).await?.start().await?;
+        let trigger = json!({ "type": "schedule", "interval": "1d", "overlap": "allow" });
+        let task = service.stock(place).task("ann", &draft(trigger)).await?;
+        let mut heard = service.noop.listen();
+        let clock = service.store.clock().clone();
+        let mut took = Vec::with_capacity(starts);
+        for _ in 0..starts {
+            let run_id = any_id();
+            let began = clock.elapsed();
+            service.store.run_now(&Scope::Every, task.id, run_id, None, clock.now(), None).await?;
+            let start = timeout(PATIENCE, heard.recv()).await.context("a run was not started")?.context("a start")?;
+            anyhow::ensure!(start.run_id == run_id, "another run was started than the one that was asked for");
+            took.push(start.at.saturating_sub(began).as_secs_f64() * 1000.0);
+            pause(GAP).await;
+        }
+        service.stop().await;
+        Ok((commit, Samples::new(took)))
+    })
+    .await?;
+    let limit = commit.at(0.5);
+    let words = "one row, committed; one client";
+    bench.limits.push(Limit::new("commit", words, "ms", limit).spread(commit.distribution("ms")));
+    let what = "run now → start on the same instance, idle";
+    let figure = Figure::new("start_local", what, "ms", took.len(), took.at(0.5)).against("a one-row commit", limit);
+    bench.figures.push(figure.at_most(2.0).spread(&took));
+    Ok(())
+}
+
+pub async fn remote(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    if !bench.wants("start_remote") {
+        return Ok(());
+    }
+    let starts = bench.size.starts;
+    bench.tell(&format!("start_remote: {starts} runs, one after the other"));
+    let at = bench.at;
+    let (bare, took) = Place::with(at, async |place| {
+        let bare = notify::measure(at, place, place.postgres()?, starts).await?;
+        // the services of this one do not run: it is asked, and the other one starts
+        let asked = Instance::build(place).await?;
+        let trigger = json!({ "type": "schedule", "interval": "1d", "overlap": "allow" });
+        let task = asked.stock(place).task("ann", &draft(trigger)).await?;
+        let mut other = Process::start(at, &Part::serve(place, true)).await?;
+        let clock = asked.store.clock().clone();
+        let mut took = Vec::with_capacity(starts);
+        for _ in 0..starts {
+            let id = any_id();
+            let began = clock.elapsed();
+            asked.store.run_now(&Scope::Every, task.id, id, None, clock.now(), None).await?;
+            let said = other.hear().await?;
+            let Said::Started { run_id, at } = said else { anyhow::bail!("the other instance said {said:?}") };
+            anyhow::ensure!(run_id == id, "another run was started than the one that was asked for");
+            took.push(at.saturating_sub(began).as_secs_f64() * 1000.0);
+            pause(GAP).await;
+        }
+        other.stop().await?;
+        asked.store.close().await;
+        Ok((bare, Samples::new(took)))
+    })
+    .await?;
+    let words = "bare notify: a commit that notifies, heard by another process, which commits; p50";
+    bench.limits.push(Limit::new("bare_notify", words, "ms", bare.at(0.5)).spread(bare.distribution("ms")));
+    let what = "run now → start on another instance, idle";
+    let figure = Figure::new("start_remote", what, "ms", took.len(), took.at(0.5)).against("bare notify", bare.at(0.5));
+    let figure = figure.at_most(1.25).spread(&took);
+    let allowed = 2.0 * bare.at(0.99);
+    bench.figures.push(
+        figure
+            .part("p99 of bare notify", "ms", bare.at(0.99))
+            .asks("p99 ≤ 2 × that of the limit".into(), took.at(0.99) <= allowed),
+    );
+    Ok(())
+}

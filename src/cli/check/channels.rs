@@ -1,0 +1,86 @@
+//! Looks at the ways to tell people: does each provider that is configured take our login? Nothing is sent to anybody.
+
+use super::{Finding, misconfigured};
+use crate::channel::email::Email;
+use crate::channel::telegram::Telegram;
+use crate::channel::{Login, Settings};
+use crate::config::Loaded;
+use crate::invalid::Faults;
+
+pub async fn all(loaded: &Loaded) -> Vec<Finding> {
+    let channels = &loaded.config.channels;
+    let telegram = async {
+        match Telegram::new(&channels.telegram)? {
+            Some(telegram) => Ok(Some(telegram.login().await)),
+            None => Ok(None),
+        }
+    };
+    let (email, sms, slack, telegram) =
+        tokio::join!(email(loaded), channels.sms.login(), channels.slack.login(), telegram);
+    let found = [
+        ("sms", sms, "channels.sms: are account, token and api_key of one account there?"),
+        ("slack", slack, "channels.slack.token is the bot token of an app that is installed: xoxb-…"),
+        ("telegram", telegram, "channels.telegram.token is what @BotFather gave: 123456:ABC…"),
+    ];
+    let found = found.into_iter().filter_map(|(name, login, hint)| finding(loaded, name, login, hint));
+    std::iter::once(email).chain(found).collect()
+}
+
+/// Whether somebody is told of anything by a link that they open elsewhere.
+pub fn people_are_told(channels: &Settings) -> bool {
+    channels.email.url.is_some() || !others(channels).is_empty()
+}
+
+fn finding(loaded: &Loaded, name: &str, login: Result<Option<Login>, Faults>, hint: &str) -> Option<Finding> {
+    Some(match login {
+        Ok(None) => return None,
+        Ok(Some(Login::Fine(what))) => Finding::fine(name, what),
+        Ok(Some(Login::Odd(what))) => Finding::odd(name, what),
+        Ok(Some(Login::Wrong(what))) => Finding::wrong(name, what).hint(hint),
+        Err(faults) => misconfigured(name, loaded, faults),
+    })
+}
+
+async fn email(loaded: &Loaded) -> Finding {
+    let channels = &loaded.config.channels;
+    match Email::new(&channels.email) {
+        Ok(None) => {
+            let others = match others(channels).as_slice() {
+                [] => String::new(),
+                others => format!("{}, ", others.join(", ")),
+            };
+            Finding::fine("email", format!("not configured; messages go by {others}push, webhook and open sessions"))
+        }
+        Ok(Some(email)) => match email.check().await {
+            Ok(()) => Finding::fine("email", "the mail server answers, and took the login where one is set"),
+            Err(error) => Finding::wrong("email", error.to_string())
+                .hint("channels.email.url is smtp://user:password@host:587, or smtps:// where TLS comes first"),
+        },
+        Err(faults) => misconfigured("email", loaded, faults),
+    }
+}
+
+/// What is configured besides email, of what needs an account of the operator's.
+fn others(channels: &Settings) -> Vec<&'static str> {
+    let configured = [
+        ("SMS", channels.sms.account.is_some()),
+        ("Slack", channels.slack.token.is_some()),
+        ("Telegram", channels.telegram.token.is_some()),
+    ];
+    configured.into_iter().filter(|(_, is_there)| *is_there).map(|(name, _)| name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_way_that_is_configured_counts() {
+        let channels = |json| serde_json::from_value::<Settings>(json).unwrap();
+        let none = Settings::default();
+        assert_eq!((others(&none), people_are_told(&none)), (vec![], false));
+        let some = channels(serde_json::json!({ "telegram": { "token": "1:x" }, "sms": { "account": "AC1" } }));
+        assert_eq!((others(&some), people_are_told(&some)), (vec!["SMS", "Telegram"], true));
+        assert!(people_are_told(&channels(serde_json::json!({ "email": { "url": "smtp://127.0.0.1" } }))));
+    }
+}

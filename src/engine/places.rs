@@ -1,0 +1,133 @@
+//! The places of the notifier: how many attempts go on at the same time, and that nobody takes them all.
+//!
+//! What may be taken follows what is left: a channel may have three times as many places as are free, a tenant half as
+//! many. So whoever hangs stops taking long before nothing is left, and the next one finds room, and so on. Nobody's
+//! number has to be known beforehand. Counts of this process only; a restart begins with all places free.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::Notify;
+
+/// Attempts at the same time. One tenant alone has at most a third of them, one channel three quarters.
+const ALL: usize = 96;
+
+/// The places of this process. Cheap to clone; all clones share them.
+#[derive(Clone, Default)]
+pub struct Places(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    taken: Mutex<Taken>,
+    freed: Notify,
+}
+
+#[derive(Default)]
+struct Taken {
+    all: usize,
+    channels: HashMap<String, usize>,
+    tenants: HashMap<String, usize>,
+}
+
+/// Who has as many places as it may have for now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Full {
+    Channel,
+    Tenant,
+}
+
+/// A place that is taken; dropping it frees it.
+pub struct Seat {
+    places: Places,
+    channel: String,
+    tenant: String,
+}
+
+impl Places {
+    /// How many are free.
+    pub fn free(&self) -> usize {
+        ALL - self.0.taken.lock().expect("places").all
+    }
+
+    /// Takes one for a delivery of this channel and tenant.
+    pub fn take(&self, channel: &str, tenant: &str) -> Result<Seat, Full> {
+        let mut taken = self.0.taken.lock().expect("places");
+        let free = ALL - taken.all;
+        if taken.channels.get(channel).copied().unwrap_or(0) >= 3 * free {
+            return Err(Full::Channel);
+        }
+        if 2 * taken.tenants.get(tenant).copied().unwrap_or(0) >= free {
+            return Err(Full::Tenant);
+        }
+        taken.all += 1;
+        *taken.channels.entry(channel.to_owned()).or_default() += 1;
+        *taken.tenants.entry(tenant.to_owned()).or_default() += 1;
+        Ok(Seat { places: self.clone(), channel: channel.to_owned(), tenant: tenant.to_owned() })
+    }
+
+    /// Until a place is freed; at once where one was since this was waited for last.
+    pub async fn freed(&self) {
+        self.0.freed.notified().await;
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut taken = self.places.0.taken.lock().expect("places");
+        taken.all -= 1;
+        let Taken { channels, tenants, .. } = &mut *taken;
+        for (counts, name) in [(channels, &self.channel), (tenants, &self.tenant)] {
+            if let Some(count) = counts.get_mut(name) {
+                *count -= 1;
+                if *count == 0 {
+                    counts.remove(name);
+                }
+            }
+        }
+        drop(taken);
+        self.places.0.freed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes all that it can.
+    fn hog(places: &Places, channel: &str, tenant: &str) -> Vec<Seat> {
+        std::iter::from_fn(|| places.take(channel, tenant).ok()).collect()
+    }
+
+    #[test]
+    fn one_tenant_has_a_third_and_the_next_ones_always_find_room() {
+        let places = Places::default();
+        let held: Vec<Vec<Seat>> =
+            ["a", "b", "c", "d", "e"].map(|tenant| hog(&places, "webhook", tenant)).into_iter().collect();
+        assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [32, 22, 14, 4, 0]);
+        assert_eq!(places.take("webhook", "e").err(), Some(Full::Channel));
+        assert_eq!(places.take("email", "a").err(), Some(Full::Tenant), "by whatever channel");
+        let mail = hog(&places, "email", "e");
+        assert_eq!((mail.len(), places.free()), (8, 16));
+    }
+
+    #[test]
+    fn one_channel_has_three_quarters_and_the_next_ones_always_find_room() {
+        let places = Places::default();
+        let take = |channel: &str| {
+            let seats = (0..200).map_while(|tenant| places.take(channel, &format!("{channel} {tenant}")).ok());
+            seats.collect::<Vec<Seat>>()
+        };
+        let held = ["webhook", "email", "sms", "push"].map(take);
+        assert_eq!(held.each_ref().map(Vec::len), [72, 18, 5, 1]);
+    }
+
+    #[tokio::test]
+    async fn a_place_that_is_freed_is_told_of_and_nothing_is_kept_of_it() {
+        let places = Places::default();
+        let seats = hog(&places, "webhook", "a");
+        drop(seats);
+        places.freed().await;
+        let taken = places.0.taken.lock().unwrap();
+        assert_eq!((taken.all, taken.channels.len(), taken.tenants.len()), (0, 0, 0));
+    }
+}

@@ -1,0 +1,115 @@
+//! What of the outbox is due, and the beginning of attempts. Who of those that wait is taken is the notifier's to say.
+//!
+//! Looking takes no lock and goes by an index from one end: what it reads is bounded, however much is stored.
+
+use chrono::{DateTime, Utc};
+use sqlx::QueryBuilder;
+use uuid::Uuid;
+
+use super::{DeliveryRow, SELECT_DELIVERY};
+use crate::notification::Claim;
+use crate::store::text::text;
+use crate::store::{NEXT_TOKEN, Split, Store, StoreError};
+
+/// A delivery that waits for its time, and whose it is.
+#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+pub struct InLine {
+    pub id: Uuid,
+    pub channel: String,
+    pub tenant_id: String,
+    pub next_at: DateTime<Utc>,
+}
+
+/// Nobody else may claim them meanwhile; SQLite has one writer.
+const LOCKED: Split = Split { postgres: " for update skip locked", sqlite: "" };
+
+impl Store {
+    /// Up to `limit` deliveries that are due, those first that are due for the longest time.
+    pub async fn due_deliveries(&self, limit: i64) -> Result<Vec<InLine>, StoreError> {
+        let now = self.clock.now();
+        Ok(on_read!(self.db, |conn| {
+            sqlx::query_as(
+                "select id, channel, tenant_id, next_at from deliveries
+                  where state = 'pending' and next_at <= $1 order by next_at limit $2",
+            )
+            .bind(now)
+            .bind(limit)
+            .fetch_all(conn)
+            .await?
+        }))
+    }
+
+    /// Lines are what a tenant has waiting on a channel, in the order of channel and tenant: the first delivery of the
+    /// line after this one, due or not. After a channel and no tenant comes the next channel.
+    pub async fn next_line(&self, channel: &str, tenant: Option<&str>) -> Result<Option<InLine>, StoreError> {
+        Ok(on_read!(self.db, |conn| {
+            let query = match tenant {
+                Some(_) => {
+                    "select id, channel, tenant_id, next_at from deliveries
+                      where state = 'pending' and next_at is not null and (channel, tenant_id) > ($1, $2)
+                      order by channel, tenant_id, next_at limit 1"
+                }
+                None => {
+                    "select id, channel, tenant_id, next_at from deliveries
+                      where state = 'pending' and next_at is not null and channel > $1
+                      order by channel, tenant_id, next_at limit 1"
+                }
+            };
+            let query = sqlx::query_as(query).bind(text(channel));
+            let query = match tenant {
+                Some(tenant) => query.bind(text(tenant)),
+                None => query,
+            };
+            query.fetch_optional(conn).await?
+        }))
+    }
+
+    /// Begins an attempt of each of these that is still due. Until `claimed_until` nobody else does.
+    pub async fn claim_deliveries(&self, ids: &[Uuid], claimed_until: DateTime<Utc>) -> Result<Vec<Claim>, StoreError> {
+        if ids.is_empty() {
+            return Ok(vec![]);
+        }
+        let now = self.clock.now();
+        on_write!(self.db, |conn| {
+            let mut due = QueryBuilder::new(SELECT_DELIVERY);
+            due.push(" where d.state = 'pending' and d.next_at <= ").push_bind(now).push(" and d.id in (");
+            let mut listed = due.separated(", ");
+            ids.iter().for_each(|id| {
+                listed.push_bind(*id);
+            });
+            due.push(") order by d.next_at, d.id").push(self.db.text(LOCKED));
+            let rows: Vec<DeliveryRow> = due.build_query_as().persistent(false).fetch_all(&mut *conn).await?;
+            if rows.is_empty() {
+                return Ok(vec![]);
+            }
+            // one for all of them: whoever claims one of them later has another
+            let token: i64 = sqlx::query_scalar(self.db.text(NEXT_TOKEN)).fetch_one(&mut *conn).await?;
+            let mut begin = QueryBuilder::new("update deliveries set lease_token = ");
+            begin.push_bind(token).push(", next_at = ").push_bind(claimed_until);
+            begin.push(", attempts = attempts + 1 where id in (");
+            let mut listed = begin.separated(", ");
+            rows.iter().for_each(|row| {
+                listed.push_bind(row.id);
+            });
+            begin.push(")").build().persistent(false).execute(&mut *conn).await?;
+            let claim = |mut row: DeliveryRow| {
+                row.attempts += 1;
+                let interrupted = row.lease_token != 0;
+                Ok(Claim { delivery: row.delivery()?, lease_token: token, interrupted })
+            };
+            rows.into_iter().map(claim).collect()
+        })
+    }
+
+    /// When the next delivery is due; `None` where none waits. What a digest tells has no time of its own.
+    pub async fn next_delivery(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
+        Ok(on_read!(self.db, |conn| {
+            sqlx::query_scalar(
+                "select next_at from deliveries where state = 'pending' and next_at is not null
+                  order by next_at limit 1",
+            )
+            .fetch_optional(conn)
+            .await?
+        }))
+    }
+}

@@ -1,0 +1,71 @@
+-- Ready runs are leased. Those that are due ($1) start at once, as claims do in `start`: they are not cancelled and have
+-- their task's slot, taken now or handed over. Those that fall due soon ($2), or found the slot taken, are claimed.
+-- Picked are the most urgent; or, where there are more than can be taken ($6), as many of each tenant: of those
+-- that follow the name $7, and then from the first again.
+with recursive tenants (tenant_id) as (
+    (select tenant_id from queue where $6 and state = 'ready' and tenant_id > $7 order by tenant_id limit 1)
+    union all
+    select next.tenant_id
+      from tenants t
+     cross join lateral (select q.tenant_id from queue q
+                          where q.state = 'ready' and q.tenant_id > t.tenant_id
+                          order by q.tenant_id limit 1) next
+), turn as materialized (
+    select tenant_id from tenants limit $8
+), fair as (
+    select each.*
+      from turn
+     cross join lateral (select run_id, task_id, run_at, overlap, cancel_reason
+                           from queue
+                          where state = 'ready' and tenant_id = turn.tenant_id and run_at <= $2
+                          order by priority desc, run_at
+                          limit (select greatest($3 / greatest(count(*), 1), 1) from turn)
+                            for update skip locked) each
+     limit $3
+), urgent as (
+    select run_id, task_id, run_at, overlap, cancel_reason
+      from queue
+     where not $6 and state = 'ready' and run_at <= $2
+     order by priority desc, run_at
+     limit $3
+       for update skip locked
+), asked as materialized (
+    select q.run_id, q.task_id, q.run_at <= $1 and q.cancel_reason is null as may_start,
+           coalesce(q.overlap, t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap,
+           coalesce((t.spec ->> 'timeout_seconds')::bigint, 600) as timeout_seconds
+      from (select * from fair union all select * from urgent) q
+      left join tasks t on t.id = q.task_id
+), slotted as (
+    insert into slots (task_id, run_id)
+    select task_id, run_id from asked where may_start and task_id is not null and overlap <> 'allow'
+     order by task_id, run_id
+    on conflict (task_id) do nothing
+    returning run_id
+), going as (
+    select run_id from slotted
+    union
+    select a.run_id from asked a join slots s on s.task_id = a.task_id and s.run_id = a.run_id where a.may_start
+    union
+    select run_id from asked where may_start and (task_id is null or overlap = 'allow')
+), running as (
+    update runs r
+       set state = 'running', attempt = r.attempt + 1, started_at = coalesce(r.started_at, $1)
+      from asked a
+      join going g on g.run_id = a.run_id
+     where r.id = a.run_id and r.state = 'queued'
+    returning r.id, greatest(a.timeout_seconds * 1000 - r.ran_ms, 0) as left_ms
+), taken as (
+    update queue q
+       set state = case when running.id is null then 'claimed' else 'started' end,
+           lease_token = nextval('lease_tokens'),
+           lease_until = case when running.id is null then greatest(q.run_at, $1) + $9 * interval '1 millisecond' else $4 end,
+           deadline_at = $1 + running.left_ms * interval '1 millisecond',
+           worker = $5
+      from asked a
+      left join running on running.id = a.run_id
+     where q.run_id = a.run_id
+    returning q.run_id, q.task_id, q.tenant_id, q.run_at, q.lease_token, q.lease_until, q.deadline_at
+)
+select run_id, task_id, tenant_id, run_at, lease_token, lease_until, deadline_at from taken
+union all
+select null, null, max(tenant_id), null, count(*), null, null from turn where $6

@@ -1,0 +1,186 @@
+//! How runs start: ready ones are taken and start in one commit; those that were claimed ahead start at their instant.
+//!
+//! What was answered as started is running on the record, and may have effects. An answer that was lost leaves a lease
+//! that runs out.
+
+use std::collections::{BTreeSet, HashMap};
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::notification::Recipient;
+use crate::run::Run;
+use crate::store::hot::{Going, Hot};
+use crate::store::lease::{Claim, Lease};
+use crate::store::slots::resolve_blocked;
+use crate::store::{Seat, Store, StoreError, Topic};
+use crate::task::Task;
+
+/// What to take of the ready runs.
+#[derive(Debug, Clone)]
+pub struct Take {
+    pub worker: Uuid,
+    pub now: DateTime<Utc>,
+    /// Runs that are due later, and until then, are leased ahead.
+    pub ahead: DateTime<Utc>,
+    /// What starts has its lease until then.
+    pub lease_until: DateTime<Utc>,
+    /// Runs at most.
+    pub limit: i64,
+    /// In turn: as many of each tenant. For when there is more than can be taken; else the most urgent are taken.
+    pub fair: Option<Turn>,
+}
+
+/// Whose turn it is: tenants whose names follow this one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Turn(pub(super) String);
+
+/// What was taken.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Taking {
+    pub starts: Starts,
+    /// Those that are due later.
+    pub claims: Vec<Claim>,
+    /// Where to go on, if it was done in turn.
+    pub turn: Turn,
+}
+
+impl Taking {
+    /// How many runs are not ready any more.
+    pub fn len(&self) -> usize {
+        self.starts.started.len() + self.starts.blocked.len() + self.claims.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A run that was started, with what its executor has to know.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StartedRun {
+    pub lease: Lease,
+    pub run: Run,
+    /// `None` for a chat run.
+    pub task: Option<Task>,
+    /// Where its tenant is reached, as of now.
+    pub recipient: Option<Recipient>,
+    /// The lease ends then unless it is renewed.
+    pub lease_until: DateTime<Utc>,
+    /// The run's time limit.
+    pub deadline_at: DateTime<Utc>,
+}
+
+/// What a start did with a batch of claims.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Starts {
+    pub started: Vec<StartedRun>,
+    /// Runs that found their task's slot taken, and what became of them.
+    pub blocked: Vec<(Uuid, Blocked)>,
+}
+
+/// What becomes of a run whose task has another one running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blocked {
+    /// Recorded as skipped.
+    Skipped,
+    /// Waits for the slot.
+    Behind,
+    /// Someone cancelled it meanwhile.
+    Cancelled,
+    /// The slot is free by now, or was taken from a run that waited: claim it again.
+    Again,
+}
+
+impl Store {
+    /// Leases ready runs that are due until `ahead`, and starts those that are due by now: one commit.
+    pub async fn take_runs(&self, take: &Take) -> Result<Taking, StoreError> {
+        let (taken, blocked) = on_hot_write!(self.db, |conn| {
+            let taken = conn.take(take).await?;
+            let blocked = resolve_blocked!(self.db, conn, taken.stopped.iter(), take.now);
+            (taken, blocked)
+        });
+        let starts = self.starts(taken.going, blocked, take.lease_until).await?;
+        Ok(Taking { starts, claims: taken.claims, turn: taken.turn })
+    }
+
+    /// Starts claims whose instant has come. Claims that an edit took back are silently left out; those that these
+    /// leases have started already are answered again, so after an error the same call is safe.
+    pub async fn start_runs(&self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Starts, StoreError> {
+        let now = self.clock.now();
+        let (going, blocked) = on_hot_write!(self.db, |conn| {
+            let going = conn.start(leases, now, lease_until).await?;
+            let left = leases.iter().filter(|lease| going.iter().all(|g| g.run_id != lease.run_id));
+            let blocked = resolve_blocked!(self.db, conn, left, now);
+            (going, blocked)
+        });
+        self.starts(going, blocked, lease_until).await
+    }
+
+    async fn starts(
+        &self,
+        going: Vec<Going>,
+        blocked: Vec<(Uuid, Blocked)>,
+        lease_until: DateTime<Utc>,
+    ) -> Result<Starts, StoreError> {
+        if blocked.iter().any(|(_, fate)| *fate == Blocked::Behind) {
+            self.hint(Topic::Cancels);
+        }
+        if blocked.iter().any(|(_, fate)| matches!(fate, Blocked::Again | Blocked::Cancelled)) {
+            self.hint(Topic::Queue);
+        }
+        Ok(Starts { started: self.read_started(going, lease_until).await?, blocked })
+    }
+
+    /// Hands a run that was just started to the worker of this process.
+    pub(super) async fn start_here(
+        &self,
+        seat: &dyn Seat,
+        going: Going,
+        run: Run,
+        task: Task,
+        lease_until: DateTime<Utc>,
+    ) {
+        // who can't be read now is read again at the end of the run, if that takes a while
+        let recipient =
+            self.recipients_by_tenant(&[&going.tenant_id]).await.unwrap_or_default().remove(&going.tenant_id);
+        let lease = Lease { run_id: going.run_id, token: going.lease_token };
+        let deadline_at = going.deadline_at;
+        seat.start(StartedRun { lease, run, task: Some(task), recipient, lease_until, deadline_at });
+    }
+
+    /// What there is to know of runs that were just started.
+    async fn read_started(&self, going: Vec<Going>, lease_until: DateTime<Utc>) -> Result<Vec<StartedRun>, StoreError> {
+        if going.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ids: Vec<Uuid> = going.iter().map(|g| g.run_id).collect();
+        let runs = self.runs_by_id(&ids).await?;
+        self.with_their_tasks(going, runs, lease_until).await
+    }
+
+    /// Adds to runs that were just started their tasks and who is told of them.
+    pub(super) async fn with_their_tasks(
+        &self,
+        going: Vec<Going>,
+        mut runs: HashMap<Uuid, Run>,
+        lease_until: DateTime<Utc>,
+    ) -> Result<Vec<StartedRun>, StoreError> {
+        if going.is_empty() {
+            return Ok(Vec::new());
+        }
+        let task_ids: BTreeSet<Uuid> = going.iter().filter_map(|g| g.task_id).collect();
+        let tenants: BTreeSet<&str> = going.iter().map(|g| g.tenant_id.as_str()).collect();
+        let (task_ids, tenants): (Vec<_>, Vec<_>) = (task_ids.into_iter().collect(), tenants.into_iter().collect());
+        let (tasks, recipients) = tokio::try_join!(self.tasks_by_id(&task_ids), self.recipients_by_tenant(&tenants))?;
+        let mut started = Vec::with_capacity(going.len());
+        for Going { run_id, lease_token, deadline_at, .. } in going {
+            let Some(run) = runs.remove(&run_id) else { continue };
+            let task = run.task_id.and_then(|id| tasks.get(&id).cloned());
+            let recipient = recipients.get(&run.tenant_id).cloned();
+            let lease = Lease { run_id, token: lease_token };
+            started.push(StartedRun { lease, run, task, recipient, lease_until, deadline_at });
+        }
+        Ok(started)
+    }
+}
