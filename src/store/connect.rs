@@ -259,10 +259,7 @@ fn sqlite_options(url: &str) -> Result<(SqliteConnectOptions, PathBuf), OpenErro
         .busy_timeout(Duration::from_secs(5))
         .log_slow_statements(tracing::log::LevelFilter::Warn, Duration::from_secs(1));
     #[cfg(feature = "planted")]
-    let options = match crate::planted::most_pages() {
-        Some(pages) => options.pragma("max_page_count", pages),
-        None => options,
-    };
+    let options = crate::planted::most_pages().into_iter().fold(options, |to, most| to.pragma("max_page_count", most));
     Ok((options, file))
 }
 

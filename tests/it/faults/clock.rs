@@ -5,11 +5,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use reveille::clock::pause;
+use reveille::id::Scope;
+use reveille::task::change::TaskChange;
+use serde_json::json;
 
 use super::stage::Stage;
 use crate::support::binary::TempDir;
 use crate::support::postgres_server::PostgresServer;
 use crate::support::servers;
+use crate::support::world::{World, on_both};
 
 /// Longer than the services need to look at the clock again.
 const WELL: Duration = Duration::from_secs(3);
@@ -23,6 +27,38 @@ fn step(file: &Path, seconds: i64) {
     let new = file.with_extension("new");
     std::fs::write(&new, format!("{seconds:+}\n")).unwrap();
     std::fs::rename(&new, file).unwrap();
+}
+
+on_both! {
+    a_change_by_a_clock_that_is_behind_takes_no_run_back_that_was_due
+}
+
+async fn a_change_by_a_clock_that_is_behind_takes_no_run_back_that_was_due(world: World) {
+    let instance = world.instance();
+    let trigger = json!({ "type": "schedule", "interval": "1m", "overlap": "queue_all" });
+    let task = instance.task(json!({ "acts": ["wait"], "trigger": trigger })).await;
+    world.advance_to("08:01");
+    instance.fire().await;
+    instance.settle(1).await;
+    world.advance_to("08:02");
+    instance.fire().await;
+    instance.settle(1).await;
+    // the first ends, and the second, which waited for it, is handed its slot by an instance that is a little ahead
+    world.advance(0.2);
+    world.journal.open_gate();
+    let first = instance.runs(&task).await[0].id;
+    instance.until(first, |run| run.state.is_final()).await;
+    world.advance(-0.1);
+    instance.on(move |store| async move { store.change_task(&Scope::Every, task.id, &pausing()).await }).await.unwrap();
+    assert_eq!(world.number("select count(*) from runs").await, 2, "what was due has its record");
+    world.advance(0.2);
+    instance.settle(0).await;
+    assert_eq!(world.number("select count(*) from runs where state = 'succeeded'").await, 2);
+    instance.finish(&world).await;
+}
+
+fn pausing() -> TaskChange {
+    TaskChange::Pause { reason: None }
 }
 
 /// What a process needs to go by the clock in this file.

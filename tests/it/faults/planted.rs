@@ -51,6 +51,10 @@ async fn claims_without_skip_locked_are_caught() {
     stage.effects.takes(Duration::from_millis(150));
     stage.start_all().await;
     stage.busy().await;
+    for _ in 0..3 {
+        at_once(&mut stage, 40).await;
+        pause(Duration::from_secs(5)).await;
+    }
     is_caught(&mut stage, "no_skip_locked", &["place", "fence"]).await;
 }
 
@@ -80,17 +84,29 @@ async fn a_rescue_without_a_token_is_caught() {
     let mut stage = three(&database, "rescue_without_token").await;
     stage.effects.takes(Duration::from_secs(4));
     stage.start_all().await;
-    let at = (machine_now() + TimeDelta::seconds(4)).to_rfc3339();
-    for _ in 0..20 {
+    // one of them has the runs
+    for victim in 0..3 {
+        at_once(&mut stage, 20).await;
+        let begun = Instant::now();
+        while stage.effects.journal().len() < 20 * (victim + 1) {
+            assert!(begun.elapsed() < PATIENCE, "they did not begin\n{}", stage.logs());
+            pause(Duration::from_millis(20)).await;
+        }
+        stage.kill(victim).await;
+        // of a run of this round
+        stage.known.crashes = 1;
+        pause(Duration::from_secs(6)).await;
+        stage.start(victim).await;
+    }
+    is_caught(&mut stage, "rescue_without_token", &["crashes", "fence"]).await;
+}
+
+/// So many runs that are due at one instant, in some seconds.
+async fn at_once(stage: &mut Stage, count: usize) {
+    let at = (machine_now() + TimeDelta::seconds(5)).to_rfc3339();
+    for _ in 0..count {
         stage.task(json!({ "type": "schedule", "at": at, "overlap": "allow" })).await;
     }
-    let begun = Instant::now();
-    while stage.effects.journal().len() < 20 {
-        assert!(begun.elapsed() < PATIENCE, "they did not begin\n{}", stage.logs());
-        pause(Duration::from_millis(20)).await;
-    }
-    stage.kill(0).await;
-    is_caught(&mut stage, "rescue_without_token", &["crashes", "fence"]).await;
 }
 
 #[tokio::test]
