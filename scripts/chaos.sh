@@ -33,8 +33,10 @@ case "$mode" in
     --long) REVEILLE_CHAOS_CYCLES=${2:-1000} run --profile chaos -E 'test(/^faults::/)' ;;
     --planted)
         run --features planted -E 'test(/^faults::planted::/)'
-        # Retries are the services' own; what a test asks the store itself is spared.
-        REVEILLE_STORE_FAULTS=0.01 run --features planted -E "$(cat tests/it/faults/engine_suite.txt)"
+        # What a test asks of the store by itself is spared, and a tick that fails comes again, as its loop would have it.
+        # A start whose answer is lost waits for the end of its lease, which a clock that stands still never brings: such
+        # a test is begun anew. The other areas ask the store themselves at each step, so a fault would be the test's own.
+        REVEILLE_STORE_FAULTS=0.01 run --features planted --retries 3 -E 'test(/^engine::/)'
         ;;
 esac
 
