@@ -71,7 +71,7 @@ pub use examine::{Examined, SqliteFile, examine, sqlite_version};
 pub use fires::{FireDue, Fired, StartNow};
 pub use grants::{Grant, GrantUse};
 pub use idempotency::{Answer, Idempotency};
-pub use lease::{Again, Beat, CLAIM_MARGIN, Claim, Finish, Lease, Park};
+pub use lease::{Again, Beat, CLAIM_MARGIN, Claim, Finish, Lease, Park, line};
 pub use live::LiveMessage;
 pub use matching::{EventsFired, EventsRecorded, FireEvents, Match};
 pub use recipients::StoredRecipient;

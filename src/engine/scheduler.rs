@@ -70,7 +70,7 @@ impl Service for Scheduler {
             return Err(TickError::ClockUnknown);
         }
         let now = clock.now();
-        let start = StartNow { places: self.held.free(), lease_until: now + signed(self.lease) };
+        let start = StartNow { places: self.held.places(), lease_until: now + signed(self.lease) };
         let ask = FireDue {
             now,
             horizon: HORIZON,

@@ -10,9 +10,9 @@ use uuid::Uuid;
 use crate::id::new_id;
 use crate::notification::NewDelivery;
 use crate::store::StoreError;
-use crate::store::fires::{Batch, FireDue, Written};
+use crate::store::fires::{Batch, FireDue, Ready, Written};
 use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE, Taken, TakenRuns};
-use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease, Park};
+use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease, Park, line};
 use crate::store::runs::NewRun;
 use crate::store::starting::{Take, Turn};
 use crate::store::text::{document, optional, optional_document, text};
@@ -35,8 +35,9 @@ struct TakenRow {
 impl TakenRow {
     fn add_to(self, taken: &mut TakenRuns, run_id: Uuid, now: DateTime<Utc>) {
         let lease = Lease { run_id, token: self.lease_token };
-        let claim = Claim { lease, run_at: self.run_at.unwrap_or(now), until: self.lease_until.unwrap_or(now) };
         let tenant_id = self.tenant_id.unwrap_or_default();
+        let (run_at, until) = (self.run_at.unwrap_or(now), self.lease_until.unwrap_or(now));
+        let claim = Claim { lease, run_at, until, line: line(&tenant_id) };
         let going = self.deadline_at.map(|deadline_at| Going {
             run_id,
             task_id: self.task_id,
@@ -86,18 +87,20 @@ impl Hot for PgConnection {
             .bind(ask.start.map(|start| start.lease_until))
             .fetch_all(&mut *self)
             .await?;
-        let runs: HashMap<Uuid, &NewRun> = ready.iter().filter(|r| r.starts).map(|r| (r.run.id, &r.run)).collect();
+        let runs: HashMap<Uuid, &Ready> = ready.iter().map(|r| (r.run.id, r)).collect();
         let mut recorded = HashSet::with_capacity(ready.len());
         for (run_id, run_at, token, until, queued, deadline_at) in made {
             match (queued, deadline_at) {
                 (false, _) => written.skipped += 1,
                 (true, Some(deadline_at)) => {
-                    let run = runs[&run_id].running(ask.now);
+                    let run = runs[&run_id].run.running(ask.now);
                     let (task_id, tenant_id) = (run.task_id, run.tenant_id.clone());
                     written.going.push((Going { run_id, task_id, tenant_id, lease_token: token, deadline_at }, run));
                 }
                 (true, None) => {
-                    written.claims.extend(until.map(|until| Claim { lease: Lease { run_id, token }, run_at, until }));
+                    let line = line(&runs[&run_id].run.tenant_id);
+                    let lease = Lease { run_id, token };
+                    written.claims.extend(until.map(|until| Claim { lease, run_at, until, line }));
                 }
             }
             if queued {
@@ -105,7 +108,8 @@ impl Hot for PgConnection {
             }
         }
         written.recorded = recorded.len();
-        let unmade: Vec<Uuid> = runs.into_keys().filter(|run_id| !recorded.contains(run_id)).collect();
+        let unmade = runs.values().filter(|r| r.starts && !recorded.contains(&r.run.id));
+        let unmade: Vec<Uuid> = unmade.map(|r| r.run.id).collect();
         if !unmade.is_empty() {
             let given_back = "delete from slots where run_id = any($1)";
             sqlx::query(given_back).bind(unmade).execute(&mut *self).await?;

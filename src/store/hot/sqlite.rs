@@ -10,7 +10,7 @@ use crate::store::StoreError;
 use crate::store::completions::PARK;
 use crate::store::fires::{Batch, FireDue, Ready, Written};
 use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE, Taken, TakenRuns};
-use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease};
+use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease, line};
 use crate::store::runs::insert_run;
 use crate::store::slots::LEAVE_SLOT;
 use crate::store::starting::{Take, Turn};
@@ -45,7 +45,8 @@ impl Hot for SqliteConnection {
             written.recorded += 1;
             let claim = ready.lease_until.map(|until| {
                 token += 1;
-                Claim { lease: Lease { run_id: ready.run.id, token }, run_at: ready.run_at, until }
+                let lease = Lease { run_id: ready.run.id, token };
+                Claim { lease, run_at: ready.run_at, until, line: line(&ready.run.tenant_id) }
             });
             let started = ask.start.filter(|_| going);
             let deadline_at = started.map(|_| ask.now + TimeDelta::seconds(ready.timeout_seconds));
@@ -107,10 +108,10 @@ impl Hot for SqliteConnection {
             }
         };
         let mut token = next_tokens(self, picked.len()).await?;
-        for (run_id, run_at) in picked {
+        for (run_id, run_at, tenant_id) in picked {
             token += 1;
             let lease = Lease { run_id, token };
-            let claim = Claim { lease, run_at, until: run_at.max(take.now) + CLAIM_MARGIN };
+            let claim = Claim { lease, run_at, until: run_at.max(take.now) + CLAIM_MARGIN, line: line(&tenant_id) };
             sqlx::query(
                 "update queue set state = 'claimed', lease_token = $2, lease_until = $3, worker = $4 where run_id = $1",
             )
@@ -335,10 +336,10 @@ async fn insert_fire(
 }
 
 const READY: &str = "
-    select run_id, run_at from queue where state = 'ready' and run_at <= $1 and $2 is null
+    select run_id, run_at, tenant_id from queue where state = 'ready' and run_at <= $1 and $2 is null
      order by priority desc, run_at limit $3";
 const READY_OF_TENANT: &str = "
-    select run_id, run_at from queue where state = 'ready' and run_at <= $1 and tenant_id = $2
+    select run_id, run_at, tenant_id from queue where state = 'ready' and run_at <= $1 and tenant_id = $2
      order by priority desc, run_at limit $3";
 
 async fn pick(
@@ -347,7 +348,7 @@ async fn pick(
     take: &Take,
     tenant: Option<&String>,
     limit: i64,
-) -> Result<Vec<(Uuid, DateTime<Utc>)>, StoreError> {
+) -> Result<Vec<(Uuid, DateTime<Utc>, String)>, StoreError> {
     if limit <= 0 {
         return Ok(Vec::new());
     }
