@@ -135,8 +135,8 @@ impl Store {
     pub async fn fire_due(&self, ask: &FireDue) -> Result<Fired, StoreError> {
         let until = ask.now + signed(ask.horizon);
         let (mut fired, going, ahead) = on_hot_write!(self.db, |conn| {
-            let due: Vec<DueRow> =
-                sqlx::query_as(self.db.text(DUE)).bind(until).bind(ask.limit).fetch_all(&mut *conn).await?;
+            let due = planted_text!("no_compare_and_set", self.db.text(DUE), "for update of d skip locked" => "");
+            let due: Vec<DueRow> = sqlx::query_as(due).bind(until).bind(ask.limit).fetch_all(&mut *conn).await?;
             let batch = decide(&due, ask);
             let mut written = conn.fire(&batch, ask).await?;
             let going = std::mem::take(&mut written.going);
@@ -267,11 +267,11 @@ impl DueRow {
                 lease_until,
                 overlap,
                 starts,
-                needs_slot: overlap.is_some() || !trigger.may_overlap(),
+                needs_slot: !planted!("no_slot") && (overlap.is_some() || !trigger.may_overlap()),
                 timeout_seconds: self.timeout_seconds,
             });
         }
-        for skip in plan.skips {
+        for skip in plan.skips.into_iter().filter(|_| !planted!("silent_miss")) {
             batch.skipped.push(self.skipped(&skip.missed, skip.reason, ask.now));
         }
         let next_at = match (plan.next, last_ahead) {

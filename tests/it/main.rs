@@ -10,6 +10,7 @@ mod conformance;
 mod egress;
 mod engine;
 mod events;
+mod faults;
 mod notifications;
 mod oauth;
 mod pipelines;
