@@ -70,7 +70,7 @@ use crate::executor::hub::Hub;
 use crate::id::new_id;
 use crate::metrics::Metrics;
 use crate::poll::Poller;
-use crate::store::Store;
+use crate::store::{Limits, Store};
 use crate::vault::Vault;
 
 /// `[engine]`
@@ -89,6 +89,10 @@ pub struct Settings {
     pub retention_days: u32,
     /// When housekeeping is done: cron with seconds, in UTC.
     pub housekeeping: String,
+    /// Runs of one tenant that are under way at once, over all instances; 0 is no limit.
+    pub max_runs_per_tenant: u32,
+    /// Runs that are under way at once, over all tenants and instances; 0 is no limit.
+    pub max_runs_total: u32,
 }
 
 impl Default for Settings {
@@ -100,6 +104,8 @@ impl Default for Settings {
             shutdown_grace_seconds: 20.0,
             retention_days: 90,
             housekeeping: "0 17 * * * *".into(),
+            max_runs_per_tenant: 0,
+            max_runs_total: 0,
         }
     }
 }
@@ -107,6 +113,10 @@ impl Default for Settings {
 impl Settings {
     pub fn lease(&self) -> Duration {
         Duration::from_secs_f64(self.lease_seconds.clamp(0.3, 3600.0))
+    }
+
+    pub fn limits(&self) -> Limits {
+        Limits::new(self.max_runs_per_tenant, self.max_runs_total)
     }
 
     pub fn shutdown_grace(&self) -> Duration {
@@ -185,7 +195,10 @@ impl Engine {
         let links = Links { vault: vault.clone(), public_url };
         let worker_id = new_id(store.clock().now());
         let active = Active::default();
-        let held = Held::new(settings.max_concurrent_runs, settings.prefetch, active.clone());
+        let held = match settings.limits().any() {
+            false => Held::new(settings.max_concurrent_runs, settings.prefetch, active.clone()),
+            true => Held::under_limits(settings.max_concurrent_runs, active.clone()),
+        };
         let finisher = Finisher::new(store.clone());
         let executions = Executions::new(
             store.clone(),
@@ -223,6 +236,7 @@ impl Engine {
                 active.clone(),
                 worker_id,
                 settings.lease(),
+                settings.limits(),
                 &metrics,
             )),
             heartbeat: Arc::new(Heartbeat::new(store.clone(), active.clone(), settings.lease())),
