@@ -21,6 +21,7 @@ pub mod held;
 mod holding;
 pub mod housekeeping;
 pub mod matcher;
+pub mod measures;
 pub mod notifier;
 mod places;
 pub mod rescuer;
@@ -56,6 +57,7 @@ use crate::engine::heartbeat::Heartbeat;
 use crate::engine::held::Held;
 use crate::engine::housekeeping::Housekeeping;
 use crate::engine::matcher::Matcher;
+use crate::engine::measures::Measures;
 use crate::engine::notifier::Notifier;
 use crate::engine::rescuer::Rescuer;
 use crate::engine::scheduler::Scheduler;
@@ -199,6 +201,7 @@ impl Engine {
             false => Held::new(settings.max_concurrent_runs, settings.prefetch, active.clone()),
             true => Held::under_limits(settings.max_concurrent_runs, active.clone()),
         };
+        let measures = Measures::new(&metrics);
         let finisher = Finisher::new(store.clone());
         let executions = Executions::new(
             store.clone(),
@@ -208,6 +211,7 @@ impl Engine {
             hub,
             finisher.clone(),
             active.clone(),
+            measures.clone(),
             settings.lease(),
         );
         Engine {
@@ -250,6 +254,7 @@ impl Engine {
                 links,
                 breakers: Breakers::new(&metrics),
                 require_verified,
+                measures,
             })),
             forwarder: Arc::new(Forwarder::new(Arc::clone(&bus), store.clock().clone())),
             housekeeping: Housekeeping::new(store.clone(), bus, &settings),

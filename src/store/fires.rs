@@ -129,14 +129,16 @@ impl Store {
     /// Records every fire that falls due until `now + horizon`, of at most `limit` tasks, earliest first.
     pub async fn fire_due(&self, ask: &FireDue) -> Result<Fired, StoreError> {
         let until = ask.now + signed(ask.horizon);
-        let (mut fired, going) = on_hot_write!(self.db, |conn| {
+        let (mut fired, going, missed) = on_hot_write!(self.db, |conn| {
             let due: Vec<DueRow> =
                 sqlx::query_as(self.db.text(DUE)).bind(until).bind(ask.limit).fetch_all(&mut *conn).await?;
             let batch = decide(&due, ask);
             let mut written = conn.fire(&batch, ask).await?;
             let going = std::mem::take(&mut written.going);
-            (summary(due.len(), batch, written), going)
+            let missed: Vec<String> = batch.skipped.iter().filter_map(|run| run.reason.clone()).collect();
+            (summary(due.len(), batch, written), going, missed)
         });
+        missed.iter().for_each(|reason| self.counts.skipped(reason, 1));
         if fired.recorded > fired.claims.len() + going.len() {
             self.hint(Topic::Queue);
         }

@@ -126,6 +126,8 @@ impl Store {
         blocked: Vec<(Uuid, Blocked)>,
         lease_until: DateTime<Utc>,
     ) -> Result<Starts, StoreError> {
+        let skipped = blocked.iter().filter(|(_, fate)| *fate == Blocked::Skipped).count();
+        self.counts.skipped("overlap", skipped);
         if blocked.iter().any(|(_, fate)| *fate == Blocked::Behind) {
             self.hint(Topic::Cancels);
         }
