@@ -71,7 +71,18 @@ impl Executions {
     ) -> Executions {
         // two instances may each be wrong by what a measurement may be wrong
         let margin = clock::signed((clock::MEASUREMENT_ERROR * 2).min(lease / 10));
-        Executions(Arc::new(Shared { store, executors, channels, host, hub, finisher, active, measures, lease, margin }))
+        Executions(Arc::new(Shared {
+            store,
+            executors,
+            channels,
+            host,
+            hub,
+            finisher,
+            active,
+            measures,
+            lease,
+            margin,
+        }))
     }
 
     /// Executes a started run in a task of its own.

@@ -23,7 +23,14 @@ pub struct Held {
 
 impl Held {
     pub fn new(capacity: usize, prefetch: usize, active: Active) -> Arc<Held> {
-        Arc::new(Held { claims: Mutex::default(), capacity, prefetch, as_recorded: true, active, bell: Bell::default() })
+        Arc::new(Held {
+            claims: Mutex::default(),
+            capacity,
+            prefetch,
+            as_recorded: true,
+            active,
+            bell: Bell::default(),
+        })
     }
 
     /// Of an instance that keeps limits: nothing is leased but by a take.

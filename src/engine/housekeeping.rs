@@ -103,7 +103,9 @@ impl Housekeeping {
                         runs += if kind == Kind::Runs { count as usize } else { 0 };
                         more.push(kind);
                     }
-                    Err(error) => tracing::warn!(?kind, %error, "housekeeping failed, it is done again at its next time"),
+                    Err(error) => {
+                        tracing::warn!(?kind, %error, "housekeeping failed, it is done again at its next time")
+                    }
                 }
                 stop.run_until_cancelled(pause(begun.elapsed().max(REST))).await;
             }

@@ -95,11 +95,17 @@ macro_rules! on_write {
     // what the engine writes first, and then what belongs to one tenant (`None`: to nobody), confined to it
     ($db:expr, |$conn:ident| $first:expr, then $tenant:expr, $body:expr) => {
         match &$db {
-            $crate::store::db::Db::Postgres { pool, waits, .. } => committed!({ waits.look("shared", pool); pool.begin().await? }, |$conn| {
-                let () = $first;
-                $crate::store::db::confine_to(&mut *$conn, $tenant).await?;
-                $body
-            }),
+            $crate::store::db::Db::Postgres { pool, waits, .. } => committed!(
+                {
+                    waits.look("shared", pool);
+                    pool.begin().await?
+                },
+                |$conn| {
+                    let () = $first;
+                    $crate::store::db::confine_to(&mut *$conn, $tenant).await?;
+                    $body
+                }
+            ),
             $crate::store::db::Db::Sqlite { writer, waits, .. } => {
                 waits.look("writer", writer);
                 committed!(writer.begin_with("begin immediate").await?, |$conn| {
@@ -111,10 +117,16 @@ macro_rules! on_write {
     };
     ($db:expr, $scope:expr, |$conn:ident| $body:expr) => {
         match &$db {
-            $crate::store::db::Db::Postgres { pool, waits, .. } => committed!({ waits.look("shared", pool); pool.begin().await? }, |$conn| {
-                $crate::store::db::confine(&mut *$conn, $scope).await?;
-                $body
-            }),
+            $crate::store::db::Db::Postgres { pool, waits, .. } => committed!(
+                {
+                    waits.look("shared", pool);
+                    pool.begin().await?
+                },
+                |$conn| {
+                    $crate::store::db::confine(&mut *$conn, $scope).await?;
+                    $body
+                }
+            ),
             $crate::store::db::Db::Sqlite { writer, waits, .. } => {
                 waits.look("writer", writer);
                 committed!(writer.begin_with("begin immediate").await?, |$conn| $body)
@@ -127,7 +139,13 @@ macro_rules! on_write {
 macro_rules! on_hot_write {
     ($db:expr, |$conn:ident| $body:expr) => {
         match &$db {
-            $crate::store::db::Db::Postgres { hot, waits, .. } => committed!({ waits.look("hot", hot); hot.begin().await? }, |$conn| $body),
+            $crate::store::db::Db::Postgres { hot, waits, .. } => committed!(
+                {
+                    waits.look("hot", hot);
+                    hot.begin().await?
+                },
+                |$conn| $body
+            ),
             $crate::store::db::Db::Sqlite { writer, waits, .. } => {
                 waits.look("writer", writer);
                 committed!(writer.begin_with("begin immediate").await?, |$conn| $body)

@@ -10,6 +10,7 @@ mod conformance;
 mod egress;
 mod engine;
 mod events;
+mod metrics;
 mod notifications;
 mod oauth;
 mod pipelines;

@@ -295,6 +295,15 @@ impl World {
         self.lock_out(true).await;
     }
 
+    /// Begins a transaction of nobody's with a statement, and leaves it open.
+    pub async fn begin(&self, statement: &'static str) -> PgConnection {
+        let Kept::Postgres(database) = &self.database else { panic!("SQLite has one writer") };
+        let mut connection = all_tenants(database).await;
+        connection.execute("begin").await.expect("begin");
+        connection.execute(statement).await.expect("a statement");
+        connection
+    }
+
     async fn lock_out(&self, let_in: bool) -> &str {
         let Kept::Postgres(database) = &self.database else { panic!("SQLite does not go away") };
         let statement = format!("alter database {} with allow_connections {let_in}", database.name);
