@@ -120,6 +120,7 @@ pub async fn build(
     let policy = Policy::new(&config.approvals)?;
     let declared = tool::http::read(&config.tools, &egress)?;
     let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
+    store.show_counts(&metrics);
     let (refresher, connector) = oauth::open(&store, &vault, &egress, &config.oauth, &config.server.public_url());
     let credentials = Credentials::new(store.clone(), vault.clone(), egress.clone(), Some(Arc::new(refresher)));
     let mut tools = tool::builtin::all(&credentials);

@@ -21,6 +21,7 @@ pub mod held;
 mod holding;
 pub mod housekeeping;
 pub mod matcher;
+pub mod measures;
 pub mod notifier;
 mod places;
 pub mod rescuer;
@@ -56,6 +57,7 @@ use crate::engine::heartbeat::Heartbeat;
 use crate::engine::held::Held;
 use crate::engine::housekeeping::Housekeeping;
 use crate::engine::matcher::Matcher;
+use crate::engine::measures::Measures;
 use crate::engine::notifier::Notifier;
 use crate::engine::rescuer::Rescuer;
 use crate::engine::scheduler::Scheduler;
@@ -70,7 +72,7 @@ use crate::executor::hub::Hub;
 use crate::id::new_id;
 use crate::metrics::Metrics;
 use crate::poll::Poller;
-use crate::store::Store;
+use crate::store::{Limits, Store};
 use crate::vault::Vault;
 
 /// `[engine]`
@@ -89,6 +91,10 @@ pub struct Settings {
     pub retention_days: u32,
     /// When housekeeping is done: cron with seconds, in UTC.
     pub housekeeping: String,
+    /// Runs of one tenant that are under way at once, over all instances; 0 is no limit.
+    pub max_runs_per_tenant: u32,
+    /// Runs that are under way at once, over all tenants and instances; 0 is no limit.
+    pub max_runs_total: u32,
 }
 
 impl Default for Settings {
@@ -100,6 +106,8 @@ impl Default for Settings {
             shutdown_grace_seconds: 20.0,
             retention_days: 90,
             housekeeping: "0 17 * * * *".into(),
+            max_runs_per_tenant: 0,
+            max_runs_total: 0,
         }
     }
 }
@@ -107,6 +115,10 @@ impl Default for Settings {
 impl Settings {
     pub fn lease(&self) -> Duration {
         Duration::from_secs_f64(self.lease_seconds.clamp(0.3, 3600.0))
+    }
+
+    pub fn limits(&self) -> Limits {
+        Limits::new(self.max_runs_per_tenant, self.max_runs_total)
     }
 
     pub fn shutdown_grace(&self) -> Duration {
@@ -185,7 +197,11 @@ impl Engine {
         let links = Links { vault: vault.clone(), public_url };
         let worker_id = new_id(store.clock().now());
         let active = Active::default();
-        let held = Held::new(settings.max_concurrent_runs, settings.prefetch, active.clone());
+        let held = match settings.limits().any() {
+            false => Held::new(settings.max_concurrent_runs, settings.prefetch, active.clone()),
+            true => Held::under_limits(settings.max_concurrent_runs, active.clone()),
+        };
+        let measures = Measures::new(&metrics);
         let finisher = Finisher::new(store.clone());
         let executions = Executions::new(
             store.clone(),
@@ -195,6 +211,7 @@ impl Engine {
             hub,
             finisher.clone(),
             active.clone(),
+            measures.clone(),
             settings.lease(),
         );
         Engine {
@@ -223,6 +240,7 @@ impl Engine {
                 active.clone(),
                 worker_id,
                 settings.lease(),
+                settings.limits(),
                 &metrics,
             )),
             heartbeat: Arc::new(Heartbeat::new(store.clone(), active.clone(), settings.lease())),
@@ -236,6 +254,7 @@ impl Engine {
                 links,
                 breakers: Breakers::new(&metrics),
                 require_verified,
+                measures,
             })),
             forwarder: Arc::new(Forwarder::new(Arc::clone(&bus), store.clock().clone())),
             housekeeping: Housekeeping::new(store.clone(), bus, &settings),

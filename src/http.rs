@@ -19,6 +19,7 @@ pub mod deliveries;
 pub mod error;
 pub mod events;
 pub mod explain;
+pub mod gauges;
 pub mod grants;
 pub mod guard;
 pub mod health;
@@ -177,6 +178,8 @@ pub struct Shared {
     pub hooks: hooks::Hooks,
     /// Of the sessions of each tenant.
     pub places: live::Places,
+    /// What is looked up when metrics are read.
+    pub gauges: gauges::Gauges,
 }
 
 impl State {
@@ -188,7 +191,8 @@ impl State {
         let wrong_tokens = WrongTokens::new(parts.limits.wrong_tokens);
         let hooks = hooks::Hooks::new(&parts.hooks);
         let places = live::Places::new(parts.limits.sessions_per_tenant);
-        State(Arc::new(Shared { parts, admin_token, wrong_tokens, hooks, places }))
+        let gauges = gauges::Gauges::new(&parts.metrics);
+        State(Arc::new(Shared { parts, admin_token, wrong_tokens, hooks, places, gauges }))
     }
 }
 

@@ -10,12 +10,15 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
+/// What all names begin with.
+const PREFIX: &str = "reveille";
 /// Seconds; a request ends after 30 at the latest.
 const DURATION_BUCKETS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
@@ -58,6 +61,21 @@ pub struct Late {
     pub last_success: Option<DateTime<Utc>>,
 }
 
+/// What a metric is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Described {
+    /// As it is printed; of a histogram without `_bucket`, `_sum` and `_count`.
+    pub name: String,
+    /// `counter`, `gauge` or `histogram`.
+    pub kind: String,
+    pub help: String,
+}
+
+fn printed(name: &str, kind: MetricType) -> String {
+    let total = if matches!(kind, MetricType::Counter) { "_total" } else { "" };
+    format!("{PREFIX}_{name}{total}")
+}
+
 /// All metrics of one instance. Cheap to clone; all clones count together.
 #[derive(Debug, Clone)]
 pub struct Metrics(Arc<Handles>);
@@ -65,6 +83,7 @@ pub struct Metrics(Arc<Handles>);
 #[derive(Debug)]
 struct Handles {
     registry: Mutex<Registry>,
+    described: Mutex<Vec<Described>>,
     requests: Family<Request, Counter>,
     request_seconds: Family<Route, Histogram, fn() -> Histogram>,
     connections: Gauge,
@@ -84,7 +103,8 @@ impl Metrics {
     /// The metrics of this instance, all at zero.
     pub fn new() -> Metrics {
         let handles = Handles {
-            registry: Mutex::new(Registry::with_prefix("reveille")),
+            registry: Mutex::new(Registry::with_prefix(PREFIX)),
+            described: Mutex::default(),
             requests: Family::default(),
             request_seconds: Family::new_with_constructor(|| Histogram::new(DURATION_BUCKETS)),
             connections: Gauge::default(),
@@ -106,7 +126,17 @@ impl Metrics {
 
     /// Adds a metric whose owner keeps the other handle. Names carry no prefix; counters get `_total` when printed.
     pub fn register(&self, name: &str, help: &str, metric: impl Metric) {
+        let kind = metric.metric_type();
+        let described = Described { name: printed(name, kind), kind: kind.as_str().to_owned(), help: help.to_owned() };
+        self.0.described.lock().expect("registry lock").push(described);
         self.0.registry.lock().expect("registry lock").register(name, help, metric);
+    }
+
+    /// Every metric that is registered, those too that have no value yet; in the order of their names.
+    pub fn described(&self) -> Vec<Described> {
+        let mut described = self.0.described.lock().expect("registry lock").clone();
+        described.sort_by(|a, b| a.name.cmp(&b.name));
+        described
     }
 
     /// A request was answered, by a route's pattern (`/v1/tasks/{id}`), or an empty one where none matched.

@@ -15,9 +15,11 @@ mod closing;
 mod completions;
 mod conditions;
 mod connect;
+mod counts;
 mod credentials;
 mod dead_letters;
 mod deliveries;
+mod depths;
 mod event_index;
 mod events;
 mod examine;
@@ -28,6 +30,7 @@ mod holding;
 mod hot;
 mod idempotency;
 mod lease;
+mod limits;
 mod live;
 mod matching;
 mod outbox;
@@ -51,6 +54,7 @@ mod wake;
 mod windows;
 
 use crate::clock::Clock;
+use crate::store::counts::Counts;
 use crate::store::db::Db;
 use crate::store::wake::Hints;
 
@@ -60,11 +64,13 @@ pub use closing::{DueWindow, Held, Release};
 pub use completions::Completion;
 pub use conditions::{PollClaim, RecordedPoll};
 pub use connect::{OpenError, ServerFacts, Settings};
+pub use counts::PoolUse;
 pub use credentials::{
     CredentialFilter, NewCredential, SealedDocument, SealedRow, StoredCredential, UseFilter, next_generation,
 };
 pub use dead_letters::{Burial, StoredDeadLetter, StoredDeadLetterFilter};
 pub use deliveries::{DeliveryFilter, InLine};
+pub use depths::{COUNTED_TO, Depths};
 pub use event_index::{EVENT_SHARDS, EventTask, EventTaskChanges, event_shard};
 pub use events::{EventBacklog, EventFilter, LeasedEvent};
 pub use examine::{Examined, SqliteFile, examine, sqlite_version};
@@ -72,6 +78,7 @@ pub use fires::{FireDue, Fired, StartNow};
 pub use grants::{Grant, GrantUse};
 pub use idempotency::{Answer, Idempotency};
 pub use lease::{Again, Beat, CLAIM_MARGIN, Claim, Finish, Lease, Park, line};
+pub use limits::Limits;
 pub use live::LiveMessage;
 pub use matching::{EventsFired, EventsRecorded, FireEvents, Match};
 pub use recipients::StoredRecipient;
@@ -91,6 +98,7 @@ pub struct Store {
     db: Db,
     clock: Clock,
     hints: Hints,
+    counts: Counts,
 }
 
 /// Why the store could not do what was asked, by what the caller can do about it.

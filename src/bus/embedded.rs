@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::bus::{
     Backlog, Bus, BusError, DeadLetter, DeadLetterFilter, Entry, Log, LogFilter, Logged, Settings, read_entry,
 };
-use crate::clock::signed;
+use crate::clock::{pause, signed};
 use crate::event::Event;
 use crate::id::{Scope, new_id};
 use crate::store::{
@@ -21,6 +21,8 @@ use crate::store::{
 
 /// How long a reader waits at most before it looks for what other processes have published.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// The shortest rest between two transactions that forget.
+const REST: Duration = Duration::from_millis(20);
 /// Events that are forgotten in one transaction.
 const BATCH: i64 = 500;
 
@@ -165,11 +167,14 @@ impl Bus for Embedded {
         Box::pin(async move {
             let mut forgotten = 0;
             loop {
+                let begun = Instant::now();
                 let batch = self.store.forget_events(now - self.retention, BATCH).await?;
                 forgotten += batch;
                 if batch < BATCH as u64 {
                     return Ok(forgotten);
                 }
+                // what is written meanwhile must not wait for more than one of them
+                pause(begun.elapsed().max(REST)).await;
             }
         })
     }

@@ -19,6 +19,7 @@ use crate::credential::waits_for_its_owner;
 use crate::engine::active::{Active, Place};
 use crate::engine::ending::Ending;
 use crate::engine::finisher::{ANSWER_LIMIT, Finisher};
+use crate::engine::measures::Measures;
 use crate::executor::host::{LeasedTranscript, StoreHost};
 use crate::executor::hub::Hub;
 use crate::executor::{Job, Registry};
@@ -50,6 +51,7 @@ struct Shared {
     hub: Hub,
     finisher: Finisher,
     active: Active,
+    measures: Measures,
     lease: Duration,
     margin: TimeDelta,
 }
@@ -64,11 +66,23 @@ impl Executions {
         hub: Hub,
         finisher: Finisher,
         active: Active,
+        measures: Measures,
         lease: Duration,
     ) -> Executions {
         // two instances may each be wrong by what a measurement may be wrong
         let margin = clock::signed((clock::MEASUREMENT_ERROR * 2).min(lease / 10));
-        Executions(Arc::new(Shared { store, executors, channels, host, hub, finisher, active, lease, margin }))
+        Executions(Arc::new(Shared {
+            store,
+            executors,
+            channels,
+            host,
+            hub,
+            finisher,
+            active,
+            measures,
+            lease,
+            margin,
+        }))
     }
 
     /// Whether there are executors that begin before their start is marked.
@@ -88,6 +102,7 @@ impl Executions {
     /// Executes a started run in a task of its own.
     pub fn spawn(&self, started: StartedRun) {
         let shared = Arc::clone(&self.0);
+        shared.measures.started(&started, shared.store.clock().now());
         // the place is taken before the task runs: who counts free places must see it
         let place = shared.active.add(started.lease, started.lease_until);
         tokio::spawn(async move { shared.execute(started, place).await });
@@ -166,6 +181,7 @@ impl Shared {
     async fn record(&self, finish: Finish, started: &StartedRun) {
         let run_id = started.run.id;
         let (state, reason, usage) = (finish.state, finish.reason.clone(), finish.usage);
+        let took = Duration::from_millis(finish.ran_ms.max(0) as u64);
         let error = finish.error.clone();
         if let Some(fault) = &error {
             tracing::warn!(%run_id, code = fault.code, message = fault.message, state = state.as_str(), "a run failed");
@@ -174,6 +190,7 @@ impl Shared {
             tracing::warn!(%run_id, "the end of the run could not be recorded, it goes on elsewhere");
             return;
         }
+        self.measures.ended(self.executor_of(started), state, took);
         let wanted = error.clone().filter(|fault| waits_for_its_owner(&fault.code));
         if let Some(fault) = error {
             self.hub.publish(run_id, StreamEvent::Error { code: fault.code, message: fault.message });
@@ -208,6 +225,12 @@ impl Shared {
             Ok(false) => {}
             Err(error) => tracing::warn!(task_id = %task.id, %error, "failures could not be counted"),
         }
+    }
+
+    /// The executor's name; one that is not there has none, or anybody could make names up.
+    fn executor_of<'a>(&self, started: &'a StartedRun) -> &'a str {
+        let name = started.task.as_ref().map_or("orchestrator", |task| task.spec.executor.as_str());
+        self.executors.find(name).map_or("unknown", |_| name)
     }
 
     fn job(&self, started: &StartedRun, transcript: Arc<LeasedTranscript>, stop: Stop) -> Job {

@@ -23,6 +23,8 @@ pub struct Held {
     prepared: Mutex<HashMap<Uuid, StartedRun>>,
     capacity: usize,
     prefetch: usize,
+    /// Whether runs may be leased as they are recorded. Where limits are kept, a take alone leases.
+    as_recorded: bool,
     active: Active,
     bell: Bell,
 }
@@ -80,12 +82,34 @@ impl Lines {
 
 impl Held {
     pub fn new(capacity: usize, prefetch: usize, active: Active) -> Arc<Held> {
-        Arc::new(Held { claims: Mutex::default(), prepared: Mutex::default(), capacity, prefetch, active, bell: Bell::default() })
+        Arc::new(Held {
+            claims: Mutex::default(),
+            prepared: Mutex::default(),
+            capacity,
+            prefetch,
+            as_recorded: true,
+            active,
+            bell: Bell::default(),
+        })
+    }
+
+    /// Of an instance that keeps limits: nothing is leased but by a take.
+    pub fn under_limits(capacity: usize, active: Active) -> Arc<Held> {
+        let (claims, prepared, bell) = (Mutex::default(), Mutex::default(), Bell::default());
+        Arc::new(Held { claims, prepared, capacity, prefetch: 0, as_recorded: false, active, bell })
+    }
+
+    /// Whether a run may start here with the commit that records it.
+    pub fn starts_as_recorded(&self) -> bool {
+        self.as_recorded && self.free() > 0
     }
 
     /// How many more runs may be leased ahead: those that could start now, and of the prefetch the same share. So a busy
     /// instance leaves to the others what it could not start itself.
     pub fn room(&self) -> usize {
+        if !self.as_recorded {
+            return 0;
+        }
         let free = self.free();
         let ahead = self.prefetch * free / self.capacity.max(1);
         let claims = self.claims.lock().expect("held lock");

@@ -134,7 +134,11 @@ async fn deliver(sending: Sending, claim: Claim) {
         tracing::warn!(delivery_id = %id, channel = claim.delivery.channel, error, "a delivery did not get through");
     }
     let give_up = store.clock().now() + signed(LEASE);
-    while let Err(error) = store.mark_delivery(&claim, &mark).await {
+    loop {
+        let error = match store.mark_delivery(&claim, &mark).await {
+            Ok(state) => return sending.measures.delivered(&claim.delivery.channel, state),
+            Err(error) => error,
+        };
         if !matches!(error, StoreError::Unavailable(_)) || store.clock().now() >= give_up {
             tracing::error!(delivery_id = %id, %error, "what came of a delivery could not be recorded");
             return;

@@ -14,6 +14,7 @@ use crate::engine::asking::{Links, without};
 use crate::engine::attempt::{Occasion, attempt, given_up};
 use crate::engine::breaker::{Breakers, Closed, Place, Sign};
 use crate::engine::holding::{self, Budget};
+use crate::engine::measures::Measures;
 use crate::id::Scope;
 use crate::notification::delivery::BACKOFF;
 use crate::notification::question::Question;
@@ -38,6 +39,7 @@ pub struct Sending {
     pub breakers: Breakers,
     /// Addresses that nobody proved get codes alone.
     pub require_verified: bool,
+    pub measures: Measures,
 }
 
 /// What is told, and all that its words are made of.

@@ -16,7 +16,7 @@ use crate::engine::held::Held;
 use crate::engine::scheduler::HORIZON;
 use crate::engine::service::{Next, Service, TickError};
 use crate::metrics::Metrics;
-use crate::store::{Claim, Lease, Seat, StartedRun, Starts, Store, Take, Topic, Turn};
+use crate::store::{Claim, Lease, Limits, Seat, StartedRun, Starts, Store, Take, Topic, Turn};
 
 /// Runs taken or started in one transaction.
 const BATCH: usize = 256;
@@ -32,6 +32,7 @@ pub struct Worker {
     short_of_room: Arc<AtomicBool>,
     /// Where to go on among the tenants, while there is more than can be taken.
     turn: Mutex<Option<Turn>>,
+    limits: Limits,
     started: Counter,
 }
 
@@ -43,6 +44,7 @@ impl Worker {
         active: Active,
         id: Uuid,
         lease: Duration,
+        limits: Limits,
         metrics: &Metrics,
     ) -> Worker {
         let started = Counter::default();
@@ -56,6 +58,7 @@ impl Worker {
             lease,
             short_of_room: Arc::default(),
             turn: Mutex::default(),
+            limits,
             started,
         }
     }
@@ -68,7 +71,8 @@ impl Worker {
             return Ok(false);
         }
         let now = self.store.clock().now();
-        let fair = self.turn.lock().expect("turn lock").take();
+        let turn = self.turn.lock().expect("turn lock").take();
+        let fair = turn.or_else(|| self.limits.any().then(Turn::default));
         let take = Take {
             worker: self.id,
             now,
@@ -76,14 +80,16 @@ impl Worker {
             lease_until: now + signed(self.lease),
             limit: room as i64,
             fair,
+            limits: self.limits,
         };
         let taken = self.store.take_runs(&take).await?;
         let full = taken.len() == room;
         // who has more than can be taken must not keep the others waiting: from now on it goes in turn, until none is left
-        if full || (take.fair.is_some() && !taken.is_empty()) {
+        // a look at as many tenants as fit, of whom none could have more, is no reason to forget those who follow
+        if full || (take.fair.is_some() && (!taken.is_empty() || taken.turn != Turn::default())) {
             *self.turn.lock().expect("turn lock") = Some(taken.turn);
         }
-        self.short_of_room.store(full, Ordering::Relaxed);
+        self.short_of_room.store(full || self.limits.any(), Ordering::Relaxed);
         self.held.add(taken.claims);
         self.spawn(taken.starts);
         Ok(full || self.turn.lock().expect("turn lock").is_some())
@@ -161,7 +167,7 @@ impl Seat for Desk {
     }
 
     fn is_free(&self) -> bool {
-        self.held.free() > 0
+        self.held.starts_as_recorded()
     }
 
     fn start(&self, run: StartedRun) {

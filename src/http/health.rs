@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State as Held;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -15,8 +15,11 @@ use crate::http::State;
 /// The OpenMetrics text format.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// How long a probe waits for the event bus.
+/// How long a probe waits for the event bus, and for the database.
 const BUS_PATIENCE: Duration = Duration::from_secs(1);
+const DATABASE_PATIENCE: Duration = Duration::from_secs(2);
+/// When to ask again a service that is not ready, in seconds.
+const ASK_AGAIN: HeaderValue = HeaderValue::from_static("5");
 
 /// The process answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
@@ -31,8 +34,11 @@ pub struct Readiness {
     pub ready: bool,
     /// Whether the database answers.
     pub database: bool,
-    /// Whether the event bus answers. The service is ready without it: schedules go on, publishing answers 503.
+    /// Whether the event bus answers. Without it schedules go on, and what comes in by events waits.
     pub bus: bool,
+    /// Whether the database's clock is known well enough: measured lately, and without a long wait for the answer.
+    /// Without it nothing is claimed or fired.
+    pub clock: bool,
     /// What is wrong with the way the server behind the event bus is set up.
     pub concerns: Vec<String>,
     /// Services that have not done their work lately.
@@ -59,20 +65,28 @@ pub async fn get_health() -> Json<Health> {
 
 /// Whether the service can do its work
 ///
-/// Ready: the database answers, every service has ticked lately, and nobody has asked it to stop.
+/// Ready: the database and the event bus answer, the database's clock is known, every service has ticked lately, and
+/// nobody has asked it to stop. What is not so is in the answer; `/healthz` goes on answering, because a restart would
+/// mend none of it. `Retry-After` says when to ask again.
 #[utoipa::path(get, path = "/readyz", tag = "operations",
     responses((status = 200, body = Readiness), (status = 503, body = Readiness)))]
 pub async fn get_readiness(Held(state): Held<State>) -> Response {
-    let database = state.store.ping().await.is_ok();
+    let (pinged, concerns) =
+        tokio::join!(timeout(DATABASE_PATIENCE, state.store.ping()), timeout(BUS_PATIENCE, state.bus.concerns()));
+    let database = matches!(pinged, Ok(Ok(())));
     let late = state.metrics.late_services(state.clock.now());
     let late: Vec<_> =
         late.into_iter().map(|late| LateService { service: late.service, last_success: late.last_success }).collect();
-    let concerns = timeout(BUS_PATIENCE, state.bus.concerns()).await.ok().and_then(Result::ok);
+    let concerns = concerns.ok().and_then(Result::ok);
     let (bus, concerns) = (concerns.is_some(), concerns.unwrap_or_default());
     let stopping = state.stopping.is_cancelled();
-    let ready = database && late.is_empty() && !stopping;
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(Readiness { ready, database, bus, concerns, late, stopping })).into_response()
+    let clock = state.clock.trusted();
+    let ready = database && bus && clock && late.is_empty() && !stopping;
+    let readiness = Readiness { ready, database, bus, clock, concerns, late, stopping };
+    match ready {
+        true => Json(readiness).into_response(),
+        false => (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, ASK_AGAIN)], Json(readiness)).into_response(),
+    }
 }
 
 /// Metrics, for Prometheus
@@ -80,6 +94,6 @@ pub async fn get_readiness(Held(state): Held<State>) -> Response {
     responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
 pub async fn get_metrics(Held(state): Held<State>) -> Response {
     // sets the gauges; while the bus is away they stay as they were
-    let _ = timeout(BUS_PATIENCE, state.bus.backlog()).await;
+    let _ = tokio::join!(timeout(BUS_PATIENCE, state.bus.backlog()), state.gauges.refresh(&state.store));
     ([(header::CONTENT_TYPE, OPEN_METRICS)], state.metrics.text()).into_response()
 }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::store::hot::HotEvents;
 use crate::store::matching::{EventsFired, EventsRecorded, FireEvents};
-use crate::store::recording::{Locked, Recording, Subject, write_recording};
+use crate::store::recording::{Aside, Locked, Recording, Subject, write_recording};
 use crate::store::windows::Windows;
 use crate::store::{Store, StoreError};
 use crate::task::TaskStatus;
@@ -193,7 +193,7 @@ impl Store {
                     .bind(window_id)
                     .execute(&mut *conn)
                     .await?;
-                (EventsRecorded::default(), false)
+                (EventsRecorded::default(), Aside::default())
             } else if ask.matches.iter().any(|m| locked.get(&task_id).is_none_or(|at| at.epoch != m.epoch)) {
                 return Ok(EventsFired::Stale);
             } else {

@@ -230,6 +230,9 @@ impl Store {
         if notice.is_some() {
             self.hint(Topic::Outbox);
         }
+        if let Some(reason) = step.fire.as_ref().and_then(|fire| fire.skipped) {
+            self.counts.skipped(reason, 1);
+        }
         Ok(match run {
             None => RecordedPoll::Quiet,
             Some(run) if fires => RecordedPoll::Fired(run.id),

@@ -16,6 +16,7 @@ use sqlx::{ConnectOptions, Connection, PgConnection, SqlitePool};
 
 use crate::clock::{self, Clock, Measurement};
 use crate::secret::SecretUrl;
+use crate::store::counts::{Counts, Waits};
 use crate::store::db::Db;
 use crate::store::wake::Hints;
 use crate::store::{Split, Store, StoreError};
@@ -126,7 +127,7 @@ impl Store {
         }
         let (options, file) = sqlite_options(&url)?;
         let readers = sqlite_readers(options, settings).await.map_err(|error| unusable(&file, &error))?;
-        Store::of(Db::Sqlite { writer: readers.clone(), readers, _lock: None }, clock).await
+        Store::of(Db::Sqlite { writer: readers.clone(), readers, waits: Waits::default(), _lock: None }, clock).await
     }
 
     async fn of(db: Db, clock: Clock) -> Result<Store, OpenError> {
@@ -134,7 +135,7 @@ impl Store {
         if let Db::Postgres { pool, ears, .. } = &db {
             hints.join_others(pool, ears);
         }
-        let store = Store { db, clock, hints };
+        let store = Store { db, clock, hints, counts: Counts::default() };
         store.measure_clock().await.map_err(|error| OpenError::Refused(error.to_string()))?;
         Ok(store)
     }
@@ -188,7 +189,7 @@ impl Store {
     /// Closes every connection after what it does now.
     pub async fn close(&self) {
         match &self.db {
-            Db::Postgres { pool, hot, ears } => {
+            Db::Postgres { pool, hot, ears, .. } => {
                 ears.close().await;
                 hot.close().await;
                 pool.close().await;
@@ -241,7 +242,7 @@ async fn open_sqlite(url: &str, settings: &Settings, clock: &Clock) -> Result<Db
     sqlx::migrate!("migrations/sqlite").run(&writer).await.map_err(|error| OpenError::Migration(error.to_string()))?;
     Store::expire_dead_leases(&writer, clock.now()).await.map_err(unusable)?;
     let readers = sqlite_readers(options, settings).await.map_err(unusable)?;
-    Ok(Db::Sqlite { readers, writer, _lock: Some(lock) })
+    Ok(Db::Sqlite { readers, writer, waits: Waits::default(), _lock: Some(lock) })
 }
 
 /// How a file is opened, and which.
@@ -345,7 +346,7 @@ async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Resul
     // a connection that hears what other instances say does nothing else
     let ears = pool(1).min_connections(0).idle_timeout(None).max_lifetime(None).connect_lazy_with(guarded.clone());
     let pool = pool(most - HOT_CONNECTIONS - 1).connect_with(guarded).await.map_err(refused)?;
-    Ok(Db::Postgres { pool, hot, ears })
+    Ok(Db::Postgres { pool, hot, ears, waits: Waits::default() })
 }
 
 /// Whether it is worth looking again.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sqlx::{PgPool, SqlitePool};
 
 use crate::id::Scope;
+use crate::store::counts::Waits;
 use crate::store::{Split, StoreError};
 
 /// The database behind a store.
@@ -18,10 +19,11 @@ pub(super) enum Db {
         hot: PgPool,
         /// One connection that hears what other instances say.
         ears: PgPool,
+        waits: Waits,
     },
     /// One writer, because a pool of writers waits for each other's locks; and a few readers.
     /// The lock keeps other processes out for as long as the store is open; who only looks has none.
-    Sqlite { readers: SqlitePool, writer: SqlitePool, _lock: Option<Arc<File>> },
+    Sqlite { readers: SqlitePool, writer: SqlitePool, waits: Waits, _lock: Option<Arc<File>> },
 }
 
 impl Db {
@@ -56,13 +58,15 @@ pub(super) fn fault() -> Result<(), sqlx::Error> {
 macro_rules! on_read {
     ($db:expr, |$conn:ident| $body:expr) => {
         match &$db {
-            $crate::store::db::Db::Postgres { pool, .. } => {
+            $crate::store::db::Db::Postgres { pool, waits, .. } => {
+                waits.look("shared", pool);
                 let mut held = pool.acquire().await?;
                 fault!();
                 let $conn = &mut *held;
                 $body
             }
-            $crate::store::db::Db::Sqlite { readers, .. } => {
+            $crate::store::db::Db::Sqlite { readers, waits, .. } => {
+                waits.look("readers", readers);
                 let mut held = readers.acquire().await?;
                 fault!();
                 let $conn = &mut *held;
@@ -72,7 +76,8 @@ macro_rules! on_read {
     };
     ($db:expr, $scope:expr, |$conn:ident| $body:expr) => {
         match &$db {
-            $crate::store::db::Db::Postgres { pool, .. } => {
+            $crate::store::db::Db::Postgres { pool, waits, .. } => {
+                waits.look("shared", pool);
                 let mut held = pool.begin().await?;
                 $crate::store::db::confine(&mut held, $scope).await?;
                 let $conn = &mut *held;
@@ -80,7 +85,8 @@ macro_rules! on_read {
                 held.commit().await?;
                 read
             }
-            $crate::store::db::Db::Sqlite { readers, .. } => {
+            $crate::store::db::Db::Sqlite { readers, waits, .. } => {
+                waits.look("readers", readers);
                 let mut held = readers.acquire().await?;
                 let $conn = &mut *held;
                 $body
@@ -110,12 +116,19 @@ macro_rules! on_write {
     // what the engine writes first, and then what belongs to one tenant (`None`: to nobody), confined to it
     ($db:expr, |$conn:ident| $first:expr, then $tenant:expr, $body:expr) => {
         match &$db {
-            $crate::store::db::Db::Postgres { pool, .. } => committed!(pool.begin().await?, |$conn| {
-                let () = $first;
-                $crate::store::db::confine_to(&mut *$conn, $tenant).await?;
-                $body
-            }),
-            $crate::store::db::Db::Sqlite { writer, .. } => {
+            $crate::store::db::Db::Postgres { pool, waits, .. } => committed!(
+                {
+                    waits.look("shared", pool);
+                    pool.begin().await?
+                },
+                |$conn| {
+                    let () = $first;
+                    $crate::store::db::confine_to(&mut *$conn, $tenant).await?;
+                    $body
+                }
+            ),
+            $crate::store::db::Db::Sqlite { writer, waits, .. } => {
+                waits.look("writer", writer);
                 committed!(writer.begin_with("begin immediate").await?, |$conn| {
                     let () = $first;
                     $body
@@ -125,11 +138,18 @@ macro_rules! on_write {
     };
     ($db:expr, $scope:expr, |$conn:ident| $body:expr) => {
         match &$db {
-            $crate::store::db::Db::Postgres { pool, .. } => committed!(pool.begin().await?, |$conn| {
-                $crate::store::db::confine(&mut *$conn, $scope).await?;
-                $body
-            }),
-            $crate::store::db::Db::Sqlite { writer, .. } => {
+            $crate::store::db::Db::Postgres { pool, waits, .. } => committed!(
+                {
+                    waits.look("shared", pool);
+                    pool.begin().await?
+                },
+                |$conn| {
+                    $crate::store::db::confine(&mut *$conn, $scope).await?;
+                    $body
+                }
+            ),
+            $crate::store::db::Db::Sqlite { writer, waits, .. } => {
+                waits.look("writer", writer);
                 committed!(writer.begin_with("begin immediate").await?, |$conn| $body)
             }
         }
@@ -140,8 +160,15 @@ macro_rules! on_write {
 macro_rules! on_hot_write {
     ($db:expr, |$conn:ident| $body:expr) => {
         match &$db {
-            $crate::store::db::Db::Postgres { hot, .. } => committed!(hot.begin().await?, |$conn| $body),
-            $crate::store::db::Db::Sqlite { writer, .. } => {
+            $crate::store::db::Db::Postgres { hot, waits, .. } => committed!(
+                {
+                    waits.look("hot", hot);
+                    hot.begin().await?
+                },
+                |$conn| $body
+            ),
+            $crate::store::db::Db::Sqlite { writer, waits, .. } => {
+                waits.look("writer", writer);
                 committed!(writer.begin_with("begin immediate").await?, |$conn| $body)
             }
         }

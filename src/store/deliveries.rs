@@ -201,7 +201,10 @@ impl Store {
             .bind(doubtful)
             .fetch_optional(&mut *conn)
             .await?;
-            let Some(stands) = stands else { return Err(StoreError::LeaseLost) };
+            let Some(stands) = stands else {
+                self.counts.fenced("delivery", 1);
+                return Err(StoreError::LeaseLost);
+            };
             let stands = DeliveryState::parse(&stands)
                 .ok_or_else(|| StoreError::Corrupt(format!("delivery {} has the state {stands}", claim.delivery.id)))?;
             let fall_back = match (mark, stands) {

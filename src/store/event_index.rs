@@ -150,12 +150,16 @@ impl Store {
     }
 
     /// Forgets tasks of the index that were gone before `before`; who knows less than that reads its shard anew.
-    pub async fn forget_event_tasks(&self, before: DateTime<Utc>) -> Result<u64, StoreError> {
+    pub async fn forget_event_tasks(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
         Ok(on_write!(self.db, |conn| {
             let gone: Vec<(i32, i64)> = sqlx::query_as(
-                "select shard, max(version) from event_tasks where not live and changed_at < $1 group by shard order by shard",
+                "select shard, max(version) from (
+                    select shard, version from event_tasks where not live and changed_at < $1
+                     order by version limit $2) old
+                  group by shard order by shard",
             )
             .bind(before)
+            .bind(limit)
             .fetch_all(&mut *conn)
             .await?;
             let mut forgotten = 0;

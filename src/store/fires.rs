@@ -134,15 +134,17 @@ impl Store {
     /// Records every fire that falls due until `now + horizon`, of at most `limit` tasks, earliest first.
     pub async fn fire_due(&self, ask: &FireDue) -> Result<Fired, StoreError> {
         let until = ask.now + signed(ask.horizon);
-        let (mut fired, going, ahead) = on_hot_write!(self.db, |conn| {
+        let (mut fired, going, ahead, missed) = on_hot_write!(self.db, |conn| {
             let due = planted_text!("no_compare_and_set", self.db.text(DUE), "for update of d skip locked" => "");
             let due: Vec<DueRow> = sqlx::query_as(due).bind(until).bind(ask.limit).fetch_all(&mut *conn).await?;
             let batch = decide(&due, ask);
             let mut written = conn.fire(&batch, ask).await?;
             let going = std::mem::take(&mut written.going);
             let ahead = if ask.prepare { ahead(&batch, &written.claims) } else { Vec::new() };
-            (summary(due.len(), batch, written), going, ahead)
+            let missed: Vec<String> = batch.skipped.iter().filter_map(|run| run.reason.clone()).collect();
+            (summary(due.len(), batch, written), going, ahead, missed)
         });
+        missed.iter().for_each(|reason| self.counts.skipped(reason, 1));
         if fired.recorded > fired.claims.len() + going.len() {
             self.hint(Topic::Queue);
         }

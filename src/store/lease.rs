@@ -145,7 +145,9 @@ impl Store {
         if leases.is_empty() {
             return Ok(Vec::new());
         }
-        Ok(on_hot_write!(self.db, |conn| conn.beat(leases, lease_until).await?))
+        let held = on_hot_write!(self.db, |conn| conn.beat(leases, lease_until).await?);
+        self.counts.fenced("heartbeat", leases.len() - held.len());
+        Ok(held)
     }
 
     /// Runs of this worker whose end was asked for. A narrow index makes it cost nothing while there are none.
@@ -194,7 +196,10 @@ impl Store {
         if ends.iter().any(|end| !end.deliveries.is_empty() || end.tells.is_some()) {
             self.hint(Topic::Outbox);
         }
-        Ok(ends.iter().map(|end| end.lease.run_id).filter(|id| taken.iter().all(|taken| taken.run_id != *id)).collect())
+        let ids = ends.iter().map(|end| end.lease.run_id);
+        let lost: Vec<Uuid> = ids.filter(|id| taken.iter().all(|taken| taken.run_id != *id)).collect();
+        self.counts.fenced("end", lost.len());
+        Ok(lost)
     }
 
     /// Gives back what this worker has claimed and not started; answers how many.

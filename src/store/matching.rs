@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::store::db::Db;
 use crate::store::hot::{GuardedEvents, HotEvents};
 use crate::store::lease::Claim;
-use crate::store::recording::{Locked, Recording, Subject, write_recording};
+use crate::store::recording::{Aside, Locked, Recording, Subject, write_recording};
 use crate::store::windows::Windows;
 use crate::store::{Store, StoreError, Topic};
 use crate::task::{FIRST_EPOCH, TaskStatus};
@@ -120,8 +120,8 @@ impl Store {
         let Some(written) = conn.record_guarded(&recording.batch, &guard, ask.now, ask.worker).await? else {
             return Ok(EventsFired::Stale);
         };
-        let (fired, opened) = recording.summary(written);
-        Ok(EventsFired::Done(self.told_of(fired, opened)))
+        let (fired, aside) = recording.summary(written);
+        Ok(EventsFired::Done(self.told_of(fired, aside)))
     }
 
     async fn fire_by_rules(&self, ask: &FireEvents<'_>) -> Result<EventsFired, StoreError> {
@@ -150,11 +150,12 @@ impl Store {
     }
 
     /// Wakes those who go on with what was recorded.
-    pub(super) fn told_of(&self, recorded: EventsRecorded, opened: bool) -> EventsRecorded {
+    pub(super) fn told_of(&self, recorded: EventsRecorded, aside: Aside) -> EventsRecorded {
+        aside.skipped.iter().for_each(|reason| self.counts.skipped(reason, 1));
         if recorded.recorded > recorded.claims.len() {
             self.hint(Topic::Queue);
         }
-        if opened {
+        if aside.opened {
             self.hint(Topic::Windows);
         }
         recorded

@@ -66,6 +66,15 @@ macro_rules! write_recording {
 }
 pub(super) use write_recording;
 
+/// What follows from a batch that is written.
+#[derive(Default)]
+pub(super) struct Aside {
+    /// A window was opened.
+    pub opened: bool,
+    /// Why each was skipped that was.
+    pub skipped: Vec<String>,
+}
+
 /// A batch while it is decided.
 pub(super) struct Recording {
     now: DateTime<Utc>,
@@ -237,7 +246,7 @@ impl Recording {
         spent.map(|(task_id, (_, tenant))| (*task_id, tenant.as_str()))
     }
 
-    pub fn summary(self, written: EventsWritten) -> (EventsRecorded, bool) {
+    pub fn summary(self, written: EventsWritten) -> (EventsRecorded, Aside) {
         let asked = self.batch.runs.len() + self.batch.skipped.len();
         let recorded = EventsRecorded {
             recorded: written.recorded,
@@ -246,7 +255,8 @@ impl Recording {
             duplicates: self.duplicates + asked - written.recorded - written.skipped,
             claims: written.claims,
         };
-        (recorded, self.opened)
+        let skipped = self.batch.skipped.into_iter().filter_map(|run| run.reason).collect();
+        (recorded, Aside { opened: self.opened, skipped })
     }
 }
 

@@ -12,6 +12,7 @@ use crate::notification::Recipient;
 use crate::run::Run;
 use crate::store::hot::{Going, Hot};
 use crate::store::lease::{Claim, Lease};
+use crate::store::limits::Limits;
 use crate::store::slots::resolve_blocked;
 use crate::store::{Seat, Store, StoreError, Topic};
 use crate::task::Task;
@@ -29,6 +30,8 @@ pub struct Take {
     pub limit: i64,
     /// In turn: as many of each tenant. For when there is more than can be taken; else the most urgent are taken.
     pub fair: Option<Turn>,
+    /// How many may be under way at once. Kept by takes in turn alone: where there are any, `fair` is there.
+    pub limits: Limits,
 }
 
 /// Whose turn it is: tenants whose names follow this one.
@@ -125,6 +128,8 @@ impl Store {
         blocked: Vec<(Uuid, Blocked)>,
         lease_until: DateTime<Utc>,
     ) -> Result<Starts, StoreError> {
+        let skipped = blocked.iter().filter(|(_, fate)| *fate == Blocked::Skipped).count();
+        self.counts.skipped("overlap", skipped);
         if blocked.iter().any(|(_, fate)| *fate == Blocked::Behind) {
             self.hint(Topic::Cancels);
         }

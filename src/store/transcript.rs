@@ -62,6 +62,7 @@ impl Store {
             .execute(&mut *conn)
             .await?;
             if held.rows_affected() == 0 {
+                self.counts.fenced("transcript", 1);
                 return Err(StoreError::LeaseLost);
             }
             for entry in entries {

@@ -38,6 +38,7 @@ mod fires;
 mod grants;
 mod idempotency;
 mod lease;
+mod limits;
 mod live;
 mod matching;
 mod outbox;

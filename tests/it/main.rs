@@ -11,6 +11,7 @@ mod egress;
 mod engine;
 mod events;
 mod faults;
+mod metrics;
 mod notifications;
 mod oauth;
 mod pipelines;

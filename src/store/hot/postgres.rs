@@ -13,6 +13,7 @@ use crate::store::StoreError;
 use crate::store::fires::{Batch, FireDue, Ready, Written};
 use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE, Taken, TakenRuns};
 use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease, Park, line};
+use crate::store::limits::one_at_a_time;
 use crate::store::runs::NewRun;
 use crate::store::starting::{Take, Turn};
 use crate::store::text::{document, optional, optional_document, text};
@@ -120,6 +121,9 @@ impl Hot for PgConnection {
     }
 
     async fn take(&mut self, take: &Take) -> Result<TakenRuns, StoreError> {
+        if take.limits.any() {
+            one_at_a_time(self).await?;
+        }
         let rows: Vec<TakenRow> = sqlx::query_as(unlocked(include_str!("../sql/take.postgres.sql")))
             .bind(take.now)
             .bind(take.ahead)
@@ -130,6 +134,8 @@ impl Hot for PgConnection {
             .bind(take.fair.as_ref().map_or("", |turn| turn.0.as_str()))
             .bind(TENANTS_AT_ONCE)
             .bind(CLAIM_MARGIN.num_milliseconds())
+            .bind(take.limits.per_tenant)
+            .bind(take.limits.total)
             .fetch_all(self)
             .await?;
         let mut taken = TakenRuns::default();

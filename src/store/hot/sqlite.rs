@@ -11,6 +11,7 @@ use crate::store::completions::PARK;
 use crate::store::fires::{Batch, FireDue, Ready, Written};
 use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE, Taken, TakenRuns};
 use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease, line};
+use crate::store::limits::Room;
 use crate::store::runs::insert_run;
 use crate::store::slots::LEAVE_SLOT;
 use crate::store::starting::{Take, Turn};
@@ -93,11 +94,12 @@ impl Hot for SqliteConnection {
         let picked = match &take.fair {
             None => pick(self, READY, take, None, take.limit).await?,
             Some(after) => {
-                let tenants = tenants_in_turn(self, &after.0).await?;
-                let share = (take.limit / tenants.len().max(1) as i64).max(1);
+                let room = Room::of(self, take).await?;
+                let tenants = tenants_in_turn(self, &after.0, &room).await?;
+                let share = (room.all / tenants.len().max(1) as i64).max(1);
                 let mut picked = Vec::new();
                 for tenant in &tenants {
-                    let left = take.limit - picked.len() as i64;
+                    let left = (room.all - picked.len() as i64).min(room.of_tenant(tenant));
                     picked.extend(pick(self, READY_OF_TENANT, take, Some(tenant), share.min(left)).await?);
                 }
                 taken.turn = match tenants.last() {
@@ -361,20 +363,21 @@ async fn pick(
     Ok(sqlx::query_as(statement).bind(take.ahead).bind(tenant).bind(limit).fetch_all(conn).await?)
 }
 
-/// Tenants that have ready runs, by one look into the index each.
-async fn tenants_in_turn(conn: &mut SqliteConnection, after: &str) -> Result<Vec<String>, StoreError> {
+/// Tenants that have ready runs, and may have more under way, by one look into the index each.
+async fn tenants_in_turn(conn: &mut SqliteConnection, after: &str, room: &Room) -> Result<Vec<String>, StoreError> {
     let mut tenants: Vec<String> = Vec::new();
+    let mut last = after.to_owned();
     while (tenants.len() as i64) < TENANTS_AT_ONCE {
-        let last = tenants.last().map_or(after, String::as_str);
         let next: Option<String> = sqlx::query_scalar(
             "select tenant_id from queue where state = 'ready' and tenant_id > $1 order by tenant_id limit 1",
         )
-        .bind(last)
+        .bind(&last)
         .fetch_optional(&mut *conn)
         .await?;
-        match next {
-            Some(next) => tenants.push(next),
-            None => break,
+        let Some(next) = next else { break };
+        last.clone_from(&next);
+        if room.of_tenant(&next) > 0 {
+            tenants.push(next);
         }
     }
     Ok(tenants)

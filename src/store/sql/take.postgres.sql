@@ -2,7 +2,16 @@
 -- their task's slot, taken now or handed over. Those that fall due soon ($2), or found the slot taken, are claimed.
 -- Picked are the most urgent; or, where there are more than can be taken ($6), as many of each tenant: of those
 -- that follow the name $7, and then from the first again.
-with recursive tenants (tenant_id) as (
+-- Where so many may be under way at once of each tenant ($10) or of all ($11), what is leased is counted, and each gets
+-- what is left to it; takes come one after the other then. What has no limit is null, and nothing is counted.
+with recursive held as materialized (
+    select tenant_id, count(*) as runs
+      from queue
+     where ($10::bigint is not null or $11::bigint is not null) and state <> 'ready'
+     group by tenant_id
+), room as materialized (
+    select greatest(least($3::bigint, $11::bigint - coalesce((select sum(runs)::bigint from held), 0)), 0) as runs
+), tenants (tenant_id) as (
     (select tenant_id from queue where $6 and state = 'ready' and tenant_id > $7 order by tenant_id limit 1)
     union all
     select next.tenant_id
@@ -11,7 +20,11 @@ with recursive tenants (tenant_id) as (
                           where q.state = 'ready' and q.tenant_id > t.tenant_id
                           order by q.tenant_id limit 1) next
 ), turn as materialized (
-    select tenant_id from tenants limit $8
+    select tenant_id, $10::bigint - coalesce((select h.runs from held h where h.tenant_id = t.tenant_id), 0) as left_to_it
+      from tenants t
+     where $10::bigint is null
+        or coalesce((select h.runs from held h where h.tenant_id = t.tenant_id), 0) < $10
+     limit $8
 ), fair as (
     select each.*
       from turn
@@ -19,9 +32,10 @@ with recursive tenants (tenant_id) as (
                            from queue
                           where state = 'ready' and tenant_id = turn.tenant_id and run_at <= $2
                           order by priority desc, run_at
-                          limit (select greatest($3 / greatest(count(*), 1), 1) from turn)
+                          limit least((select greatest((select runs from room) / greatest(count(*), 1), 1) from turn),
+                                      turn.left_to_it)
                             for update skip locked) each
-     limit $3
+     limit (select runs from room)
 ), urgent as (
     select run_id, task_id, run_at, overlap, cancel_reason
       from queue

@@ -116,7 +116,7 @@ async fn every_answer_has_an_id_and_is_kept_by_no_cache() {
 async fn readiness_follows_the_services_and_the_stop() {
     let api = Api::new().await;
     let ready = json!({
-        "ready": true, "database": true, "bus": true, "concerns": [], "late": [], "stopping": false,
+        "ready": true, "database": true, "bus": true, "clock": true, "concerns": [], "late": [], "stopping": false,
     });
     assert_eq!(api.ask("GET", "/readyz", None, None).await.expect(200), ready);
     api.metrics.expect_ticks("scheduler", std::time::Duration::from_secs(10));

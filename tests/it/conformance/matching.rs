@@ -262,8 +262,8 @@ async fn a_reader_that_knows_too_little_reads_its_shard_anew(world: &World) {
     let stays = task(world, json!({})).await;
     let other = task(world, json!({})).await;
     world.pass(100);
-    assert_eq!(world.store.forget_event_tasks(at(0)).await.unwrap(), 0, "not yet");
-    assert_eq!(world.store.forget_event_tasks(at(50)).await.unwrap(), 1);
+    assert_eq!(world.store.forget_event_tasks(at(0), 9).await.unwrap(), 0, "not yet");
+    assert_eq!(world.store.forget_event_tasks(at(50), 9).await.unwrap(), 1);
     let anew = world.store.event_tasks(shard, known, 10, false).await.unwrap();
     assert!(anew.anew);
     assert_eq!(anew.live.iter().map(|task| task.task_id).collect::<Vec<_>>(), [stays.id, other.id]);

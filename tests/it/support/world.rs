@@ -14,7 +14,7 @@ use reveille::app::Extras;
 use reveille::clock::{Clock, pause};
 use reveille::config::Config;
 use reveille::secret::{Secret, SecretUrl};
-use reveille::store::{self, Claim, Store, Take};
+use reveille::store::{self, Claim, Limits, Store, Take};
 use reveille::tool::Tool;
 use reveille::tool::http::Declared;
 use reveille::vault::{self, KeySource, Vault, WithoutKeys, oauth};
@@ -39,7 +39,8 @@ pub const MASTER_KEY: &str = "test:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 /// Leases ready runs that are due until `until`, without starting them.
 pub async fn claim_ready(store: &Store, worker: Uuid, until: DateTime<Utc>, limit: i64) -> Vec<Claim> {
     let nothing_is_due = DateTime::UNIX_EPOCH;
-    let take = Take { worker, now: nothing_is_due, ahead: until, lease_until: nothing_is_due, limit, fair: None };
+    let (now, lease_until, limits) = (nothing_is_due, nothing_is_due, Limits::default());
+    let take = Take { worker, now, ahead: until, lease_until, limit, fair: None, limits };
     store.take_runs(&take).await.expect("claims").claims
 }
 
@@ -292,6 +293,15 @@ impl World {
 
     pub async fn give_back(&self) {
         self.lock_out(true).await;
+    }
+
+    /// Begins a transaction of nobody's with a statement, and leaves it open.
+    pub async fn begin(&self, statement: &'static str) -> PgConnection {
+        let Kept::Postgres(database) = &self.database else { panic!("SQLite has one writer") };
+        let mut connection = all_tenants(database).await;
+        connection.execute("begin").await.expect("begin");
+        connection.execute(statement).await.expect("a statement");
+        connection
     }
 
     async fn lock_out(&self, let_in: bool) -> &str {

@@ -1,0 +1,117 @@
+//! How late runs start, how long they wait and take, and what becomes of messages: for Prometheus.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+
+use crate::metrics::Metrics;
+use crate::notification::DeliveryState;
+use crate::run::RunState;
+use crate::store::StartedRun;
+use crate::trigger::Trigger;
+
+/// Seconds: a punctual start is below the first, what was missed in an outage beyond the last.
+const LAG_BUCKETS: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0];
+/// Seconds: runs may take days.
+const RUN_BUCKETS: [f64; 12] = [0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Ended {
+    executor: String,
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Marked {
+    channel: String,
+    state: &'static str,
+}
+
+/// Handles of one instance. Cheap to clone; all clones count together.
+#[derive(Debug, Clone)]
+pub struct Measures {
+    lag: Histogram,
+    queued: Histogram,
+    runs: Family<Ended, Histogram, fn() -> Histogram>,
+    deliveries: Family<Marked, Counter>,
+}
+
+impl Measures {
+    pub fn new(metrics: &Metrics) -> Measures {
+        let measures = Measures {
+            lag: Histogram::new(LAG_BUCKETS),
+            queued: Histogram::new(LAG_BUCKETS),
+            runs: Family::new_with_constructor(|| Histogram::new(RUN_BUCKETS)),
+            deliveries: Family::default(),
+        };
+        metrics.register(
+            "fire_lag_seconds",
+            "Start of a scheduled run minus the instant that it is for, its jitter included",
+            measures.lag.clone(),
+        );
+        metrics.register(
+            "run_queue_seconds",
+            "From when a run could have started, recorded and due, to its first start",
+            measures.queued.clone(),
+        );
+        metrics.register(
+            "run_seconds",
+            "How long executions took, by executor and by what they ended in; queued is one that goes back",
+            measures.runs.clone(),
+        );
+        metrics.register(
+            "deliveries",
+            "Attempts at a delivery that are recorded, by channel and by the state they left it in",
+            measures.deliveries.clone(),
+        );
+        measures
+    }
+
+    /// A run starts now. Only first starts are measured: later ones wait on purpose.
+    pub(super) fn started(&self, started: &StartedRun, now: DateTime<Utc>) {
+        let run = &started.run;
+        if run.attempt != 1 {
+            return;
+        }
+        let instant = match run.fire_key.starts_with("s:") {
+            true => instant_of(started),
+            false => run.scheduled_for,
+        };
+        if run.fire_key.starts_with("s:") {
+            self.lag.observe(seconds(now - instant));
+        }
+        self.queued.observe(seconds(now - instant.max(run.created_at)));
+    }
+
+    /// The end of an execution is on the record.
+    pub(super) fn ended(&self, executor: &str, state: RunState, took: Duration) {
+        let ended = Ended { executor: executor.to_owned(), state: state.as_str() };
+        self.runs.get_or_create(&ended).observe(took.as_secs_f64());
+    }
+
+    /// What came of an attempt is on the record.
+    pub(super) fn delivered(&self, channel: &str, state: DeliveryState) {
+        self.deliveries.get_or_create(&Marked { channel: channel.to_owned(), state: state.as_str() }).inc();
+    }
+}
+
+/// When a scheduled run is to start: its nominal instant, and what the task's jitter adds.
+fn instant_of(started: &StartedRun) -> DateTime<Utc> {
+    let nominal = started.run.scheduled_for;
+    let Some(task) = &started.task else { return nominal };
+    match &task.spec.trigger {
+        Trigger::Schedule(schedule) if schedule.jitter.is_some() => {
+            let instant = task.spec.trigger.instant(task.id, task.anchor_at, nominal);
+            instant.ok().flatten().map_or(nominal, |(next, _)| next.run_at)
+        }
+        _ => nominal,
+    }
+}
+
+fn seconds(time: TimeDelta) -> f64 {
+    time.to_std().unwrap_or_default().as_secs_f64()
+}

@@ -1,0 +1,116 @@
+//! What the store alone can count, because only it sees the end of each transaction: instants that were recorded as
+//! skipped, writes that were refused because the lease was lost, and waits for a connection.
+//!
+//! Counted after the commit, so what was rolled back is not in it. Nothing survives a restart.
+
+use std::sync::Arc;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use sqlx::{Database, Pool};
+
+use crate::metrics::Metrics;
+use crate::store::Store;
+use crate::store::db::Db;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Write {
+    write: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Named {
+    pool: &'static str,
+}
+
+/// The counters of one store. Cheap to clone; all clones count together.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Counts {
+    skipped: Family<Reason, Counter>,
+    fenced: Family<Write, Counter>,
+}
+
+impl Counts {
+    /// Instants were recorded as skipped. Reasons are a closed set of ours.
+    pub(super) fn skipped(&self, reason: &str, count: usize) {
+        if count > 0 {
+            self.skipped.get_or_create(&Reason { reason: reason.to_owned() }).inc_by(count as u64);
+        }
+    }
+
+    /// Writes of this kind changed nothing, because somebody else had the lease by then.
+    pub(super) fn fenced(&self, write: &'static str, count: usize) {
+        if count > 0 {
+            self.fenced.get_or_create(&Write { write }).inc_by(count as u64);
+        }
+    }
+}
+
+/// How often somebody had to wait for a connection, by pool.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Waits(Arc<Family<Named, Counter>>);
+
+impl Waits {
+    /// To be called before a connection is taken: counts if none is free and no more may be opened.
+    pub(super) fn look<D: Database>(&self, name: &'static str, pool: &Pool<D>) {
+        if is_spent(pool) {
+            self.0.get_or_create(&Named { pool: name }).inc();
+        }
+    }
+}
+
+fn is_spent<D: Database>(pool: &Pool<D>) -> bool {
+    pool.num_idle() == 0 && pool.size() >= pool.options().get_max_connections()
+}
+
+/// The connections of one pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolUse {
+    /// `shared` and `hot` on Postgres, `readers` and `writer` on SQLite.
+    pub pool: &'static str,
+    pub in_use: u32,
+    pub idle: u32,
+    /// Connections that may be open at most.
+    pub most: u32,
+}
+
+impl PoolUse {
+    fn of<D: Database>(name: &'static str, pool: &Pool<D>) -> PoolUse {
+        let (open, idle) = (pool.size(), pool.num_idle() as u32);
+        PoolUse { pool: name, in_use: open.saturating_sub(idle), idle, most: pool.options().get_max_connections() }
+    }
+}
+
+impl Store {
+    /// Shows what is counted here from now on.
+    pub fn show_counts(&self, metrics: &Metrics) {
+        metrics.register(
+            "fires_missed",
+            "Instants, matches and runs recorded as skipped, by their reason",
+            self.counts.skipped.clone(),
+        );
+        metrics.register(
+            "writes_fenced",
+            "Writes that changed nothing because the lease was lost, by what was written",
+            self.counts.fenced.clone(),
+        );
+        let waits = match &self.db {
+            Db::Postgres { waits, .. } | Db::Sqlite { waits, .. } => Family::clone(&waits.0),
+        };
+        metrics.register("pool_waits", "Times that no connection of the pool was free when one was wanted", waits);
+    }
+
+    /// How the connections are used now.
+    pub fn pools(&self) -> Vec<PoolUse> {
+        match &self.db {
+            Db::Postgres { pool, hot, .. } => vec![PoolUse::of("shared", pool), PoolUse::of("hot", hot)],
+            Db::Sqlite { readers, writer, .. } => vec![PoolUse::of("readers", readers), PoolUse::of("writer", writer)],
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! How many runs may be under way at once, over all instances: each tenant's, and everybody's.
+//!
+//! A run counts from the moment it is leased until it has left the queue or is ready again: what is claimed a moment
+//! ahead of its instant counts, what waits for people does not. Where a limit is set, takes go one after the other,
+//! each counts what is leased, and nothing starts but by a take; so no moment, and no crash, sees more than the limit.
+//! Where none is set, none of this costs anything.
+
+use std::collections::HashMap;
+
+use sqlx::{PgConnection, SqliteConnection};
+
+use crate::store::StoreError;
+use crate::store::starting::Take;
+
+/// Runs under way at most; `None`: as many as the instances execute.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Of one tenant.
+    pub per_tenant: Option<i64>,
+    /// Of all tenants together.
+    pub total: Option<i64>,
+}
+
+impl Limits {
+    /// As settings have it: 0 is no limit.
+    pub fn new(per_tenant: u32, total: u32) -> Limits {
+        let limit = |most: u32| (most > 0).then_some(i64::from(most));
+        Limits { per_tenant: limit(per_tenant), total: limit(total) }
+    }
+
+    /// Whether there is any.
+    pub fn any(&self) -> bool {
+        self.per_tenant.is_some() || self.total.is_some()
+    }
+}
+
+/// One take at a time, so that each counts what those before it took. The lock goes with the transaction.
+pub(super) async fn one_at_a_time(conn: &mut PgConnection) -> Result<(), StoreError> {
+    sqlx::query("select pg_advisory_xact_lock(hashtextextended('reveille_take_' || current_schema(), 0))")
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// What the limits leave to one take. SQLite has one writer, so nobody takes in between.
+pub(super) struct Room {
+    limits: Limits,
+    held: HashMap<String, i64>,
+    /// Runs at most.
+    pub all: i64,
+}
+
+impl Room {
+    pub(super) async fn of(conn: &mut SqliteConnection, take: &Take) -> Result<Room, StoreError> {
+        let limits = take.limits;
+        if !limits.any() {
+            return Ok(Room { limits, held: HashMap::new(), all: take.limit });
+        }
+        let held: Vec<(String, i64)> = sqlx::query_as(
+            "select tenant_id, count(*) from queue indexed by queue_leases where state <> 'ready' group by tenant_id",
+        )
+        .fetch_all(conn)
+        .await?;
+        let all = held.iter().map(|(_, runs)| runs).sum::<i64>();
+        let all = limits.total.map_or(take.limit, |most| take.limit.min(most - all).max(0));
+        Ok(Room { limits, held: held.into_iter().collect(), all })
+    }
+
+    /// What is left to a tenant.
+    pub(super) fn of_tenant(&self, tenant: &str) -> i64 {
+        let held = self.held.get(tenant).copied().unwrap_or_default();
+        self.limits.per_tenant.map_or(self.all, |most| (most - held).max(0))
+    }
+}

@@ -1,0 +1,174 @@
+//! Limits on what is under way, over all instances; and the turns that keep one tenant from holding up the others.
+
+use chrono::DateTime;
+use reveille::run::RunState;
+use reveille::store::{Limits, StartedRun, Store, Take, Taking, Turn};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::world::{LEASE, OTHER_WORKER, WORKER, World, end_of};
+
+on_both!(
+    no_take_of_two_workers_goes_beyond_a_limit_and_all_come_to_their_end,
+    what_is_leased_ahead_counts_and_what_ends_makes_room,
+    a_tenant_with_ten_thousand_runs_leaves_the_second_take_to_one_that_has_one,
+    under_limits_the_first_take_is_shared,
+    tenants_that_have_had_their_share_are_passed_over,
+    what_waits_is_counted_by_its_place,
+);
+
+async fn take(store: &Store, worker: Uuid, limit: i64, fair: Option<Turn>, limits: Limits) -> Taking {
+    let now = store.clock().now();
+    let take = Take { worker, now, ahead: now, lease_until: now + LEASE, limit, fair, limits };
+    store.take_runs(&take).await.expect("a take")
+}
+
+const BUSIEST: &str = "select coalesce(max(runs), 0) from (
+    select count(*) as runs from queue where state <> 'ready' group by tenant_id) q";
+const ALL: &str = "select count(*) from queue where state <> 'ready'";
+
+async fn no_take_of_two_workers_goes_beyond_a_limit_and_all_come_to_their_end(world: &World) {
+    let (limits, other) = (Limits::new(5, 8), world.other_instance().await);
+    for tenant in ["a", "b", "c"] {
+        let task = world.task_with(tenant, json!({"interval": "1h", "overlap": "allow"}), json!({})).await;
+        for _ in 0..50 {
+            world.run_now(&task).await;
+        }
+    }
+    let (mut running, mut ended, mut most) = (Vec::<StartedRun>::new(), 0, (0, 0));
+    loop {
+        let (one, two) = tokio::join!(
+            take(&world.store, WORKER, 64, Some(Turn::default()), limits),
+            take(&other, OTHER_WORKER, 64, Some(Turn::default()), limits)
+        );
+        running.extend(one.starts.started.into_iter().chain(two.starts.started));
+        let (busiest, all) = (world.count(BUSIEST).await, world.count(ALL).await);
+        assert!(busiest <= 5 && all <= 8, "{busiest} of one tenant, {all} of all");
+        assert_eq!(all, running.len() as i64, "what is leased was started");
+        most = (most.0.max(busiest), most.1.max(all));
+        if running.is_empty() {
+            break;
+        }
+        let half = running.len().div_ceil(2);
+        let ends: Vec<_> = running.drain(..half).map(|started| end_of(&started, RunState::Succeeded)).collect();
+        ended += ends.len();
+        assert_eq!(world.store.finish_runs(&ends).await.expect("ends"), Vec::<Uuid>::new());
+    }
+    assert_eq!((ended, most.1), (150, 8), "the limit was reached, and everything ended");
+    assert!(most.0 >= 3, "{most:?}");
+}
+
+async fn what_is_leased_ahead_counts_and_what_ends_makes_room(world: &World) {
+    let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
+    for _ in 0..3 {
+        world.run_now(&task).await;
+    }
+    let limits = Limits::new(0, 2);
+    // an instance that was configured without limits has leased one
+    assert_eq!(world.store.fire_due(&world.ask(0, 0)).await.expect("nothing is due").recorded, 0);
+    let past = DateTime::UNIX_EPOCH;
+    let ahead = Take {
+        worker: OTHER_WORKER,
+        now: past,
+        ahead: world.now(),
+        lease_until: past,
+        limit: 1,
+        fair: None,
+        limits: Limits::default(),
+    };
+    assert_eq!(world.store.take_runs(&ahead).await.expect("a claim").claims.len(), 1);
+    let taken = take(&world.store, WORKER, 9, Some(Turn::default()), limits).await;
+    assert_eq!(taken.starts.started.len(), 1, "one claim and one start are two");
+    assert!(take(&world.store, WORKER, 9, Some(Turn::default()), limits).await.is_empty());
+    world.succeed(&taken.starts.started[0]).await;
+    assert_eq!(take(&world.store, WORKER, 9, Some(Turn::default()), limits).await.len(), 1);
+}
+
+/// Ten thousand ready runs of `a`, then one of `b` that is as urgent, and younger.
+async fn a_crowd_and_one(world: &World) -> Uuid {
+    let crowd = world.task_with("a", json!({"interval": "1h", "overlap": "allow"}), json!({})).await;
+    world.run_now(&crowd).await;
+    let statements = match world.is_postgres() {
+        true => [
+            "insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, created_at)
+             select gen_random_uuid(), task_id, tenant_id, 'm:p' || i, trigger_type, scheduled_for, state, created_at
+               from runs, generate_series(1, 9999) i",
+            "insert into queue (run_id, task_id, tenant_id, epoch, run_at, state)
+             select r.id, r.task_id, r.tenant_id, q.epoch, q.run_at, 'ready' from runs r, queue q
+              where r.fire_key like 'm:p%'",
+        ],
+        false => [
+            "with recursive n (i) as (select 1 union all select i + 1 from n where i < 9999)
+             insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, created_at)
+             select randomblob(16), task_id, tenant_id, 'm:p' || i, trigger_type, scheduled_for, state, created_at
+               from runs, n",
+            "insert into queue (run_id, task_id, tenant_id, epoch, run_at, state)
+             select r.id, r.task_id, r.tenant_id, q.epoch, q.run_at, 'ready' from runs r, queue q
+              where r.fire_key like 'm:p%'",
+        ],
+    };
+    for statement in statements {
+        world.plant(statement).await;
+    }
+    assert_eq!(world.count("select count(*) from queue").await, 10_000);
+    world.pass(1);
+    let one = world.task_with("b", json!({"interval": "1h"}), json!({})).await;
+    let run = world.run_now(&one).await;
+    world.plant("update queue set priority = 0 where priority <> 0").await;
+    run
+}
+
+fn started(taken: &Taking) -> Vec<Uuid> {
+    taken.starts.started.iter().map(|started| started.run.id).collect()
+}
+
+async fn a_tenant_with_ten_thousand_runs_leaves_the_second_take_to_one_that_has_one(world: &World) {
+    let one = a_crowd_and_one(world).await;
+    let first = take(&world.store, WORKER, 64, None, Limits::default()).await;
+    assert_eq!((first.len(), started(&first).contains(&one)), (64, false), "what is oldest is taken");
+    // more than could be taken: from now on in turn, as the worker does
+    let second = take(&world.store, WORKER, 64, Some(first.turn), Limits::default()).await;
+    assert!(started(&second).contains(&one));
+}
+
+async fn under_limits_the_first_take_is_shared(world: &World) {
+    let one = a_crowd_and_one(world).await;
+    let first = take(&world.store, WORKER, 64, Some(Turn::default()), Limits::new(20, 0)).await;
+    assert_eq!(first.len(), 21, "twenty of one tenant, and the other's one");
+    assert!(started(&first).contains(&one));
+}
+
+async fn tenants_that_have_had_their_share_are_passed_over(world: &World) {
+    // more tenants than get their share at once, all at their limit but the last
+    let trigger = || json!({"interval": "1h", "overlap": "allow"});
+    for number in 0..258 {
+        let task = world.task_with(&format!("t{number:03}"), trigger(), json!({})).await;
+        world.run_now(&task).await;
+        world.run_now(&task).await;
+    }
+    let limits = Limits::new(1, 0);
+    let first = take(&world.store, WORKER, 1000, Some(Turn::default()), limits).await;
+    assert_eq!(first.len(), 256, "as many tenants as get their share at once");
+    // whoever begins anew finds those who have room, though all before them have none
+    let second = take(&world.store, WORKER, 1000, Some(Turn::default()), limits).await;
+    let tenants: Vec<&str> = second.starts.started.iter().map(|started| started.run.tenant_id.as_str()).collect();
+    assert_eq!(tenants.len(), 2, "{tenants:?}");
+    assert!(tenants.contains(&"t256") && tenants.contains(&"t257"), "{tenants:?}");
+}
+
+async fn what_waits_is_counted_by_its_place(world: &World) {
+    let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
+    let running = world.started(&task).await;
+    world.run_now(&task).await;
+    let depths = world.store.depths().await.expect("depths");
+    assert_eq!((depths.ready, depths.claimed, depths.started, depths.parked), (1, 0, 1, 0));
+    assert_eq!((depths.due_late, depths.approvals_open, depths.deliveries_pending), (0, 0, 0));
+    world.claim().await;
+    world.pass(3606);
+    let depths = world.store.depths().await.expect("depths");
+    assert_eq!((depths.ready, depths.claimed, depths.due_late), (0, 1, 1));
+    world.succeed(&running).await;
+    let pools: Vec<_> = world.store.pools().into_iter().map(|pool| (pool.pool, pool.in_use <= pool.most)).collect();
+    let names = if world.is_postgres() { ["shared", "hot"] } else { ["readers", "writer"] };
+    assert_eq!(pools, names.map(|name| (name, true)));
+}

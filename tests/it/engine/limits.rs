@@ -1,0 +1,97 @@
+//! Many tenants on one engine: limits on what is under way, and nobody kept waiting by a crowd.
+
+use std::time::{Duration, Instant};
+
+use reveille::run::RunState;
+use serde_json::{Value, json};
+
+use crate::support::app::Instance;
+use crate::support::world::{ADMIN, World, on_both};
+
+on_both! {
+    a_limit_holds_for_what_is_asked_for_and_for_what_falls_due
+    a_crowd_of_one_tenant_delays_anothers_run_by_less_than_two_seconds
+}
+
+async fn a_limit_holds_for_what_is_asked_for_and_for_what_falls_due(mut world: World) {
+    world.settings.max_runs_per_tenant = 3;
+    let mut instance = world.instance();
+    let trigger = json!({ "type": "schedule", "interval": "1m", "overlap": "allow" });
+    let mut tasks = Vec::new();
+    for _ in 0..5 {
+        tasks.push(instance.task(json!({ "acts": ["wait"], "trigger": trigger })).await);
+    }
+    world.advance(60.0);
+    let running = instance.start().await;
+    let asked = instance.run_now(&tasks[0]).await;
+    let began = Instant::now();
+    while world.journal.begun().len() < 3 {
+        assert!(began.elapsed() < Duration::from_secs(30), "{:?}", world.journal.begun());
+        reveille::clock::pause(Duration::from_millis(5)).await;
+    }
+    reveille::clock::pause(Duration::from_millis(200)).await;
+    assert_eq!(
+        instance.queue().await,
+        [("ready".into(), 3), ("started".into(), 3)],
+        "five that were due, and one asked for"
+    );
+    world.journal.open_gate();
+    for task in &tasks {
+        for run in instance.runs(task).await {
+            instance.until(run.id, |run| run.state == RunState::Succeeded).await;
+        }
+    }
+    assert_eq!(instance.run(asked).await.state, RunState::Succeeded);
+    instance.on(|_| async move { running.stop().await }).await;
+    instance.finish(&world).await;
+}
+
+async fn task_of(instance: &Instance, tenant: &str) -> String {
+    let task = json!({ "tenant_id": tenant, "name": "a task", "executor": "test",
+        "action": { "config": { "acts": ["succeed"] } },
+        "trigger": { "type": "schedule", "interval": "1h", "overlap": "allow" } });
+    let (status, made): (u16, Value) = instance.ask("POST", "/v1/tasks", ADMIN, Some(task)).await;
+    assert_eq!(status, 201, "{made}");
+    made["id"].as_str().expect("an id").to_owned()
+}
+
+async fn a_crowd_of_one_tenant_delays_anothers_run_by_less_than_two_seconds(world: World) {
+    let mut instance = world.instance();
+    let (crowd, one) = (task_of(&instance, "ann").await, task_of(&instance, "bob").await);
+    let (status, made) = instance.ask("POST", &format!("/v1/tasks/{crowd}/run"), ADMIN, None).await;
+    assert_eq!(status, 201, "{made}");
+    world
+        .execute(
+            "with recursive n (i) as (select 1 union all select i + 1 from n where i < 9999)
+             insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, created_at)
+             select randomblob(16), task_id, tenant_id, 'm:p' || i, trigger_type, scheduled_for, state, created_at
+               from runs, n",
+            "insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, created_at)
+             select gen_random_uuid(), task_id, tenant_id, 'm:p' || i, trigger_type, scheduled_for, state, created_at
+               from runs, generate_series(1, 9999) i",
+        )
+        .await;
+    let queue = "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state)
+        select r.id, r.task_id, r.tenant_id, q.epoch, q.run_at, q.priority, 'ready' from runs r, queue q
+         where r.fire_key like 'm:p%'";
+    world.execute(queue, queue).await;
+    let running = instance.start().await;
+    let began = Instant::now();
+    while world.journal.begun().len() < 64 {
+        assert!(began.elapsed() < Duration::from_secs(30), "the crowd does not begin");
+        reveille::clock::pause(Duration::from_millis(1)).await;
+    }
+    let asked = Instant::now();
+    let (status, made) = instance.ask("POST", &format!("/v1/tasks/{one}/run"), ADMIN, None).await;
+    assert_eq!(status, 201, "{made}");
+    let run = made["id"].as_str().expect("an id").to_owned();
+    let has_begun = || world.journal.begun().iter().any(|begun| begun.run_id.to_string() == run);
+    while !has_begun() {
+        assert!(asked.elapsed() < Duration::from_secs(2), "the other tenant's run waits behind the crowd");
+        reveille::clock::pause(Duration::from_millis(1)).await;
+    }
+    let left = world.number("select count(*) from queue where state = 'ready'").await;
+    assert!(left > 1_000, "the crowd was still there: {left}");
+    drop(running);
+    instance.crash();
+}

@@ -1,0 +1,106 @@
+//! A night's backlog is forgotten while tasks fire.
+
+use chrono::TimeDelta;
+use futures::FutureExt;
+use reveille::engine::housekeeping::Housekeeping;
+use reveille::run::RunState;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::world::{World, on_both};
+
+on_both! {
+    twenty_thousand_old_runs_are_forgotten_while_tasks_fire
+    a_round_ends_when_the_service_stops
+}
+
+const LEFT: &str = "select (select count(*) from runs where fire_key like 'p:%')
+    + (select count(*) from turns) + (select count(*) from deliveries)";
+
+/// Old runs with two turns and a message each; their ids are of 1970.
+async fn plant(world: &World, runs: usize) {
+    let statements = [
+        (
+            format!(
+                "with recursive n (i) as (select 1 union all select i + 1 from n where i < {runs})
+                 insert into runs (id, tenant_id, fire_key, trigger_type, scheduled_for, state, created_at, finished_at)
+                 select unhex('0000' || hex(randomblob(14))), 'ann', 'p:' || i, 'schedule',
+                        '1970-01-01T00:00:00+00:00', 'succeeded', '1970-01-01T00:00:00+00:00', '1970-01-01T00:00:00+00:00'
+                   from n"
+            ),
+            format!(
+                "insert into runs (id, tenant_id, fire_key, trigger_type, scheduled_for, state, created_at, finished_at)
+                 select ('0000' || substr(replace(gen_random_uuid()::text, '-', ''), 5))::uuid, 'ann', 'p:' || i,
+                        'schedule', 'epoch', 'succeeded', 'epoch', 'epoch'
+                   from generate_series(1, {runs}) i"
+            ),
+        ),
+        (
+            "insert into turns (run_id, seq, turn, format, body, created_at)
+             select r.id, s.seq, s.seq, 1, '{}', r.created_at
+               from runs r, (select 0 as seq union all select 1) s where r.fire_key like 'p:%'"
+                .to_owned(),
+            "insert into turns (run_id, seq, turn, format, body, created_at)
+             select r.id, s.seq, s.seq, 1, '{}', r.created_at
+               from runs r, (select 0 as seq union all select 1) s where r.fire_key like 'p:%'"
+                .to_owned(),
+        ),
+        (
+            "insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, run_id, kind, fallback, state, created_at)
+             select r.id, 'ann', 'ann', 'email', r.fire_key, r.id, 'result', '[]', 'delivered', r.created_at
+               from runs r where r.fire_key like 'p:%'"
+                .to_owned(),
+            "insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, run_id, kind, fallback, state, created_at)
+             select r.id, 'ann', 'ann', 'email', r.fire_key, r.id, 'result', '[]', 'delivered', r.created_at
+               from runs r where r.fire_key like 'p:%'"
+                .to_owned(),
+        ),
+    ];
+    for (sqlite, postgres) in statements {
+        world.execute(&sqlite, &postgres).await;
+    }
+}
+
+async fn twenty_thousand_old_runs_are_forgotten_while_tasks_fire(world: World) {
+    let instance = world.instance();
+    let task = instance.task(json!({})).await;
+    plant(&world, 20_000).await;
+    assert_eq!(world.number(LEFT).await, 80_000);
+    let stop = CancellationToken::new();
+    let cleaning = instance
+        .on(|store| async move { Housekeeping::clean(&store, TimeDelta::days(90), &stop).await })
+        .boxed_local()
+        .shared();
+    let (mut fired, mut amid) = (0, 0);
+    loop {
+        // one step of the cleaning, if it has one to make
+        let done = cleaning.clone().now_or_never();
+        world.advance(60.0);
+        instance.live(0).await;
+        fired += 1;
+        let left = world.number("select count(*) from runs where fire_key like 'p:%'").await;
+        amid += usize::from(left > 0 && left < 20_000);
+        if let Some(forgotten) = done {
+            assert_eq!((forgotten, left), (20_000, 0));
+            break;
+        }
+    }
+    assert!(amid >= 3, "tasks fired between two batches {amid} times");
+    assert_eq!(world.number(LEFT).await, 0);
+    let runs = instance.runs(&task).await;
+    let on_time =
+        runs.iter().filter(|run| run.state == RunState::Succeeded && run.started_at == Some(run.scheduled_for));
+    assert_eq!((runs.len(), on_time.count()), (fired, fired));
+    instance.finish(&world).await;
+}
+
+async fn a_round_ends_when_the_service_stops(world: World) {
+    let instance = world.instance();
+    plant(&world, 1_000).await;
+    let stop = CancellationToken::new();
+    stop.cancel();
+    let forgotten =
+        instance.on(|store| async move { Housekeeping::clean(&store, TimeDelta::days(90), &stop).await }).await;
+    assert_eq!((forgotten, world.number(LEFT).await), (0, 4_000));
+    instance.finish(&world).await;
+}

@@ -1,0 +1,271 @@
+//! What is measured: every metric has its line in docs/metrics.md, every alert its metric, and the figures are right.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use reveille::metrics::Described;
+use reveille::run::RunState;
+use serde_json::json;
+
+use crate::support::world::{World, on_both};
+
+on_both! {
+    starts_ends_and_what_was_missed_are_measured
+    writes_of_a_lost_lease_are_counted
+}
+
+/// What no code knows of a metric: its name, its labels, its unit, and what a person does about it.
+const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
+    (
+        "approvals_open",
+        &[],
+        "questions",
+        "People are asked more than they answer: `reveille approval list`; `[approvals]` has reminders and escalation.",
+    ),
+    (
+        "channel_breakers_open",
+        &["channel"],
+        "places",
+        "A provider fails and is left alone for a while: `reveille check`, and the `last_error` of its deliveries.",
+    ),
+    ("condition_fires", &[], "fires", "Nothing; the pace of condition tasks."),
+    ("condition_fires_skipped", &[], "fires", "Edges within a cooldown: lengthen `hold_for` if a condition flaps."),
+    (
+        "deliveries",
+        &["channel", "state"],
+        "attempts",
+        "`failed` or `unknown` that grow: `reveille delivery list --state failed`. `pending` is one that is tried again.",
+    ),
+    ("deliveries_pending", &[], "messages", "Grows: a channel is slower than what it gets, or is left alone."),
+    ("event_fires", &[], "runs", "Nothing; the pace of event tasks."),
+    ("event_skips", &[], "matches", "See `reveille_fires_missed_total` for the reasons."),
+    ("events_acknowledged", &[], "entries", "Nothing; should follow `reveille_events_read_total`."),
+    ("events_buried", &[], "entries", "Any: `reveille dead-letter list` says what can't be handled and why."),
+    ("events_matched", &[], "events", "Nothing; what the matcher gets through."),
+    (
+        "events_pending",
+        &[],
+        "entries",
+        "Stays high: an instance holds entries it does not finish; they come again by themselves.",
+    ),
+    ("events_published", &[], "events", "Nothing; what comes in here."),
+    (
+        "events_read",
+        &[],
+        "entries",
+        "Much more than is acknowledged: entries come again and again; look at the warnings of the matcher.",
+    ),
+    ("events_unread", &[], "entries", "Grows: the matcher does not keep up; add an instance, or look at `/readyz`."),
+    ("fire_conflicts", &[], "fires", "Stays 0 unless an answer of the database was lost; nothing ran twice."),
+    (
+        "fire_lag_seconds",
+        &[],
+        "seconds",
+        "p99 beyond a second: no free place (`max_concurrent_runs`), a limit, a slow database, or a burst that `jitter` would spread. What was missed in an outage is in it.",
+    ),
+    ("fires", &[], "fires", "Nothing; the pace of scheduled tasks."),
+    (
+        "fires_missed",
+        &["reason"],
+        "fires",
+        "`missed_window` and `catch_up_limit`: the service was down or behind for longer than a task allows. `overlap`: a task takes longer than its interval. `reveille run explain` says it of one run.",
+    ),
+    ("fires_skipped", &[], "fires", "See `reveille_fires_missed_total` for the reasons."),
+    ("http_connections", &[], "connections", "Near the limit of the server: somebody holds connections open."),
+    ("http_connections_refused", &[], "connections", "Any: clients are turned away; find who opens so many."),
+    ("http_request_seconds", &["method", "route"], "seconds", "p99 grows: see the pools, then the database."),
+    ("http_requests", &["method", "route", "status"], "requests", "5xx: look for the request's id in the log."),
+    (
+        "pool_connections",
+        &["pool", "state"],
+        "connections",
+        "`in_use` at `most` for long: raise `[database] max_connections`.",
+    ),
+    (
+        "pool_waits",
+        &["pool"],
+        "waits",
+        "Steadily more than one a second on `shared` or `hot`: raise `[database] max_connections`. On `writer` (SQLite has one) it is the load; past hundreds a second move to Postgres.",
+    ),
+    ("polls", &[], "polls", "Nothing; the pace of condition tasks."),
+    (
+        "polls_failing",
+        &[],
+        "polls",
+        "Grows: what conditions watch does not answer; `reveille task explain` shows the error.",
+    ),
+    ("polls_postponed", &[], "polls", "Many conditions watch one host; lengthen their intervals."),
+    (
+        "queue_runs",
+        &["state"],
+        "runs",
+        "`ready` that grows: no place is free, or a limit holds them back: raise `max_concurrent_runs`, add an instance. `parked` wait for people, a completion or a run before them.",
+    ),
+    ("run_queue_seconds", &[], "seconds", "p95 beyond a few seconds: as for `ready` runs in `reveille_queue_runs`."),
+    (
+        "run_seconds",
+        &["executor", "state"],
+        "seconds",
+        "`failed`: `reveille run list --state failed`. `queued` is one that is tried again.",
+    ),
+    ("run_starts", &[], "runs", "Nothing; an instance that starts none while others do is worth a look."),
+    (
+        "service_last_success_seconds",
+        &["service"],
+        "unix seconds",
+        "Older than two minutes: the service stalls; `/readyz` names it, its warnings are in the log.",
+    ),
+    (
+        "service_ticks",
+        &["service", "result"],
+        "ticks",
+        "`error` that grows: its warnings in the log say why; mostly the database is away.",
+    ),
+    ("tasks_late", &[], "tasks", "Above 0 for a minute: nobody fires; look at `/readyz`, the database and its locks."),
+    (
+        "writes_fenced",
+        &["write"],
+        "writes",
+        "A few after an instance died: as it should be. Many: instances are starved, suspended or far from the database; raise `lease_seconds`.",
+    ),
+];
+
+const HEAD: &str = "# Metrics
+
+`GET /metrics` answers in the OpenMetrics text format. Generated by a test from what the service registers; alerts that
+use these names are in `deploy/prometheus/reveille.rules.yml`. Counters are of one instance since its start; what is said
+to be over all instances is counted in the database, at most every 15 seconds, by an index and to 10,000 at most, so that
+looking costs nothing however much waits.
+
+| name | type | labels | unit | what it is | what to do |
+|---|---|---|---|---|---|
+";
+
+fn meaning(name: &str) -> Option<&'static (&'static str, &'static [&'static str], &'static str, &'static str)> {
+    let bare = name.strip_prefix("reveille_")?;
+    MEANINGS.iter().find(|(known, ..)| *known == bare.strip_suffix("_total").unwrap_or(bare))
+}
+
+fn reference(described: &[Described]) -> String {
+    let mut text = HEAD.to_owned();
+    for Described { name, kind, help } in described {
+        let (_, labels, unit, act) = meaning(name).unwrap_or_else(|| panic!("{name} has no line in MEANINGS"));
+        let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
+        writeln!(text, "| `{name}` | {kind} | {} | {unit} | {help} | {act} |", labels.join(", ")).expect("a String");
+    }
+    text
+}
+
+fn file(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// All that a whole service registers.
+async fn registered() -> Vec<Described> {
+    let world = World::sqlite();
+    let instance = world.instance();
+    let mut described = instance.http().metrics.described();
+    // the same counter, of the bus and of the matcher
+    described.dedup_by(|a, b| a.name == b.name);
+    instance.finish(&world).await;
+    described
+}
+
+#[tokio::test]
+async fn the_reference_of_metrics_is_what_is_registered() {
+    let described = registered().await;
+    let fresh = reference(&described);
+    let known: Vec<&str> = described.iter().filter_map(|one| meaning(&one.name)).map(|(name, ..)| *name).collect();
+    let gone: Vec<&str> = MEANINGS.iter().map(|(name, ..)| *name).filter(|name| !known.contains(name)).collect();
+    assert_eq!(gone, [""; 0], "described, and not registered");
+    if std::env::var_os("INSTA_UPDATE").is_some_and(|update| update == "always") {
+        std::fs::write(file("docs/metrics.md"), &fresh).expect("written");
+    }
+    let committed = std::fs::read_to_string(file("docs/metrics.md")).expect("docs/metrics.md");
+    assert_eq!(committed, fresh, "renew it: INSTA_UPDATE=always");
+}
+
+#[tokio::test]
+async fn every_alert_is_about_a_metric_that_there_is() {
+    let rules = std::fs::read_to_string(file("deploy/prometheus/reveille.rules.yml")).expect("the rules");
+    let described = registered().await;
+    let mut found = 0;
+    for word in rules.split(|letter: char| !letter.is_ascii_lowercase() && letter != '_') {
+        if !word.starts_with("reveille_") {
+            continue;
+        }
+        let is_it = |one: &Described| match one.kind.as_str() {
+            "histogram" => ["_bucket", "_sum", "_count"].iter().any(|part| word == format!("{}{part}", one.name)),
+            _ => word == one.name,
+        };
+        assert!(described.iter().any(is_it), "{word} is no metric");
+        found += 1;
+    }
+    assert!(found >= 10, "only {found} names were found");
+}
+
+/// The labels of every line are those that are described.
+fn check_labels(text: &str) {
+    for line in text.lines().filter(|line| line.starts_with("reveille_")) {
+        let (name, labels) = line.split_once(['{', ' ']).expect("a value");
+        let labels = if line.contains('{') { labels.split_once('}').expect("labels").0 } else { "" };
+        let base = ["_bucket", "_sum", "_count"].iter().find_map(|part| name.strip_suffix(part)).unwrap_or(name);
+        let (_, known, ..) = meaning(base).or(meaning(name)).unwrap_or_else(|| panic!("{name} is not described"));
+        let mut given: Vec<&str> = labels.split("\",").filter_map(|label| label.split_once('=')).map(|l| l.0).collect();
+        given.retain(|label| *label != "le");
+        given.sort_unstable();
+        let mut known = known.to_vec();
+        known.sort_unstable();
+        assert_eq!(given, known, "{line}");
+    }
+}
+
+fn has(text: &str, line: &str) {
+    assert!(text.lines().any(|found| found == line), "no `{line}` in:\n{text}");
+}
+
+async fn starts_ends_and_what_was_missed_are_measured(world: World) {
+    let instance = world.instance();
+    let trigger = json!({ "type": "schedule", "interval": "10m", "catch_up": "latest", "catch_up_window": "1h" });
+    instance.task(json!({ "trigger": trigger })).await;
+    world.advance(600.0);
+    instance.live(0).await;
+    let asked = instance.task(json!({ "acts": ["fail"], "trigger": { "type": "schedule", "interval": "30d" } })).await;
+    let asked = instance.run_now(&asked).await;
+    instance.settle(0).await;
+    instance.until(asked, |run| run.state == RunState::Failed).await;
+    // two hours away: of twelve instants the last runs three minutes late, those beyond the window are missed
+    world.advance(2.0 * 3600.0 + 180.0);
+    instance.live(0).await;
+    let text = instance.page("/metrics").await;
+    check_labels(&text);
+    has(&text, "reveille_fire_lag_seconds_count 2");
+    has(&text, "reveille_fire_lag_seconds_sum 180.0");
+    has(&text, r#"reveille_fire_lag_seconds_bucket{le="0.001"} 1"#);
+    has(&text, r#"reveille_fire_lag_seconds_bucket{le="60.0"} 1"#);
+    has(&text, "reveille_run_queue_seconds_count 3");
+    has(&text, r#"reveille_run_seconds_count{executor="test",state="succeeded"} 2"#);
+    has(&text, r#"reveille_run_seconds_count{executor="test",state="failed"} 1"#);
+    has(&text, r#"reveille_fires_missed_total{reason="missed_window"} 1"#);
+    has(&text, r#"reveille_queue_runs{state="ready"} 0"#);
+    has(&text, "reveille_tasks_late 0");
+    let pool = if world.is_postgres() { "hot" } else { "writer" };
+    let most = if world.is_postgres() { 2 } else { 1 };
+    has(&text, &format!(r#"reveille_pool_connections{{pool="{pool}",state="most"}} {most}"#));
+    instance.finish(&world).await;
+}
+
+async fn writes_of_a_lost_lease_are_counted(world: World) {
+    let instance = world.instance();
+    let task = instance.task(json!({ "acts": ["wait"] })).await;
+    let run = instance.run_now(&task).await;
+    instance.settle(1).await;
+    instance.until(run, |run| run.state == RunState::Running).await;
+    let stolen = "update queue set lease_token = lease_token + 1000";
+    world.execute(stolen, stolen).await;
+    instance.beat().await;
+    let text = instance.page("/metrics").await;
+    has(&text, r#"reveille_writes_fenced_total{write="heartbeat"} 1"#);
+    check_labels(&text);
+    instance.crash();
+}
