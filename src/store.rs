@@ -15,6 +15,7 @@ mod closing;
 mod completions;
 mod conditions;
 mod connect;
+mod creating;
 mod credentials;
 mod dead_letters;
 mod deliveries;
@@ -60,6 +61,7 @@ pub use closing::{DueWindow, Held, Release};
 pub use completions::Completion;
 pub use conditions::{PollClaim, RecordedPoll};
 pub use connect::{OpenError, ServerFacts, Settings};
+pub use creating::NewTask;
 pub use credentials::{
     CredentialFilter, NewCredential, SealedDocument, SealedRow, StoredCredential, UseFilter, next_generation,
 };

@@ -12,7 +12,9 @@ use crate::id::Tenant;
 use crate::invalid::{Faults, did_you_mean, escape};
 use crate::notification::Urgency;
 use crate::notification::measure::Notify;
-use crate::task::{Action, Draft, INSTRUCTION_LENGTH, NAME_LENGTH, Output, Retry, Route, Spec, TIMEOUT_RANGE, Task};
+use crate::task::{
+    Action, Draft, INSTRUCTION_LENGTH, KEY_LENGTH, NAME_LENGTH, Output, Retry, Route, Spec, TIMEOUT_RANGE, Task,
+};
 use crate::trigger::Trigger;
 use crate::trigger::condition::Poll;
 
@@ -32,8 +34,9 @@ const RUNS: std::ops::RangeInclusive<u64> = 1..=1_000_000_000;
 const METADATA_BYTES: usize = 16 * 1024;
 
 /// What the owner decides.
-const FIELDS: [&str; 12] = [
+const FIELDS: [&str; 13] = [
     "tenant_id",
+    "key",
     "name",
     "trigger",
     "executor",
@@ -81,12 +84,15 @@ impl Draft {
         known: &Known,
         now: DateTime<Utc>,
     ) -> Result<Draft, Faults> {
-        let read = Reader::new(value, known, now, &[]).and_then(|reader| reader.task(None));
+        let read = Reader::new(value, known, now, &[]).and_then(|mut reader| {
+            let key = reader.key(None);
+            reader.task(None).map(|(name, spec)| (key, name, spec))
+        });
         match (tenant, read) {
-            (Ok(tenant), Ok((name, mut spec))) => {
+            (Ok(tenant), Ok((key, name, mut spec))) => {
                 known.check_poll(&tenant, &spec.trigger)?;
                 (known.seal)(&spec.executor, &tenant, &mut spec.action, None)?;
-                Ok(Draft { tenant, name, spec })
+                Ok(Draft { tenant, key, name, spec })
             }
             (Err(mut faults), Err(more)) => {
                 faults.0.extend(more.0);
@@ -100,7 +106,8 @@ impl Draft {
     /// absent is kept. `version`, which the patch may carry, is the caller's to compare.
     pub fn patch(task: &Task, value: &Value, known: &Known, now: DateTime<Utc>) -> Result<Draft, Faults> {
         let tenant = Tenant::new(&task.tenant_id).map_err(|why| Faults::one("/tenant_id", why))?;
-        let reader = Reader::new(value, known, now, &["version"])?;
+        let mut reader = Reader::new(value, known, now, &["version"])?;
+        let key = reader.key(Some(task));
         let touched = reader.fields.contains_key("action");
         let (name, mut spec) = reader.task(Some(task))?;
         // what was allowed once and is no longer shows as a failing poll; it must not bar other edits
@@ -111,7 +118,7 @@ impl Draft {
         if touched || before.is_none() {
             (known.seal)(&spec.executor, &tenant, &mut spec.action, before)?;
         }
-        Ok(Draft { tenant, name, spec })
+        Ok(Draft { tenant, key, name, spec })
     }
 }
 
@@ -154,7 +161,10 @@ impl<'a> Reader<'a> {
     fn task(mut self, before: Option<&Task>) -> Result<(String, Spec), Faults> {
         let was = before.map(|task| &task.spec);
         let name = self.field("name", Reader::name, before.map(|task| &task.name), None);
-        let trigger = self.field("trigger", Reader::trigger, was.map(|s| &s.trigger), None);
+        let trigger = match before.filter(|task| self.keeps_trigger(task)) {
+            Some(task) => Some(task.spec.trigger.clone()),
+            None => self.field("trigger", Reader::trigger, was.map(|s| &s.trigger), None),
+        };
         let executor = self.field("executor", Reader::text, was.map(|s| &s.executor), Some(DEFAULT_EXECUTOR.into()));
         let action = self.field("action", Reader::action, was.map(|s| &s.action), Some(Action::default()));
         self.check(before.is_none(), executor.as_deref(), action.as_ref());
@@ -235,6 +245,26 @@ impl<'a> Reader<'a> {
         Some(name)
     }
 
+    /// The stable key: given with a new task, and then as it is. A fault is added where it can't be read.
+    fn key(&mut self, before: Option<&Task>) -> Option<String> {
+        let at = "/key";
+        let was = before.and_then(|task| task.key.clone());
+        let written = match self.fields.get("key") {
+            None => return was,
+            Some(Value::Null) => None,
+            Some(value) => Some(self.text(at, value)?),
+        };
+        let count = written.as_deref().map(|key| key.chars().count());
+        if before.is_some() && written != was {
+            self.faults.add(at, "can't be changed: files know the task by it");
+        } else if count.is_some_and(|count| !(1..=KEY_LENGTH).contains(&count)) {
+            self.faults.add(at, format!("must have 1 to {KEY_LENGTH} characters"));
+        } else if written.as_deref().is_some_and(|key| key.chars().any(char::is_control)) {
+            self.faults.add(at, "must not contain control characters");
+        }
+        written
+    }
+
     fn trigger(&mut self, at: &str, value: &Value) -> Option<Trigger> {
         Trigger::parse(value, at, self.now, &mut self.faults)
     }
@@ -248,6 +278,14 @@ impl<'a> Reader<'a> {
             return None;
         }
         Some(action)
+    }
+
+    /// Whether the trigger that is written is the one that is stored: it is not judged anew, so that one whose instant has
+    /// passed may be sent back with the rest.
+    fn keeps_trigger(&self, task: &Task) -> bool {
+        let written = self.fields.get("trigger").filter(|value| !value.is_null());
+        let read = |value| Trigger::parse(value, "/trigger", task.created_at, &mut Faults::new());
+        written.and_then(read).is_some_and(|trigger| trigger == task.spec.trigger)
     }
 
     /// What the executor says of an action, where both could be read and one of them is new.
