@@ -94,7 +94,8 @@ impl Lines {
             if let Some(end) = self.rest[seen..].iter().position(|byte| *byte == b'\n') {
                 let mut line: Vec<u8> = self.rest.drain(..=seen + end).collect();
                 line.pop();
-                let whole = !std::mem::take(&mut self.skipping);
+                let fits = line.len() <= self.limits.body_bytes;
+                let whole = !std::mem::take(&mut self.skipping) && fits;
                 return Ok(Some(if whole { Line::Text(line) } else { Line::TooLong }));
             }
             if self.rest.len() > self.limits.body_bytes {
@@ -279,7 +280,7 @@ mod tests {
     #[tokio::test]
     async fn a_line_that_is_too_long_is_passed_over_and_the_next_one_is_whole() {
         let limits = Limits { body_bytes: 4, ..Limits::default() };
-        for parts in [&["12345", "678\nab\n"][..], &["12345678", "9", "0", "\nab"]] {
+        for parts in [&["12345", "678\nab\n"][..], &["12345678", "9", "0", "\nab"], &["12345\nab"]] {
             assert_eq!(read(parts, limits).await.unwrap(), [None, Some("ab".to_owned())], "{parts:?}");
         }
         assert_eq!(read(&["ab\n12345", "6"], limits).await.unwrap(), [Some("ab".to_owned()), None]);
