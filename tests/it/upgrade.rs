@@ -12,7 +12,6 @@ use regex::{Captures, Regex};
 use reveille::clock::Clock;
 use reveille::id::{Scope, Tenant};
 use reveille::run::RunState;
-use reveille::secret::SecretUrl;
 use reveille::store::{OpenError, Settings, Store, TaskFilter, event_shard};
 use reveille::token::{TokenKind, TokenText};
 use serde_json::{Value, json};
@@ -250,15 +249,27 @@ async fn a_sqlite_file_of_a_later_release_is_refused_and_left_as_it_is() {
     assert_eq!(store.list_tasks(&ann, &TaskFilter { limit: 9, ..TaskFilter::default() }).await.unwrap(), []);
 }
 
-#[tokio::test]
-async fn a_schema_that_was_released_is_never_changed() {
-    // a changed text has another checksum, and an instance that applied the old one would refuse to start
-    for (database, migrator) in
-        [("sqlite", sqlx::migrate!("migrations/sqlite")), ("postgres", sqlx::migrate!("migrations/postgres"))]
-    {
-        let known: Vec<i64> = migrator.iter().map(|migration| migration.version).collect();
-        assert_eq!(known, versions(), "{database}");
+/// Of each released schema the beginning of its checksum, SHA-384: on SQLite, and on Postgres.
+const RELEASED: [(i64, &str, &str); 8] = [
+    (1, "7384ecf420514372", "0b80719ac23f036d"),
+    (2, "4079c642b475ebc4", "e197711dde8156b6"),
+    (3, "457c2fd09daa112b", "3455b664b1d2a8a8"),
+    (4, "a047611ffb562644", "c78568cc435d1589"),
+    (5, "38a3588cb3c2f77c", "47688d2431453545"),
+    (6, "63af8a3d03c4c754", "9089186977661663"),
+    (7, "46debff74205ac9f", "46debff74205ac9f"),
+    (9, "5b8d82f0760e6a5e", "5b8d82f0760e6a5e"),
+];
+
+#[test]
+fn a_schema_that_was_released_is_never_changed() {
+    // an instance whose database was brought up to date by another text would not start any more
+    let sums = |migrator: Migrator| -> Vec<(i64, String)> {
+        migrator.iter().map(|one| (one.version, hex::encode(&one.checksum[..8]))).collect()
+    };
+    let (sqlite, postgres) = (sums(sqlx::migrate!("migrations/sqlite")), sums(sqlx::migrate!("migrations/postgres")));
+    for (version, on_sqlite, on_postgres) in RELEASED {
+        assert!(sqlite.contains(&(version, on_sqlite.to_owned())), "{version} on SQLite");
+        assert!(postgres.contains(&(version, on_postgres.to_owned())), "{version} on Postgres");
     }
-    let url = SecretUrl::new("sqlite://{data_dir}/reveille.db");
-    assert_eq!(Settings::default().url.expose(), url.expose(), "the fixtures are laid where the service looks");
 }
