@@ -104,6 +104,10 @@ fn read_folder(folder: &Path) -> anyhow::Result<BTreeMap<String, Map<String, Val
                 Ok(task) if task.get("key").is_some_and(|named| named.as_str() != Some(&key)) => {
                     faults.push(format!("{}: its key is `{key}`, by its place; leave `key` out", path.display()));
                 }
+                Ok(task) if task.contains_key("tenant_id") => {
+                    faults
+                        .push(format!("{}: --tenant says whose tasks they are; leave `tenant_id` out", path.display()));
+                }
                 Ok(task) if task.get("metadata").is_some_and(|metadata| metadata.get(LABEL).is_some()) => {
                     faults.push(format!("{}: `metadata.{LABEL}` is written by apply; leave it out", path.display()));
                 }

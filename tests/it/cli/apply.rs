@@ -200,9 +200,16 @@ async fn every_fault_of_a_folder_is_told_before_anything_is_done() {
     write(&folder, "broken.toml", "trigger = ");
     write(&folder, "good.yaml", "trigger: {type: schedule, cron: \"@daily\"}");
     write(&folder, "key.toml", &format!("key = \"other\"\n{DAILY}"));
+    write(&folder, "tenant.toml", &format!("tenant_id = \"bob\"\n{DAILY}"));
     write(&folder, "label.toml", &format!("{DAILY}[metadata]\nreveille_apply = \"x\"\n"));
     let said = shell.refused(&apply).await;
-    for part in ["broken.toml is not TOML", "another file has the key `good`", "leave `key` out", "written by apply"] {
+    for part in [
+        "broken.toml is not TOML",
+        "another file has the key `good`",
+        "leave `key` out",
+        "leave `tenant_id` out",
+        "written by apply",
+    ] {
         assert!(said.contains(part), "{part}: {said}");
     }
     assert_eq!(shell.json(&["task", "list"]).await["items"], json!([]));
