@@ -3,6 +3,7 @@
 pub mod change;
 mod credentials;
 mod draft;
+mod known;
 mod view;
 
 use chrono::{DateTime, Utc};
@@ -17,7 +18,8 @@ use crate::notification::measure::Notify;
 use crate::trigger::{Next, Trigger};
 
 pub use credentials::credentials_of;
-pub use draft::{ActionCheck, ActionSeal, DEFAULT_EXECUTOR, DEFAULT_TIMEOUT, Known, PollCheck};
+pub use draft::{DEFAULT_EXECUTOR, DEFAULT_TIMEOUT};
+pub use known::{ActionCheck, ActionSeal, Known, PollCheck};
 pub use view::{LastRun, TaskView};
 
 /// Longest stable key of a task, in characters.

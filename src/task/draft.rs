@@ -3,8 +3,6 @@
 //! Pure: the present and what names exist are arguments. Whose task it is, the caller says: `tenant_id` is passed over
 //! in here.
 
-use std::sync::Arc;
-
 use chrono::{DateTime, Utc};
 use serde_json::{Map, Value};
 
@@ -16,7 +14,6 @@ use crate::task::{
     Action, Draft, INSTRUCTION_LENGTH, KEY_LENGTH, NAME_LENGTH, Output, Retry, Route, Spec, TIMEOUT_RANGE, Task,
 };
 use crate::trigger::Trigger;
-use crate::trigger::condition::Poll;
 
 /// The executor of a task that names none.
 pub const DEFAULT_EXECUTOR: &str = "orchestrator";
@@ -52,28 +49,6 @@ const FIELDS: [&str; 13] = [
 /// What a task is answered with besides, and nobody sets.
 const READ_ONLY: [&str; 9] =
     ["id", "status", "status_reason", "next_fire_at", "condition", "last_run", "run_count", "created_at", "updated_at"];
-
-/// Adds what is wrong with an executor's name, or with an action that is meant for it.
-pub type ActionCheck = Arc<dyn Fn(&str, &Action, &mut Faults) + Send + Sync>;
-
-/// Adds what is wrong with what a tenant's condition polls; pointers begin with the one given.
-pub type PollCheck = Arc<dyn Fn(&Tenant, &Poll, &str, &mut Faults) + Send + Sync>;
-/// Seals what is secret in an action of this executor and tenant; the last is what is stored, where it is of the same
-/// executor.
-pub type ActionSeal = Arc<dyn Fn(&str, &Tenant, &mut Action, Option<&Action>) -> Result<(), Faults> + Send + Sync>;
-
-/// What a draft may name; filled from the registries.
-#[derive(Clone)]
-pub struct Known {
-    /// The channels that are configured.
-    pub channels: Vec<String>,
-    /// The executors, and what each asks of its action.
-    pub check: ActionCheck,
-    /// What may be polled.
-    pub poll: PollCheck,
-    /// How they make it ready to be stored.
-    pub seal: ActionSeal,
-}
 
 impl Draft {
     /// Reads a new task of `tenant`; what is wrong about the tenant is told with the rest. What is absent, or null, has
@@ -119,16 +94,6 @@ impl Draft {
             (known.seal)(&spec.executor, &tenant, &mut spec.action, before)?;
         }
         Ok(Draft { tenant, key, name, spec })
-    }
-}
-
-impl Known {
-    fn check_poll(&self, tenant: &Tenant, trigger: &Trigger) -> Result<(), Faults> {
-        let mut faults = Faults::new();
-        if let Some(condition) = trigger.condition() {
-            (self.poll)(tenant, &condition.poll, "/trigger/poll", &mut faults);
-        }
-        faults.or(())
     }
 }
 
@@ -415,6 +380,8 @@ impl<'a> Reader<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
     use serde_json::json;
 
