@@ -185,7 +185,7 @@ mod tests {
             "timeout_seconds": 600, "retry": retry, "pause_after_failures": null, "metadata": {},
         }))
         .unwrap();
-        let draft = Draft { tenant: Tenant::new("ann").unwrap(), name: "a task".into(), spec };
+        let draft = Draft { tenant: Tenant::new("ann").unwrap(), key: None, name: "a task".into(), spec };
         Task::new(Uuid::from_u128(1), draft, now()).unwrap().0
     }
 

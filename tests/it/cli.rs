@@ -1,5 +1,6 @@
 //! The command line, as it is typed: the real binary, its output, its exit codes.
 
+mod apply;
 mod approval;
 mod bench;
 mod check;

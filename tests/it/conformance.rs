@@ -31,6 +31,7 @@ mod completions;
 mod conditions;
 mod connect;
 mod coverage;
+mod creating;
 pub mod credentials;
 mod deliveries;
 mod events;

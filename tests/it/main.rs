@@ -21,4 +21,5 @@ mod spine;
 #[allow(dead_code)] // the areas take from it what they need
 mod support;
 mod tidy;
+mod upgrade;
 mod vault;

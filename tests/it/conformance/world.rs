@@ -308,7 +308,7 @@ const INVARIANTS: [(&str, &str); 14] = [
 
 /// A task that is not stored yet, and the nominal instant of its first fire.
 pub fn new_task(tenant: &str, trigger: Value, more: Value, now: DateTime<Utc>) -> (Task, Option<DateTime<Utc>>) {
-    let draft = Draft { tenant: tenant_of(tenant), name: "Morning mail".into(), spec: spec(trigger, more) };
+    let draft = Draft { tenant: tenant_of(tenant), key: None, name: "Morning mail".into(), spec: spec(trigger, more) };
     let (task, next) = Task::new(new_id(now), draft, now).expect("a valid schedule");
     (task, next.map(|next| next.nominal))
 }
