@@ -163,7 +163,15 @@ impl Store {
 
     /// Records what is due of one task, for a change that must not lose it.
     pub(super) async fn fire_task(&self, task_id: Uuid, now: DateTime<Utc>) -> Result<(), StoreError> {
-        let ask = FireDue { now, horizon: Duration::ZERO, limit: 1, worker: Uuid::nil(), room: 0, prepare: false, start: None };
+        let ask = FireDue {
+            now,
+            horizon: Duration::ZERO,
+            limit: 1,
+            worker: Uuid::nil(),
+            room: 0,
+            prepare: false,
+            start: None,
+        };
         on_write!(self.db, |conn| {
             let due: Vec<DueRow> =
                 sqlx::query_as(self.db.text(DUE_TASK)).bind(now).bind(task_id).fetch_all(&mut *conn).await?;

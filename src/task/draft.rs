@@ -11,7 +11,7 @@ use crate::invalid::{Faults, did_you_mean, escape};
 use crate::notification::Urgency;
 use crate::notification::measure::Notify;
 use crate::task::{
-    Action, Draft, INSTRUCTION_LENGTH, KEY_LENGTH, NAME_LENGTH, Output, Retry, Route, Spec, TIMEOUT_RANGE, Task,
+    Action, Draft, INSTRUCTION_LENGTH, KEY_LENGTH, Known, NAME_LENGTH, Output, Retry, Route, Spec, TIMEOUT_RANGE, Task,
 };
 use crate::trigger::Trigger;
 

@@ -211,7 +211,8 @@ async fn a_start_whose_answer_was_lost_is_answered_again(world: World) {
         limit: 10,
         worker: Uuid::nil(),
         room: 10,
-        prepare: false, start: None,
+        prepare: false,
+        start: None,
     };
     let fired = instance.on(move |store| async move { store.fire_due(&ask).await }).await.unwrap();
     let leases: Vec<Lease> = fired.claims.iter().map(|claim| claim.lease).collect();
