@@ -4,11 +4,14 @@
 //! that runs out.
 
 use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
+use crate::clock::pause;
 use crate::notification::Recipient;
+use crate::retry::full_jitter;
 use crate::run::Run;
 use crate::store::hot::{Going, Hot};
 use crate::store::lease::{Claim, Lease};
@@ -97,6 +100,27 @@ pub enum Blocked {
     Again,
 }
 
+/// Reads what belongs to runs that are started on the record: a store that is away for a moment is asked again, since
+/// nobody else would execute them until their leases run out.
+macro_rules! insist {
+    ($read:expr) => {{
+        let mut tries = 0;
+        loop {
+            match $read.await {
+                Err(StoreError::Unavailable(_)) if tries < TRIES => {
+                    tries += 1;
+                    pause(full_jitter(BACK_OFF.0, tries, BACK_OFF.1, fastrand::f64())).await;
+                }
+                read => break read,
+            }
+        }
+    }};
+}
+
+/// How often what belongs to a started run is read again, and the first and the longest wait before that.
+const TRIES: u32 = 8;
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
 impl Store {
     /// Leases ready runs that are due until `ahead`, and starts those that are due by now: one commit.
     pub async fn take_runs(&self, take: &Take) -> Result<Taking, StoreError> {
@@ -162,7 +186,7 @@ impl Store {
             return Ok(Vec::new());
         }
         let ids: Vec<Uuid> = going.iter().map(|g| g.run_id).collect();
-        let runs = self.runs_by_id(&ids).await?;
+        let runs = insist!(self.runs_by_id(&ids))?;
         self.with_their_tasks(going, runs, lease_until).await
     }
 
@@ -179,7 +203,8 @@ impl Store {
         let task_ids: BTreeSet<Uuid> = going.iter().filter_map(|g| g.task_id).collect();
         let tenants: BTreeSet<&str> = going.iter().map(|g| g.tenant_id.as_str()).collect();
         let (task_ids, tenants): (Vec<_>, Vec<_>) = (task_ids.into_iter().collect(), tenants.into_iter().collect());
-        let (tasks, recipients) = tokio::try_join!(self.tasks_by_id(&task_ids), self.recipients_by_tenant(&tenants))?;
+        let (tasks, recipients) =
+            insist!(async { tokio::try_join!(self.tasks_by_id(&task_ids), self.recipients_by_tenant(&tenants)) })?;
         let mut started = Vec::with_capacity(going.len());
         for Going { run_id, lease_token, deadline_at, .. } in going {
             let Some(run) = runs.remove(&run_id) else { continue };

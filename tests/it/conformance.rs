@@ -49,6 +49,7 @@ mod rescue;
 mod retention;
 mod runs;
 mod slots;
+mod starting;
 mod task_state;
 mod tasks;
 mod tenants;
