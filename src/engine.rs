@@ -220,7 +220,6 @@ impl Engine {
                 Arc::clone(&held),
                 executions.clone(),
                 worker_id,
-                settings.lease(),
                 &metrics,
             )),
             matcher: Arc::new(Matcher::new(
@@ -239,7 +238,6 @@ impl Engine {
                 executions,
                 active.clone(),
                 worker_id,
-                settings.lease(),
                 settings.limits(),
                 &metrics,
             )),

@@ -85,6 +85,11 @@ impl Executions {
         }))
     }
 
+    /// How long the leases of started runs last.
+    pub fn lease(&self) -> Duration {
+        self.0.lease
+    }
+
     /// Whether there are executors that begin before their start is marked.
     pub fn prepares(&self) -> bool {
         self.0.executors.any_unconfirmed()

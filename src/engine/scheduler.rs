@@ -31,14 +31,8 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    pub fn new(
-        store: Store,
-        held: Arc<Held>,
-        executions: Executions,
-        worker: Uuid,
-        lease: Duration,
-        metrics: &Metrics,
-    ) -> Scheduler {
+    pub fn new(store: Store, held: Arc<Held>, executions: Executions, worker: Uuid, metrics: &Metrics) -> Scheduler {
+        let lease = executions.lease();
         let scheduler = Scheduler {
             store,
             held,

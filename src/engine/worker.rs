@@ -43,11 +43,10 @@ impl Worker {
         executions: Executions,
         active: Active,
         id: Uuid,
-        lease: Duration,
         limits: Limits,
         metrics: &Metrics,
     ) -> Worker {
-        let started = Counter::default();
+        let (started, lease) = (Counter::default(), executions.lease());
         metrics.register("run_starts", "Runs started by this instance", started.clone());
         Worker {
             store,
