@@ -1,4 +1,9 @@
-//! `reveille task`: create, read, change, run and delete tasks over HTTP.
+//! `reveille task`: create, read, change, run and delete tasks over HTTP, one by one, by the line, or by the folder.
+
+mod apply;
+mod export;
+mod import;
+mod plan;
 
 use serde_json::{Map, Value, json};
 
@@ -30,6 +35,12 @@ pub enum Command {
     Backfill(BackfillArgs),
     /// Delete a task
     Delete(OneArgs),
+    /// Create many tasks, one JSON object to a line
+    Import(import::Args),
+    /// Write tasks as lines that `import` takes back
+    Export(export::Args),
+    /// Make the tasks of a tenant those of a folder of files
+    Apply(apply::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -40,7 +51,7 @@ pub enum Command {
     group(clap::ArgGroup::new("event").multiple(true).args(["source", "event_type"]).conflicts_with("schedule")),
 )]
 pub struct CreateArgs {
-    /// The task in JSON or YAML; `-` is standard input
+    /// The task in JSON, YAML or TOML; `-` is standard input
     #[arg(long, value_name = "FILE")]
     file: Option<TaskFile>,
     /// Whose task it is; needed with an admin token
@@ -106,6 +117,9 @@ pub struct ListArgs {
     /// Only those of this kind of trigger: schedule, event, condition
     #[arg(long, value_name = "KIND")]
     trigger_type: Option<String>,
+    /// Only the one with this stable key
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
     /// Only those whose name holds this
     #[arg(short, long, value_name = "TEXT")]
     query: Option<String>,
@@ -181,6 +195,9 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         Command::Run(args) => run_now(args, environment, screen).await,
         Command::Backfill(args) => backfill(args, environment, screen).await,
         Command::Delete(args) => delete(args, environment, screen).await,
+        Command::Import(args) => import::run(args, environment, screen).await,
+        Command::Export(args) => export::run(args, environment, screen).await,
+        Command::Apply(args) => apply::run(args, environment, screen).await,
     }
 }
 
@@ -202,9 +219,13 @@ async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let filters =
-        [("tenant_id", args.tenant), ("status", args.status), ("trigger_type", args.trigger_type), ("q", args.query)];
-    let filters: Vec<_> = given(filters);
+    let filters: Vec<_> = given([
+        ("tenant_id", args.tenant),
+        ("status", args.status),
+        ("trigger_type", args.trigger_type),
+        ("key", args.key),
+        ("q", args.query),
+    ]);
     let tasks = Client::new(&args.service, environment)?.list(&["v1", "tasks"], &filters, args.limit).await?;
     if args.service.json {
         return Ok(screen.json(&json!({ "items": tasks }))?);
@@ -316,6 +337,7 @@ fn print_task(task: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Resul
     let mut facts = vec![
         ("id", text_of(&task["id"])),
         ("tenant", text_of(&task["tenant_id"])),
+        ("key", text_of(&task["key"])),
         ("name", text_of(&task["name"])),
         ("status", screen.tone(tone, status)),
         ("trigger", trigger_of(&task["trigger"])),
