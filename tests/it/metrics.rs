@@ -92,7 +92,7 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "polls_failing",
         &[],
         "polls",
-        "Grows: what conditions watch does not answer; `reveille task explain` shows the error.",
+        "Grows: what conditions watch does not answer; `reveille task show` has the error.",
     ),
     ("polls_postponed", &[], "polls", "Many conditions watch one host; lengthen their intervals."),
     (

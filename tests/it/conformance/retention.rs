@@ -1,6 +1,6 @@
 //! Retention: what has ended and is old goes, with what belongs to it; what has not ended stays, however old.
 
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta};
 use reveille::id::Scope;
 use reveille::notification::{Kind, Mark, NewDelivery};
 use reveille::run::transcript::{Entry, Message};
@@ -18,6 +18,8 @@ on_both!(
     a_message_that_waits_outlives_its_run,
     the_oldest_go_first_in_small_batches,
     messages_without_a_run_are_forgotten_once_they_have_ended,
+    a_batch_is_bounded_by_the_rows_that_it_deletes,
+    links_whose_time_is_over_are_forgotten,
 );
 
 fn message(run_id: Option<Uuid>, key: &str) -> NewDelivery {
@@ -119,4 +121,78 @@ async fn messages_without_a_run_are_forgotten_once_they_have_ended(world: &World
     deliver_all(world).await;
     world.pass(1);
     assert_eq!(world.store.forget_deliveries(world.now(), 9).await.unwrap(), 0);
+}
+
+/// Runs of 1970 that have ended, each with so many turns.
+async fn old_runs(world: &World, runs: usize, turns: usize) {
+    let (made, written) = match world.is_postgres() {
+        true => (
+            format!(
+                "insert into runs (id, tenant_id, fire_key, trigger_type, scheduled_for, state, created_at, finished_at)
+                 select ('0000' || substr(replace(gen_random_uuid()::text, '-', ''), 5))::uuid, 'a', 'p:{turns}:' || i,
+                        'schedule', 'epoch', 'succeeded', 'epoch', 'epoch'
+                   from generate_series(1, {runs}) i"
+            ),
+            format!(
+                "insert into turns (run_id, seq, turn, format, body, created_at)
+                 select r.id, i, i, 1, '{{}}', r.created_at from runs r, generate_series(1, {turns}) i
+                  where r.fire_key like 'p:{turns}:%'"
+            ),
+        ),
+        false => (
+            format!(
+                "with recursive n (i) as (select 1 union all select i + 1 from n where i < {runs})
+                 insert into runs (id, tenant_id, fire_key, trigger_type, scheduled_for, state, created_at, finished_at)
+                 select unhex('0000' || hex(randomblob(14))), 'a', 'p:{turns}:' || i, 'schedule',
+                        '1970-01-01T00:00:00+00:00', 'succeeded', '1970-01-01T00:00:00+00:00',
+                        '1970-01-01T00:00:00+00:00' from n"
+            ),
+            format!(
+                "with recursive n (i) as (select 1 union all select i + 1 from n where i < {turns})
+                 insert into turns (run_id, seq, turn, format, body, created_at)
+                 select r.id, i, i, 1, '{{}}', r.created_at from runs r, n where r.fire_key like 'p:{turns}:%'"
+            ),
+        ),
+    };
+    world.plant(&made).await;
+    world.plant(&written).await;
+}
+
+async fn a_batch_is_bounded_by_the_rows_that_it_deletes(world: &World) {
+    old_runs(world, 20, 300).await;
+    let (mut batches, mut before) = (Vec::new(), world.count(LEFT).await);
+    assert_eq!(before, 20 * 301);
+    loop {
+        let runs = world.store.forget_runs(START, 200).await.unwrap();
+        let left = world.count(LEFT).await;
+        assert!(before - left <= 2_000, "{} rows in one batch", before - left);
+        before = left;
+        if runs == 0 {
+            break;
+        }
+        batches.push(runs);
+    }
+    assert_eq!((batches, before), (vec![6, 6, 6, 2], 0));
+    // one that has more than a batch by itself goes alone, and not never
+    old_runs(world, 2, 2_500).await;
+    assert_eq!(world.store.forget_runs(START, 200).await.unwrap(), 1);
+    assert_eq!(world.store.forget_runs(START, 200).await.unwrap(), 1);
+    assert_eq!(world.count(LEFT).await, 0);
+}
+
+async fn links_whose_time_is_over_are_forgotten(world: &World) {
+    for hash in ["h1", "h2", "h3"] {
+        let (id, past) = match world.is_postgres() {
+            true => ("gen_random_uuid()", "'epoch'"),
+            false => ("randomblob(16)", "'1970-01-01T00:00:00+00:00'"),
+        };
+        let link = format!(
+            "insert into approval_links (token_hash, batch_id, tenant_id, recipient, channel, expires_at)
+             values ('{hash}', {id}, 'a', 'a', 'email', {past})"
+        );
+        world.plant(&link).await;
+    }
+    assert_eq!(world.store.forget_links(DateTime::UNIX_EPOCH - TimeDelta::days(1), 9).await.unwrap(), 0);
+    assert_eq!(world.store.forget_links(START, 2).await.unwrap(), 2);
+    assert_eq!(world.store.forget_links(START, 2).await.unwrap(), 1);
 }
