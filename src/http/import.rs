@@ -150,7 +150,16 @@ pub async fn import_tasks(
     query.done()?;
     let mut import = Import { state: &state, done: Imported::default(), batch: Vec::new(), bytes: 0 };
     let mut number = 0;
-    while let Some(line) = lines.next().await? {
+    loop {
+        let line = match lines.next().await {
+            Ok(Some(line)) => line,
+            Ok(None) => break,
+            Err(error) => {
+                // what came before stays, whatever has become of the rest
+                import.store().await?;
+                return Err(error);
+            }
+        };
         number += 1;
         match line {
             Line::TooLong => {
