@@ -37,7 +37,7 @@ with d as materialized (
 ), counted as (
     update due set run_count = due.run_count + 1 from made where due.task_id = made.task_id
 )
-select t.id, t.tenant_id, t.name, t.spec, t.status, t.status_reason, t.epoch, t.version, t.anchor_at, t.active_since,
+select t.id, t.tenant_id, t.key, t.name, t.spec, t.status, t.status_reason, t.epoch, t.version, t.anchor_at, t.active_since,
        d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at, t.updated_at, q.lease_token, q.deadline_at
   from t
   join d on d.task_id = t.id

@@ -255,7 +255,7 @@ async fn without_a_session_the_message_is_withdrawn_and_the_next_channel_may_fol
     assert_eq!(api.store.live_message(&Tenant::new("ann").unwrap(), id(7)).await.unwrap(), None);
     assert!(live.capabilities().deduplicates);
     let why = "the recipient has no live address".to_owned();
-    assert_eq!(deliver_to(&api, id(8), &self::recipient(false)).await, Err(ChannelError::Rejected { why }));
+    assert_eq!(deliver_to(&api, id(8), &self::recipient(false)).await, Err(ChannelError::Unsendable { why }));
 }
 
 #[tokio::test]
@@ -269,7 +269,7 @@ async fn a_question_is_neither_shown_to_nor_taken_by_a_session_that_may_not_deci
         async move { offer(&live, id(9), &recipient(true), now).await }
     });
     let why = "no session is open".to_owned();
-    assert_eq!(asked.await.unwrap(), Err(ChannelError::Rejected { why }));
+    assert_eq!(asked.await.unwrap(), Err(ChannelError::Unsendable { why }));
     watches.assert_silent();
 }
 
