@@ -269,7 +269,7 @@ async fn a_question_is_neither_shown_to_nor_taken_by_a_session_that_may_not_deci
         async move { offer(&live, id(9), &recipient(true), now).await }
     });
     let why = "no session is open".to_owned();
-    assert_eq!(asked.await.unwrap(), Err(ChannelError::Unsendable { why }));
+    assert_eq!(asked.await.unwrap(), Err(ChannelError::Rejected { why }));
     watches.assert_silent();
 }
 

@@ -112,7 +112,8 @@ async fn listen(instance: &Instance, path: &str, heard: Arc<Mutex<Vec<u8>>>) -> 
             heard.lock().unwrap().extend_from_slice(&part);
         }
     };
-    instance.on(|_| async move { tokio::spawn(listening) }).await
+    let spawned = instance.on(|_| async move { (tokio::spawn(listening),) });
+    spawned.await.0
 }
 
 /// A model that looks at four places with the credential, calls a tool of the operator's, and then repeats all that it

@@ -74,6 +74,8 @@ impl PostgresServer {
             let begun = Instant::now();
             while !server.dir.path().join("mounted").exists() {
                 if keeper.try_wait().expect("its state").is_some() || begun.elapsed() > PATIENCE {
+                    let _ = keeper.kill();
+                    let _ = keeper.wait();
                     return None;
                 }
                 std::thread::sleep(Duration::from_millis(10));
