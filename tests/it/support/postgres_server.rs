@@ -70,6 +70,7 @@ impl PostgresServer {
             let owner = user.map_or(String::new(), |user| format!(" && chown {user} {}", show(&data)));
             let mount = format!("mount -t tmpfs -o size={mebibytes}m,mode=700 tmpfs {}{owner}", show(&data));
             let keeper = format!("{mount} && touch {0}/mounted && exec sleep 600", show(server.dir.path()));
+            #[allow(clippy::zombie_processes)] // it is ended with the server, by its id
             let mut keeper = Command::new("unshare").args(["-m", "sh", "-c", &keeper]).spawn().expect("unshare runs");
             let begun = Instant::now();
             while !server.dir.path().join("mounted").exists() {
