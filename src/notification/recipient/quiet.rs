@@ -127,7 +127,22 @@ mod tests {
         let mut faults = Faults::new();
         read(body.as_object().unwrap(), &mut faults);
         let found: Vec<String> = faults.0.iter().map(|fault| format!("{}: {}", fault.pointer, fault.message)).collect();
-        insta::assert_snapshot!(found.join("\n"), @"");
+        insta::assert_snapshot!(found.join("\n"), @r"
+        /quiet_hours/0/from: expected a time such as `22:00`, from 00:00 to 23:59
+        /quiet_hours/0/to: `25:00` is not a time such as `22:00`, from 00:00 to 23:59
+        /quiet_hours/0/days/0: expected one of mon, tue, wed, thu, fri, sat, sun, not `monday`
+        /quiet_hours/0/days/1: expected one of mon, tue, wed, thu, fri, sat, sun
+        /quiet_hours/0/channels: expected a list
+        /quiet_hours/0/breaks_through: expected one of high, urgent, never, not `hihg`; did you mean `high`?
+        /quiet_hours/1/untill: unknown field `untill`; known are from, to, days, channels, breaks_through
+        /quiet_hours/1/to: is missing: a time such as `22:00`
+        /quiet_hours/1/channels/0: expected a text
+        /quiet_hours/2: expected an object
+        /digest/chanels: unknown field `chanels`; did you mean `channels`?
+        /digest/at: expected a list
+        /budget/per_week: unknown field `per_week`; known are per_day
+        /budget/per_day: expected a whole number from 0 to 10000
+        ");
         for (wrong, said) in [
             (json!({ "quiet_hours": { "from": "22:00" } }), "/quiet_hours: expected a list"),
             (json!({ "budget": 5 }), "/budget: expected an object"),
