@@ -56,7 +56,7 @@ pub(super) const DATABASE_NOW: Split =
 pub struct Settings {
     /// `sqlite://PATH` or `postgres://…`; `{data_dir}` stands for the data directory.
     pub url: SecretUrl,
-    /// Connections to Postgres, at least 4; SQLite has one writer and this many readers at most.
+    /// Connections to Postgres, at least 5; SQLite has one writer and this many readers at most.
     pub max_connections: u32,
 }
 
@@ -338,7 +338,7 @@ async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Resul
         ("idle_in_transaction_session_timeout", "5s"),
         ("reveille.tenant", "*"),
     ]);
-    let most = settings.max_connections.max(2 * HOT_CONNECTIONS);
+    let most = settings.max_connections.max(2 * HOT_CONNECTIONS + 1);
     let pool = |most| PgPoolOptions::new().max_connections(most).acquire_timeout(Duration::from_secs(5));
     // one shape of batch after the other: to plan each anew costs a third of its time, and gains nothing
     let planned_once = guarded.clone().options([("plan_cache_mode", "force_generic_plan")]);
