@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// How much two looks at the database's clock may differ, in milliseconds.
+const EARLY: f64 = 1.0;
+
 /// What the machine, the database or the runtime does by itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
@@ -139,6 +142,14 @@ impl Figure {
         self.asks(format!("{name} ≤ {}{unit}", number(most)), value <= most)
     }
 
+    /// Asks that none of these latenesses, in milliseconds, is less than nothing: what starts before its instant is no
+    /// better than what is late.
+    pub fn never_early(self, late: &Samples) -> Figure {
+        let earliest = late.at(0.0);
+        let met = earliest >= -EARLY;
+        self.part("earliest", "ms", earliest).asks("none before its instant".into(), met)
+    }
+
     /// Tells how the samples behind it are spread, and their 50th and 99th percentile.
     pub fn spread(self, samples: &Samples) -> Figure {
         let unit = self.unit.clone();
@@ -240,6 +251,19 @@ mod tests {
         let both = figure(2.5).at_most(1.25).part_at_most("p99", "ms", 9.0, 8.0);
         assert_eq!((both.met, both.reach.as_deref()), (Some(false), Some("≤ 1.25 × the limit, p99 ≤ 8 ms")));
         assert_eq!(both.ratio, Some(1.25));
+    }
+
+    #[test]
+    fn what_starts_before_its_instant_has_not_reached_anything() {
+        let figure = |least| {
+            let late = Samples::new(vec![least, 1.0, 2.0]);
+            Figure::new("lone", "lateness", "ms", 3, late.at(0.99))
+                .against("timer", 1.0)
+                .at_most(5.0)
+                .never_early(&late)
+        };
+        assert_eq!((figure(-0.9).met, figure(-1.1).met), (Some(true), Some(false)));
+        assert_eq!(figure(-170.0).parts[0].value, -170.0);
     }
 
     #[test]

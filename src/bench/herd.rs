@@ -29,7 +29,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     }
     let (stored, herd, fires) = (bench.size.stored, bench.size.herd.min(bench.size.stored / 2), bench.size.fires);
     bench.tell(&format!("herd: {herd} tasks at one instant, among {stored}"));
-    let (limit, took, lone) = Place::with(bench.at, async |place| {
+    let (limit, took, lone, late) = Place::with(bench.at, async |place| {
         let instance = Instance::build(place).await?;
         let bare = fire::measure(place.postgres()?, fires).await?;
         let stock = instance.stock(place);
@@ -56,7 +56,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             Samples::new(starts.map(|start| scale.late(start.at, start.scheduled_for)).collect())
         };
         let seconds = Samples::new(noted.iter().map(|start| scale.late(start.at, at) / 1000.0).collect());
-        Ok((herd as f64 / bare, seconds, late(true).at(1.0)))
+        Ok((herd as f64 / bare, seconds, late(true).at(1.0), late(false)))
     })
     .await?;
     let what = "tasks that are due at one instant: until the last has started";
@@ -64,6 +64,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         .against("as many divided by the rate of bare fire", limit)
         .at_most(1.5)
         .part_at_most("a lone task of another tenant late by", "ms", lone, MOST_LATE)
+        .never_early(&late)
         .spread(&took);
     bench.figures.push(figure);
     Ok(())

@@ -15,7 +15,7 @@ use crate::support::postgres::Database;
 
 const PATIENCE: Duration = Duration::from_secs(300);
 const ON_SQLITE: [&str; 3] = ["sqlite_fire", "sqlite_enqueue", "next_fire"];
-const ON_POSTGRES: [&str; 18] = [
+const ON_POSTGRES: [&str; 19] = [
     "fire",
     "drain",
     "drain_100k",
@@ -27,6 +27,7 @@ const ON_POSTGRES: [&str; 18] = [
     "lone",
     "rest_1m",
     "herd",
+    "create_batch",
     "create_single",
     "instances_2",
     "instances_4",
