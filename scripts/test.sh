@@ -234,7 +234,6 @@ tests "$@" || outcome=1
 took+=("$(printf '%-8s %4d s' tests $((SECONDS - from)))")
 
 if [ "$mode" = all ] && [ "$outcome" = 0 ]; then
-    step planted scripts/chaos.sh --planted
 fi
 
 say "times"

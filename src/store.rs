@@ -34,6 +34,7 @@ mod lease;
 mod limits;
 mod live;
 mod matching;
+mod measuring;
 mod outbox;
 mod parking;
 mod recipients;

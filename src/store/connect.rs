@@ -14,7 +14,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, PgConnection, SqlitePool};
 
-use crate::clock::{self, Clock, Measurement};
+use crate::clock::{self, Clock};
 use crate::secret::SecretUrl;
 use crate::store::counts::{Counts, Waits};
 use crate::store::db::Db;
@@ -143,21 +143,6 @@ impl Store {
     /// The clock that this store keeps true.
     pub fn clock(&self) -> &Clock {
         &self.clock
-    }
-
-    /// Asks the database for its time and pushes the measurement into the clock. SQLite's clock is the machine's.
-    pub async fn measure_clock(&self) -> Result<Measurement, StoreError> {
-        let before = self.clock.elapsed();
-        let database_now: DateTime<Utc> = match &self.db {
-            Db::Postgres { pool, .. } if !planted!("local_clock") => {
-                sqlx::query_scalar("select clock_timestamp()").fetch_one(pool).await?
-            }
-            Db::Postgres { .. } | Db::Sqlite { .. } => clock::machine_now(),
-        };
-        let round_trip = self.clock.elapsed().saturating_sub(before);
-        let measurement = Measurement { database_now, at: before + round_trip / 2, uncertainty: round_trip / 2 };
-        self.clock.measured(measurement);
-        Ok(measurement)
     }
 
     /// Whether the database answers.
