@@ -233,9 +233,6 @@ say tests
 tests "$@" || outcome=1
 took+=("$(printf '%-8s %4d s' tests $((SECONDS - from)))")
 
-if [ "$mode" = all ] && [ "$outcome" = 0 ]; then
-fi
-
 say "times"
 printf '%s\n' "${took[@]}"
 printf '\n%s\n' "$(count)"
