@@ -626,6 +626,7 @@ async fn what_was_asked_is_forgotten_with_its_run(world: &World) {
     let written = world.count("select count(*) from audit").await;
     world.pass(1);
     assert_eq!(world.store.forget_runs(world.now(), 9).await.unwrap(), 1);
+    assert_eq!(world.store.forget_links(world.now(), 9).await.unwrap(), 1, "of what is not there any more");
     for table in ["approvals", "approval_votes", "approval_links"] {
         assert_eq!(world.count(&format!("select count(*) from {table}")).await, 0, "{table}");
     }

@@ -150,7 +150,7 @@ async fn what_began_unmarked_is_marked_by_its_end(world: &World) {
 
 /// A worker with so many places, which notes what it is given.
 #[derive(Default)]
-struct Noting {
+pub struct Noting {
     places: Mutex<usize>,
     given: Mutex<Vec<StartedRun>>,
 }
@@ -174,13 +174,18 @@ impl Seat for Noting {
 }
 
 impl Noting {
+    /// With a place.
+    pub fn free() -> Arc<Noting> {
+        Arc::new(Noting { places: Mutex::new(1), ..Noting::default() })
+    }
+
     fn last(&self) -> Option<StartedRun> {
         self.given.lock().unwrap().pop()
     }
 }
 
 async fn a_run_that_is_asked_for_starts_where_there_is_a_free_seat(world: &World) {
-    let seat = Arc::new(Noting { places: Mutex::new(1), ..Noting::default() });
+    let seat = Noting::free();
     world.store.seat(Arc::clone(&seat) as Arc<dyn Seat>);
     let task = world.task(json!({"interval": "1h", "overlap": "skip"})).await;
     let first = world.run_now(&task).await;
@@ -237,7 +242,7 @@ async fn other_instances_hear_of_what_can_not_be_done_here(world: &World) {
     };
     tokio::time::timeout(Duration::from_secs(30), heard).await.expect("to be heard");
 
-    let seat = Arc::new(Noting { places: Mutex::new(1), ..Noting::default() });
+    let seat = Noting::free();
     world.store.seat(Arc::clone(&seat) as Arc<dyn Seat>);
     reveille::clock::pause(Duration::from_millis(300)).await;
     queue.borrow_and_update();
