@@ -76,7 +76,7 @@ impl Store {
     ) -> Result<Answer<()>, StoreError> {
         let answer = match &self.db {
             Db::Postgres { pool, .. } if idempotency.is_none() && stands_alone(task) => {
-                // the tenant is bound into the one statement, so there is nothing to confine
+                // the statement confines itself
                 create_alone(&mut *pool.acquire().await?, task, nominal_at).await.map(Answer::Done)
             }
             _ => self.create_with_more(task, nominal_at, idempotency).await,
