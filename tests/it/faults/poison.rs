@@ -106,6 +106,11 @@ async fn a_run_with_a_checkpoint_of_another_release_ends_with_a_reason_and_holds
         assert!(begun.elapsed() < PATIENCE, "it did not end: {:#}\n{}", stage.get(&path).await, stage.logs());
         pause(Duration::from_millis(50)).await;
     }
+    // the others go on
+    while stage.source.number("select count(*) from runs").await.unwrap() < 10 {
+        assert!(begun.elapsed() < PATIENCE, "nothing else runs\n{}", stage.logs());
+        pause(Duration::from_millis(50)).await;
+    }
     let run = stage.get(&path).await["items"][0].clone();
     assert_eq!(run["error"]["code"], "store_corrupt", "{run:#}");
     stage.source.damage(&format!("delete from tasks where id = x'{}'", hex_of(&agent))).await;
