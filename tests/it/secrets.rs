@@ -87,7 +87,11 @@ fn traces(secret: &str, text: &[u8]) -> Vec<String> {
     // what stands in JSON within JSON has its backslashes doubled, once for each
     let once = text.replace("\\\\", "\\");
     let twice = once.replace("\\\\", "\\");
-    let found = |needle: &str| needle.len() >= 4 && [&*text, &once, &twice].iter().any(|text| text.contains(needle));
+    // each character as `\u0000` is looked for in JSON, and not in JSON within JSON, where it is not read
+    let levels = |needle: &str| if needle.starts_with("\\u00") { 2 } else { 3 };
+    let found = |needle: &str| {
+        needle.len() >= 4 && [&*text, &once, &twice].iter().take(levels(needle)).any(|text| text.contains(needle))
+    };
     let base64 = [1, 2].into_iter().flat_map(|before| {
         let text = [&b"xyz"[..before], secret.trim().as_bytes()].concat();
         let own = (before * 8).div_ceil(6)..text.len() * 8 / 6;
