@@ -385,11 +385,15 @@ mod tests {
         url::form_urlencoded::byte_serialize(text.as_bytes()).collect()
     }
 
+    /// As it stands within the quotes of JSON.
+    fn in_json(text: &str) -> String {
+        let quoted = serde_json::to_string(text).unwrap();
+        quoted[1..quoted.len() - 1].to_owned()
+    }
+
     /// Name of the encoding, and the secret in it.
     fn encodings(secret: &str) -> Vec<(String, Vec<u8>)> {
-        let quoted = serde_json::to_string(secret).unwrap();
-        let inner = &quoted[1..quoted.len() - 1];
-        let twice = serde_json::to_string(inner).unwrap();
+        let inner = &in_json(secret);
         let number = |format: fn(u32) -> String| secret.chars().map(|c| format(c as u32)).collect::<String>();
         let mut all = vec![
             ("raw", secret.to_owned()),
@@ -397,7 +401,7 @@ mod tests {
             ("json with escaped slashes", inner.replace('/', "\\/")),
             ("json in ASCII", json_ascii(secret)),
             ("json in capitals", json_ascii(secret).to_uppercase().replace("\\U", "\\u")),
-            ("json in json", twice[1..twice.len() - 1].to_owned()),
+            ("json in json", in_json(inner)),
             ("json in ASCII in json", json_ascii(secret).replace('\\', "\\\\")),
             (
                 "json in capital ASCII in json",
@@ -407,6 +411,8 @@ mod tests {
                 let one = |c: char| if c.is_ascii() { c.to_string() } else { json_ascii(&c.to_string()) };
                 inner.chars().map(one).collect::<String>().replace('\\', "\\\\").replace('"', "\\\"")
             }),
+            ("json in json in json", in_json(&in_json(inner))),
+            ("json in ASCII, in json in json", in_json(&in_json(&json_ascii(secret)))),
             ("percent", percent(secret, true)),
             ("percent in small letters", percent(secret, false)),
             ("form", form(secret)),

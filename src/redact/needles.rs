@@ -45,9 +45,6 @@ fn forms(secret: &str, needles: &mut Vec<Needle>) {
         plain(text.as_bytes(), needles);
         // what was escaped twice: `reading` undoes the outer escape
         plain(json(text).as_bytes(), needles);
-        for upper in [false, true] {
-            plain(units(text, upper).as_bytes(), needles);
-        }
         plain(percent(text).as_bytes(), needles);
         plain(html(text).as_bytes(), needles);
         plain(hex::encode(text).as_bytes(), needles);
@@ -57,9 +54,6 @@ fn forms(secret: &str, needles: &mut Vec<Needle>) {
         }
     }
     if !secret.is_ascii() {
-        for upper in [false, true] {
-            plain(ascii(trimmed, upper).as_bytes(), needles);
-        }
         // its bytes taken for Latin-1
         let mistaken: String = trimmed.bytes().map(char::from).collect();
         plain(mistaken.as_bytes(), needles);
@@ -76,28 +70,6 @@ fn json(text: &str) -> Zeroizing<String> {
     let quoted = Zeroizing::new(serde_json::to_string(text).unwrap_or_default());
     let inner = quoted.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
     Zeroizing::new(inner.unwrap_or_default().to_owned())
-}
-
-/// As it stands within the quotes of JSON that is ASCII alone.
-fn ascii(text: &str, upper: bool) -> Zeroizing<String> {
-    let quoted = json(text);
-    let mut escaped = Zeroizing::new(String::with_capacity(quoted.len() * 3));
-    for c in quoted.chars() {
-        match c.is_ascii() {
-            true => escaped.push(c),
-            false => escaped.push_str(&units(c.encode_utf8(&mut [0; 4]), upper)),
-        }
-    }
-    escaped
-}
-
-/// Each character as its UTF-16 units in the escapes of JSON.
-fn units(text: &str, upper: bool) -> Zeroizing<String> {
-    let mut escaped = Zeroizing::new(String::with_capacity(text.len() * 6));
-    for unit in text.encode_utf16() {
-        escaped.push_str(&if upper { format!("\\u{unit:04X}") } else { format!("\\u{unit:04x}") });
-    }
-    escaped
 }
 
 fn percent(text: &str) -> Zeroizing<String> {

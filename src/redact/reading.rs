@@ -1,9 +1,9 @@
 //! What the next few bytes of a text may stand for: themselves, or what an escape in them means.
 
 /// At most so many readings begin at one place.
-pub const MOST_READINGS: usize = 2;
-/// Longest escape that is read, in bytes.
-const LONGEST: usize = 16;
+pub const MOST_READINGS: usize = 4;
+/// Longest escape that is read, in bytes: a pair of surrogates in JSON within JSON within JSON within JSON.
+const LONGEST: usize = 28;
 /// The names of HTML for what ASCII has besides letters and digits.
 const NAMED: [(&str, u8); 36] = [
     ("Tab", b'\t'),
@@ -82,19 +82,30 @@ pub fn readings(bytes: &[u8], at: usize, into: &mut [Reading; MOST_READINGS]) ->
     into[0] = Reading::byte(*first, 1);
     let rest = &rest[..rest.len().min(LONGEST)];
     let escaped = match first {
-        b'%' => hex(rest, 2).and_then(|code| Some(Reading::byte(u8::try_from(code).ok()?, 3))),
-        b'+' => Some(Reading::byte(b' ', 1)),
-        b'\\' => backslash(rest),
-        b'&' => entity(rest),
-        _ => None,
+        b'%' => [hex(rest, 2).and_then(|code| Some(Reading::byte(u8::try_from(code).ok()?, 3))), None, None],
+        b'+' => [Some(Reading::byte(b' ', 1)), None, None],
+        b'\\' => [backslash(rest), nested(rest), rest.starts_with(b"\\\\\\").then(|| Reading::byte(b'\\', 4))],
+        b'&' => [entity(rest), None, None],
+        _ => [None; 3],
     };
-    match escaped {
-        None => 1,
-        Some(reading) => {
-            into[1] = reading;
-            2
-        }
+    let mut count = 1;
+    for reading in escaped.into_iter().flatten() {
+        into[count] = reading;
+        count += 1;
     }
+    count
+}
+
+/// An escape of JSON that was escaped once more by each JSON around it, which doubles its backslashes.
+fn nested(rest: &[u8]) -> Option<Reading> {
+    let more = run(rest);
+    let reading = (more > 0).then(|| backslash(&rest[more..])).flatten()?;
+    Some(Reading { length: reading.length + more, ..reading })
+}
+
+/// How many backslashes there are.
+fn run(bytes: &[u8]) -> usize {
+    bytes.iter().take_while(|byte| **byte == b'\\').count()
 }
 
 fn hex(bytes: &[u8], digits: usize) -> Option<u32> {
@@ -121,9 +132,11 @@ fn backslash(rest: &[u8]) -> Option<Reading> {
             match char::from_u32(unit) {
                 Some(c) => Reading::character(c, 6),
                 None => {
-                    let low = hex(rest.get(4..)?.strip_prefix(b"\\u")?, 4)?;
+                    let other = rest.get(4..)?;
+                    let between = run(other);
+                    let low = hex(other[between..].strip_prefix(b"u").filter(|_| between > 0)?, 4)?;
                     let pair = [u16::try_from(unit).ok()?, u16::try_from(low).ok()?];
-                    Reading::character(char::decode_utf16(pair).next()?.ok()?, 12)
+                    Reading::character(char::decode_utf16(pair).next()?.ok()?, 11 + between)
                 }
             }
         }

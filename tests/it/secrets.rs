@@ -87,10 +87,7 @@ fn traces(secret: &str, text: &[u8]) -> Vec<String> {
     // what stands in JSON within JSON has its backslashes doubled, once for each
     let once = text.replace("\\\\", "\\");
     let twice = once.replace("\\\\", "\\");
-    // forms with backslashes of their own are not looked for: in JSON within JSON the redactor does not read them
-    let found = |needle: &str| {
-        needle.len() >= 4 && !needle.contains('\\') && [&*text, &once, &twice].iter().any(|text| text.contains(needle))
-    };
+    let found = |needle: &str| needle.len() >= 4 && [&*text, &once, &twice].iter().any(|text| text.contains(needle));
     let base64 = [1, 2].into_iter().flat_map(|before| {
         let text = [&b"xyz"[..before], secret.trim().as_bytes()].concat();
         let own = (before * 8).div_ceil(6)..text.len() * 8 / 6;
