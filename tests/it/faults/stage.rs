@@ -308,6 +308,15 @@ impl Stage {
         self.known.ended = true;
     }
 
+    /// Waits until so many runs have succeeded: what is recorded ahead of its instant has not been fired yet.
+    pub async fn ran(&self, count: i64) {
+        let begun = Instant::now();
+        while self.source.number("select count(*) from runs where state = 'succeeded'").await.unwrap() < count {
+            assert!(begun.elapsed() < PATIENCE, "fewer than {count} runs\n{}", self.logs());
+            pause(LOOK).await;
+        }
+    }
+
     /// The last lines of every log.
     pub fn logs(&self) -> String {
         let last = |(number, service): (usize, &Service)| {
