@@ -72,7 +72,7 @@ use crate::invalid::Faults;
 use crate::metrics::Metrics;
 use crate::poll::Poller;
 use crate::secret::Secret;
-use crate::store::Store;
+use crate::store::{self, Store};
 use crate::task::Known;
 use crate::token::TokenHash;
 use crate::tool::Definition;
@@ -158,6 +158,8 @@ pub struct Parts {
     /// Who may send webhooks.
     pub hooks: hooks::Settings,
     pub limits: Limits,
+    /// How many runs may be under way at once.
+    pub runs_at_once: store::Limits,
     /// Cancelled when the service is asked to stop: `/readyz` says so, all else goes on while runs are finished.
     pub stopping: CancellationToken,
     /// Cancelled when runs are done: streams end.
@@ -250,6 +252,7 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(runs::retry_run))
         .routes(routes!(completion::complete_run))
         .routes(routes!(explain::explain_run))
+        .routes(routes!(explain::task::explain_task))
         .routes(routes!(approvals::list_approvals))
         .routes(routes!(approvals::get_approval))
         .routes(routes!(approvals::decide_approval))

@@ -51,6 +51,7 @@ mod told;
 mod transcript;
 mod verifications;
 mod wake;
+mod whereabouts;
 mod windows;
 
 use crate::clock::Clock;
@@ -91,6 +92,7 @@ pub use tasks::TaskFilter;
 pub use tokens::StoredToken;
 pub use verifications::{Verification, Verified};
 pub use wake::{Seat, Topic};
+pub use whereabouts::{Holder, Parked, Queued, Whereabouts};
 
 /// The store. Cheap to clone; all clones share the same connections.
 #[derive(Clone)]

@@ -5,10 +5,11 @@ use serde_json::{Map, Value, json};
 use super::client::{ServiceArgs, given};
 use super::condition::state_of;
 use super::draft::{self, ConditionArgs, SpecArgs, TaskFile, TriggerArgs};
-use super::run::{follow, print_run};
+use super::run::{follow, needs, print_run};
 use super::screen::{Screen, Tone, text_of, time_of};
 use crate::cli::Client;
 use crate::config::Environment;
+use crate::visible::on_one_line;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -28,6 +29,8 @@ pub enum Command {
     Run(RunArgs),
     /// Run a task for each instant of a past range
     Backfill(BackfillArgs),
+    /// Say why a task fires, or does not, and what would have to hold
+    Explain(OneArgs),
     /// Delete a task
     Delete(OneArgs),
 }
@@ -180,6 +183,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         Command::Resume(args) => resume(args, environment, screen).await,
         Command::Run(args) => run_now(args, environment, screen).await,
         Command::Backfill(args) => backfill(args, environment, screen).await,
+        Command::Explain(args) => explain(args, environment, screen).await,
         Command::Delete(args) => delete(args, environment, screen).await,
     }
 }
@@ -290,6 +294,24 @@ async fn backfill(args: BackfillArgs, environment: &Environment, screen: &mut Sc
         ("last", fires.last().map(time_of).unwrap_or_default()),
     ])?;
     Ok(())
+}
+
+async fn explain(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let explained = Client::new(&args.service, environment)?.get(&["v1", "tasks", &args.id, "explain"], &[]).await?;
+    if args.service.json {
+        return Ok(screen.json(&explained)?);
+    }
+    for sentence in explained["sentences"].as_array().into_iter().flatten() {
+        screen.line(on_one_line(&text_of(sentence)))?;
+    }
+    needs(&explained, screen)?;
+    let next = explained["next"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if next.is_empty() {
+        return Ok(());
+    }
+    screen.line("")?;
+    let row = |next: &Value| vec![time_of(&next["at"]), text_of(&next["local"]), text_of(&next["timezone"])];
+    Ok(screen.table(&["next", "local", "zone"], next.iter().map(row).collect())?)
 }
 
 async fn delete(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {

@@ -293,7 +293,7 @@ async fn condition_states(
     Ok(state.store.condition_states(scope, &ids).await?)
 }
 
-fn missing(error: StoreError) -> ApiError {
+pub(super) fn missing(error: StoreError) -> ApiError {
     ApiError::of_store(error, "task")
 }
 
