@@ -34,11 +34,17 @@ postgres_programs() {
     [ -z "$found" ] || dirname "$found"
 }
 
+# what steps the clock of a process
+faketime_library() {
+    find /usr/lib -name libfaketimeMT.so.1 2>/dev/null | head -n 1
+}
+
 missing_packages() {
     [ -n "$(postgres_programs)" ] || echo postgresql
     command -v redis-server >/dev/null || echo redis-server
     [ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import aiosmtpd' 2>/dev/null || echo python3-aiosmtpd
     command -v cc >/dev/null || echo build-essential
+    [ -n "$(faketime_library)" ] || echo libfaketime
     command -v chromium >/dev/null || echo chromium
     command -v node >/dev/null || echo nodejs
     command -v npm >/dev/null || echo npm
@@ -88,6 +94,8 @@ from_npm tests/browser
 from_npm tests/oauth
 REVEILLE_TEST_CHROMIUM=$(command -v chromium)
 export REVEILLE_TEST_CHROMIUM
+REVEILLE_TEST_FAKETIME=$(faketime_library)
+export REVEILLE_TEST_FAKETIME
 bin=$(postgres_programs)
 
 # ---------------------------------------------------------------- throw-away servers
@@ -224,6 +232,10 @@ from=$SECONDS
 say tests
 tests "$@" || outcome=1
 took+=("$(printf '%-8s %4d s' tests $((SECONDS - from)))")
+
+if [ "$mode" = all ] && [ "$outcome" = 0 ]; then
+    step planted scripts/chaos.sh --planted
+fi
 
 say "times"
 printf '%s\n' "${took[@]}"

@@ -4,7 +4,7 @@
 //! or bare Redis, taken in the same run. It works in schemas, and under a prefix, of its own, and leaves nothing there.
 //!
 //! Reading order: [`figure`] is what comes out, [`place`] where it is measured, [`stock`] what is measured, `limits/` what
-//! it is measured against; one file per figure or two, `report` and `plot` for people.
+//! it is measured against; one file per figure or two, [`paper`] and [`plot`] for people.
 
 mod burst;
 mod create;
@@ -19,8 +19,10 @@ mod limits;
 pub mod machine;
 mod next_fire;
 mod noop;
+pub mod paper;
 mod part;
 mod place;
+pub mod plot;
 mod process;
 mod rest;
 mod scale;
@@ -45,7 +47,7 @@ pub use process::ARGUMENT as PART_ARGUMENT;
 pub use size::Size;
 
 /// What can be measured: a name, and what it says.
-pub const NAMES: [(&str, &str); 18] = [
+pub const NAMES: [(&str, &str); 19] = [
     ("fire", "due → recorded → executed → finished, runs a second"),
     ("drain", "a backlog of queued runs, runs a second"),
     ("drain_100k", "a backlog five times as long, and what becomes of it as it grows"),
@@ -57,6 +59,7 @@ pub const NAMES: [(&str, &str); 18] = [
     ("lone", "how late the only task starts"),
     ("rest_1m", "what a service with 1,000,000 stored tasks takes while nothing is due"),
     ("herd", "200,000 tasks at one instant, and a lone one of another tenant"),
+    ("create_batch", "tasks made a hundred at a time"),
     ("create_single", "tasks made one by one, by 16 clients"),
     ("instances_2", "two processes on one Postgres"),
     ("instances_4", "four processes on one Postgres"),
@@ -130,6 +133,7 @@ pub async fn run(names: &[&str], at: &Where, size: Size, told: &dyn Fn(&str)) ->
         burst::measure(&mut bench).await?;
         rest::measure(&mut bench).await?;
         herd::measure(&mut bench).await?;
+        create::batch(&mut bench).await?;
         create::single(&mut bench).await?;
         instances::measure(&mut bench).await?;
     }

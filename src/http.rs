@@ -24,6 +24,7 @@ pub mod grants;
 pub mod guard;
 pub mod health;
 pub mod hooks;
+pub mod import;
 pub mod live;
 pub mod oauth;
 pub mod openapi;
@@ -237,6 +238,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
 fn operations() -> OpenApiRouter<State> {
     OpenApiRouter::with_openapi(openapi::Document::openapi())
         .routes(routes!(tasks::create_task, tasks::list_tasks))
+        .routes(routes!(import::import_tasks))
         .routes(routes!(tasks::get_task, tasks::update_task, tasks::delete_task))
         .routes(routes!(tasks::pause_task))
         .routes(routes!(tasks::resume_task))

@@ -30,6 +30,9 @@
 //! - What is acknowledged is committed.
 //! - A tenant is a typed argument of every store call that is made for a caller.
 
+#[macro_use]
+pub mod planted;
+
 pub mod agent;
 pub mod app;
 pub mod approval;

@@ -16,6 +16,7 @@ mod completions;
 mod conditions;
 mod connect;
 mod counts;
+mod creating;
 mod credentials;
 mod dead_letters;
 mod deliveries;
@@ -66,6 +67,7 @@ pub use completions::Completion;
 pub use conditions::{PollClaim, RecordedPoll};
 pub use connect::{OpenError, ServerFacts, Settings};
 pub use counts::PoolUse;
+pub use creating::NewTask;
 pub use credentials::{
     CredentialFilter, NewCredential, SealedDocument, SealedRow, StoredCredential, UseFilter, next_generation,
 };
@@ -78,7 +80,7 @@ pub use examine::{Examined, SqliteFile, examine, sqlite_version};
 pub use fires::{FireDue, Fired, StartNow};
 pub use grants::{Grant, GrantUse};
 pub use idempotency::{Answer, Idempotency};
-pub use lease::{Again, Beat, CLAIM_MARGIN, Claim, Finish, Lease, Park};
+pub use lease::{Again, Beat, CLAIM_MARGIN, Claim, Finish, Lease, Park, line};
 pub use limits::Limits;
 pub use live::LiveMessage;
 pub use matching::{EventsFired, EventsRecorded, FireEvents, Match};

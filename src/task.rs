@@ -3,6 +3,7 @@
 pub mod change;
 mod credentials;
 mod draft;
+mod known;
 mod view;
 
 use chrono::{DateTime, Utc};
@@ -17,9 +18,12 @@ use crate::notification::measure::Notify;
 use crate::trigger::{Next, Trigger};
 
 pub use credentials::credentials_of;
-pub use draft::{ActionCheck, ActionSeal, DEFAULT_EXECUTOR, DEFAULT_TIMEOUT, Known, PollCheck};
+pub use draft::{DEFAULT_EXECUTOR, DEFAULT_TIMEOUT};
+pub use known::{ActionCheck, ActionSeal, Known, PollCheck};
 pub use view::{LastRun, TaskView};
 
+/// Longest stable key of a task, in characters.
+pub const KEY_LENGTH: usize = 200;
 /// Longest name of a task, in characters.
 pub const NAME_LENGTH: usize = 200;
 /// Longest instruction, in characters.
@@ -206,10 +210,13 @@ pub struct Spec {
     pub metadata: Map<String, Value>,
 }
 
-/// A task as it was asked for, checked. The only way to a new task: `Draft::parse`, then `Store::create_task`.
+/// A task as it was asked for, checked. The only way to a new task: `Draft::parse`, then `Store::create_task` or
+/// `Store::create_tasks`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Draft {
     pub tenant: Tenant,
+    /// As [`Task::key`].
+    pub key: Option<String>,
     pub name: String,
     pub spec: Spec,
 }
@@ -219,6 +226,8 @@ pub struct Draft {
 pub struct Task {
     pub id: Uuid,
     pub tenant_id: String,
+    /// The name that its owner's files know it by: unique for its tenant, and kept as long as the task.
+    pub key: Option<String>,
     pub name: String,
     pub spec: Spec,
     pub status: TaskStatus,
@@ -253,6 +262,7 @@ impl Task {
         let task = Task {
             id,
             tenant_id: draft.tenant.as_str().to_owned(),
+            key: draft.key,
             name: draft.name,
             spec: draft.spec,
             status: TaskStatus::Active,

@@ -57,7 +57,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let limit = sleeps.at(0.99);
         bench.limits.push(Limit::new(format!("timer_{name}"), words, "ms", limit).spread(sleeps.distribution("ms")));
         let what = format!("lateness of {tasks} tasks that are due at one instant, p99");
-        let figure = Figure::new(name, what, "ms", starts.len(), starts.at(0.99));
+        let figure = Figure::new(name, what, "ms", starts.count(), starts.at(0.99));
         bench.figures.push(figure.against("timer burst of that size, p99", limit).at_most(5.0).spread(&starts));
     }
     Ok(())
@@ -88,7 +88,7 @@ pub async fn lone(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let words = "timer alone: one sleep of the runtime after the other; p99";
     bench.limits.push(Limit::new("timer_alone", words, "ms", limit).spread(sleeps.distribution("ms")));
     let what = "lateness of the only task, which is due each second, p99";
-    let figure = Figure::new("lone", what, "ms", starts.len(), starts.at(0.99));
+    let figure = Figure::new("lone", what, "ms", starts.count(), starts.at(0.99));
     bench.figures.push(figure.against("timer alone, p99", limit).at_most_over(3.0).spread(&starts));
     Ok(())
 }

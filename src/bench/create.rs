@@ -1,4 +1,5 @@
-//! `create_single`: tasks are made one by one, by 16 clients at once, as `POST /v1/tasks` makes them.
+//! `create_single`: tasks are made one by one, by 16 clients at once, as `POST /v1/tasks` makes them. `create_batch`: a
+//! hundred at a time, by one client, as an import makes them.
 
 use std::time::Instant;
 
@@ -8,9 +9,11 @@ use serde_json::{Value, json};
 use crate::bench::Bench;
 use crate::bench::figure::{Figure, median};
 use crate::bench::instance::Instance;
-use crate::bench::limits::{commits, rate};
+use crate::bench::limits::{commits, rate, rows};
 use crate::bench::place::Place;
 use crate::bench::stock::{draft, tenant};
+use crate::bench::write::BODY;
+use crate::store::NewTask;
 
 const CLIENTS: usize = 16;
 
@@ -51,6 +54,44 @@ pub async fn single(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let what = "tasks read, checked and stored one by one, by 16 clients at once";
     let figure = Figure::new("create_single", what, "tasks/s", count, median(ours));
     bench.figures.push(figure.against("one-row commits, 16 clients", median(bare)).at_least(0.7));
+    Ok(())
+}
+
+pub async fn batch(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    if !bench.wants("create_batch") {
+        return Ok(());
+    }
+    let batches = bench.size.rows().div_ceil(rows::BATCH);
+    let count = batches * rows::BATCH;
+    let (mut bare, mut ours) = (Vec::new(), Vec::new());
+    for round in 1..=bench.size.rounds {
+        bench.tell(&format!("create_batch: {count} tasks, {} at a time, round {round}", rows::BATCH));
+        let (limit, value) = Place::with(bench.at, async |place| {
+            let limit = rows::rates(&place.bare, count, BODY).await?.inserted;
+            let instance = Instance::build(place).await?;
+            let stock = instance.stock(place);
+            let draft = weekday_morning();
+            let began = Instant::now();
+            for batch in 0..batches {
+                let read = (0..rows::BATCH).map(|n| stock.read(&tenant(batch * rows::BATCH + n), &draft));
+                let tasks = read.collect::<anyhow::Result<Vec<NewTask>>>()?;
+                instance.store.create_tasks(&tasks).await?;
+            }
+            let value = rate(count, began);
+            let made =
+                place.inside.count("select count(*) from tasks join due on task_id = id where next_at is not null");
+            let made = made.await?;
+            anyhow::ensure!(made == count as i64, "{made} of {count} tasks are stored");
+            instance.store.close().await;
+            Ok((limit, value))
+        })
+        .await?;
+        bare.push(limit);
+        ours.push(value);
+    }
+    let what = "tasks read, checked and stored, 100 in a batch";
+    let figure = Figure::new("create_batch", what, "tasks/s", count, median(ours));
+    bench.figures.push(figure.against("100-row inserts", median(bare)).at_least(0.25));
     Ok(())
 }
 

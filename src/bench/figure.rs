@@ -168,15 +168,15 @@ impl Samples {
         self.0.get(index).copied().unwrap_or(f64::NAN)
     }
 
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 
     /// Each whole percent, and from 99 % on each tenth of one.
     pub fn distribution(&self, unit: &str) -> Distribution {
-        let percents = (0..99).map(f64::from).chain((990..=1000).map(|tenth| f64::from(tenth) / 10.0));
+        let thousandths = (0..990).step_by(10).chain(990..=1000).map(f64::from);
         let rounded = |value: f64| (value * 1e4).round() / 1e4;
-        let quantiles = percents.map(|percent| (percent / 100.0, rounded(self.at(percent / 100.0)))).collect();
+        let quantiles = thousandths.map(|share| (share / 1000.0, rounded(self.at(share / 1000.0)))).collect();
         Distribution { unit: unit.into(), samples: self.0.len() as u64, quantiles }
     }
 }

@@ -72,7 +72,7 @@ fn bytes_held() -> anyhow::Result<f64> {
     let claims: Vec<Claim> = (0..CLAIMS as i64)
         .map(|token| {
             let run_at = DateTime::UNIX_EPOCH + TimeDelta::milliseconds(token);
-            Claim { lease: Lease { run_id: any_id(), token }, run_at, until: run_at }
+            Claim { lease: Lease { run_id: any_id(), token }, run_at, until: run_at, line: 0 }
         })
         .collect();
     let held = Held::new(CLAIMS, 0, Active::default());

@@ -111,19 +111,11 @@ impl Place {
                     "give a postgres:// address, or none for SQLite in a temporary file"
                 );
                 let name = format!("reveille_bench_{id}");
-                let mut connection =
-                    PgConnection::connect(url.expose()).await.context("the database can't be reached")?;
-                sqlx::query(AssertSqlSafe(format!("create schema {name}")))
-                    .execute(&mut connection)
-                    .await
-                    .context("no schema can be made\nhint: grant create on the database to this role")?;
-                connection.close().await?;
                 let joint = if url.expose().contains('?') { '&' } else { '?' };
                 let inside = format!("{}{joint}options=-csearch_path%3D{name}", url.expose());
                 (config(SecretUrl::new(inside), &dir), Some((url.clone(), name)))
             }
         };
-        std::fs::create_dir_all(&dir).with_context(|| format!("{} can't be made", dir.display()))?;
         let mut place = Place {
             bare: bare(&config, &dir.join("bare.db"))?,
             inside: bare(&config, &dir.join("bench.db"))?,
@@ -137,6 +129,15 @@ impl Place {
             place.config.bus =
                 bus::Settings { url: url.clone(), stream_prefix: prefix.clone(), ..bus::Settings::default() };
             place.redis = Some((url.clone(), prefix));
+        }
+        // last, and in this order: whatever fails leaves nothing
+        if let Some((url, schema)) = &place.schema {
+            make_schema(url, schema).await?;
+        }
+        if let Err(error) = std::fs::create_dir_all(&place.dir) {
+            let dir = place.dir.display().to_string();
+            place.leave().await?;
+            return Err(error).context(format!("{dir} can't be made"));
         }
         Ok(place)
     }
@@ -172,8 +173,10 @@ impl Place {
                 let _: i64 = redis::cmd("DEL").arg(keys).query_async(&mut connection).await?;
             }
         }
-        std::fs::remove_dir_all(&self.dir)?;
-        Ok(())
+        match std::fs::remove_dir_all(&self.dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -192,6 +195,15 @@ fn bare(config: &Config, file: &Path) -> anyhow::Result<Bare> {
         .synchronous(SqliteSynchronous::Full)
         .busy_timeout(Duration::from_secs(30));
     Ok(Bare::Sqlite(SqlitePoolOptions::new().max_connections(1).connect_lazy_with(options)))
+}
+
+async fn make_schema(url: &SecretUrl, schema: &str) -> anyhow::Result<()> {
+    let mut connection = PgConnection::connect(url.expose()).await.context("the database can't be reached")?;
+    sqlx::query(AssertSqlSafe(format!("create schema {schema}")))
+        .execute(&mut connection)
+        .await
+        .context("no schema can be made\nhint: grant create on the database to this role")?;
+    Ok(connection.close().await?)
 }
 
 async fn remove_schema(url: &SecretUrl, schema: &str) -> anyhow::Result<()> {

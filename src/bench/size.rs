@@ -61,7 +61,7 @@ impl Size {
             rounds: 1,
             fires: 1_000,
             backlog: 500,
-            starts: 20,
+            starts: 10,
             lone_seconds: 4,
             stored: 2_000,
             herd: 200,

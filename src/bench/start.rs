@@ -53,7 +53,7 @@ pub async fn local(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let words = "one row, committed; one client";
     bench.limits.push(Limit::new("commit", words, "ms", limit).spread(commit.distribution("ms")));
     let what = "run now → start on the same instance, idle";
-    let figure = Figure::new("start_local", what, "ms", took.len(), took.at(0.5)).against("a one-row commit", limit);
+    let figure = Figure::new("start_local", what, "ms", took.count(), took.at(0.5)).against("a one-row commit", limit);
     bench.figures.push(figure.at_most(2.0).spread(&took));
     Ok(())
 }
@@ -92,7 +92,8 @@ pub async fn remote(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let words = "bare notify: a commit that notifies, heard by another process, which commits; p50";
     bench.limits.push(Limit::new("bare_notify", words, "ms", bare.at(0.5)).spread(bare.distribution("ms")));
     let what = "run now → start on another instance, idle";
-    let figure = Figure::new("start_remote", what, "ms", took.len(), took.at(0.5)).against("bare notify", bare.at(0.5));
+    let figure =
+        Figure::new("start_remote", what, "ms", took.count(), took.at(0.5)).against("bare notify", bare.at(0.5));
     let figure = figure.at_most(1.25).spread(&took);
     let allowed = 2.0 * bare.at(0.99);
     bench.figures.push(

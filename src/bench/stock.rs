@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::bench::place::{Bare, Place, any_id, on_bare};
 use crate::id::{Scope, Tenant};
 use crate::invalid::Faults;
-use crate::store::Store;
+use crate::store::{NewTask, Store};
 use crate::task::{Draft, Known, Task};
 
 /// Tenants that what is made is spread over.
@@ -38,12 +38,18 @@ pub fn hourly() -> Value {
 impl Stock<'_> {
     /// One task, as a caller makes it.
     pub async fn task(&self, tenant: &str, draft: &Value) -> anyhow::Result<Task> {
+        let (task, nominal_at) = self.read(tenant, draft)?;
+        self.store.create_task(&task, nominal_at, None).await?;
+        Ok(task)
+    }
+
+    /// A task that is read and checked, and not stored.
+    pub fn read(&self, tenant: &str, draft: &Value) -> anyhow::Result<NewTask> {
         let now = self.store.clock().now();
         let tenant = Tenant::new(tenant).map_err(|why| Faults::one("/tenant_id", why));
         let draft = Draft::parse(tenant, draft, self.known, now)?;
         let (task, next) = Task::new(any_id(), draft, now).map_err(|fault| Faults(vec![fault]))?;
-        self.store.create_task(&task, next.map(|next| next.nominal), None).await?;
-        Ok(task)
+        Ok((task, next.map(|next| next.nominal)))
     }
 
     /// So many hourly tasks of many tenants that are all due at this instant.

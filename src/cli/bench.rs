@@ -1,25 +1,29 @@
 //! `reveille bench`: measures this machine against its own limits.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use serde_json::to_value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::bench::figure::number;
+use crate::bench::paper::seen_from;
 use crate::bench::{self, Figure, NAMES, Report, Size, Where};
 use crate::cli::screen::{Screen, Tone};
 use crate::secret::SecretUrl;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-It works in schemas and under a Redis prefix of its own and removes them, also when it is interrupted. Without
---database-url it measures what there is to measure on SQLite, in a temporary file. A build without optimisation says
-little: use the released binary, on a machine that does nothing else.
+It works in schemas and under a Redis prefix of its own, and removes them also when it is interrupted.
+Without --database-url it measures what there is to measure on SQLite, in a temporary file.
+A build without optimisation says little: use the released binary, on a machine that does nothing else.
 
 Examples:
   reveille bench --database-url postgres://… --quick
   reveille bench fire drain --database-url postgres://…
+  reveille bench --database-url postgres://… --json > run.json
+  reveille bench --from run.json --markdown performance.md --plots images
   reveille bench events --database-url postgres://… --redis-url redis://127.0.0.1:6379")]
 pub struct Args {
     /// What to measure; everything when absent
@@ -73,6 +77,18 @@ pub struct Args {
     /// Print JSON instead of a table: figures, limits, percentiles, machine
     #[arg(long)]
     json: bool,
+    /// Measure nothing, and show what an earlier run printed with --json
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["names", "database_url", "redis_url", "quick"])]
+    from: Option<PathBuf>,
+    /// Write a page about it, too
+    #[arg(long, value_name = "FILE", requires = "plots")]
+    markdown: Option<PathBuf>,
+    /// Write its plots as SVG into this directory, too
+    #[arg(long, value_name = "DIR")]
+    plots: Option<PathBuf>,
+    /// Markdown that is put at the end of the page: what a person has to say of the figures
+    #[arg(long, value_name = "FILE", requires = "markdown")]
+    notes: Option<PathBuf>,
     /// Be another process of a measurement; told what on standard input
     #[arg(long, hide = true)]
     as_part: bool,
@@ -82,21 +98,49 @@ pub async fn run(args: Args, screen: &mut Screen) -> anyhow::Result<()> {
     if args.as_part {
         return bench::be_part().await;
     }
-    let size = args.size();
-    let stop = CancellationToken::new();
-    stop_when_asked(stop.clone())?;
-    let at = Where {
-        database_url: args.database_url.map(SecretUrl::new),
-        redis_url: args.redis_url.map(SecretUrl::new),
-        program: program()?,
-        stop,
+    let report = match &args.from {
+        Some(file) => earlier(file)?,
+        None => measured(&args).await?,
     };
-    let names: Vec<&str> = args.names.iter().map(String::as_str).collect();
-    let report = bench::run(&names, &at, size, &|doing| eprintln!("{doing}")).await?;
+    write(&args, &report)?;
     if args.json {
         return Ok(screen.json(&to_value(&report)?)?);
     }
     show(&report, screen)
+}
+
+fn earlier(file: &Path) -> anyhow::Result<Report> {
+    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    serde_json::from_str(&text)
+        .with_context(|| format!("{} is not what `reveille bench --json` prints", file.display()))
+}
+
+async fn measured(args: &Args) -> anyhow::Result<Report> {
+    let size = args.size();
+    let stop = CancellationToken::new();
+    stop_when_asked(stop.clone())?;
+    let at = Where {
+        database_url: args.database_url.clone().map(SecretUrl::new),
+        redis_url: args.redis_url.clone().map(SecretUrl::new),
+        program: program()?,
+        stop,
+    };
+    let names: Vec<&str> = args.names.iter().map(String::as_str).collect();
+    bench::run(&names, &at, size, &|doing| eprintln!("{doing}")).await
+}
+
+/// Writes the page and the plots that were asked for.
+fn write(args: &Args, report: &Report) -> anyhow::Result<()> {
+    let Some(plots) = &args.plots else { return Ok(()) };
+    std::fs::create_dir_all(plots).with_context(|| plots.display().to_string())?;
+    let put = |path: &Path, text: &str| std::fs::write(path, text).with_context(|| path.display().to_string());
+    for picture in report.pictures() {
+        put(&plots.join(picture.file), &picture.svg)?;
+    }
+    let Some(page) = &args.markdown else { return Ok(()) };
+    let notes =
+        args.notes.as_ref().map(|file| std::fs::read_to_string(file).with_context(|| file.display().to_string()));
+    put(page, &report.markdown(&seen_from(page, plots), &notes.transpose()?.unwrap_or_default()))
 }
 
 impl Args {

@@ -77,6 +77,16 @@ impl Client {
         self.json(self.request(Method::POST, path).header("idempotency-key", key).json(body)).await
     }
 
+    /// Sends lines of JSON. Sent once: that it is safe to send them again is for the lines to see to.
+    pub async fn post_lines(&self, path: &[&str], lines: Vec<u8>) -> anyhow::Result<Value> {
+        self.json(self.request(Method::POST, path).header("content-type", "application/x-ndjson").body(lines)).await
+    }
+
+    /// What would come of a POST or a PATCH; nothing does.
+    pub async fn tried(&self, method: Method, path: &[&str], body: &Value) -> anyhow::Result<Value> {
+        self.json(self.request(method, path).query(&[("dry_run", "true")]).json(body)).await
+    }
+
     pub async fn put(&self, path: &[&str], body: &Value) -> anyhow::Result<Value> {
         self.json(self.request(Method::PUT, path).json(body)).await
     }
@@ -102,18 +112,30 @@ impl Client {
         let mut items = Vec::new();
         let mut cursor: Option<String> = None;
         while items.len() < limit {
-            let mut query = query.to_vec();
-            query.push(("limit", (limit - items.len()).min(PAGE).to_string()));
-            query.extend(cursor.take().map(|cursor| ("cursor", cursor)));
-            let page: Page = serde_json::from_value(self.get(path, &query).await?).context("read the list")?;
-            let empty = page.items.is_empty();
+            let page = self.page(path, query, limit - items.len(), cursor).await?;
             items.extend(page.items);
-            match page.next_cursor {
-                Some(next) if !empty => cursor = Some(next),
-                _ => break,
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                break;
             }
         }
         Ok(items)
+    }
+
+    /// Items of a list behind `cursor`, as many as a page holds and at most `limit`.
+    pub async fn page(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        limit: usize,
+        cursor: Option<String>,
+    ) -> anyhow::Result<Page> {
+        let mut query = query.to_vec();
+        query.push(("limit", limit.min(PAGE).to_string()));
+        query.extend(cursor.map(|cursor| ("cursor", cursor)));
+        let mut page: Page = serde_json::from_value(self.get(path, &query).await?).context("read the list")?;
+        page.next_cursor = page.next_cursor.filter(|_| !page.items.is_empty());
+        Ok(page)
     }
 
     /// The events of an SSE stream, as they come.
@@ -189,10 +211,12 @@ fn has_key(request: &RequestBuilder) -> bool {
     built.is_some_and(|request| request.headers().contains_key("idempotency-key"))
 }
 
+/// One page of a list.
 #[derive(Deserialize)]
-struct Page {
-    items: Vec<Value>,
-    next_cursor: Option<String>,
+pub struct Page {
+    pub items: Vec<Value>,
+    /// For the next page; none behind the last.
+    pub next_cursor: Option<String>,
 }
 
 /// RFC 9457, as much of it as is shown.

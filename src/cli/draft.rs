@@ -226,7 +226,7 @@ impl SpecArgs {
     }
 }
 
-/// A task written in a file: JSON, or YAML where the name ends so; `-` is JSON or YAML from standard input.
+/// A task written in a file: JSON or TOML where its name ends so, else YAML; `-` is JSON or YAML from standard input.
 pub fn read_file(path: &Path) -> anyhow::Result<Map<String, Value>> {
     let shown = path.display();
     let mut text = String::new();
@@ -235,9 +235,13 @@ pub fn read_file(path: &Path) -> anyhow::Result<Map<String, Value>> {
     } else {
         text = std::fs::read_to_string(path).with_context(|| format!("read {shown}"))?;
     }
-    let is_json = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
-    let value: Value = if is_json {
+    let ends_in = |ending: &str| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(ending));
+    let value: Value = if ends_in("json") {
         serde_json::from_str(&text).map_err(|error| Failure::new(format!("{shown} is not JSON: {error}")))?
+    } else if ends_in("toml") {
+        let table: toml::Table =
+            toml::from_str(&text).map_err(|error| Failure::new(format!("{shown} is not TOML: {}", error.message())))?;
+        of_toml(toml::Value::Table(table))
     } else {
         // YAML 1.2: `no` and `on` are texts, not booleans
         let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
@@ -249,6 +253,21 @@ pub fn read_file(path: &Path) -> anyhow::Result<Map<String, Value>> {
         _ => Err(Failure::new(format!("{shown} does not hold a task"))
             .hint("an object with `trigger` and `action`")
             .into()),
+    }
+}
+
+/// TOML as JSON. A date or time is the text that stands in the file.
+fn of_toml(value: toml::Value) -> Value {
+    match value {
+        toml::Value::String(text) => Value::String(text),
+        toml::Value::Integer(number) => json!(number),
+        toml::Value::Float(number) => json!(number),
+        toml::Value::Boolean(is) => Value::Bool(is),
+        toml::Value::Datetime(instant) => Value::String(instant.to_string()),
+        toml::Value::Array(values) => values.into_iter().map(of_toml).collect(),
+        toml::Value::Table(table) => {
+            Value::Object(table.into_iter().map(|(key, value)| (key, of_toml(value))).collect())
+        }
     }
 }
 

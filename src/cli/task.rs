@@ -1,15 +1,20 @@
-//! `reveille task`: create, read, change, run and delete tasks over HTTP.
+//! `reveille task`: create, read, change, run and delete tasks over HTTP, one by one, by the line, or by the folder.
+
+mod apply;
+mod explain;
+mod export;
+mod import;
+mod plan;
 
 use serde_json::{Map, Value, json};
 
 use super::client::{ServiceArgs, given};
 use super::condition::state_of;
 use super::draft::{self, ConditionArgs, SpecArgs, TaskFile, TriggerArgs};
-use super::run::{follow, needs, print_run};
+use super::run::{follow, print_run};
 use super::screen::{Screen, Tone, text_of, time_of};
 use crate::cli::Client;
 use crate::config::Environment;
-use crate::visible::on_one_line;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -33,6 +38,12 @@ pub enum Command {
     Explain(OneArgs),
     /// Delete a task
     Delete(OneArgs),
+    /// Create many tasks, one JSON object to a line
+    Import(import::Args),
+    /// Write tasks as lines that `import` takes back
+    Export(export::Args),
+    /// Make the tasks of a tenant those of a folder of files
+    Apply(apply::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -43,7 +54,7 @@ pub enum Command {
     group(clap::ArgGroup::new("event").multiple(true).args(["source", "event_type"]).conflicts_with("schedule")),
 )]
 pub struct CreateArgs {
-    /// The task in JSON or YAML; `-` is standard input
+    /// The task in JSON, YAML or TOML; `-` is standard input
     #[arg(long, value_name = "FILE")]
     file: Option<TaskFile>,
     /// Whose task it is; needed with an admin token
@@ -109,6 +120,9 @@ pub struct ListArgs {
     /// Only those of this kind of trigger: schedule, event, condition
     #[arg(long, value_name = "KIND")]
     trigger_type: Option<String>,
+    /// Only the one with this stable key
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
     /// Only those whose name holds this
     #[arg(short, long, value_name = "TEXT")]
     query: Option<String>,
@@ -183,8 +197,11 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         Command::Resume(args) => resume(args, environment, screen).await,
         Command::Run(args) => run_now(args, environment, screen).await,
         Command::Backfill(args) => backfill(args, environment, screen).await,
-        Command::Explain(args) => explain(args, environment, screen).await,
+        Command::Explain(args) => explain::run(args, environment, screen).await,
         Command::Delete(args) => delete(args, environment, screen).await,
+        Command::Import(args) => import::run(args, environment, screen).await,
+        Command::Export(args) => export::run(args, environment, screen).await,
+        Command::Apply(args) => apply::run(args, environment, screen).await,
     }
 }
 
@@ -206,9 +223,13 @@ async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let filters =
-        [("tenant_id", args.tenant), ("status", args.status), ("trigger_type", args.trigger_type), ("q", args.query)];
-    let filters: Vec<_> = given(filters);
+    let filters: Vec<_> = given([
+        ("tenant_id", args.tenant),
+        ("status", args.status),
+        ("trigger_type", args.trigger_type),
+        ("key", args.key),
+        ("q", args.query),
+    ]);
     let tasks = Client::new(&args.service, environment)?.list(&["v1", "tasks"], &filters, args.limit).await?;
     if args.service.json {
         return Ok(screen.json(&json!({ "items": tasks }))?);
@@ -296,24 +317,6 @@ async fn backfill(args: BackfillArgs, environment: &Environment, screen: &mut Sc
     Ok(())
 }
 
-async fn explain(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let explained = Client::new(&args.service, environment)?.get(&["v1", "tasks", &args.id, "explain"], &[]).await?;
-    if args.service.json {
-        return Ok(screen.json(&explained)?);
-    }
-    for sentence in explained["sentences"].as_array().into_iter().flatten() {
-        screen.line(on_one_line(&text_of(sentence)))?;
-    }
-    needs(&explained, screen)?;
-    let next = explained["next"].as_array().map(Vec::as_slice).unwrap_or_default();
-    if next.is_empty() {
-        return Ok(());
-    }
-    screen.line("")?;
-    let row = |next: &Value| vec![time_of(&next["at"]), text_of(&next["local"]), text_of(&next["timezone"])];
-    Ok(screen.table(&["next", "local", "zone"], next.iter().map(row).collect())?)
-}
-
 async fn delete(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     Client::new(&args.service, environment)?.delete(&["v1", "tasks", &args.id]).await?;
     if args.service.json {
@@ -338,6 +341,7 @@ fn print_task(task: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Resul
     let mut facts = vec![
         ("id", text_of(&task["id"])),
         ("tenant", text_of(&task["tenant_id"])),
+        ("key", text_of(&task["key"])),
         ("name", text_of(&task["name"])),
         ("status", screen.tone(tone, status)),
         ("trigger", trigger_of(&task["trigger"])),

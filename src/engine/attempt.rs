@@ -268,7 +268,9 @@ mod tests {
         assert_eq!(attempted(&claim(1, &["webhook"]), true, transient(None)).await.mark, retry(5));
         assert_eq!(attempted(&claim(6, &[]), true, transient(None)).await.mark, retry(36_000));
         let wished = transient(Some(Duration::from_secs(77)));
-        assert_eq!(attempted(&claim(1, &[]), true, wished).await.mark, retry(77));
+        let Mark::Retry { at, error, doubtful, .. } = retry(77) else { panic!("no retry") };
+        let as_asked = Mark::Retry { at, error, asked: true, doubtful };
+        assert_eq!(attempted(&claim(1, &[]), true, wished).await.mark, as_asked);
         let busy = Err(ChannelError::Busy { why: "busy".into() });
         assert_eq!(attempted(&claim(1, &["webhook"]), true, busy).await.mark, retry(5));
     }

@@ -38,6 +38,8 @@ pub struct Ending<'a> {
     pub usage: Usage,
     pub ran: Duration,
     pub now: DateTime<Utc>,
+    /// When it began, if that is not on the record.
+    pub unconfirmed: Option<DateTime<Utc>>,
     /// For jitter, in 0..1.
     pub random: f64,
 }
@@ -158,6 +160,7 @@ impl Ending<'_> {
             crashed: false,
             infra_retry: false,
             park: None,
+            unconfirmed: self.unconfirmed,
             waiting_counts: self.task.is_some_and(|task| task.spec.trigger.waiting_counts()),
         })
     }
@@ -182,7 +185,7 @@ mod tests {
             "timeout_seconds": 600, "retry": retry, "pause_after_failures": null, "metadata": {},
         }))
         .unwrap();
-        let draft = Draft { tenant: Tenant::new("ann").unwrap(), name: "a task".into(), spec };
+        let draft = Draft { tenant: Tenant::new("ann").unwrap(), key: None, name: "a task".into(), spec };
         Task::new(Uuid::from_u128(1), draft, now()).unwrap().0
     }
 
@@ -225,6 +228,7 @@ mod tests {
             usage: Usage::default(),
             ran: Duration::from_millis(1500),
             now: now(),
+            unconfirmed: None,
             random,
         })
     }
@@ -289,6 +293,7 @@ mod tests {
                 usage: Usage::default(),
                 ran: Duration::ZERO,
                 now: now(),
+                unconfirmed: None,
                 random,
             };
             let fault = RunFault::new("store_unavailable", "");
@@ -321,6 +326,7 @@ mod tests {
             usage: Usage::default(),
             ran: Duration::ZERO,
             now: now(),
+            unconfirmed: None,
             random: 0.0,
         };
         let open = vec![Uuid::from_u128(9)];

@@ -30,7 +30,7 @@ use crate::run::RunState;
 use crate::run::outcome::{Outcome, RunError, RunFault};
 use crate::run::stream::StreamEvent;
 use crate::store::{Finish, StartedRun, Store, StoreError};
-use crate::task::Output;
+use crate::task::{Output, Task};
 
 /// How long an executor may take to hand its run back once it was asked to.
 pub const HAND_BACK_LIMIT: Duration = Duration::from_secs(2);
@@ -85,6 +85,20 @@ impl Executions {
         }))
     }
 
+    /// Whether there are executors that begin before their start is marked.
+    pub fn prepares(&self) -> bool {
+        self.0.executors.any_unconfirmed()
+    }
+
+    /// Whether this run may begin before its start is marked: it needs no slot, and its executor says so.
+    pub fn may_begin(&self, run: &StartedRun) -> bool {
+        let may = |task: &Task| {
+            let executor = self.0.executors.find(&task.spec.executor);
+            task.spec.trigger.may_overlap() && executor.is_some_and(|executor| executor.start_unconfirmed())
+        };
+        run.task.as_ref().is_some_and(may)
+    }
+
     /// Executes a started run in a task of its own.
     pub fn spawn(&self, started: StartedRun) {
         let shared = Arc::clone(&self.0);
@@ -103,7 +117,7 @@ impl Shared {
         let transcript = Arc::new(LeasedTranscript::new(self.store.clone(), started.lease, &started.run, self.lease));
         let result = tokio::select! {
             result = self.run_to_end(&started, &place, Arc::clone(&transcript)) => result,
-            () = lease_gone(place.valid_until.clone(), self.margin, self.store.clock().clone()) => {
+            () = lease_gone(place.valid_until.clone(), self.margin, self.store.clock().clone()), if !planted!("no_fence") => {
                 tracing::warn!(%run_id, "the lease is lost, the run goes on elsewhere");
                 return;
             }
@@ -123,6 +137,7 @@ impl Shared {
             usage: transcript.usage(),
             ran,
             now: self.store.clock().now(),
+            unconfirmed: started.run.started_at.filter(|_| !started.confirmed),
             random: fastrand::f64(),
         };
         match ending.finish(result) {

@@ -1,18 +1,26 @@
 //! Claims that wait in memory for their instant, earliest first. Lost in a crash, they run out and are claimed again.
+//!
+//! Those whose instant has come stand in lines, one for each tenant, and start in turn: whose thousand runs are due does
+//! not keep another's one waiting.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use chrono::{DateTime, Utc};
+use uuid::Uuid;
 
 use crate::engine::Bell;
 use crate::engine::active::Active;
-use crate::store::Claim;
+use crate::store::{CLAIM_MARGIN, Claim, StartedRun};
+
+/// Runs that are kept whole before their instant, at most: a few thousand bytes each.
+const PREPARED: usize = 32 * 1024;
 
 /// Claims of this instance that are not started.
 pub struct Held {
-    /// By instant, then by token.
-    claims: Mutex<BTreeMap<(DateTime<Utc>, i64), Claim>>,
+    claims: Mutex<Claims>,
+    /// Runs that may begin at their instant, before their start is marked.
+    prepared: Mutex<HashMap<Uuid, StartedRun>>,
     capacity: usize,
     prefetch: usize,
     /// Whether runs may be leased as they are recorded. Where limits are kept, a take alone leases.
@@ -21,10 +29,62 @@ pub struct Held {
     bell: Bell,
 }
 
+#[derive(Default)]
+struct Claims {
+    /// By instant, then by token.
+    waiting: BTreeMap<(DateTime<Utc>, i64), Claim>,
+    due: Lines,
+}
+
+/// Claims in lines.
+#[derive(Default)]
+struct Lines {
+    lines: HashMap<u32, VecDeque<Claim>>,
+    /// The lines that are not empty, in the order of their turns.
+    turns: VecDeque<u32>,
+    len: usize,
+}
+
+impl Lines {
+    fn push(&mut self, claim: Claim) {
+        let line = self.lines.entry(claim.line).or_default();
+        if line.is_empty() {
+            self.turns.push_back(claim.line);
+        }
+        line.push_back(claim);
+        self.len += 1;
+    }
+
+    fn pop(&mut self) -> Option<Claim> {
+        let turn = self.turns.pop_front()?;
+        let line = self.lines.get_mut(&turn)?;
+        let claim = line.pop_front()?;
+        if line.is_empty() {
+            self.lines.remove(&turn);
+        } else {
+            self.turns.push_back(turn);
+        }
+        self.len -= 1;
+        Some(claim)
+    }
+
+    fn retain(&mut self, keep: impl Fn(&Claim) -> bool) {
+        if self.len == 0 {
+            return;
+        }
+        self.lines.values_mut().for_each(|line| line.retain(&keep));
+        self.lines.retain(|_, line| !line.is_empty());
+        let lines = &self.lines;
+        self.turns.retain(|turn| lines.contains_key(turn));
+        self.len = self.lines.values().map(VecDeque::len).sum();
+    }
+}
+
 impl Held {
     pub fn new(capacity: usize, prefetch: usize, active: Active) -> Arc<Held> {
         Arc::new(Held {
             claims: Mutex::default(),
+            prepared: Mutex::default(),
             capacity,
             prefetch,
             as_recorded: true,
@@ -35,8 +95,8 @@ impl Held {
 
     /// Of an instance that keeps limits: nothing is leased but by a take.
     pub fn under_limits(capacity: usize, active: Active) -> Arc<Held> {
-        let (claims, bell) = (Mutex::default(), Bell::default());
-        Arc::new(Held { claims, capacity, prefetch: 0, as_recorded: false, active, bell })
+        let (claims, prepared, bell) = (Mutex::default(), Mutex::default(), Bell::default());
+        Arc::new(Held { claims, prepared, capacity, prefetch: 0, as_recorded: false, active, bell })
     }
 
     /// Whether a run may start here with the commit that records it.
@@ -52,12 +112,18 @@ impl Held {
         }
         let free = self.free();
         let ahead = self.prefetch * free / self.capacity.max(1);
-        (free + ahead).saturating_sub(self.claims.lock().expect("held lock").len())
+        let claims = self.claims.lock().expect("held lock");
+        (free + ahead).saturating_sub(claims.waiting.len() + claims.due.len)
     }
 
     /// How many runs may start now.
     pub fn free(&self) -> usize {
         self.capacity.saturating_sub(self.active.len())
+    }
+
+    /// How many may start beside those whose instant has come.
+    pub fn places(&self) -> usize {
+        self.free().saturating_sub(self.claims.lock().expect("held lock").due.len)
     }
 
     /// Keeps claims until their instant, and wakes who starts them.
@@ -66,30 +132,53 @@ impl Held {
             return;
         }
         let entries = claims.into_iter().map(|claim| ((claim.run_at, claim.lease.token), claim));
-        self.claims.lock().expect("held lock").extend(entries);
+        self.claims.lock().expect("held lock").waiting.extend(entries);
         self.bell.notify_one();
+    }
+
+    /// Keeps what is known of runs that may begin before their start is marked, as many as memory allows.
+    pub fn prepare(&self, runs: impl Iterator<Item = StartedRun>) {
+        let mut prepared = self.prepared.lock().expect("prepared lock");
+        let room = PREPARED.saturating_sub(prepared.len());
+        prepared.extend(runs.take(room).map(|run| (run.lease.run_id, run)));
+    }
+
+    /// What is known of a claim that may begin without being marked first; asked once.
+    pub fn prepared(&self, claim: &Claim) -> Option<StartedRun> {
+        let run = self.prepared.lock().expect("prepared lock").remove(&claim.lease.run_id)?;
+        (run.lease == claim.lease).then_some(StartedRun { lease_until: claim.until, confirmed: false, ..run })
     }
 
     /// Forgets claims that have run out: they are someone else's to take.
     pub fn forget_expired(&self, now: DateTime<Utc>) {
-        self.claims.lock().expect("held lock").retain(|_, claim| claim.until > now);
+        let mut claims = self.claims.lock().expect("held lock");
+        claims.due.retain(|claim| claim.until > now);
+        // one runs out after its instant, so none that waits behind one that stands has
+        while let Some(first) = claims.waiting.first_entry().filter(|first| first.get().until <= now) {
+            first.remove();
+        }
+        drop(claims);
+        let mut prepared = self.prepared.lock().expect("prepared lock");
+        if !prepared.is_empty() {
+            prepared.retain(|_, run| run.run.started_at.is_none_or(|at| at + CLAIM_MARGIN > now));
+        }
     }
 
-    /// Takes up to `limit` claims whose instant has come.
+    /// Takes up to `limit` claims whose instant has come, a tenant's after another's.
     pub fn take_due(&self, now: DateTime<Utc>, limit: usize) -> Vec<Claim> {
         let mut claims = self.claims.lock().expect("held lock");
-        let mut due = Vec::new();
-        while due.len() < limit
-            && let Some(first) = claims.first_entry().filter(|first| first.key().0 <= now)
-        {
+        let Claims { waiting, due } = &mut *claims;
+        while let Some(first) = waiting.first_entry().filter(|first| first.key().0 <= now) {
             due.push(first.remove());
         }
-        due
+        std::iter::from_fn(|| due.pop()).take(limit).collect()
     }
 
     /// The earliest instant that is waited for.
     pub fn next(&self) -> Option<DateTime<Utc>> {
-        self.claims.lock().expect("held lock").keys().next().map(|(run_at, _)| *run_at)
+        let claims = self.claims.lock().expect("held lock");
+        let due = claims.due.turns.front().and_then(|turn| claims.due.lines[turn].front());
+        due.map(|claim| claim.run_at).or_else(|| claims.waiting.keys().next().map(|(run_at, _)| *run_at))
     }
 
     /// Rings when claims were added.
@@ -101,7 +190,6 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use chrono::TimeDelta;
-    use uuid::Uuid;
 
     use super::*;
     use crate::store::Lease;
@@ -112,8 +200,16 @@ mod tests {
 
     /// A claim of a run that is due at `seconds`, good for five more.
     fn claim(token: i64, seconds: i64) -> Claim {
+        of(0, token, seconds)
+    }
+
+    fn of(line: u32, token: i64, seconds: i64) -> Claim {
         let lease = Lease { run_id: Uuid::from_u128(token as u128), token };
-        Claim { lease, run_at: at(seconds), until: at(seconds + 5) }
+        Claim { lease, run_at: at(seconds), until: at(seconds + 5), line }
+    }
+
+    fn tokens(claims: Vec<Claim>) -> Vec<i64> {
+        claims.iter().map(|claim| claim.lease.token).collect()
     }
 
     #[test]
@@ -122,10 +218,21 @@ mod tests {
         held.add(vec![claim(3, 7), claim(2, 5), claim(1, 5), claim(4, 6)]);
         assert_eq!(held.next(), Some(at(5)));
         assert_eq!(held.take_due(at(4), 10), []);
-        let tokens = |claims: Vec<Claim>| claims.iter().map(|claim| claim.lease.token).collect::<Vec<_>>();
         assert_eq!(tokens(held.take_due(at(6), 2)), [1, 2]);
+        assert_eq!(held.next(), Some(at(6)));
         assert_eq!(tokens(held.take_due(at(6), 10)), [4]);
         assert_eq!(held.next(), Some(at(7)));
+    }
+
+    #[test]
+    fn tenants_take_turns_and_the_one_with_many_gets_what_the_others_leave() {
+        let held = Held::new(10, 10, Active::default());
+        held.add((1..=6).map(|token| of(1, token, 5)).collect());
+        assert_eq!(tokens(held.take_due(at(5), 2)), [1, 2]);
+        held.add(vec![of(2, 7, 5), of(3, 8, 6), of(3, 9, 6)]);
+        assert_eq!(tokens(held.take_due(at(6), 4)), [3, 7, 8, 4]);
+        assert_eq!(tokens(held.take_due(at(6), 10)), [9, 5, 6]);
+        assert_eq!((held.next(), held.room()), (None, 20));
     }
 
     #[test]
@@ -136,7 +243,9 @@ mod tests {
         let places: Vec<_> = (1..=3).map(|token| active.add(claim(token, 0).lease, at(60))).collect();
         assert_eq!((held.free(), held.room()), (1, 3));
         held.add(vec![claim(9, 1)]);
-        assert_eq!(held.room(), 2);
+        assert_eq!((held.room(), held.places()), (2, 1));
+        assert_eq!(held.take_due(at(1), 0), []);
+        assert_eq!((held.room(), held.places()), (2, 0));
         let last = active.add(claim(4, 0).lease, at(60));
         assert_eq!((held.free(), held.room()), (0, 0));
         drop((places, last));
@@ -144,12 +253,16 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_has_run_out_is_forgotten() {
+    fn a_claim_that_has_run_out_is_forgotten_whether_its_instant_was_seen_or_not() {
         let held = Held::new(4, 8, Active::default());
-        held.add(vec![claim(1, 1), claim(2, 2)]);
+        held.add(vec![claim(1, 1), claim(2, 2), of(3, 3, 1)]);
         held.forget_expired(at(5));
-        assert_eq!(held.room(), 10);
+        assert_eq!(held.take_due(at(1), 0), []);
+        assert_eq!(held.room(), 9);
         held.forget_expired(at(6));
         assert_eq!((held.room(), held.next()), (11, Some(at(2))));
+        assert_eq!(held.take_due(at(2), 0), []);
+        held.forget_expired(at(7));
+        assert_eq!((held.room(), held.next()), (12, None));
     }
 }

@@ -117,6 +117,10 @@ impl Matcher {
             // tasks that can't be read hold up the events of their tenants, and no others
             Err(error) => return self.settle(Err(error), batch, done).await.map(|()| count),
         };
+        if planted!("acknowledge_before_commit") {
+            self.bus.acknowledge(&batch.taken.iter().map(|taken| taken.id.clone()).collect::<Vec<_>>()).await?;
+            crate::clock::pause(Duration::from_millis(300)).await;
+        }
         // where many wait, the next ones are read and judged while the database commits these
         let many = (BATCH / 2..=BATCH).contains(&count);
         let (fired, ahead, acknowledged) = tokio::join!(

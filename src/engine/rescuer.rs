@@ -61,6 +61,7 @@ impl Rescuer {
             usage: self.store.usage_of(stranded.run.id).await?,
             ran: stranded.ran,
             now: self.store.clock().now(),
+            unconfirmed: None,
             random: fastrand::f64(),
         };
         let ended = match (&stranded.cancel_reason, stranded.crashed) {

@@ -70,13 +70,14 @@ impl Service for Scheduler {
             return Err(TickError::ClockUnknown);
         }
         let now = clock.now();
-        let start = StartNow { places: self.held.free(), lease_until: now + signed(self.lease) };
+        let start = StartNow { places: self.held.places(), lease_until: now + signed(self.lease) };
         let ask = FireDue {
             now,
             horizon: HORIZON,
             limit: BATCH,
             worker: self.worker,
             room: self.held.room(),
+            prepare: self.executions.prepares(),
             start: Some(start),
         };
         let fired = self.store.fire_due(&ask).await?;
@@ -86,6 +87,7 @@ impl Service for Scheduler {
         for (task_id, why) in &fired.disabled {
             tracing::error!(%task_id, why, "a task can't be scheduled any more, it is disabled");
         }
+        self.held.prepare(fired.prepared.into_iter().filter(|run| self.executions.may_begin(run)));
         self.held.add(fired.claims);
         for started in fired.started {
             self.executions.spawn(started);

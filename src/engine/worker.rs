@@ -105,9 +105,18 @@ impl Worker {
     /// Starts those whose instant has come; answers whether there may be more.
     async fn start_due(&self) -> Result<bool, TickError> {
         let limit = self.held.free().min(BATCH);
-        let due = self.held.take_due(self.store.clock().now(), limit);
+        let mut due = self.held.take_due(self.store.clock().now(), limit);
+        let taken = due.len();
+        due.retain(|claim| match self.held.prepared(claim) {
+            Some(prepared) => {
+                self.started.inc();
+                self.executions.spawn(prepared);
+                false
+            }
+            None => true,
+        });
         if due.is_empty() {
-            return Ok(false);
+            return Ok(taken > 0 && taken == limit);
         }
         let leases: Vec<Lease> = due.iter().map(|claim: &Claim| claim.lease).collect();
         let lease_until = self.store.clock().now() + signed(self.lease);
@@ -120,7 +129,7 @@ impl Worker {
             }
         };
         self.spawn(starts);
-        Ok(leases.len() == limit)
+        Ok(taken == limit)
     }
 
     /// What makes runs start here as they are recorded.

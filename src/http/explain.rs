@@ -334,7 +334,7 @@ mod tests {
             }))
             .expect("a spec");
             let tenant = crate::id::Tenant::new("ann").expect("a tenant");
-            let draft = crate::task::Draft { tenant, name: "a task".into(), spec };
+            let draft = crate::task::Draft { tenant, key: None, name: "a task".into(), spec };
             let task = Task::new(Uuid::from_u128(1), draft, now).expect("a task").0;
             let deliveries: Vec<Delivery> = sent.iter().map(|(channel, state)| delivery(id, channel, *state)).collect();
             told((id, state), &task, &deliveries)

@@ -42,6 +42,8 @@ pub struct Limits {
     pub body_time: Duration,
     /// Its size in bytes.
     pub body_bytes: usize,
+    /// The size of an import in bytes. It is never held whole; each of its lines may have [`Limits::body_bytes`].
+    pub import_bytes: usize,
     /// Until an answer begins.
     pub request_time: Duration,
     /// How long a client may take no byte of an answer.
@@ -68,6 +70,7 @@ impl Default for Limits {
             header_bytes: 64 * 1024,
             body_time: Duration::from_secs(15),
             body_bytes: 1024 * 1024,
+            import_bytes: 64 * 1024 * 1024,
             request_time: Duration::from_secs(30),
             write_stall: Duration::from_secs(30),
             connections: 1024,

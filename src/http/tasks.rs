@@ -48,10 +48,21 @@ pub struct Backfill {
 
 /// Create a task
 #[utoipa::path(post, path = "/v1/tasks", tag = "tasks", security(("bearer" = ["tasks:write"])),
-    params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
-    request_body = schema::NewTask, responses((status = 201, body = schema::Task)))]
-pub async fn create_task(Held(state): Held<State>, caller: Caller, body: Body) -> Result<Response, ApiError> {
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe"),
+        ("dry_run" = Option<bool>, Query, description = "Answer what would be made, with 200, and make nothing")),
+    request_body = schema::NewTask,
+    responses((status = 201, body = schema::Task), (status = 200, body = schema::Task, description = "A dry run"),
+        (status = 409, body = crate::http::error::Problem, content_type = "application/problem+json",
+            description = "The tenant has a task with this key")))]
+pub async fn create_task(
+    Held(state): Held<State>,
+    caller: Caller,
+    mut query: Query,
+    body: Body,
+) -> Result<Response, ApiError> {
     caller.may(Permission::TasksWrite)?;
+    let is_dry = dry_run(&mut query);
+    query.done()?;
     if let Some(replay) = body.replay(&state, &caller).await? {
         return Ok(replay);
     }
@@ -60,6 +71,9 @@ pub async fn create_task(Held(state): Held<State>, caller: Caller, body: Body) -
     let draft = Draft::parse(caller.acts_for(&value), &value, &state.known, now)?;
     let (task, next) = Task::new(id::new_id(now), draft, now).map_err(|fault| Faults(vec![fault]))?;
     let view = task.view(None);
+    if is_dry {
+        return Ok(Json(view).into_response());
+    }
     let once = body.once(&caller, StatusCode::CREATED, &view)?;
     let answer = state.store.create_task(&task, next.map(|next| next.nominal), once.as_ref()).await?;
     let place = [(header::LOCATION, format!("/v1/tasks/{}", task.id))];
@@ -71,6 +85,7 @@ pub async fn create_task(Held(state): Held<State>, caller: Caller, body: Body) -
     params(
         ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
         ("status" = Option<TaskStatus>, Query), ("trigger_type" = Option<String>, Query, example = "schedule"),
+        ("key" = Option<String>, Query, description = "The one with this stable key; of each tenant, for an admin"),
         ("q" = Option<String>, Query, description = "Part of the name, in any case"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<schema::Task>)))]
@@ -86,6 +101,7 @@ pub async fn list_tasks(
     let page = Page::of(&mut query);
     let filter = TaskFilter {
         tenant: None,
+        key: query.text("key"),
         status: query.word("status", &words),
         trigger_type: query.word("trigger_type", &kinds).map(str::to_owned),
         q: query.text("q"),
@@ -125,16 +141,21 @@ pub async fn get_task(
 /// A field that is present replaces the whole field; null stands for its default. With a `version`, nothing is changed
 /// if the task has another by now.
 #[utoipa::path(patch, path = "/v1/tasks/{id}", tag = "tasks", security(("bearer" = ["tasks:write"])),
-    params(("id" = Uuid, Path)), request_body = schema::TaskPatch,
+    params(("id" = Uuid, Path),
+        ("dry_run" = Option<bool>, Query, description = "Answer what would come of it, and change nothing")),
+    request_body = schema::TaskPatch,
     responses((status = 200, body = schema::Task), (status = 409, body = crate::http::error::Problem,
         content_type = "application/problem+json", description = "The task has another version")))]
 pub async fn update_task(
     Held(state): Held<State>,
     caller: Caller,
     id: Id,
+    mut query: Query,
     body: Body,
 ) -> Result<Json<TaskView>, ApiError> {
     caller.may(Permission::TasksWrite)?;
+    let is_dry = dry_run(&mut query);
+    query.done()?;
     let (id, patch) = (id.of("task")?, body.json()?);
     let version = version(&patch)?;
     for _ in 0..EDITS {
@@ -146,6 +167,9 @@ pub async fn update_task(
             return Err(ApiError::invalid("/tenant_id", "can't be changed: a task stays with its tenant"));
         }
         let Draft { name, spec, .. } = Draft::patch(&task, &patch, &state.known, state.clock.now())?;
+        if is_dry {
+            return shown(&state, &caller, &Task { name, spec, ..task }).await;
+        }
         let edit = TaskChange::Edit { version: task.version, name, spec: Box::new(spec) };
         match state.store.change_task(&caller.scope, id, &edit).await {
             // somebody else was faster; without a version the last one wins
@@ -291,6 +315,10 @@ async fn condition_states(
     let conditions = tasks.iter().filter(|task| task.spec.trigger.condition().is_some());
     let ids: Vec<Uuid> = conditions.map(|task| task.id).collect();
     Ok(state.store.condition_states(scope, &ids).await?)
+}
+
+fn dry_run(query: &mut Query) -> bool {
+    query.word("dry_run", &[("true", true), ("false", false)]).unwrap_or_default()
 }
 
 pub(super) fn missing(error: StoreError) -> ApiError {

@@ -30,6 +30,7 @@ macro_rules! recorded_ahead {
            from queue q join runs r on r.id = q.run_id
           where q.task_id = $1 and q.state <> 'started' and q.run_at > $2 and r.attempt = 0
             and r.started_at is null and r.fire_key like 's:%'
+            and not exists (select 1 from slots s where s.task_id = q.task_id and s.run_id = q.run_id)
           order by q.run_id"
     };
 }
@@ -185,6 +186,7 @@ const SKIPPED_AHEAD: &str = "
 /// Longer than the horizon within which instants are recorded ahead, by more than clocks differ.
 const RECORDED_LATELY: TimeDelta = TimeDelta::seconds(10);
 
-/// Automatic fires that are recorded, not started, and not due: a change takes them back.
+/// Automatic fires that are recorded, not started, and not due: a change takes them back. One that has its task's slot was
+/// due: it has waited, and whoever handed the slot to it may be a little ahead of this clock.
 const RECORDED_AHEAD: Split =
     Split { postgres: concat!(recorded_ahead!(), " for update of q"), sqlite: recorded_ahead!() };

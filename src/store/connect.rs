@@ -149,8 +149,10 @@ impl Store {
     pub async fn measure_clock(&self) -> Result<Measurement, StoreError> {
         let before = self.clock.elapsed();
         let database_now: DateTime<Utc> = match &self.db {
-            Db::Postgres { pool, .. } => sqlx::query_scalar("select clock_timestamp()").fetch_one(pool).await?,
-            Db::Sqlite { .. } => clock::machine_now(),
+            Db::Postgres { pool, .. } if !planted!("local_clock") => {
+                sqlx::query_scalar("select clock_timestamp()").fetch_one(pool).await?
+            }
+            Db::Postgres { .. } | Db::Sqlite { .. } => clock::machine_now(),
         };
         let round_trip = self.clock.elapsed().saturating_sub(before);
         let measurement = Measurement { database_now, at: before + round_trip / 2, uncertainty: round_trip / 2 };
@@ -257,6 +259,8 @@ fn sqlite_options(url: &str) -> Result<(SqliteConnectOptions, PathBuf), OpenErro
         .foreign_keys(true)
         .busy_timeout(Duration::from_secs(5))
         .log_slow_statements(tracing::log::LevelFilter::Warn, Duration::from_secs(1));
+    #[cfg(feature = "planted")]
+    let options = crate::planted::most_pages().into_iter().fold(options, |to, most| to.pragma("max_page_count", most));
     Ok((options, file))
 }
 

@@ -23,7 +23,7 @@ use crate::store::{Store, StoreError};
 
 pub use rewrap::SealedRow;
 pub use uses::UseFilter;
-pub(super) use uses::name_credentials;
+pub(super) use uses::{add_credentials, name_credentials};
 
 /// A credential as it is stored.
 #[derive(Clone, PartialEq)]

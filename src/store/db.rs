@@ -36,6 +36,23 @@ impl Db {
     }
 }
 
+/// Where a call may be told that it failed, if faults are planted: before it took effect, or after.
+macro_rules! fault {
+    () => {
+        #[cfg(feature = "planted")]
+        $crate::store::db::fault()?;
+    };
+}
+
+/// The failure of a connection, as often as the environment asks for.
+#[cfg(feature = "planted")]
+pub(super) fn fault() -> Result<(), sqlx::Error> {
+    match crate::planted::store_fails() {
+        true => Err(sqlx::Error::Io(std::io::Error::other("a planted fault"))),
+        false => Ok(()),
+    }
+}
+
 /// Runs the body with a connection to read from. The body is typed once for each database.
 /// With a scope, Postgres is told the tenant, so that its row-level security is the second wall.
 macro_rules! on_read {
@@ -44,12 +61,14 @@ macro_rules! on_read {
             $crate::store::db::Db::Postgres { pool, waits, .. } => {
                 waits.look("shared", pool);
                 let mut held = pool.acquire().await?;
+                fault!();
                 let $conn = &mut *held;
                 $body
             }
             $crate::store::db::Db::Sqlite { readers, waits, .. } => {
                 waits.look("readers", readers);
                 let mut held = readers.acquire().await?;
+                fault!();
                 let $conn = &mut *held;
                 $body
             }
@@ -80,9 +99,11 @@ macro_rules! on_read {
 macro_rules! committed {
     ($begun:expr, |$conn:ident| $body:expr) => {{
         let mut held = $begun;
+        fault!();
         let $conn = &mut *held;
         let written = $body;
         held.commit().await?;
+        fault!();
         written
     }};
 }

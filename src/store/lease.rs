@@ -34,6 +34,13 @@ pub struct Claim {
     pub lease: Lease,
     pub run_at: DateTime<Utc>,
     pub until: DateTime<Utc>,
+    /// The line that it stands in, its tenant's: see [`line`].
+    pub line: u32,
+}
+
+/// The number of a tenant's line. Two tenants may share one, which costs them some patience and nothing else.
+pub fn line(tenant: &str) -> u32 {
+    crc32fast::hash(tenant.as_bytes())
 }
 
 /// A lease that is still held, and whether its run's end was asked for.
@@ -69,6 +76,8 @@ pub struct Finish {
     pub infra_retry: bool,
     /// It waits instead of ending.
     pub park: Option<Park>,
+    /// When it began, if no start was recorded: then this end records it.
+    pub unconfirmed: Option<DateTime<Utc>>,
     /// While it waits it counts as running: its task's slot stays with it.
     pub waiting_counts: bool,
 }

@@ -270,6 +270,7 @@ fn of_window(of: Subject, window: Uuid, events: Vec<Value>, now: DateTime<Utc>) 
 }
 
 fn new_run(task_id: Uuid, tenant: &str, fire_key: String, now: DateTime<Utc>) -> NewRun {
+    let fire_key = if planted!("no_unique_key") { format!("{fire_key}#{}", new_id(now)) } else { fire_key };
     NewRun {
         id: new_id(now),
         task_id,

@@ -109,9 +109,14 @@ impl Store {
     /// Gives the run a new token, if its lease is still the one that was seen: of two rescuers one wins, and a holder
     /// who renewed it meanwhile keeps it.
     async fn take_over(&self, row: &StrandedRow, lease_until: DateTime<Utc>) -> Result<Option<Lease>, StoreError> {
+        if planted!("rescue_without_token") {
+            crate::clock::pause(Duration::from_millis(700)).await;
+        }
+        let take_over =
+            planted_text!("rescue_without_token", TAKE_OVER, "and lease_token = $2 and lease_until = $3" => "");
         let token: Option<i64> = on_write!(self.db, |conn| {
             let token: i64 = sqlx::query_scalar(self.db.text(NEXT_TOKEN)).fetch_one(&mut *conn).await?;
-            sqlx::query_scalar(TAKE_OVER)
+            sqlx::query_scalar(take_over)
                 .bind(row.run_id)
                 .bind(row.lease_token)
                 .bind(row.lease_until)

@@ -4,11 +4,14 @@
 //! that runs out.
 
 use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
+use crate::clock::pause;
 use crate::notification::Recipient;
+use crate::retry::full_jitter;
 use crate::run::Run;
 use crate::store::hot::{Going, Hot};
 use crate::store::lease::{Claim, Lease};
@@ -72,6 +75,8 @@ pub struct StartedRun {
     pub lease_until: DateTime<Utc>,
     /// The run's time limit.
     pub deadline_at: DateTime<Utc>,
+    /// Whether the record says that it runs; else its end says so.
+    pub confirmed: bool,
 }
 
 /// What a start did with a batch of claims.
@@ -94,6 +99,27 @@ pub enum Blocked {
     /// The slot is free by now, or was taken from a run that waited: claim it again.
     Again,
 }
+
+/// Reads what belongs to runs that are started on the record: a store that is away for a moment is asked again, since
+/// nobody else would execute them until their leases run out.
+macro_rules! insist {
+    ($read:expr) => {{
+        let mut tries = 0;
+        loop {
+            match $read.await {
+                Err(StoreError::Unavailable(_)) if tries < TRIES => {
+                    tries += 1;
+                    pause(full_jitter(BACK_OFF.0, tries, BACK_OFF.1, fastrand::f64())).await;
+                }
+                read => break read,
+            }
+        }
+    }};
+}
+
+/// How often what belongs to a started run is read again, and the first and the longest wait before that.
+const TRIES: u32 = 8;
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 impl Store {
     /// Leases ready runs that are due until `ahead`, and starts those that are due by now: one commit.
@@ -151,7 +177,7 @@ impl Store {
             self.recipients_by_tenant(&[&going.tenant_id]).await.unwrap_or_default().remove(&going.tenant_id);
         let lease = Lease { run_id: going.run_id, token: going.lease_token };
         let deadline_at = going.deadline_at;
-        seat.start(StartedRun { lease, run, task: Some(task), recipient, lease_until, deadline_at });
+        seat.start(StartedRun { lease, run, task: Some(task), recipient, lease_until, deadline_at, confirmed: true });
     }
 
     /// What there is to know of runs that were just started.
@@ -160,7 +186,7 @@ impl Store {
             return Ok(Vec::new());
         }
         let ids: Vec<Uuid> = going.iter().map(|g| g.run_id).collect();
-        let runs = self.runs_by_id(&ids).await?;
+        let runs = insist!(self.runs_by_id(&ids))?;
         self.with_their_tasks(going, runs, lease_until).await
     }
 
@@ -177,14 +203,15 @@ impl Store {
         let task_ids: BTreeSet<Uuid> = going.iter().filter_map(|g| g.task_id).collect();
         let tenants: BTreeSet<&str> = going.iter().map(|g| g.tenant_id.as_str()).collect();
         let (task_ids, tenants): (Vec<_>, Vec<_>) = (task_ids.into_iter().collect(), tenants.into_iter().collect());
-        let (tasks, recipients) = tokio::try_join!(self.tasks_by_id(&task_ids), self.recipients_by_tenant(&tenants))?;
+        let (tasks, recipients) =
+            insist!(async { tokio::try_join!(self.tasks_by_id(&task_ids), self.recipients_by_tenant(&tenants)) })?;
         let mut started = Vec::with_capacity(going.len());
         for Going { run_id, lease_token, deadline_at, .. } in going {
             let Some(run) = runs.remove(&run_id) else { continue };
             let task = run.task_id.and_then(|id| tasks.get(&id).cloned());
             let recipient = recipients.get(&run.tenant_id).cloned();
             let lease = Lease { run_id, token: lease_token };
-            started.push(StartedRun { lease, run, task, recipient, lease_until, deadline_at });
+            started.push(StartedRun { lease, run, task, recipient, lease_until, deadline_at, confirmed: true });
         }
         Ok(started)
     }

@@ -1,4 +1,4 @@
-//! Tasks and their next instants: creating, reading, deleting. What changes them is in `changes`.
+//! Tasks and their next instants: reading, deleting. New ones are in `creating`, what changes them is in `changes`.
 
 use std::collections::HashMap;
 
@@ -10,19 +10,19 @@ use uuid::Uuid;
 use crate::id::Scope;
 use crate::store::approvals::close_questions;
 use crate::store::closing::FORGET_TASK;
-use crate::store::credentials::name_credentials;
 use crate::store::db::Db;
-use crate::store::event_index::{index_event_task, is_indexed};
-use crate::store::idempotency::{Answer, Idempotency, once};
-use crate::store::text::{document, optional, text};
+use crate::store::event_index::index_event_task;
+use crate::store::text::text;
 use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::{Spec, Task, TaskStatus};
-use crate::trigger::{self, Trigger};
+use crate::trigger::Trigger;
 
 /// Which tasks to list. Newest first, after the task `before`.
 #[derive(Debug, Clone, Default)]
 pub struct TaskFilter {
     pub tenant: Option<String>,
+    /// The stable key, whole.
+    pub key: Option<String>,
     pub status: Option<TaskStatus>,
     pub trigger_type: Option<String>,
     /// Part of the name; the case of ASCII letters does not matter, that of others as the database has it.
@@ -35,6 +35,7 @@ pub struct TaskFilter {
 pub(super) struct TaskRow {
     id: Uuid,
     pub(super) tenant_id: String,
+    key: Option<String>,
     name: String,
     pub(super) spec: Json<Spec>,
     status: String,
@@ -58,6 +59,7 @@ impl TaskRow {
         Ok(Task {
             id: self.id,
             tenant_id: self.tenant_id,
+            key: self.key,
             name: self.name,
             spec: self.spec.0,
             status,
@@ -79,7 +81,7 @@ impl TaskRow {
 macro_rules! select_task {
     ($rest:literal) => {
         concat!(
-            "select t.id, t.tenant_id, t.name, t.spec, t.status, t.status_reason, t.epoch, t.version, t.anchor_at,
+            "select t.id, t.tenant_id, t.key, t.name, t.spec, t.status, t.status_reason, t.epoch, t.version, t.anchor_at,
                     t.active_since, d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at, t.updated_at
                from tasks t join due d on d.task_id = t.id ",
             $rest
@@ -105,51 +107,6 @@ pub(super) use lock_task;
 pub(super) use select_task;
 
 impl Store {
-    /// Stores a new task as `Task::new` made it, with the nominal instant of its first fire; confined to its tenant.
-    pub async fn create_task(
-        &self,
-        task: &Task,
-        nominal_at: Option<DateTime<Utc>>,
-        idempotency: Option<&Idempotency>,
-    ) -> Result<Answer<()>, StoreError> {
-        on_write!(self.db, |conn| once!(conn, idempotency, task.created_at), then Some(task.tenant_id.as_str()), {
-            sqlx::query(
-                "insert into tasks (id, tenant_id, name, trigger_type, spec, status, status_reason, epoch, version,
-                                    anchor_at, active_since, zone_database, created_at, updated_at)
-                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $13)",
-            )
-            .bind(task.id)
-            .bind(&task.tenant_id)
-            .bind(text(&task.name))
-            .bind(task.spec.trigger.kind())
-            .bind(document(&task.spec)?)
-            .bind(task.status.as_str())
-            .bind(optional(task.status_reason.as_deref()))
-            .bind(task.epoch)
-            .bind(task.version)
-            .bind(task.anchor_at)
-            .bind(task.active_since)
-            .bind(trigger::zone_database_version())
-            .bind(task.created_at)
-            .execute(&mut *conn)
-            .await?;
-            sqlx::query("insert into due (task_id, kind, next_at, nominal_at, epoch) values ($1, $2, $3, $4, $5)")
-                .bind(task.id)
-                .bind(task.spec.trigger.kind())
-                .bind(task.next_fire_at)
-                .bind(nominal_at)
-                .bind(task.epoch)
-                .execute(&mut *conn)
-                .await?;
-            if is_indexed(task) {
-                index_event_task!(conn, task.id, &task.tenant_id, true, task.created_at);
-            }
-            name_credentials!(conn, task);
-        });
-        self.hint(Topic::Due);
-        Ok(Answer::Done(()))
-    }
-
     /// One task.
     pub async fn get_task(&self, scope: &Scope, id: Uuid) -> Result<Task, StoreError> {
         let row: Option<TaskRow> = on_read!(self.db, scope, |conn| {
@@ -203,6 +160,9 @@ impl Store {
             let mut query = QueryBuilder::new(select_task!("where true"));
             for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
                 query.push(" and t.tenant_id = ").push_bind(text(tenant).into_owned());
+            }
+            if let Some(key) = &filter.key {
+                query.push(" and t.key = ").push_bind(text(key).into_owned());
             }
             if let Some(status) = filter.status {
                 query.push(" and t.status = ").push_bind(status.as_str());

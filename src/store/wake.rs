@@ -122,6 +122,7 @@ impl Hints {
                 () = pause(LOOK_AGAIN) => {}
                 () = ears.close_event() => return,
             }
+            self.wake_all();
         }
     }
 
@@ -129,7 +130,6 @@ impl Hints {
         let schema: String = sqlx::query_scalar("select current_schema()").fetch_one(ears).await?;
         let mut listener = PgListener::connect_with(ears).await?;
         listener.listen(&format!("reveille_{schema}")).await?;
-        self.wake_all();
         loop {
             let Some(told) = listener.try_recv().await? else {
                 // the connection was lost, and is there again: something may have been missed

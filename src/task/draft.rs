@@ -3,8 +3,6 @@
 //! Pure: the present and what names exist are arguments. Whose task it is, the caller says: `tenant_id` is passed over
 //! in here.
 
-use std::sync::Arc;
-
 use chrono::{DateTime, Utc};
 use serde_json::{Map, Value};
 
@@ -12,9 +10,10 @@ use crate::id::Tenant;
 use crate::invalid::{Faults, did_you_mean, escape};
 use crate::notification::Urgency;
 use crate::notification::measure::Notify;
-use crate::task::{Action, Draft, INSTRUCTION_LENGTH, NAME_LENGTH, Output, Retry, Route, Spec, TIMEOUT_RANGE, Task};
+use crate::task::{
+    Action, Draft, INSTRUCTION_LENGTH, KEY_LENGTH, Known, NAME_LENGTH, Output, Retry, Route, Spec, TIMEOUT_RANGE, Task,
+};
 use crate::trigger::Trigger;
-use crate::trigger::condition::Poll;
 
 /// The executor of a task that names none.
 pub const DEFAULT_EXECUTOR: &str = "orchestrator";
@@ -32,8 +31,9 @@ const RUNS: std::ops::RangeInclusive<u64> = 1..=1_000_000_000;
 const METADATA_BYTES: usize = 16 * 1024;
 
 /// What the owner decides.
-const FIELDS: [&str; 12] = [
+const FIELDS: [&str; 13] = [
     "tenant_id",
+    "key",
     "name",
     "trigger",
     "executor",
@@ -50,28 +50,6 @@ const FIELDS: [&str; 12] = [
 const READ_ONLY: [&str; 9] =
     ["id", "status", "status_reason", "next_fire_at", "condition", "last_run", "run_count", "created_at", "updated_at"];
 
-/// Adds what is wrong with an executor's name, or with an action that is meant for it.
-pub type ActionCheck = Arc<dyn Fn(&str, &Action, &mut Faults) + Send + Sync>;
-
-/// Adds what is wrong with what a tenant's condition polls; pointers begin with the one given.
-pub type PollCheck = Arc<dyn Fn(&Tenant, &Poll, &str, &mut Faults) + Send + Sync>;
-/// Seals what is secret in an action of this executor and tenant; the last is what is stored, where it is of the same
-/// executor.
-pub type ActionSeal = Arc<dyn Fn(&str, &Tenant, &mut Action, Option<&Action>) -> Result<(), Faults> + Send + Sync>;
-
-/// What a draft may name; filled from the registries.
-#[derive(Clone)]
-pub struct Known {
-    /// The channels that are configured.
-    pub channels: Vec<String>,
-    /// The executors, and what each asks of its action.
-    pub check: ActionCheck,
-    /// What may be polled.
-    pub poll: PollCheck,
-    /// How they make it ready to be stored.
-    pub seal: ActionSeal,
-}
-
 impl Draft {
     /// Reads a new task of `tenant`; what is wrong about the tenant is told with the rest. What is absent, or null, has
     /// its default.
@@ -81,12 +59,15 @@ impl Draft {
         known: &Known,
         now: DateTime<Utc>,
     ) -> Result<Draft, Faults> {
-        let read = Reader::new(value, known, now, &[]).and_then(|reader| reader.task(None));
+        let read = Reader::new(value, known, now, &[]).and_then(|mut reader| {
+            let key = reader.key(None);
+            reader.task(None).map(|(name, spec)| (key, name, spec))
+        });
         match (tenant, read) {
-            (Ok(tenant), Ok((name, mut spec))) => {
+            (Ok(tenant), Ok((key, name, mut spec))) => {
                 known.check_poll(&tenant, &spec.trigger)?;
                 (known.seal)(&spec.executor, &tenant, &mut spec.action, None)?;
-                Ok(Draft { tenant, name, spec })
+                Ok(Draft { tenant, key, name, spec })
             }
             (Err(mut faults), Err(more)) => {
                 faults.0.extend(more.0);
@@ -100,7 +81,8 @@ impl Draft {
     /// absent is kept. `version`, which the patch may carry, is the caller's to compare.
     pub fn patch(task: &Task, value: &Value, known: &Known, now: DateTime<Utc>) -> Result<Draft, Faults> {
         let tenant = Tenant::new(&task.tenant_id).map_err(|why| Faults::one("/tenant_id", why))?;
-        let reader = Reader::new(value, known, now, &["version"])?;
+        let mut reader = Reader::new(value, known, now, &["version"])?;
+        let key = reader.key(Some(task));
         let touched = reader.fields.contains_key("action");
         let (name, mut spec) = reader.task(Some(task))?;
         // what was allowed once and is no longer shows as a failing poll; it must not bar other edits
@@ -111,17 +93,7 @@ impl Draft {
         if touched || before.is_none() {
             (known.seal)(&spec.executor, &tenant, &mut spec.action, before)?;
         }
-        Ok(Draft { tenant, name, spec })
-    }
-}
-
-impl Known {
-    fn check_poll(&self, tenant: &Tenant, trigger: &Trigger) -> Result<(), Faults> {
-        let mut faults = Faults::new();
-        if let Some(condition) = trigger.condition() {
-            (self.poll)(tenant, &condition.poll, "/trigger/poll", &mut faults);
-        }
-        faults.or(())
+        Ok(Draft { tenant, key, name, spec })
     }
 }
 
@@ -154,7 +126,10 @@ impl<'a> Reader<'a> {
     fn task(mut self, before: Option<&Task>) -> Result<(String, Spec), Faults> {
         let was = before.map(|task| &task.spec);
         let name = self.field("name", Reader::name, before.map(|task| &task.name), None);
-        let trigger = self.field("trigger", Reader::trigger, was.map(|s| &s.trigger), None);
+        let trigger = match before.filter(|task| self.keeps_trigger(task)) {
+            Some(task) => Some(task.spec.trigger.clone()),
+            None => self.field("trigger", Reader::trigger, was.map(|s| &s.trigger), None),
+        };
         let executor = self.field("executor", Reader::text, was.map(|s| &s.executor), Some(DEFAULT_EXECUTOR.into()));
         let action = self.field("action", Reader::action, was.map(|s| &s.action), Some(Action::default()));
         self.check(before.is_none(), executor.as_deref(), action.as_ref());
@@ -235,6 +210,26 @@ impl<'a> Reader<'a> {
         Some(name)
     }
 
+    /// The stable key: given with a new task, and then as it is. A fault is added where it can't be read.
+    fn key(&mut self, before: Option<&Task>) -> Option<String> {
+        let at = "/key";
+        let was = before.and_then(|task| task.key.clone());
+        let written = match self.fields.get("key") {
+            None => return was,
+            Some(Value::Null) => None,
+            Some(value) => Some(self.text(at, value)?),
+        };
+        let count = written.as_deref().map(|key| key.chars().count());
+        if before.is_some() && written != was {
+            self.faults.add(at, "can't be changed: files know the task by it");
+        } else if count.is_some_and(|count| !(1..=KEY_LENGTH).contains(&count)) {
+            self.faults.add(at, format!("must have 1 to {KEY_LENGTH} characters"));
+        } else if written.as_deref().is_some_and(|key| key.chars().any(char::is_control)) {
+            self.faults.add(at, "must not contain control characters");
+        }
+        written
+    }
+
     fn trigger(&mut self, at: &str, value: &Value) -> Option<Trigger> {
         Trigger::parse(value, at, self.now, &mut self.faults)
     }
@@ -248,6 +243,14 @@ impl<'a> Reader<'a> {
             return None;
         }
         Some(action)
+    }
+
+    /// Whether the trigger that is written is the one that is stored: it is not judged anew, so that one whose instant has
+    /// passed may be sent back with the rest.
+    fn keeps_trigger(&self, task: &Task) -> bool {
+        let written = self.fields.get("trigger").filter(|value| !value.is_null());
+        let read = |value| Trigger::parse(value, "/trigger", task.created_at, &mut Faults::new());
+        written.and_then(read).is_some_and(|trigger| trigger == task.spec.trigger)
     }
 
     /// What the executor says of an action, where both could be read and one of them is new.
@@ -377,6 +380,8 @@ impl<'a> Reader<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
     use serde_json::json;
 

@@ -29,6 +29,7 @@ impl LastRun {
 pub struct TaskView {
     pub id: Uuid,
     pub tenant_id: String,
+    pub key: Option<String>,
     pub name: String,
     #[serde(flatten)]
     pub spec: Spec,
@@ -62,6 +63,7 @@ impl Task {
         TaskView {
             id: self.id,
             tenant_id: self.tenant_id.clone(),
+            key: self.key.clone(),
             name: self.name.clone(),
             spec: Spec { action: self.spec.action.public(), ..self.spec.clone() },
             status: self.status,

@@ -6,6 +6,7 @@ mod dead_letters;
 mod deliveries;
 mod events;
 mod hooks;
+mod import;
 mod limits;
 mod live;
 mod matrix;

@@ -1,6 +1,8 @@
 //! The command line, as it is typed: the real binary, its output, its exit codes.
 
+mod apply;
 mod approval;
+mod bench;
 mod check;
 mod client;
 mod condition;

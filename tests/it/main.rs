@@ -10,6 +10,7 @@ mod conformance;
 mod egress;
 mod engine;
 mod events;
+mod faults;
 mod metrics;
 mod notifications;
 mod oauth;
@@ -20,4 +21,5 @@ mod spine;
 #[allow(dead_code)] // the areas take from it what they need
 mod support;
 mod tidy;
+mod upgrade;
 mod vault;

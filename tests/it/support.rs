@@ -5,12 +5,16 @@
 pub mod api;
 pub mod app;
 pub mod binary;
+pub mod checker;
+pub mod effects;
 pub mod gate;
 pub mod journal;
 pub mod model;
 pub mod oauth;
 pub mod outbox;
 pub mod postgres;
+pub mod postgres_server;
+pub mod proxy;
 pub mod redis;
 pub mod servers;
 pub mod sink;

@@ -27,11 +27,13 @@ pub async fn rate(bare: &Bare, clients: usize, length: Duration) -> anyhow::Resu
             let client = async || {
                 let mut connection = pool.acquire().await?;
                 let mut rows = 0_u64;
-                while began.elapsed() < length {
+                loop {
                     sqlx::query(INSERT).bind(any_id()).bind(BODY).execute(&mut *connection).await?;
                     rows += 1;
+                    if began.elapsed() >= length {
+                        return Ok::<u64, sqlx::Error>(rows);
+                    }
                 }
-                Ok::<u64, sqlx::Error>(rows)
             };
             try_join_all((0..clients).map(|_| client())).await?
         }
@@ -39,7 +41,7 @@ pub async fn rate(bare: &Bare, clients: usize, length: Duration) -> anyhow::Resu
         Bare::Sqlite(pool) => {
             let mut connection = pool.acquire().await?;
             let mut rows = 0;
-            while began.elapsed() < length {
+            while rows == 0 || began.elapsed() < length {
                 sqlx::query(INSERT).bind(any_id()).bind(BODY).execute(&mut *connection).await?;
                 rows += 1;
             }

@@ -195,6 +195,10 @@ pub struct NewTask {
     /// Named with an admin token; with a tenant's, it is that tenant.
     #[schema(required = false)]
     pub tenant_id: Option<String>,
+    /// A name of your own that stays: unique for the tenant, and never changed. What is imported again under it is there
+    /// already.
+    #[schema(required = false, min_length = 1, max_length = 200, example = "reports/daily")]
+    pub key: Option<String>,
     #[schema(min_length = 1, max_length = 200)]
     pub name: String,
     pub trigger: Trigger,
@@ -252,6 +256,9 @@ pub struct TaskPatch {
     pub pause_after_failures: Option<u32>,
     #[schema(required = false)]
     pub metadata: Option<Map<String, Value>>,
+    /// As it is: it can't be changed.
+    #[schema(required = false)]
+    pub key: Option<String>,
     /// The version that was read; with another by now, nothing is changed.
     #[schema(required = false)]
     pub version: Option<i64>,
@@ -263,6 +270,9 @@ pub struct TaskPatch {
 pub struct Task {
     pub id: Uuid,
     pub tenant_id: String,
+    /// The stable key that it was made with, if it was.
+    #[schema(required)]
+    pub key: Option<String>,
     pub name: String,
     pub trigger: Trigger,
     pub executor: String,

@@ -63,6 +63,14 @@ impl From<UseRow> for CredentialUse {
 macro_rules! name_credentials {
     ($conn:ident, $task:expr) => {{
         sqlx::query("delete from task_credentials where task_id = $1").bind($task.id).execute(&mut *$conn).await?;
+        $crate::store::credentials::add_credentials!($conn, $task);
+    }};
+}
+pub(in crate::store) use name_credentials;
+
+/// Writes which credentials a new task names.
+macro_rules! add_credentials {
+    ($conn:ident, $task:expr) => {{
         for reference in $crate::task::credentials_of(&$task.spec) {
             sqlx::query("insert into task_credentials (task_id, tenant_id, service, account) values ($1, $2, $3, $4)")
                 .bind($task.id)
@@ -74,7 +82,7 @@ macro_rules! name_credentials {
         }
     }};
 }
-pub(in crate::store) use name_credentials;
+pub(in crate::store) use add_credentials;
 
 impl Store {
     /// Keeps a use, or an attempt that was refused. Only a use moves the credential's `last_used_at`.

@@ -1,11 +1,13 @@
 //! The hot path of events, written once for each database like the rest of [`super`].
 
+use std::collections::HashMap;
+
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::hot::sqlite::next_tokens;
-use crate::store::lease::{Claim, Lease};
+use crate::store::lease::{Claim, Lease, line};
 use crate::store::matching::Guard;
 use crate::store::recording::{EventBatch, EventsWritten, LOCK_TASK, Locked};
 use crate::store::runs::{NewRun, event_ids, insert_run};
@@ -125,12 +127,15 @@ impl GuardedEvents for PgConnection {
             .bind(guard.shards.iter().map(|(_, version)| *version).collect::<Vec<_>>())
             .fetch_all(self)
             .await?;
+        let claimed = batch.runs.iter().filter(|ready| ready.claimed);
+        let lines: HashMap<Uuid, u32> = claimed.map(|ready| (ready.run.id, line(&ready.run.tenant_id))).collect();
         // claims one by one with their tokens, of all else how many
         for (run_id, number, state) in made {
             match (run_id, state.as_str()) {
                 (Some(run_id), _) => {
                     written.recorded += 1;
-                    written.claims.push(Claim { lease: Lease { run_id, token: number }, run_at: now, until });
+                    let line = lines.get(&run_id).copied().unwrap_or_default();
+                    written.claims.push(Claim { lease: Lease { run_id, token: number }, run_at: now, until, line });
                 }
                 (None, "stale") => return Ok(None),
                 (None, "skipped") => written.skipped += number as usize,
@@ -221,7 +226,8 @@ impl HotEvents for SqliteConnection {
                 .bind(run.task_id)
                 .execute(&mut *self)
                 .await?;
-            let claim = Claim { lease: Lease { run_id: run.id, token: lease_token }, run_at: now, until };
+            let lease = Lease { run_id: run.id, token: lease_token };
+            let claim = Claim { lease, run_at: now, until, line: line(&run.tenant_id) };
             written.claims.extend(ready.claimed.then_some(claim));
         }
         Ok(written)

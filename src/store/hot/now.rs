@@ -2,7 +2,6 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
-use sqlx::types::Json;
 use sqlx::{PgConnection, SqliteConnection};
 use uuid::Uuid;
 
@@ -10,6 +9,7 @@ use crate::store::StoreError;
 use crate::store::hot::Going;
 use crate::store::hot::sqlite::{next_tokens, take_slot};
 use crate::store::tasks::{TaskRow, select_task};
+use crate::store::text::optional_document;
 
 /// Who asks, for what, and who would execute it.
 pub(in crate::store) struct RunNow<'a> {
@@ -49,7 +49,7 @@ impl HotNow for PgConnection {
             .bind(ask.run_id)
             .bind(ask.fire_key)
             .bind(ask.now)
-            .bind(ask.input.map(Json))
+            .bind(optional_document(ask.input)?)
             .bind(ask.worker.map(|(worker, _)| worker))
             .bind(ask.worker.map(|(_, lease_until)| lease_until))
             .bind(ask.priority)
@@ -104,7 +104,7 @@ impl HotNow for SqliteConnection {
         .bind(task.spec.0.trigger.kind())
         .bind(ask.now)
         .bind(if started.is_some() { "running" } else { "queued" })
-        .bind(ask.input.map(Json))
+        .bind(optional_document(ask.input)?)
         .bind(i32::from(started.is_some()))
         .bind(started.map(|_| ask.now))
         .execute(&mut *self)

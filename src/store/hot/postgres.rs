@@ -10,9 +10,9 @@ use uuid::Uuid;
 use crate::id::new_id;
 use crate::notification::NewDelivery;
 use crate::store::StoreError;
-use crate::store::fires::{Batch, FireDue, Written};
+use crate::store::fires::{Batch, FireDue, Ready, Written};
 use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE, Taken, TakenRuns};
-use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease, Park};
+use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease, Park, line};
 use crate::store::limits::one_at_a_time;
 use crate::store::runs::NewRun;
 use crate::store::starting::{Take, Turn};
@@ -36,8 +36,9 @@ struct TakenRow {
 impl TakenRow {
     fn add_to(self, taken: &mut TakenRuns, run_id: Uuid, now: DateTime<Utc>) {
         let lease = Lease { run_id, token: self.lease_token };
-        let claim = Claim { lease, run_at: self.run_at.unwrap_or(now), until: self.lease_until.unwrap_or(now) };
         let tenant_id = self.tenant_id.unwrap_or_default();
+        let (run_at, until) = (self.run_at.unwrap_or(now), self.lease_until.unwrap_or(now));
+        let claim = Claim { lease, run_at, until, line: line(&tenant_id) };
         let going = self.deadline_at.map(|deadline_at| Going {
             run_id,
             task_id: self.task_id,
@@ -87,18 +88,20 @@ impl Hot for PgConnection {
             .bind(ask.start.map(|start| start.lease_until))
             .fetch_all(&mut *self)
             .await?;
-        let runs: HashMap<Uuid, &NewRun> = ready.iter().filter(|r| r.starts).map(|r| (r.run.id, &r.run)).collect();
+        let runs: HashMap<Uuid, &Ready> = ready.iter().map(|r| (r.run.id, r)).collect();
         let mut recorded = HashSet::with_capacity(ready.len());
         for (run_id, run_at, token, until, queued, deadline_at) in made {
             match (queued, deadline_at) {
                 (false, _) => written.skipped += 1,
                 (true, Some(deadline_at)) => {
-                    let run = runs[&run_id].running(ask.now);
+                    let run = runs[&run_id].run.running(ask.now);
                     let (task_id, tenant_id) = (run.task_id, run.tenant_id.clone());
                     written.going.push((Going { run_id, task_id, tenant_id, lease_token: token, deadline_at }, run));
                 }
                 (true, None) => {
-                    written.claims.extend(until.map(|until| Claim { lease: Lease { run_id, token }, run_at, until }));
+                    let line = line(&runs[&run_id].run.tenant_id);
+                    let lease = Lease { run_id, token };
+                    written.claims.extend(until.map(|until| Claim { lease, run_at, until, line }));
                 }
             }
             if queued {
@@ -106,7 +109,8 @@ impl Hot for PgConnection {
             }
         }
         written.recorded = recorded.len();
-        let unmade: Vec<Uuid> = runs.into_keys().filter(|run_id| !recorded.contains(run_id)).collect();
+        let unmade = runs.values().filter(|r| r.starts && !recorded.contains(&r.run.id));
+        let unmade: Vec<Uuid> = unmade.map(|r| r.run.id).collect();
         if !unmade.is_empty() {
             let given_back = "delete from slots where run_id = any($1)";
             sqlx::query(given_back).bind(unmade).execute(&mut *self).await?;
@@ -120,7 +124,7 @@ impl Hot for PgConnection {
         if take.limits.any() {
             one_at_a_time(self).await?;
         }
-        let rows: Vec<TakenRow> = sqlx::query_as(include_str!("../sql/take.postgres.sql"))
+        let rows: Vec<TakenRow> = sqlx::query_as(unlocked(include_str!("../sql/take.postgres.sql")))
             .bind(take.now)
             .bind(take.ahead)
             .bind(take.limit)
@@ -152,7 +156,8 @@ impl Hot for PgConnection {
         now: DateTime<Utc>,
         lease_until: DateTime<Utc>,
     ) -> Result<Vec<Going>, StoreError> {
-        Ok(sqlx::query_as(include_str!("../sql/start.postgres.sql"))
+        let start = include_str!("../sql/start.postgres.sql");
+        Ok(sqlx::query_as(planted_text!("no_slot", start, "where task_id is null or overlap = 'allow'" => ""))
             .bind(leases.iter().map(|lease| lease.run_id).collect::<Vec<_>>())
             .bind(leases.iter().map(|lease| lease.token).collect::<Vec<_>>())
             .bind(now)
@@ -172,7 +177,8 @@ impl Hot for PgConnection {
 
     async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<Taken>, StoreError> {
         let errors = ends.iter().map(|f| optional_document(f.error.as_ref())).collect::<Result<Vec<_>, _>>()?;
-        Ok(sqlx::query_as(include_str!("../sql/finish.postgres.sql"))
+        let finish = include_str!("../sql/finish.postgres.sql");
+        Ok(sqlx::query_as(planted_text!("no_fence", finish, "and q.lease_token = f.lease_token" => ""))
             .bind(ends.iter().map(|f| f.lease.run_id).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.lease.token).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.state.as_str()).collect::<Vec<_>>())
@@ -193,6 +199,7 @@ impl Hot for PgConnection {
             .bind(ends.iter().map(|f| f.park.as_ref().map(Park::wake_at)).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.park.as_ref().map(Park::why)).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.keeps_slot()).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| f.unconfirmed).collect::<Vec<_>>())
             .fetch_all(self)
             .await?)
     }
@@ -225,6 +232,14 @@ impl Hot for PgConnection {
             .await?;
         Ok(())
     }
+}
+
+/// Where a bug is planted: takes runs without the lock that keeps others from them, and lingers over it; or without
+/// their tasks' slots.
+fn unlocked(take: &'static str) -> &'static str {
+    let lingers = planted_text!("no_skip_locked", take, "left join tasks t on" => "cross join (select pg_sleep(0.03)) as late left join tasks t on");
+    let unlocked = planted_text!("no_skip_locked", lingers, "for update skip locked" => "");
+    planted_text!("no_slot", unlocked, "may_start and (task_id is null or overlap = 'allow')" => "may_start")
 }
 
 async fn settle<S: AsRef<str>>(

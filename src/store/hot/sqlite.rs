@@ -10,7 +10,7 @@ use crate::store::StoreError;
 use crate::store::completions::PARK;
 use crate::store::fires::{Batch, FireDue, Ready, Written};
 use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE, Taken, TakenRuns};
-use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease};
+use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease, line};
 use crate::store::limits::Room;
 use crate::store::runs::insert_run;
 use crate::store::slots::LEAVE_SLOT;
@@ -46,7 +46,8 @@ impl Hot for SqliteConnection {
             written.recorded += 1;
             let claim = ready.lease_until.map(|until| {
                 token += 1;
-                Claim { lease: Lease { run_id: ready.run.id, token }, run_at: ready.run_at, until }
+                let lease = Lease { run_id: ready.run.id, token };
+                Claim { lease, run_at: ready.run_at, until, line: line(&ready.run.tenant_id) }
             });
             let started = ask.start.filter(|_| going);
             let deadline_at = started.map(|_| ask.now + TimeDelta::seconds(ready.timeout_seconds));
@@ -109,10 +110,10 @@ impl Hot for SqliteConnection {
             }
         };
         let mut token = next_tokens(self, picked.len()).await?;
-        for (run_id, run_at) in picked {
+        for (run_id, run_at, tenant_id) in picked {
             token += 1;
             let lease = Lease { run_id, token };
-            let claim = Claim { lease, run_at, until: run_at.max(take.now) + CLAIM_MARGIN };
+            let claim = Claim { lease, run_at, until: run_at.max(take.now) + CLAIM_MARGIN, line: line(&tenant_id) };
             sqlx::query(
                 "update queue set state = 'claimed', lease_token = $2, lease_until = $3, worker = $4 where run_id = $1",
             )
@@ -182,21 +183,25 @@ impl Hot for SqliteConnection {
                     sqlx::query_as(
                         "update queue set state = 'ready', run_at = $3, lease_token = 0, lease_until = null,
                                 worker = null, deadline_at = null
-                          where run_id = $1 and lease_token = $2 and state = 'started' returning null, null",
+                          where run_id = $1 and lease_token = $2 and (state = 'started' or $4 and state = 'claimed')
+                         returning null, null",
                     )
                     .bind(run_id)
                     .bind(token)
                     .bind(again.run_at)
+                    .bind(end.unconfirmed.is_some())
                     .fetch_optional(&mut *self)
                     .await?
                 }
                 None => {
                     sqlx::query_as(
-                        "delete from queue where run_id = $1 and lease_token = $2 and state = 'started'
+                        "delete from queue
+                          where run_id = $1 and lease_token = $2 and (state = 'started' or $3 and state = 'claimed')
                          returning cancel_reason, overlap",
                     )
                     .bind(run_id)
                     .bind(token)
+                    .bind(end.unconfirmed.is_some())
                     .fetch_optional(&mut *self)
                     .await?
                 }
@@ -217,8 +222,9 @@ impl Hot for SqliteConnection {
             sqlx::query(
                 "update runs set state = $2, reason = $3, output = $4, error = $5, turns = $6, tool_calls = $7,
                         input_tokens = $8, output_tokens = $9, cost_micros = $10, ran_ms = ran_ms + $11,
-                        attempt = attempt - $12, finished_at = $13, crashes = crashes + $14,
-                        infra_retries = infra_retries + $15
+                        attempt = attempt - $12 + (state = 'queued'), finished_at = $13, crashes = crashes + $14,
+                        infra_retries = infra_retries + $15,
+                        started_at = case when state = 'queued' then coalesce(started_at, $16) else started_at end
                   where id = $1",
             )
             .bind(run_id)
@@ -236,6 +242,7 @@ impl Hot for SqliteConnection {
             .bind(end.finished_at(now))
             .bind(i32::from(end.crashed))
             .bind(i32::from(end.infra_retry))
+            .bind(end.unconfirmed)
             .execute(&mut *self)
             .await?;
             let has_questions: bool = sqlx::query_scalar(
@@ -337,10 +344,10 @@ async fn insert_fire(
 }
 
 const READY: &str = "
-    select run_id, run_at from queue where state = 'ready' and run_at <= $1 and $2 is null
+    select run_id, run_at, tenant_id from queue where state = 'ready' and run_at <= $1 and $2 is null
      order by priority desc, run_at limit $3";
 const READY_OF_TENANT: &str = "
-    select run_id, run_at from queue where state = 'ready' and run_at <= $1 and tenant_id = $2
+    select run_id, run_at, tenant_id from queue where state = 'ready' and run_at <= $1 and tenant_id = $2
      order by priority desc, run_at limit $3";
 
 async fn pick(
@@ -349,7 +356,7 @@ async fn pick(
     take: &Take,
     tenant: Option<&String>,
     limit: i64,
-) -> Result<Vec<(Uuid, DateTime<Utc>)>, StoreError> {
+) -> Result<Vec<(Uuid, DateTime<Utc>, String)>, StoreError> {
     if limit <= 0 {
         return Ok(Vec::new());
     }

@@ -1,18 +1,19 @@
 -- One statement to finish: only whose lease still stands is taken; the row leaves the queue (or waits there again,
--- or among the parked ones), the slot is freed unless it waits and keeps it, the record is written.
+-- or among the parked ones), the slot is freed unless it waits and keeps it, the record is written. What began before its
+-- start was marked has it marked now.
 with f as (
     select *
       from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::jsonb[], $7::bigint[], $8::bigint[],
                   $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::timestamptz[], $14::int[],
-                  $16::int[], $17::int[], $18::timestamptz[], $19::text[], $20::bool[])
+                  $16::int[], $17::int[], $18::timestamptz[], $19::text[], $20::bool[], $21::timestamptz[])
            as f (run_id, lease_token, state, reason, output, error, turns, tool_calls,
                  input_tokens, output_tokens, cost_micros, ran_ms, run_at, attempts_back, crashes, infra_retries, park_at, park_why,
-                 keeps_slot)
+                 keeps_slot, began_at)
 ), mine as (
-    select q.run_id, q.task_id
+    select q.run_id, q.task_id, q.state = 'claimed' as unmarked
       from queue q
       join f on q.run_id = f.run_id and q.lease_token = f.lease_token
-     where q.state = 'started'
+     where q.state = 'started' or (q.state = 'claimed' and f.began_at is not null)
      order by q.run_id
        for update of q
 ), gone as (
@@ -44,7 +45,8 @@ with f as (
 update runs r
    set state = f.state, reason = f.reason, output = f.output, error = f.error, turns = f.turns,
        tool_calls = f.tool_calls, input_tokens = f.input_tokens, output_tokens = f.output_tokens,
-       cost_micros = f.cost_micros, ran_ms = r.ran_ms + f.ran_ms, attempt = r.attempt - f.attempts_back,
+       cost_micros = f.cost_micros, ran_ms = r.ran_ms + f.ran_ms, attempt = r.attempt - f.attempts_back + mine.unmarked::int,
+       started_at = case when mine.unmarked then coalesce(r.started_at, f.began_at) else r.started_at end,
        crashes = r.crashes + f.crashes, infra_retries = r.infra_retries + f.infra_retries,
        finished_at = case when f.run_at is null and f.park_at is null then $15 end
   from f

@@ -26,6 +26,7 @@ fn task(action: Action) -> Task {
     Task {
         id: Uuid::from_u128(5),
         tenant_id: "ann".into(),
+        key: None,
         name: "Morning mail".into(),
         spec: Spec {
             trigger: serde_json::from_value(trigger).unwrap(),

@@ -131,6 +131,7 @@ async fn finish(api: &Api, lease: Lease, state: RunState, error: Option<RunFault
         crashed: false,
         infra_retry: false,
         park: None,
+        unconfirmed: None,
         waiting_counts: false,
     };
     assert_eq!(api.store.finish_runs(&[end]).await.unwrap(), [] as [Uuid; 0]);

@@ -14,7 +14,7 @@ async fn a_task_is_answered_whole_with_what_was_left_out() {
     assert_eq!(
         task,
         json!({
-            "id": task["id"], "tenant_id": "ann", "name": "Morning mail",
+            "id": task["id"], "tenant_id": "ann", "key": null, "name": "Morning mail",
             "trigger": { "type": "schedule", "cron": "0 8 * * *", "timezone": "Asia/Shanghai",
                 "catch_up": "latest", "overlap": "skip" },
             "executor": "orchestrator",

@@ -106,6 +106,7 @@ pub async fn ask(api: &Api, tenant: &str, proposals: Vec<Proposal>) -> Asked {
             asks: approvals.iter().cloned().map(|approval| (approval, None)).collect(),
             open: Vec::new(),
         }),
+        unconfirmed: None,
         waiting_counts: false,
     };
     let lost = api.store.finish_runs(&[finish]).await.expect("parked");

@@ -8,7 +8,7 @@ use chrono::TimeDelta;
 use reveille::clock::{self, Clock};
 use reveille::id::Scope;
 use reveille::secret::SecretUrl;
-use reveille::store::{OpenError, Settings, Store, StoreError};
+use reveille::store::{Answer, Idempotency, OpenError, Settings, Store, StoreError};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
@@ -304,14 +304,16 @@ async fn a_transaction_whose_wire_is_cut_leaves_nothing_half_done() {
     let store = open_postgres(&gate.url(&world.url()), &world.clock).await;
     for pass in 0.. {
         let (task, nominal) = new_task("a", json!({"interval": "1h"}), json!({}), START);
+        let key = format!("pass {pass}");
+        let once = Idempotency { tenant: "a".into(), key, digest: vec![1], status: 201, body: json!({}) };
         gate.hold_after(pass);
-        let creating = store.create_task(&task, nominal, None);
+        let creating = store.create_task(&task, nominal, Some(&once));
         let answered = tokio::select! {
             answer = creating => Some(answer),
             () = gate.held() => None,
         };
         if answered.is_some() {
-            assert!(pass >= 4, "begin, two inserts and a commit can be held: {pass}");
+            assert!(pass >= 5, "begin, three inserts and a commit can be held: {pass}");
             break;
         }
         gate.cut().await;
@@ -319,10 +321,9 @@ async fn a_transaction_whose_wire_is_cut_leaves_nothing_half_done() {
         let rows = format!("select count(*) from tasks where id = '{}'", task.id);
         assert_eq!(world.count(&rows).await, 0);
         // whatever lock it had goes with its session
-        tokio::time::timeout(Duration::from_secs(10), world.store.create_task(&task, nominal, None))
-            .await
-            .unwrap()
-            .unwrap();
+        let again = world.store.create_task(&task, nominal, Some(&once));
+        let again = tokio::time::timeout(Duration::from_secs(10), again).await.unwrap().unwrap();
+        assert_eq!(again, Answer::Done(()), "nothing is remembered of what did not happen");
         gate.open().await;
         store.ping().await.unwrap();
     }

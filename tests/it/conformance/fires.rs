@@ -42,7 +42,7 @@ async fn a_due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next(wo
         Fired {
             tasks: 1,
             recorded: 1,
-            claims: vec![Claim { lease: claim.lease, run_at: at(60), until: at(60) + CLAIM_MARGIN }],
+            claims: vec![Claim { lease: claim.lease, run_at: at(60), until: at(60) + CLAIM_MARGIN, line: claim.line }],
             ..Fired::default()
         }
     );

@@ -116,7 +116,7 @@ impl World {
 
     pub fn ask(&self, horizon_seconds: u64, room: usize) -> FireDue {
         let horizon = Duration::from_secs(horizon_seconds);
-        FireDue { now: self.now(), horizon, limit: 1000, worker: WORKER, room, start: None }
+        FireDue { now: self.now(), horizon, limit: 1000, worker: WORKER, room, prepare: false, start: None }
     }
 
     /// A run of the task, recorded now and ready.
@@ -308,7 +308,7 @@ const INVARIANTS: [(&str, &str); 14] = [
 
 /// A task that is not stored yet, and the nominal instant of its first fire.
 pub fn new_task(tenant: &str, trigger: Value, more: Value, now: DateTime<Utc>) -> (Task, Option<DateTime<Utc>>) {
-    let draft = Draft { tenant: tenant_of(tenant), name: "Morning mail".into(), spec: spec(trigger, more) };
+    let draft = Draft { tenant: tenant_of(tenant), key: None, name: "Morning mail".into(), spec: spec(trigger, more) };
     let (task, next) = Task::new(new_id(now), draft, now).expect("a valid schedule");
     (task, next.map(|next| next.nominal))
 }
@@ -355,6 +355,7 @@ pub fn end_of(started: &StartedRun, state: RunState) -> Finish {
         crashed: false,
         infra_retry: false,
         park: None,
+        unconfirmed: None,
         waiting_counts: false,
     }
 }

@@ -211,6 +211,7 @@ async fn a_start_whose_answer_was_lost_is_answered_again(world: World) {
         limit: 10,
         worker: Uuid::nil(),
         room: 10,
+        prepare: false,
         start: None,
     };
     let fired = instance.on(move |store| async move { store.fire_due(&ask).await }).await.unwrap();

@@ -91,6 +91,7 @@ async fn twenty_thousand_old_runs_are_forgotten_while_tasks_fire(world: World) {
     let on_time =
         runs.iter().filter(|run| run.state == RunState::Succeeded && run.started_at == Some(run.scheduled_for));
     assert_eq!((runs.len(), on_time.count()), (fired, fired));
+    drop(cleaning);
     instance.finish(&world).await;
 }
 

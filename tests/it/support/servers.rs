@@ -34,6 +34,18 @@ pub fn images() -> Option<String> {
     std::env::var("REVEILLE_TEST_IMAGES").ok().filter(|place| !place.is_empty())
 }
 
+/// The library that steps the clock of a process.
+pub fn faketime() -> String {
+    address("REVEILLE_TEST_FAKETIME")
+}
+
+/// How many cycles of a fault that is repeated: what CI does, unless `scripts/chaos.sh` asks for more.
+#[allow(clippy::disallowed_methods)] // the owner
+pub fn chaos_cycles() -> usize {
+    let asked = std::env::var("REVEILLE_CHAOS_CYCLES").ok();
+    asked.map_or(50, |cycles| cycles.parse().expect("REVEILLE_CHAOS_CYCLES is a number"))
+}
+
 #[tokio::test]
 async fn the_redis_of_the_tests_keeps_what_it_is_given() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -116,6 +116,19 @@ impl World {
         World::new(Kept::Postgres(Database::copy_of("engine_template", migrate).await))
     }
 
+    /// On a Postgres database with nothing in it, not even tables.
+    pub async fn on_empty_postgres() -> World {
+        World::new(Kept::Postgres(Database::empty().await))
+    }
+
+    /// Where the database is, for connections of a test's own.
+    pub fn url(&self) -> String {
+        match &self.database {
+            Kept::Sqlite => format!("sqlite://{}", self.dir.path().join("reveille.db").display()),
+            Kept::Postgres(database) => database.url.clone(),
+        }
+    }
+
     /// Events go through streams of the world's own in the Redis of the tests; the rest is on Postgres.
     pub async fn redis() -> World {
         let bus = bus::Settings {

@@ -9,6 +9,7 @@ const L0: &[&str] = &[
     "id",
     "invalid",
     "metrics",
+    "planted",
     "redact",
     "retry",
     "secret",

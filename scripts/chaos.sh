@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Breaks what the service stands on, and judges what is stored by an oracle that knows nothing of its code: see
+# tests/it/faults.rs (the faults) and tests/it/support/checker.rs (the judge). Says at the end what was done, in figures.
+#
+#   scripts/chaos.sh --short            every fault, 50 cycles of kill -9 on each database (scripts/test.sh runs these, too)
+#   scripts/chaos.sh --long [CYCLES]    the same with 1000 cycles on each database, or CYCLES: about an hour
+#   scripts/chaos.sh --planted          a build with bugs planted in it, each of which must be caught; and the service with
+#                                       1 % of the store's calls failing (scripts/test.sh runs it)
+#   scripts/chaos.sh --engine           the engine's tests with 1 % of the store's calls failing; for reading, not for CI
+#
+# It starts the servers that it needs as scripts/test.sh does, unless it is started by it.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+mode=${1:-}
+case "$mode" in
+    --short | --planted | --engine) [ $# = 1 ] || { echo "scripts/chaos.sh: $mode takes nothing more" >&2; exit 2; } ;;
+    --long) [[ ${2:-1000} =~ ^[0-9]+$ ]] || { echo "scripts/chaos.sh: $2 is no number of cycles" >&2; exit 2; } ;;
+    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "scripts/chaos.sh: say --short, --long, --planted or --engine; see scripts/chaos.sh --help" >&2; exit 2 ;;
+esac
+[ -n "${REVEILLE_TEST_POSTGRES_URL:-}" ] || exec scripts/test.sh --servers scripts/chaos.sh "$@"
+
+log=$(mktemp "${TMPDIR:-/tmp}/reveille-chaos.XXXXXX")
+trap 'rm -f "$log"' EXIT
+outcome=0
+from=$SECONDS
+
+# Runs tests, shows them, and keeps what they say.
+run() { cargo nextest run --locked --no-fail-fast --test it --success-output final "$@" 2>&1 | tee -a "$log" || outcome=1; }
+
+case "$mode" in
+    --short) run -E 'test(/^faults::/)' ;;
+    --long) REVEILLE_CHAOS_CYCLES=${2:-1000} run --profile chaos -E 'test(/^faults::/)' ;;
+    --planted)
+        run --features planted -E 'test(/^faults::planted::/)'
+        ;;
+    --engine)
+        # What a test asks of the store by itself is spared, and a tick that fails comes again, as its loop would have it.
+        # A start whose answer is lost waits for the end of its lease, which a clock that stands still never brings: such
+        # a test is begun anew, and may fail for that alone. The other areas ask the store themselves at each step, so a
+        # fault would be the test's own. What must hold with failing calls is judged in `faults::planted`.
+        REVEILLE_STORE_FAULTS=0.01 run --features planted --retries 3 -E 'test(/^engine::/)'
+        ;;
+esac
+
+printf '\n== what was done in %d s\n' $((SECONDS - from))
+sed 's/\x1b\[[0-9;]*m//g; s/^ *//' "$log" | grep -E 'violations [0-9]+$| is caught: |^NOT RUN: ' | sort -u
+[ "$outcome" = 0 ] && echo "violations 0" || echo "there are violations, or a planted bug was not caught: see above"
+exit "$outcome"

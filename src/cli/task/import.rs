@@ -1,0 +1,174 @@
+//! `reveille task import`: lines of a file to the service, some thousand at a time, and what became of them.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde_json::{Value, json};
+
+use crate::cli::Client;
+use crate::cli::client::ServiceArgs;
+use crate::cli::failure::Failure;
+use crate::cli::screen::Screen;
+use crate::config::Environment;
+
+/// What is sent at once: little enough to be stored well within the time that the service gives a request.
+const LINES: usize = 5_000;
+const BYTES: usize = 8 * 1024 * 1024;
+/// Bad lines that are printed; the rest are counted.
+const PRINTED: usize = 100;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Each line is a task as `task create --file` takes it, in JSON. Good lines are stored whatever \
+    stands in the others. A line with a `key` that is there already changes nothing, so a file may be imported again."
+)]
+pub struct Args {
+    /// Tasks in JSON, one to a line; `-` is standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Whose tasks they become, whatever the lines say
+    #[arg(long, value_name = "ID")]
+    tenant: Option<String>,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+/// What became of all pieces together, in the words of the service.
+#[derive(Default)]
+struct Report {
+    lines: u64,
+    created: u64,
+    kept: u64,
+    bad: u64,
+    errors: Vec<Value>,
+}
+
+impl Report {
+    /// Adds what became of a piece before which so many lines of the file had been sent.
+    fn add(&mut self, answer: &Value, before: u64) {
+        let count = |name: &str| answer[name].as_u64().unwrap_or_default();
+        self.lines += count("lines");
+        self.created += count("created");
+        self.kept += count("kept");
+        self.bad += count("bad");
+        let room = PRINTED.saturating_sub(self.errors.len());
+        for bad in answer["errors"].as_array().into_iter().flatten().take(room) {
+            let line = before + bad["line"].as_u64().unwrap_or_default();
+            self.errors.push(json!({ "line": line, "errors": bad["errors"] }));
+        }
+    }
+
+    fn json(&self) -> Value {
+        let (lines, created, kept, bad) = (self.lines, self.created, self.kept, self.bad);
+        json!({ "lines": lines, "created": created, "kept": kept, "bad": bad, "errors": self.errors })
+    }
+}
+
+pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let client = Client::new(&args.service, environment)?;
+    let mut from = open(&args.file)?;
+    let (mut report, mut sent) = (Report::default(), 0);
+    loop {
+        let (piece, lines) = piece(&mut *from, args.tenant.as_deref()).context("read the tasks")?;
+        if lines == 0 {
+            break;
+        }
+        let answer = client.post_lines(&["v1", "tasks", "import"], piece).await.with_context(|| match sent {
+            0 => "import".to_owned(),
+            sent => format!("import from line {} on; what stands before it is stored", sent + 1),
+        })?;
+        report.add(&answer, sent);
+        sent += lines;
+    }
+    if args.service.json {
+        screen.json(&report.json())?;
+    } else {
+        screen.facts(&[
+            ("created", report.created.to_string()),
+            ("kept", report.kept.to_string()),
+            ("bad", report.bad.to_string()),
+        ])?;
+    }
+    if report.bad == 0 {
+        return Ok(());
+    }
+    let mut failure = Failure::new(format!("{} of {} lines are not stored", report.bad, report.lines));
+    for bad in &report.errors {
+        for fault in bad["errors"].as_array().into_iter().flatten() {
+            let place = fault["pointer"].as_str().unwrap_or_default().trim_start_matches('/').replace('/', ".");
+            let place = if place.is_empty() { String::new() } else { format!(" {place}:") };
+            let message = fault["message"].as_str().unwrap_or_default();
+            failure = failure.detail(format!("line {}:{place} {message}", bad["line"]));
+        }
+    }
+    Err(failure.into())
+}
+
+fn open(file: &Path) -> anyhow::Result<Box<dyn BufRead + Send>> {
+    if file == Path::new("-") {
+        return Ok(Box::new(BufReader::new(std::io::stdin())));
+    }
+    let opened = File::open(file).with_context(|| format!("read {}", file.display()))?;
+    Ok(Box::new(BufReader::new(opened)))
+}
+
+/// The next lines, as many as are sent at once, and how many they are.
+fn piece(from: &mut dyn BufRead, tenant: Option<&str>) -> std::io::Result<(Vec<u8>, u64)> {
+    let (mut piece, mut lines) = (Vec::new(), 0);
+    while lines < LINES as u64 && piece.len() < BYTES {
+        let mut line = Vec::new();
+        if from.read_until(b'\n', &mut line)? == 0 {
+            break;
+        }
+        lines += 1;
+        match tenant.and_then(|tenant| owned_by(&line, tenant)) {
+            Some(line) => piece.extend(line.to_string().into_bytes()),
+            // what is no object is for the service to refuse, with its place
+            None => piece.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(&line)),
+        }
+        piece.push(b'\n');
+    }
+    Ok((piece, lines))
+}
+
+fn owned_by(line: &[u8], tenant: &str) -> Option<Value> {
+    let mut task: Value = serde_json::from_slice(line).ok()?;
+    task.as_object_mut()?.insert("tenant_id".into(), json!(tenant));
+    Some(task)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_sent_in_pieces_that_keep_its_lines() {
+        let text = "{\"a\":1}\nno\n\n{\"b\":2}";
+        let (piece_of, lines) = piece(&mut text.as_bytes(), Some("ann")).unwrap();
+        let piece_of = String::from_utf8(piece_of).unwrap();
+        assert_eq!(piece_of, "{\"a\":1,\"tenant_id\":\"ann\"}\nno\n\n{\"b\":2,\"tenant_id\":\"ann\"}\n");
+        assert_eq!(lines, 4);
+        let long = "x\n".repeat(LINES + 3);
+        let mut from = long.as_bytes();
+        assert_eq!(piece(&mut from, None).unwrap(), ("x\n".repeat(LINES).into_bytes(), LINES as u64));
+        assert_eq!(piece(&mut from, None).unwrap(), (b"x\nx\nx\n".to_vec(), 3));
+        assert_eq!(piece(&mut from, None).unwrap(), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn bad_lines_are_counted_from_the_beginning_of_the_file() {
+        let mut report = Report::default();
+        report.add(
+            &json!({ "lines": 5000, "created": 4999, "kept": 0, "bad": 1, "errors": [{ "line": 7, "errors": [] }] }),
+            0,
+        );
+        report.add(
+            &json!({ "lines": 2, "created": 0, "kept": 1, "bad": 1, "errors": [{ "line": 2, "errors": [] }] }),
+            5000,
+        );
+        let errors = json!([{ "line": 7, "errors": [] }, { "line": 5002, "errors": [] }]);
+        assert_eq!(report.json(), json!({ "lines": 5002, "created": 4999, "kept": 1, "bad": 2, "errors": errors }));
+    }
+}

@@ -1,0 +1,232 @@
+//! Storing new tasks, one at a time or many: the task, its due row, the credentials that it names, and its place in the
+//! index of event tasks, all or nothing.
+//!
+//! On Postgres a task without an idempotency key is one statement, and so is a batch, because a round trip costs as much
+//! as the insert. A key that the tenant has already keeps a task from being stored, whoever stored the other and when:
+//! the database's own unique index says so, so two imports of one file at once make each task once.
+
+use std::collections::HashSet;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::store::credentials::add_credentials;
+use crate::store::db::Db;
+use crate::store::event_index::{event_shard, index_event_task, is_indexed};
+use crate::store::idempotency::{Answer, Idempotency, once};
+use crate::store::text::{document, optional, text};
+use crate::store::{Store, StoreError, Topic};
+use crate::task::{Task, credentials_of};
+use crate::trigger;
+
+/// A new task as `Task::new` made it, with the nominal instant of its first fire.
+pub type NewTask = (Task, Option<DateTime<Utc>>);
+
+/// In a transaction: writes the rows of a task; answers how many tasks that made, one or, with this end of the
+/// statement, none.
+macro_rules! insert_task {
+    ($conn:ident, $task:expr, $nominal_at:expr, $end:literal) => {{
+        let made = sqlx::query(concat!(
+            "insert into tasks (id, tenant_id, key, name, trigger_type, spec, status, status_reason, epoch, version,
+                                anchor_at, active_since, zone_database, created_at, updated_at)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $14) ",
+            $end
+        ))
+        .bind($task.id)
+        .bind(&$task.tenant_id)
+        .bind(optional($task.key.as_deref()))
+        .bind(text(&$task.name))
+        .bind($task.spec.trigger.kind())
+        .bind(document(&$task.spec)?)
+        .bind($task.status.as_str())
+        .bind(optional($task.status_reason.as_deref()))
+        .bind($task.epoch)
+        .bind($task.version)
+        .bind($task.anchor_at)
+        .bind($task.active_since)
+        .bind(trigger::zone_database_version())
+        .bind($task.created_at)
+        .execute(&mut *$conn)
+        .await?
+        .rows_affected();
+        if made == 1 {
+            sqlx::query("insert into due (task_id, kind, next_at, nominal_at, epoch) values ($1, $2, $3, $4, $5)")
+                .bind($task.id)
+                .bind($task.spec.trigger.kind())
+                .bind($task.next_fire_at)
+                .bind($nominal_at)
+                .bind($task.epoch)
+                .execute(&mut *$conn)
+                .await?;
+            add_credentials!($conn, $task);
+        }
+        made
+    }};
+}
+
+impl Store {
+    /// Stores a new task as `Task::new` made it, with the nominal instant of its first fire. [`StoreError::Conflict`]:
+    /// its tenant has a task with its key.
+    pub async fn create_task(
+        &self,
+        task: &Task,
+        nominal_at: Option<DateTime<Utc>>,
+        idempotency: Option<&Idempotency>,
+    ) -> Result<Answer<()>, StoreError> {
+        let answer = match &self.db {
+            Db::Postgres { pool, .. } if idempotency.is_none() && stands_alone(task) => {
+                // the tenant is bound into the one statement, so there is nothing to confine
+                create_alone(&mut *pool.acquire().await?, task, nominal_at).await.map(Answer::Done)
+            }
+            _ => self.create_with_more(task, nominal_at, idempotency).await,
+        };
+        let answer = answer.map_err(|error| match (error, &task.key) {
+            (StoreError::Conflict(_), Some(key)) => {
+                StoreError::Conflict(format!("there is a task with the key `{key}`"))
+            }
+            (error, _) => error,
+        })?;
+        self.hint(Topic::Due);
+        Ok(answer)
+    }
+
+    async fn create_with_more(
+        &self,
+        task: &Task,
+        nominal_at: Option<DateTime<Utc>>,
+        idempotency: Option<&Idempotency>,
+    ) -> Result<Answer<()>, StoreError> {
+        on_write!(self.db, |conn| once!(conn, idempotency, task.created_at), then Some(task.tenant_id.as_str()), {
+            insert_task!(conn, task, nominal_at, "");
+            if is_indexed(task) {
+                index_event_task!(conn, task.id, &task.tenant_id, true, task.created_at);
+            }
+        });
+        Ok(Answer::Done(()))
+    }
+
+    /// Stores new tasks, of any tenants, in one transaction; answers for each whether it was stored. One whose key its
+    /// tenant has already, or that comes before it in the batch, is left out. Any other fault stores none of them.
+    pub async fn create_tasks(&self, tasks: &[NewTask]) -> Result<Vec<bool>, StoreError> {
+        if tasks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let made: HashSet<Uuid> = match &self.db {
+            Db::Postgres { pool, .. } if tasks.iter().any(|(task, _)| is_indexed(task)) => {
+                committed!(pool.begin().await?, |conn| {
+                    let made = create_batch(conn, tasks).await?;
+                    index_batch(conn, tasks, &made).await?;
+                    made
+                })
+            }
+            Db::Postgres { pool, .. } => create_batch(&mut *pool.acquire().await?, tasks).await?,
+            Db::Sqlite { writer, .. } => committed!(writer.begin_with("begin immediate").await?, |conn| {
+                let mut made = HashSet::with_capacity(tasks.len());
+                for (task, nominal_at) in tasks {
+                    if insert_task!(
+                        conn,
+                        task,
+                        nominal_at,
+                        "on conflict (tenant_id, key) where key is not null do nothing"
+                    ) == 1
+                    {
+                        made.insert(task.id);
+                    }
+                }
+                for (task, _) in tasks.iter().filter(|(task, _)| made.contains(&task.id) && is_indexed(task)) {
+                    index_event_task!(conn, task.id, &task.tenant_id, true, task.created_at);
+                }
+                made
+            }),
+        };
+        self.hint(Topic::Due);
+        Ok(tasks.iter().map(|(task, _)| made.contains(&task.id)).collect())
+    }
+}
+
+/// Whether all that belongs to a task is its due row.
+fn stands_alone(task: &Task) -> bool {
+    !is_indexed(task) && credentials_of(&task.spec).is_empty()
+}
+
+async fn create_alone(
+    conn: &mut PgConnection,
+    task: &Task,
+    nominal_at: Option<DateTime<Utc>>,
+) -> Result<(), StoreError> {
+    sqlx::query(include_str!("sql/create_task.postgres.sql"))
+        .bind(task.id)
+        .bind(&task.tenant_id)
+        .bind(optional(task.key.as_deref()))
+        .bind(text(&task.name))
+        .bind(task.spec.trigger.kind())
+        .bind(document(&task.spec)?)
+        .bind(task.status.as_str())
+        .bind(optional(task.status_reason.as_deref()))
+        .bind(task.epoch)
+        .bind(task.version)
+        .bind(task.anchor_at)
+        .bind(task.active_since)
+        .bind(trigger::zone_database_version())
+        .bind(task.created_at)
+        .bind(task.next_fire_at)
+        .bind(nominal_at)
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Rows go in by tenant and key, so that two batches that share keys wait for each other in one order.
+async fn create_batch(conn: &mut PgConnection, tasks: &[NewTask]) -> Result<HashSet<Uuid>, StoreError> {
+    let mut rows: Vec<&NewTask> = tasks.iter().collect();
+    rows.sort_by(|(a, _), (b, _)| (&a.tenant_id, &a.key).cmp(&(&b.tenant_id, &b.key)));
+    let specs = rows.iter().map(|(task, _)| document(&task.spec)).collect::<Result<Vec<_>, _>>()?;
+    let mut named = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for (task, _) in &rows {
+        for reference in credentials_of(&task.spec) {
+            named.0.push(task.id);
+            named.1.push(task.tenant_id.as_str());
+            named.2.push(reference.service);
+            named.3.push(reference.account);
+        }
+    }
+    let made: Vec<Uuid> = sqlx::query_scalar(include_str!("sql/create_tasks.postgres.sql"))
+        .bind(rows.iter().map(|(task, _)| task.id).collect::<Vec<_>>())
+        .bind(rows.iter().map(|(task, _)| task.tenant_id.as_str()).collect::<Vec<_>>())
+        .bind(rows.iter().map(|(task, _)| optional(task.key.as_deref())).collect::<Vec<_>>())
+        .bind(rows.iter().map(|(task, _)| text(&task.name)).collect::<Vec<_>>())
+        .bind(rows.iter().map(|(task, _)| task.spec.trigger.kind()).collect::<Vec<_>>())
+        .bind(specs)
+        .bind(rows.iter().map(|(task, _)| task.status.as_str()).collect::<Vec<_>>())
+        .bind(rows.iter().map(|(task, _)| optional(task.status_reason.as_deref())).collect::<Vec<_>>())
+        .bind(rows.iter().map(|(task, _)| task.epoch).collect::<Vec<_>>())
+        .bind(rows.iter().map(|(task, _)| task.version).collect::<Vec<_>>())
+        .bind(rows.iter().map(|(task, _)| task.anchor_at).collect::<Vec<_>>())
+        .bind(rows.iter().map(|(task, _)| task.active_since).collect::<Vec<_>>())
+        .bind(rows.iter().map(|(task, _)| task.created_at).collect::<Vec<_>>())
+        .bind(rows.iter().map(|(task, _)| task.next_fire_at).collect::<Vec<_>>())
+        .bind(rows.iter().map(|(_, nominal_at)| *nominal_at).collect::<Vec<_>>())
+        .bind(trigger::zone_database_version())
+        .bind(named.0)
+        .bind(named.1)
+        .bind(named.2)
+        .bind(named.3)
+        .fetch_all(conn)
+        .await?;
+    Ok(made.into_iter().collect())
+}
+
+/// The last statement of its transaction: until it ends, others of the same shards wait.
+async fn index_batch(conn: &mut PgConnection, tasks: &[NewTask], made: &HashSet<Uuid>) -> Result<(), StoreError> {
+    let indexed: Vec<&Task> =
+        tasks.iter().map(|(task, _)| task).filter(|task| made.contains(&task.id) && is_indexed(task)).collect();
+    let Some(newest) = indexed.iter().map(|task| task.created_at).max() else { return Ok(()) };
+    sqlx::query(include_str!("sql/index_tasks.postgres.sql"))
+        .bind(indexed.iter().map(|task| task.id).collect::<Vec<_>>())
+        .bind(indexed.iter().map(|task| event_shard(&task.tenant_id)).collect::<Vec<_>>())
+        .bind(newest)
+        .execute(conn)
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,26 @@
+-- Stores tasks with their due rows and the credentials that they name; answers those that are new. A task whose key its
+-- tenant has already is left out, and so is all that belongs to it.
+with given as (
+    select * from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::jsonb[], $7::text[],
+                         $8::text[], $9::bigint[], $10::bigint[], $11::timestamptz[], $12::timestamptz[],
+                         $13::timestamptz[], $14::timestamptz[], $15::timestamptz[])
+        as g (id, tenant_id, key, name, trigger_type, spec, status, status_reason, epoch, version, anchor_at,
+              active_since, created_at, next_at, nominal_at)
+), made as (
+    insert into tasks (id, tenant_id, key, name, trigger_type, spec, status, status_reason, epoch, version,
+                       anchor_at, active_since, zone_database, created_at, updated_at)
+    select id, tenant_id, key, name, trigger_type, spec, status, status_reason, epoch, version,
+           anchor_at, active_since, $16, created_at, created_at
+      from given
+    on conflict (tenant_id, key) where key is not null do nothing
+    returning id
+), planned as (
+    insert into due (task_id, kind, next_at, nominal_at, epoch)
+    select g.id, g.trigger_type, g.next_at, g.nominal_at, g.epoch from given g join made m on m.id = g.id
+), named as (
+    insert into task_credentials (task_id, tenant_id, service, account)
+    select c.task_id, c.tenant_id, c.service, c.account
+      from unnest($17::uuid[], $18::text[], $19::text[], $20::text[]) as c (task_id, tenant_id, service, account)
+      join made m on m.id = c.task_id
+)
+select id from made

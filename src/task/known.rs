@@ -1,0 +1,43 @@
+//! What a task may name, and who checks what it says: filled from the registries, so that reading a draft knows none of
+//! them.
+
+use std::sync::Arc;
+
+use crate::id::Tenant;
+use crate::invalid::Faults;
+use crate::task::Action;
+use crate::trigger::Trigger;
+use crate::trigger::condition::Poll;
+
+/// Adds what is wrong with an executor's name, or with an action that is meant for it.
+pub type ActionCheck = Arc<dyn Fn(&str, &Action, &mut Faults) + Send + Sync>;
+
+/// Adds what is wrong with what a tenant's condition polls; pointers begin with the one given.
+pub type PollCheck = Arc<dyn Fn(&Tenant, &Poll, &str, &mut Faults) + Send + Sync>;
+/// Seals what is secret in an action of this executor and tenant; the last is what is stored, where it is of the same
+/// executor.
+pub type ActionSeal = Arc<dyn Fn(&str, &Tenant, &mut Action, Option<&Action>) -> Result<(), Faults> + Send + Sync>;
+
+/// What a draft may name; filled from the registries.
+#[derive(Clone)]
+pub struct Known {
+    /// The channels that are configured.
+    pub channels: Vec<String>,
+    /// The executors, and what each asks of its action.
+    pub check: ActionCheck,
+    /// What may be polled.
+    pub poll: PollCheck,
+    /// How they make it ready to be stored.
+    pub seal: ActionSeal,
+}
+
+impl Known {
+    /// What is wrong with what a condition polls.
+    pub(super) fn check_poll(&self, tenant: &Tenant, trigger: &Trigger) -> Result<(), Faults> {
+        let mut faults = Faults::new();
+        if let Some(condition) = trigger.condition() {
+            (self.poll)(tenant, &condition.poll, "/trigger/poll", &mut faults);
+        }
+        faults.or(())
+    }
+}

@@ -1,0 +1,166 @@
+//! `reveille bench`: what it prints, that what it measured was done right, and that it leaves nothing. Never how fast.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use reveille::clock::pause;
+use serde_json::Value;
+use sqlx::Executor;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::time::timeout;
+
+use super::Shell;
+use crate::support::binary::{TempDir, signal};
+use crate::support::postgres::Database;
+
+const PATIENCE: Duration = Duration::from_secs(300);
+const ON_SQLITE: [&str; 3] = ["sqlite_fire", "sqlite_enqueue", "next_fire"];
+const ON_POSTGRES: [&str; 18] = [
+    "fire",
+    "drain",
+    "drain_100k",
+    "start_local",
+    "start_remote",
+    "burst_100",
+    "burst_1000",
+    "burst_10000",
+    "lone",
+    "rest_1m",
+    "herd",
+    "create_single",
+    "instances_2",
+    "instances_4",
+    "sqlite_fire",
+    "sqlite_enqueue",
+    "next_fire",
+    "events.matched",
+];
+
+async fn schemas(database: &Database) -> i64 {
+    let left = "select count(*) from pg_namespace where nspname like 'reveille_bench_%'";
+    sqlx::query_scalar(left).fetch_one(&mut database.connect().await).await.expect("a number")
+}
+
+/// The figure, whole: its value and its limit are numbers, and its ratio is theirs.
+fn figure<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let figures = report["figures"].as_array().expect("figures");
+    let figure =
+        figures.iter().find(|figure| figure["name"] == name).unwrap_or_else(|| panic!("no {name}: {report:#}"));
+    let number = |field: &str| figure[field].as_f64().unwrap_or_else(|| panic!("{name} has no {field}: {figure:#}"));
+    assert!(number("of") > 0.0, "{figure:#}");
+    assert!((number("value") / number("limit") - number("ratio")).abs() < 1e-6 * number("ratio").abs(), "{figure:#}");
+    for field in ["unit", "what", "against"] {
+        assert!(figure[field].as_str().is_some_and(|text| !text.is_empty()), "{name} has no {field}");
+    }
+    figure
+}
+
+/// Greatest and least of its distribution, after a look that it grows.
+fn spread(figure: &Value) -> (f64, f64) {
+    let quantiles = figure["distribution"]["quantiles"].as_array().expect("a distribution");
+    let values: Vec<f64> = quantiles.iter().map(|quantile| quantile[1].as_f64().expect("a number")).collect();
+    assert!(values.windows(2).all(|pair| pair[0] <= pair[1]), "{values:?}");
+    (values[0], values[values.len() - 1])
+}
+
+fn part(figure: &Value, name: &str) -> f64 {
+    let parts = figure["parts"].as_array().expect("parts");
+    let part = parts.iter().find(|part| part["name"] == name).unwrap_or_else(|| panic!("no {name}: {figure:#}"));
+    part["value"].as_f64().expect("a number")
+}
+
+#[tokio::test]
+async fn every_figure_is_measured_on_postgres_and_nothing_is_left_there() {
+    let database = Database::empty().await;
+    let dir = TempDir::new();
+    let report = Shell::in_dir(&dir).json(&["bench", "--quick", "--database-url", &database.url]).await;
+    for name in ON_POSTGRES {
+        figure(&report, name);
+    }
+    let limits: Vec<&str> = report["limits"].as_array().unwrap().iter().filter_map(|l| l["name"].as_str()).collect();
+    for name in [
+        "commits_1",
+        "commits_16",
+        "insert_100",
+        "update_100",
+        "bare_fire",
+        "bare_drain",
+        "bare_notify",
+        "timer_burst_1000",
+        "timer_alone",
+        "sqlite_insert_100",
+        "sqlite_commits",
+    ] {
+        assert!(limits.contains(&name), "{name} is not among {limits:?}");
+    }
+    assert_eq!((&report["quick"], &report["machine"]["fsync"]), (&Value::Bool(true), &Value::from("on")));
+    // each start of a burst was timed, none was thought to be there before its time by more than clocks differ
+    let burst = figure(&report, "burst_10000");
+    assert_eq!(burst["of"], 500);
+    assert!(spread(burst).1 >= part(burst, "p99") && part(burst, "p99") >= part(burst, "p50"), "{burst:#}");
+    for name in ["instances_2", "instances_4"] {
+        let shared = figure(&report, name);
+        assert_eq!((part(shared, "lost"), part(shared, "doubled")), (0.0, 0.0), "{shared:#}");
+    }
+    let series = figure(&report, "drain_100k")["series"].as_array().expect("a series").clone();
+    assert_eq!(series.iter().map(|point| point["size"].as_u64().unwrap()).collect::<Vec<_>>(), [250, 500, 2500]);
+    assert!(part(figure(&report, "next_fire"), "memory of a task that is claimed ahead") <= 256.0);
+    assert_eq!(schemas(&database).await, 0, "schemas are left");
+}
+
+#[tokio::test]
+async fn without_a_database_what_there_is_on_sqlite_is_measured_and_a_page_is_made_of_it() {
+    let dir = TempDir::new();
+    let shell = Shell::in_dir(&dir).with("TMPDIR", dir.path().display().to_string());
+    let names = [&["bench", "--quick"], &ON_SQLITE[..]].concat();
+    let report = shell.json(&names).await;
+    for name in ON_SQLITE {
+        figure(&report, name);
+    }
+    let left = || std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+    assert_eq!(left(), Vec::<std::ffi::OsString>::new(), "files are left");
+
+    std::fs::write(dir.path().join("run.json"), report.to_string()).unwrap();
+    let shown = shell.ok(&["bench", "--from", "run.json", "--markdown", "page.md", "--plots", "plots"]).await;
+    let page = std::fs::read_to_string(dir.path().join("page.md")).expect("a page");
+    for name in ON_SQLITE {
+        assert!(shown.contains(name) && page.contains(&format!("| `{name}` |")), "{shown}\n{page}");
+    }
+    assert!(page.contains("Not to be judged by"), "{page}");
+    assert!(dir.path().join("plots").is_dir());
+    let refused = shell.refused(&["bench", "--from", "page.md"]).await;
+    assert!(refused.contains("is not what `reveille bench --json` prints"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_database_that_does_not_wait_for_its_disk_is_not_measured() {
+    let database = Database::empty().await;
+    let off = format!("alter database {} set synchronous_commit = off", database.name);
+    database.connect().await.execute(sqlx::AssertSqlSafe(off)).await.expect("set it off");
+    let dir = TempDir::new();
+    let refused = Shell::in_dir(&dir).refused(&["bench", "fire", "--quick", "--database-url", &database.url]).await;
+    assert!(refused.contains("synchronous_commit = off") && refused.contains("hint:"), "{refused}");
+    assert_eq!(schemas(&database).await, 0);
+}
+
+#[tokio::test]
+async fn an_interruption_removes_what_was_made() {
+    let database = Database::empty().await;
+    let dir = TempDir::new();
+    let shell = Shell::in_dir(&dir).with("TMPDIR", dir.path().display().to_string());
+    let mut command = shell.command(&["bench", "fire", "--fires", "500000", "--database-url", &database.url]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("run the binary");
+    let mut told = BufReader::new(child.stderr.take().expect("its stderr")).lines();
+    let first = timeout(PATIENCE, told.next_line()).await.expect("a word").expect("a line");
+    assert_eq!(first.as_deref(), Some("fire: 500000 tasks, round 1"));
+    while schemas(&database).await == 0 {
+        pause(Duration::from_millis(20)).await;
+    }
+    signal("INT", child.id().expect("a running process")).await;
+    let status = timeout(PATIENCE, child.wait()).await.expect("it ends").expect("its status");
+    assert_eq!(status.code(), Some(1));
+    let last = told.next_line().await.expect("a line");
+    assert_eq!(last.as_deref(), Some("error: stopped; everything that was made is removed"));
+    assert_eq!(schemas(&database).await, 0, "a schema is left");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "files are left");
+}

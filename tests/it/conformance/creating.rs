@@ -1,0 +1,156 @@
+//! New tasks: a batch has the effects of its tasks one by one, and a key stands for one task of its tenant.
+
+use reveille::credential::Reference;
+use reveille::id::Scope;
+use reveille::store::{Answer, NewTask, StoreError, TaskFilter, event_shard};
+use reveille::task::Task;
+use serde_json::{Value, json};
+
+use super::world::{START, World, new_task};
+
+on_both!(
+    a_batch_is_stored_as_its_tasks_would_be_one_by_one,
+    a_key_that_is_taken_leaves_its_task_out_with_all_that_belongs_to_it,
+    a_key_stands_for_one_task_of_its_tenant,
+    a_batch_with_a_fault_stores_nothing,
+    batches_that_meet_make_each_task_once,
+);
+
+const EVERY: &Scope = &Scope::Every;
+
+fn task(tenant: &str, key: Option<&str>, trigger: Value, more: Value) -> NewTask {
+    let (task, nominal) = new_task(tenant, trigger, more, START);
+    (Task { key: key.map(str::to_owned), ..task }, nominal)
+}
+
+fn hourly(tenant: &str, key: Option<&str>) -> NewTask {
+    task(tenant, key, json!({"interval": "1h"}), json!({}))
+}
+
+fn on_orders(tenant: &str, key: Option<&str>) -> NewTask {
+    task(tenant, key, json!({"type": "event", "source": "shop"}), json!({}))
+}
+
+async fn a_batch_is_stored_as_its_tasks_would_be_one_by_one(world: &World) {
+    let condition = json!({"type": "condition", "poll": {"tool": {"name": "current_time"}}, "interval": "1m", "expression": "true"});
+    let sends = json!({"action": {"instruction": "", "config": {"credentials": ["google/work", "github"]}}});
+    let name = "it's \"quoted\", {braced}, NULL and \\ back";
+    let batch = [
+        hourly("a", Some("x/hourly")),
+        on_orders("a", None),
+        task("b", None, json!({"at": "2026-03-01T09:00:00Z"}), sends),
+        on_orders("b", Some("x/hourly")),
+        task("a", None, condition, json!({"metadata": {"ü": [1, 2.5, null, "a\u{0}b"]}})),
+        on_orders("a", Some("orders")),
+    ];
+    let mut batch = batch.to_vec();
+    batch[0].0.name = name.into();
+    assert_eq!(world.store.create_tasks(&batch).await.unwrap(), [true; 6]);
+    for (task, _) in &batch {
+        let mut task = task.clone();
+        if let Some(text) = task.spec.metadata.get_mut("ü") {
+            *text = json!([1, 2.5, null, "a\u{FFFD}b"]);
+        }
+        assert_eq!(world.get_task(task.id).await, task);
+    }
+    let zones = format!("select count(*) from tasks where zone_database = '{}'", chrono_tz::IANA_TZDB_VERSION);
+    assert_eq!(world.count(&zones).await, 6);
+    // the same rows as of one that is stored alone
+    let (alone, nominal) = on_orders("a", None);
+    assert_eq!(world.store.create_task(&alone, nominal, None).await.unwrap(), Answer::Done(()));
+    let mut versions = Vec::new();
+    for (tenant, ids) in [("a", vec![batch[1].0.id, batch[5].0.id, alone.id]), ("b", vec![batch[3].0.id])] {
+        let known = world.store.event_tasks(event_shard(tenant), 0, 10, false).await.unwrap();
+        let mut live: Vec<_> = known.live.iter().map(|task| task.task_id).collect();
+        live.sort();
+        assert_eq!((live, known.version), (ids.clone(), ids.len() as i64));
+        // whoever reads page by page misses none
+        let mut from = 0;
+        while from < known.version {
+            let page = world.store.event_tasks(event_shard(tenant), from, 1, true).await.unwrap();
+            assert_eq!((page.live.len(), page.version), (1, from + 1));
+            from = page.version;
+        }
+        versions.push(from);
+    }
+    assert_eq!(versions, [3, 1]);
+    for (name, found) in [("google/work", 1), ("github", 1), ("google", 0)] {
+        let tasks = world.store.tasks_of_credential(EVERY, "b", &Reference::parse(name).unwrap()).await.unwrap();
+        assert_eq!(tasks.len(), found, "{name}");
+    }
+    world.pass(3600);
+    assert_eq!(world.fire().await.recorded, 2, "what is due fires");
+}
+
+async fn a_key_that_is_taken_leaves_its_task_out_with_all_that_belongs_to_it(world: &World) {
+    let first = hourly("a", Some("k"));
+    assert_eq!(world.store.create_tasks(std::slice::from_ref(&first)).await.unwrap(), [true]);
+    let names = json!({"action": {"instruction": "", "config": {"credential": "github"}}});
+    let batch = [
+        task("a", Some("k"), json!({"type": "event", "source": "shop"}), names),
+        hourly("a", Some("new")),
+        hourly("a", Some("new")),
+        hourly("b", Some("k")),
+        hourly("a", None),
+        hourly("a", None),
+    ];
+    assert_eq!(world.store.create_tasks(&batch).await.unwrap(), [false, true, false, true, true, true]);
+    assert_eq!(world.get_task(first.0.id).await, first.0);
+    for table in ["tasks", "due"] {
+        assert_eq!(world.count(&format!("select count(*) from {table}")).await, 5, "{table}");
+    }
+    for table in ["task_credentials", "event_tasks", "event_index"] {
+        assert_eq!(world.count(&format!("select count(*) from {table}")).await, 0, "{table}");
+    }
+    assert_eq!(world.store.create_tasks(&[]).await.unwrap(), Vec::<bool>::new());
+}
+
+async fn a_key_stands_for_one_task_of_its_tenant(world: &World) {
+    let (first, nominal) = hourly("a", Some("reports/daily"));
+    world.store.create_task(&first, nominal, None).await.unwrap();
+    for again in [hourly("a", Some("reports/daily")), on_orders("a", Some("reports/daily"))] {
+        let refused = world.store.create_task(&again.0, again.1, None).await;
+        let said = "there is a task with the key `reports/daily`";
+        assert!(matches!(&refused, Err(StoreError::Conflict(why)) if why == said), "{refused:?}");
+    }
+    let (other, nominal) = hourly("b", Some("reports/daily"));
+    world.store.create_task(&other, nominal, None).await.unwrap();
+    let with = async |tenant: Option<&str>, key: &str| {
+        let filter =
+            TaskFilter { tenant: tenant.map(str::to_owned), key: Some(key.into()), limit: 9, ..TaskFilter::default() };
+        world.store.list_tasks(EVERY, &filter).await.unwrap()
+    };
+    assert_eq!(with(Some("a"), "reports/daily").await, std::slice::from_ref(&first));
+    assert_eq!(with(None, "reports/daily").await.len(), 2);
+    assert_eq!(with(None, "reports").await, []);
+    // it is free again when its task is gone
+    world.store.delete_task(EVERY, first.id).await.unwrap();
+    assert_eq!(world.store.create_tasks(&[hourly("a", Some("reports/daily"))]).await.unwrap(), [true]);
+}
+
+async fn a_batch_with_a_fault_stores_nothing(world: &World) {
+    let stored = hourly("a", None);
+    world.store.create_tasks(std::slice::from_ref(&stored)).await.unwrap();
+    let refused = world.store.create_tasks(&[hourly("a", None), on_orders("a", None), stored]).await;
+    assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
+    assert_eq!(world.count("select count(*) from tasks").await, 1);
+    assert_eq!(world.count("select count(*) from event_tasks").await, 0);
+}
+
+async fn batches_that_meet_make_each_task_once(world: &World) {
+    let other = world.other_instance().await;
+    for round in 0..10 {
+        let key = |number: usize| format!("{round}/{number}");
+        let there: Vec<_> = (0..20).map(|n| on_orders(if n % 2 == 0 { "a" } else { "b" }, Some(&key(n)))).collect();
+        let back: Vec<_> =
+            (0..20).rev().map(|n| on_orders(if n % 2 == 0 { "a" } else { "b" }, Some(&key(n)))).collect();
+        let (first, second) = tokio::join!(world.store.create_tasks(&there), other.create_tasks(&back));
+        let made = [first.unwrap(), second.unwrap()].concat().iter().filter(|stored| **stored).count();
+        assert_eq!(made, 20);
+    }
+    assert_eq!(world.count("select count(*) from tasks").await, 200);
+    assert_eq!(world.count("select count(*) from event_tasks").await, 200);
+    if world.is_postgres() {
+        other.close().await;
+    }
+}

@@ -1,0 +1,249 @@
+//! Runs that start with the commit that records or takes them, here or where somebody else hears of them.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use reveille::id::Scope;
+use reveille::run::RunState;
+use reveille::store::{Blocked, FireDue, Fired, Limits, Seat, StartNow, StartedRun, Take, Taking, Topic};
+use reveille::task::Task;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::world::{LEASE, START, WORKER, World, end_of};
+
+on_both!(
+    ready_runs_that_are_due_start_when_they_are_taken_and_later_ones_are_leased,
+    a_taken_run_that_finds_the_slot_taken_is_judged_at_once,
+    a_due_fire_starts_with_its_record,
+    of_fires_that_are_caught_up_with_one_starts_and_the_others_are_leased,
+    only_as_many_fires_start_as_there_are_places,
+    what_began_unmarked_is_marked_by_its_end,
+    a_run_that_is_asked_for_starts_where_there_is_a_free_seat,
+    other_instances_hear_of_what_can_not_be_done_here,
+);
+
+async fn take(world: &World, ahead_seconds: i64) -> Taking {
+    let now = world.now();
+    let ahead = now + TimeDelta::seconds(ahead_seconds);
+    let take = Take {
+        worker: WORKER,
+        now,
+        ahead,
+        lease_until: now + LEASE,
+        limit: 100,
+        fair: None,
+        limits: Limits::default(),
+    };
+    world.store.take_runs(&take).await.expect("a take")
+}
+
+async fn ready_runs_that_are_due_start_when_they_are_taken_and_later_ones_are_leased(world: &World) {
+    let task = world.task(json!({"interval": "10s", "overlap": "allow"})).await;
+    world.store.fire_due(&world.ask(15, 0)).await.expect("a fire, ahead");
+    let now = world.run_now(&task).await;
+    let taken = take(world, 15).await;
+    let [started] = taken.starts.started.as_slice() else { panic!("{taken:?}") };
+    assert_eq!((started.run.id, started.run.state, started.run.attempt), (now, RunState::Running, 1));
+    assert_eq!(started.run.started_at, Some(START));
+    assert_eq!((started.lease_until, started.deadline_at), (START + LEASE, START + TimeDelta::seconds(600)));
+    assert_eq!(started.task.as_ref(), Some(&world.get_task(task.id).await));
+    assert_eq!(world.get_run(now).await, started.run);
+    let [claim] = taken.claims.as_slice() else { panic!("{taken:?}") };
+    let at = START + TimeDelta::seconds(10);
+    assert_eq!((claim.run_at, claim.until), (at, at + TimeDelta::seconds(5)));
+    assert_eq!(world.get_run(claim.lease.run_id).await.state, RunState::Queued);
+    assert!(take(world, 15).await.is_empty(), "what is taken is not taken again");
+    world.succeed(started).await;
+}
+
+async fn a_taken_run_that_finds_the_slot_taken_is_judged_at_once(world: &World) {
+    let task = world.task(json!({"interval": "1h", "overlap": "skip"})).await;
+    let running = world.started(&task).await;
+    let second = world.run_now(&task).await;
+    let taken = take(world, 0).await;
+    assert_eq!((taken.starts.started.len(), taken.starts.blocked), (0, vec![(second, Blocked::Skipped)]));
+    let run = world.get_run(second).await;
+    assert_eq!((run.state, run.blocked_by), (RunState::Skipped, Some(running.run.id)));
+}
+
+fn starting(world: &World, places: usize) -> FireDue {
+    let start = StartNow { places, lease_until: world.now() + LEASE };
+    FireDue { start: Some(start), ..world.ask(0, 100) }
+}
+
+async fn fired(world: &World, places: usize) -> Fired {
+    world.store.fire_due(&starting(world, places)).await.expect("a fire")
+}
+
+async fn a_due_fire_starts_with_its_record(world: &World) {
+    let more = json!({"timeout_seconds": 90});
+    let task = world.task_with("a", json!({"interval": "1m", "overlap": "skip"}), more).await;
+    world.pass(60);
+    let first = fired(world, 9).await;
+    let [started] = first.started.as_slice() else { panic!("{first:?}") };
+    assert_eq!((first.recorded, first.claims.len()), (1, 0));
+    assert_eq!(world.get_run(started.lease.run_id).await, started.run);
+    assert_eq!((started.run.state, started.run.attempt), (RunState::Running, 1));
+    assert_eq!(started.deadline_at, world.now() + TimeDelta::seconds(90));
+    assert_eq!(world.store.heartbeat(&[started.lease], world.now() + LEASE).await.unwrap().len(), 1);
+
+    // its slot is taken: the next one is leased only, and judged when it is to start
+    world.pass(60);
+    let second = fired(world, 9).await;
+    assert_eq!((second.started.len(), second.claims.len()), (0, 1));
+    let starts = world.store.start_runs(&[second.claims[0].lease], world.now() + LEASE).await.unwrap();
+    assert_eq!(starts.blocked, [(second.claims[0].lease.run_id, Blocked::Skipped)]);
+    world.succeed(started).await;
+    world.pass(60);
+    let third = fired(world, 9).await;
+    assert_eq!(third.started.len(), 1, "an end frees the slot");
+    assert_eq!(world.runs_of(&task).await.len(), 3);
+    world.succeed(&third.started[0]).await;
+}
+
+async fn of_fires_that_are_caught_up_with_one_starts_and_the_others_are_leased(world: &World) {
+    world.task(json!({"interval": "1m", "catch_up": "all", "overlap": "skip"})).await;
+    world.pass(180);
+    let fired = fired(world, 9).await;
+    assert_eq!((fired.recorded, fired.started.len(), fired.claims.len()), (3, 1, 2));
+    let first = fired.started[0].run.scheduled_for;
+    assert_eq!(first, START + TimeDelta::seconds(60), "the oldest");
+    let leases: Vec<_> = fired.claims.iter().map(|claim| claim.lease).collect();
+    let starts = world.store.start_runs(&leases, world.now() + LEASE).await.unwrap();
+    assert!(starts.blocked.iter().all(|(_, fate)| *fate == Blocked::Behind), "{starts:?}");
+    world.succeed(&fired.started[0]).await;
+}
+
+async fn only_as_many_fires_start_as_there_are_places(world: &World) {
+    for _ in 0..5 {
+        world.task(json!({"interval": "1m"})).await;
+    }
+    world.pass(60);
+    let fired = fired(world, 2).await;
+    assert_eq!((fired.recorded, fired.started.len(), fired.claims.len()), (5, 2, 3));
+    for started in &fired.started {
+        world.succeed(started).await;
+    }
+}
+
+async fn what_began_unmarked_is_marked_by_its_end(world: &World) {
+    let task = world.task(json!({"interval": "10s", "overlap": "allow"})).await;
+    let ahead = world.store.fire_due(&FireDue { prepare: true, ..world.ask(10, 9) }).await.expect("a fire, ahead");
+    let [prepared] = ahead.prepared.as_slice() else { panic!("{ahead:?}") };
+    assert_eq!((prepared.lease, prepared.task.as_ref().map(|t| t.id)), (ahead.claims[0].lease, Some(task.id)));
+    world.pass(10);
+    let at = prepared.run.started_at.expect("its instant");
+    assert_eq!(at, world.now());
+    let mut end = end_of(prepared, RunState::Succeeded);
+    assert_eq!(
+        world.store.finish_runs(std::slice::from_ref(&end)).await.unwrap(),
+        [prepared.run.id],
+        "it was not started"
+    );
+    end.unconfirmed = Some(at);
+    assert_eq!(world.store.finish_runs(&[end]).await.unwrap(), Vec::<Uuid>::new());
+    let run = world.get_run(prepared.run.id).await;
+    assert_eq!((run.state, run.attempt, run.started_at), (RunState::Succeeded, 1, Some(at)));
+}
+
+/// A worker with so many places, which notes what it is given.
+#[derive(Default)]
+struct Noting {
+    places: Mutex<usize>,
+    given: Mutex<Vec<StartedRun>>,
+}
+
+impl Seat for Noting {
+    fn worker(&self) -> Uuid {
+        WORKER
+    }
+
+    fn lease(&self) -> Duration {
+        LEASE.to_std().expect("a lease")
+    }
+
+    fn is_free(&self) -> bool {
+        *self.places.lock().unwrap() > 0
+    }
+
+    fn start(&self, run: StartedRun) {
+        self.given.lock().unwrap().push(run);
+    }
+}
+
+impl Noting {
+    fn last(&self) -> Option<StartedRun> {
+        self.given.lock().unwrap().pop()
+    }
+}
+
+async fn a_run_that_is_asked_for_starts_where_there_is_a_free_seat(world: &World) {
+    let seat = Arc::new(Noting { places: Mutex::new(1), ..Noting::default() });
+    world.store.seat(Arc::clone(&seat) as Arc<dyn Seat>);
+    let task = world.task(json!({"interval": "1h", "overlap": "skip"})).await;
+    let first = world.run_now(&task).await;
+    let started = seat.last().expect("a start");
+    assert_eq!(world.get_run(first).await, started.run);
+    assert_eq!((started.run.state, started.run.attempt, started.run.input.as_ref()), (RunState::Running, 1, None));
+    assert_eq!(started.task.as_ref().map(|task: &Task| task.id), Some(task.id));
+
+    let second = world.run_now(&task).await;
+    assert_eq!((seat.last(), world.get_run(second).await.state), (None, RunState::Queued), "the slot is taken");
+    world.succeed(&started).await;
+    let taken = take(world, 0).await;
+    world.succeed(&taken.starts.started[0]).await;
+
+    *seat.places.lock().unwrap() = 0;
+    let third = world.run_now(&task).await;
+    assert_eq!((seat.last(), world.get_run(third).await.state), (None, RunState::Queued), "there is no place");
+    let taken = take(world, 0).await;
+    world.succeed(&taken.starts.started[0]).await;
+
+    *seat.places.lock().unwrap() = 1;
+    let unknown = world.store.run_now(&Scope::Every, Uuid::nil(), Uuid::from_u128(5), None, world.now(), None).await;
+    assert!(matches!(unknown, Err(reveille::store::StoreError::NotFound)), "{unknown:?}");
+    let others = super::world::only("somebody-else");
+    let hidden = world.store.run_now(&others, task.id, Uuid::from_u128(6), None, world.now(), None).await;
+    assert!(matches!(hidden, Err(reveille::store::StoreError::NotFound)), "{hidden:?}");
+    world.store.unseat();
+    let last = world.run_now(&task).await;
+    assert_eq!((seat.last(), world.get_run(last).await.state), (None, RunState::Queued), "nobody sits there");
+    assert_eq!(world.get_task(task.id).await.run_count, 4);
+}
+
+async fn other_instances_hear_of_what_can_not_be_done_here(world: &World) {
+    if !world.is_postgres() {
+        // one process
+        let task = world.task(json!({"interval": "1h"})).await;
+        let mut queue = world.store.listen(Topic::Queue);
+        world.run_now(&task).await;
+        assert!(queue.has_changed().unwrap());
+        queue.borrow_and_update();
+        return;
+    }
+    let other = world.other_instance().await;
+    let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
+    let mut queue = other.listen(Topic::Queue);
+    let heard = async {
+        loop {
+            world.run_now(&task).await;
+            // until the other one listens, nothing is heard
+            if tokio::time::timeout(Duration::from_millis(200), queue.changed()).await.is_ok() {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), heard).await.expect("to be heard");
+
+    let seat = Arc::new(Noting { places: Mutex::new(1), ..Noting::default() });
+    world.store.seat(Arc::clone(&seat) as Arc<dyn Seat>);
+    reveille::clock::pause(Duration::from_millis(300)).await;
+    queue.borrow_and_update();
+    world.run_now(&task).await;
+    let heard = tokio::time::timeout(Duration::from_millis(500), queue.changed()).await;
+    assert!(heard.is_err(), "what starts here is nobody else's");
+    world.succeed(&seat.last().expect("a start")).await;
+    other.close().await;
+}

@@ -1,0 +1,14 @@
+//! What may break, breaks here: processes, wires, servers, clocks, disks. After each fault the checker judges from the
+//! database alone, and by what the other side has seen. `scripts/chaos.sh` runs the same for longer.
+
+mod clock;
+mod disk;
+mod killed;
+#[cfg(feature = "planted")]
+mod planted;
+mod poison;
+mod redis;
+mod shutdown;
+mod stage;
+mod stopped;
+mod wires;

@@ -1,0 +1,230 @@
+//! The judge is tested by what it is there for: a binary with a bug planted in it (`src/planted.rs`) must be found out,
+//! each bug by a fault under which it shows. The same faults leave no violation without the bug: see the other files.
+
+use std::time::{Duration, Instant};
+
+use chrono::TimeDelta;
+use reveille::clock::{machine_now, pause};
+use serde_json::json;
+
+use super::stage::{PATIENCE, Stage};
+use super::stopped;
+use crate::support::postgres::Database;
+use crate::support::redis::RedisServer;
+use crate::support::servers;
+
+/// Three instances on one Postgres, with this bug.
+async fn three(database: &Database, bug: &str) -> Stage {
+    Stage::postgres(3, &database.url, &database.url).await.with("REVEILLE_PLANTED", bug)
+}
+
+/// Looks again and again until a rule is broken that this bug breaks.
+async fn is_caught(stage: &mut Stage, bug: &str, rules: &[&str]) {
+    let begun = Instant::now();
+    loop {
+        let verdict = stage.verdict().await;
+        let broken = verdict.rules();
+        if rules.iter().any(|rule| broken.contains_key(rule)) {
+            println!("{bug} is caught: {broken:?}");
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{bug} was not caught: {broken:?}, {verdict}\n{}", stage.logs());
+        pause(Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn firing_without_a_lock_and_a_comparison_is_caught() {
+    let database = Database::empty().await;
+    let mut stage = three(&database, "no_compare_and_set").await;
+    stage.start_all().await;
+    stage.busy().await;
+    is_caught(&mut stage, "no_compare_and_set", &["counted"]).await;
+}
+
+#[tokio::test]
+async fn claims_without_skip_locked_are_caught() {
+    let database = Database::empty().await;
+    let stage = three(&database, "no_skip_locked").await;
+    // so little room that most runs wait in the queue, and all instances want them
+    let mut stage = stage.with("REVEILLE_ENGINE__MAX_CONCURRENT_RUNS", "2").with("REVEILLE_ENGINE__PREFETCH", "0");
+    stage.effects.takes(Duration::from_millis(150));
+    stage.start_all().await;
+    stage.busy().await;
+    for _ in 0..3 {
+        at_once(&mut stage, 40).await;
+        pause(Duration::from_secs(5)).await;
+    }
+    is_caught(&mut stage, "no_skip_locked", &["place", "fence"]).await;
+}
+
+#[tokio::test]
+async fn a_start_that_does_not_look_whether_the_task_is_running_is_caught() {
+    let database = Database::empty().await;
+    let stage = Stage::postgres(1, &database.url, &database.url).await;
+    let mut stage = stage.with("REVEILLE_PLANTED", "no_slot");
+    stage.effects.takes(Duration::from_secs(3));
+    stage.start_all().await;
+    stage.busy().await;
+    is_caught(&mut stage, "no_slot", &["slots"]).await;
+}
+
+#[tokio::test]
+async fn an_end_without_a_fence_is_caught() {
+    let database = Database::empty().await;
+    let stage = Stage::postgres(2, &database.url, &database.url).await;
+    let mut stage = stage.with("REVEILLE_PLANTED", "no_fence");
+    stopped::sleeps_over_its_leases(&mut stage).await;
+    is_caught(&mut stage, "no_fence", &["fence"]).await;
+}
+
+#[tokio::test]
+async fn a_rescue_without_a_token_is_caught() {
+    let database = Database::empty().await;
+    let mut stage = three(&database, "rescue_without_token").await;
+    stage.effects.takes(Duration::from_secs(4));
+    stage.start_all().await;
+    // one of them has the runs
+    for victim in 0..3 {
+        at_once(&mut stage, 20).await;
+        let begun = Instant::now();
+        while stage.effects.journal().len() < 20 * (victim + 1) {
+            assert!(begun.elapsed() < PATIENCE, "they did not begin\n{}", stage.logs());
+            pause(Duration::from_millis(20)).await;
+        }
+        stage.kill(victim).await;
+        // of a run of this round
+        stage.known.crashes = 1;
+        pause(Duration::from_secs(6)).await;
+        stage.start(victim).await;
+    }
+    is_caught(&mut stage, "rescue_without_token", &["crashes", "fence"]).await;
+}
+
+/// So many runs that are due at one instant, in some seconds.
+async fn at_once(stage: &mut Stage, count: usize) {
+    let at = (machine_now() + TimeDelta::seconds(5)).to_rfc3339();
+    for _ in 0..count {
+        stage.task(json!({ "type": "schedule", "at": at, "overlap": "allow" })).await;
+    }
+}
+
+#[tokio::test]
+async fn instants_that_are_missed_in_silence_are_caught() {
+    let mut stage = Stage::sqlite().await.with("REVEILLE_PLANTED", "silent_miss");
+    stage.start(0).await;
+    stage.busy().await;
+    pause(Duration::from_secs(1)).await;
+    stage.kill(0).await;
+    pause(Duration::from_secs(4)).await;
+    stage.start(0).await;
+    is_caught(&mut stage, "silent_miss", &["absent"]).await;
+}
+
+#[tokio::test]
+async fn an_event_that_is_acknowledged_before_its_run_is_recorded_is_caught() {
+    let mut stage = Stage::sqlite().await.with("REVEILLE_PLANTED", "acknowledge_before_commit");
+    stage.start(0).await;
+    stage.busy().await;
+    for _ in 0..5 {
+        // the matcher lingers between the two
+        pause(Duration::from_millis(500)).await;
+        stage.publish().await;
+        pause(Duration::from_millis(150)).await;
+        stage.kill(0).await;
+        stage.start(0).await;
+    }
+    is_caught(&mut stage, "acknowledge_before_commit", &["absent"]).await;
+}
+
+#[tokio::test]
+async fn fires_without_a_unique_key_are_caught() {
+    let redis = RedisServer::start(&[]);
+    let stage = Stage::sqlite().await.with("REVEILLE_PLANTED", "no_unique_key");
+    let mut stage = stage.with("REVEILLE_BUS__URL", &redis.url());
+    stage.start(0).await;
+    stage.busy().await;
+    for _ in 0..3 {
+        stage.publish_as("twice").await;
+    }
+    is_caught(&mut stage, "no_unique_key", &["one_record"]).await;
+}
+
+#[tokio::test]
+async fn an_instance_that_goes_by_its_own_clock_is_caught() {
+    let database = Database::empty().await;
+    let stage = Stage::postgres(2, &database.url, &database.url).await.with("REVEILLE_PLANTED", "local_clock");
+    let mut stage = stage.with_of(1, "LD_PRELOAD", &servers::faketime()).with_of(1, "FAKETIME", "+1h").with_of(
+        1,
+        "FAKETIME_DONT_FAKE_MONOTONIC",
+        "1",
+    );
+    stage.start_all().await;
+    stage.busy().await;
+    is_caught(&mut stage, "local_clock", &["early"]).await;
+}
+
+/// One call of the store in a hundred fails, before it takes effect or after; the services live with it.
+async fn lives_with_failing_calls(stage: Stage, what: &str) {
+    let mut stage = stage.with("REVEILLE_STORE_FAULTS", "0.01,100");
+    stage.effects.takes(Duration::from_millis(50));
+    stage.start_all().await;
+    stage.busy().await;
+    let from = machine_now();
+    for _ in 0..20 {
+        stage.once().await;
+        stage.publish().await;
+        pause(Duration::from_secs(1)).await;
+    }
+    stage.may_lose_leases(from).await;
+    let verdict = stage.must_hold(what).await;
+    assert!(verdict.instants > 60, "{verdict}");
+    stage.must_say("a planted fault");
+}
+
+#[tokio::test]
+async fn on_sqlite_one_call_of_the_store_in_a_hundred_may_fail() {
+    lives_with_failing_calls(Stage::sqlite().await, "sqlite, 1 % of the store's calls fail").await;
+}
+
+#[tokio::test]
+async fn on_postgres_one_call_of_the_store_in_a_hundred_may_fail() {
+    let database = Database::empty().await;
+    let stage = Stage::postgres(2, &database.url, &database.url).await;
+    lives_with_failing_calls(stage, "postgres, 1 % of the store's calls fail").await;
+}
+
+#[tokio::test]
+async fn a_sqlite_file_that_is_full_keeps_what_it_has_and_goes_on_when_there_is_room() {
+    let mut stage = Stage::sqlite().await;
+    stage.start(0).await;
+    stage.busy().await;
+    for _ in 0..2 {
+        pause(Duration::from_secs(3)).await;
+        stage.kill(0).await;
+        let pages = stage.source.number("select page_count from pragma_page_count()").await.unwrap();
+        stage.set("REVEILLE_SQLITE_PAGES", &(pages + 8).to_string());
+        let from = machine_now();
+        stage.start(0).await;
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(5) {
+            stage.publish().await;
+        }
+        stage.must_say("database or disk is full");
+        stage.kill(0).await;
+        stage.set("REVEILLE_SQLITE_PAGES", "");
+        stage.start(0).await;
+        stage.may_lose_leases(from).await;
+    }
+    let verdict = stage.must_hold("sqlite, its file full twice").await;
+    assert!(verdict.instants > 50, "{verdict}");
+}
+
+/// Every bug has its test above.
+#[test]
+fn each_bug_that_can_be_planted_is_looked_for() {
+    let here = include_str!("planted.rs");
+    for bug in reveille::planted::BUGS {
+        assert!(here.contains(&format!("is_caught(&mut stage, \"{bug}\"")), "{bug} is not looked for");
+    }
+}

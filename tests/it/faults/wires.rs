@@ -1,0 +1,79 @@
+//! Postgres crashes, is cut off, goes silent, and loses its answers to commits; the services live on.
+
+use std::time::Duration;
+
+use reveille::clock::{machine_now, pause};
+
+use super::stage::Stage;
+use crate::support::postgres::Database;
+use crate::support::postgres_server::PostgresServer;
+use crate::support::proxy::{Proxy, Wire};
+
+/// How long an execution takes, so that faults meet some.
+const EXECUTION: Duration = Duration::from_millis(100);
+/// Long enough to lose leases; shorter than what makes a service give up.
+const OUTAGE: Duration = Duration::from_secs(3);
+/// While all is well between two faults.
+const WELL: Duration = Duration::from_secs(3);
+
+#[tokio::test]
+async fn postgres_crashes_again_and_again_and_nothing_is_lost_or_doubled() {
+    let server = PostgresServer::start().await;
+    let mut stage = Stage::postgres(2, &server.url(), &server.url()).await;
+    stage.effects.takes(EXECUTION);
+    stage.start_all().await;
+    stage.busy().await;
+    for _ in 0..4 {
+        stage.once().await;
+        pause(WELL).await;
+        let from = machine_now();
+        server.crash();
+        pause(Duration::from_millis(fastrand::u64(0..2000))).await;
+        server.start_again();
+        stage.may_lose_leases(from).await;
+    }
+    let verdict = stage.must_hold("postgres crashed four times").await;
+    assert!(verdict.instants > 50, "{verdict}");
+}
+
+#[tokio::test]
+async fn a_wire_to_postgres_that_is_cut_or_silent_costs_time_and_nothing_else() {
+    let database = Database::empty().await;
+    let proxy = Proxy::before(&database.url).await;
+    let mut stage = Stage::postgres(2, &database.url, &proxy.url(&database.url)).await;
+    stage.effects.takes(EXECUTION);
+    stage.start_all().await;
+    stage.busy().await;
+    for wire in [Wire::Cut, Wire::BlackHole, Wire::Cut, Wire::BlackHole] {
+        stage.once().await;
+        pause(WELL).await;
+        let from = machine_now();
+        proxy.set(wire);
+        pause(OUTAGE).await;
+        proxy.set(Wire::Whole);
+        stage.may_lose_leases(from).await;
+    }
+    let verdict = stage.must_hold("the wire to postgres cut twice, silent twice").await;
+    assert!(verdict.instants > 50, "{verdict}");
+}
+
+#[tokio::test]
+async fn an_answer_to_a_commit_that_is_lost_neither_loses_nor_doubles_what_was_committed() {
+    let database = Database::empty().await;
+    let proxy = Proxy::before(&database.url).await;
+    let mut stage = Stage::postgres(2, &database.url, &proxy.url(&database.url)).await;
+    stage.effects.takes(EXECUTION);
+    stage.start_all().await;
+    stage.busy().await;
+    proxy.lose_commits(10);
+    let from = machine_now();
+    while proxy.lost() < 60 {
+        stage.once().await;
+        stage.publish().await;
+        pause(Duration::from_millis(200)).await;
+    }
+    proxy.lose_commits(0);
+    stage.may_lose_leases(from).await;
+    let verdict = stage.must_hold(&format!("{} answers to commits lost", proxy.lost())).await;
+    assert!(verdict.instants > 50, "{verdict}");
+}

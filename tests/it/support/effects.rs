@@ -1,0 +1,117 @@
+//! The other side of `webhook` tasks: takes runs as a foreign agent would, answers with the attempt's number, and writes
+//! down what arrived and when. It outlives the services of its test, so it sees both sides of a crash.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use reveille::clock::{machine_now, pause};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use uuid::Uuid;
+
+/// One attempt of a run, as it arrived.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Effect {
+    pub run_id: Uuid,
+    pub task_id: Uuid,
+    pub attempt: i64,
+    /// The idempotency key that came with it.
+    pub key: String,
+    pub scheduled_for: DateTime<Utc>,
+    /// By the machine's clock.
+    pub at: DateTime<Utc>,
+}
+
+/// Listens until its test ends. Clones share one journal.
+#[derive(Clone)]
+pub struct Effects {
+    address: SocketAddr,
+    journal: Arc<Mutex<Vec<Effect>>>,
+    /// How long an answer takes, in milliseconds.
+    delay: Arc<AtomicU64>,
+}
+
+impl Effects {
+    /// Answers at once.
+    pub async fn start() -> Effects {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let effects = Effects { address, journal: Arc::default(), delay: Arc::default() };
+        let serving = effects.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let effects = serving.clone();
+                tokio::spawn(async move { effects.serve(stream).await });
+            }
+        });
+        effects
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}/run", self.address)
+    }
+
+    /// From now on each answer takes so long.
+    pub fn takes(&self, delay: Duration) {
+        self.delay.store(delay.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// In the order in which they arrived.
+    pub fn journal(&self) -> Vec<Effect> {
+        self.journal.lock().unwrap().clone()
+    }
+
+    async fn serve(&self, mut stream: TcpStream) {
+        let Some((key, body)) = request(&mut stream).await else { return };
+        let run = &body["data"]["run"];
+        let id = |value: &Value| value.as_str().expect("an id").parse().expect("an id");
+        let effect = Effect {
+            run_id: id(&run["id"]),
+            task_id: id(&body["data"]["task"]["id"]),
+            attempt: run["attempt"].as_i64().expect("an attempt"),
+            key,
+            scheduled_for: run["scheduled_for"].as_str().expect("an instant").parse().expect("an instant"),
+            at: machine_now(),
+        };
+        let output = answer_to(effect.run_id, effect.attempt);
+        self.journal.lock().unwrap().push(effect);
+        let delay = self.delay.load(Ordering::Relaxed);
+        if delay > 0 {
+            pause(Duration::from_millis(delay)).await;
+        }
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
+        let body = serde_json::json!({ "output": output }).to_string();
+        let _ = stream.write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes()).await;
+    }
+}
+
+/// What an attempt is answered with; it becomes the output of its run.
+pub fn answer_to(run_id: Uuid, attempt: i64) -> String {
+    format!("{run_id} attempt {attempt}")
+}
+
+/// The idempotency key and the body of one request.
+async fn request(stream: &mut TcpStream) -> Option<(String, Value)> {
+    let mut bytes = Vec::new();
+    let mut chunk = [0; 4096];
+    loop {
+        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
+            let header =
+                |name: &str| head.lines().find_map(|line| line.strip_prefix(name)).map(|v| v.trim().to_owned());
+            let length: usize = header("content-length:")?.parse().ok()?;
+            if bytes.len() >= end + 4 + length {
+                let body = serde_json::from_slice(&bytes[end + 4..end + 4 + length]).ok()?;
+                return Some((header("idempotency-key:")?, body));
+            }
+        }
+        match stream.read(&mut chunk).await {
+            Ok(0) | Err(_) => return None,
+            Ok(count) => bytes.extend_from_slice(&chunk[..count]),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! A wire that can fail: a TCP proxy that cuts connections, swallows bytes without a word, or loses the answer to a
+//! `COMMIT` that the server has carried out.
+//!
+//! It knows just enough of PostgreSQL's protocol for that last fault: a length before each message, and what a simple
+//! query looks like. To any other server it passes bytes.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+/// The longest message that is looked into: a `COMMIT` is short.
+const SHORT: usize = 64;
+
+/// How the wire is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wire {
+    Whole,
+    /// Every connection is closed, new ones at once.
+    Cut,
+    /// Connections stay, and nothing comes through. What was sent meanwhile arrives once the wire is whole again.
+    BlackHole,
+}
+
+/// Serves until its test ends. Clones are the same proxy.
+#[derive(Clone)]
+pub struct Proxy {
+    address: SocketAddr,
+    state: Arc<State>,
+}
+
+struct State {
+    target: String,
+    wire: watch::Sender<Wire>,
+    /// Of so many commits the answer to one is lost; 0: of none.
+    one_of: AtomicU64,
+    lost: AtomicU64,
+}
+
+impl Proxy {
+    /// In front of the server of a URL with a port.
+    pub async fn before(url: &str) -> Proxy {
+        let url = url::Url::parse(url).expect("a URL");
+        let target = format!("{}:{}", url.host_str().expect("a host"), url.port().expect("a port"));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("its address");
+        let (one_of, lost) = (AtomicU64::new(0), AtomicU64::new(0));
+        let state = Arc::new(State { target, wire: watch::channel(Wire::Whole).0, one_of, lost });
+        let serving = Arc::clone(&state);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let state = Arc::clone(&serving);
+                tokio::spawn(async move { state.carry(client).await });
+            }
+        });
+        Proxy { address, state }
+    }
+
+    /// The same URL by way of the proxy; to Postgres without TLS, so that messages can be told apart.
+    pub fn url(&self, url: &str) -> String {
+        let mut url = url::Url::parse(url).expect("a URL");
+        url.set_port(Some(self.address.port())).expect("a URL with a host");
+        if url.scheme().starts_with("postgres") {
+            url.query_pairs_mut().append_pair("sslmode", "disable");
+        }
+        url.into()
+    }
+
+    pub fn set(&self, wire: Wire) {
+        self.state.wire.send_replace(wire);
+    }
+
+    /// From now on the answer to one of so many commits is lost, and its connection with it; 0: to none.
+    pub fn lose_commits(&self, one_of: u64) {
+        self.state.one_of.store(one_of, Ordering::Relaxed);
+    }
+
+    /// How many answers to commits were lost.
+    pub fn lost(&self) -> u64 {
+        self.state.lost.load(Ordering::Relaxed)
+    }
+}
+
+impl State {
+    /// One connection, until either side ends it or the wire is cut.
+    async fn carry(&self, client: TcpStream) {
+        let mut wire = self.wire.subscribe();
+        if *wire.borrow() == Wire::Cut {
+            return;
+        }
+        let Ok(server) = TcpStream::connect(&self.target).await else { return };
+        for socket in [&client, &server] {
+            let _ = socket.set_nodelay(true);
+        }
+        let swallow = AtomicBool::new(false);
+        let (from_client, to_client) = client.into_split();
+        let (from_server, to_server) = server.into_split();
+        tokio::select! {
+            () = self.requests(from_client, to_server, &swallow) => {}
+            () = self.answers(from_server, to_client, &swallow) => {}
+            _ = wire.wait_for(|wire| *wire == Wire::Cut) => {}
+        }
+    }
+
+    async fn passes(&self) {
+        let _ = self.wire.subscribe().wait_for(|wire| *wire == Wire::Whole).await;
+    }
+
+    async fn requests(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, swallow: &AtomicBool) {
+        let mut chunk = [0; 16 * 1024];
+        while let Ok(count @ 1..) = from.read(&mut chunk).await {
+            self.passes().await;
+            if is_commit(&chunk[..count]) && self.loses_this_one() {
+                swallow.store(true, Ordering::SeqCst);
+            }
+            if to.write_all(&chunk[..count]).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Ends, and with it the connection, once the answer to a commit that is to be lost has come.
+    async fn answers(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, swallow: &AtomicBool) {
+        let mut chunk = [0; 16 * 1024];
+        while let Ok(count @ 1..) = from.read(&mut chunk).await {
+            self.passes().await;
+            if swallow.load(Ordering::SeqCst) {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            if to.write_all(&chunk[..count]).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn loses_this_one(&self) -> bool {
+        match self.one_of.load(Ordering::Relaxed) {
+            0 => false,
+            of => fastrand::u64(..of) == 0,
+        }
+    }
+}
+
+/// Whether what a client sends is, as far as it goes, a simple query `COMMIT`. A client waits for the answer before it
+/// sends more, so the query comes alone.
+fn is_commit(sent: &[u8]) -> bool {
+    let text = sent.get(5..).filter(|_| sent.len() < SHORT && sent[0] == b'Q');
+    text.is_some_and(|text| text.to_ascii_uppercase().starts_with(b"COMMIT"))
+}
+
+#[tokio::test]
+async fn a_commit_whose_answer_is_lost_has_been_carried_out() {
+    use sqlx::{Connection, Executor, PgConnection};
+    let database = super::postgres::Database::empty().await;
+    let proxy = Proxy::before(&database.url).await;
+    let mut direct = database.connect().await;
+    direct.execute("create table t (n int)").await.unwrap();
+    let mut through = PgConnection::connect(&proxy.url(&database.url)).await.unwrap();
+    proxy.lose_commits(1);
+    let mut transaction = through.begin().await.unwrap();
+    transaction.execute("insert into t values (1)").await.unwrap();
+    let committed = transaction.commit().await;
+    assert!(committed.is_err(), "the answer was lost");
+    assert_eq!(proxy.lost(), 1);
+    let rows: i64 = sqlx::query_scalar("select count(*) from t").fetch_one(&mut direct).await.unwrap();
+    assert_eq!(rows, 1, "and yet it was done");
+}
+
+#[tokio::test]
+async fn a_cut_wire_refuses_and_a_black_hole_says_nothing_until_the_wire_is_whole() {
+    let echo = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("tcp://{}", echo.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = echo.accept().await {
+            tokio::spawn(async move {
+                let (mut from, mut to) = stream.into_split();
+                tokio::io::copy(&mut from, &mut to).await
+            });
+        }
+    });
+    let proxy = Proxy::before(&url).await;
+    let mut answer = [0; 1];
+    let mut stream = TcpStream::connect(proxy.address).await.unwrap();
+    stream.write_all(b"a").await.unwrap();
+    assert_eq!(stream.read(&mut answer).await.unwrap(), 1);
+    proxy.set(Wire::BlackHole);
+    stream.write_all(b"b").await.unwrap();
+    let silent = tokio::time::timeout(std::time::Duration::from_millis(200), stream.read(&mut answer)).await;
+    assert!(silent.is_err(), "nothing comes through");
+    proxy.set(Wire::Whole);
+    assert_eq!((stream.read(&mut answer).await.unwrap(), answer), (1, *b"b"));
+    proxy.set(Wire::Cut);
+    assert_eq!(stream.read(&mut answer).await.unwrap(), 0, "the end");
+    let mut refused = TcpStream::connect(proxy.address).await.unwrap();
+    assert!(matches!(refused.read(&mut answer).await, Ok(0) | Err(_)));
+}

@@ -1,0 +1,275 @@
+//! A database of every released schema, with what a service of that time had in it, opened by this one: it is brought up
+//! to date, everything in it can be read, what was going on goes on, and what is due fires.
+//!
+//! `upgrade/000N.sql` adds what came with schema N: a database of version N is filled with all files up to N. They are
+//! written once for both databases: `id(7)`, `bytes(0a)`, `shard(ann)` and `token_hash()` become what each understands.
+
+use std::borrow::Cow;
+use std::path::Path;
+use std::str::FromStr;
+
+use regex::{Captures, Regex};
+use reveille::clock::Clock;
+use reveille::id::{Scope, Tenant};
+use reveille::run::RunState;
+use reveille::store::{OpenError, Settings, Store, TaskFilter, event_shard};
+use reveille::token::{TokenKind, TokenText};
+use serde_json::{Value, json};
+use sqlx::migrate::Migrator;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
+use uuid::Uuid;
+
+use crate::support::app::Instance;
+use crate::support::world::{ADMIN, World, at};
+
+/// A migrator that knows nothing newer than this version.
+fn up_to(all: Migrator, version: i64) -> Migrator {
+    Migrator::with_migrations(all.iter().filter(|migration| migration.version <= version).cloned().collect())
+}
+
+fn versions() -> Vec<i64> {
+    sqlx::migrate!("migrations/sqlite").iter().map(|migration| migration.version).collect()
+}
+
+/// What a service of this version had stored, in the words of a database.
+fn rows(version: i64, postgres: bool, token: &TokenText) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/upgrade");
+    let files = (1..=version).filter_map(|n| std::fs::read_to_string(folder.join(format!("{n:04}.sql"))).ok());
+    let text: String = files.collect();
+    assert!(!text.is_empty());
+    let bytes = |hex: &str| if postgres { format!("'\\x{hex}'::bytea") } else { format!("x'{hex}'") };
+    let words = Regex::new(r"\b(id|bytes|shard|token_hash)\(([0-9a-z]*)\)").unwrap();
+    let written = |found: &Captures| match (&found[1], postgres) {
+        ("id", true) => format!("'{}'::uuid", id(&found[2])),
+        ("id", false) => format!("x'{}'", id(&found[2]).simple()),
+        ("bytes", _) => bytes(&found[2]),
+        ("shard", _) => event_shard(&found[2]).to_string(),
+        _ => bytes(&hex::encode(token.hash().as_bytes())),
+    };
+    match words.replace_all(&text, written) {
+        Cow::Owned(text) => text,
+        Cow::Borrowed(_) => panic!("there are no ids in {text}"),
+    }
+}
+
+fn id(digits: &str) -> Uuid {
+    Uuid::parse_str(&format!("{digits:0>32}")).expect("an id")
+}
+
+/// A world whose database was left by a service of this version.
+async fn left_by(version: i64, postgres: bool, token: &TokenText) -> World {
+    let rows = AssertSqlSafe(rows(version, postgres, token));
+    if postgres {
+        let world = World::on_empty_postgres().await;
+        let mut connection = PgConnection::connect(&world.url()).await.expect("Postgres");
+        up_to(sqlx::migrate!("migrations/postgres"), version).run(&mut connection).await.expect("migrated");
+        sqlx::raw_sql("set reveille.tenant = '*'").execute(&mut connection).await.expect("a setting");
+        sqlx::raw_sql(rows).execute(&mut connection).await.unwrap_or_else(|error| panic!("{version}: {error}"));
+        connection.close().await.expect("closed");
+        return world;
+    }
+    let world = World::sqlite();
+    let options = SqliteConnectOptions::from_str(&world.url()).expect("a path").create_if_missing(true);
+    let mut connection = SqliteConnection::connect_with(&options).await.expect("SQLite");
+    up_to(sqlx::migrate!("migrations/sqlite"), version).run(&mut connection).await.expect("migrated");
+    sqlx::raw_sql(rows).execute(&mut connection).await.unwrap_or_else(|error| panic!("{version}: {error}"));
+    connection.close().await.expect("closed");
+    world
+}
+
+async fn items(instance: &Instance, path: &str) -> Vec<Value> {
+    let (status, answer) = instance.ask("GET", path, ADMIN, None).await;
+    assert_eq!(status, 200, "{path}: {answer}");
+    answer["items"].as_array().expect("a list").clone()
+}
+
+async fn state(instance: &Instance, run: &str) -> RunState {
+    instance.run(id(run)).await.state
+}
+
+async fn a_database_of_every_version_is_taken_over(postgres: bool) {
+    let all = versions();
+    assert!(all.len() >= 9, "{all:?}");
+    for version in all {
+        let token = TokenText::new(TokenKind::Tenant);
+        let world = left_by(version, postgres, &token).await;
+        let instance = world.instance();
+        let since = |first: i64| usize::from(version >= first);
+
+        // everything that was stored is read
+        let tasks = items(&instance, "/v1/tasks?limit=200").await;
+        assert_eq!(tasks.len(), 7 + 2 * since(2) + since(3) + since(10), "{version}");
+        let keys: Vec<&Value> = tasks.iter().map(|task| &task["key"]).filter(|key| !key.is_null()).collect();
+        assert_eq!(keys.len(), since(10), "{version}: {keys:?}");
+        for task in &tasks {
+            let path = format!("/v1/tasks/{}", task["id"].as_str().unwrap());
+            assert_eq!(instance.ask("GET", &path, ADMIN, None).await.0, 200, "{version}: {path}");
+        }
+        let mut states: Vec<String> = items(&instance, "/v1/runs?limit=200")
+            .await
+            .iter()
+            .map(|run| run["state"].as_str().unwrap().to_owned())
+            .collect();
+        states.sort();
+        let mut expected =
+            vec!["cancelled", "expired", "failed", "queued", "queued", "running", "skipped", "succeeded"];
+        expected.extend(std::iter::repeat_n("succeeded", since(2)));
+        expected.extend(std::iter::repeat_n("pending_approval", since(3)));
+        expected.sort_unstable();
+        assert_eq!(states, expected, "{version}");
+        let transcript = format!("/v1/runs/{}/transcript", id("101"));
+        let (status, transcript) = instance.ask("GET", &transcript, ADMIN, None).await;
+        assert_eq!(status, 200, "{version}: {transcript}");
+        assert!(transcript.to_string().contains("It is late."), "{version}: {transcript}");
+        let deliveries = items(&instance, "/v1/deliveries?limit=200").await;
+        assert_eq!(deliveries.len(), 3 + since(5) + since(6) + since(7), "{version}");
+        assert_eq!(items(&instance, "/v1/approvals?limit=200").await.len(), 2 * since(3), "{version}");
+        assert_eq!(items(&instance, "/v1/audit?limit=200").await.len(), since(3), "{version}");
+        assert_eq!(items(&instance, "/v1/dead-letters?limit=200").await.len(), since(2), "{version}");
+        assert_eq!(items(&instance, "/v1/credentials?tenant_id=ann").await.len(), since(4), "{version}");
+        let (status, recipient) = instance.ask("GET", "/v1/recipients/ann", ADMIN, None).await;
+        assert_eq!((status, &recipient["addresses"]["email"]), (200, &json!("ann@example.org")), "{version}");
+        // a token that was given out then lets in now, and shows what is its tenant's
+        let (status, seen) = instance.ask("GET", "/v1/tasks?limit=200", token.expose(), None).await;
+        assert_eq!(status, 200, "{version}: {seen}");
+        assert_eq!(seen["items"].as_array().unwrap().len(), tasks.len() - 1, "{version}");
+
+        // what was going on goes on: what waits is started, what a dead process had is taken over, and the next in line
+        if version >= 3 {
+            let decision = json!({ "decision": "approve", "digest": "d1" });
+            let place = format!("/v1/approvals/{}/decision", id("501"));
+            let (status, answer) = instance.ask("POST", &place, ADMIN, Some(decision)).await;
+            assert_eq!((status, &answer["status"]), (200, &json!("approved")), "{version}: {answer}");
+        }
+        for _ in 0..3 {
+            instance.live(0).await;
+            world.advance(60.0);
+        }
+        for run in ["106", "107", "108"] {
+            assert_eq!(state(&instance, run).await, RunState::Succeeded, "{version}: {run}");
+        }
+        if version >= 3 {
+            assert_eq!(state(&instance, "121").await, RunState::Succeeded, "{version}");
+        }
+
+        // what is due fires, each kind of task by its own rule
+        world.advance_to("08:30");
+        if version >= 2 {
+            instance.poll().await;
+            instance.publish(&[json!({ "id": "order-2" })]).await;
+            instance.match_events().await;
+        }
+        instance.live(0).await;
+        let due = if version >= 2 { vec!["1", "2", "3", "4", "11", "12"] } else { vec!["1", "2", "3", "4"] };
+        for task in due {
+            let runs = items(&instance, &format!("/v1/runs?task_id={}&since=2027-03-01T08:20:00Z", id(task))).await;
+            let ended: Vec<&Value> = runs.iter().map(|run| &run["state"]).collect();
+            assert_eq!(ended, [&json!("succeeded")], "{version}: {task}");
+        }
+        let (_, once) = instance.ask("GET", &format!("/v1/tasks/{}", id("3")), ADMIN, None).await;
+        assert_eq!((&once["status"], &once["next_fire_at"]), (&json!("completed"), &Value::Null), "{version}");
+        let (_, hourly) = instance.ask("GET", &format!("/v1/tasks/{}", id("1")), ADMIN, None).await;
+        assert_eq!(hourly["next_fire_at"], "2027-03-01T09:30:00Z", "{version}");
+        assert_eq!(hourly["metadata"], json!({ "team": "home" }), "{version}");
+
+        // a task of that time is changed like any other
+        let place = format!("/v1/tasks/{}/resume", id("5"));
+        let (status, resumed) = instance.ask("POST", &place, ADMIN, Some(json!({}))).await;
+        assert_eq!((status, &resumed["status"]), (200, &json!("active")), "{version}: {resumed}");
+        instance.finish(&world).await;
+
+        // and the next start finds it as it is
+        let again = world.instance();
+        assert_eq!(items(&again, "/v1/tasks?limit=200").await.len(), tasks.len(), "{version}");
+        again.finish(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn a_database_of_every_version_is_taken_over_on_sqlite() {
+    a_database_of_every_version_is_taken_over(false).await;
+}
+
+#[tokio::test]
+async fn a_database_of_every_version_is_taken_over_on_postgres() {
+    a_database_of_every_version_is_taken_over(true).await;
+}
+
+async fn the_first_start_makes_everything_that_is_needed(world: World) {
+    let instance = world.instance();
+    assert_eq!(items(&instance, "/v1/tasks").await, Vec::<Value>::new());
+    let task = instance.task(json!({ "trigger": { "type": "schedule", "interval": "1m" } })).await;
+    world.advance_to("08:01");
+    instance.live(0).await;
+    assert_eq!(instance.lines(&task).await, ["08:01 succeeded"]);
+    assert_eq!(world.number("select count(*) from _sqlx_migrations").await as usize, versions().len());
+    instance.finish(&world).await;
+}
+
+#[tokio::test]
+async fn the_first_start_on_an_empty_directory_makes_everything_that_is_needed() {
+    the_first_start_makes_everything_that_is_needed(World::sqlite()).await;
+}
+
+#[tokio::test]
+async fn the_first_start_on_an_empty_postgres_makes_everything_that_is_needed() {
+    the_first_start_makes_everything_that_is_needed(World::on_empty_postgres().await).await;
+}
+
+/// A later release has been at this database: it has a migration that we do not know.
+const LATER: &str = "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
+                     values (999999, 'of a later release', true, ";
+
+#[tokio::test]
+async fn an_older_instance_goes_on_beside_a_newer_one_on_postgres() {
+    let world = World::on_empty_postgres().await;
+    let first = world.instance();
+    let task = first.task(json!({ "trigger": { "type": "schedule", "interval": "1m" } })).await;
+    first.finish(&world).await;
+    world.execute("", &format!("{LATER} '', 0)")).await;
+    let older = world.instance();
+    world.advance_to("08:01");
+    older.live(0).await;
+    assert_eq!(older.lines(&task).await, ["08:01 succeeded"]);
+    older.finish(&world).await;
+}
+
+#[tokio::test]
+async fn a_sqlite_file_of_a_later_release_is_refused_and_left_as_it_is() {
+    let world = World::sqlite();
+    let open = async || Store::open(&Settings::default(), world.dir(), Clock::manual(at("08:00")), |_| {}).await;
+    open().await.expect("a store").close().await;
+    world.execute(&format!("{LATER} x'', 0)"), "").await;
+    let refused = open().await.err().expect("a refusal");
+    assert!(matches!(&refused, OpenError::Migration(why) if why.contains("999999")), "{refused:?}");
+    world.execute("delete from _sqlx_migrations where version = 999999", "").await;
+    let store = open().await.expect("it is as it was");
+    let ann = Scope::Only(Tenant::new("ann").unwrap());
+    assert_eq!(store.list_tasks(&ann, &TaskFilter { limit: 9, ..TaskFilter::default() }).await.unwrap(), []);
+}
+
+/// Of each released schema the beginning of its checksum, SHA-384: on SQLite, and on Postgres.
+const RELEASED: [(i64, &str, &str); 8] = [
+    (1, "7384ecf420514372", "0b80719ac23f036d"),
+    (2, "4079c642b475ebc4", "e197711dde8156b6"),
+    (3, "457c2fd09daa112b", "3455b664b1d2a8a8"),
+    (4, "a047611ffb562644", "c78568cc435d1589"),
+    (5, "38a3588cb3c2f77c", "47688d2431453545"),
+    (6, "63af8a3d03c4c754", "9089186977661663"),
+    (7, "46debff74205ac9f", "46debff74205ac9f"),
+    (9, "5b8d82f0760e6a5e", "5b8d82f0760e6a5e"),
+];
+
+#[test]
+fn a_schema_that_was_released_is_never_changed() {
+    // an instance whose database was brought up to date by another text would not start any more
+    let sums = |migrator: Migrator| -> Vec<(i64, String)> {
+        migrator.iter().map(|one| (one.version, hex::encode(&one.checksum[..8]))).collect()
+    };
+    let (sqlite, postgres) = (sums(sqlx::migrate!("migrations/sqlite")), sums(sqlx::migrate!("migrations/postgres")));
+    for (version, on_sqlite, on_postgres) in RELEASED {
+        assert!(sqlite.contains(&(version, on_sqlite.to_owned())), "{version} on SQLite");
+        assert!(postgres.contains(&(version, on_postgres.to_owned())), "{version} on Postgres");
+    }
+}
