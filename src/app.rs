@@ -191,6 +191,7 @@ pub async fn build(
         settings: config.server.clone(),
         hooks: config.hooks.clone(),
         limits: Limits::default(),
+        runs_at_once: config.engine.limits(),
         stopping: ending.announced,
         stop: ending.http,
     });

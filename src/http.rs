@@ -73,7 +73,7 @@ use crate::invalid::Faults;
 use crate::metrics::Metrics;
 use crate::poll::Poller;
 use crate::secret::Secret;
-use crate::store::Store;
+use crate::store::{self, Store};
 use crate::task::Known;
 use crate::token::TokenHash;
 use crate::tool::Definition;
@@ -159,6 +159,8 @@ pub struct Parts {
     /// Who may send webhooks.
     pub hooks: hooks::Settings,
     pub limits: Limits,
+    /// How many runs may be under way at once.
+    pub runs_at_once: store::Limits,
     /// Cancelled when the service is asked to stop: `/readyz` says so, all else goes on while runs are finished.
     pub stopping: CancellationToken,
     /// Cancelled when runs are done: streams end.
@@ -252,6 +254,7 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(runs::retry_run))
         .routes(routes!(completion::complete_run))
         .routes(routes!(explain::explain_run))
+        .routes(routes!(explain::task::explain_task))
         .routes(routes!(approvals::list_approvals))
         .routes(routes!(approvals::get_approval))
         .routes(routes!(approvals::decide_approval))

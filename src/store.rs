@@ -53,6 +53,7 @@ mod told;
 mod transcript;
 mod verifications;
 mod wake;
+mod whereabouts;
 mod windows;
 
 use crate::clock::Clock;
@@ -94,6 +95,7 @@ pub use tasks::TaskFilter;
 pub use tokens::StoredToken;
 pub use verifications::{Verification, Verified};
 pub use wake::{Seat, Topic};
+pub use whereabouts::{Holder, Parked, Queued, Whereabouts};
 
 /// The store. Cheap to clone; all clones share the same connections.
 #[derive(Clone)]

@@ -144,12 +144,25 @@ async fn explain(args: OneArgs, environment: &Environment, screen: &mut Screen) 
     for sentence in explained["sentences"].as_array().into_iter().flatten() {
         screen.line(on_one_line(&text_of(sentence)))?;
     }
+    needs(&explained, screen)?;
     for call in explained["calls"].as_array().into_iter().flatten() {
         let tool = screen.tone(Tone::Strong, on_one_line(&text_of(&call["tool"])));
         screen.line(format!("\n{tool} (turn {})  {}", call["turn"], on_one_line(&text_of(&call["sentence"]))))?;
         for reason in call["reasons"].as_array().into_iter().flatten() {
             screen.line(format!("  because {}", on_one_line(&text_of(reason))))?;
         }
+    }
+    Ok(())
+}
+
+/// What would have to hold, a line each.
+pub fn needs(explained: &Value, screen: &mut Screen) -> anyhow::Result<()> {
+    let needs = explained["needs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if !needs.is_empty() {
+        screen.line(format!("\n{}", screen.tone(Tone::Strong, "What would have to hold")))?;
+    }
+    for need in needs {
+        screen.line(format!("  {}", on_one_line(&text_of(need))))?;
     }
     Ok(())
 }

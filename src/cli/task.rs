@@ -1,6 +1,7 @@
 //! `reveille task`: create, read, change, run and delete tasks over HTTP, one by one, by the line, or by the folder.
 
 mod apply;
+mod explain;
 mod export;
 mod import;
 mod plan;
@@ -33,6 +34,8 @@ pub enum Command {
     Run(RunArgs),
     /// Run a task for each instant of a past range
     Backfill(BackfillArgs),
+    /// Say why a task fires, or does not, and what would have to hold
+    Explain(OneArgs),
     /// Delete a task
     Delete(OneArgs),
     /// Create many tasks, one JSON object to a line
@@ -194,6 +197,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         Command::Resume(args) => resume(args, environment, screen).await,
         Command::Run(args) => run_now(args, environment, screen).await,
         Command::Backfill(args) => backfill(args, environment, screen).await,
+        Command::Explain(args) => explain::run(args, environment, screen).await,
         Command::Delete(args) => delete(args, environment, screen).await,
         Command::Import(args) => import::run(args, environment, screen).await,
         Command::Export(args) => export::run(args, environment, screen).await,

@@ -1,6 +1,10 @@
 //! Why a run ran, was skipped or waits, in sentences; and why people were asked about its calls.
 //!
+//! [`standing`] says where a run stands that is not over, [`task`] explains tasks; each is a function over what was read.
 //! It tells what is stored, and judges nothing anew: reasons are those that held when they were recorded.
+
+pub mod standing;
+pub mod task;
 
 use std::collections::HashMap;
 
@@ -37,6 +41,8 @@ pub struct Explanation {
     pub state: RunState,
     /// What made it, what became of it and why, one sentence each.
     pub sentences: Vec<String>,
+    /// What would have to hold, or happen, before it goes on; empty where it is over, or nothing is in its way.
+    pub needs: Vec<String>,
     /// Its tool calls, in order.
     pub calls: Vec<CallExplained>,
 }
@@ -60,7 +66,7 @@ pub struct CallExplained {
 
 /// Explain a run
 ///
-/// Why it ran, was skipped or waits, and for each of its calls why people were asked about it.
+/// Why it ran, was skipped or waits and what would have to hold, and for each of its calls why people were asked about it.
 #[utoipa::path(get, path = "/v1/runs/{id}/explain", tag = "runs", security(("bearer" = ["runs:read"])),
     params(("id" = Uuid, Path)), responses((status = 200, body = Explanation)))]
 pub async fn explain_run(
@@ -77,16 +83,21 @@ pub async fn explain_run(
     approvals.reverse();
     let entries = state.store.transcript(&caller.scope, run.id, 0, LOOKED_THROUGH).await?;
     let calls = calls(&entries, &approvals);
-    let mut sentences = sentences(&run, &approvals);
+    let task = task_of(&state, &caller, &run).await?;
+    let place = state.store.whereabouts(&caller.scope, run.id, run.task_id).await?;
+    let (limits, now) = (state.runs_at_once, state.clock.now());
+    let facts = standing::Facts { run: &run, task: task.as_ref(), place: &place, limits, now };
+    let mut sentences = sentences(&run, &approvals, standing::course(&facts));
+    let needs = standing::needs(&facts);
     if run.state.is_final()
-        && let Some(task) = task_of(&state, &caller, &run).await?
+        && let Some(task) = task
     {
         let about = DeliveryFilter { run_id: Some(run.id), limit: LOOKED_THROUGH, ..DeliveryFilter::default() };
         let mut deliveries = state.store.list_deliveries(&caller.scope, &about).await?;
         deliveries.reverse();
         sentences.extend(told((run.id, run.state), &task, &deliveries));
     }
-    Ok(Json(Explanation { run_id: run.id, state: run.state, sentences, calls }))
+    Ok(Json(Explanation { run_id: run.id, state: run.state, sentences, needs, calls }))
 }
 
 async fn task_of(state: &State, caller: &Caller, run: &Run) -> Result<Option<Task>, ApiError> {
@@ -123,7 +134,7 @@ fn told((run, state): (Uuid, RunState), task: &Task, deliveries: &[Delivery]) ->
     Some(format!("Nobody was told of its end: {why}."))
 }
 
-fn sentences(run: &Run, approvals: &[Approval]) -> Vec<String> {
+fn sentences(run: &Run, approvals: &[Approval], course: Vec<String>) -> Vec<String> {
     let mut said = vec![made(run)];
     if let Some(missed) = &run.missed {
         let (from, to) = (instant(missed.from), instant(missed.to));
@@ -133,6 +144,7 @@ fn sentences(run: &Run, approvals: &[Approval]) -> Vec<String> {
     if let Some(run) = run.retry_of {
         said.push(format!("It repeats the run {run}."));
     }
+    said.extend(course);
     said.push(became(run, approvals));
     said.extend(run.reason.as_deref().map(why));
     if let Some(other) = run.blocked_by {

@@ -321,7 +321,7 @@ fn dry_run(query: &mut Query) -> bool {
     query.word("dry_run", &[("true", true), ("false", false)]).unwrap_or_default()
 }
 
-fn missing(error: StoreError) -> ApiError {
+pub(super) fn missing(error: StoreError) -> ApiError {
     ApiError::of_store(error, "task")
 }
 

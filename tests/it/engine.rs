@@ -3,6 +3,7 @@
 
 mod changes;
 mod endings;
+mod explain;
 mod firing;
 mod leases;
 mod limits;

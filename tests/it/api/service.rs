@@ -243,6 +243,7 @@ impl Api {
             },
             hooks: hooks(),
             limits,
+            runs_at_once: reveille::store::Limits::default(),
             stopping: stopping.clone(),
             stop: stop.clone(),
         });

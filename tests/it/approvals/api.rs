@@ -240,8 +240,10 @@ async fn a_run_says_why_it_waits_and_why_people_were_asked(api: Api) {
             "run_id": asked.run, "state": "pending_approval",
             "sentences": [
                 "Somebody asked for it at 2026-11-21T00:00:00Z.",
+                "It started at its instant.",
                 "It waits for people to decide on 1 of its calls, until 2026-11-21T00:30:00Z.",
             ],
+            "needs": ["People decide, or the time of what they were asked is over."],
             "calls": [{
                 "turn": 1, "call_id": "call_0", "tool": "send_note", "approval_id": asked.approvals[0].id,
                 "status": "pending",

@@ -1,0 +1,229 @@
+//! Why a task fires, or does not, and what would have to hold. [`explained`] is a function over what was read.
+
+use axum::Json;
+use axum::extract::State as Held;
+use chrono::{DateTime, Offset, SecondsFormat, Utc};
+use chrono_tz::Tz;
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::http::State;
+use crate::http::auth::Caller;
+use crate::http::error::ApiError;
+use crate::http::explain::{instant, standing, why};
+use crate::http::path::Id;
+use crate::http::query::Query;
+use crate::http::tasks::missing;
+use crate::run::Run;
+use crate::store::{Holder, RunFilter};
+use crate::task::{LastRun, Task, TaskStatus};
+use crate::token::Permission;
+use crate::trigger::Trigger;
+use crate::trigger::condition::{Condition, ConditionState};
+use crate::trigger::event::EventTrigger;
+
+/// Instants that are told ahead.
+const AHEAD: usize = 5;
+
+/// Why a task fires, or does not.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct TaskExplanation {
+    pub task_id: Uuid,
+    pub status: TaskStatus,
+    /// What it waits for, and what holds it back, one sentence each.
+    pub sentences: Vec<String>,
+    /// What would have to hold, or happen, before it fires; empty: it fires by itself.
+    pub needs: Vec<String>,
+    /// The next instants, soonest first; of a task that is held back, those that it would have. Jitter is not counted in.
+    pub next: Vec<NextInstant>,
+    /// The last run; `null`: there was none, or it is forgotten.
+    #[schema(required)]
+    pub last_run: Option<LastRun>,
+}
+
+/// An instant as the world and as the task's zone have it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct NextInstant {
+    pub at: DateTime<Utc>,
+    /// The same on a clock on the wall there, with its offset.
+    #[schema(example = "2027-03-01T08:00:00+08:00")]
+    pub local: String,
+    #[schema(example = "Asia/Shanghai")]
+    pub timezone: String,
+}
+
+/// What was read of a task.
+pub struct Facts {
+    pub task: Task,
+    pub holder: Option<Holder>,
+    pub condition: Option<ConditionState>,
+    pub last_run: Option<Run>,
+    pub now: DateTime<Utc>,
+}
+
+/// Explain a task
+///
+/// Its status and why, its next instants, what holds it back, and what would have to hold for it to fire.
+#[utoipa::path(get, path = "/v1/tasks/{id}/explain", tag = "tasks", security(("bearer" = ["tasks:read"])),
+    params(("id" = Uuid, Path)), responses((status = 200, body = TaskExplanation)))]
+pub async fn explain_task(
+    Held(state): Held<State>,
+    caller: Caller,
+    id: Id,
+    query: Query,
+) -> Result<Json<TaskExplanation>, ApiError> {
+    caller.may(Permission::TasksRead)?;
+    query.done()?;
+    let (store, scope) = (&state.store, &caller.scope);
+    let task = store.get_task(scope, id.of("task")?).await.map_err(missing)?;
+    let condition = match task.spec.trigger.condition() {
+        Some(_) => Some(store.condition_states(scope, &[task.id]).await?.remove(&task.id).unwrap_or_default()),
+        None => None,
+    };
+    let last = RunFilter { task_id: Some(task.id), limit: 1, ..RunFilter::default() };
+    let last_run = store.list_runs(scope, &last).await?.pop();
+    let holder = store.holder_of(scope, task.id).await?;
+    Ok(Json(explained(&Facts { task, holder, condition, last_run, now: state.clock.now() })))
+}
+
+/// Composes what there is to say.
+pub fn explained(facts: &Facts) -> TaskExplanation {
+    let Facts { task, last_run, .. } = facts;
+    let mut said = vec![status(task)];
+    let mut needs = wanted(task);
+    let next = next(facts);
+    match &task.spec.trigger {
+        Trigger::Schedule(_) if task.status == TaskStatus::Active => match next.first() {
+            Some(first) => {
+                said.push(format!("It is due next at {} ({}, {}).", instant(first.at), first.local, first.timezone))
+            }
+            None => said.push("Its last instant is behind it.".into()),
+        },
+        Trigger::Schedule(_) => {}
+        Trigger::Event(event) => of_event(event, &mut said, &mut needs),
+        Trigger::Condition(condition) => of_condition(condition, facts, &mut said, &mut needs),
+    }
+    if let Some(most) = task.spec.max_runs {
+        said.push(format!("Of its {most} runs it has had {}.", task.fired));
+    }
+    if let Some(Holder { run_id, state, started_at }) = &facts.holder {
+        let since = started_at.map_or(String::new(), |at| format!(" since {}", instant(at)));
+        let rule = standing::overlap(task);
+        said.push(format!(
+            "The run {run_id} ({state}) has its slot{since}; what fires meanwhile goes by `overlap`: {rule}."
+        ));
+        if rule == "skip" {
+            needs.push(format!("The run {run_id} ends; what falls due before is recorded as skipped."));
+        }
+    }
+    if let Some(run) = last_run {
+        let reason = run.reason.as_deref().map_or(String::new(), |reason| format!(" {}", why(reason)));
+        said.push(format!("Its last run, for {}, is {}.{reason}", instant(run.scheduled_for), run.state.as_str()));
+    }
+    let last_run = last_run.as_ref().map(LastRun::of);
+    TaskExplanation { task_id: task.id, status: task.status, sentences: said, needs, next, last_run }
+}
+
+fn status(task: &Task) -> String {
+    let reason = task.status_reason.as_deref();
+    match (task.status, reason) {
+        (TaskStatus::Active, _) => format!("It is active since {}.", instant(task.active_since)),
+        (TaskStatus::Paused, None) => "It is paused: somebody asked for it.".into(),
+        (TaskStatus::Paused, Some(reason)) => format!("It is paused: {}.", reason.trim_end_matches('.')),
+        (TaskStatus::Disabled, reason) => {
+            format!("It is disabled: {}.", reason.unwrap_or("no reason is recorded").trim_end_matches('.'))
+        }
+        (TaskStatus::Completed, Some("max_runs")) => "It is completed: it has had all its runs.".into(),
+        (TaskStatus::Completed, _) => "It is completed: its trigger has ended.".into(),
+    }
+}
+
+/// What has to be done about a task that is not active.
+fn wanted(task: &Task) -> Vec<String> {
+    match task.status {
+        TaskStatus::Active => Vec::new(),
+        TaskStatus::Paused if task.status_reason.as_deref().is_some_and(|why| why.contains("credential")) => {
+            vec!["Its owner connects what is missing, and it is resumed.".into()]
+        }
+        TaskStatus::Paused => vec!["Somebody resumes it.".into()],
+        TaskStatus::Disabled => vec!["Its trigger is corrected, and it is resumed.".into()],
+        TaskStatus::Completed => {
+            vec!["Its `max_runs` is raised, or its trigger is given instants that lie ahead.".into()]
+        }
+    }
+}
+
+fn next(facts: &Facts) -> Vec<NextInstant> {
+    let Facts { task, now, .. } = facts;
+    let Trigger::Schedule(schedule) = &task.spec.trigger else { return Vec::new() };
+    let left = task.spec.max_runs.map_or(AHEAD, |most| (most as i64 - task.fired).clamp(0, AHEAD as i64) as usize);
+    let zone = schedule.timezone.as_deref().unwrap_or("UTC");
+    let clock = zone.parse().unwrap_or(Tz::UTC);
+    let instants = task.spec.trigger.preview(*now, task.anchor_at, left).unwrap_or_default();
+    instants.into_iter().map(|at| shown(at, zone, clock)).collect()
+}
+
+fn shown(at: DateTime<Utc>, zone: &str, clock: Tz) -> NextInstant {
+    let local = at.with_timezone(&clock);
+    let local = local.with_timezone(&local.offset().fix()).to_rfc3339_opts(SecondsFormat::Secs, false);
+    NextInstant { at, local, timezone: zone.to_owned() }
+}
+
+fn of_event(event: &EventTrigger, said: &mut Vec<String>, needs: &mut Vec<String>) {
+    let any = |pattern: &Option<String>| pattern.clone().unwrap_or_else(|| "*".into());
+    said.push(format!("It waits for events of `{}` with the type `{}`.", any(&event.source), any(&event.event_type)));
+    let mut held = vec!["An event comes whose source and type match".to_owned()];
+    held.extend(event.filters.iter().map(|(key, value)| format!("whose `{key}` is, or has in it, {value}")));
+    held.extend(event.filter.iter().map(|filter| format!("for which `{filter}` is true")));
+    needs.push(format!("{}.", held.join(", ")));
+    said.push("Events that do not match leave no record with it; the log of events has them.".into());
+}
+
+fn of_condition(condition: &Condition, facts: &Facts, said: &mut Vec<String>, needs: &mut Vec<String>) {
+    let Some(state) = &facts.condition else { return };
+    let asks = condition.expression.as_deref().or(condition.watch.as_deref()).unwrap_or("any change of the value");
+    match state.last_poll_at {
+        None => said.push(format!("It has not been polled yet; it is every {}.", condition.interval)),
+        Some(at) => said.push(format!("It was polled last at {}; it is every {}.", instant(at), condition.interval)),
+    }
+    if let Some(failing) = &state.failing {
+        said.push(format!(
+            "The last {} polls failed, since {}: {} ({}). A poll that fails is never taken for false.",
+            failing.count,
+            instant(failing.since),
+            failing.error.message.trim_end_matches('.'),
+            failing.error.kind
+        ));
+        needs.push("What is polled answers again.".into());
+    }
+    if let Some(verdict) = state.verdict {
+        let since = state.since.map_or(String::new(), |at| format!(" since {}", instant(at)));
+        said.push(format!("`{asks}` is {verdict}{since}; the last good poll saw {}.", cut(&state.value)));
+    }
+    if facts.task.status != TaskStatus::Active {
+        return;
+    }
+    match (state.verdict, state.spent) {
+        (Some(true), true) => {
+            needs.push(format!("`{asks}` becomes false, and then true again: it has fired for this time."))
+        }
+        (Some(true), false) => {
+            if let Some(long) = &condition.hold_for {
+                needs.push(format!("It stays true for {long}; so far it was for {} s.", state.held_ms / 1000));
+            }
+        }
+        _ => needs.push(format!("`{asks}` becomes true.")),
+    }
+    if let Some(until) = state.cooldown_until.filter(|until| *until > facts.now) {
+        needs.push(format!("The cooldown ends at {}; a fire before is recorded as skipped.", instant(until)));
+    }
+}
+
+/// A value as text, of a length that a sentence bears.
+fn cut(value: &serde_json::Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(200) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text,
+    }
+}
