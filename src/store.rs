@@ -26,6 +26,7 @@ mod events;
 mod examine;
 mod failing;
 mod fires;
+mod gathering;
 mod grants;
 mod holding;
 mod hot;
@@ -59,6 +60,7 @@ mod windows;
 use crate::clock::Clock;
 use crate::store::counts::Counts;
 use crate::store::db::Db;
+use crate::store::gathering::Gathering;
 use crate::store::wake::Hints;
 
 pub use approvals::{ApprovalFilter, ApprovalLink, Attend, Attended, Decided, Refusal, Waiting};
@@ -104,6 +106,8 @@ pub struct Store {
     clock: Clock,
     hints: Hints,
     counts: Counts,
+    /// Tasks that callers store one by one.
+    creating: Gathering<NewTask, Result<(), StoreError>>,
 }
 
 /// Why the store could not do what was asked, by what the caller can do about it.

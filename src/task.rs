@@ -18,7 +18,7 @@ use crate::notification::measure::Notify;
 use crate::trigger::{Next, Trigger};
 
 pub use credentials::credentials_of;
-pub use draft::{DEFAULT_EXECUTOR, DEFAULT_TIMEOUT};
+pub use draft::{DECIDED, DEFAULT_EXECUTOR, DEFAULT_TIMEOUT};
 pub use known::{ActionCheck, ActionSeal, Known, PollCheck};
 pub use view::{LastRun, TaskView};
 

@@ -13,13 +13,13 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         return Ok(());
     }
     let fires = bench.size.fires;
-    let (mut bare, mut ours) = (Vec::new(), Vec::new());
+    let (mut bare, mut ours, mut slotted) = (Vec::new(), Vec::new(), Vec::new());
     for round in 1..=bench.size.rounds {
         bench.tell(&format!("fire: {fires} tasks, round {round}"));
         let (limit, value) = Place::with(bench.at, async |place| {
             // what comes second finds the server warm, or its disk busy: they take turns
             let first = if round % 2 == 1 { Some(bare_fire(place, fires).await?) } else { None };
-            let value = fire_all(place, fires).await?;
+            let value = fire_all(place, fires, false).await?;
             let limit = match first {
                 Some(limit) => limit,
                 None => bare_fire(place, fires).await?,
@@ -29,12 +29,13 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         .await?;
         bare.push(limit);
         ours.push(value);
+        slotted.push(Place::with(bench.at, async |place| fire_all(place, fires, true).await).await?);
     }
     let limit = median(bare);
     let bare_words = "bare fire: 500 claimed, moved on, recorded and marked done in two statements, 2 connections";
     bench.limits.push(Limit::new("bare_fire", bare_words, "fires/s", limit));
     let figure = Figure::new("fire", WHAT, "runs/s", fires, median(ours)).against("bare fire", limit);
-    bench.figures.push(figure.at_least(0.7));
+    bench.figures.push(figure.at_least(0.7).part("runs that take their task's slot", "runs/s", median(slotted)));
     Ok(())
 }
 
@@ -50,7 +51,7 @@ pub async fn on_sqlite(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         bench.tell(&format!("sqlite_fire: {fires} tasks, round {round}"));
         let (rows, value) = Place::with(&at, async |place| {
             let rows = rows::rates(&place.bare, count, crate::bench::write::BODY).await?;
-            Ok((rows, fire_all(place, fires).await?))
+            Ok((rows, fire_all(place, fires, false).await?))
         })
         .await?;
         inserted.push(rows.inserted);
@@ -74,9 +75,13 @@ async fn bare_fire(place: &Place, fires: usize) -> anyhow::Result<f64> {
 }
 
 /// Runs a second.
-async fn fire_all(place: &Place, fires: usize) -> anyhow::Result<f64> {
+async fn fire_all(place: &Place, fires: usize, slots: bool) -> anyhow::Result<f64> {
     let instance = Instance::build(place).await?;
-    instance.stock(place).due(fires, instance.store.clock().now()).await?;
+    let (stock, now) = (instance.stock(place), instance.store.clock().now());
+    match slots {
+        true => stock.due_with_slots(fires, now).await?,
+        false => stock.due(fires, now).await?,
+    }
     let took = instance.work_off(place, fires, fires).await?;
     Ok(fires as f64 / took.as_secs_f64())
 }

@@ -8,7 +8,7 @@ use chrono::TimeDelta;
 use crate::bench::Bench;
 use crate::bench::burst::next_second;
 use crate::bench::figure::{Figure, Samples};
-use crate::bench::instance::{Instance, PATIENCE, record};
+use crate::bench::instance::{Instance, PATIENCE, record, until_recorded};
 use crate::bench::limits::fire;
 use crate::bench::place::Place;
 use crate::bench::scale::Scale;
@@ -47,6 +47,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let service = instance.start().await?;
         service.noop.until_executed(herd as u64 + 1, PATIENCE).await?;
         let noted = service.noop.noted();
+        until_recorded(place).await?;
         service.stop().await;
         let record = record(place).await?;
         let all = herd as i64 + 1;

@@ -70,10 +70,7 @@ impl Instance {
         let began = Instant::now();
         let started = self.start().await?;
         started.noop.until_executed(runs as u64, PATIENCE).await?;
-        // an end is recorded in the statement that takes the run from the queue
-        while place.inside.count("select count(*) from queue").await? > 0 {
-            pause(Duration::from_millis(1)).await;
-        }
+        until_recorded(place).await?;
         let took = began.elapsed();
         let executed = started.noop.executed();
         started.stop().await;
@@ -94,6 +91,14 @@ impl Started {
         self.running.stop().await;
         self.store.close().await;
     }
+}
+
+/// Returns once the end of every run is recorded: that is the statement that takes it from the queue.
+pub async fn until_recorded(place: &Place) -> anyhow::Result<()> {
+    while place.inside.count("select count(*) from (select 1 from queue limit 1) as left_over").await? > 0 {
+        pause(Duration::from_millis(1)).await;
+    }
+    Ok(())
 }
 
 /// What the database says of all runs.

@@ -300,6 +300,23 @@ mod tests {
     }
 
     #[test]
+    fn the_page_of_this_project_is_its_run_s_and_nobody_s_hand_s() {
+        let read = |name: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name));
+        let report: Report = serde_json::from_str(&read("performance.json").unwrap()).unwrap();
+        let notes = read("performance.notes.md").unwrap();
+        let page = report.markdown("images/", &notes);
+        assert_eq!(
+            page,
+            read("performance.md").unwrap(),
+            "make it again: reveille bench --from docs/performance.json \
+            --markdown docs/performance.md --plots docs/images --notes docs/performance.notes.md"
+        );
+        for picture in report.pictures() {
+            assert_eq!(picture.svg, read(&format!("images/{}", picture.file)).unwrap(), "{}", picture.file);
+        }
+    }
+
+    #[test]
     fn plots_are_linked_from_where_the_page_is() {
         let seen = |page: &str, plots: &str| seen_from(Path::new(page), Path::new(plots));
         assert_eq!(seen("docs/performance.md", "docs/images"), "images/");

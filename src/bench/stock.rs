@@ -30,8 +30,14 @@ pub fn draft(trigger: Value) -> Value {
     json!({ "name": "A task of the measurement", "trigger": trigger, "executor": super::noop::NAME, "output": null })
 }
 
-/// A trigger that fires each hour, from the instant that the copies of its row are given.
+/// A trigger that fires each hour, from the instant that the copies of its row are given. Its runs need no slot, so their
+/// starts are not confirmed by the database before they begin.
 pub fn hourly() -> Value {
+    json!({ "type": "schedule", "interval": "1h", "overlap": "allow" })
+}
+
+/// The same with a slot, as a task has it that does not say otherwise.
+pub fn hourly_with_a_slot() -> Value {
     json!({ "type": "schedule", "interval": "1h" })
 }
 
@@ -54,16 +60,21 @@ impl Stock<'_> {
 
     /// So many hourly tasks of many tenants that are all due at this instant.
     pub async fn due(&self, count: usize, at: DateTime<Utc>) -> anyhow::Result<()> {
-        self.copy_due(count, at, self.tenant_of("g.n")).await
+        self.copy_due(count, at, self.tenant_of("g.n"), hourly()).await
+    }
+
+    /// The same of tasks whose runs take a slot.
+    pub async fn due_with_slots(&self, count: usize, at: DateTime<Utc>) -> anyhow::Result<()> {
+        self.copy_due(count, at, self.tenant_of("g.n"), hourly_with_a_slot()).await
     }
 
     /// The same of one tenant, whose name has no quotes.
     pub async fn due_of(&self, tenant: &str, count: usize, at: DateTime<Utc>) -> anyhow::Result<()> {
-        self.copy_due(count, at, format!("'{tenant}'")).await
+        self.copy_due(count, at, format!("'{tenant}'"), hourly()).await
     }
 
-    async fn copy_due(&self, count: usize, at: DateTime<Utc>, spread: String) -> anyhow::Result<()> {
-        let model = self.task(&tenant(0), &draft(hourly())).await?;
+    async fn copy_due(&self, count: usize, at: DateTime<Utc>, spread: String, trigger: Value) -> anyhow::Result<()> {
+        let model = self.task(&tenant(0), &draft(trigger)).await?;
         let id = self.id_of(&base_id(), "g.n");
         // the instant lies an hour after the anchor, on the grid of the interval
         let anchor = at - TimeDelta::hours(1);

@@ -1,6 +1,7 @@
 //! The scheduler: due tasks become runs, a short horizon ahead of their instant.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -25,6 +26,8 @@ pub struct Scheduler {
     executions: Executions,
     worker: Uuid,
     lease: Duration,
+    /// Whether the last batch was a whole one.
+    behind: AtomicBool,
     fired: Counter,
     skipped: Counter,
     conflicts: Counter,
@@ -39,6 +42,7 @@ impl Scheduler {
             executions,
             worker,
             lease,
+            behind: AtomicBool::default(),
             fired: Counter::default(),
             skipped: Counter::default(),
             conflicts: Counter::default(),
@@ -63,14 +67,45 @@ impl Service for Scheduler {
         if !clock.trusted() {
             return Err(TickError::ClockUnknown);
         }
-        let now = clock.now();
-        let start = StartNow { places: self.held.places(), lease_until: now + signed(self.lease) };
+        let (room, places) = (self.held.room(), self.held.places());
+        let full = match self.behind.load(Ordering::Relaxed) {
+            false => self.fire(room, places).await?,
+            // while one batch is planned the other is written
+            true => {
+                let (one, other) = (self.fire(room / 2, places / 2), self.fire(room - room / 2, places - places / 2));
+                let (one, other) = tokio::join!(one, other);
+                one? | other?
+            }
+        };
+        self.behind.store(full, Ordering::Relaxed);
+        if full {
+            return Ok(Next::Now);
+        }
+        Ok(match self.store.next_due().await? {
+            Some(next) => Next::At(next - signed(HORIZON)),
+            None => Next::OnWake,
+        })
+    }
+
+    fn hint(&self) -> BoxFuture<'static, ()> {
+        let mut due = self.store.listen(Topic::Due);
+        Box::pin(async move {
+            let _ = due.changed().await;
+        })
+    }
+}
+
+impl Scheduler {
+    /// Fires a batch of what is due; answers whether it was a whole one, so that there may be more.
+    async fn fire(&self, room: usize, places: usize) -> Result<bool, TickError> {
+        let now = self.store.clock().now();
+        let start = StartNow { places, lease_until: now + signed(self.lease) };
         let ask = FireDue {
             now,
             horizon: HORIZON,
             limit: BATCH,
             worker: self.worker,
-            room: self.held.room(),
+            room,
             prepare: self.executions.prepares(),
             start: Some(start),
         };
@@ -86,19 +121,6 @@ impl Service for Scheduler {
         for started in fired.started {
             self.executions.spawn(started);
         }
-        if fired.tasks as i64 == BATCH {
-            return Ok(Next::Now);
-        }
-        Ok(match self.store.next_due().await? {
-            Some(next) => Next::At(next - signed(HORIZON)),
-            None => Next::OnWake,
-        })
-    }
-
-    fn hint(&self) -> BoxFuture<'static, ()> {
-        let mut due = self.store.listen(Topic::Due);
-        Box::pin(async move {
-            let _ = due.changed().await;
-        })
+        Ok(fired.tasks as i64 >= BATCH)
     }
 }

@@ -19,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::store::{Claim, Lease, Limits, Seat, StartedRun, Starts, Store, Take, Topic, Turn};
 
 /// Runs taken or started in one transaction.
-const BATCH: usize = 256;
+const BATCH: usize = 500;
 
 pub struct Worker {
     store: Store,
@@ -101,8 +101,19 @@ impl Worker {
         }
     }
 
-    /// Starts those whose instant has come; answers whether there may be more.
+    /// Starts those whose instant has come; answers whether there may be more. Those that may begin as they are all begin
+    /// before the database is asked about any other.
     async fn start_due(&self) -> Result<bool, TickError> {
+        loop {
+            match self.start_some().await? {
+                Begun::AsTheyAre { more: true } => {}
+                Begun::AsTheyAre { more } | Begun::Marked { more } => return Ok(more),
+            }
+        }
+    }
+
+    /// Starts a batch of those whose instant has come.
+    async fn start_some(&self) -> Result<Begun, TickError> {
         let limit = self.held.free().min(BATCH);
         let mut due = self.held.take_due(self.store.clock().now(), limit);
         let taken = due.len();
@@ -115,7 +126,7 @@ impl Worker {
             None => true,
         });
         if due.is_empty() {
-            return Ok(taken > 0 && taken == limit);
+            return Ok(Begun::AsTheyAre { more: taken > 0 && taken == limit });
         }
         let leases: Vec<Lease> = due.iter().map(|claim: &Claim| claim.lease).collect();
         let lease_until = self.store.clock().now() + signed(self.lease);
@@ -128,7 +139,7 @@ impl Worker {
             }
         };
         self.spawn(starts);
-        Ok(taken == limit)
+        Ok(Begun::Marked { more: taken == limit })
     }
 
     /// What makes runs start here as they are recorded.
@@ -146,6 +157,17 @@ impl Worker {
         }
         Ok(())
     }
+}
+
+/// How a batch began, and whether there may be more.
+enum Begun {
+    AsTheyAre {
+        more: bool,
+    },
+    /// Some of it was marked first.
+    Marked {
+        more: bool,
+    },
 }
 
 /// The way for a run that is asked for to start with the commit that records it.

@@ -1,5 +1,7 @@
 //! Opening the store: where it is, whether it can keep our promises, and bringing its tables up to date.
 
+pub(super) mod postgres;
+
 use std::fs::{DirBuilder, File, TryLockError};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -9,29 +11,20 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
-use sqlx::migrate::MigrateError;
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{ConnectOptions, Connection, PgConnection, SqlitePool};
+use sqlx::{ConnectOptions, SqlitePool};
 
-use crate::clock::{self, Clock};
+use crate::clock::Clock;
 use crate::secret::SecretUrl;
 use crate::store::counts::{Counts, Waits};
+use crate::store::creating::TOGETHER;
 use crate::store::db::Db;
+use crate::store::gathering::Gathering;
 use crate::store::wake::Hints;
 use crate::store::{Split, Store, StoreError};
 
-/// Of the connections to Postgres, how many the engine's batches have for themselves. More gain nothing: each of them
-/// writes batches one after the other.
-const HOT_CONNECTIONS: u32 = 2;
 /// Earlier ones can corrupt a WAL database that has several connections.
 const OLDEST_SQLITE: (u32, u32, u32) = (3, 51, 3);
-/// Row-level security, `on conflict` and the rest of our text work from here on.
-const OLDEST_POSTGRES: i32 = 130_000;
-/// A server that does not answer a connection at all for this long counts as down.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// How long is waited between two looks at a database that is down.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// In a transaction, after its locks: the database's own time, by which answers and their time limits are judged.
 /// SQLite's clock is the machine's, which is ours.
@@ -56,7 +49,7 @@ pub(super) const DATABASE_NOW: Split =
 pub struct Settings {
     /// `sqlite://PATH` or `postgres://…`; `{data_dir}` stands for the data directory.
     pub url: SecretUrl,
-    /// Connections to Postgres, at least 5; SQLite has one writer and this many readers at most.
+    /// Connections to Postgres, at least 6; SQLite has one writer and this many readers at most.
     pub max_connections: u32,
 }
 
@@ -107,7 +100,7 @@ impl Store {
         let url = address(settings, data_dir);
         let db = match url.split_once(':').map(|(scheme, _)| scheme) {
             Some("sqlite") => open_sqlite(&url, settings, &clock).await?,
-            Some("postgres" | "postgresql") => open_postgres(&url, settings, waiting).await?,
+            Some("postgres" | "postgresql") => postgres::open(&url, settings, waiting).await?,
             _ => return Err(OpenError::Url("it must begin with `sqlite://` or `postgres://`".into())),
         };
         Store::of(db, clock).await
@@ -135,7 +128,7 @@ impl Store {
         if let Db::Postgres { pool, ears, .. } = &db {
             hints.join_others(pool, ears);
         }
-        let store = Store { db, clock, hints, counts: Counts::default() };
+        let store = Store { db, clock, hints, counts: Counts::default(), creating: Gathering::new(TOGETHER) };
         store.measure_clock().await.map_err(|error| OpenError::Refused(error.to_string()))?;
         Ok(store)
     }
@@ -174,9 +167,10 @@ impl Store {
     /// Closes every connection after what it does now.
     pub async fn close(&self) {
         match &self.db {
-            Db::Postgres { pool, hot, ears, .. } => {
+            Db::Postgres { pool, hot, quick, ears, .. } => {
                 ears.close().await;
                 hot.close().await;
+                quick.close().await;
                 pool.close().await;
             }
             Db::Sqlite { readers, writer, .. } => {
@@ -289,98 +283,6 @@ pub(super) fn check_sqlite_version(version: &str) -> Result<(), OpenError> {
         )));
     }
     Ok(())
-}
-
-async fn open_postgres(url: &str, settings: &Settings, waiting: impl Fn(&str)) -> Result<Db, OpenError> {
-    let base = PgConnectOptions::from_str(url)
-        .map_err(|error| OpenError::Url(error.to_string()))?
-        .application_name("reveille")
-        .log_slow_statements(tracing::log::LevelFilter::Warn, Duration::from_secs(1));
-    loop {
-        match prepare_postgres(&base, settings).await {
-            Err(OpenError::Away(why)) => {
-                waiting(&format!("the database is not up yet, looking again every {} s: {why}", LOOK_AGAIN.as_secs()));
-                clock::pause(LOOK_AGAIN).await;
-            }
-            done => return done,
-        }
-    }
-}
-
-/// One look at the database: is it fit, are its tables up to date, and the connections to it.
-async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Result<Db, OpenError> {
-    let mut first = match tokio::time::timeout(CONNECT_LIMIT, base.connect()).await {
-        Ok(connected) => connected.map_err(refused)?,
-        Err(_) => return Err(OpenError::Away(format!("no answer within {} s", CONNECT_LIMIT.as_secs()))),
-    };
-    check_postgres(&mut first).await?;
-    migrate_postgres(&mut first).await?;
-    let _ = first.close().await;
-    // a vanished worker must not hide its locked rows, nor a lost statement hold a connection
-    let guarded = base.clone().options([
-        ("statement_timeout", "5s"),
-        ("lock_timeout", "3s"),
-        ("idle_in_transaction_session_timeout", "5s"),
-        ("reveille.tenant", "*"),
-    ]);
-    let most = settings.max_connections.max(2 * HOT_CONNECTIONS + 1);
-    let pool = |most| PgPoolOptions::new().max_connections(most).acquire_timeout(Duration::from_secs(5));
-    // one shape of batch after the other: to plan each anew costs a third of its time, and gains nothing
-    let planned_once = guarded.clone().options([("plan_cache_mode", "force_generic_plan")]);
-    let hot = pool(HOT_CONNECTIONS).connect_with(planned_once).await.map_err(refused)?;
-    // a connection that hears what other instances say does nothing else
-    let ears = pool(1).min_connections(0).idle_timeout(None).max_lifetime(None).connect_lazy_with(guarded.clone());
-    let pool = pool(most - HOT_CONNECTIONS - 1).connect_with(guarded).await.map_err(refused)?;
-    Ok(Db::Postgres { pool, hot, ears, waits: Waits::default() })
-}
-
-/// Whether it is worth looking again.
-pub(super) fn refused(error: sqlx::Error) -> OpenError {
-    if comes_up_later(&error) { OpenError::Away(error.to_string()) } else { OpenError::Refused(error.to_string()) }
-}
-
-/// Nobody listens, or the server starts or stops (57P01 to 57P03), or has no connection left (53300).
-fn comes_up_later(error: &sqlx::Error) -> bool {
-    match error {
-        sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut => true,
-        sqlx::Error::Database(database) => {
-            matches!(database.code().as_deref(), Some("57P01" | "57P02" | "57P03" | "53300"))
-        }
-        _ => false,
-    }
-}
-
-/// The settings that the promises rest on.
-pub(super) async fn check_postgres(connection: &mut PgConnection) -> Result<(), OpenError> {
-    let (number, version, commit, fsync): (i32, String, String, String) = sqlx::query_as(
-        "select current_setting('server_version_num')::int, current_setting('server_version'),
-                current_setting('synchronous_commit'), current_setting('fsync')",
-    )
-    .fetch_one(connection)
-    .await
-    .map_err(refused)?;
-    if number < OLDEST_POSTGRES {
-        return Err(OpenError::Unfit(format!("PostgreSQL {version} is too old\nhint: use PostgreSQL 13 or later")));
-    }
-    if commit == "off" || fsync == "off" {
-        let setting = if fsync == "off" { "fsync" } else { "synchronous_commit" };
-        return Err(OpenError::Unfit(format!(
-            "the database has {setting} = off, so a crash would lose fires that were recorded\n\
-             hint: set {setting} = on for this database or role"
-        )));
-    }
-    Ok(())
-}
-
-/// Brings the tables up to date, one instance at a time, on a connection without a statement time-out.
-/// An instance that is older than the tables may go on: newer migrations are left alone.
-async fn migrate_postgres(connection: &mut PgConnection) -> Result<(), OpenError> {
-    let mut migrator = sqlx::migrate!("migrations/postgres");
-    migrator.set_ignore_missing(true);
-    migrator.run(connection).await.map_err(|error| match error {
-        MigrateError::Execute(error) if comes_up_later(&error) => refused(error),
-        error => OpenError::Migration(error.to_string()),
-    })
 }
 
 #[cfg(test)]

@@ -72,7 +72,7 @@ fn is_spent<D: Database>(pool: &Pool<D>) -> bool {
 /// The connections of one pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolUse {
-    /// `shared` and `hot` on Postgres, `readers` and `writer` on SQLite.
+    /// `shared`, `hot` and `quick` on Postgres, `readers` and `writer` on SQLite.
     pub pool: &'static str,
     pub in_use: u32,
     pub idle: u32,
@@ -109,7 +109,9 @@ impl Store {
     /// How the connections are used now.
     pub fn pools(&self) -> Vec<PoolUse> {
         match &self.db {
-            Db::Postgres { pool, hot, .. } => vec![PoolUse::of("shared", pool), PoolUse::of("hot", hot)],
+            Db::Postgres { pool, hot, quick, .. } => {
+                vec![PoolUse::of("shared", pool), PoolUse::of("hot", hot), PoolUse::of("quick", quick)]
+            }
             Db::Sqlite { readers, writer, .. } => vec![PoolUse::of("readers", readers), PoolUse::of("writer", writer)],
         }
     }

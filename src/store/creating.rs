@@ -20,6 +20,9 @@ use crate::store::{Store, StoreError, Topic};
 use crate::task::{Task, credentials_of};
 use crate::trigger;
 
+/// Tasks of several callers that go in one statement, at most.
+pub(super) const TOGETHER: usize = 100;
+
 /// A new task as `Task::new` made it, with the nominal instant of its first fire.
 pub type NewTask = (Task, Option<DateTime<Utc>>);
 
@@ -75,9 +78,8 @@ impl Store {
         idempotency: Option<&Idempotency>,
     ) -> Result<Answer<()>, StoreError> {
         let answer = match &self.db {
-            Db::Postgres { pool, .. } if idempotency.is_none() && stands_alone(task) => {
-                // the statement confines itself
-                create_alone(&mut *pool.acquire().await?, task, nominal_at).await.map(Answer::Done)
+            Db::Postgres { .. } if idempotency.is_none() && stands_alone(task) => {
+                self.create_together((task.clone(), nominal_at)).await.map(Answer::Done)
             }
             _ => self.create_with_more(task, nominal_at, idempotency).await,
         };
@@ -89,6 +91,43 @@ impl Store {
         })?;
         self.hint(Topic::Due);
         Ok(answer)
+    }
+
+    /// Stores a task together with those that others store at the same time.
+    async fn create_together(&self, task: NewTask) -> Result<(), StoreError> {
+        let store = self.clone();
+        let answer = self.creating.go(task, |tasks| async move { store.create_each(&tasks).await });
+        answer.await.unwrap_or_else(|| Err(StoreError::Unavailable("the request was broken off".into())))
+    }
+
+    /// Stores tasks that stand alone, in one statement as long as none of them is at fault.
+    async fn create_each(&self, tasks: &[NewTask]) -> Vec<Result<(), StoreError>> {
+        if tasks.len() > 1 {
+            match self.create_tasks(tasks).await {
+                Ok(made) => {
+                    let taken = || StoreError::Conflict("the key is taken".into());
+                    return made.into_iter().map(|made| if made { Ok(()) } else { Err(taken()) }).collect();
+                }
+                // it may have taken effect
+                Err(StoreError::Unavailable(why)) => {
+                    return tasks.iter().map(|_| Err(StoreError::Unavailable(why.clone()))).collect();
+                }
+                Err(_) => {}
+            }
+        }
+        let mut answers = Vec::with_capacity(tasks.len());
+        for (task, nominal_at) in tasks {
+            answers.push(self.create_one(task, *nominal_at).await);
+        }
+        answers
+    }
+
+    /// By a statement that confines itself.
+    async fn create_one(&self, task: &Task, nominal_at: Option<DateTime<Utc>>) -> Result<(), StoreError> {
+        match &self.db {
+            Db::Postgres { quick, waits, .. } => create_alone(&mut *quickly!(quick, waits), task, nominal_at).await,
+            Db::Sqlite { .. } => self.create_with_more(task, nominal_at, None).await.map(drop),
+        }
     }
 
     async fn create_with_more(
@@ -120,7 +159,7 @@ impl Store {
                     made
                 })
             }
-            Db::Postgres { pool, .. } => create_batch(&mut *pool.acquire().await?, tasks).await?,
+            Db::Postgres { quick, waits, .. } => create_batch(&mut *quickly!(quick, waits), tasks).await?,
             Db::Sqlite { writer, .. } => committed!(writer.begin_with("begin immediate").await?, |conn| {
                 let mut made = HashSet::with_capacity(tasks.len());
                 for (task, nominal_at) in tasks {

@@ -17,6 +17,8 @@ pub(super) enum Db {
         /// The same database by a few connections that only the engine's batches go by: warm, and never waited for
         /// behind what callers ask.
         hot: PgPool,
+        /// The same for single statements that find their rows by a key, whoever asks: planned once, and not again.
+        quick: PgPool,
         /// One connection that hears what other instances say.
         ears: PgPool,
         waits: Waits,
@@ -170,6 +172,36 @@ macro_rules! on_hot_write {
             $crate::store::db::Db::Sqlite { writer, waits, .. } => {
                 waits.look("writer", writer);
                 committed!(writer.begin_with("begin immediate").await?, |$conn| $body)
+            }
+        }
+    };
+}
+
+/// A connection for a single statement that finds its rows by a key.
+macro_rules! quickly {
+    ($quick:ident, $waits:ident) => {{
+        $waits.look("quick", $quick);
+        let held = $quick.acquire().await?;
+        fault!();
+        held
+    }};
+}
+
+/// Reads by a single statement that finds its rows by an index. The body is typed once for each database.
+macro_rules! on_quick_read {
+    ($db:expr, |$conn:ident| $body:expr) => {
+        match &$db {
+            $crate::store::db::Db::Postgres { quick, waits, .. } => {
+                let mut held = quickly!(quick, waits);
+                let $conn = &mut *held;
+                $body
+            }
+            $crate::store::db::Db::Sqlite { readers, waits, .. } => {
+                waits.look("readers", readers);
+                let mut held = readers.acquire().await?;
+                fault!();
+                let $conn = &mut *held;
+                $body
             }
         }
     };

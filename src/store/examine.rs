@@ -8,7 +8,8 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
-use crate::store::connect::{self, OpenError, Settings, refused};
+use crate::store::connect::postgres::{check_postgres, refused};
+use crate::store::connect::{self, OpenError, Settings};
 
 /// How long a database may take to answer someone who looks.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -86,7 +87,7 @@ async fn examine_sqlite(url: &str) -> Result<Examined, OpenError> {
 async fn examine_postgres(url: &str) -> Result<Examined, OpenError> {
     let options = PgConnectOptions::from_str(url).map_err(|error| OpenError::Url(error.to_string()))?;
     let mut connection = options.application_name("reveille check").connect().await.map_err(refused)?;
-    connect::check_postgres(&mut connection).await?;
+    check_postgres(&mut connection).await?;
     let (version, role, above_row_security) = sqlx::query_as(
         "select current_setting('server_version'), rolname::text, rolsuper or rolbypassrls
          from pg_roles where rolname = current_user",

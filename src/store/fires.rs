@@ -10,6 +10,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use sqlx::types::Json;
 use uuid::Uuid;
 
@@ -21,8 +22,10 @@ use crate::store::lease::{CLAIM_MARGIN, Claim, Lease};
 use crate::store::runs::{NewRun, key_instant, missed_key};
 use crate::store::slots::EACH_IN_TURN;
 use crate::store::starting::StartedRun;
+use crate::store::tasks::TaskRow;
 use crate::store::{Split, Store, StoreError, Topic, split};
 use crate::task::change::{REASON_ENDED, REASON_MAX_RUNS};
+use crate::task::{Spec, Task};
 use crate::trigger::catch_up::MISFIRE_GRACE;
 use crate::trigger::{Due, Plan, PlannedFire, Trigger};
 
@@ -32,7 +35,7 @@ pub struct FireDue {
     pub now: DateTime<Utc>,
     /// How far ahead of their instant fires are recorded.
     pub horizon: Duration,
-    /// Tasks at most.
+    /// Tasks at most; a tenth as many more where more are due.
     pub limit: i64,
     /// The new runs are leased to this worker as far as it has room, so that recording a fire costs one commit.
     pub worker: Uuid,
@@ -72,19 +75,13 @@ pub struct Fired {
 
 #[derive(sqlx::FromRow)]
 struct DueRow {
-    task_id: Uuid,
-    /// None: the last fire is recorded, and its instant has come by now.
-    nominal_at: Option<DateTime<Utc>>,
-    epoch: i64,
-    fired: i64,
-    tenant_id: String,
-    /// Read by [`DueRow::plan`]: one that can't be read must not keep the other tasks from firing.
-    trigger: Json<Value>,
+    /// Read by [`DueRow::read`]: one that can't be read must not keep the other tasks from firing. Without a nominal
+    /// instant the last fire is recorded, and its instant has come by now.
+    #[sqlx(flatten)]
+    task: TaskRow<Json<Box<RawValue>>>,
     trigger_type: String,
     max_runs: Option<i64>,
     timeout_seconds: i64,
-    anchor_at: DateTime<Utc>,
-    active_since: DateTime<Utc>,
 }
 
 /// Everything that one call writes, decided before the first write.
@@ -96,6 +93,8 @@ pub(super) struct Batch {
     /// Statuses change by themselves here, so the epoch stays: the last fire must not be taken for void.
     pub completed: Vec<(Uuid, &'static str)>,
     pub disabled: Vec<(Uuid, String)>,
+    /// What fires, as it will be: who starts it need not read it again.
+    pub tasks: HashMap<Uuid, Task>,
 }
 
 /// Where the `due` row of a task goes.
@@ -127,22 +126,30 @@ struct Left {
     places: usize,
 }
 
+/// Beside the earliest that are due, one for so many of them is of those that are due last.
+const LATEST: i64 = 10;
+
 const DUE: Split = split!("due");
 const DUE_TASK: Split = split!("due_task");
 
 impl Store {
-    /// Records every fire that falls due until `now + horizon`, of at most `limit` tasks, earliest first.
+    /// Records every fire that falls due until `now + horizon`, of at most `limit` tasks, earliest first; and of some that
+    /// are due after those, latest first, so that they need not wait until what is late is done.
     pub async fn fire_due(&self, ask: &FireDue) -> Result<Fired, StoreError> {
         let until = ask.now + signed(ask.horizon);
-        let (mut fired, going, ahead, missed) = on_hot_write!(self.db, |conn| {
-            let due = planted_text!("no_compare_and_set", self.db.text(DUE), "for update of d skip locked" => "");
-            let due: Vec<DueRow> = sqlx::query_as(due).bind(until).bind(ask.limit).fetch_all(&mut *conn).await?;
-            let batch = decide(&due, ask);
+        let (mut fired, going, ahead, missed, tasks) = on_hot_write!(self.db, |conn| {
+            let due = planted_text!("no_compare_and_set", self.db.text(DUE), "for update skip locked" => "");
+            let latest = ask.limit / LATEST;
+            let due: Vec<DueRow> =
+                sqlx::query_as(due).bind(until).bind(ask.limit).bind(latest).fetch_all(&mut *conn).await?;
+            let count = due.len();
+            let mut batch = decide(due, ask);
             let mut written = conn.fire(&batch, ask).await?;
+            let tasks = std::mem::take(&mut batch.tasks);
             let going = std::mem::take(&mut written.going);
             let ahead = if ask.prepare { ahead(&batch, &written.claims) } else { Vec::new() };
             let missed: Vec<String> = batch.skipped.iter().filter_map(|run| run.reason.clone()).collect();
-            (summary(due.len(), batch, written), going, ahead, missed)
+            (summary(count, batch, written), going, ahead, missed, tasks)
         });
         missed.iter().for_each(|reason| self.counts.skipped(reason, 1));
         if fired.recorded > fired.claims.len() + going.len() {
@@ -151,12 +158,12 @@ impl Store {
         if let Some(start) = ask.start {
             let (going, runs): (Vec<Going>, Vec<Run>) = going.into_iter().unzip();
             let runs = runs.into_iter().map(|run| (run.id, run)).collect();
-            fired.started = self.with_their_tasks(going, runs, start.lease_until).await?;
+            fired.started = self.with_their_tasks(going, runs, tasks.clone(), start.lease_until).await?;
         }
         if !ahead.is_empty() {
             let (ahead, runs): (Vec<Going>, Vec<Run>) = ahead.into_iter().unzip();
             let runs = runs.into_iter().map(|run| (run.id, run)).collect();
-            fired.prepared = self.with_their_tasks(ahead, runs, until).await?;
+            fired.prepared = self.with_their_tasks(ahead, runs, tasks, until).await?;
         }
         Ok(fired)
     }
@@ -175,7 +182,7 @@ impl Store {
         on_write!(self.db, |conn| {
             let due: Vec<DueRow> =
                 sqlx::query_as(self.db.text(DUE_TASK)).bind(now).bind(task_id).fetch_all(&mut *conn).await?;
-            let batch = decide(&due, &ask);
+            let batch = decide(due, &ask);
             conn.fire(&batch, &ask).await?;
         });
         Ok(())
@@ -183,7 +190,7 @@ impl Store {
 
     /// The earliest instant that any task waits for; `None` where none does.
     pub async fn next_due(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
-        Ok(on_read!(self.db, |conn| {
+        Ok(on_quick_read!(self.db, |conn| {
             sqlx::query_scalar(
                 "select next_at from due where kind = 'schedule' and next_at is not null order by next_at limit 1",
             )
@@ -207,21 +214,27 @@ fn ahead(batch: &Batch, claims: &[Claim]) -> Vec<(Going, Run)> {
 }
 
 /// Plans each due task. Pure but for the ids.
-fn decide(due: &[DueRow], ask: &FireDue) -> Batch {
+fn decide(due: Vec<DueRow>, ask: &FireDue) -> Batch {
     let mut batch = Batch::default();
     let places = ask.start.map_or(0, |start| start.places);
     let mut left = Left { room: ask.room, places: places.min(ask.room) };
     for row in due {
-        let Some(nominal) = row.nominal_at else {
+        let Some(nominal) = row.task.nominal_at else {
             batch.moves.push(row.stand_still());
-            batch.completed.push((row.task_id, row.why_completed(0)));
+            batch.completed.push((row.task.id, row.why_completed(0)));
             continue;
         };
-        match row.plan(nominal, ask) {
-            Ok((plan, trigger)) => row.add(plan, &trigger, ask, &mut left, &mut batch),
+        let planned = row.read().and_then(|(trigger, spec)| Ok((row.plan(&trigger, nominal, ask)?, trigger, spec)));
+        match planned {
+            Ok((plan, trigger, spec)) => {
+                row.add(plan, &trigger, ask, &mut left, &mut batch);
+                if let (Some(spec), Some(to)) = (spec.filter(|_| ask.start.is_some()), batch.moves.last()) {
+                    batch.tasks.extend(row.moved(spec, to).map(|task| (task.id, task)));
+                }
+            }
             Err(why) => {
                 batch.moves.push(row.stand_still());
-                batch.disabled.push((row.task_id, why));
+                batch.disabled.push((row.task.id, why));
             }
         }
     }
@@ -229,27 +242,42 @@ fn decide(due: &[DueRow], ask: &FireDue) -> Batch {
 }
 
 impl DueRow {
+    /// The trigger, and the whole if that can be read, too; or why not.
+    fn read(&self) -> Result<(Trigger, Option<Spec>), String> {
+        let written = self.task.spec.0.get();
+        if let Ok(spec) = serde_json::from_str::<Spec>(written) {
+            return Ok((spec.trigger.clone(), Some(spec)));
+        }
+        let written: Value = serde_json::from_str(written).unwrap_or_default();
+        let trigger = Trigger::deserialize(&written["trigger"]);
+        Ok((trigger.map_err(|error| format!("the trigger can't be read: {error}"))?, None))
+    }
+
     /// What is to be recorded, or why this task can't be scheduled any more. A fault of one task, even a panic of the
     /// code that plans it, stays its own.
-    fn plan(&self, nominal: DateTime<Utc>, ask: &FireDue) -> Result<(Plan, Trigger), String> {
-        let trigger =
-            Trigger::deserialize(&self.trigger.0).map_err(|error| format!("the trigger can't be read: {error}"))?;
+    fn plan(&self, trigger: &Trigger, nominal: DateTime<Utc>, ask: &FireDue) -> Result<Plan, String> {
         let due = Due {
-            task_id: self.task_id,
-            anchor: self.anchor_at,
-            active_since: self.active_since,
+            task_id: self.task.id,
+            anchor: self.task.anchor_at,
+            active_since: self.task.active_since,
             nominal,
-            fired: self.fired.max(0) as u64,
+            fired: self.task.fired.max(0) as u64,
             max_runs: self.max_runs.map(|most| most.max(0) as u64),
         };
         let until = ask.now + signed(ask.horizon);
         let planned = catch_unwind(AssertUnwindSafe(|| trigger.plan(&due, ask.now, until)));
         match planned {
-            Ok(planned) => {
-                planned.map(|plan| (plan, trigger)).map_err(|fault| format!("{}: {}", fault.pointer, fault.message))
-            }
+            Ok(planned) => planned.map_err(|fault| format!("{}: {}", fault.pointer, fault.message)),
             Err(_) => Err("planning the trigger panicked".into()),
         }
+    }
+
+    /// The task once its due row is where it goes.
+    fn moved(self, spec: Spec, to: &Move) -> Option<Task> {
+        let mut task = self.task.with(Json(spec));
+        (task.next_at, task.nominal_at) = (to.next_at, to.nominal_at);
+        (task.fired, task.run_count) = (task.fired + to.fired, task.run_count + to.fired);
+        task.task().ok()
     }
 
     fn add(&self, plan: Plan, trigger: &Trigger, ask: &FireDue, left: &mut Left, batch: &mut Batch) {
@@ -272,7 +300,7 @@ impl DueRow {
             let run = NewRun { missed: fire.missed, ..self.run(key, fire.nominal, ask.now) };
             batch.runs.push(Ready {
                 run,
-                epoch: self.epoch,
+                epoch: self.task.epoch,
                 run_at: fire.run_at,
                 lease_until,
                 overlap,
@@ -290,7 +318,7 @@ impl DueRow {
             // again a horizon ahead of this, which is then
             (None, Some(last)) => Some(last + signed(ask.horizon)),
             (None, None) => {
-                batch.completed.push((self.task_id, self.why_completed(fired)));
+                batch.completed.push((self.task.id, self.why_completed(fired)));
                 None
             }
         };
@@ -299,19 +327,25 @@ impl DueRow {
     }
 
     fn why_completed(&self, fired: i64) -> &'static str {
-        let spent = self.max_runs.is_some_and(|most| self.fired + fired >= most);
+        let spent = self.max_runs.is_some_and(|most| self.task.fired + fired >= most);
         if spent { REASON_MAX_RUNS } else { REASON_ENDED }
     }
 
     fn stand_still(&self) -> Move {
-        Move { task_id: self.task_id, epoch: self.epoch, next_at: None, nominal_at: self.nominal_at, fired: 0 }
+        Move {
+            task_id: self.task.id,
+            epoch: self.task.epoch,
+            next_at: None,
+            nominal_at: self.task.nominal_at,
+            fired: 0,
+        }
     }
 
     fn run(&self, fire_key: String, scheduled_for: DateTime<Utc>, now: DateTime<Utc>) -> NewRun {
         NewRun {
             id: new_id(now),
-            task_id: self.task_id,
-            tenant_id: self.tenant_id.clone(),
+            task_id: self.task.id,
+            tenant_id: self.task.tenant_id.clone(),
             fire_key,
             trigger_type: self.trigger_type.clone(),
             scheduled_for,

@@ -21,6 +21,17 @@ pub struct StoredRecipient {
     pub updated_at: DateTime<Utc>,
 }
 
+/// A recipient as it is stored; one that is damaged is as good as none.
+pub(super) fn read(tenant: &str, body: Value) -> Option<Recipient> {
+    match serde_json::from_value(body) {
+        Ok(recipient) => Some(recipient),
+        Err(error) => {
+            tracing::error!(tenant_id = tenant, %error, "a recipient can't be read");
+            None
+        }
+    }
+}
+
 impl Store {
     /// Where the tenant is reached.
     pub async fn get_recipient(&self, scope: &Scope, tenant: &str) -> Result<StoredRecipient, StoreError> {
@@ -45,10 +56,11 @@ impl Store {
         tenants: &[&str],
     ) -> Result<HashMap<String, Recipient>, StoreError> {
         let rows: Vec<(String, Json<Value>)> = match &self.db {
-            Db::Postgres { pool, .. } => {
+            Db::Postgres { quick, waits, .. } => {
+                let mut held = quickly!(quick, waits);
                 sqlx::query_as("select tenant_id, body from recipients where tenant_id = any($1)")
                     .bind(tenants)
-                    .fetch_all(pool)
+                    .fetch_all(&mut *held)
                     .await?
             }
             Db::Sqlite { readers, .. } => {
@@ -65,9 +77,8 @@ impl Store {
         };
         let mut readable = HashMap::with_capacity(rows.len());
         for (tenant, body) in rows {
-            match serde_json::from_value(body.0) {
-                Ok(recipient) => drop(readable.insert(tenant, recipient)),
-                Err(error) => tracing::error!(tenant_id = tenant, %error, "a recipient can't be read"),
+            if let Some(recipient) = read(&tenant, body.0) {
+                readable.insert(tenant, recipient);
             }
         }
         Ok(readable)

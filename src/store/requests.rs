@@ -11,12 +11,15 @@ use crate::clock::signed;
 use crate::id::Scope;
 use crate::run::{RunEvent, RunState};
 use crate::store::approvals::close_questions;
-use crate::store::hot::{HotNow, RunNow};
+use crate::store::db::Db;
+use crate::store::hot::{Going, HotNow, RunNow};
 use crate::store::idempotency::{Answer, Idempotency, once};
+use crate::store::lease::Lease;
+use crate::store::recipients;
 use crate::store::runs::{NewRun, insert_run, key_instant};
 use crate::store::slots::{EACH_IN_TURN, LOCK_QUEUED, free, hand_over};
 use crate::store::text::{Document, text};
-use crate::store::{Split, Store, StoreError, Topic};
+use crate::store::{Split, StartedRun, Store, StoreError, Topic};
 
 /// What a cancel did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,15 +138,26 @@ impl Store {
             priority: 1,
             worker,
         };
-        let (task, going) = on_write!(self.db, scope, |conn| {
-            once!(conn, idempotency, now);
-            conn.run_now(&ask).await?.ok_or(StoreError::NotFound)?
-        });
-        match (seat, worker, going) {
-            (Some(seat), Some((_, lease_until)), Some(going)) => {
-                let task = task.task()?;
+        let requested = match &self.db {
+            // one statement, which confines itself
+            Db::Postgres { quick, waits, .. } if idempotency.is_none() => {
+                let requested = quickly!(quick, waits).run_now(&ask).await?;
+                fault!();
+                requested.ok_or(StoreError::NotFound)?
+            }
+            _ => on_write!(self.db, scope, |conn| {
+                once!(conn, idempotency, now);
+                conn.run_now(&ask).await?.ok_or(StoreError::NotFound)?
+            }),
+        };
+        match (seat, worker, requested.going) {
+            (Some(seat), Some((_, lease_until)), Some(Going { lease_token: token, deadline_at, tenant_id, .. })) => {
+                let task = requested.task.task()?;
                 let run = NewRun { id: run_id, input, ..NewRun::queued(&task, fire_key, now, now) }.running(now);
-                self.start_here(&*seat, going, run, task, lease_until).await;
+                let recipient = requested.recipient.and_then(|body| recipients::read(&tenant_id, body));
+                let lease = Lease { run_id, token };
+                let task = Some(task);
+                seat.start(StartedRun { lease, run, task, recipient, lease_until, deadline_at, confirmed: true });
             }
             _ => self.hint(Topic::Queue),
         }

@@ -293,8 +293,9 @@ impl Store {
 
     async fn all_runs_by_id(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, Run>, StoreError> {
         let rows: Vec<RunRow> = match &self.db {
-            Db::Postgres { pool, .. } => {
-                sqlx::query_as(select_run!(whole "where r.id = any($1)")).bind(ids).fetch_all(pool).await?
+            Db::Postgres { quick, waits, .. } => {
+                let mut held = quickly!(quick, waits);
+                sqlx::query_as(select_run!(whole "where r.id = any($1)")).bind(ids).fetch_all(&mut *held).await?
             }
             Db::Sqlite { readers, .. } => {
                 let mut rows = Vec::with_capacity(ids.len());

@@ -17,7 +17,7 @@ use crate::store::hot::{Going, Hot};
 use crate::store::lease::{Claim, Lease};
 use crate::store::limits::Limits;
 use crate::store::slots::resolve_blocked;
-use crate::store::{Seat, Store, StoreError, Topic};
+use crate::store::{Store, StoreError, Topic};
 use crate::task::Task;
 
 /// What to take of the ready runs.
@@ -163,23 +163,6 @@ impl Store {
         Ok(Starts { started: self.read_started(going, lease_until).await?, blocked })
     }
 
-    /// Hands a run that was just started to the worker of this process.
-    pub(super) async fn start_here(
-        &self,
-        seat: &dyn Seat,
-        going: Going,
-        run: Run,
-        task: Task,
-        lease_until: DateTime<Utc>,
-    ) {
-        // who can't be read now is read again at the end of the run, if that takes a while
-        let recipient =
-            self.recipients_by_tenant(&[&going.tenant_id]).await.unwrap_or_default().remove(&going.tenant_id);
-        let lease = Lease { run_id: going.run_id, token: going.lease_token };
-        let deadline_at = going.deadline_at;
-        seat.start(StartedRun { lease, run, task: Some(task), recipient, lease_until, deadline_at, confirmed: true });
-    }
-
     /// What there is to know of runs that were just started.
     async fn read_started(&self, going: Vec<Going>, lease_until: DateTime<Utc>) -> Result<Vec<StartedRun>, StoreError> {
         if going.is_empty() {
@@ -187,24 +170,27 @@ impl Store {
         }
         let ids: Vec<Uuid> = going.iter().map(|g| g.run_id).collect();
         let runs = insist!(self.runs_by_id(&ids))?;
-        self.with_their_tasks(going, runs, lease_until).await
+        self.with_their_tasks(going, runs, HashMap::new(), lease_until).await
     }
 
-    /// Adds to runs that were just started their tasks and who is told of them.
+    /// Adds to runs that were just started their tasks, as far as they are not known, and who is told of them.
     pub(super) async fn with_their_tasks(
         &self,
         going: Vec<Going>,
         mut runs: HashMap<Uuid, Run>,
+        mut tasks: HashMap<Uuid, Task>,
         lease_until: DateTime<Utc>,
     ) -> Result<Vec<StartedRun>, StoreError> {
         if going.is_empty() {
             return Ok(Vec::new());
         }
-        let task_ids: BTreeSet<Uuid> = going.iter().filter_map(|g| g.task_id).collect();
+        let unknown = going.iter().filter_map(|g| g.task_id).filter(|id| !tasks.contains_key(id));
+        let task_ids: BTreeSet<Uuid> = unknown.collect();
         let tenants: BTreeSet<&str> = going.iter().map(|g| g.tenant_id.as_str()).collect();
         let (task_ids, tenants): (Vec<_>, Vec<_>) = (task_ids.into_iter().collect(), tenants.into_iter().collect());
-        let (tasks, recipients) =
+        let (read, recipients) =
             insist!(async { tokio::try_join!(self.tasks_by_id(&task_ids), self.recipients_by_tenant(&tenants)) })?;
+        tasks.extend(read);
         let mut started = Vec::with_capacity(going.len());
         for Going { run_id, lease_token, deadline_at, .. } in going {
             let Some(run) = runs.remove(&run_id) else { continue };

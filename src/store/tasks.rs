@@ -31,23 +31,24 @@ pub struct TaskFilter {
     pub limit: i64,
 }
 
+/// A task with its due row; what it is told to do is read, or as it is stored.
 #[derive(sqlx::FromRow)]
-pub(super) struct TaskRow {
-    id: Uuid,
+pub(super) struct TaskRow<S = Json<Spec>> {
+    pub(super) id: Uuid,
     pub(super) tenant_id: String,
     key: Option<String>,
     name: String,
-    pub(super) spec: Json<Spec>,
+    pub(super) spec: S,
     status: String,
     status_reason: Option<String>,
     pub(super) epoch: i64,
     version: i64,
-    anchor_at: DateTime<Utc>,
-    active_since: DateTime<Utc>,
+    pub(super) anchor_at: DateTime<Utc>,
+    pub(super) active_since: DateTime<Utc>,
     pub(super) next_at: Option<DateTime<Utc>>,
     pub(super) nominal_at: Option<DateTime<Utc>>,
-    run_count: i64,
-    fired: i64,
+    pub(super) run_count: i64,
+    pub(super) fired: i64,
     created_at: DateTime<Utc>,
     updated_at: DateTime<Utc>,
 }
@@ -75,6 +76,31 @@ impl TaskRow {
             created_at: self.created_at,
             updated_at: self.updated_at,
         })
+    }
+}
+
+impl<S> TaskRow<S> {
+    /// The same with what was read of it.
+    pub(super) fn with<T>(self, spec: T) -> TaskRow<T> {
+        TaskRow {
+            id: self.id,
+            tenant_id: self.tenant_id,
+            key: self.key,
+            name: self.name,
+            spec,
+            status: self.status,
+            status_reason: self.status_reason,
+            epoch: self.epoch,
+            version: self.version,
+            anchor_at: self.anchor_at,
+            active_since: self.active_since,
+            next_at: self.next_at,
+            nominal_at: self.nominal_at,
+            run_count: self.run_count,
+            fired: self.fired,
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+        }
     }
 }
 
@@ -137,9 +163,13 @@ impl Store {
     }
 
     async fn all_tasks_by_id(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, Task>, StoreError> {
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
         let rows: Vec<TaskRow> = match &self.db {
-            Db::Postgres { pool, .. } => {
-                sqlx::query_as(select_task!("where t.id = any($1)")).bind(ids).fetch_all(pool).await?
+            Db::Postgres { quick, waits, .. } => {
+                let mut held = quickly!(quick, waits);
+                sqlx::query_as(select_task!("where t.id = any($1)")).bind(ids).fetch_all(&mut *held).await?
             }
             Db::Sqlite { readers, .. } => {
                 let mut rows = Vec::with_capacity(ids.len());

@@ -30,8 +30,8 @@ const RUNS: std::ops::RangeInclusive<u64> = 1..=1_000_000_000;
 /// Largest metadata, in bytes of JSON.
 const METADATA_BYTES: usize = 16 * 1024;
 
-/// What the owner decides.
-const FIELDS: [&str; 13] = [
+/// What the owner decides: the rest of a task is what has become of it, and is not for another service.
+pub const DECIDED: [&str; 13] = [
     "tenant_id",
     "key",
     "name",
@@ -111,11 +111,11 @@ impl<'a> Reader<'a> {
             return Err(Faults::one("", "a task is a JSON object"));
         };
         let mut faults = Faults::new();
-        for field in fields.keys().map(String::as_str).filter(|f| !FIELDS.contains(f) && !more.contains(f)) {
+        for field in fields.keys().map(String::as_str).filter(|f| !DECIDED.contains(f) && !more.contains(f)) {
             let message = match field {
                 "status" => "can't be set; pause and resume have addresses of their own".to_owned(),
                 read_only if READ_ONLY.contains(&read_only) => "can't be set".to_owned(),
-                unknown => format!("unknown field{}", did_you_mean(unknown, FIELDS)),
+                unknown => format!("unknown field{}", did_you_mean(unknown, DECIDED)),
             };
             faults.add(format!("/{}", escape(field)), message);
         }
@@ -413,7 +413,7 @@ mod tests {
         ];
         leaf.prop_recursive(3, 24, 6, |inner| {
             let key = prop_oneof![
-                prop::sample::select(FIELDS.to_vec()).prop_map(str::to_owned),
+                prop::sample::select(DECIDED.to_vec()).prop_map(str::to_owned),
                 prop::sample::select(vec!["type", "cron", "interval", "at", "rrule", "channel", "max_attempts"])
                     .prop_map(str::to_owned),
                 "\\PC{0,6}",
@@ -429,7 +429,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(4_000))]
 
         #[test]
-        fn no_field_of_any_kind_brings_a_draft_down(field in prop::sample::select(FIELDS.to_vec()), value in anything()) {
+        fn no_field_of_any_kind_brings_a_draft_down(field in prop::sample::select(DECIDED.to_vec()), value in anything()) {
             let mut draft = json!({ "name": "x", "trigger": { "type": "schedule", "interval": "5m" } });
             draft[field] = value;
             let read = Draft::parse(Ok(Tenant::new("ann").unwrap()), &draft, &known(), now());

@@ -5,6 +5,9 @@
 
 pub mod expression;
 
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex};
+
 use chrono::{Datelike, NaiveDate, NaiveDateTime, NaiveTime, Timelike};
 use croner::parser::{CronParser, Seconds, Year};
 use croner::{CronComponent, CronPattern};
@@ -12,7 +15,37 @@ use croner::{CronComponent, CronPattern};
 use crate::trigger::cron::expression::Expression;
 use crate::trigger::zone::{WallTimes, midnight};
 
-/// The wall times of one expression. About 6 KiB of heap: compile it when it is asked, don't keep it.
+/// Expressions that were asked for lately and are kept compiled; as many again are kept until they are pushed out.
+const KEPT: usize = 256;
+
+static LATELY: LazyLock<Mutex<Lately>> = LazyLock::new(Mutex::default);
+
+/// Two generations: what was asked for since the older one was put aside, and the older one.
+#[derive(Default)]
+struct Lately {
+    young: HashMap<Box<str>, Arc<Cron>>,
+    old: HashMap<Box<str>, Arc<Cron>>,
+}
+
+impl Lately {
+    fn get(&mut self, text: &str) -> Option<Arc<Cron>> {
+        if let Some(cron) = self.young.get(text) {
+            return Some(Arc::clone(cron));
+        }
+        let cron = self.old.remove(text)?;
+        self.add(text, Arc::clone(&cron));
+        Some(cron)
+    }
+
+    fn add(&mut self, text: &str, cron: Arc<Cron>) {
+        if self.young.len() >= KEPT {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(text.into(), cron);
+    }
+}
+
+/// The wall times of one expression. About 6 KiB of heap: no task keeps its own, see [`Cron::lately`].
 #[derive(Debug, Clone)]
 pub struct Cron {
     seconds: u64,
@@ -25,6 +58,17 @@ pub struct Cron {
 }
 
 impl Cron {
+    /// The same as [`Cron::parse`]; an expression that was asked for lately is not read again. Most tasks share theirs
+    /// with others.
+    pub fn lately(text: &str) -> Result<Arc<Cron>, String> {
+        if let Some(cron) = LATELY.lock().expect("cron lock").get(text) {
+            return Ok(cron);
+        }
+        let cron = Arc::new(Cron::parse(text)?);
+        LATELY.lock().expect("cron lock").add(text, Arc::clone(&cron));
+        Ok(cron)
+    }
+
     /// Reads an expression; an error is a sentence that names the place.
     pub fn parse(text: &str) -> Result<Cron, String> {
         let expression = Expression::read(text)?;
@@ -129,6 +173,23 @@ fn next_bit(bits: u64, from: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_asked_for_lately_is_not_read_again_and_is_pushed_out_by_what_is_asked_for_since() {
+        let mut lately = Lately::default();
+        let cron = Arc::new(Cron::parse("30 8 * * *").unwrap());
+        lately.add("30 8 * * *", Arc::clone(&cron));
+        for number in 0..KEPT {
+            lately.add(&format!("{number}"), Arc::clone(&cron));
+        }
+        assert!(lately.get("30 8 * * *").is_some_and(|found| Arc::ptr_eq(&found, &cron)));
+        assert!(lately.young.len() + lately.old.len() <= 2 * KEPT);
+        for number in 0..2 * KEPT {
+            lately.add(&format!("other {number}"), Arc::clone(&cron));
+        }
+        assert!(lately.get("30 8 * * *").is_none());
+        assert!(Cron::lately("61 * * * *").is_err());
+    }
 
     fn next(expression: &str, from: &str) -> Option<String> {
         let from: NaiveDateTime = from.parse().unwrap();

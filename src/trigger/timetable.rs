@@ -3,6 +3,8 @@
 //! Compiled once (5 µs for cron, less for the others) and asked many times; an answer costs about half a microsecond, a
 //! rare date some more, and never depends on how long ago the last instant was. Instants are *nominal*: jitter and exclusions are applied by who fires, not here in `next_after`.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, TimeDelta, Utc};
 use chrono_tz::Tz;
 use uuid::Uuid;
@@ -47,7 +49,7 @@ pub struct Timetable {
 
 #[derive(Debug, Clone)]
 enum Instants {
-    Cron(Box<Cron>),
+    Cron(Arc<Cron>),
     Interval(Interval),
     Once(Once),
     Rrule(Box<Rrule>),
@@ -285,7 +287,7 @@ fn last_instant() -> DateTime<Utc> {
 impl Instants {
     fn parse(when: &When, anchor: DateTime<Utc>, wall: &Wall) -> Result<Instants, String> {
         Ok(match when {
-            When::Cron(text) => Instants::Cron(Box::new(Cron::parse(text)?)),
+            When::Cron(text) => Instants::Cron(Cron::lately(text)?),
             When::Interval(text) => Instants::Interval(Interval::new(anchor, parse_length(text)?)),
             When::At(text) => Instants::Once(Once::parse(text, wall)?),
             When::Rrule(text) => Instants::Rrule(Box::new(Rrule::parse(text, wall.shows(anchor))?)),

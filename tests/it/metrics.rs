@@ -85,7 +85,7 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "pool_waits",
         &["pool"],
         "waits",
-        "Steadily more than one a second on `shared` or `hot`: raise `[database] max_connections`. On `writer` (SQLite has one) it is the load; past hundreds a second move to Postgres.",
+        "Steadily more than one a second on `shared`, `hot` or `quick`: raise `[database] max_connections`. On `writer` (SQLite has one) it is the load; past hundreds a second move to Postgres.",
     ),
     ("polls", &[], "polls", "Nothing; the pace of condition tasks."),
     (

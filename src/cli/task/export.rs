@@ -11,23 +11,7 @@ use crate::cli::Client;
 use crate::cli::client::{ServiceArgs, given};
 use crate::cli::screen::Screen;
 use crate::config::Environment;
-
-/// What the owner decides: the rest of a task is what has become of it, and is not for another service.
-pub const DECIDED: [&str; 13] = [
-    "tenant_id",
-    "key",
-    "name",
-    "trigger",
-    "executor",
-    "action",
-    "output",
-    "notify",
-    "max_runs",
-    "timeout_seconds",
-    "retry",
-    "pause_after_failures",
-    "metadata",
-];
+use crate::task::DECIDED;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "A secret is never exported: where a task has one, its line says `secret_set: true`, and is \

@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::export::{DECIDED, decided};
+use super::export::decided;
 use crate::cli::screen::{Screen, Tone, cut, text_of};
+use crate::task::DECIDED;
 
 /// In a task's metadata: applied from a folder, under this label. Only such tasks are ever changed or deleted.
 pub const LABEL: &str = "reveille_apply";

@@ -125,6 +125,8 @@ impl GuardedEvents for PgConnection {
             .bind(guard.tasks.iter().map(|(_, epoch)| *epoch).collect::<Vec<_>>())
             .bind(guard.shards.iter().map(|(shard, _)| *shard).collect::<Vec<_>>())
             .bind(guard.shards.iter().map(|(_, version)| *version).collect::<Vec<_>>())
+            .bind(batch.runs.iter().map(|ready| ready.run.task_id).collect::<Vec<_>>())
+            .bind(batch.runs.iter().map(|ready| ready.run.tenant_id.as_str()).collect::<Vec<_>>())
             .fetch_all(self)
             .await?;
         let claimed = batch.runs.iter().filter(|ready| ready.claimed);

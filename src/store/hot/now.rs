@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
+use sqlx::types::Json;
 use sqlx::{PgConnection, SqliteConnection};
 use uuid::Uuid;
 
@@ -25,8 +26,12 @@ pub(in crate::store) struct RunNow<'a> {
     pub worker: Option<(Uuid, DateTime<Utc>)>,
 }
 
-/// The task as it is, and the run if it has started.
-pub(in crate::store) type Requested = (TaskRow, Option<Going>);
+/// The task as it is, the run if it has started, and who is told of it then, as it is stored.
+pub(in crate::store) struct Requested {
+    pub task: TaskRow,
+    pub going: Option<Going>,
+    pub recipient: Option<Value>,
+}
 
 pub(in crate::store) trait HotNow {
     /// Records a run of the task and starts it if it may; `None` where there is no such task.
@@ -39,6 +44,7 @@ struct RequestedRow {
     task: TaskRow,
     lease_token: Option<i64>,
     deadline_at: Option<DateTime<Utc>>,
+    recipient: Option<Json<Value>>,
 }
 
 impl HotNow for PgConnection {
@@ -63,7 +69,7 @@ impl HotNow for PgConnection {
                 lease_token,
                 deadline_at,
             });
-            (row.task, going)
+            Requested { task: row.task, going, recipient: row.recipient.map(|body| body.0) }
         }))
     }
 }
@@ -82,7 +88,7 @@ impl HotNow for SqliteConnection {
             .fetch_optional(&mut *self)
             .await?;
         if known.is_some() {
-            return Ok(Some((task, None)));
+            return Ok(Some(Requested { task, going: None, recipient: None }));
         }
         let free = task.spec.0.trigger.may_overlap()
             || ask.worker.is_some() && take_slot(self, ask.task_id, ask.run_id).await?;
@@ -138,6 +144,15 @@ impl HotNow for SqliteConnection {
             lease_token: token,
             deadline_at,
         });
-        Ok(Some((task, going)))
+        let recipient: Option<Json<Value>> = match going {
+            Some(_) => {
+                sqlx::query_scalar("select body from recipients where tenant_id = $1")
+                    .bind(&task.tenant_id)
+                    .fetch_optional(&mut *self)
+                    .await?
+            }
+            None => None,
+        };
+        Ok(Some(Requested { task, going, recipient: recipient.map(|body| body.0) }))
     }
 }

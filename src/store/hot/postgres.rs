@@ -21,6 +21,12 @@ use crate::store::text::{document, optional, optional_document, text};
 /// A row that `fire` answers: run, instant, token, lease, whether it entered the queue, and its time limit if it started.
 type Made = (Uuid, DateTime<Utc>, i64, Option<DateTime<Utc>>, bool, Option<DateTime<Utc>>);
 
+/// A run that is recorded; what there is of it in the queue, unless it is skipped.
+struct Recorded<'a> {
+    run: &'a NewRun,
+    queued: Option<&'a Ready>,
+}
+
 /// A row that `take` answers; without a run: the last tenant whose turn it was, and how many there were.
 #[derive(sqlx::FromRow)]
 struct TakenRow {
@@ -58,34 +64,36 @@ impl Hot for PgConnection {
         }
         let moves = &batch.moves;
         let ready = &batch.runs;
-        let all: Vec<&NewRun> = ready.iter().map(|r| &r.run).chain(&batch.skipped).collect();
+        let all: Vec<Recorded> = ready
+            .iter()
+            .map(|ready| Recorded { run: &ready.run, queued: Some(ready) })
+            .chain(batch.skipped.iter().map(|run| Recorded { run, queued: None }))
+            .collect();
         let made: Vec<Made> = sqlx::query_as(include_str!("../sql/fire.postgres.sql"))
             .bind(moves.iter().map(|m| m.task_id).collect::<Vec<_>>())
             .bind(moves.iter().map(|m| m.epoch).collect::<Vec<_>>())
             .bind(moves.iter().map(|m| m.next_at).collect::<Vec<_>>())
             .bind(moves.iter().map(|m| m.nominal_at).collect::<Vec<_>>())
             .bind(moves.iter().map(|m| m.fired).collect::<Vec<_>>())
-            .bind(all.iter().map(|run| run.id).collect::<Vec<_>>())
-            .bind(all.iter().map(|run| run.task_id).collect::<Vec<_>>())
-            .bind(all.iter().map(|run| run.tenant_id.as_str()).collect::<Vec<_>>())
-            .bind(all.iter().map(|run| run.fire_key.as_str()).collect::<Vec<_>>())
-            .bind(all.iter().map(|run| run.trigger_type.as_str()).collect::<Vec<_>>())
-            .bind(all.iter().map(|run| run.scheduled_for).collect::<Vec<_>>())
-            .bind(all.iter().map(|run| run.state.as_str()).collect::<Vec<_>>())
-            .bind(all.iter().map(|run| run.reason.as_deref()).collect::<Vec<_>>())
-            .bind(all.iter().map(|run| run.missed.as_ref().map(Json)).collect::<Vec<_>>())
             .bind(ask.now)
-            .bind(ready.iter().map(|r| r.run.id).collect::<Vec<_>>())
-            .bind(ready.iter().map(|r| r.epoch).collect::<Vec<_>>())
-            .bind(ready.iter().map(|r| r.run_at).collect::<Vec<_>>())
-            .bind(ready.iter().map(|r| r.lease_until).collect::<Vec<_>>())
             .bind(ask.worker)
-            .bind(ready.iter().map(|r| r.overlap).collect::<Vec<_>>())
-            .bind(ready.iter().map(|r| r.run.task_id).collect::<Vec<_>>())
-            .bind(ready.iter().map(|r| r.starts).collect::<Vec<_>>())
-            .bind(ready.iter().map(|r| r.needs_slot).collect::<Vec<_>>())
-            .bind(ready.iter().map(|r| r.timeout_seconds).collect::<Vec<_>>())
             .bind(ask.start.map(|start| start.lease_until))
+            .bind(all.iter().map(|r| r.run.id).collect::<Vec<_>>())
+            .bind(all.iter().map(|r| r.run.task_id).collect::<Vec<_>>())
+            .bind(all.iter().map(|r| r.run.tenant_id.as_str()).collect::<Vec<_>>())
+            .bind(all.iter().map(|r| r.run.fire_key.as_str()).collect::<Vec<_>>())
+            .bind(all.iter().map(|r| r.run.trigger_type.as_str()).collect::<Vec<_>>())
+            .bind(all.iter().map(|r| r.run.scheduled_for).collect::<Vec<_>>())
+            .bind(all.iter().map(|r| r.run.state.as_str()).collect::<Vec<_>>())
+            .bind(all.iter().map(|r| r.run.reason.as_deref()).collect::<Vec<_>>())
+            .bind(all.iter().map(|r| r.run.missed.as_ref().map(Json)).collect::<Vec<_>>())
+            .bind(all.iter().map(|r| r.queued.map(|q| q.epoch)).collect::<Vec<_>>())
+            .bind(all.iter().map(|r| r.queued.map(|q| q.run_at)).collect::<Vec<_>>())
+            .bind(all.iter().map(|r| r.queued.and_then(|q| q.lease_until)).collect::<Vec<_>>())
+            .bind(all.iter().map(|r| r.queued.and_then(|q| q.overlap)).collect::<Vec<_>>())
+            .bind(all.iter().map(|r| r.queued.is_some_and(|q| q.starts)).collect::<Vec<_>>())
+            .bind(all.iter().map(|r| r.queued.is_some_and(|q| q.needs_slot)).collect::<Vec<_>>())
+            .bind(all.iter().map(|r| r.queued.map(|q| q.timeout_seconds)).collect::<Vec<_>>())
             .fetch_all(&mut *self)
             .await?;
         let runs: HashMap<Uuid, &Ready> = ready.iter().map(|r| (r.run.id, r)).collect();
@@ -157,13 +165,15 @@ impl Hot for PgConnection {
         lease_until: DateTime<Utc>,
     ) -> Result<Vec<Going>, StoreError> {
         let start = include_str!("../sql/start.postgres.sql");
-        Ok(sqlx::query_as(planted_text!("no_slot", start, "where task_id is null or overlap = 'allow'" => ""))
-            .bind(leases.iter().map(|lease| lease.run_id).collect::<Vec<_>>())
-            .bind(leases.iter().map(|lease| lease.token).collect::<Vec<_>>())
-            .bind(now)
-            .bind(lease_until)
-            .fetch_all(self)
-            .await?)
+        Ok(sqlx::query_as(
+            planted_text!("no_slot", start, "where a.task_id is null or a.overlap = 'allow'" => "where true"),
+        )
+        .bind(leases.iter().map(|lease| lease.run_id).collect::<Vec<_>>())
+        .bind(leases.iter().map(|lease| lease.token).collect::<Vec<_>>())
+        .bind(now)
+        .bind(lease_until)
+        .fetch_all(self)
+        .await?)
     }
 
     async fn beat(&mut self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError> {
@@ -239,7 +249,7 @@ impl Hot for PgConnection {
 fn unlocked(take: &'static str) -> &'static str {
     let lingers = planted_text!("no_skip_locked", take, "left join tasks t on" => "cross join (select pg_sleep(0.03)) as late left join tasks t on");
     let unlocked = planted_text!("no_skip_locked", lingers, "for update skip locked" => "");
-    planted_text!("no_slot", unlocked, "may_start and (task_id is null or overlap = 'allow')" => "may_start")
+    planted_text!("no_slot", unlocked, "a.may_start and (a.task_id is null or a.overlap = 'allow')" => "a.may_start")
 }
 
 async fn settle<S: AsRef<str>>(

@@ -1,5 +1,5 @@
 -- Stores tasks with their due rows and the credentials that they name; answers those that are new. A task whose key its
--- tenant has already is left out, and so is all that belongs to it.
+-- tenant has already is left out, and so is all that belongs to it. Who is new is asked by `in`, never joined, see `fire`.
 with given as (
     select * from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::jsonb[], $7::text[],
                          $8::text[], $9::bigint[], $10::bigint[], $11::timestamptz[], $12::timestamptz[],
@@ -16,11 +16,13 @@ with given as (
     returning id
 ), planned as (
     insert into due (task_id, kind, next_at, nominal_at, epoch)
-    select g.id, g.trigger_type, g.next_at, g.nominal_at, g.epoch from given g join made m on m.id = g.id
+    select id, trigger_type, next_at, nominal_at, epoch
+      from given
+     where id in (select id from made) or $16 is null
 ), named as (
     insert into task_credentials (task_id, tenant_id, service, account)
     select c.task_id, c.tenant_id, c.service, c.account
       from unnest($17::uuid[], $18::text[], $19::text[], $20::text[]) as c (task_id, tenant_id, service, account)
-      join made m on m.id = c.task_id
+     where c.task_id in (select id from made) or $16 is null
 )
 select id from made

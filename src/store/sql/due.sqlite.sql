@@ -1,8 +1,15 @@
-select d.task_id, d.nominal_at, d.epoch, d.fired, t.tenant_id, t.spec -> 'trigger' as trigger,
-       t.trigger_type, t.spec ->> 'max_runs' as max_runs,
-       coalesce(t.spec ->> 'timeout_seconds', 600) as timeout_seconds, t.anchor_at, t.active_since
-  from due d
+with earliest as materialized (
+    select * from due where kind = 'schedule' and next_at <= $1 order by next_at limit $2
+), latest as materialized (
+    select *
+      from due
+     where kind = 'schedule' and next_at <= $1 and next_at > (select max(next_at) from earliest)
+     order by next_at desc
+     limit $3
+)
+select t.id, t.tenant_id, t.key, t.name, t.spec, t.status, t.status_reason, t.epoch, t.version, t.anchor_at, t.active_since,
+       d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at, t.updated_at, t.trigger_type,
+       t.spec ->> 'max_runs' as max_runs, coalesce(t.spec ->> 'timeout_seconds', 600) as timeout_seconds
+  from (select * from earliest union all select * from latest) d
   join tasks t on t.id = d.task_id
- where d.kind = 'schedule' and d.next_at <= $1
  order by d.next_at
- limit $2

@@ -1,40 +1,38 @@
 -- One statement to finish: only whose lease still stands is taken; the row leaves the queue (or waits there again,
 -- or among the parked ones), the slot is freed unless it waits and keeps it, the record is written. What began before its
--- start was marked has it marked now.
-with f as (
-    select *
+-- start was marked has it marked now. Everything that is known of an end goes along from where its row is locked, so
+-- that nothing has to be joined to it again.
+with mine as (
+    select q.run_id, q.task_id, q.tenant_id, q.cancel_reason, q.overlap, q.state = 'claimed' as unmarked,
+           f.state, f.reason, f.output, f.error, f.turns, f.tool_calls, f.input_tokens, f.output_tokens, f.cost_micros,
+           f.ran_ms, f.run_at, f.attempts_back, f.crashes, f.infra_retries, f.park_at, f.park_why, f.keeps_slot, f.began_at
       from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::jsonb[], $7::bigint[], $8::bigint[],
                   $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::timestamptz[], $14::int[],
                   $16::int[], $17::int[], $18::timestamptz[], $19::text[], $20::bool[], $21::timestamptz[])
            as f (run_id, lease_token, state, reason, output, error, turns, tool_calls,
                  input_tokens, output_tokens, cost_micros, ran_ms, run_at, attempts_back, crashes, infra_retries, park_at, park_why,
                  keeps_slot, began_at)
-), mine as (
-    select q.run_id, q.task_id, q.state = 'claimed' as unmarked
-      from queue q
-      join f on q.run_id = f.run_id and q.lease_token = f.lease_token
+      join queue q on q.run_id = f.run_id and q.lease_token = f.lease_token
      where q.state = 'started' or (q.state = 'claimed' and f.began_at is not null)
      order by q.run_id
        for update of q
 ), gone as (
-    delete from queue q
-     using mine, f
-     where q.run_id = mine.run_id and f.run_id = mine.run_id and f.run_at is null
-    returning q.run_id, q.task_id, q.tenant_id, q.cancel_reason, q.overlap, f.park_at, f.park_why, f.keeps_slot
+    delete from queue q using mine where q.run_id = mine.run_id and mine.run_at is null
 ), waits as (
     insert into parked (run_id, task_id, tenant_id, why, wake_at, overlap)
-    select run_id, task_id, tenant_id, park_why, park_at, overlap from gone where park_at is not null
+    select run_id, task_id, tenant_id, park_why, park_at, overlap
+      from mine
+     where run_at is null and park_at is not null
 ), back as (
     update queue q
-       set state = 'ready', run_at = f.run_at, lease_token = 0, lease_until = null, worker = null, deadline_at = null
-      from mine, f
-     where q.run_id = mine.run_id and f.run_id = mine.run_id and f.run_at is not null
-    returning q.run_id
+       set state = 'ready', run_at = mine.run_at, lease_token = 0, lease_until = null, worker = null, deadline_at = null
+      from mine
+     where q.run_id = mine.run_id and mine.run_at is not null
 ), held as (
     select s.task_id
       from slots s
-      join gone on s.task_id = gone.task_id and s.run_id = gone.run_id
-               and (not gone.keeps_slot or gone.cancel_reason is not null)
+      join mine on s.task_id = mine.task_id and s.run_id = mine.run_id
+     where mine.run_at is null and (not mine.keeps_slot or mine.cancel_reason is not null)
      order by s.task_id
        for update of s
 ), freed as (
@@ -45,14 +43,13 @@ with f as (
 update runs r
    set state = f.state, reason = f.reason, output = f.output, error = f.error, turns = f.turns,
        tool_calls = f.tool_calls, input_tokens = f.input_tokens, output_tokens = f.output_tokens,
-       cost_micros = f.cost_micros, ran_ms = r.ran_ms + f.ran_ms, attempt = r.attempt - f.attempts_back + mine.unmarked::int,
-       started_at = case when mine.unmarked then coalesce(r.started_at, f.began_at) else r.started_at end,
+       cost_micros = f.cost_micros, ran_ms = r.ran_ms + f.ran_ms, attempt = r.attempt - f.attempts_back + f.unmarked::int,
+       started_at = case when f.unmarked then coalesce(r.started_at, f.began_at) else r.started_at end,
        crashes = r.crashes + f.crashes, infra_retries = r.infra_retries + f.infra_retries,
        finished_at = case when f.run_at is null and f.park_at is null then $15 end
-  from f
-  join mine on mine.run_id = f.run_id
+  from mine f
  where r.id = f.run_id
-returning r.id as run_id, (select g.cancel_reason from gone g where g.run_id = r.id) as cancel_reason,
+returning r.id as run_id, case when f.run_at is null then f.cancel_reason end as cancel_reason,
           exists (select from approvals a
                    where a.run_id = r.id
                      and (a.status = 'pending'

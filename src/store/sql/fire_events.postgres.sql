@@ -1,6 +1,7 @@
 -- Runs of events: recorded once per fire key, those to be executed queued (claimed as far as the instance has room),
 -- and counted, if these tasks ($15) have these epochs ($16) and these shards of the index ($17) these versions ($18).
--- Then events that windows have had are left out. Without tasks, all is looked at and locked already.
+-- Then events that windows have had are left out. Without tasks, all is looked at and locked already. Which runs are new
+-- is asked by `in`, never joined, see `fire`.
 with locked as materialized (
     select task_id, epoch from due where task_id = any($15) order by task_id for update
 ), fresh as materialized (
@@ -27,13 +28,14 @@ with locked as materialized (
      where d.task_id = c.task_id
 ), queued as (
     insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, lease_token, lease_until, worker)
-    select made.id, made.task_id, made.tenant_id, q.epoch, $1, 0,
-           case when q.claimed then 'claimed' else 'ready' end,
-           case when q.claimed then nextval('lease_tokens') else 0 end,
-           case when q.claimed then $10::timestamptz end,
-           case when q.claimed then $11::uuid end
-      from unnest($12::uuid[], $13::bigint[], $14::boolean[]) as q (run_id, epoch, claimed)
-      join made on made.id = q.run_id
+    select run_id, task_id, tenant_id, epoch, $1, 0,
+           case when claimed then 'claimed' else 'ready' end,
+           case when claimed then nextval('lease_tokens') else 0 end,
+           case when claimed then $10::timestamptz end,
+           case when claimed then $11::uuid end
+      from unnest($12::uuid[], $13::bigint[], $14::boolean[], $19::uuid[], $20::text[])
+           as q (run_id, epoch, claimed, task_id, tenant_id)
+     where run_id in (select id from made) or $1 is null
     returning run_id, lease_token, state
 )
 select run_id, lease_token, state from queued where state = 'claimed'

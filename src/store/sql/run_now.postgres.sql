@@ -1,7 +1,13 @@
 -- A run that somebody asked for: recorded, counted, and in the queue; started with it if a worker ($7) is there to
--- execute it and the task's slot is free. Asked for once more, it changes nothing.
-with d as materialized (
-    select task_id, epoch, next_at, nominal_at, run_count, fired from due where task_id = $1 for update
+-- execute it and the task's slot is free. Asked for once more, it changes nothing. It is confined to who asks ($2) before
+-- any of it is read, so that row-level security stands behind it as behind every write for a caller.
+with confined as materialized (
+    select set_config('reveille.tenant', coalesce($2, '*'), true) as tenant
+), d as materialized (
+    select d.task_id, d.epoch, d.next_at, d.nominal_at, d.run_count, d.fired
+      from confined cross join due d
+     where d.task_id = $1
+       for update of d
 ), t as materialized (
     select t.*, coalesce(t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap,
            coalesce((t.spec ->> 'timeout_seconds')::bigint, 600) as timeout_seconds,
@@ -38,7 +44,9 @@ with d as materialized (
     update due set run_count = due.run_count + 1 from made where due.task_id = made.task_id
 )
 select t.id, t.tenant_id, t.key, t.name, t.spec, t.status, t.status_reason, t.epoch, t.version, t.anchor_at, t.active_since,
-       d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at, t.updated_at, q.lease_token, q.deadline_at
+       d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at, t.updated_at, q.lease_token, q.deadline_at,
+       case when q.deadline_at is not null
+            then (select body from recipients p where p.tenant_id = t.tenant_id) end as recipient
   from t
   join d on d.task_id = t.id
   left join queued q on true

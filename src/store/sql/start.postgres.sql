@@ -17,18 +17,17 @@ with asked as (
     on conflict (task_id) do nothing
     returning run_id
 ), going as (
-    select run_id from slotted
-    union
-    select a.run_id from asked a join slots s on s.task_id = a.task_id and s.run_id = a.run_id
-    union
-    select run_id from asked where task_id is null or overlap = 'allow'
+    select a.run_id, a.timeout_seconds
+      from asked a
+     where a.task_id is null or a.overlap = 'allow'
+        or a.run_id in (select run_id from slotted)
+        or exists (select from slots s where s.task_id = a.task_id and s.run_id = a.run_id)
 ), running as (
     update runs r
        set state = 'running', attempt = r.attempt + 1, started_at = coalesce(r.started_at, $3)
-      from asked a
-      join going g on g.run_id = a.run_id
-     where r.id = a.run_id and r.state = 'queued'
-    returning r.id, greatest(a.timeout_seconds * 1000 - r.ran_ms, 0) as left_ms
+      from going g
+     where r.id = g.run_id and r.state = 'queued'
+    returning r.id, greatest(g.timeout_seconds * 1000 - r.ran_ms, 0) as left_ms
 ), started as (
     update queue q
        set state = 'started', lease_until = $4, deadline_at = $3 + running.left_ms * interval '1 millisecond'

@@ -56,30 +56,34 @@ with recursive held as materialized (
     on conflict (task_id) do nothing
     returning run_id
 ), going as (
-    select run_id from slotted
-    union
-    select a.run_id from asked a join slots s on s.task_id = a.task_id and s.run_id = a.run_id where a.may_start
-    union
-    select run_id from asked where may_start and (task_id is null or overlap = 'allow')
+    select a.run_id, a.timeout_seconds
+      from asked a
+     where a.may_start and (a.task_id is null or a.overlap = 'allow')
+        or a.run_id in (select run_id from slotted)
+        or (a.may_start and exists (select from slots s where s.task_id = a.task_id and s.run_id = a.run_id))
 ), running as (
     update runs r
        set state = 'running', attempt = r.attempt + 1, started_at = coalesce(r.started_at, $1)
-      from asked a
-      join going g on g.run_id = a.run_id
-     where r.id = a.run_id and r.state = 'queued'
-    returning r.id, greatest(a.timeout_seconds * 1000 - r.ran_ms, 0) as left_ms
-), taken as (
+      from going g
+     where r.id = g.run_id and r.state = 'queued'
+    returning r.id, greatest(g.timeout_seconds * 1000 - r.ran_ms, 0) as left_ms
+), started as (
     update queue q
-       set state = case when running.id is null then 'claimed' else 'started' end,
-           lease_token = nextval('lease_tokens'),
-           lease_until = case when running.id is null then greatest(q.run_at, $1) + $9 * interval '1 millisecond' else $4 end,
-           deadline_at = $1 + running.left_ms * interval '1 millisecond',
-           worker = $5
+       set state = 'started', lease_token = nextval('lease_tokens'), lease_until = $4,
+           deadline_at = $1 + running.left_ms * interval '1 millisecond', worker = $5
+      from running
+     where q.run_id = running.id
+    returning q.run_id, q.task_id, q.tenant_id, q.run_at, q.lease_token, q.lease_until, q.deadline_at
+), claimed as (
+    update queue q
+       set state = 'claimed', lease_token = nextval('lease_tokens'),
+           lease_until = greatest(q.run_at, $1) + $9 * interval '1 millisecond', deadline_at = null, worker = $5
       from asked a
-      left join running on running.id = a.run_id
-     where q.run_id = a.run_id
+     where q.run_id = a.run_id and a.run_id not in (select id from running)
     returning q.run_id, q.task_id, q.tenant_id, q.run_at, q.lease_token, q.lease_until, q.deadline_at
 )
-select run_id, task_id, tenant_id, run_at, lease_token, lease_until, deadline_at from taken
+select run_id, task_id, tenant_id, run_at, lease_token, lease_until, deadline_at from started
+union all
+select run_id, task_id, tenant_id, run_at, lease_token, lease_until, deadline_at from claimed
 union all
 select null, null, max(tenant_id), null, count(*), null, null from turn where $6

@@ -711,10 +711,23 @@ async fn pending_ones_are_found_among_many_decided_ones(world: &World) {
 }
 
 pub async fn plan(world: &World, statement: &str) -> String {
+    plan_under(world, &[], statement).await
+}
+
+/// The same where the engine's own connections ask, which have no way to scan.
+pub async fn quick_plan(world: &World, statement: &str) -> String {
+    let settings = ["set enable_seqscan = off", "set enable_bitmapscan = off", "set enable_sort = off"];
+    plan_under(world, &settings, statement).await
+}
+
+async fn plan_under(world: &World, settings: &[&'static str], statement: &str) -> String {
     let url = world.url();
     if world.is_postgres() {
         let mut connection = PgConnection::connect(&url).await.unwrap();
         sqlx::query("set reveille.tenant = '*'").execute(&mut connection).await.unwrap();
+        for setting in settings {
+            sqlx::query(*setting).execute(&mut connection).await.unwrap();
+        }
         let explain = sqlx::AssertSqlSafe(format!("explain {statement}"));
         let lines: Vec<String> = sqlx::query_scalar(explain).fetch_all(&mut connection).await.unwrap();
         lines.join("\n") + "\n"

@@ -169,6 +169,6 @@ async fn what_waits_is_counted_by_its_place(world: &World) {
     assert_eq!((depths.ready, depths.claimed, depths.due_late), (0, 1, 1));
     world.succeed(&running).await;
     let pools: Vec<_> = world.store.pools().into_iter().map(|pool| (pool.pool, pool.in_use <= pool.most)).collect();
-    let names = if world.is_postgres() { ["shared", "hot"] } else { ["readers", "writer"] };
-    assert_eq!(pools, names.map(|name| (name, true)));
+    let names: &[_] = if world.is_postgres() { &["shared", "hot", "quick"] } else { &["readers", "writer"] };
+    assert_eq!(pools, names.iter().map(|name| (*name, true)).collect::<Vec<_>>());
 }

@@ -16,6 +16,17 @@ const OUTAGE: Duration = Duration::from_secs(3);
 /// While all is well between two faults.
 const WELL: Duration = Duration::from_secs(3);
 
+/// Two busy instances that reach their database through a proxy.
+async fn behind_a_proxy() -> (Database, Proxy, Stage) {
+    let database = Database::empty().await;
+    let proxy = Proxy::before(&database.url).await;
+    let mut stage = Stage::postgres(2, &database.url, &proxy.url(&database.url)).await;
+    stage.effects.takes(EXECUTION);
+    stage.start_all().await;
+    stage.busy().await;
+    (database, proxy, stage)
+}
+
 #[tokio::test]
 async fn postgres_crashes_again_and_again_and_nothing_is_lost_or_doubled() {
     let server = PostgresServer::start().await;
@@ -38,12 +49,7 @@ async fn postgres_crashes_again_and_again_and_nothing_is_lost_or_doubled() {
 
 #[tokio::test]
 async fn a_wire_to_postgres_that_is_cut_or_silent_costs_time_and_nothing_else() {
-    let database = Database::empty().await;
-    let proxy = Proxy::before(&database.url).await;
-    let mut stage = Stage::postgres(2, &database.url, &proxy.url(&database.url)).await;
-    stage.effects.takes(EXECUTION);
-    stage.start_all().await;
-    stage.busy().await;
+    let (_database, proxy, mut stage) = behind_a_proxy().await;
     for wire in [Wire::Cut, Wire::BlackHole, Wire::Cut, Wire::BlackHole] {
         stage.once().await;
         pause(WELL).await;
@@ -59,12 +65,7 @@ async fn a_wire_to_postgres_that_is_cut_or_silent_costs_time_and_nothing_else() 
 
 #[tokio::test]
 async fn an_answer_to_a_commit_that_is_lost_neither_loses_nor_doubles_what_was_committed() {
-    let database = Database::empty().await;
-    let proxy = Proxy::before(&database.url).await;
-    let mut stage = Stage::postgres(2, &database.url, &proxy.url(&database.url)).await;
-    stage.effects.takes(EXECUTION);
-    stage.start_all().await;
-    stage.busy().await;
+    let (_database, proxy, mut stage) = behind_a_proxy().await;
     proxy.lose_commits(10);
     let from = machine_now();
     while proxy.lost() < 60 {

@@ -9,9 +9,11 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use reveille::clock::{machine_now, pause};
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use uuid::Uuid;
+
+use crate::support::sink::request;
 
 /// One attempt of a run, as it arrived.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,7 +68,8 @@ impl Effects {
     }
 
     async fn serve(&self, mut stream: TcpStream) {
-        let Some((key, body)) = request(&mut stream).await else { return };
+        let Some((key, body)) = request(&mut stream, "idempotency-key").await else { return };
+        let Ok(body) = serde_json::from_slice::<Value>(&body) else { return };
         let run = &body["data"]["run"];
         let id = |value: &Value| value.as_str().expect("an id").parse().expect("an id");
         let effect = Effect {
@@ -92,26 +95,4 @@ impl Effects {
 /// What an attempt is answered with; it becomes the output of its run.
 pub fn answer_to(run_id: Uuid, attempt: i64) -> String {
     format!("{run_id} attempt {attempt}")
-}
-
-/// The idempotency key and the body of one request.
-async fn request(stream: &mut TcpStream) -> Option<(String, Value)> {
-    let mut bytes = Vec::new();
-    let mut chunk = [0; 4096];
-    loop {
-        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
-            let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
-            let header =
-                |name: &str| head.lines().find_map(|line| line.strip_prefix(name)).map(|v| v.trim().to_owned());
-            let length: usize = header("content-length:")?.parse().ok()?;
-            if bytes.len() >= end + 4 + length {
-                let body = serde_json::from_slice(&bytes[end + 4..end + 4 + length]).ok()?;
-                return Some((header("idempotency-key:")?, body));
-            }
-        }
-        match stream.read(&mut chunk).await {
-            Ok(0) | Err(_) => return None,
-            Ok(count) => bytes.extend_from_slice(&chunk[..count]),
-        }
-    }
 }

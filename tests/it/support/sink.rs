@@ -95,7 +95,8 @@ impl Sink {
     }
 
     async fn serve(&self, mut stream: TcpStream) {
-        let Some((id, body)) = request(&mut stream).await else { return };
+        let Some((id, body)) = request(&mut stream, "webhook-id").await else { return };
+        let Ok(body) = String::from_utf8(body) else { return };
         let script = Arc::clone(&self.script.lock().unwrap());
         let answer = {
             let mut seen = self.seen.lock().unwrap();
@@ -128,8 +129,8 @@ impl Sink {
     }
 }
 
-/// The id and the body of one request.
-async fn request(stream: &mut TcpStream) -> Option<(String, String)> {
+/// This header's value and the body of one request.
+pub async fn request(stream: &mut TcpStream, named: &str) -> Option<(String, Vec<u8>)> {
     let mut bytes = Vec::new();
     let mut chunk = [0; 4096];
     loop {
@@ -139,8 +140,7 @@ async fn request(stream: &mut TcpStream) -> Option<(String, String)> {
                 |name: &str| head.lines().find_map(|line| line.strip_prefix(name)).map(|v| v.trim().to_owned());
             let length: usize = header("content-length:")?.parse().ok()?;
             if bytes.len() >= end + 4 + length {
-                let body = String::from_utf8(bytes[end + 4..end + 4 + length].to_vec()).ok()?;
-                return Some((header("webhook-id:")?, body));
+                return Some((header(&format!("{named}:"))?, bytes[end + 4..end + 4 + length].to_vec()));
             }
         }
         match stream.read(&mut chunk).await {
