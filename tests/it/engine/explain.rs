@@ -125,7 +125,7 @@ async fn a_task_that_waits_for_an_event_or_a_condition_says_for_what(world: Worl
     says(&event, "needs", &["whose `from` is, or has in it, \"amazon\"", "for which `event.data.total > 100` is true"]);
 
     // nobody is there
-    let poll = json!({ "http": { "url": "http://127.0.0.1:1/" } });
+    let poll = json!({ "http": { "url": "https://nobody.invalid/" } });
     let trigger = json!({ "type": "condition", "poll": poll, "interval": "1m", "expression": "value.price < 5" });
     let condition = instance.task(json!({ "trigger": trigger })).await;
     let before = explained(&instance, "tasks", condition.id).await;
