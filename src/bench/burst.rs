@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::bench::Bench;
 use crate::bench::figure::{Figure, Limit, Samples};
@@ -11,7 +11,7 @@ use crate::bench::instance::{Instance, PATIENCE};
 use crate::bench::limits::timer;
 use crate::bench::place::Place;
 use crate::bench::scale::Scale;
-use crate::bench::stock::draft;
+use crate::bench::stock::{draft, hourly, hourly_with_a_slot};
 use crate::clock::signed;
 
 const BURSTS: [(&str, usize); 3] = [("burst_100", 100), ("burst_1000", 1_000), ("burst_10000", 10_000)];
@@ -31,8 +31,8 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         for _ in 0..rounds {
             sleeps.push(timer::burst(tasks).await);
         }
-        let starts = bursts(bench, tasks, rounds, false).await?;
-        let slotted = bursts(bench, tasks, rounds, true).await?;
+        let starts = bursts(bench, tasks, rounds, hourly).await?;
+        let slotted = bursts(bench, tasks, rounds, hourly_with_a_slot).await?;
         let sleeps = Samples::all(sleeps);
         let words = format!("timer burst: {tasks} sleeps of the runtime that end at once; p99");
         let limit = sleeps.at(0.99);
@@ -47,7 +47,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 }
 
 /// How late each task started, in milliseconds, of so many that are due at once, so often.
-async fn bursts(bench: &Bench<'_>, tasks: usize, rounds: usize, slots: bool) -> anyhow::Result<Samples> {
+async fn bursts(bench: &Bench<'_>, tasks: usize, rounds: usize, trigger: fn() -> Value) -> anyhow::Result<Samples> {
     let (lost, starts) = Place::with(bench.at, async |place| {
         let service = Instance::build(place).await?.start().await?;
         let mut starts = Vec::new();
@@ -56,10 +56,7 @@ async fn bursts(bench: &Bench<'_>, tasks: usize, rounds: usize, slots: bool) -> 
             // on a whole second, as most are
             let at = next_second(clock.now() + signed(AHEAD) + TimeDelta::milliseconds(tasks as i64 / 5));
             service.noop.note();
-            match slots {
-                true => service.stock(place).due_with_slots(tasks, at).await?,
-                false => service.stock(place).due(tasks, at).await?,
-            }
+            service.stock(place).due_by(trigger(), tasks, at).await?;
             let scale = Scale::of(place).await?;
             anyhow::ensure!(clock.now() < at, "the tasks were made too late");
             service.noop.until_executed(round * tasks as u64, PATIENCE).await?;

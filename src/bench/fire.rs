@@ -1,9 +1,12 @@
 //! `fire` and `sqlite_fire`: tasks that are all due become runs, are started, executed and finished, by one instance.
 
+use serde_json::Value;
+
 use crate::bench::figure::{Figure, Limit, median};
 use crate::bench::instance::Instance;
 use crate::bench::limits::{fire, rows};
 use crate::bench::place::Place;
+use crate::bench::stock::{hourly, hourly_with_a_slot};
 use crate::bench::{Bench, Where};
 
 const WHAT: &str = "due → run recorded → executor that does nothing → finished, by one instance";
@@ -19,7 +22,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let (limit, value) = Place::with(bench.at, async |place| {
             // what comes second finds the server warm, or its disk busy: they take turns
             let first = if round % 2 == 1 { Some(bare_fire(place, fires).await?) } else { None };
-            let value = fire_all(place, fires, false).await?;
+            let value = fire_all(place, fires, hourly()).await?;
             let limit = match first {
                 Some(limit) => limit,
                 None => bare_fire(place, fires).await?,
@@ -29,7 +32,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         .await?;
         bare.push(limit);
         ours.push(value);
-        slotted.push(Place::with(bench.at, async |place| fire_all(place, fires, true).await).await?);
+        slotted.push(Place::with(bench.at, async |place| fire_all(place, fires, hourly_with_a_slot()).await).await?);
     }
     let limit = median(bare);
     let bare_words = "bare fire: 500 claimed, moved on, recorded and marked done in two statements, 2 connections";
@@ -51,7 +54,7 @@ pub async fn on_sqlite(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         bench.tell(&format!("sqlite_fire: {fires} tasks, round {round}"));
         let (rows, value) = Place::with(&at, async |place| {
             let rows = rows::rates(&place.bare, count, crate::bench::write::BODY).await?;
-            Ok((rows, fire_all(place, fires, false).await?))
+            Ok((rows, fire_all(place, fires, hourly()).await?))
         })
         .await?;
         inserted.push(rows.inserted);
@@ -75,13 +78,9 @@ async fn bare_fire(place: &Place, fires: usize) -> anyhow::Result<f64> {
 }
 
 /// Runs a second.
-async fn fire_all(place: &Place, fires: usize, slots: bool) -> anyhow::Result<f64> {
+async fn fire_all(place: &Place, fires: usize, trigger: Value) -> anyhow::Result<f64> {
     let instance = Instance::build(place).await?;
-    let (stock, now) = (instance.stock(place), instance.store.clock().now());
-    match slots {
-        true => stock.due_with_slots(fires, now).await?,
-        false => stock.due(fires, now).await?,
-    }
+    instance.stock(place).due_by(trigger, fires, instance.store.clock().now()).await?;
     let took = instance.work_off(place, fires, fires).await?;
     Ok(fires as f64 / took.as_secs_f64())
 }

@@ -60,12 +60,12 @@ impl Stock<'_> {
 
     /// So many hourly tasks of many tenants that are all due at this instant.
     pub async fn due(&self, count: usize, at: DateTime<Utc>) -> anyhow::Result<()> {
-        self.copy_due(count, at, self.tenant_of("g.n"), hourly()).await
+        self.due_by(hourly(), count, at).await
     }
 
-    /// The same of tasks whose runs take a slot.
-    pub async fn due_with_slots(&self, count: usize, at: DateTime<Utc>) -> anyhow::Result<()> {
-        self.copy_due(count, at, self.tenant_of("g.n"), hourly_with_a_slot()).await
+    /// The same with a trigger of one's own.
+    pub async fn due_by(&self, trigger: Value, count: usize, at: DateTime<Utc>) -> anyhow::Result<()> {
+        self.copy_due(count, at, self.tenant_of("g.n"), trigger).await
     }
 
     /// The same of one tenant, whose name has no quotes.

@@ -35,7 +35,7 @@ pub struct Args {
     /// Redis to measure, for events
     #[arg(long, value_name = "URL")]
     redis_url: Option<String>,
-    /// Everything small, in less than a minute: a first look
+    /// Everything small, in about a minute: a first look
     #[arg(long)]
     quick: bool,
     /// Rounds of each throughput; the one in the middle counts [default: 3]

@@ -141,10 +141,7 @@ async fn explain(args: OneArgs, environment: &Environment, screen: &mut Screen) 
     if args.service.json {
         return Ok(screen.json(&explained)?);
     }
-    for sentence in explained["sentences"].as_array().into_iter().flatten() {
-        screen.line(on_one_line(&text_of(sentence)))?;
-    }
-    needs(&explained, screen)?;
+    sentences(&explained, screen)?;
     for call in explained["calls"].as_array().into_iter().flatten() {
         let tool = screen.tone(Tone::Strong, on_one_line(&text_of(&call["tool"])));
         screen.line(format!("\n{tool} (turn {})  {}", call["turn"], on_one_line(&text_of(&call["sentence"]))))?;
@@ -155,8 +152,11 @@ async fn explain(args: OneArgs, environment: &Environment, screen: &mut Screen) 
     Ok(())
 }
 
-/// What would have to hold, a line each.
-pub fn needs(explained: &Value, screen: &mut Screen) -> anyhow::Result<()> {
+/// What an explanation says, and what would have to hold, a line each.
+pub fn sentences(explained: &Value, screen: &mut Screen) -> anyhow::Result<()> {
+    for sentence in explained["sentences"].as_array().into_iter().flatten() {
+        screen.line(on_one_line(&text_of(sentence)))?;
+    }
     let needs = explained["needs"].as_array().map(Vec::as_slice).unwrap_or_default();
     if !needs.is_empty() {
         screen.line(format!("\n{}", screen.tone(Tone::Strong, "What would have to hold")))?;

@@ -105,41 +105,42 @@ impl Worker {
     /// before the database is asked about any other.
     async fn start_due(&self) -> Result<bool, TickError> {
         loop {
-            match self.start_some().await? {
-                Begun::AsTheyAre { more: true } => {}
-                Begun::AsTheyAre { more } | Begun::Marked { more } => return Ok(more),
+            let limit = self.held.free().min(BATCH);
+            let mut due = self.held.take_due(self.store.clock().now(), limit);
+            let more = !due.is_empty() && due.len() == limit;
+            due.retain(|claim| match self.held.prepared(claim) {
+                Some(prepared) => {
+                    self.started.inc();
+                    self.executions.spawn(prepared);
+                    false
+                }
+                None => true,
+            });
+            if !due.is_empty() {
+                self.mark_and_start(due).await?;
+                return Ok(more);
+            }
+            if !more {
+                return Ok(false);
             }
         }
     }
 
-    /// Starts a batch of those whose instant has come.
-    async fn start_some(&self) -> Result<Begun, TickError> {
-        let limit = self.held.free().min(BATCH);
-        let mut due = self.held.take_due(self.store.clock().now(), limit);
-        let taken = due.len();
-        due.retain(|claim| match self.held.prepared(claim) {
-            Some(prepared) => {
-                self.started.inc();
-                self.executions.spawn(prepared);
-                false
-            }
-            None => true,
-        });
-        if due.is_empty() {
-            return Ok(Begun::AsTheyAre { more: taken > 0 && taken == limit });
-        }
+    /// Starts claims that the database has to agree to.
+    async fn mark_and_start(&self, due: Vec<Claim>) -> Result<(), TickError> {
         let leases: Vec<Lease> = due.iter().map(|claim: &Claim| claim.lease).collect();
         let lease_until = self.store.clock().now() + signed(self.lease);
-        let starts = match self.store.start_runs(&leases, lease_until).await {
-            Ok(starts) => starts,
+        match self.store.start_runs(&leases, lease_until).await {
+            Ok(starts) => {
+                self.spawn(starts);
+                Ok(())
+            }
             Err(error) => {
                 // it may have taken effect; the next tick asks again, which is safe
                 self.held.add(due);
-                return Err(error.into());
+                Err(error.into())
             }
-        };
-        self.spawn(starts);
-        Ok(Begun::Marked { more: taken == limit })
+        }
     }
 
     /// What makes runs start here as they are recorded.
@@ -157,17 +158,6 @@ impl Worker {
         }
         Ok(())
     }
-}
-
-/// How a batch began, and whether there may be more.
-enum Begun {
-    AsTheyAre {
-        more: bool,
-    },
-    /// Some of it was marked first.
-    Marked {
-        more: bool,
-    },
 }
 
 /// The way for a run that is asked for to start with the commit that records it.

@@ -93,7 +93,8 @@ impl Store {
         Ok(answer)
     }
 
-    /// Stores a task together with those that others store at the same time.
+    /// Stores a task together with those that others store at the same time. Like an import, the statement holds rows of
+    /// several tenants, so that Postgres confines it to none of them: each row brings the tenant of its task.
     async fn create_together(&self, task: NewTask) -> Result<(), StoreError> {
         let store = self.clone();
         let answer = self.creating.go(task, |tasks| async move { store.create_each(&tasks).await });

@@ -59,10 +59,17 @@ pub(super) fn fault() -> Result<(), sqlx::Error> {
 /// With a scope, Postgres is told the tenant, so that its row-level security is the second wall.
 macro_rules! on_read {
     ($db:expr, |$conn:ident| $body:expr) => {
+        on_read!($db, pool, "shared", |$conn| $body)
+    };
+    // by a single statement that finds its rows by an index
+    (quick $db:expr, |$conn:ident| $body:expr) => {
+        on_read!($db, quick, "quick", |$conn| $body)
+    };
+    ($db:expr, $pool:ident, $name:literal, |$conn:ident| $body:expr) => {
         match &$db {
-            $crate::store::db::Db::Postgres { pool, waits, .. } => {
-                waits.look("shared", pool);
-                let mut held = pool.acquire().await?;
+            $crate::store::db::Db::Postgres { $pool, waits, .. } => {
+                waits.look($name, $pool);
+                let mut held = $pool.acquire().await?;
                 fault!();
                 let $conn = &mut *held;
                 $body
@@ -185,26 +192,6 @@ macro_rules! quickly {
         fault!();
         held
     }};
-}
-
-/// Reads by a single statement that finds its rows by an index. The body is typed once for each database.
-macro_rules! on_quick_read {
-    ($db:expr, |$conn:ident| $body:expr) => {
-        match &$db {
-            $crate::store::db::Db::Postgres { quick, waits, .. } => {
-                let mut held = quickly!(quick, waits);
-                let $conn = &mut *held;
-                $body
-            }
-            $crate::store::db::Db::Sqlite { readers, waits, .. } => {
-                waits.look("readers", readers);
-                let mut held = readers.acquire().await?;
-                fault!();
-                let $conn = &mut *held;
-                $body
-            }
-        }
-    };
 }
 
 /// Tells Postgres for the rest of this transaction whose rows may be seen. Sessions start as the engine's: `*`.

@@ -158,12 +158,12 @@ impl Store {
         if let Some(start) = ask.start {
             let (going, runs): (Vec<Going>, Vec<Run>) = going.into_iter().unzip();
             let runs = runs.into_iter().map(|run| (run.id, run)).collect();
-            fired.started = self.with_their_tasks(going, runs, tasks.clone(), start.lease_until).await?;
+            fired.started = self.with_their_tasks(going, runs, &tasks, start.lease_until).await?;
         }
         if !ahead.is_empty() {
             let (ahead, runs): (Vec<Going>, Vec<Run>) = ahead.into_iter().unzip();
             let runs = runs.into_iter().map(|run| (run.id, run)).collect();
-            fired.prepared = self.with_their_tasks(ahead, runs, tasks, until).await?;
+            fired.prepared = self.with_their_tasks(ahead, runs, &tasks, until).await?;
         }
         Ok(fired)
     }
@@ -190,7 +190,7 @@ impl Store {
 
     /// The earliest instant that any task waits for; `None` where none does.
     pub async fn next_due(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
-        Ok(on_quick_read!(self.db, |conn| {
+        Ok(on_read!(quick self.db, |conn| {
             sqlx::query_scalar(
                 "select next_at from due where kind = 'schedule' and next_at is not null order by next_at limit 1",
             )

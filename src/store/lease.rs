@@ -152,7 +152,7 @@ impl Store {
 
     /// Runs of this worker whose end was asked for. A narrow index makes it cost nothing while there are none.
     pub async fn cancels_asked(&self, worker: Uuid) -> Result<Vec<Beat>, StoreError> {
-        Ok(on_quick_read!(self.db, |conn| {
+        Ok(on_read!(quick self.db, |conn| {
             sqlx::query_as("select run_id, cancel_reason from queue where worker = $1 and cancel_reason is not null")
                 .bind(worker)
                 .fetch_all(conn)

@@ -170,7 +170,7 @@ impl Store {
         }
         let ids: Vec<Uuid> = going.iter().map(|g| g.run_id).collect();
         let runs = insist!(self.runs_by_id(&ids))?;
-        self.with_their_tasks(going, runs, HashMap::new(), lease_until).await
+        self.with_their_tasks(going, runs, &HashMap::new(), lease_until).await
     }
 
     /// Adds to runs that were just started their tasks, as far as they are not known, and who is told of them.
@@ -178,23 +178,22 @@ impl Store {
         &self,
         going: Vec<Going>,
         mut runs: HashMap<Uuid, Run>,
-        mut tasks: HashMap<Uuid, Task>,
+        known: &HashMap<Uuid, Task>,
         lease_until: DateTime<Utc>,
     ) -> Result<Vec<StartedRun>, StoreError> {
         if going.is_empty() {
             return Ok(Vec::new());
         }
-        let unknown = going.iter().filter_map(|g| g.task_id).filter(|id| !tasks.contains_key(id));
+        let unknown = going.iter().filter_map(|g| g.task_id).filter(|id| !known.contains_key(id));
         let task_ids: BTreeSet<Uuid> = unknown.collect();
         let tenants: BTreeSet<&str> = going.iter().map(|g| g.tenant_id.as_str()).collect();
         let (task_ids, tenants): (Vec<_>, Vec<_>) = (task_ids.into_iter().collect(), tenants.into_iter().collect());
-        let (read, recipients) =
+        let (tasks, recipients) =
             insist!(async { tokio::try_join!(self.tasks_by_id(&task_ids), self.recipients_by_tenant(&tenants)) })?;
-        tasks.extend(read);
         let mut started = Vec::with_capacity(going.len());
         for Going { run_id, lease_token, deadline_at, .. } in going {
             let Some(run) = runs.remove(&run_id) else { continue };
-            let task = run.task_id.and_then(|id| tasks.get(&id).cloned());
+            let task = run.task_id.and_then(|id| known.get(&id).or_else(|| tasks.get(&id)).cloned());
             let recipient = recipients.get(&run.tenant_id).cloned();
             let lease = Lease { run_id, token: lease_token };
             started.push(StartedRun { lease, run, task, recipient, lease_until, deadline_at, confirmed: true });

@@ -4,20 +4,16 @@ use serde_json::Value;
 
 use super::OneArgs;
 use crate::cli::Client;
-use crate::cli::run::needs;
+use crate::cli::run::sentences;
 use crate::cli::screen::{Screen, text_of, time_of};
 use crate::config::Environment;
-use crate::visible::on_one_line;
 
 pub async fn run(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let explained = Client::new(&args.service, environment)?.get(&["v1", "tasks", &args.id, "explain"], &[]).await?;
     if args.service.json {
         return Ok(screen.json(&explained)?);
     }
-    for sentence in explained["sentences"].as_array().into_iter().flatten() {
-        screen.line(on_one_line(&text_of(sentence)))?;
-    }
-    needs(&explained, screen)?;
+    sentences(&explained, screen)?;
     let next = explained["next"].as_array().map(Vec::as_slice).unwrap_or_default();
     if next.is_empty() {
         return Ok(());

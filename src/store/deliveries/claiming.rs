@@ -27,7 +27,7 @@ impl Store {
     /// Up to `limit` deliveries that are due, those first that are due for the longest time.
     pub async fn due_deliveries(&self, limit: i64) -> Result<Vec<InLine>, StoreError> {
         let now = self.clock.now();
-        Ok(on_quick_read!(self.db, |conn| {
+        Ok(on_read!(quick self.db, |conn| {
             sqlx::query_as(
                 "select id, channel, tenant_id, next_at from deliveries
                   where state = 'pending' and next_at <= $1 order by next_at limit $2",
@@ -42,7 +42,7 @@ impl Store {
     /// Lines are what a tenant has waiting on a channel, in the order of channel and tenant: the first delivery of the
     /// line after this one, due or not. After a channel and no tenant comes the next channel.
     pub async fn next_line(&self, channel: &str, tenant: Option<&str>) -> Result<Option<InLine>, StoreError> {
-        Ok(on_quick_read!(self.db, |conn| {
+        Ok(on_read!(quick self.db, |conn| {
             let query = match tenant {
                 Some(_) => {
                     "select id, channel, tenant_id, next_at from deliveries

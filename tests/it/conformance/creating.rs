@@ -1,5 +1,6 @@
 //! New tasks: a batch has the effects of its tasks one by one, and a key stands for one task of its tenant.
 
+use futures::future::join_all;
 use reveille::credential::Reference;
 use reveille::id::Scope;
 use reveille::store::{Answer, NewTask, StoreError, TaskFilter, event_shard};
@@ -14,6 +15,7 @@ on_both!(
     a_key_stands_for_one_task_of_its_tenant,
     a_batch_with_a_fault_stores_nothing,
     batches_that_meet_make_each_task_once,
+    tasks_that_are_made_at_once_have_each_its_own_answer,
 );
 
 const EVERY: &Scope = &Scope::Every;
@@ -152,5 +154,29 @@ async fn batches_that_meet_make_each_task_once(world: &World) {
     assert_eq!(world.count("select count(*) from event_tasks").await, 200);
     if world.is_postgres() {
         other.close().await;
+    }
+}
+
+async fn tasks_that_are_made_at_once_have_each_its_own_answer(world: &World) {
+    let (stored, nominal) = hourly("a", None);
+    world.store.create_task(&stored, nominal, None).await.unwrap();
+    for round in 0..5 {
+        let mut tasks: Vec<NewTask> =
+            (0..60).map(|n| hourly(if n % 2 == 0 { "a" } else { "b" }, Some(&format!("{round}/{}", n / 4)))).collect();
+        // one at fault among them harms nobody else
+        tasks.push((stored.clone(), nominal));
+        tasks.extend((0..20).map(|_| hourly("a", None)));
+        let made = join_all(tasks.iter().map(|(task, nominal)| world.store.create_task(task, *nominal, None))).await;
+        let keyed = made[..60].iter().filter(|made| made.is_ok()).count();
+        assert_eq!(keyed, 30, "each of 15 keys once for each of two tenants");
+        for (refused, (task, _)) in made.iter().zip(&tasks).take(60).filter(|(made, _)| made.is_err()) {
+            let said = format!("there is a task with the key `{}`", task.key.as_deref().unwrap());
+            assert!(matches!(refused, Err(StoreError::Conflict(why)) if *why == said), "{refused:?}");
+        }
+        assert!(made[60].is_err());
+        assert!(made[61..].iter().all(Result::is_ok));
+        for (made, (task, _)) in made.iter().zip(&tasks).filter(|(_, (task, _))| task.id != stored.id) {
+            assert_eq!(world.store.get_task(EVERY, task.id).await.is_ok(), made.is_ok());
+        }
     }
 }

@@ -16,6 +16,7 @@ on_both!(
     what_falls_due_within_the_horizon_is_recorded_ahead,
     nothing_is_due_before_its_millisecond,
     a_limit_takes_the_earliest_tasks_first,
+    a_few_that_are_due_last_fire_with_each_batch_of_the_earliest,
     firing_again_what_is_recorded_already_makes_no_second_run,
     two_instances_firing_at_once_never_double,
     a_task_that_another_instance_holds_is_passed_over,
@@ -127,6 +128,23 @@ async fn a_limit_takes_the_earliest_tasks_first(world: &World) {
     let fired = world.store.fire_due(&ask).await.unwrap();
     assert_eq!((fired.tasks, fired.claims.last().unwrap().run_at), (1, at(3)));
     assert_eq!(world.store.next_due().await.unwrap(), Some(at(2)));
+}
+
+async fn a_few_that_are_due_last_fire_with_each_batch_of_the_earliest(world: &World) {
+    for _ in 0..40 {
+        world.task(json!({"at": "2026-03-01T08:01:00Z"})).await;
+    }
+    let last = world.task(json!({"at": "2026-03-01T08:01:01Z"})).await;
+    world.pass(61);
+    let mut ask = world.ask(0, 99);
+    ask.limit = 10;
+    let mut tasks = Vec::new();
+    for _ in 0..5 {
+        tasks.push(world.store.fire_due(&ask).await.unwrap().tasks);
+        assert_eq!(world.runs_of(&last).await.len(), 1, "behind those that are late");
+    }
+    // and those that are due at one instant are not taken twice
+    assert_eq!(tasks, [11, 10, 10, 10, 0]);
 }
 
 async fn firing_again_what_is_recorded_already_makes_no_second_run(world: &World) {

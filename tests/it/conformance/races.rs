@@ -167,7 +167,9 @@ async fn meet(setting: impl Into<Setting>, first: Act, second: Act, judge: impl 
         judge(&world, &scene, [&told[0], &told[1]]).await;
         clear(&world, &scene).await;
         if last {
-            assert!(pass > 1, "the first makes {pass} requests only");
+            // what is one statement meets the other before it and after it
+            let least = if first.0 == "run_now" { 1 } else { 2 };
+            assert!(pass > least, "the first makes {pass} requests only");
             break;
         }
     }
