@@ -108,6 +108,7 @@ pub struct Store {
     counts: Counts,
     /// Tasks that callers store one by one.
     creating: Gathering<NewTask, Result<(), StoreError>>,
+    marks: deliveries::Marks,
 }
 
 /// Why the store could not do what was asked, by what the caller can do about it.

@@ -9,7 +9,7 @@ use crate::id::Scope;
 use crate::notification::dedupe;
 use crate::notification::question::{Question, still_open};
 use crate::notification::verification::{self, Proof};
-use crate::notification::{Delivery, Mark, Recipient};
+use crate::notification::{Claim, Delivery, Mark, Recipient};
 use crate::secret::{REDACTED, Secret};
 use crate::store::{ApprovalFilter, ApprovalLink, Store, StoreError};
 use crate::token::TokenHash;
@@ -18,7 +18,7 @@ use crate::vault::Vault;
 /// Most questions of one batch.
 const BATCH: i64 = 500;
 /// Why a message about a batch is not sent any more.
-const SETTLED: &str = "not sent: nothing of what it asks is open any more";
+const SETTLED: &str = "nothing of what it asks is open any more";
 
 /// Makes links to questions. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -30,10 +30,13 @@ pub struct Links {
 
 impl Links {
     /// What is asked, its link good from now on; the mark says why nothing is to be sent.
-    pub async fn question(&self, store: &Store, delivery: &Delivery) -> Result<Result<Question, Mark>, StoreError> {
-        let unsent = |why: &str| Ok(Err(Mark::Failed { error: why.into(), fall_back: None }));
+    pub async fn question(
+        &self,
+        store: &Store,
+        delivery: &Delivery,
+    ) -> Result<Result<Question, &'static str>, StoreError> {
         let Some(batch_id) = dedupe::batch_of(&delivery.dedupe_key) else {
-            return unsent("its key names no batch of questions");
+            return Ok(Err("its key names no batch of questions"));
         };
         let filter = ApprovalFilter {
             tenant: Some(delivery.tenant_id.clone()),
@@ -45,7 +48,7 @@ impl Links {
         batch.reverse();
         let last = batch.iter().map(|item| item.expires_at).max();
         let items = still_open(batch, store.clock().now());
-        let (Some(last), false) = (last, items.is_empty()) else { return unsent(SETTLED) };
+        let (Some(last), false) = (last, items.is_empty()) else { return Ok(Err(SETTLED)) };
         let token = self.vault.tag(link::PURPOSE, &link::subject(batch_id, &delivery.recipient, delivery.id));
         let remembered = ApprovalLink {
             batch_id,
@@ -65,9 +68,17 @@ impl Links {
     }
 }
 
+/// What becomes of a question that is not sent: no other channel asks it either.
+pub fn not_asked(claim: &Claim, why: &str) -> Mark {
+    match claim.in_doubt() {
+        true => Mark::Unknown { error: format!("not sent again: {why}"), fall_back: None },
+        false => Mark::Failed { error: format!("not sent: {why}"), fall_back: None },
+    }
+}
+
 /// Whether nothing was sent because nothing is open any more: people were quicker, and nothing is wrong.
 pub fn is_settled(mark: &Mark) -> bool {
-    matches!(mark, Mark::Failed { error, .. } if error == SETTLED)
+    matches!(mark, Mark::Failed { error, .. } | Mark::Unknown { error, .. } if error.ends_with(SETTLED))
 }
 
 /// What is recorded of an attempt, without what must not be: a server that refuses a message may quote from it.
@@ -85,6 +96,23 @@ pub fn without(mut mark: Mark, secrets: &[&str]) -> Mark {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::notification::Kind;
+
+    #[test]
+    fn a_question_that_may_have_been_read_is_not_called_unsent() {
+        let delivery = Delivery::sample(Kind::Ask);
+        let first = Claim { delivery: delivery.clone(), lease_token: 3, interrupted: false };
+        let error = |begin: &str| format!("{begin}: {SETTLED}");
+        let unsent = Mark::Failed { error: error("not sent"), fall_back: None };
+        let in_doubt = Mark::Unknown { error: error("not sent again"), fall_back: None };
+        let doubtful = Claim { delivery: Delivery { doubtful: true, ..delivery }, ..first.clone() };
+        let died = Claim { interrupted: true, ..first.clone() };
+        for (claim, mark) in [(first, unsent), (doubtful, in_doubt.clone()), (died, in_doubt)] {
+            assert_eq!(not_asked(&claim, SETTLED), mark);
+            assert!(is_settled(&mark));
+        }
+        assert!(!is_settled(&Mark::Failed { error: "refused".into(), fall_back: None }));
+    }
 
     #[test]
     fn what_a_server_quotes_of_a_link_is_not_recorded() {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::channel::templates::Templates;
 use crate::channel::{ATTEMPT_LIMIT, Channel, ChannelError, Channels, Confirmed, Message, Receipt};
@@ -15,6 +15,9 @@ use crate::engine::breaker::Sign;
 use crate::notification::delivery::retry_at;
 use crate::notification::wording::References;
 use crate::notification::{Claim, Delivery, Mark, Recipient};
+
+/// The longest wait for a channel of a question that has another one: somebody is waited for, and the question expires.
+const PATIENCE_OF_A_QUESTION: TimeDelta = TimeDelta::seconds(30);
 
 /// How long a claim holds: an attempt and its recording, with room.
 pub const LEASE: Duration = ATTEMPT_LIMIT.saturating_mul(2);
@@ -99,7 +102,8 @@ async fn send(
 
 /// What an answer means for the delivery. What is refused for good, or can't be sent as things are configured, goes on
 /// to the next channel at once; without one, the operator may mend the configuration before the attempts are used up.
-/// What is in doubt goes on where it was tried to the last: told twice is better than not at all.
+/// What is in doubt goes on where it was tried to the last: told twice is better than not at all. A question goes on as soon
+/// as its channel is not soon there again, or nobody knows whether it came: it is decided once, however often it is read.
 fn judge(
     claim: &Claim,
     answer: Result<Receipt, ChannelError>,
@@ -109,8 +113,12 @@ fn judge(
 ) -> Mark {
     let delivery = &claim.delivery;
     let fall_back = || delivery.fall_back().map(Box::new);
+    let presses = delivery.kind.asks() && !delivery.fallback.is_empty();
     let doubtful = matches!(answer, Err(ChannelError::Unknown { .. }));
     let later = |error: String, hint: Option<Duration>| match retry_at(now, delivery.attempts, hint, random) {
+        Some(at) if presses && at - now > PATIENCE_OF_A_QUESTION => {
+            given_up_in(claim.in_doubt() || doubtful, delivery, error)
+        }
         Some(at) => Mark::Retry { at, error, asked: hint.is_some(), doubtful },
         None => {
             let error = format!("given up after {} attempts: {error}", delivery.attempts);
@@ -127,7 +135,9 @@ fn judge(
         Err(ChannelError::Rejected { why }) => Mark::Failed { error: why, fall_back: fall_back() },
         Err(ChannelError::Unsendable { why }) => given_up(claim, why),
         Err(ChannelError::Unknown { why }) if repeatable => later(why, None),
-        Err(ChannelError::Unknown { why }) => Mark::Unknown { error: why, fall_back: None },
+        Err(ChannelError::Unknown { why }) => {
+            Mark::Unknown { error: why, fall_back: presses.then(fall_back).flatten() }
+        }
     }
 }
 
@@ -307,6 +317,33 @@ mod tests {
         let unknown = Err(ChannelError::Unknown { why: "no answer".into() });
         let mark = attempted(&claim(1, &["webhook"]), false, unknown).await.mark;
         assert_eq!(mark, Mark::Unknown { error: "no answer".into(), fall_back: None });
+    }
+
+    #[tokio::test]
+    async fn a_question_goes_on_to_the_next_channel_as_soon_as_its_own_is_not_soon_there_again() {
+        let asks = |attempts, fallback: &[&str]| {
+            let claim = claim(attempts, fallback);
+            Claim { delivery: Delivery { kind: Kind::Reminder, ..claim.delivery }, ..claim }
+        };
+        let judged = |claim: &Claim, answer| judge(claim, answer, false, now(), 0.5);
+        let (first, second) = (asks(1, &["webhook"]), asks(2, &["webhook"]));
+        let fall_back = || second.delivery.fall_back().map(Box::new);
+        assert_eq!(judged(&first, transient(None)), again(5, "busy"), "a hiccup is waited for");
+        let given_up = Mark::Failed { error: "busy".into(), fall_back: fall_back() };
+        assert_eq!(judged(&second, transient(None)), given_up);
+        assert_eq!(
+            judged(&first, transient(Some(Duration::from_secs(77)))),
+            given_up,
+            "however long it is asked to wait"
+        );
+        let unknown = || Err(ChannelError::Unknown { why: "no answer".into() });
+        assert_eq!(judged(&first, unknown()), Mark::Unknown { error: "no answer".into(), fall_back: fall_back() });
+        // without another channel it waits as any other
+        assert_eq!(judged(&asks(2, &[]), transient(None)), again(300, "busy"));
+        assert_eq!(judged(&asks(1, &[]), unknown()), Mark::Unknown { error: "no answer".into(), fall_back: None });
+        let doubtful = Claim { delivery: Delivery { doubtful: true, ..second.delivery.clone() }, ..second.clone() };
+        let error = "busy; it may have got through at one of the attempts".into();
+        assert_eq!(judged(&doubtful, transient(None)), Mark::Unknown { error, fall_back: fall_back() });
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@
 //! users name the hosts (webhooks, push services), each host has a breaker of its own, so that one sick receiver delays
 //! nobody else.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -31,6 +31,9 @@ const PROBE_WAIT: Duration = Duration::from_secs(5);
 const HOSTS: usize = 10_000;
 /// After so long beyond its time, nobody writes to an open one any more.
 const FORGOTTEN: Duration = Duration::from_secs(2 * 3600);
+
+/// The operator's own ntfy server, beside hosts that users name.
+const OPERATORS: &str = "ntfy";
 
 /// What a breaker guards.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -111,10 +114,10 @@ impl Place {
                     PushAddress::Ntfy { server, .. } => server.as_deref().and_then(host),
                     PushAddress::WebPush { endpoint, .. } => host(endpoint),
                 };
-                let mut hosts: Vec<String> = addresses.push.iter().filter_map(named).collect();
-                hosts.sort_unstable();
-                hosts.dedup();
-                (!hosts.is_empty()).then(|| hosts.join("+"))
+                let hosts: BTreeSet<Option<String>> = addresses.push.iter().map(named).collect();
+                let named = hosts.iter().any(Option::is_some);
+                let hosts = hosts.into_iter().map(|host| host.unwrap_or_else(|| OPERATORS.to_owned()));
+                named.then(|| hosts.collect::<Vec<_>>().join("+"))
             }
             _ => None,
         };
@@ -364,6 +367,14 @@ mod tests {
         let host = |channel| Place::of(channel, Some(&ann)).host;
         assert_eq!(host("webhook").as_deref(), Some("hooks.example.org:8443"));
         assert_eq!(host("push").as_deref(), Some("a.example+n.example"));
+        // one of them on the operator's server: what fails there is no fault of theirs alone
+        let ours = PushAddress::Ntfy { topic: "t".into(), server: None };
+        let of = |push: Vec<PushAddress>| {
+            let addresses = Addresses { push, ..Addresses::default() };
+            Place::of("push", Some(&Recipient { addresses, ..Recipient::default() })).host
+        };
+        assert_eq!(of(vec![ntfy("https://n.example"), ours.clone()]).as_deref(), Some("ntfy+n.example"));
+        assert_eq!(of(vec![ours]), None);
         assert_eq!((host("email"), Place::of("webhook", None).host), (None, None));
     }
 }

@@ -6,6 +6,7 @@
 
 use chrono::{DateTime, Utc};
 
+use crate::engine::attempt::given_up;
 use crate::notification::question::Question;
 use crate::notification::quiet::{beyond_budget, day, interrupts};
 use crate::notification::{Claim, Held, Kind, Mark, Recipient};
@@ -14,7 +15,7 @@ use crate::store::{Store, StoreError};
 /// The mark of a message that quiet hours hold; `None` where it may be told now.
 pub fn quiet(claim: &Claim, recipient: &Recipient, question: Option<&Question>, now: DateTime<Utc>) -> Option<Mark> {
     let delivery = &claim.delivery;
-    if claim.interrupted || !delivery.kind.may_be_held() {
+    if claim.in_doubt() || !delivery.kind.may_be_held() {
         return None;
     }
     let (zone, channel, urgency) = (recipient.timezone, delivery.channel.as_str(), delivery.urgency);
@@ -66,11 +67,10 @@ pub fn unverified(claim: &Claim, recipient: &Recipient) -> Option<Mark> {
     let delivery = &claim.delivery;
     // open sessions have shown a token; and an address that is not there fails by itself
     let proved = delivery.channel == "live" || recipient.verified.contains_key(&delivery.channel);
-    if proved || claim.interrupted || delivery.kind == Kind::Code || !recipient.addresses.has(&delivery.channel) {
+    if proved || delivery.kind == Kind::Code || !recipient.addresses.has(&delivery.channel) {
         return None;
     }
-    let error = format!("the address for `{}` is not verified", delivery.channel);
-    Some(Mark::Failed { error, fall_back: delivery.fall_back().map(Box::new) })
+    Some(given_up(claim, format!("the address for `{}` is not verified", delivery.channel)))
 }
 
 #[cfg(test)]
@@ -98,6 +98,12 @@ mod tests {
         Claim { delivery, lease_token: 3, interrupted: false }
     }
 
+    /// One whose attempt before may have got through.
+    fn in_doubt(kind: Kind) -> Claim {
+        let claim = claim(kind);
+        Claim { delivery: Delivery { doubtful: true, ..claim.delivery }, ..claim }
+    }
+
     fn recipient(hours: Value) -> Recipient {
         let addresses = Addresses { sms: Some("+4915123456789".into()), ..Addresses::default() };
         let quiet = serde_json::from_value(json!({ "quiet_hours": [hours] })).unwrap();
@@ -119,8 +125,10 @@ mod tests {
             let urgent = recipient(json!({ "from": "22:00", "to": "07:00", "breaks_through": "never" }));
             assert_eq!(quiet(&claim(exempt), &urgent, None, now), None, "{exempt:?}");
         }
-        let doubtful = Claim { interrupted: true, ..claim(Kind::Result) };
-        assert_eq!(quiet(&doubtful, &night, None, now), None, "it may have been sent");
+        let died = Claim { interrupted: true, ..claim(Kind::Result) };
+        for may_have_been_sent in [died, in_doubt(Kind::Result)] {
+            assert_eq!(quiet(&may_have_been_sent, &night, None, now), None);
+        }
     }
 
     #[test]
@@ -146,6 +154,11 @@ mod tests {
         let refused = unverified(&claim(Kind::Message), &ann);
         let Some(Mark::Failed { error, fall_back: Some(next) }) = refused else { panic!("{refused:?}") };
         assert_eq!((error.as_str(), next.channel.as_str()), ("the address for `sms` is not verified", "email"));
+        let error = "the address for `sms` is not verified; it may have got through at one of the attempts".to_owned();
+        assert_eq!(
+            unverified(&in_doubt(Kind::Message), &ann),
+            Some(Mark::Unknown { error, fall_back: claim(Kind::Message).delivery.fall_back().map(Box::new) })
+        );
         assert_eq!(unverified(&claim(Kind::Code), &ann), None);
         ann.verified.insert("sms".into(), DateTime::UNIX_EPOCH);
         assert_eq!(unverified(&claim(Kind::Message), &ann), None);

@@ -10,7 +10,7 @@ use chrono_tz::Tz;
 
 use crate::channel::Channels;
 use crate::clock::signed;
-use crate::engine::asking::{Links, without};
+use crate::engine::asking::{Links, not_asked, without};
 use crate::engine::attempt::{Occasion, attempt, given_up};
 use crate::engine::breaker::{Breakers, Closed, Place, Sign};
 use crate::engine::holding::{self, Budget};
@@ -149,9 +149,7 @@ impl Sending {
         if delivery.kind.asks() {
             match self.links.question(&self.store, delivery).await? {
                 Ok(question) => told.question = Some(question),
-                // it may have gone out before the process that sent it died
-                Err(_) if claim.interrupted => {}
-                Err(unsent) => return Ok(Err(unsent)),
+                Err(why) => return Ok(Err(not_asked(claim, why))),
             }
         }
         if delivery.kind == Kind::Code {

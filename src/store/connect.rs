@@ -17,11 +17,10 @@ use sqlx::{ConnectOptions, SqlitePool};
 use crate::clock::Clock;
 use crate::secret::SecretUrl;
 use crate::store::counts::{Counts, Waits};
-use crate::store::creating::TOGETHER;
 use crate::store::db::Db;
 use crate::store::gathering::Gathering;
 use crate::store::wake::Hints;
-use crate::store::{Split, Store, StoreError};
+use crate::store::{Split, Store, StoreError, creating, deliveries};
 
 /// Earlier ones can corrupt a WAL database that has several connections.
 const OLDEST_SQLITE: (u32, u32, u32) = (3, 51, 3);
@@ -128,7 +127,8 @@ impl Store {
         if let Db::Postgres { pool, ears, .. } = &db {
             hints.join_others(pool, ears);
         }
-        let store = Store { db, clock, hints, counts: Counts::default(), creating: Gathering::new(TOGETHER) };
+        let (creating, marks) = (Gathering::new(creating::TOGETHER), Gathering::new(deliveries::TOGETHER));
+        let store = Store { db, clock, hints, counts: Counts::default(), creating, marks };
         store.measure_clock().await.map_err(|error| OpenError::Refused(error.to_string()))?;
         Ok(store)
     }

@@ -1,4 +1,4 @@
-//! The outbox: what an attempt came to is marked here. What begins one is in `claiming`, what is held in `holding`.
+//! The outbox. What begins an attempt is in `claiming`, what it came to in `marking`, what is held in `holding`.
 //!
 //! A claim that is never marked (its worker died) is claimed again after its time, and says so: whether a repeat is
 //! safe is the channel's to know.
@@ -9,14 +9,10 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::Scope;
-use crate::notification::{
-    Claim, Delivery, DeliveryEvent, DeliveryState, Held, Kind, Mark, NewDelivery, Urgency, dedupe,
-};
-use crate::store::deliveries::members::{HEIR, hand_over, settle_members};
+use crate::notification::{Delivery, DeliveryEvent, DeliveryState, Held, Kind, NewDelivery, Urgency};
 use crate::store::hot::Hot;
 use crate::store::idempotency::{Answer, Idempotency, once};
-use crate::store::text::{optional, text};
-use crate::store::told::UNTOLD;
+use crate::store::text::text;
 use crate::store::{Store, StoreError, Topic};
 
 /// Which deliveries to list. Newest first, after the delivery `before`.
@@ -112,10 +108,12 @@ macro_rules! select_delivery {
 pub(super) use select_delivery;
 
 mod claiming;
+mod marking;
 mod members;
 mod receipts;
 
 pub use claiming::InLine;
+pub(super) use marking::{Marks, TOGETHER};
 
 const SELECT_DELIVERY: &str = select_delivery!("");
 
@@ -142,99 +140,6 @@ impl Store {
             .await?
         });
         row.ok_or(StoreError::NotFound)?.delivery()
-    }
-
-    /// Ends an attempt with what came of it, and stores the fall-back in the same transaction; answers the state that
-    /// stands then, which a report of the provider may have decided before.
-    pub async fn mark_delivery(&self, claim: &Claim, mark: &Mark) -> Result<DeliveryState, StoreError> {
-        if let Mark::Hold { held, digest, at } = mark {
-            return self.hold_delivery(claim, *held, digest, *at).await;
-        }
-        let now = self.clock.now();
-        let state =
-            claim.delivery.state.on(mark.event()).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
-        let (provider_id, error, next_at) = match mark {
-            Mark::Delivered { provider_id } | Mark::Sent { provider_id } => (provider_id.clone(), None, None),
-            Mark::Retry { at, error, .. } => (None, Some(error.clone()), Some(*at)),
-            Mark::Wait { at, error, .. } => (None, error.clone(), Some(*at)),
-            Mark::Hold { .. } => unreachable!("it was held above"),
-            Mark::Failed { error, .. } | Mark::Unknown { error, .. } => (None, Some(error.clone()), None),
-        };
-        let (unused, held) = match mark {
-            Mark::Wait { held, .. } => (1, *held),
-            _ => (0, None),
-        };
-        // since when it is to be sent is a matter of who holds it, and of what the other side asked for
-        let (later, doubtful) = match mark {
-            Mark::Retry { asked, doubtful, .. } => (*asked, *doubtful),
-            _ => (held.is_some(), false),
-        };
-        let doubtful = doubtful || claim.interrupted;
-        let sent = matches!(state, DeliveryState::Sent | DeliveryState::Delivered).then_some(now);
-        let delivered = (state == DeliveryState::Delivered).then_some(now);
-        let stands = on_write!(self.db, |conn| {
-            // what the provider has reported meanwhile stands
-            let stands: Option<String> = sqlx::query_scalar(
-                "update deliveries
-                    set lease_token = 0,
-                        state = case when state = 'pending' then $3 else state end,
-                        next_at = case when state = 'pending' then $4 end,
-                        last_error = case when state = 'pending' then $5 else last_error end,
-                        provider_id = coalesce($6, provider_id), sent_at = coalesce(sent_at, $7),
-                        delivered_at = coalesce(delivered_at, $8), attempts = attempts - $9,
-                        held = coalesce($10, held), due_at = case when $11 then $4 else due_at end,
-                        doubtful = doubtful or $12
-                  where id = $1 and lease_token = $2
-                  returning state",
-            )
-            .bind(claim.delivery.id)
-            .bind(claim.lease_token)
-            .bind(state.as_str())
-            .bind(next_at)
-            .bind(optional(error.as_deref()))
-            .bind(optional(provider_id.as_deref()))
-            .bind(sent)
-            .bind(delivered)
-            .bind(unused)
-            .bind(held.map(Held::as_str))
-            .bind(later)
-            .bind(doubtful)
-            .fetch_optional(&mut *conn)
-            .await?;
-            let Some(stands) = stands else {
-                self.counts.fenced("delivery", 1);
-                return Err(StoreError::LeaseLost);
-            };
-            let stands = DeliveryState::parse(&stands)
-                .ok_or_else(|| StoreError::Corrupt(format!("delivery {} has the state {stands}", claim.delivery.id)))?;
-            let fall_back = match (mark, stands) {
-                (Mark::Failed { fall_back, .. }, DeliveryState::Failed)
-                | (Mark::Unknown { fall_back, .. }, DeliveryState::Unknown) => fall_back.as_deref(),
-                _ => None,
-            };
-            if let Some(next) = fall_back {
-                conn.post(&[next], now).await?;
-            } else if stands == DeliveryState::Failed
-                && let Some(run_id) = claim.delivery.run_id
-                && claim.delivery.dedupe_key == dedupe::run_result(run_id)
-            {
-                sqlx::query(UNTOLD).bind(run_id).execute(&mut *conn).await?;
-            }
-            match (claim.delivery.kind, fall_back) {
-                (Kind::Digest, Some(next)) => {
-                    hand_over!(conn, self.db.text(HEIR), claim.delivery.id, next, error.as_deref());
-                }
-                (Kind::Digest, None) if stands != DeliveryState::Pending => {
-                    settle_members!(conn, claim.delivery.id, stands, error.as_deref(), sent, delivered);
-                }
-                _ => {}
-            }
-            stands
-        });
-        if matches!(mark, Mark::Failed { fall_back: Some(_), .. } | Mark::Unknown { fall_back: Some(_), .. }) {
-            self.hint(Topic::Outbox);
-        }
-        Ok(stands)
     }
 
     /// One delivery.

@@ -35,10 +35,26 @@ pub(super) const FIRST: &str = "
     insert into task_told (task_id, tenant_id) select id, tenant_id from tasks where id = $1
     on conflict (task_id) do nothing";
 pub(super) const TELL: &str = "update task_told set output_hash = $2, alerts = $3 where task_id = $1";
-/// What was told of a run through its last channel did not arrive: the next is told as if nothing had been.
-pub(super) const UNTOLD: &str = "
-    update task_told set output_hash = null, alerts = null
-     where task_id = (select task_id from runs where id = $1)";
+/// Whose ends a message told that did not arrive, itself or as a digest.
+pub(super) const UNTOLD_OF: &str = "
+    select distinct r.task_id from deliveries d join runs r on r.id = d.run_id
+     where (d.id = $1 or d.digest_id = $1) and d.state = 'failed' and r.task_id is not null
+       and (d.dedupe_key like 'run:%:result' or d.dedupe_key like 'notice:failing:%')
+     order by r.task_id";
+pub(super) const UNTOLD: &str = "update task_told set output_hash = null, alerts = null where task_id = $1";
+
+/// What failed through its last channel was not told: the next end is told as if nothing had been. After its state is
+/// written.
+macro_rules! untell {
+    ($conn:expr, $delivery:expr) => {{
+        use $crate::store::told::{UNTOLD, UNTOLD_OF};
+        let tasks: Vec<uuid::Uuid> = sqlx::query_scalar(UNTOLD_OF).bind($delivery).fetch_all(&mut *$conn).await?;
+        for task in tasks {
+            sqlx::query(UNTOLD).bind(task).execute(&mut *$conn).await?;
+        }
+    }};
+}
+pub(super) use untell;
 
 /// The messages of these ends, by what their tasks have told before; what they have told then is written.
 macro_rules! measured {

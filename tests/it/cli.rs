@@ -12,6 +12,7 @@ mod demo;
 mod events;
 mod help;
 mod memory;
+mod notify;
 mod schedule;
 mod serve;
 

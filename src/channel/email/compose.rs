@@ -47,7 +47,7 @@ impl Composer {
             .to(Mailbox::new(None, to))
             .subject(words.subject.as_str())
             .message_id(Some(format!("<{}@{domain}>", message.id)))
-            .date(SystemTime::from(message.created_at))
+            .date(SystemTime::from(message.now))
             .raw_header(header("Auto-Submitted", "auto-generated"))
             .raw_header(header("List-Unsubscribe", &format!("<{}>", self.unsubscribe)));
         if let Some(thread) = &words.thread {

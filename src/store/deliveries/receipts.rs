@@ -11,6 +11,7 @@ use super::members::{HEIR, hand_over, settle_members};
 use crate::notification::{DeliveryState, Fate, Kind, Report};
 use crate::store::hot::Hot;
 use crate::store::text::optional;
+use crate::store::told::untell;
 use crate::store::{Split, Store, StoreError, Topic};
 
 const LOCKED_DELIVERY: Split = Split {
@@ -67,6 +68,9 @@ impl Store {
                     Some(next) => hand_over!(conn, self.db.text(HEIR), id, next, error),
                     None => settle_members!(conn, id, state, error, Some(now), delivered),
                 }
+            }
+            if state == DeliveryState::Failed && (next.is_none() || delivery.kind == Kind::Digest) {
+                untell!(conn, id);
             }
             (state, next.is_some())
         });

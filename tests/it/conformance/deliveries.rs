@@ -1,6 +1,7 @@
 //! The outbox: each message once, each attempt by one worker, and its end on the record.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use futures::future::join_all;
 use reveille::id::Scope;
 use reveille::notification::{Claim, Delivery, DeliveryState, Fate, Held, Kind, Mark, NewDelivery, Report};
 use reveille::store::{Answer, DeliveryFilter, InLine, StoreError};
@@ -28,6 +29,7 @@ on_both!(
     counts_and_codes_are_forgotten,
     a_failed_one_falls_back_in_the_same_transaction,
     a_late_mark_changes_nothing,
+    marks_that_are_written_at_once_have_each_its_own_answer,
     a_failed_or_doubtful_one_is_sent_again,
     what_is_pending_or_delivered_is_not_sent_again,
     a_report_settles_what_was_taken_on_once,
@@ -504,6 +506,44 @@ async fn a_late_mark_changes_nothing(world: &World) {
     let refused = world.store.mark_delivery(&now, &Mark::Unknown { error: "twice".into(), fall_back: None }).await;
     assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
     assert_eq!(get(world, now.delivery.id).await.state, DeliveryState::Delivered);
+}
+
+async fn marks_that_are_written_at_once_have_each_its_own_answer(world: &World) {
+    for key in 0..80 {
+        post(world, &message(&key.to_string())).await;
+    }
+    let claims = claim(world).await;
+    // one was claimed by somebody else meanwhile, of one the provider has said already that it came
+    let (late, reported) = (&claims[7], &claims[8]);
+    world.plant("update deliveries set lease_token = lease_token + 1 where dedupe_key = '7'").await;
+    world.plant("update deliveries set state = 'delivered', next_at = null where dedupe_key = '8'").await;
+    let retry = Mark::Retry { at: at(300), error: "busy".into(), asked: false, doubtful: false };
+    let mark = |place: usize| match place % 2 {
+        0 => retry.clone(),
+        _ => Mark::Sent { provider_id: Some(place.to_string()) },
+    };
+    let marks: Vec<Mark> = (0..claims.len()).map(mark).collect();
+    let answers = join_all(claims.iter().zip(&marks).map(|(claim, mark)| world.store.mark_delivery(claim, mark))).await;
+    assert_eq!(answers.len(), 80);
+    for (place, (claim, answer)) in claims.iter().zip(answers).enumerate() {
+        let stands = get(world, claim.delivery.id).await;
+        match answer {
+            Err(StoreError::LeaseLost) => assert_eq!(claim.delivery.id, late.delivery.id),
+            Ok(state) => {
+                assert_eq!(stands.state, state, "{place}");
+                let expected = match place % 2 {
+                    _ if claim.delivery.id == reported.delivery.id => DeliveryState::Delivered,
+                    0 => DeliveryState::Pending,
+                    _ => DeliveryState::Sent,
+                };
+                assert_eq!(state, expected, "{place}");
+                let provider_id = (place % 2 == 1).then(|| place.to_string());
+                assert_eq!(stands.provider_id, provider_id);
+            }
+            Err(error) => panic!("{place}: {error}"),
+        }
+    }
+    assert_eq!((late.delivery.dedupe_key.as_str(), reported.delivery.dedupe_key.as_str()), ("7", "8"));
 }
 
 async fn a_failed_or_doubtful_one_is_sent_again(world: &World) {

@@ -1,9 +1,10 @@
 //! Ends that are told with measure: of a cause once, of a result when it changed, of the end of trouble.
 
 use chrono::TimeDelta;
+use futures::future::BoxFuture;
 use reveille::id::Scope;
 use reveille::notification::measure::{Measure, Said};
-use reveille::notification::{Kind, Mark, NewDelivery};
+use reveille::notification::{Claim, Delivery, Fate, Held, Kind, Mark, NewDelivery, Report};
 use reveille::run::RunState;
 use reveille::store::{DeliveryFilter, Finish};
 use reveille::task::Task;
@@ -17,6 +18,8 @@ on_both!(
     a_cause_is_told_once_however_many_runs_fail_at_once_and_then_that_all_is_well,
     a_result_is_told_when_it_changed,
     what_did_not_arrive_was_not_told,
+    what_goes_on_to_another_channel_is_still_being_told,
+    a_summary_that_did_not_arrive_leaves_the_next_failure_to_be_told,
     a_deleted_task_leaves_nothing_of_what_it_told,
 );
 
@@ -91,15 +94,73 @@ async fn a_result_is_told_when_it_changed(world: &World) {
 }
 
 async fn what_did_not_arrive_was_not_told(world: &World) {
+    for way in [refused, reported, in_a_digest] {
+        let task = world.task(json!({ "interval": "1h" })).await;
+        for expected in [1, 1] {
+            ends(world, &task, succeeded(Some(1))).await;
+            assert_eq!(told(world).await.len(), expected);
+        }
+        way(world).await;
+        let before = told(world).await.len();
+        ends(world, &task, succeeded(Some(1))).await;
+        assert_eq!(told(world).await.len(), before + 1);
+        world.plant("delete from deliveries").await;
+    }
+}
+
+async fn what_goes_on_to_another_channel_is_still_being_told(world: &World) {
     let task = world.task(json!({ "interval": "1h" })).await;
     ends(world, &task, succeeded(Some(1))).await;
-    ends(world, &task, succeeded(Some(1))).await;
-    assert_eq!(told(world).await.len(), 1);
-    let claim = claim_due(&world.store, world.now() + TimeDelta::minutes(1), 9).await.unwrap().remove(0);
-    let failed = Mark::Failed { error: "no such address".into(), fall_back: None };
+    let claim = claimed(world).await;
+    let two_ways = Delivery { fallback: vec!["sms".into()], ..claim.delivery.clone() };
+    let failed = Mark::Failed { error: "no such address".into(), fall_back: two_ways.fall_back().map(Box::new) };
     world.store.mark_delivery(&claim, &failed).await.unwrap();
     ends(world, &task, succeeded(Some(1))).await;
     assert_eq!(told(world).await.len(), 2);
+}
+
+async fn a_summary_that_did_not_arrive_leaves_the_next_failure_to_be_told(world: &World) {
+    let task = world.task(json!({ "interval": "1h" })).await;
+    ends(world, &task, failed("http_500")).await;
+    world.store.mark_delivery(&claimed(world).await, &Mark::Delivered { provider_id: None }).await.unwrap();
+    world.pass(25 * 3600);
+    ends(world, &task, failed("http_500")).await;
+    let error = "no such address".into();
+    world.store.mark_delivery(&claimed(world).await, &Mark::Failed { error, fall_back: None }).await.unwrap();
+    ends(world, &task, failed("http_500")).await;
+    assert_eq!(told(world).await[2..], ["failure"], "not a day later");
+}
+
+async fn claimed(world: &World) -> Claim {
+    let mut claims = claim_due(&world.store, world.now() + TimeDelta::minutes(1), 9).await.unwrap();
+    assert_eq!(claims.len(), 1);
+    claims.remove(0)
+}
+
+fn refused(world: &World) -> BoxFuture<'_, ()> {
+    Box::pin(async {
+        let failed = Mark::Failed { error: "no such address".into(), fall_back: None };
+        world.store.mark_delivery(&claimed(world).await, &failed).await.unwrap();
+    })
+}
+
+fn reported(world: &World) -> BoxFuture<'_, ()> {
+    Box::pin(async {
+        let claim = claimed(world).await;
+        world.store.mark_delivery(&claim, &Mark::Sent { provider_id: Some("1".into()) }).await.unwrap();
+        let report = Report { provider_id: Some("1".into()), fate: Fate::Failed { why: "no such number".into() } };
+        world.store.receive_receipt(claim.delivery.id, "email", &report).await.unwrap();
+    })
+}
+
+fn in_a_digest(world: &World) -> BoxFuture<'_, ()> {
+    Box::pin(async {
+        let claim = claimed(world).await;
+        let digest = Box::new(claim.delivery.digest(world.now()));
+        let hold = Mark::Hold { held: Held::Budget, digest, at: world.now() };
+        world.store.mark_delivery(&claim, &hold).await.unwrap();
+        refused(world).await;
+    })
 }
 
 async fn a_deleted_task_leaves_nothing_of_what_it_told(world: &World) {

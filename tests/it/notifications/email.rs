@@ -93,7 +93,10 @@ impl Scripted {
 #[tokio::test]
 async fn a_real_mail_server_takes_the_message_as_it_was_meant() {
     let server = MailServer::start().await;
-    let receipt = deliver(&email(format!("smtp://{}", server.address())), &ann()).await.unwrap();
+    // it waited for the morning, and is dated when it is sent
+    let later = created_at() + chrono::TimeDelta::hours(9);
+    let channel = email(format!("smtp://{}", server.address()));
+    let receipt = deliver_words(&channel, &ann(), &words(), later).await.unwrap();
     assert_eq!(receipt.confirmed, Confirmed::Delivered);
     let [mail] = server.messages().try_into().expect("one message");
     assert_eq!(mail.text, "Grüße!\n.\n..dots stay\nEnd.");
@@ -106,7 +109,7 @@ async fn a_real_mail_server_takes_the_message_as_it_was_meant() {
             "ann@example.org",
             "Morgenpost =?utf-8?b?4oCT?= 2 Mails",
             "<0193f7a2-0000-7000-8000-000000000042@wake.example.org>",
-            "Thu, 24 Dec 2026 07:00:09 +0000",
+            "Thu, 24 Dec 2026 16:00:09 +0000",
             "auto-generated",
             "<mailto:reveille@wake.example.org?subject=unsubscribe>",
             "ann@example.org",

@@ -1,6 +1,6 @@
 //! A receiver of webhooks over real sockets, which drops what it has seen and misbehaves by a script.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -41,6 +41,9 @@ struct Seen {
     requests: BTreeMap<String, (usize, String)>,
     /// Ids whose body was another at a later request.
     changed: Vec<String>,
+    /// Ids that were told that they are taken, and those of them that were sent once more.
+    thanked: BTreeSet<String>,
+    in_vain: Vec<String>,
 }
 
 /// Listens until it is dropped.
@@ -94,6 +97,11 @@ impl Sink {
         self.seen.lock().unwrap().changed.clone()
     }
 
+    /// Ids that were sent again after a 2xx was answered, once for each time.
+    pub fn sent_in_vain(&self) -> Vec<String> {
+        self.seen.lock().unwrap().in_vain.clone()
+    }
+
     async fn serve(&self, mut stream: TcpStream) {
         let Some((id, body)) = request(&mut stream, "webhook-id").await else { return };
         let Ok(body) = String::from_utf8(body) else { return };
@@ -106,12 +114,15 @@ impl Sink {
             if changed {
                 seen.changed.push(id.clone());
             }
+            if seen.thanked.contains(&id) {
+                seen.in_vain.push(id.clone());
+            }
             let answer = script(&id, number);
             let takes = matches!(answer, Answer::Status(200..=299) | Answer::TakeAndDrop | Answer::TakeAndHang);
             if takes && !seen.taken.iter().rev().any(|taken| taken.id == id) {
                 let body: Value = serde_json::from_str(&body).expect("JSON");
                 let event = body["type"].as_str().expect("a type").to_owned();
-                seen.taken.push(Taken { id, event, data: body["data"].clone() });
+                seen.taken.push(Taken { id: id.clone(), event, data: body["data"].clone() });
             }
             answer
         };
@@ -125,7 +136,10 @@ impl Sink {
                 return;
             }
         };
-        let _ = stream.write_all(format!("{head}content-length: 0\r\nconnection: close\r\n\r\n").as_bytes()).await;
+        let said = stream.write_all(format!("{head}content-length: 0\r\nconnection: close\r\n\r\n").as_bytes()).await;
+        if let (Ok(()), Answer::Status(200..=299)) = (said, answer) {
+            self.seen.lock().unwrap().thanked.insert(id);
+        }
     }
 }
 

@@ -1,0 +1,197 @@
+//! What attempts came to. What only changes the delivery's own row is written together with what others write at the same
+//! time: many attempts end at once, and a commit costs more than a row.
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use super::members::{HEIR, hand_over, settle_members};
+use crate::notification::{Claim, DeliveryState, Held, Kind, Mark};
+use crate::store::gathering::Gathering;
+use crate::store::hot::Hot;
+use crate::store::text::optional;
+use crate::store::told::untell;
+use crate::store::{Store, StoreError, Topic};
+
+/// Marks in one transaction.
+pub(in crate::store) const TOGETHER: usize = 100;
+
+/// Marks that wait to be written.
+pub(in crate::store) type Marks = Gathering<(Claim, Written), Result<DeliveryState, StoreError>>;
+
+/// What a mark writes into its delivery.
+pub(in crate::store) struct Written {
+    state: DeliveryState,
+    next_at: Option<DateTime<Utc>>,
+    error: Option<String>,
+    provider_id: Option<String>,
+    sent: Option<DateTime<Utc>>,
+    delivered: Option<DateTime<Utc>>,
+    /// Attempts that were begun and not made.
+    unused: i32,
+    held: Option<Held>,
+    /// It is to be sent since then only.
+    later: bool,
+    doubtful: bool,
+}
+
+impl Written {
+    fn of(claim: &Claim, mark: &Mark, now: DateTime<Utc>) -> Result<Written, StoreError> {
+        let state =
+            claim.delivery.state.on(mark.event()).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
+        let (provider_id, error, next_at) = match mark {
+            Mark::Delivered { provider_id } | Mark::Sent { provider_id } => (provider_id.clone(), None, None),
+            Mark::Retry { at, error, .. } => (None, Some(error.clone()), Some(*at)),
+            Mark::Wait { at, error, .. } => (None, error.clone(), Some(*at)),
+            Mark::Hold { at, .. } => (None, None, Some(*at)),
+            Mark::Failed { error, .. } | Mark::Unknown { error, .. } => (None, Some(error.clone()), None),
+        };
+        let (unused, held) = match mark {
+            Mark::Wait { held, .. } => (1, *held),
+            _ => (0, None),
+        };
+        // since when it is to be sent is a matter of who holds it, and of what the other side asked for
+        let (later, doubtful) = match mark {
+            Mark::Retry { asked, doubtful, .. } => (*asked, *doubtful),
+            _ => (held.is_some(), false),
+        };
+        let sent = matches!(state, DeliveryState::Sent | DeliveryState::Delivered).then_some(now);
+        let delivered = (state == DeliveryState::Delivered).then_some(now);
+        let doubtful = doubtful || claim.interrupted;
+        Ok(Written { state, next_at, error, provider_id, sent, delivered, unused, held, later, doubtful })
+    }
+}
+
+/// Whether nothing but its own row follows from a mark.
+fn stands_alone(claim: &Claim, mark: &Mark) -> bool {
+    let moves = matches!(mark, Mark::Delivered { .. } | Mark::Sent { .. } | Mark::Retry { .. } | Mark::Wait { .. });
+    moves && claim.delivery.kind != Kind::Digest
+}
+
+/// Writes a mark into its delivery: the state that stands then, or that somebody else has the claim.
+macro_rules! write_mark {
+    ($store:expr, $conn:expr, $claim:expr, $written:expr) => {{
+        let (claim, written): (&Claim, &Written) = ($claim, $written);
+        // what the provider has reported meanwhile stands
+        let stands: Option<String> = sqlx::query_scalar(
+            "update deliveries
+                set lease_token = 0,
+                    state = case when state = 'pending' then $3 else state end,
+                    next_at = case when state = 'pending' then $4 end,
+                    last_error = case when state = 'pending' then $5 else last_error end,
+                    provider_id = coalesce($6, provider_id), sent_at = coalesce(sent_at, $7),
+                    delivered_at = coalesce(delivered_at, $8), attempts = attempts - $9,
+                    held = coalesce($10, held), due_at = case when $11 then $4 else due_at end,
+                    doubtful = doubtful or $12
+              where id = $1 and lease_token = $2
+              returning state",
+        )
+        .bind(claim.delivery.id)
+        .bind(claim.lease_token)
+        .bind(written.state.as_str())
+        .bind(written.next_at)
+        .bind(optional(written.error.as_deref()))
+        .bind(optional(written.provider_id.as_deref()))
+        .bind(written.sent)
+        .bind(written.delivered)
+        .bind(written.unused)
+        .bind(written.held.map(Held::as_str))
+        .bind(written.later)
+        .bind(written.doubtful)
+        .fetch_optional(&mut *$conn)
+        .await?;
+        $store.stands(claim, stands)
+    }};
+}
+
+impl Store {
+    /// Ends an attempt with what came of it, and stores the fall-back in the same transaction; answers the state that
+    /// stands then, which a report of the provider may have decided before.
+    pub async fn mark_delivery(&self, claim: &Claim, mark: &Mark) -> Result<DeliveryState, StoreError> {
+        if let Mark::Hold { held, digest, at } = mark {
+            return self.hold_delivery(claim, *held, digest, *at).await;
+        }
+        let written = Written::of(claim, mark, self.clock.now())?;
+        if !stands_alone(claim, mark) {
+            return self.mark_with_more(claim, mark, &written).await;
+        }
+        let store = self.clone();
+        let together = self.marks.go((claim.clone(), written), |marks| async move { store.mark_each(&marks).await });
+        together.await.unwrap_or_else(|| Err(StoreError::Unavailable("the mark was broken off".into())))
+    }
+
+    /// In one transaction, as long as the database has nothing against any of them.
+    async fn mark_each(&self, marks: &[(Claim, Written)]) -> Vec<Result<DeliveryState, StoreError>> {
+        match self.mark_together(marks).await {
+            Ok(stand) => stand,
+            // it may have taken effect
+            Err(StoreError::Unavailable(why)) => {
+                marks.iter().map(|_| Err(StoreError::Unavailable(why.clone()))).collect()
+            }
+            Err(error) if marks.len() == 1 => vec![Err(error)],
+            Err(_) => {
+                let mut stand = Vec::with_capacity(marks.len());
+                for mark in marks {
+                    let alone = self.mark_together(std::slice::from_ref(mark)).await;
+                    stand.push(alone.and_then(|mut only| only.remove(0)));
+                }
+                stand
+            }
+        }
+    }
+
+    async fn mark_together(
+        &self,
+        marks: &[(Claim, Written)],
+    ) -> Result<Vec<Result<DeliveryState, StoreError>>, StoreError> {
+        Ok(on_write!(self.db, |conn| {
+            let mut stand = Vec::with_capacity(marks.len());
+            for (claim, written) in marks {
+                stand.push(write_mark!(self, conn, claim, written));
+            }
+            stand
+        }))
+    }
+
+    /// With what follows from it for other deliveries, and for what tasks have told.
+    async fn mark_with_more(&self, claim: &Claim, mark: &Mark, written: &Written) -> Result<DeliveryState, StoreError> {
+        let now = self.clock.now();
+        let stands = on_write!(self.db, |conn| {
+            let stands = write_mark!(self, conn, claim, written)?;
+            let fall_back = match (mark, stands) {
+                (Mark::Failed { fall_back, .. }, DeliveryState::Failed)
+                | (Mark::Unknown { fall_back, .. }, DeliveryState::Unknown) => fall_back.as_deref(),
+                _ => None,
+            };
+            if let Some(next) = fall_back {
+                conn.post(&[next], now).await?;
+            }
+            let error = written.error.as_deref();
+            match (claim.delivery.kind, fall_back) {
+                (Kind::Digest, Some(next)) => {
+                    hand_over!(conn, self.db.text(HEIR), claim.delivery.id, next, error);
+                }
+                (Kind::Digest, None) if stands != DeliveryState::Pending => {
+                    settle_members!(conn, claim.delivery.id, stands, error, written.sent, written.delivered);
+                }
+                _ => {}
+            }
+            if stands == DeliveryState::Failed && (fall_back.is_none() || claim.delivery.kind == Kind::Digest) {
+                untell!(conn, claim.delivery.id);
+            }
+            stands
+        });
+        if matches!(mark, Mark::Failed { fall_back: Some(_), .. } | Mark::Unknown { fall_back: Some(_), .. }) {
+            self.hint(Topic::Outbox);
+        }
+        Ok(stands)
+    }
+
+    fn stands(&self, claim: &Claim, stands: Option<String>) -> Result<DeliveryState, StoreError> {
+        let Some(stands) = stands else {
+            self.counts.fenced("delivery", 1);
+            return Err(StoreError::LeaseLost);
+        };
+        DeliveryState::parse(&stands)
+            .ok_or_else(|| StoreError::Corrupt(format!("delivery {} has the state {stands}", claim.delivery.id)))
+    }
+}
