@@ -26,23 +26,29 @@ trap 'rm -f "$log"' EXIT
 outcome=0
 from=$SECONDS
 
-# Runs tests, shows them, and keeps what they say.
-run() { cargo nextest run --locked --no-fail-fast --test it --success-output final "$@" 2>&1 | tee -a "$log" || outcome=1; }
-
+begin=faults:: features=() nextest=()
 case "$mode" in
-    --short) run -E 'test(/^faults::/)' ;;
-    --long) REVEILLE_CHAOS_CYCLES=${2:-1000} run --profile chaos -E 'test(/^faults::/)' ;;
-    --planted)
-        run --features planted -E 'test(/^faults::planted::/)'
+    --short) ;;
+    --long)
+        export REVEILLE_CHAOS_CYCLES=${2:-1000}
+        nextest=(--profile chaos)
         ;;
+    --planted) begin=faults::planted:: features=(--features planted) ;;
     --engine)
         # What a test asks of the store by itself is spared, and a tick that fails comes again, as its loop would have it.
         # A start whose answer is lost waits for the end of its lease, which a clock that stands still never brings: such
         # a test is begun anew, and may fail for that alone. The other areas ask the store themselves at each step, so a
         # fault would be the test's own. What must hold with failing calls is judged in `faults::planted`.
-        REVEILLE_STORE_FAULTS=0.01 run --features planted --retries 3 -E 'test(/^engine::/)'
+        export REVEILLE_STORE_FAULTS=0.01
+        begin=engine:: features=(--features planted) nextest=(--retries 3)
         ;;
 esac
+if cargo nextest --version >/dev/null 2>&1; then
+    cargo nextest run --locked --no-fail-fast --test it "${features[@]}" "${nextest[@]}" --success-output final \
+        -E "test(/^$begin/)" 2>&1 | tee "$log" || outcome=1
+else
+    cargo test --locked --no-fail-fast --test it "${features[@]}" -- "$begin" --show-output 2>&1 | tee "$log" || outcome=1
+fi
 
 printf '\n== what was done in %d s\n' $((SECONDS - from))
 sed 's/\x1b\[[0-9;]*m//g; s/^ *//' "$log" | grep -E 'violations [0-9]+$| is caught: |^NOT RUN: ' | sort -u

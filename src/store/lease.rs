@@ -3,6 +3,8 @@
 //! A write whose token is not the run's any more changes nothing. What `start` has returned is running on the record
 //! and may have effects; what `finish` has returned has ended, with its deliveries in the outbox.
 
+use std::collections::{HashMap, HashSet};
+
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
@@ -165,10 +167,9 @@ impl Store {
         let now = self.clock.now();
         let (taken, queued) = on_hot_write!(self.db, |conn| {
             let taken = conn.finish(ends, now).await?;
-            let ended: Vec<(&Finish, &Taken)> = ends
-                .iter()
-                .filter_map(|end| Some((end, taken.iter().find(|taken| taken.run_id == end.lease.run_id)?)))
-                .collect();
+            let by_run: HashMap<Uuid, &Taken> = taken.iter().map(|taken| (taken.run_id, taken)).collect();
+            let ended: Vec<(&Finish, &Taken)> =
+                ends.iter().filter_map(|end| Some((end, *by_run.get(&end.lease.run_id)?))).collect();
             let mut tasks: Vec<Uuid> =
                 ended.iter().filter(|(end, _)| end.again.is_none()).filter_map(|(end, _)| end.task_id).collect();
             tasks.sort();
@@ -196,8 +197,9 @@ impl Store {
         if ends.iter().any(|end| !end.deliveries.is_empty() || end.tells.is_some()) {
             self.hint(Topic::Outbox);
         }
+        let written: HashSet<Uuid> = taken.iter().map(|taken| taken.run_id).collect();
         let ids = ends.iter().map(|end| end.lease.run_id);
-        let lost: Vec<Uuid> = ids.filter(|id| taken.iter().all(|taken| taken.run_id != *id)).collect();
+        let lost: Vec<Uuid> = ids.filter(|id| !written.contains(id)).collect();
         self.counts.fenced("end", lost.len());
         Ok(lost)
     }

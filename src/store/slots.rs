@@ -270,10 +270,6 @@ macro_rules! settle_blocked {
 }
 pub(super) use settle_blocked;
 
-/// Frees the slot that this run has; the table's key is the task.
-pub(super) const LEAVE_SLOT: &str =
-    "delete from slots where run_id = $1 and task_id = (select task_id from runs where id = $1)";
-
 pub(super) const LOCK_SLOT: Split = Split {
     postgres: "select run_id from slots where task_id = $1 for update",
     sqlite: "select run_id from slots where task_id = $1",

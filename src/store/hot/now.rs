@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::store::StoreError;
 use crate::store::hot::Going;
-use crate::store::hot::sqlite::{next_tokens, take_slot};
+use crate::store::hot::sqlite::{next_tokens, take_slots};
 use crate::store::tasks::{TaskRow, select_task};
 use crate::store::text::optional_document;
 
@@ -90,8 +90,9 @@ impl HotNow for SqliteConnection {
         if known.is_some() {
             return Ok(Some(Requested { task, going: None, recipient: None }));
         }
-        let free = task.spec.0.trigger.may_overlap()
-            || ask.worker.is_some() && take_slot(self, ask.task_id, ask.run_id).await?;
+        let wanted = (ask.worker.is_some() && !task.spec.0.trigger.may_overlap()).then_some((ask.task_id, ask.run_id));
+        let holders = take_slots(self, wanted.as_slice()).await?;
+        let free = wanted.is_none_or(|(task_id, run_id)| holders.get(&task_id) == Some(&run_id));
         let started = ask.worker.filter(|_| free);
         let token = match started {
             Some(_) => next_tokens(self, 1).await? + 1,

@@ -1,94 +1,43 @@
-//! Batches on SQLite: prepared single-row statements, in the one transaction of the one writer.
+//! Batches on SQLite: statements over many rows, as lists of values, in the one transaction of the one writer. What a
+//! statement costs beside its rows, on its way to the thread of the connection and back, is most of what a row costs.
 
+mod finishing;
+mod firing;
 mod starting;
 
-use chrono::{DateTime, TimeDelta, Utc};
-use sqlx::SqliteConnection;
+use std::collections::{HashMap, HashSet};
+
+use chrono::{DateTime, Utc};
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use crate::id::new_id;
 use crate::notification::NewDelivery;
 use crate::store::StoreError;
-use crate::store::completions::PARK;
-use crate::store::fires::{Batch, FireDue, Ready, Written};
-use crate::store::hot::sqlite::starting::{READY, READY_OF_TENANT, pick, start_one, tenants_in_turn};
+use crate::store::fires::{Batch, FireDue, Written};
+use crate::store::hot::sqlite::starting::{
+    READY, READY_OF_TENANT, pick, start_each, started_before, tenants_in_turn, with_leases,
+};
 use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE, Taken, TakenRuns};
 use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease, line};
 use crate::store::limits::Room;
 use crate::store::runs::insert_run;
-use crate::store::slots::LEAVE_SLOT;
 use crate::store::starting::{Take, Turn};
+use crate::store::text::{document, optional, text};
 
-use crate::store::text::{document, optional, optional_document, text};
-pub(super) use starting::take_slot;
+pub(super) use starting::take_slots;
+
+/// Rows of a statement. Of at most 16 values each, far from the 32,766 that SQLite takes.
+const ROWS: usize = 1000;
 
 impl Hot for SqliteConnection {
     async fn fire(&mut self, batch: &Batch, ask: &FireDue) -> Result<Written, StoreError> {
         let mut written = Written::default();
-        for m in &batch.moves {
-            sqlx::query(
-                "update due set next_at = $3, nominal_at = $4, fired = fired + $5, run_count = run_count + $5
-                  where task_id = $1 and epoch = $2",
-            )
-            .bind(m.task_id)
-            .bind(m.epoch)
-            .bind(m.next_at)
-            .bind(m.nominal_at)
-            .bind(m.fired)
-            .execute(&mut *self)
-            .await?;
-        }
+        firing::move_on(self, &batch.moves).await?;
         for run in &batch.skipped {
             written.skipped += insert_run!(self, run) as usize;
         }
-        let mut token = next_tokens(self, batch.runs.iter().filter(|r| r.lease_until.is_some()).count()).await?;
-        for ready in &batch.runs {
-            let going = ready.starts && (!ready.needs_slot || take_slot(self, ready.run.task_id, ready.run.id).await?);
-            if insert_fire(self, ready, going, ask.now).await? == 0 {
-                sqlx::query(LEAVE_SLOT).bind(ready.run.id).execute(&mut *self).await?;
-                continue;
-            }
-            written.recorded += 1;
-            let claim = ready.lease_until.map(|until| {
-                token += 1;
-                let lease = Lease { run_id: ready.run.id, token };
-                Claim { lease, run_at: ready.run_at, until, line: line(&ready.run.tenant_id) }
-            });
-            let started = ask.start.filter(|_| going);
-            let deadline_at = started.map(|_| ask.now + TimeDelta::seconds(ready.timeout_seconds));
-            let state = match (&claim, &started) {
-                (_, Some(_)) => "started",
-                (Some(_), None) => "claimed",
-                (None, None) => "ready",
-            };
-            sqlx::query(
-                "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, lease_token,
-                                    lease_until, worker, overlap, deadline_at)
-                 values ($1, $2, $3, $4, $5, 0, $6, $7, $8, $9, $10, $11)",
-            )
-            .bind(ready.run.id)
-            .bind(ready.run.task_id)
-            .bind(&ready.run.tenant_id)
-            .bind(ready.epoch)
-            .bind(ready.run_at)
-            .bind(state)
-            .bind(claim.map_or(0, |c| c.lease.token))
-            .bind(started.map(|start| start.lease_until).or(ready.lease_until))
-            .bind(claim.map(|_| ask.worker))
-            .bind(ready.overlap)
-            .bind(deadline_at)
-            .execute(&mut *self)
-            .await?;
-            match (claim, deadline_at) {
-                (Some(claim), Some(deadline_at)) => {
-                    let run = ready.run.running(ask.now);
-                    let (task_id, tenant_id) = (run.task_id, run.tenant_id.clone());
-                    let Lease { run_id, token: lease_token } = claim.lease;
-                    written.going.push((Going { run_id, task_id, tenant_id, lease_token, deadline_at }, run));
-                }
-                _ => written.claims.extend(claim),
-            }
-        }
+        firing::record(self, &batch.runs, ask, &mut written).await?;
         settle(self, &batch.completed, "completed", ask.now).await?;
         settle(self, &batch.disabled, "disabled", ask.now).await?;
         Ok(written)
@@ -115,24 +64,18 @@ impl Hot for SqliteConnection {
             }
         };
         let mut token = next_tokens(self, picked.len()).await?;
-        for (run_id, run_at, tenant_id) in picked {
+        let claims = picked.into_iter().map(|(run_id, run_at, tenant_id)| {
             token += 1;
             let lease = Lease { run_id, token };
-            let claim = Claim { lease, run_at, until: run_at.max(take.now) + CLAIM_MARGIN, line: line(&tenant_id) };
-            sqlx::query(
-                "update queue set state = 'claimed', lease_token = $2, lease_until = $3, worker = $4 where run_id = $1",
-            )
-            .bind(run_id)
-            .bind(token)
-            .bind(claim.until)
-            .bind(take.worker)
-            .execute(&mut *self)
-            .await?;
-            let going = match run_at <= take.now {
-                true => start_one(self, &lease, take.now, take.lease_until).await?,
-                false => None,
-            };
-            taken.add(claim, going, take.now);
+            Claim { lease, run_at, until: run_at.max(take.now) + CLAIM_MARGIN, line: line(&tenant_id) }
+        });
+        let claims: Vec<Claim> = claims.collect();
+        claim(self, &claims, take.worker).await?;
+        let due: Vec<Lease> = claims.iter().filter(|claim| claim.run_at <= take.now).map(|claim| claim.lease).collect();
+        let going = start_each(self, &due, take.now, take.lease_until).await?;
+        let mut going: HashMap<Uuid, Going> = going.into_iter().map(|going| (going.run_id, going)).collect();
+        for claim in claims {
+            taken.add(claim, going.remove(&claim.lease.run_id), take.now);
         }
         Ok(taken)
     }
@@ -143,167 +86,94 @@ impl Hot for SqliteConnection {
         now: DateTime<Utc>,
         lease_until: DateTime<Utc>,
     ) -> Result<Vec<Going>, StoreError> {
-        let mut going = Vec::with_capacity(leases.len());
-        for lease in leases {
-            let again: Option<Going> = sqlx::query_as(
-                "update queue set lease_until = $3 where run_id = $1 and lease_token = $2 and state = 'started'
-                 returning run_id, task_id, tenant_id, lease_token, deadline_at",
-            )
-            .bind(lease.run_id)
-            .bind(lease.token)
-            .bind(lease_until)
-            .fetch_optional(&mut *self)
-            .await?;
-            match again {
-                Some(again) => going.push(again),
-                None => going.extend(start_one(self, lease, now, lease_until).await?),
-            }
-        }
+        let mut going = started_before(self, leases, lease_until).await?;
+        let before: HashSet<Uuid> = going.iter().map(|going| going.run_id).collect();
+        let others: Vec<Lease> = leases.iter().filter(|lease| !before.contains(&lease.run_id)).copied().collect();
+        going.extend(start_each(self, &others, now, lease_until).await?);
         Ok(going)
     }
 
     async fn beat(&mut self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError> {
         let mut held = Vec::with_capacity(leases.len());
-        for lease in leases {
-            let beat: Option<Beat> = sqlx::query_as(
-                "update queue set lease_until = $3 where run_id = $1 and lease_token = $2
+        for leases in leases.chunks(ROWS) {
+            let mut update = with_leases(leases);
+            update.push("update queue set lease_until = ").push_bind(lease_until);
+            update.push(
+                " from leases l where queue.run_id = l.run_id and queue.lease_token = l.lease_token
                  returning run_id, cancel_reason",
-            )
-            .bind(lease.run_id)
-            .bind(lease.token)
-            .bind(lease_until)
-            .fetch_optional(&mut *self)
-            .await?;
-            held.extend(beat);
+            );
+            let beats: Vec<Beat> = update.build_query_as().persistent(false).fetch_all(&mut *self).await?;
+            held.extend(beats);
         }
         Ok(held)
     }
 
     async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<Taken>, StoreError> {
-        let mut taken = Vec::with_capacity(ends.len());
-        for end in ends {
-            let Lease { run_id, token } = end.lease;
-            let fenced: Option<(Option<String>, Option<String>)> = match end.again {
-                Some(again) => {
-                    sqlx::query_as(
-                        "update queue set state = 'ready', run_at = $3, lease_token = 0, lease_until = null,
-                                worker = null, deadline_at = null
-                          where run_id = $1 and lease_token = $2 and (state = 'started' or $4 and state = 'claimed')
-                         returning null, null",
-                    )
-                    .bind(run_id)
-                    .bind(token)
-                    .bind(again.run_at)
-                    .bind(end.unconfirmed.is_some())
-                    .fetch_optional(&mut *self)
-                    .await?
-                }
-                None => {
-                    sqlx::query_as(
-                        "delete from queue
-                          where run_id = $1 and lease_token = $2 and (state = 'started' or $3 and state = 'claimed')
-                         returning cancel_reason, overlap",
-                    )
-                    .bind(run_id)
-                    .bind(token)
-                    .bind(end.unconfirmed.is_some())
-                    .fetch_optional(&mut *self)
-                    .await?
-                }
-            };
-            let Some((cancel_reason, overlap)) = fenced else { continue };
-            if let Some(park) = &end.park {
-                sqlx::query(PARK)
-                    .bind(run_id)
-                    .bind(park.wake_at())
-                    .bind(park.why())
-                    .bind(overlap)
-                    .execute(&mut *self)
-                    .await?;
-            }
-            if end.again.is_none() && !(end.keeps_slot() && cancel_reason.is_none()) {
-                sqlx::query(LEAVE_SLOT).bind(run_id).execute(&mut *self).await?;
-            }
-            sqlx::query(
-                "update runs set state = $2, reason = $3, output = $4, error = $5, turns = $6, tool_calls = $7,
-                        input_tokens = $8, output_tokens = $9, cost_micros = $10, ran_ms = ran_ms + $11,
-                        attempt = attempt - $12 + (state = 'queued'), finished_at = $13, crashes = crashes + $14,
-                        infra_retries = infra_retries + $15,
-                        started_at = case when state = 'queued' then coalesce(started_at, $16) else started_at end
-                  where id = $1",
-            )
-            .bind(run_id)
-            .bind(end.state.as_str())
-            .bind(optional(end.reason.as_deref()))
-            .bind(optional(end.output.as_deref()))
-            .bind(optional_document(end.error.as_ref())?)
-            .bind(end.usage.turns)
-            .bind(end.usage.tool_calls)
-            .bind(end.usage.input_tokens)
-            .bind(end.usage.output_tokens)
-            .bind(end.usage.cost_micros)
-            .bind(end.ran_ms)
-            .bind(end.attempts_back())
-            .bind(end.finished_at(now))
-            .bind(i32::from(end.crashed))
-            .bind(i32::from(end.infra_retry))
-            .bind(end.unconfirmed)
-            .execute(&mut *self)
-            .await?;
-            let has_questions: bool = sqlx::query_scalar(
-                "select exists (select 1 from approvals
-                                 where run_id = $1
-                                   and (status = 'pending'
-                                        or (status in ('approved', 'edited') and replaced_by is null
-                                            and began_at is null and hold_until > $2)))",
-            )
-            .bind(run_id)
-            .bind(now)
-            .fetch_one(&mut *self)
-            .await?;
-            taken.push(Taken { run_id, cancel_reason, has_questions });
-        }
-        Ok(taken)
+        finishing::finish(self, ends, now).await
     }
 
     async fn waited_for(&mut self, tasks: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
         let mut waited_for = Vec::new();
-        for task in tasks {
-            let waits: Option<Uuid> =
-                sqlx::query_scalar("select task_id from parked where task_id = $1 and why = 'overlap' limit 1")
-                    .bind(task)
-                    .fetch_optional(&mut *self)
-                    .await?;
-            waited_for.extend(waits);
+        for tasks in tasks.chunks(ROWS) {
+            let mut select =
+                QueryBuilder::new("select distinct task_id from parked where why = 'overlap' and task_id in ");
+            list(&mut select, tasks.iter().copied());
+            select.push(" order by task_id");
+            let waited: Vec<Uuid> = select.build_query_scalar().persistent(false).fetch_all(&mut *self).await?;
+            waited_for.extend(waited);
         }
         Ok(waited_for)
     }
 
     async fn post(&mut self, deliveries: &[&NewDelivery], now: DateTime<Utc>) -> Result<(), StoreError> {
-        for d in deliveries {
-            sqlx::query(
+        for deliveries in deliveries.chunks(ROWS) {
+            let mut fallbacks = Vec::with_capacity(deliveries.len());
+            for delivery in deliveries {
+                fallbacks.push(document(&delivery.fallback)?);
+            }
+            let mut insert = QueryBuilder::new(
                 "insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, run_id, kind, subject, body,
-                                         fallback, state, next_at, created_at, urgency)
-                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'pending', $11, $11, $12)
-                 on conflict (tenant_id, recipient, channel, dedupe_key) do nothing",
-            )
-            .bind(new_id(now))
-            .bind(&d.tenant_id)
-            .bind(&d.recipient)
-            .bind(text(&d.channel))
-            .bind(text(&d.dedupe_key))
-            .bind(d.run_id)
-            .bind(d.kind.as_str())
-            .bind(optional(d.subject.as_deref()))
-            .bind(optional(d.text.as_deref()))
-            .bind(document(&d.fallback)?)
-            .bind(now)
-            .bind(d.urgency.as_str())
-            .execute(&mut *self)
-            .await?;
+                                         fallback, state, next_at, created_at, urgency) ",
+            );
+            insert.push_values(deliveries.iter().zip(fallbacks), |mut row, (d, fallback)| {
+                row.push_bind(new_id(now)).push_bind(&d.tenant_id).push_bind(&d.recipient).push_bind(text(&d.channel));
+                row.push_bind(text(&d.dedupe_key)).push_bind(d.run_id).push_bind(d.kind.as_str());
+                row.push_bind(optional(d.subject.as_deref()))
+                    .push_bind(optional(d.text.as_deref()))
+                    .push_bind(fallback);
+                row.push("'pending'").push_bind(now).push_bind(now).push_bind(d.urgency.as_str());
+            });
+            insert.push(" on conflict (tenant_id, recipient, channel, dedupe_key) do nothing");
+            insert.build().persistent(false).execute(&mut *self).await?;
         }
         Ok(())
     }
+}
+
+/// Leases these runs to a worker, not yet started.
+async fn claim(conn: &mut SqliteConnection, claims: &[Claim], worker: Uuid) -> Result<(), StoreError> {
+    for claims in claims.chunks(ROWS) {
+        let mut update = QueryBuilder::new("with claims (run_id, lease_token, until) as (");
+        update.push_values(claims, |mut row, claim| {
+            row.push_bind(claim.lease.run_id).push_bind(claim.lease.token).push_bind(claim.until);
+        });
+        update.push(
+            ") update queue set state = 'claimed', lease_token = c.lease_token, lease_until = c.until, worker = ",
+        );
+        update.push_bind(worker).push(" from claims c where queue.run_id = c.run_id");
+        update.build().persistent(false).execute(&mut *conn).await?;
+    }
+    Ok(())
+}
+
+/// `(…, …)`, for `in`.
+fn list(statement: &mut QueryBuilder<Sqlite>, ids: impl Iterator<Item = Uuid>) {
+    statement.push("(");
+    let mut listed = statement.separated(", ");
+    ids.for_each(|id| {
+        listed.push_bind(id);
+    });
+    statement.push(")");
 }
 
 /// Takes `count` lease tokens; answers the last one given before them. None are taken where none are needed: a write
@@ -316,36 +186,6 @@ pub(super) async fn next_tokens(conn: &mut SqliteConnection, count: usize) -> Re
         .bind(count as i64)
         .fetch_one(conn)
         .await?)
-}
-
-/// Records a run that is to be executed, as started where it is going; answers how many rows that made.
-async fn insert_fire(
-    conn: &mut SqliteConnection,
-    ready: &Ready,
-    going: bool,
-    now: DateTime<Utc>,
-) -> Result<u64, StoreError> {
-    let run = &ready.run;
-    let made = sqlx::query(
-        "insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, missed, created_at,
-                           attempt, started_at)
-         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
-         on conflict (task_id, fire_key) do nothing",
-    )
-    .bind(run.id)
-    .bind(run.task_id)
-    .bind(&run.tenant_id)
-    .bind(&run.fire_key)
-    .bind(&run.trigger_type)
-    .bind(run.scheduled_for)
-    .bind(if going { "running" } else { "queued" })
-    .bind(optional_document(run.missed.as_ref())?)
-    .bind(run.created_at)
-    .bind(i32::from(going))
-    .bind(going.then_some(now))
-    .execute(conn)
-    .await?;
-    Ok(made.rows_affected())
 }
 
 async fn settle<S: AsRef<str>>(

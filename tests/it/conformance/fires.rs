@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::run::{Missed, Run, RunState, Usage};
-use reveille::store::{CLAIM_MARGIN, Claim, Fired};
+use reveille::store::{CLAIM_MARGIN, Claim, FireDue, Fired, StartNow};
 use reveille::task::TaskStatus;
 use serde_json::json;
 use sqlx::Connection;
@@ -153,9 +153,11 @@ async fn firing_again_what_is_recorded_already_makes_no_second_run(world: &World
     world.fire().await;
     // as if the run had been recorded without its task moving on
     world.plant("update due set next_at = '2026-03-01T08:01:00+00:00', nominal_at = '2026-03-01T08:01:00+00:00'").await;
-    let fired = world.fire().await;
+    let start = StartNow { places: 9, lease_until: at(90) };
+    let fired = world.store.fire_due(&FireDue { start: Some(start), ..world.ask(0, 9) }).await.unwrap();
     assert_eq!(fired, Fired { tasks: 1, conflicts: 1, ..Fired::default() });
     assert_eq!(world.runs_of(&task).await.len(), 1);
+    assert_eq!(world.count("select count(*) from slots").await, 0, "for a run that is none");
     assert_eq!(world.count("select count(*) from queue").await, 1);
 }
 
@@ -166,7 +168,7 @@ async fn two_instances_firing_at_once_never_double(world: &World) {
     }
     world.pass(60);
     let other = world.other_instance().await;
-    let ask = reveille::store::FireDue { limit: 7, ..world.ask(0, 100) };
+    let ask = FireDue { limit: 7, ..world.ask(0, 100) };
     let fire_all = async |store: &reveille::store::Store| {
         let mut recorded = 0;
         loop {

@@ -1,10 +1,13 @@
-//! Which ready runs are taken on SQLite, and how one starts.
+//! Which ready runs are taken on SQLite, and how they start.
+
+use std::collections::HashMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use sqlx::SqliteConnection;
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::StoreError;
+use crate::store::hot::sqlite::{ROWS, list};
 use crate::store::hot::{Going, TENANTS_AT_ONCE};
 use crate::store::lease::Lease;
 use crate::store::limits::Room;
@@ -54,61 +57,140 @@ pub(in crate::store::hot) async fn tenants_in_turn(
     Ok(tenants)
 }
 
-/// Starts a claim if it still stands, was not cancelled, and has its task's slot.
-pub(in crate::store::hot) async fn start_one(
-    conn: &mut SqliteConnection,
-    lease: &Lease,
-    now: DateTime<Utc>,
-    lease_until: DateTime<Utc>,
-) -> Result<Option<Going>, StoreError> {
-    let asked: Option<(Option<Uuid>, String, String, i64, i64)> = sqlx::query_as(
-        "select q.task_id, q.tenant_id, coalesce(q.overlap, t.spec -> 'trigger' ->> 'overlap', 'skip'),
-                coalesce(t.spec ->> 'timeout_seconds', 600), r.ran_ms
-           from queue q join runs r on r.id = q.run_id left join tasks t on t.id = q.task_id
-          where q.run_id = $1 and q.lease_token = $2 and q.state = 'claimed' and q.cancel_reason is null
-            and r.state = 'queued'",
-    )
-    .bind(lease.run_id)
-    .bind(lease.token)
-    .fetch_optional(&mut *conn)
-    .await?;
-    let Some((task_id, tenant_id, overlap, timeout_seconds, ran_ms)) = asked else { return Ok(None) };
-    if let Some(task_id) = task_id
-        && overlap != "allow"
-        && !take_slot(conn, task_id, lease.run_id).await?
-    {
-        return Ok(None);
-    }
-    let deadline_at = now + TimeDelta::milliseconds((timeout_seconds * 1000 - ran_ms).max(0));
-    sqlx::query("update queue set state = 'started', lease_until = $2, deadline_at = $3 where run_id = $1")
-        .bind(lease.run_id)
-        .bind(lease_until)
-        .bind(deadline_at)
-        .execute(&mut *conn)
-        .await?;
-    sqlx::query(
-        "update runs set state = 'running', attempt = attempt + 1, started_at = coalesce(started_at, $2)
-          where id = $1",
-    )
-    .bind(lease.run_id)
-    .bind(now)
-    .execute(&mut *conn)
-    .await?;
-    Ok(Some(Going { run_id: lease.run_id, task_id, tenant_id, lease_token: lease.token, deadline_at }))
+/// A claim that may start, and what bounds it.
+#[derive(sqlx::FromRow)]
+struct Asked {
+    run_id: Uuid,
+    lease_token: i64,
+    task_id: Option<Uuid>,
+    tenant_id: String,
+    overlap: String,
+    timeout_seconds: i64,
+    ran_ms: i64,
 }
 
-/// Whether the run has its task's slot now: free till now, or its own already.
-pub(in crate::store::hot) async fn take_slot(
+/// Starts those claims that still stand, were not cancelled, and have their task's slot.
+pub(in crate::store::hot) async fn start_each(
     conn: &mut SqliteConnection,
-    task_id: Uuid,
-    run_id: Uuid,
-) -> Result<bool, StoreError> {
-    sqlx::query("insert into slots (task_id, run_id) values ($1, $2) on conflict (task_id) do nothing")
-        .bind(task_id)
-        .bind(run_id)
-        .execute(&mut *conn)
-        .await?;
-    let holder: Uuid =
-        sqlx::query_scalar("select run_id from slots where task_id = $1").bind(task_id).fetch_one(conn).await?;
-    Ok(holder == run_id)
+    leases: &[Lease],
+    now: DateTime<Utc>,
+    lease_until: DateTime<Utc>,
+) -> Result<Vec<Going>, StoreError> {
+    let asked = asked(conn, leases).await?;
+    let needs_slot = asked.iter().filter(|asked| asked.overlap != "allow");
+    let wanted: Vec<(Uuid, Uuid)> = needs_slot.filter_map(|asked| Some((asked.task_id?, asked.run_id))).collect();
+    let holders = take_slots(conn, &wanted).await?;
+    let may = |asked: &Asked| {
+        asked.overlap == "allow" || asked.task_id.is_none_or(|task| holders.get(&task) == Some(&asked.run_id))
+    };
+    let going = asked.into_iter().filter(may).map(|asked| Going {
+        run_id: asked.run_id,
+        task_id: asked.task_id,
+        tenant_id: asked.tenant_id,
+        lease_token: asked.lease_token,
+        deadline_at: now + TimeDelta::milliseconds((asked.timeout_seconds * 1000 - asked.ran_ms).max(0)),
+    });
+    let going: Vec<Going> = going.collect();
+    mark(conn, &going, now, lease_until).await?;
+    Ok(going)
+}
+
+async fn asked(conn: &mut SqliteConnection, leases: &[Lease]) -> Result<Vec<Asked>, StoreError> {
+    let mut asked = Vec::with_capacity(leases.len());
+    for leases in leases.chunks(ROWS) {
+        let mut select = with_leases(leases);
+        select.push(
+            "select q.run_id, q.lease_token, q.task_id, q.tenant_id,
+                    coalesce(q.overlap, t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap,
+                    coalesce(t.spec ->> 'timeout_seconds', 600) as timeout_seconds, r.ran_ms
+               from leases l cross join queue q
+                 on q.run_id = l.run_id and q.lease_token = l.lease_token and q.state = 'claimed'
+                    and q.cancel_reason is null
+               join runs r on r.id = q.run_id and r.state = 'queued'
+               left join tasks t on t.id = q.task_id",
+        );
+        let rows: Vec<Asked> = select.build_query_as().persistent(false).fetch_all(&mut *conn).await?;
+        asked.extend(rows);
+    }
+    Ok(asked)
+}
+
+async fn mark(
+    conn: &mut SqliteConnection,
+    going: &[Going],
+    now: DateTime<Utc>,
+    lease_until: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    for going in going.chunks(ROWS) {
+        let mut queue = QueryBuilder::new("with going (run_id, deadline_at) as (");
+        queue.push_values(going, |mut row, going| {
+            row.push_bind(going.run_id).push_bind(going.deadline_at);
+        });
+        queue.push(") update queue set state = 'started', lease_until = ").push_bind(lease_until);
+        queue.push(", deadline_at = g.deadline_at from going g where queue.run_id = g.run_id");
+        queue.build().persistent(false).execute(&mut *conn).await?;
+        let mut runs = QueryBuilder::new(
+            "update runs set state = 'running', attempt = attempt + 1, started_at = coalesce(started_at, ",
+        );
+        runs.push_bind(now).push(") where id in ");
+        list(&mut runs, going.iter().map(|going| going.run_id));
+        runs.build().persistent(false).execute(&mut *conn).await?;
+    }
+    Ok(())
+}
+
+/// Those that were started with these leases before, their time renewed.
+pub(in crate::store::hot) async fn started_before(
+    conn: &mut SqliteConnection,
+    leases: &[Lease],
+    lease_until: DateTime<Utc>,
+) -> Result<Vec<Going>, StoreError> {
+    let mut again = Vec::new();
+    for leases in leases.chunks(ROWS) {
+        let mut update = with_leases(leases);
+        update.push("update queue set lease_until = ").push_bind(lease_until);
+        update.push(
+            " from leases l
+              where queue.run_id = l.run_id and queue.lease_token = l.lease_token and queue.state = 'started'
+             returning run_id, task_id, tenant_id, lease_token, deadline_at",
+        );
+        let rows: Vec<Going> = update.build_query_as().persistent(false).fetch_all(&mut *conn).await?;
+        again.extend(rows);
+    }
+    Ok(again)
+}
+
+/// `with leases (run_id, lease_token) as (…) `
+pub(super) fn with_leases(leases: &[Lease]) -> QueryBuilder<Sqlite> {
+    let mut statement = QueryBuilder::new("with leases (run_id, lease_token) as (");
+    statement.push_values(leases, |mut row, lease| {
+        row.push_bind(lease.run_id).push_bind(lease.token);
+    });
+    statement.push(") ");
+    statement
+}
+
+/// Takes the slots of these tasks for these runs where they are free, the first of a task first; answers who has them.
+pub(in crate::store::hot) async fn take_slots(
+    conn: &mut SqliteConnection,
+    wanted: &[(Uuid, Uuid)],
+) -> Result<HashMap<Uuid, Uuid>, StoreError> {
+    let mut holders = HashMap::with_capacity(wanted.len());
+    for wanted in wanted.chunks(ROWS) {
+        let mut insert = QueryBuilder::new("insert into slots (task_id, run_id) ");
+        insert.push_values(wanted, |mut row, (task_id, run_id)| {
+            row.push_bind(*task_id).push_bind(*run_id);
+        });
+        insert.push(" on conflict (task_id) do nothing");
+        let taken = insert.build().persistent(false).execute(&mut *conn).await?.rows_affected();
+        if taken == wanted.len() as u64 {
+            holders.extend(wanted.iter().copied());
+            continue;
+        }
+        let mut select = QueryBuilder::new("select task_id, run_id from slots where task_id in ");
+        list(&mut select, wanted.iter().map(|(task_id, _)| *task_id));
+        let rows: Vec<(Uuid, Uuid)> = select.build_query_as().persistent(false).fetch_all(&mut *conn).await?;
+        holders.extend(rows);
+    }
+    Ok(holders)
 }

@@ -1,0 +1,175 @@
+//! Ends on SQLite: out of the queue, slots free, the runs' record.
+
+use std::collections::{HashMap, HashSet};
+
+use chrono::{DateTime, Utc};
+use sqlx::{QueryBuilder, SqliteConnection};
+use uuid::Uuid;
+
+use crate::store::StoreError;
+use crate::store::completions::PARK;
+use crate::store::hot::Taken;
+use crate::store::hot::sqlite::{ROWS, list};
+use crate::store::lease::{Finish, Lease};
+use crate::store::text::{optional, optional_document};
+
+/// What the queue says of a run whose lease still stands.
+#[derive(sqlx::FromRow)]
+struct Held {
+    run_id: Uuid,
+    lease_token: i64,
+    task_id: Option<Uuid>,
+    cancel_reason: Option<String>,
+    overlap: Option<String>,
+}
+
+/// Writes ends; answers those whose lease was still held.
+pub(super) async fn finish(
+    conn: &mut SqliteConnection,
+    ends: &[Finish],
+    now: DateTime<Utc>,
+) -> Result<Vec<Taken>, StoreError> {
+    let mut held = held(conn, ends).await?;
+    let mine = ends.iter().filter_map(|end| Some((end, held.remove(&end.lease)?)));
+    let mine: Vec<(&Finish, Held)> = mine.collect();
+    let (again, over): (Vec<_>, Vec<_>) = mine.iter().partition(|(end, _)| end.again.is_some());
+    for (end, _) in again {
+        back_to_the_queue(conn, end).await?;
+    }
+    for (end, held) in over.iter().filter(|(end, _)| end.park.is_some()) {
+        park(conn, end, held).await?;
+    }
+    let gives_back = over.iter().filter(|(end, held)| !(end.keeps_slot() && held.cancel_reason.is_none()));
+    let slots = gives_back.filter_map(|(end, held)| Some((held.task_id?, end.lease.run_id)));
+    free_slots(conn, &slots.collect::<Vec<_>>()).await?;
+    leave_queue(conn, &over.iter().map(|(end, _)| end.lease.run_id).collect::<Vec<_>>()).await?;
+    record(conn, &mine.iter().map(|(end, _)| *end).collect::<Vec<_>>(), now).await?;
+    let asked = with_questions(conn, &mine.iter().map(|(end, _)| end.lease.run_id).collect::<Vec<_>>(), now).await?;
+    let taken = mine.into_iter().map(|(end, held)| {
+        let run_id = end.lease.run_id;
+        let cancel_reason = held.cancel_reason.filter(|_| end.again.is_none());
+        Taken { run_id, cancel_reason, has_questions: asked.contains(&run_id) }
+    });
+    Ok(taken.collect())
+}
+
+async fn held(conn: &mut SqliteConnection, ends: &[Finish]) -> Result<HashMap<Lease, Held>, StoreError> {
+    let mut held = HashMap::with_capacity(ends.len());
+    for ends in ends.chunks(ROWS) {
+        let mut select = QueryBuilder::new("with ends (run_id, lease_token, unconfirmed) as (");
+        select.push_values(ends, |mut row, end| {
+            row.push_bind(end.lease.run_id).push_bind(end.lease.token).push_bind(end.unconfirmed.is_some());
+        });
+        select.push(
+            ") select q.run_id, q.lease_token, q.task_id, q.cancel_reason, q.overlap
+                 from ends e cross join queue q
+                   on q.run_id = e.run_id and q.lease_token = e.lease_token
+                      and (q.state = 'started' or e.unconfirmed and q.state = 'claimed')",
+        );
+        let rows: Vec<Held> = select.build_query_as().persistent(false).fetch_all(&mut *conn).await?;
+        held.extend(rows.into_iter().map(|held| (Lease { run_id: held.run_id, token: held.lease_token }, held)));
+    }
+    Ok(held)
+}
+
+async fn back_to_the_queue(conn: &mut SqliteConnection, end: &Finish) -> Result<(), StoreError> {
+    sqlx::query(
+        "update queue set state = 'ready', run_at = $2, lease_token = 0, lease_until = null, worker = null,
+                deadline_at = null
+          where run_id = $1",
+    )
+    .bind(end.lease.run_id)
+    .bind(end.again.map(|again| again.run_at))
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+async fn park(conn: &mut SqliteConnection, end: &Finish, held: &Held) -> Result<(), StoreError> {
+    let Some(park) = &end.park else { return Ok(()) };
+    sqlx::query(PARK)
+        .bind(end.lease.run_id)
+        .bind(park.wake_at())
+        .bind(park.why())
+        .bind(&held.overlap)
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Frees the slots of these tasks where these runs have them; a run has none but its own task's.
+async fn free_slots(conn: &mut SqliteConnection, slots: &[(Uuid, Uuid)]) -> Result<(), StoreError> {
+    for slots in slots.chunks(ROWS) {
+        let mut delete = QueryBuilder::new("delete from slots where task_id in ");
+        list(&mut delete, slots.iter().map(|(task, _)| *task));
+        delete.push(" and run_id in ");
+        list(&mut delete, slots.iter().map(|(_, run)| *run));
+        delete.build().persistent(false).execute(&mut *conn).await?;
+    }
+    Ok(())
+}
+
+async fn leave_queue(conn: &mut SqliteConnection, runs: &[Uuid]) -> Result<(), StoreError> {
+    for runs in runs.chunks(ROWS) {
+        let mut delete = QueryBuilder::new("delete from queue where run_id in ");
+        list(&mut delete, runs.iter().copied());
+        delete.build().persistent(false).execute(&mut *conn).await?;
+    }
+    Ok(())
+}
+
+/// The runs' own rows.
+async fn record(conn: &mut SqliteConnection, ends: &[&Finish], now: DateTime<Utc>) -> Result<(), StoreError> {
+    for ends in ends.chunks(ROWS) {
+        let mut errors = Vec::with_capacity(ends.len());
+        for end in ends {
+            errors.push(optional_document(end.error.as_ref())?);
+        }
+        let mut update = QueryBuilder::new(
+            "with ends (id, state, reason, output, error, turns, tool_calls, input_tokens, output_tokens, cost_micros, ran_ms,
+                        attempts_back, finished_at, crashes, infra_retries, began_at) as (",
+        );
+        update.push_values(ends.iter().zip(errors), |mut row, (end, error)| {
+            row.push_bind(end.lease.run_id).push_bind(end.state.as_str()).push_bind(optional(end.reason.as_deref()));
+            row.push_bind(optional(end.output.as_deref())).push_bind(error);
+            row.push_bind(end.usage.turns).push_bind(end.usage.tool_calls).push_bind(end.usage.input_tokens);
+            row.push_bind(end.usage.output_tokens).push_bind(end.usage.cost_micros).push_bind(end.ran_ms);
+            row.push_bind(end.attempts_back()).push_bind(end.finished_at(now)).push_bind(i32::from(end.crashed));
+            row.push_bind(i32::from(end.infra_retry)).push_bind(end.unconfirmed);
+        });
+        update.push(
+            ") update runs
+                  set state = e.state, reason = e.reason, output = e.output, error = e.error, turns = e.turns,
+                      tool_calls = e.tool_calls, input_tokens = e.input_tokens, output_tokens = e.output_tokens,
+                      cost_micros = e.cost_micros, ran_ms = runs.ran_ms + e.ran_ms,
+                      attempt = runs.attempt - e.attempts_back + (runs.state = 'queued'), finished_at = e.finished_at,
+                      crashes = runs.crashes + e.crashes, infra_retries = runs.infra_retries + e.infra_retries,
+                      started_at = case when runs.state = 'queued' then coalesce(runs.started_at, e.began_at)
+                                        else runs.started_at end
+                 from ends e where runs.id = e.id",
+        );
+        update.build().persistent(false).execute(&mut *conn).await?;
+    }
+    Ok(())
+}
+
+/// Those of which people are asked something still.
+async fn with_questions(
+    conn: &mut SqliteConnection,
+    runs: &[Uuid],
+    now: DateTime<Utc>,
+) -> Result<HashSet<Uuid>, StoreError> {
+    let mut asked = HashSet::new();
+    for runs in runs.chunks(ROWS) {
+        let mut select = QueryBuilder::new("select run_id from approvals where run_id in ");
+        list(&mut select, runs.iter().copied());
+        select.push(
+            " and (status = 'pending'
+                   or (status in ('approved', 'edited') and replaced_by is null and began_at is null and hold_until > ",
+        );
+        select.push_bind(now).push("))");
+        let ids: Vec<Uuid> = select.build_query_scalar().persistent(false).fetch_all(&mut *conn).await?;
+        asked.extend(ids);
+    }
+    Ok(asked)
+}

@@ -1,0 +1,144 @@
+//! Firing on SQLite: due rows move on, runs are recorded and queued.
+
+use std::collections::{HashMap, HashSet};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::{QueryBuilder, SqliteConnection};
+use uuid::Uuid;
+
+use crate::store::StoreError;
+use crate::store::fires::{FireDue, Move, Ready, Written};
+use crate::store::hot::Going;
+use crate::store::hot::sqlite::starting::take_slots;
+use crate::store::hot::sqlite::{ROWS, next_tokens};
+use crate::store::lease::{Claim, Lease, line};
+use crate::store::slots::free;
+use crate::store::text::optional_document;
+
+/// A run for the queue, with what it enters it as.
+struct Queued<'a> {
+    ready: &'a Ready,
+    claim: Option<Claim>,
+    /// It is started, and may run until then.
+    deadline_at: Option<DateTime<Utc>>,
+}
+
+pub(super) async fn move_on(conn: &mut SqliteConnection, moves: &[Move]) -> Result<(), StoreError> {
+    for moves in moves.chunks(ROWS) {
+        let mut update = QueryBuilder::new("with moved (task_id, epoch, next_at, nominal_at, fired) as (");
+        update.push_values(moves, |mut row, m| {
+            row.push_bind(m.task_id).push_bind(m.epoch).push_bind(m.next_at).push_bind(m.nominal_at).push_bind(m.fired);
+        });
+        update.push(
+            ") update due set next_at = m.next_at, nominal_at = m.nominal_at, fired = due.fired + m.fired,
+                      run_count = due.run_count + m.fired
+                 from moved m where due.task_id = m.task_id and due.epoch = m.epoch",
+        );
+        update.build().persistent(false).execute(&mut *conn).await?;
+    }
+    Ok(())
+}
+
+/// Records runs that are to be executed, and puts them into the queue; what has its record already is left out.
+pub(super) async fn record(
+    conn: &mut SqliteConnection,
+    runs: &[Ready],
+    ask: &FireDue,
+    written: &mut Written,
+) -> Result<(), StoreError> {
+    let holders = slots_of(conn, runs).await?;
+    let starts =
+        |ready: &Ready| ready.starts && (!ready.needs_slot || holders.get(&ready.run.task_id) == Some(&ready.run.id));
+    let made = insert_runs(conn, runs, starts, ask.now).await?;
+    for known in runs.iter().filter(|ready| !made.contains(&ready.run.id)) {
+        free!(conn, known.run.task_id, known.run.id);
+    }
+    let runs: Vec<&Ready> = runs.iter().filter(|ready| made.contains(&ready.run.id)).collect();
+    let mut token = next_tokens(conn, runs.iter().filter(|ready| ready.lease_until.is_some()).count()).await?;
+    let entries = runs.into_iter().map(|ready| {
+        let claim = ready.lease_until.map(|until| {
+            token += 1;
+            let lease = Lease { run_id: ready.run.id, token };
+            Claim { lease, run_at: ready.run_at, until, line: line(&ready.run.tenant_id) }
+        });
+        let deadline_at = starts(ready).then(|| ask.now + TimeDelta::seconds(ready.timeout_seconds));
+        Queued { ready, claim, deadline_at }
+    });
+    let entries: Vec<Queued> = entries.collect();
+    enter_queue(conn, &entries, ask).await?;
+    written.recorded += entries.len();
+    for Queued { ready, claim, deadline_at } in entries {
+        match (claim, deadline_at) {
+            (Some(claim), Some(deadline_at)) => {
+                let run = ready.run.running(ask.now);
+                let (task_id, tenant_id) = (run.task_id, run.tenant_id.clone());
+                let Lease { run_id, token: lease_token } = claim.lease;
+                written.going.push((Going { run_id, task_id, tenant_id, lease_token, deadline_at }, run));
+            }
+            (claim, _) => written.claims.extend(claim),
+        }
+    }
+    Ok(())
+}
+
+/// Who has the slots of the tasks whose runs start now and need one.
+async fn slots_of(conn: &mut SqliteConnection, runs: &[Ready]) -> Result<HashMap<Uuid, Uuid>, StoreError> {
+    let wanted = runs.iter().filter(|ready| ready.starts && ready.needs_slot);
+    let wanted: Vec<(Uuid, Uuid)> = wanted.map(|ready| (ready.run.task_id, ready.run.id)).collect();
+    take_slots(conn, &wanted).await
+}
+
+/// Those that had no record yet.
+async fn insert_runs(
+    conn: &mut SqliteConnection,
+    runs: &[Ready],
+    starts: impl Fn(&Ready) -> bool,
+    now: DateTime<Utc>,
+) -> Result<HashSet<Uuid>, StoreError> {
+    let mut made = HashSet::with_capacity(runs.len());
+    for runs in runs.chunks(ROWS) {
+        let mut missed = Vec::with_capacity(runs.len());
+        for ready in runs {
+            missed.push(optional_document(ready.run.missed.as_ref())?);
+        }
+        let mut insert = QueryBuilder::new(
+            "insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, missed, created_at,
+                               attempt, started_at) ",
+        );
+        insert.push_values(runs.iter().zip(missed), |mut row, (ready, missed)| {
+            let (run, going) = (&ready.run, starts(ready));
+            row.push_bind(run.id).push_bind(run.task_id).push_bind(&run.tenant_id).push_bind(&run.fire_key);
+            row.push_bind(&run.trigger_type).push_bind(run.scheduled_for);
+            row.push_bind(if going { "running" } else { "queued" }).push_bind(missed).push_bind(run.created_at);
+            row.push_bind(i32::from(going)).push_bind(going.then_some(now));
+        });
+        insert.push(" on conflict (task_id, fire_key) do nothing returning id");
+        let ids: Vec<Uuid> = insert.build_query_scalar().persistent(false).fetch_all(&mut *conn).await?;
+        made.extend(ids);
+    }
+    Ok(made)
+}
+
+async fn enter_queue(conn: &mut SqliteConnection, entries: &[Queued<'_>], ask: &FireDue) -> Result<(), StoreError> {
+    for entries in entries.chunks(ROWS) {
+        let mut insert = QueryBuilder::new(
+            "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, lease_token, lease_until, worker,
+                                overlap, deadline_at) ",
+        );
+        insert.push_values(entries, |mut row, Queued { ready, claim, deadline_at }| {
+            let state = match (claim, deadline_at) {
+                (_, Some(_)) => "started",
+                (Some(_), None) => "claimed",
+                (None, None) => "ready",
+            };
+            let started = ask.start.filter(|_| deadline_at.is_some());
+            row.push_bind(ready.run.id).push_bind(ready.run.task_id).push_bind(&ready.run.tenant_id);
+            row.push_bind(ready.epoch).push_bind(ready.run_at).push("0").push_bind(state);
+            row.push_bind(claim.map_or(0, |claim| claim.lease.token));
+            row.push_bind(started.map(|start| start.lease_until).or(ready.lease_until));
+            row.push_bind(claim.map(|_| ask.worker)).push_bind(ready.overlap).push_bind(*deadline_at);
+        });
+        insert.build().persistent(false).execute(&mut *conn).await?;
+    }
+    Ok(())
+}
