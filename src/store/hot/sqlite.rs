@@ -27,8 +27,13 @@ use crate::store::text::{document, optional, text};
 
 pub(super) use starting::take_slots;
 
-/// Rows of a statement. Of at most 16 values each, far from the 32,766 that SQLite takes.
-const ROWS: usize = 1000;
+/// Rows of a statement. SQLite looks for each numbered value among all before it, so that more would cost more each.
+const ROWS: usize = 50;
+
+/// Whether a statement over so many rows will come again and is worth being kept prepared.
+fn comes_again(rows: usize) -> bool {
+    rows == 1 || rows == ROWS
+}
 
 impl Hot for SqliteConnection {
     async fn fire(&mut self, batch: &Batch, ask: &FireDue) -> Result<Written, StoreError> {
@@ -102,7 +107,8 @@ impl Hot for SqliteConnection {
                 " from leases l where queue.run_id = l.run_id and queue.lease_token = l.lease_token
                  returning run_id, cancel_reason",
             );
-            let beats: Vec<Beat> = update.build_query_as().persistent(false).fetch_all(&mut *self).await?;
+            let beats: Vec<Beat> =
+                update.build_query_as().persistent(comes_again(leases.len())).fetch_all(&mut *self).await?;
             held.extend(beats);
         }
         Ok(held)
@@ -119,7 +125,8 @@ impl Hot for SqliteConnection {
                 QueryBuilder::new("select distinct task_id from parked where why = 'overlap' and task_id in ");
             list(&mut select, tasks.iter().copied());
             select.push(" order by task_id");
-            let waited: Vec<Uuid> = select.build_query_scalar().persistent(false).fetch_all(&mut *self).await?;
+            let waited: Vec<Uuid> =
+                select.build_query_scalar().persistent(comes_again(tasks.len())).fetch_all(&mut *self).await?;
             waited_for.extend(waited);
         }
         Ok(waited_for)
@@ -144,7 +151,7 @@ impl Hot for SqliteConnection {
                 row.push("'pending'").push_bind(now).push_bind(now).push_bind(d.urgency.as_str());
             });
             insert.push(" on conflict (tenant_id, recipient, channel, dedupe_key) do nothing");
-            insert.build().persistent(false).execute(&mut *self).await?;
+            insert.build().persistent(comes_again(deliveries.len())).execute(&mut *self).await?;
         }
         Ok(())
     }
@@ -161,7 +168,7 @@ async fn claim(conn: &mut SqliteConnection, claims: &[Claim], worker: Uuid) -> R
             ") update queue set state = 'claimed', lease_token = c.lease_token, lease_until = c.until, worker = ",
         );
         update.push_bind(worker).push(" from claims c where queue.run_id = c.run_id");
-        update.build().persistent(false).execute(&mut *conn).await?;
+        update.build().persistent(comes_again(claims.len())).execute(&mut *conn).await?;
     }
     Ok(())
 }

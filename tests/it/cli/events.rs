@@ -107,14 +107,27 @@ async fn while_redis_is_away_publishing_answers_503_and_goes_on_when_it_is_back(
     let checked = shell.run(&["check"]).await;
     assert!(checked.out.contains("Redis may evict streams"), "{}", checked.out);
 
+    assert_eq!(readiness(&service).await.0, 200);
+
     server.kill();
     let refused = shell.refused(&publish).await;
     assert!(refused.contains("the event bus is away"), "{refused}");
+    let (status, ready) = readiness(&service).await;
+    assert_eq!(
+        (status, &ready["ready"], &ready["bus"], &ready["database"]),
+        (503, &json!(false), &json!(false), &json!(true))
+    );
     let checked = shell.run(&["check"]).await;
     assert!(checked.code == 1 && checked.out.contains("is Redis up at"), "{}", checked.out);
 
     server.start_again();
     reveille::clock::pause(std::time::Duration::from_millis(300)).await;
     shell.ok(&publish).await;
+    assert_eq!(readiness(&service).await.0, 200);
     service.terminate().await;
+}
+
+async fn readiness(service: &Service) -> (u16, Value) {
+    let answer = reqwest::get(format!("{}/readyz", service.url())).await.expect("an answer");
+    (answer.status().as_u16(), answer.json().await.expect("JSON"))
 }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::store::StoreError;
 use crate::store::completions::PARK;
 use crate::store::hot::Taken;
-use crate::store::hot::sqlite::{ROWS, list};
+use crate::store::hot::sqlite::{ROWS, comes_again, list};
 use crate::store::lease::{Finish, Lease};
 use crate::store::text::{optional, optional_document};
 
@@ -66,7 +66,7 @@ async fn held(conn: &mut SqliteConnection, ends: &[Finish]) -> Result<HashMap<Le
                    on q.run_id = e.run_id and q.lease_token = e.lease_token
                       and (q.state = 'started' or e.unconfirmed and q.state = 'claimed')",
         );
-        let rows: Vec<Held> = select.build_query_as().persistent(false).fetch_all(&mut *conn).await?;
+        let rows: Vec<Held> = select.build_query_as().persistent(comes_again(ends.len())).fetch_all(&mut *conn).await?;
         held.extend(rows.into_iter().map(|held| (Lease { run_id: held.run_id, token: held.lease_token }, held)));
     }
     Ok(held)
@@ -104,7 +104,7 @@ async fn free_slots(conn: &mut SqliteConnection, slots: &[(Uuid, Uuid)]) -> Resu
         list(&mut delete, slots.iter().map(|(task, _)| *task));
         delete.push(" and run_id in ");
         list(&mut delete, slots.iter().map(|(_, run)| *run));
-        delete.build().persistent(false).execute(&mut *conn).await?;
+        delete.build().persistent(comes_again(slots.len())).execute(&mut *conn).await?;
     }
     Ok(())
 }
@@ -113,7 +113,7 @@ async fn leave_queue(conn: &mut SqliteConnection, runs: &[Uuid]) -> Result<(), S
     for runs in runs.chunks(ROWS) {
         let mut delete = QueryBuilder::new("delete from queue where run_id in ");
         list(&mut delete, runs.iter().copied());
-        delete.build().persistent(false).execute(&mut *conn).await?;
+        delete.build().persistent(comes_again(runs.len())).execute(&mut *conn).await?;
     }
     Ok(())
 }
@@ -148,7 +148,7 @@ async fn record(conn: &mut SqliteConnection, ends: &[&Finish], now: DateTime<Utc
                                         else runs.started_at end
                  from ends e where runs.id = e.id",
         );
-        update.build().persistent(false).execute(&mut *conn).await?;
+        update.build().persistent(comes_again(ends.len())).execute(&mut *conn).await?;
     }
     Ok(())
 }
@@ -168,7 +168,8 @@ async fn with_questions(
                    or (status in ('approved', 'edited') and replaced_by is null and began_at is null and hold_until > ",
         );
         select.push_bind(now).push("))");
-        let ids: Vec<Uuid> = select.build_query_scalar().persistent(false).fetch_all(&mut *conn).await?;
+        let ids: Vec<Uuid> =
+            select.build_query_scalar().persistent(comes_again(runs.len())).fetch_all(&mut *conn).await?;
         asked.extend(ids);
     }
     Ok(asked)

@@ -10,7 +10,7 @@ use crate::store::StoreError;
 use crate::store::fires::{FireDue, Move, Ready, Written};
 use crate::store::hot::Going;
 use crate::store::hot::sqlite::starting::take_slots;
-use crate::store::hot::sqlite::{ROWS, next_tokens};
+use crate::store::hot::sqlite::{ROWS, comes_again, next_tokens};
 use crate::store::lease::{Claim, Lease, line};
 use crate::store::slots::free;
 use crate::store::text::optional_document;
@@ -34,7 +34,7 @@ pub(super) async fn move_on(conn: &mut SqliteConnection, moves: &[Move]) -> Resu
                       run_count = due.run_count + m.fired
                  from moved m where due.task_id = m.task_id and due.epoch = m.epoch",
         );
-        update.build().persistent(false).execute(&mut *conn).await?;
+        update.build().persistent(comes_again(moves.len())).execute(&mut *conn).await?;
     }
     Ok(())
 }
@@ -113,7 +113,8 @@ async fn insert_runs(
             row.push_bind(i32::from(going)).push_bind(going.then_some(now));
         });
         insert.push(" on conflict (task_id, fire_key) do nothing returning id");
-        let ids: Vec<Uuid> = insert.build_query_scalar().persistent(false).fetch_all(&mut *conn).await?;
+        let ids: Vec<Uuid> =
+            insert.build_query_scalar().persistent(comes_again(runs.len())).fetch_all(&mut *conn).await?;
         made.extend(ids);
     }
     Ok(made)
@@ -138,7 +139,7 @@ async fn enter_queue(conn: &mut SqliteConnection, entries: &[Queued<'_>], ask: &
             row.push_bind(started.map(|start| start.lease_until).or(ready.lease_until));
             row.push_bind(claim.map(|_| ask.worker)).push_bind(ready.overlap).push_bind(*deadline_at);
         });
-        insert.build().persistent(false).execute(&mut *conn).await?;
+        insert.build().persistent(comes_again(entries.len())).execute(&mut *conn).await?;
     }
     Ok(())
 }

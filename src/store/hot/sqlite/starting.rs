@@ -7,7 +7,7 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::StoreError;
-use crate::store::hot::sqlite::{ROWS, list};
+use crate::store::hot::sqlite::{ROWS, comes_again, list};
 use crate::store::hot::{Going, TENANTS_AT_ONCE};
 use crate::store::lease::Lease;
 use crate::store::limits::Room;
@@ -109,7 +109,8 @@ async fn asked(conn: &mut SqliteConnection, leases: &[Lease]) -> Result<Vec<Aske
                join runs r on r.id = q.run_id and r.state = 'queued'
                left join tasks t on t.id = q.task_id",
         );
-        let rows: Vec<Asked> = select.build_query_as().persistent(false).fetch_all(&mut *conn).await?;
+        let rows: Vec<Asked> =
+            select.build_query_as().persistent(comes_again(leases.len())).fetch_all(&mut *conn).await?;
         asked.extend(rows);
     }
     Ok(asked)
@@ -128,13 +129,13 @@ async fn mark(
         });
         queue.push(") update queue set state = 'started', lease_until = ").push_bind(lease_until);
         queue.push(", deadline_at = g.deadline_at from going g where queue.run_id = g.run_id");
-        queue.build().persistent(false).execute(&mut *conn).await?;
+        queue.build().persistent(comes_again(going.len())).execute(&mut *conn).await?;
         let mut runs = QueryBuilder::new(
             "update runs set state = 'running', attempt = attempt + 1, started_at = coalesce(started_at, ",
         );
         runs.push_bind(now).push(") where id in ");
         list(&mut runs, going.iter().map(|going| going.run_id));
-        runs.build().persistent(false).execute(&mut *conn).await?;
+        runs.build().persistent(comes_again(going.len())).execute(&mut *conn).await?;
     }
     Ok(())
 }
@@ -154,7 +155,8 @@ pub(in crate::store::hot) async fn started_before(
               where queue.run_id = l.run_id and queue.lease_token = l.lease_token and queue.state = 'started'
              returning run_id, task_id, tenant_id, lease_token, deadline_at",
         );
-        let rows: Vec<Going> = update.build_query_as().persistent(false).fetch_all(&mut *conn).await?;
+        let rows: Vec<Going> =
+            update.build_query_as().persistent(comes_again(leases.len())).fetch_all(&mut *conn).await?;
         again.extend(rows);
     }
     Ok(again)
@@ -182,14 +184,15 @@ pub(in crate::store::hot) async fn take_slots(
             row.push_bind(*task_id).push_bind(*run_id);
         });
         insert.push(" on conflict (task_id) do nothing");
-        let taken = insert.build().persistent(false).execute(&mut *conn).await?.rows_affected();
+        let taken = insert.build().persistent(comes_again(wanted.len())).execute(&mut *conn).await?.rows_affected();
         if taken == wanted.len() as u64 {
             holders.extend(wanted.iter().copied());
             continue;
         }
         let mut select = QueryBuilder::new("select task_id, run_id from slots where task_id in ");
         list(&mut select, wanted.iter().map(|(task_id, _)| *task_id));
-        let rows: Vec<(Uuid, Uuid)> = select.build_query_as().persistent(false).fetch_all(&mut *conn).await?;
+        let rows: Vec<(Uuid, Uuid)> =
+            select.build_query_as().persistent(comes_again(wanted.len())).fetch_all(&mut *conn).await?;
         holders.extend(rows);
     }
     Ok(holders)
