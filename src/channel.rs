@@ -13,6 +13,7 @@ pub mod telegram;
 pub mod templates;
 pub mod ticket;
 pub mod webhook;
+pub mod whole;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -158,6 +159,11 @@ pub trait Channel: Send + Sync {
     fn name(&self) -> &'static str;
 
     fn capabilities(&self) -> Capabilities;
+
+    /// Whether a text has room in one message; by its characters, where the other side counts those.
+    fn fits(&self, text: &str) -> bool {
+        text.chars().count() <= self.capabilities().max_response_length
+    }
 
     /// One attempt, within [`ATTEMPT_LIMIT`].
     fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>>;

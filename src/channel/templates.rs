@@ -19,15 +19,19 @@ use minijinja::{AutoEscape, Environment, Output, State, UndefinedBehavior};
 use crate::channel::Channel;
 use crate::invalid::Faults;
 use crate::notification::Delivery;
-use crate::notification::telling::Telling;
-use crate::notification::wording::{References, Words, cut, one_line};
+use crate::notification::telling::{DigestItem, Telling};
+use crate::notification::wording::{Link, References, Words, cut, one_line};
 
 /// Steps that one rendering may take.
 const FUEL: u64 = 200_000;
-/// How often a message that is too long is made shorter before its end is cut off.
-const TRIES: usize = 8;
+/// The room for a message that is too long is found to such a share of the longest.
+const EXACTNESS: usize = 128;
 /// The first line of a `.txt`.
 const SUBJECT: &str = "Subject:";
+/// What the page of one message shows.
+const PAGE: &str = "page.html";
+/// What programs are given of a text that people alone are told, in characters.
+const NO_DATA: usize = 0;
 
 /// In which language a channel wants its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +71,17 @@ impl Format {
         let ending = name.rsplit('.').next().unwrap_or_default();
         Format::ALL.into_iter().find(|format| format.ending() == ending).unwrap_or(Format::Plain)
     }
+}
+
+/// A message in full, for the page that shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// One line.
+    pub subject: String,
+    /// Whose it is and when, on one line.
+    pub about: String,
+    /// Markup; every text from outside is escaped in it.
+    pub html: String,
 }
 
 /// All templates. Cheap to clone.
@@ -117,7 +132,11 @@ impl Templates {
         let subject = one_line(&subject);
         telling.subject = Some(subject.clone());
         let format = Format::of(capabilities.supported_formats.first().copied().unwrap_or("plain"));
-        let text = self.fitted(&telling, channel.name(), format, limit);
+        let text = self.fitted(&telling, channel, format);
+        let whole = telling.page.as_ref().filter(|page| text.contains(&markup::escaped(page.expose(), format)));
+        if let Some(page) = whole {
+            telling.link = Some(Link { label: "Open".into(), url: page.expose().to_owned() });
+        }
         let html = capabilities.supported_formats.contains(&"html").then(|| {
             let shorter = telling.within(limit);
             self.render(&shorter, channel.name(), Format::Html, false)
@@ -133,48 +152,54 @@ impl Templates {
         })
     }
 
-    /// The text, made shorter until it fits; of a question the link always stays.
-    fn fitted(&self, telling: &Telling, channel: &str, format: Format, limit: usize) -> String {
-        if !telling.digest.is_empty() {
-            return self.fitted_digest(telling, channel, format, limit);
-        }
-        let mut room = limit;
-        for _ in 0..TRIES {
-            let text = self.render(&telling.within(room), channel, format, false).unwrap_or_default();
-            match text.chars().count().checked_sub(limit) {
-                None | Some(0) => return text,
-                Some(over) if room > 0 => room = room.saturating_sub(over),
-                Some(_) => break,
-            }
-        }
-        match &telling.link {
-            Some(link) => link.url.clone(),
-            // markup that is cut anywhere may not be markup any more
-            None => cut(&markup::escaped(&telling.within(limit / 8).text, format), limit, None),
-        }
+    /// One message of a digest, its text without markup: the digest's template makes that.
+    pub fn item(&self, member: &Delivery, about: References, timezone: Tz) -> DigestItem {
+        let words = Telling::of(member, about, timezone, NO_DATA).map(|telling| {
+            let subject = self.render(&telling, &member.channel, Format::Plain, true).unwrap_or_default();
+            (one_line(&subject), telling.text)
+        });
+        let gone = |why| (member.subject.clone().unwrap_or_else(|| "A message".into()), format!("({why})"));
+        let (subject, text) = words.unwrap_or_else(gone);
+        DigestItem::new(&subject, &text, member.created_at, timezone)
     }
 
-    /// As much of a digest as fits: what is cut off is found by halving, because each message adds markup of its own. At
-    /// the least it says how many there are, as the subject does.
-    fn fitted_digest(&self, telling: &Telling, channel: &str, format: Format, limit: usize) -> String {
-        let fits = |room| {
-            let less = telling.within(room);
-            let text = self.render(&less, channel, format, false).unwrap_or_default();
-            (!less.digest.is_empty() && !text.is_empty() && text.chars().count() <= limit).then_some(text)
+    /// All of what a delivery tells, however long, as markup for a page; an error says what is gone. The operator's
+    /// templates have no part in it: their styles would be none on a page of ours.
+    pub fn page(&self, delivery: &Delivery, about: References, timezone: Tz) -> Result<Page, String> {
+        let telling = Telling::of(delivery, about, timezone, NO_DATA)?;
+        let subject = self.render(&telling, &delivery.channel, Format::Plain, true).unwrap_or_default();
+        let template = self.embedded.get_template(PAGE).map_err(|error| described(&error))?;
+        let html = template.render(Value::from(Serde(&telling))).map_err(|error| described(&error))?;
+        let at = telling.run.as_ref().map_or(telling.at, |run| format!("due {}", run.due));
+        let about = match about.task_name {
+            Some(_) => format!("{} · {at}", telling.task),
+            None => at,
         };
-        if let Some(whole) = fits(limit) {
-            return whole;
+        Ok(Page { subject: one_line(&subject), about, html })
+    }
+
+    /// The text, made shorter until it fits; of a question the link always stays.
+    fn fitted(&self, telling: &Telling, channel: &dyn Channel, format: Format) -> String {
+        let limit = channel.capabilities().max_response_length;
+        let shorter = |room| {
+            let less = telling.within(room);
+            let text = with_whole(self.render(&less, channel.name(), format, false)?, &less, format);
+            (less.is_worth_telling(telling) && !text.is_empty() && channel.fits(&text)).then_some(text)
+        };
+        if let Some(text) = longest(limit, shorter) {
+            return text;
         }
-        let (mut best, mut enough, mut too_much) = (None, 0, limit);
-        while too_much - enough > 1 + limit / 128 {
-            let room = enough.midpoint(too_much);
-            match fits(room) {
-                Some(text) => (best, enough) = (Some(text), room),
-                None => too_much = room,
+        match (&telling.link, &telling.page) {
+            (Some(link), _) => link.url.clone(),
+            // the link to the whole has no room
+            (None, Some(_)) => self.fitted(&Telling { page: None, ..telling.clone() }, channel, format),
+            // a digest says at least how many there are
+            (None, None) if !telling.digest.is_empty() => {
+                cut(&markup::escaped(telling.subject.as_deref().unwrap_or_default(), format), limit, None)
             }
+            // markup that is cut anywhere may not be markup any more
+            (None, None) => cut(&markup::escaped(&telling.within(limit / 8).text, format), limit, None),
         }
-        let subject = telling.subject.as_deref().unwrap_or_default();
-        best.unwrap_or_else(|| cut(&markup::escaped(subject, format), limit, None))
     }
 
     /// One template, the most exact of them; `None` where there is none of this format.
@@ -195,6 +220,34 @@ impl Templates {
                 None
             }
         }
+    }
+}
+
+/// The text with most room, up to `limit`, of which `told` makes something. The room is found by halving, because markup
+/// and alphabets add to each text what no count foretells.
+fn longest(limit: usize, told: impl Fn(usize) -> Option<String>) -> Option<String> {
+    if let Some(whole) = told(limit) {
+        return Some(whole);
+    }
+    let (mut best, mut enough, mut too_much) = (None, 0, limit);
+    while too_much - enough > 1 + limit / EXACTNESS {
+        let room = enough.midpoint(too_much);
+        match told(room) {
+            Some(text) => (best, enough) = (Some(text), room),
+            None => too_much = room,
+        }
+    }
+    best
+}
+
+/// The text with the link to the whole at its end, unless its template has put it elsewhere. In HTML that is for the
+/// layout to do.
+fn with_whole(text: String, telling: &Telling, format: Format) -> String {
+    let Some(whole) = telling.whole.as_ref().filter(|_| format != Format::Html) else { return text };
+    let link = markup::escaped(whole.link.expose(), format);
+    match text.contains(&link) {
+        true => text,
+        false => format!("{}\n\n{}:\n{link}", text.trim_end(), markup::escaped(&whole.note, format)),
     }
 }
 
@@ -285,7 +338,7 @@ mod tests {
     use crate::channel::{Capabilities, ChannelError, Message, Receipt};
     use crate::notification::Kind;
     use crate::notification::question::Question;
-    use crate::notification::telling::{DigestItem, Purpose};
+    use crate::notification::telling::Purpose;
     use crate::notification::wording::Link;
     use crate::run::outcome::RunFault;
     use crate::run::{Run, RunState, Usage};
@@ -546,13 +599,101 @@ mod tests {
                 assert!(!words.text.contains("<script") && !words.text.contains("T<i>"), "{}", words.text);
             }
             if limit > 100 {
-                assert!(
-                    words.text.contains("the whole is in run 00000000-0000-0000-0000-000000000042"),
-                    "{}",
-                    words.text
-                );
+                assert!(words.text.contains("[cut: 130000 characters"), "{}", words.text);
             }
         }
+    }
+
+    const WHOLE: &str = "https://wake.example.org/messages/0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    #[test]
+    fn what_is_cut_ends_with_the_link_to_the_whole_in_every_format() {
+        let (run, page) =
+            (run(RunState::Succeeded, Some(&"Two **mails** & more. ".repeat(1000)), None), Secret::new(WHOLE));
+        let failed = Run { state: RunState::Failed, reason: run.output.clone(), output: None, ..run.clone() };
+        let long = |kind| Delivery { text: run.output.clone(), subject: Some("S".into()), ..delivery(kind) };
+        for formats in [&["plain", "html"][..], &["mrkdwn"], &["telegram_html"]] {
+            for kind in [Kind::Result, Kind::Failure, Kind::Message, Kind::Notice] {
+                let told_run = if kind == Kind::Failure { &failed } else { &run };
+                let about = References {
+                    run: Some(told_run),
+                    task_name: Some("Mail"),
+                    whole: Some(&page),
+                    ..References::default()
+                };
+                let to = To("x", formats, 1000);
+                let words = Templates::embedded().words(&long(kind), about, Tz::UTC, &to).unwrap();
+                let end = format!(
+                    "\n\nThe whole, {} characters:\n{WHOLE}",
+                    told_run.output.as_deref().map_or(22_000, |text| {
+                        if kind == Kind::Result { text.trim().chars().count() } else { text.chars().count() }
+                    })
+                );
+                assert!(words.text.ends_with(&end), "{kind:?} {formats:?}: {}", words.text);
+                let length = words.text.chars().count();
+                assert!(length <= 1000 && length > 900, "{kind:?} {formats:?}: {length}");
+                assert_eq!(words.link, Some(Link { label: "Open".into(), url: WHOLE.into() }));
+                if let Some(html) = words.html {
+                    assert!(html.contains(&format!("href=\"{WHOLE}\"")), "{html}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_room_names_no_link_and_a_link_that_has_none_leaves_the_text_alone() {
+        let page = Secret::new(WHOLE);
+        let told = |output: &str, limit| {
+            let run = run(RunState::Succeeded, Some(output), None);
+            let about = References { run: Some(&run), whole: Some(&page), ..References::default() };
+            Templates::embedded()
+                .words(&delivery(Kind::Result), about, Tz::UTC, &To("email", &["plain", "html"], limit))
+                .unwrap()
+        };
+        let short = told("Two mails.", 1000);
+        assert_eq!((short.text.as_str(), short.link), ("Two mails.", None));
+        assert!(!short.html.unwrap().contains("/messages/"));
+        let narrow = told(&"word ".repeat(100), 100);
+        assert!(narrow.text.ends_with("[cut: 499 characters, 100 at most]"), "{}", narrow.text);
+        assert_eq!(narrow.link, None);
+    }
+
+    #[test]
+    fn a_digest_whose_messages_are_cut_or_counted_ends_with_the_link_to_all_of_them() {
+        let item = |n: usize| DigestItem::new(&format!("Mail {n}"), &"x".repeat(200), on_that_day("08:00"), Tz::UTC);
+        let (items, page) = ((0..5).map(item).collect::<Vec<_>>(), Secret::new(WHOLE));
+        let told = |more, limit| {
+            let about = References { digest: &items, more, whole: Some(&page), ..References::default() };
+            Templates::embedded().words(&delivery(Kind::Digest), about, Tz::UTC, &To("x", &["mrkdwn"], limit)).unwrap()
+        };
+        assert_eq!(told(0, 10_000).link, None);
+        for (more, limit) in [(0, 500), (0, 1100), (2, 10_000)] {
+            let text = told(more, limit).text;
+            assert!(text.ends_with(&format!("\n\nThe whole, {} messages:\n{WHOLE}", 5 + more)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_page_shows_all_of_a_message_as_markup_and_nothing_of_it_as_a_tag() {
+        let answer = format!("# Mail\n\n{}<script>alert(1)</script> **end**", "word ".repeat(10_000));
+        let run = run(RunState::Succeeded, Some(&answer), None);
+        let about = References { run: Some(&run), task_name: Some("Morning <mail>"), ..References::default() };
+        let page = Templates::embedded().page(&delivery(Kind::Result), about, Tz::Europe__Berlin).unwrap();
+        assert_eq!(page.about, "Morning <mail> · due 2026-12-24 08:00 CET");
+        assert_eq!(page.html.matches("word ").count(), 10_000);
+        assert!(page.html.contains("&lt;script&gt;") && page.html.contains("<strong>end</strong>"));
+        assert!(
+            !page.html.contains("<script") && !page.html.contains("style="),
+            "the policy of the page allows neither"
+        );
+        let items = [DigestItem::new("one", "a", on_that_day("08:00"), Tz::UTC)];
+        let about = References { digest: &items, more: 3, ..References::default() };
+        let digest = Templates::embedded().page(&delivery(Kind::Digest), about, Tz::UTC).unwrap();
+        assert_eq!(
+            (digest.subject.as_str(), digest.about.as_str()),
+            ("4 messages that could wait", "2026-12-24 07:00 UTC")
+        );
+        assert!(digest.html.contains("<h2>one</h2>") && digest.html.contains("… and 3 more"), "{}", digest.html);
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub struct Words {
     pub text: String,
     /// The same as HTML, for email alone.
     pub html: Option<String>,
-    /// Where there is more to see or to decide, for channels that have buttons; it is in `text` as well.
+    /// Where there is more to read or something to decide, for channels that have buttons; it is in `text` as well.
     pub link: Option<Link>,
     /// What messages of one conversation share: the batch of a question, the task of a result.
     pub thread: Option<String>,
@@ -34,10 +34,17 @@ pub struct Words {
     pub data: Value,
 }
 
-/// A link to be shown as a button. Whoever has the address may decide, so it is not printed.
+impl Words {
+    /// Whether somebody is asked, so that the link decides something.
+    pub fn asks(&self) -> bool {
+        self.event.starts_with("approval.")
+    }
+}
+
+/// A link to be shown as a button. Whoever has the address may decide, or read, so it is not printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Link {
-    /// `Decide`, `Stop it`, `Open`.
+    /// `Decide`, `Stop it`; `Open` to read what was cut.
     pub label: String,
     pub url: String,
 }
@@ -62,6 +69,8 @@ pub struct References<'a> {
     pub more: usize,
     /// The digits; for codes only.
     pub code: Option<&'a Secret>,
+    /// Where all of it can be read, if it has to be cut; for what is told, not for what is asked.
+    pub whole: Option<&'a Secret>,
 }
 
 /// Subject and text of the notice that a task keeps failing and is paused.
@@ -213,12 +222,26 @@ pub fn cut(text: &str, limit: usize, whole: Option<&str>) -> String {
     }
     let whole = whole.map(|place| format!("; {place}")).unwrap_or_default();
     let note = format!("\n\n[cut: {length} characters, {limit} at most{whole}]");
-    let room = limit.saturating_sub(note.chars().count());
-    let head: String = text.chars().take(room).collect();
-    // a whole line looks better, where that does not cost half of what there is room for
-    let end = head.rfind('\n').filter(|end| *end > head.len() / 2).unwrap_or(head.len());
-    let cut = format!("{}{note}", head[..end].trim_end());
-    cut.chars().take(limit).collect()
+    match limit.checked_sub(note.chars().count()) {
+        Some(room) => format!("{}{note}", beginning(text, room)),
+        None => shortened(text, limit),
+    }
+}
+
+/// A text within so many characters; where its end is given up, an ellipsis says so.
+pub(super) fn shortened(text: &str, limit: usize) -> String {
+    if text.chars().count() <= limit {
+        return text.to_owned();
+    }
+    let ellipsis = if limit == 0 { "" } else { "…" };
+    format!("{}{ellipsis}", beginning(text, limit.saturating_sub(1)))
+}
+
+/// The first characters of a text. A whole line looks better, where that does not cost half of what there is room for.
+fn beginning(text: &str, room: usize) -> &str {
+    let end = text.char_indices().nth(room).map_or(text.len(), |(end, _)| end);
+    let head = &text[..end];
+    head[..head.rfind('\n').filter(|end| *end > head.len() / 2).unwrap_or(head.len())].trim_end()
 }
 
 /// A text as a subject: one line, without control characters, not too long.

@@ -13,7 +13,7 @@ macro_rules! embedded {
 }
 
 /// Every embedded template, by its file's name.
-pub const EMBEDDED: [(&str, &str); 28] = embedded![
+pub const EMBEDDED: [(&str, &str); 29] = embedded![
     "ask.html",
     "ask.mrkdwn",
     "ask.telegram",
@@ -35,6 +35,7 @@ pub const EMBEDDED: [(&str, &str); 28] = embedded![
     "message.mrkdwn",
     "message.telegram",
     "message.txt",
+    "page.html",
     "question.html",
     "reminder.txt",
     "result.html",
