@@ -41,7 +41,8 @@ pub const ATTEMPT_LIMIT: Duration = Duration::from_secs(60);
 pub struct Settings {
     /// Whether only addresses that their tenants have proved get anything but the code that proves them.
     pub require_verified: bool,
-    /// A directory of templates for what messages say, used before the embedded ones.
+    /// A directory of templates for what messages say, in languages of the operator's choice, used before the embedded
+    /// ones, which are English.
     pub templates_dir: Option<PathBuf>,
     pub email: email::Settings,
     pub live: live::Settings,

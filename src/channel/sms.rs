@@ -328,6 +328,7 @@ fn is_sender(from: &str) -> bool {
 mod tests {
     use super::*;
     use crate::channel::templates::Templates;
+    use crate::notification::telling::Reader;
     use crate::notification::wording::References;
     use crate::notification::{Delivery, Kind, Recipient, Urgency};
     use crate::vault::WithoutKeys;
@@ -355,7 +356,7 @@ mod tests {
         let about = References { whole: Some(&page), task_name: Some("Mail"), ..References::default() };
         for (said, least) in [("two mails, ", 400), ("两封邮件，", 180), ("Grüße 😀, ", 180), ("€[]", 280)] {
             let delivery = Delivery { text: Some(said.repeat(400)), ..Delivery::sample(Kind::Message) };
-            let words = Templates::embedded().words(&delivery, about, chrono_tz::Tz::UTC, &sms).unwrap();
+            let words = Templates::embedded().words(&delivery, about, Reader::NOBODY, &sms).unwrap();
             let recipient = Recipient::default();
             let message = Message {
                 id: Uuid::nil(),

@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use chrono_tz::Tz;
 
 use crate::channel::Channels;
 use crate::clock::signed;
@@ -18,7 +17,7 @@ use crate::engine::measures::Measures;
 use crate::id::Scope;
 use crate::notification::delivery::BACKOFF;
 use crate::notification::question::Question;
-use crate::notification::telling::DigestItem;
+use crate::notification::telling::{DigestItem, Reader};
 use crate::notification::wording::References;
 use crate::notification::{Claim, Delivery, Kind, Mark, Recipient};
 use crate::secret::Secret;
@@ -175,11 +174,11 @@ impl Sending {
         if members.is_empty() {
             return Ok(Err(Mark::Failed { error: NOTHING_LEFT.into(), fall_back: None }));
         }
-        let timezone = recipient.map_or(Tz::UTC, |recipient| recipient.timezone);
+        let reader = recipient.map_or(Reader::NOBODY, Recipient::reader);
         let mut digest = Vec::with_capacity(members.len());
         for member in &members {
             let referred = self.store.referred(member).await?;
-            digest.push(self.channels.templates().item(member, referred.about(), timezone));
+            digest.push(self.channels.templates().item(member, referred.about(), reader));
         }
         let more = usize::try_from(count).unwrap_or(0).saturating_sub(members.len());
         Ok(Ok(Told { digest, more, ..Told::of(delivery) }))

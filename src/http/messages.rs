@@ -10,7 +10,6 @@ use axum::Extension;
 use axum::extract::State as Held;
 use axum::http::StatusCode;
 use axum::response::Response;
-use chrono_tz::Tz;
 use uuid::Uuid;
 
 use crate::channel::templates::Page;
@@ -21,9 +20,9 @@ use crate::http::approve::{away, frame, too_many};
 use crate::http::path::Id;
 use crate::http::server::Peer;
 use crate::id::Scope;
-use crate::notification::telling::DigestItem;
+use crate::notification::telling::{DigestItem, Reader};
 use crate::notification::wording::References;
-use crate::notification::{Delivery, Kind};
+use crate::notification::{Delivery, Kind, Recipient};
 use crate::store::{DeliveryFilter, StoreError};
 use crate::token::TokenHash;
 
@@ -73,35 +72,36 @@ async fn page(state: &State, token: &str) -> Result<Option<Page>, StoreError> {
         Err(StoreError::NotFound) => return Ok(None),
         Err(error) => return Err(error),
     };
-    let zone = match state.store.get_recipient(&Scope::Every, &delivery.recipient).await {
-        Ok(stored) => stored.recipient.timezone,
-        Err(StoreError::NotFound) => Tz::UTC,
+    let recipient = match state.store.get_recipient(&Scope::Every, &delivery.recipient).await {
+        Ok(stored) => Some(stored.recipient),
+        Err(StoreError::NotFound) => None,
         Err(error) => return Err(error),
     };
+    let reader = recipient.as_ref().map_or(Reader::NOBODY, Recipient::reader);
     match delivery.kind {
-        Kind::Digest => digest(state, &delivery, zone).await,
-        _ => single(state, &delivery, zone).await,
+        Kind::Digest => digest(state, &delivery, reader).await,
+        _ => single(state, &delivery, reader).await,
     }
 }
 
-async fn single(state: &State, delivery: &Delivery, zone: Tz) -> Result<Option<Page>, StoreError> {
+async fn single(state: &State, delivery: &Delivery, reader: Reader<'_>) -> Result<Option<Page>, StoreError> {
     let referred = state.store.referred(delivery).await?;
-    Ok(state.channels.templates().page(delivery, referred.about(), zone).ok())
+    Ok(state.channels.templates().page(delivery, referred.about(), reader).ok())
 }
 
 /// The messages that a digest tells, the oldest first. A digest of one is that message.
-async fn digest(state: &State, delivery: &Delivery, zone: Tz) -> Result<Option<Page>, StoreError> {
+async fn digest(state: &State, delivery: &Delivery, reader: Reader<'_>) -> Result<Option<Page>, StoreError> {
     let members = members(state, delivery.id).await?;
     if let [only] = members.as_slice() {
-        return single(state, only, zone).await;
+        return single(state, only, reader).await;
     }
     let mut items: Vec<DigestItem> = Vec::new();
     for member in members.iter().take(IN_A_DIGEST) {
         let referred = state.store.referred(member).await?;
-        items.push(state.channels.templates().item(member, referred.about(), zone));
+        items.push(state.channels.templates().item(member, referred.about(), reader));
     }
     let about = References { digest: &items, more: members.len() - items.len(), ..References::default() };
-    Ok(state.channels.templates().page(delivery, about, zone).ok())
+    Ok(state.channels.templates().page(delivery, about, reader).ok())
 }
 
 async fn members(state: &State, digest: Uuid) -> Result<Vec<Delivery>, StoreError> {

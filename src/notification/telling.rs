@@ -42,6 +42,10 @@ impl Purpose {
     /// that may still be stopped, the question once more; several messages in one.
     pub const WORDS: [&str; 8] = ["result", "failure", "message", "notice", "ask", "held", "reminder", "digest"];
 
+    /// The kinds of notices: a credential can't be used; a task fails as before, was paused, works again; what a condition
+    /// polls fails, answers again.
+    pub const NOTICES: [&str; 6] = ["credential", "failing", "paused", "recovered", "poll_failing", "poll_recovered"];
+
     /// The names that its templates may have, the most exact first.
     pub fn names(&self) -> Vec<String> {
         match self {
@@ -53,12 +57,27 @@ impl Purpose {
     }
 }
 
+/// Who reads a message: in which zone instants are told, and in which language it is, where there are templates for it.
+#[derive(Debug, Clone, Copy)]
+pub struct Reader<'a> {
+    pub timezone: Tz,
+    /// A language tag: `de-AT`.
+    pub locale: &'a str,
+}
+
+impl Reader<'_> {
+    /// Nobody of whom anything is known.
+    pub const NOBODY: Reader<'static> = Reader { timezone: Tz::UTC, locale: "en" };
+}
+
 /// The data of one message.
 #[derive(Debug, Clone, Serialize)]
 pub struct Telling {
     #[serde(skip)]
     pub purpose: Purpose,
     pub tenant: String,
+    /// The recipient's, as it was set: `de-AT`.
+    pub locale: String,
     /// The name of the task, on one line.
     pub task: String,
     /// When the message came to be, of a digest when it was due, in the recipient's zone.
@@ -142,12 +161,14 @@ pub(super) fn instant(at: DateTime<Utc>, timezone: Tz) -> String {
 impl Telling {
     /// What a delivery tells; an error says what is gone. `limit` bounds the texts that programs are given, in
     /// characters.
-    pub fn of(delivery: &Delivery, about: References, timezone: Tz, limit: usize) -> Result<Telling, String> {
+    pub fn of(delivery: &Delivery, about: References, reader: Reader, limit: usize) -> Result<Telling, String> {
+        let timezone = reader.timezone;
         let name = on_one_line(about.task_name.unwrap_or(NAMELESS));
         let at = if delivery.kind == Kind::Digest { delivery.due_since() } else { delivery.created_at };
         let mut telling = Telling {
             purpose: Purpose::Of("message"),
             tenant: delivery.tenant_id.clone(),
+            locale: reader.locale.to_owned(),
             task: name,
             at: instant(at, timezone),
             subject: delivery.subject.clone(),

@@ -1,24 +1,23 @@
 //! Each of the operator's templates, tried on messages as they come: a name that is not there is found at the start.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use minijinja::Environment;
-
-use crate::channel::templates::{Format, Templates, described, rendered};
+use crate::channel::templates::Format;
+use crate::channel::templates::name::{NOTICE, Name};
+use crate::channel::templates::set::{LANGUAGE, Part, Set};
 use crate::invalid::Faults;
 use crate::notification::question::QuestionTelling;
-use crate::notification::telling::{DigestItem, Purpose, RunTelling, Telling};
+use crate::notification::telling::{DigestItem, Purpose, RunTelling, Telling, WholeTelling};
 use crate::secret::Secret;
 
 /// Tries them all; the faults name files of `dir`.
-pub fn run(templates: &Templates, dir: &Path) -> Result<(), Faults> {
+pub fn run(own: &Set, dir: &Path) -> Result<(), Faults> {
     let mut faults = Faults::new();
-    let Some(own) = &templates.own else { return Ok(()) };
     for telling in samples(own) {
-        for (channel, format, subject) in ways(own) {
-            if let Some(Err((name, error))) = rendered(own, &telling, &channel, format, subject) {
-                let file = dir.join(name.trim_end_matches("#subject"));
-                let message = format!("{}: {}", file.display(), described(&error));
+        for (channel, format, part) in ways(own) {
+            if let Some(Err((name, error))) = own.render(&telling, channel, format, part) {
+                let message = format!("{}: {error}", dir.join(name).display());
                 if !faults.0.iter().any(|fault| fault.message == message) {
                     faults.add("/channels/templates_dir", message);
                 }
@@ -28,26 +27,36 @@ pub fn run(templates: &Templates, dir: &Path) -> Result<(), Faults> {
     faults.or(())
 }
 
-/// Each format, for every channel that a template is named for, and for one that none is.
-fn ways(own: &Environment) -> Vec<(String, Format, bool)> {
-    let mut channels: Vec<String> = own
-        .templates()
-        .filter_map(|(name, _)| Some(name.split('.').nth(1).filter(|_| name.matches('.').count() == 2)?.to_owned()))
-        .collect();
-    channels.push(String::new());
-    channels.sort();
-    channels.dedup();
-    let formats = Format::ALL.map(|format| (format, false)).into_iter().chain([(Format::Plain, true)]);
-    formats
-        .flat_map(|(format, subject)| channels.iter().map(move |channel| (channel.clone(), format, subject)))
-        .collect()
+/// What the operator's names say.
+fn names(own: &Set) -> impl Iterator<Item = Name<'_>> {
+    own.own().filter_map(|file| Name::read(file).ok())
 }
 
-/// A message of each purpose, and of each kind of notice that a template is named for.
-fn samples(own: &Environment) -> Vec<Telling> {
-    let notices = own.templates().filter_map(|(name, _)| name.split('.').next()?.strip_prefix("notice_"));
-    let notices = notices.map(|kind| Purpose::Notice(kind.to_owned()));
-    Purpose::WORDS.into_iter().map(Purpose::Of).chain(notices).map(sample).collect()
+/// Each format, for every channel that a template is named for, and for one that none is.
+fn ways(own: &Set) -> Vec<(&str, Format, Part)> {
+    let channels: BTreeSet<&str> = names(own).filter_map(|name| name.channel).chain([""]).collect();
+    let parts = Format::ALL.map(|format| (format, Part::Body)).into_iter().chain([(Format::Plain, Part::Subject)]);
+    parts.flat_map(|(format, part)| channels.iter().map(move |channel| (*channel, format, part))).collect()
+}
+
+/// A message of each purpose, and of each kind of notice that a template is named for, in each language that one is named
+/// for and in none; whole, and cut.
+fn samples(own: &Set) -> Vec<Telling> {
+    let notices: BTreeSet<&str> =
+        own.own().filter_map(|file| Name::read(file).ok()?.purpose.strip_prefix(NOTICE)).collect();
+    let notices = notices.into_iter().map(|kind| Purpose::Notice(kind.to_owned()));
+    let locales: BTreeSet<&str> = names(own).filter_map(|name| name.locale).chain([""]).collect();
+    let mut samples = Vec::new();
+    for telling in Purpose::WORDS.into_iter().map(Purpose::Of).chain(notices).map(sample) {
+        for locale in &locales {
+            let told = Telling { locale: (*locale).to_owned(), ..telling.clone() };
+            let note = "The whole, 9000 characters".to_owned();
+            let link = Secret::new("https://wake.example.org/messages/0123456789abcdef");
+            samples.push(Telling { whole: Some(WholeTelling { note, link }), ..told.clone() });
+            samples.push(told);
+        }
+    }
+    samples
 }
 
 pub(super) fn sample(purpose: Purpose) -> Telling {
@@ -74,6 +83,7 @@ pub(super) fn sample(purpose: Purpose) -> Telling {
     };
     Telling {
         tenant: "ann".into(),
+        locale: LANGUAGE.into(),
         task: "Morning mail".into(),
         at: "2026-12-24 08:00 CET".into(),
         subject: Some("Morning mail".into()),
