@@ -252,9 +252,13 @@ mod tests {
 
     use crate::approval::{ApprovalStatus, test_question};
     use crate::channel::{Capabilities, ChannelError, Message, Receipt};
+    use crate::credential::Reference;
     use crate::notification::Kind;
     use crate::notification::question::Question;
     use crate::notification::telling::Purpose;
+    use crate::notification::trouble::{
+        CredentialTelling, Trouble, credential_ended, credential_trouble, credential_trouble_of_idle,
+    };
     use crate::notification::wording::Link;
     use crate::run::outcome::RunFault;
     use crate::run::{Run, RunState, Usage};
@@ -691,6 +695,47 @@ mod tests {
         let told =
             Templates::embedded().words(&delivery(Kind::Digest), about, read_in(Tz::UTC), &To("x", &["plain"], 10));
         assert_eq!(told.unwrap().text.chars().count(), 10, "what says how many there are comes first");
+    }
+
+    #[test]
+    fn trouble_with_a_credential_is_told_from_its_data_as_it_was_stored() {
+        let work = Reference::parse("google/work").unwrap();
+        let cases = [
+            (credential_trouble(&work, Trouble::Missing, Some("Mail <b>")), Some("Mail <b>"), true, None),
+            (credential_trouble(&work, Trouble::Missing, None), None, false, None),
+            (credential_trouble_of_idle(&work, Trouble::NeedsConsent, "Mail"), Some("Mail"), false, None),
+            (credential_ended(&work, Some("it says invalid_grant")), None, false, Some("it says invalid_grant")),
+        ];
+        for ((subject, text), task, paused, reason) in cases {
+            let notice = Delivery {
+                dedupe_key: "notice:credential:1:1".into(),
+                subject: Some(subject.clone()),
+                text: Some(text.clone()),
+                ..delivery(Kind::Notice)
+            };
+            let credential = CredentialTelling {
+                task: task.map(str::to_owned),
+                paused,
+                reason: reason.map(str::to_owned),
+                ..CredentialTelling::of(&notice).unwrap()
+            };
+            let told = |credential, formats| {
+                let about = References { credential, ..References::default() };
+                Templates::embedded().words(&notice, about, Reader::NOBODY, &To("x", formats, 10_000)).unwrap()
+            };
+            let words = told(Some(&credential), &["plain"]);
+            assert_eq!((&words.subject, &words.text), (&subject, &text));
+            let gone = told(None, &["plain"]);
+            assert_eq!((&gone.subject, &gone.text), (&subject, &text), "what was stored is told");
+            for (formats, reference) in [
+                (&["html"][..], "<code>google/work</code>"),
+                (&["mrkdwn"], "`google/work`"),
+                (&["telegram_html"], "<code>google/work</code>"),
+            ] {
+                let text = told(Some(&credential), formats).text;
+                assert!(text.contains(reference) && text.contains(&subject) && !text.contains("Mail <b>"), "{text}");
+            }
+        }
     }
 
     /// A directory of templates that goes with the test.

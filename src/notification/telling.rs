@@ -10,10 +10,11 @@ use serde::ser::SerializeStruct;
 use serde_json::Value;
 
 use crate::notification::question::QuestionTelling;
+use crate::notification::trouble::CredentialTelling;
 use crate::notification::wording::{
     Link, References, answer, cut, digest_data, failure, message_data, ownership_code, run_data, shortened,
 };
-use crate::notification::{Delivery, Kind};
+use crate::notification::{Delivery, Kind, dedupe};
 use crate::secret::Secret;
 use crate::visible::on_one_line;
 
@@ -88,6 +89,8 @@ pub struct Telling {
     pub text: String,
     pub run: Option<RunTelling>,
     pub question: Option<QuestionTelling>,
+    /// With a notice that a credential can't be used, where what it is about is still there.
+    pub credential: Option<CredentialTelling>,
     /// Empty unless it is a digest.
     pub digest: Vec<DigestItem>,
     /// Messages of a digest that are counted instead of named.
@@ -175,6 +178,7 @@ impl Telling {
             text: delivery.text.clone().unwrap_or_default(),
             run: None,
             question: None,
+            credential: about.credential.cloned(),
             digest: about.digest.to_vec(),
             more: about.more,
             whole: None,
@@ -192,6 +196,10 @@ impl Telling {
                 telling.data = digest_data(&delivery.tenant_id, about.digest, about.more);
                 return Ok(telling);
             }
+            // of what an agent came to while it ran
+            (Kind::Message, ..) if telling.credential.is_some() => {
+                telling.purpose = Purpose::Notice("credential".into());
+            }
             (Kind::Message, ..) => {}
             (Kind::Digest, ..) => return Err("nothing of what was held is left to be told".into()),
             (Kind::Test, ..) => telling.event = "test",
@@ -201,7 +209,7 @@ impl Telling {
                 telling.event = "code";
             }
             (Kind::Notice, ..) => {
-                telling.purpose = Purpose::Notice(notice_kind(&delivery.dedupe_key).to_owned());
+                telling.purpose = Purpose::Notice(dedupe::notice_kind(&delivery.dedupe_key).to_owned());
                 telling.event = "notice";
             }
             (Kind::Result, Some(run), _) => {
@@ -244,6 +252,8 @@ impl Telling {
             Some(_) => shortened(&self.text, room),
             None => cut(&self.text, room, None),
         };
+        // whose sentences are not cut
+        less.credential = self.credential.clone().filter(|_| less.text == self.text);
         less.question = self.question.as_ref().map(|question| question.within(room));
         less.name_within(room);
         let takes_away = less.more > 0 || less.text != self.text || less.digest != self.digest;
@@ -290,9 +300,4 @@ impl RunTelling {
     fn of(run: &crate::run::Run, what: &'static str, timezone: Tz) -> RunTelling {
         RunTelling { id: run.id.to_string(), due: instant(run.scheduled_for, timezone), what, attempts: run.attempt }
     }
-}
-
-/// `notice:paused:…` is of the kind `paused`.
-fn notice_kind(dedupe_key: &str) -> &str {
-    dedupe_key.strip_prefix("notice:").and_then(|rest| rest.split(':').next()).unwrap_or_default()
 }

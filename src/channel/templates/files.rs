@@ -11,7 +11,7 @@ macro_rules! embedded {
 }
 
 /// Every embedded template, by its file's name.
-pub const EMBEDDED: [(&str, &str); 29] = embedded![
+pub const EMBEDDED: [(&str, &str); 33] = embedded![
     "ask.html",
     "ask.mrkdwn",
     "ask.telegram",
@@ -33,6 +33,10 @@ pub const EMBEDDED: [(&str, &str); 29] = embedded![
     "message.mrkdwn",
     "message.telegram",
     "message.txt",
+    "notice_credential.html",
+    "notice_credential.mrkdwn",
+    "notice_credential.telegram",
+    "notice_credential.txt",
     "page.html",
     "question.html",
     "reminder.txt",

@@ -9,6 +9,7 @@ use crate::channel::templates::set::{LANGUAGE, Part, Set};
 use crate::invalid::Faults;
 use crate::notification::question::QuestionTelling;
 use crate::notification::telling::{DigestItem, Purpose, RunTelling, Telling, WholeTelling};
+use crate::notification::trouble::{CredentialTelling, Trouble};
 use crate::secret::Secret;
 
 /// Tries them all; the faults name files of `dir`.
@@ -81,6 +82,15 @@ pub(super) fn sample(purpose: Purpose) -> Telling {
         until: "2026-12-24 08:30 CET".into(),
         link: Secret::new("https://wake.example.org/approvals/0123456789abcdef"),
     };
+    let credential = CredentialTelling {
+        reference: "google/work".into(),
+        service: "google".into(),
+        account: "work".into(),
+        trouble: Trouble::Missing,
+        task: Some("Morning mail".into()),
+        paused: true,
+        reason: None,
+    };
     Telling {
         tenant: "ann".into(),
         locale: LANGUAGE.into(),
@@ -90,6 +100,7 @@ pub(super) fn sample(purpose: Purpose) -> Telling {
         text: "Two **mails**, none urgent.".into(),
         run: is(&["result", "failure"]).then_some(run),
         question: is(&["ask", "held", "reminder"]).then_some(question),
+        credential: (purpose == Purpose::Notice("credential".into())).then_some(credential),
         digest: if is(&["digest"]) { vec![item.clone(), item] } else { vec![] },
         more: if is(&["digest"]) { 3 } else { 0 },
         whole: None,

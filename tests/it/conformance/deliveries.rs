@@ -48,10 +48,10 @@ async fn what_a_delivery_refers_to_is_read_as_it_stands(world: &World) {
     let told = post(world, &NewDelivery { run_id: Some(run), ..message("k1") }).await;
     let referred = world.store.referred(&told).await.unwrap();
     assert_eq!(referred.run, Some(world.get_run(run).await));
-    assert_eq!(referred.task_name.as_deref(), Some("Morning mail"));
+    assert_eq!((referred.task_name.as_deref(), referred.credential), (Some("Morning mail"), None));
     let gone = post(world, &message("k2")).await;
     let referred = world.store.referred(&gone).await.unwrap();
-    assert_eq!((referred.run, referred.task_name), (None, None));
+    assert_eq!((referred.run, referred.task_name, referred.credential), (None, None, None));
 }
 
 fn at(seconds: i64) -> DateTime<Utc> {
