@@ -112,3 +112,66 @@ pub(super) fn sample(purpose: Purpose) -> Telling {
         purpose,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::notification::Addresses;
+
+    const DOCUMENTED: &str = include_str!("../../../docs/templates.md");
+
+    /// What is in backticks at the beginning of the rows of a table.
+    fn first_column(heading: &str) -> BTreeSet<String> {
+        let section = DOCUMENTED.split("\n## ").find(|section| section.starts_with(heading)).expect(heading);
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+        rows.map(|(name, _)| name.to_owned()).collect()
+    }
+
+    fn names_of(value: &Value, place: &str, names: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(fields) => {
+                let dot = if place.is_empty() { "" } else { "." };
+                fields.iter().for_each(|(name, value)| names_of(value, &format!("{place}{dot}{name}"), names));
+            }
+            Value::Array(items) if items.iter().any(Value::is_object) => {
+                items.iter().for_each(|item| names_of(item, &format!("{place}[]"), names));
+            }
+            _ => drop(names.insert(place.to_owned())),
+        }
+    }
+
+    #[test]
+    fn the_page_about_templates_names_every_variable_and_no_other() {
+        let set = Set::embedded(&[]);
+        let mut own = set.clone();
+        own.add_own("notice_credential.txt", "Subject: x").expect("a template");
+        let mut there = BTreeSet::from(["lang".to_owned()]);
+        for telling in samples(&own) {
+            names_of(&serde_json::to_value(&telling).expect("data"), "", &mut there);
+        }
+        // what is a group in one message is nothing in another
+        let groups: Vec<String> =
+            there.iter().filter_map(|name| Some(name.split_once(['.', '['])?.0.to_owned())).collect();
+        there.retain(|name| !groups.contains(name));
+        assert_eq!(first_column("Variables"), there);
+    }
+
+    #[test]
+    fn the_page_about_templates_names_every_word_that_a_name_may_have() {
+        let endings = Format::ALL.map(Format::ending);
+        let notices = Purpose::NOTICES.map(|kind| format!("{NOTICE}{kind}"));
+        let words = Purpose::WORDS.into_iter().chain(Addresses::KINDS).chain(endings).map(str::to_owned).chain(notices);
+        let missing: Vec<String> = words.filter(|word| !DOCUMENTED.contains(&format!("`{word}`"))).collect();
+        assert_eq!(missing, [""; 0]);
+        for filter in first_column("Filters") {
+            let mut set = Set::embedded(&[]);
+            set.add_own("message.txt", &format!("Subject: x\n{{{{ text | {filter} }}}}")).expect("a template");
+            let told = set.render(&sample(Purpose::Of("message")), "", Format::Plain, Part::Body);
+            assert_eq!(told, Some(Ok("Two **mails**, none urgent.".into())), "{filter}");
+        }
+    }
+}
