@@ -13,6 +13,7 @@ pub mod telegram;
 pub mod templates;
 pub mod ticket;
 pub mod webhook;
+pub mod whole;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,7 +41,8 @@ pub const ATTEMPT_LIMIT: Duration = Duration::from_secs(60);
 pub struct Settings {
     /// Whether only addresses that their tenants have proved get anything but the code that proves them.
     pub require_verified: bool,
-    /// A directory of templates for what messages say, used before the embedded ones.
+    /// A directory of templates for what messages say, in languages of the operator's choice, used before the embedded
+    /// ones, which are English.
     pub templates_dir: Option<PathBuf>,
     pub email: email::Settings,
     pub live: live::Settings,
@@ -158,6 +160,11 @@ pub trait Channel: Send + Sync {
     fn name(&self) -> &'static str;
 
     fn capabilities(&self) -> Capabilities;
+
+    /// Whether a text has room in one message; by its characters, where the other side counts those.
+    fn fits(&self, text: &str) -> bool {
+        text.chars().count() <= self.capabilities().max_response_length
+    }
 
     /// One attempt, within [`ATTEMPT_LIMIT`].
     fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>>;

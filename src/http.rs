@@ -26,6 +26,7 @@ pub mod health;
 pub mod hooks;
 pub mod import;
 pub mod live;
+pub mod messages;
 pub mod oauth;
 pub mod openapi;
 pub mod page;
@@ -270,6 +271,7 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(deliveries::get_delivery))
         .routes(routes!(deliveries::retry_delivery))
         .routes(routes!(receipts::receive_receipt))
+        .routes(routes!(messages::show_message))
         .routes(routes!(events::publish_events, events::list_events))
         .routes(routes!(events::stream_events))
         .routes(routes!(hooks::receive_hook))

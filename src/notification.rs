@@ -1,5 +1,5 @@
 //! Telling people: who is reached where (`recipient`, `address`), one message on its way (`delivery`), what is reported
-//! of it later (`report`), and its words (`telling`, `wording`, `question`).
+//! of it later (`report`), and its words (`telling`, `wording`, `question`, `trouble`).
 //!
 //! Data and transitions only: nothing here sends, stores or waits. A delivery stores references; its words are made
 //! when it is sent, and a secret is never part of it.
@@ -16,6 +16,7 @@ pub mod quiet;
 pub mod recipient;
 pub mod report;
 pub mod telling;
+pub mod trouble;
 pub mod verification;
 pub mod wording;
 

@@ -16,6 +16,7 @@ mod source;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::hmac;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,9 @@ pub use source::KeySource;
 
 /// The key file's name within the data directory.
 pub const KEY_FILE: &str = "master.key";
+
+/// Bytes of a short tag.
+pub const SHORT_TAG: usize = 16;
 
 /// `[vault]`.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
@@ -134,12 +138,29 @@ impl Vault {
         self.keyring.all().iter().find(made_it).map(|key| key.id.as_str())
     }
 
+    /// The first half of a tag, for addresses that have to be short: 128 bits, which nobody guesses from outside (RFC
+    /// 2104, section 5).
+    pub fn short_tag(&self, purpose: &str, text: &str) -> [u8; SHORT_TAG] {
+        halved(self.keyring.first(), &tagged(purpose, text))
+    }
+
+    /// Whether this short tag was made for this purpose and text, with any of the master keys.
+    pub fn is_short_tag(&self, purpose: &str, text: &str, tag: &[u8]) -> bool {
+        let text = tagged(purpose, text);
+        self.keyring.all().iter().any(|key| verify_slices_are_equal(&halved(key, &text), tag).is_ok())
+    }
+
     /// What was sealed for exactly this place.
     pub fn unseal(&self, context: &Context, sealed: &str) -> Result<Secret, VaultError> {
         let opened = envelope::open(&self.keyring, context, sealed)?;
         let text = std::str::from_utf8(&opened).map_err(|_| VaultError::Refused)?;
         Ok(Secret::new(text))
     }
+}
+
+fn halved(key: &keyring::MasterKey, text: &[u8]) -> [u8; SHORT_TAG] {
+    let whole = hmac::sign(&key.tagging, text);
+    std::array::from_fn(|at| whole.as_ref()[at])
 }
 
 fn tagged(purpose: &str, text: &str) -> Vec<u8> {
@@ -206,6 +227,11 @@ mod tests {
         assert!(!other.is_tag("complete", "run 1", &tag));
         assert!(!old.is_tag("complete", "run 2", &tag) && !old.is_tag("approve", "run 1", &tag));
         assert!(!old.is_tag("complete", "run 1", "") && !old.is_tag("complete", "run 1", "zz"));
+        let short = old.short_tag("complete", "run 1");
+        assert_eq!(hex::encode(short), tag[..2 * SHORT_TAG]);
+        assert!(old.is_short_tag("complete", "run 1", &short) && rotated.is_short_tag("complete", "run 1", &short));
+        assert!(!other.is_short_tag("complete", "run 1", &short) && !old.is_short_tag("complete", "run 2", &short));
+        assert!(!old.is_short_tag("complete", "run 1", &short[1..]) && !old.is_short_tag("complete", "run 1", &[]));
         assert_ne!(rotated.tag("complete", "run 1"), tag);
     }
 

@@ -143,7 +143,7 @@ fn unseal_auth(vault: &Vault, recipient_id: &str, endpoint: &str, sealed: &str) 
 
 /// What messages share that take each other's place: a question and its reminders, or a message and its repetition.
 fn replaced(message: &Message) -> String {
-    let thread = message.words.thread.as_deref().filter(|_| message.words.event.starts_with("approval."));
+    let thread = message.words.thread.as_deref().filter(|_| message.words.asks());
     let named = thread.map_or_else(|| message.id.to_string(), str::to_owned);
     let mut hash = URL_SAFE_NO_PAD.encode(digest(&SHA256, named.as_bytes()));
     hash.truncate(TOPIC_LENGTH);

@@ -297,6 +297,10 @@ impl Channel for Sms {
         }
     }
 
+    fn fits(&self, text: &str) -> bool {
+        segments::fits(text, self.max_segments)
+    }
+
     fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
         Box::pin(self.send(message))
     }
@@ -323,6 +327,10 @@ fn is_sender(from: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::channel::templates::Templates;
+    use crate::notification::telling::Reader;
+    use crate::notification::wording::References;
+    use crate::notification::{Delivery, Kind, Recipient, Urgency};
     use crate::vault::WithoutKeys;
 
     fn made(settings: &Settings) -> Result<Option<Sms>, Faults> {
@@ -337,6 +345,32 @@ mod tests {
             token: Some(Secret::new("canary")),
             from: Some("+14155550100".into()),
             ..Settings::default()
+        }
+    }
+
+    #[test]
+    fn a_long_answer_keeps_the_link_to_the_whole_in_every_alphabet() {
+        let link = "https://wake.example.org/messages/0123456789abcdef0123456789abcdef0123456789abcdef";
+        let sms = made(&settings()).unwrap().unwrap();
+        let page = Secret::new(link);
+        let about = References { whole: Some(&page), task_name: Some("Mail"), ..References::default() };
+        for (said, least) in [("two mails, ", 400), ("两封邮件，", 180), ("Grüße 😀, ", 180), ("€[]", 280)] {
+            let delivery = Delivery { text: Some(said.repeat(400)), ..Delivery::sample(Kind::Message) };
+            let words = Templates::embedded().words(&delivery, about, Reader::NOBODY, &sms).unwrap();
+            let recipient = Recipient::default();
+            let message = Message {
+                id: Uuid::nil(),
+                recipient_id: "ann",
+                created_at: DateTime::UNIX_EPOCH,
+                now: DateTime::UNIX_EPOCH,
+                recipient: &recipient,
+                words: &words,
+                urgency: Urgency::Normal,
+            };
+            let sent = sms.fitted(&message).unwrap();
+            assert!(sent.ends_with(&format!(":\n{link}")) && sent.contains(&said.repeat(3)), "{sent}");
+            assert_eq!(segments::segments(&sent), 3, "{sent}");
+            assert!(sent.chars().count() > least, "{}: {sent}", sent.chars().count());
         }
     }
 

@@ -109,7 +109,7 @@ fn body(chat: &str, words: &Words, urgency: Urgency) -> Value {
         "parse_mode": "HTML",
         "link_preview_options": { "is_disabled": true },
     });
-    if words.event.starts_with("approval.") {
+    if words.asks() {
         body["protect_content"] = json!(true);
     }
     if urgency == Urgency::Low {

@@ -1,33 +1,32 @@
 //! The templates that make the words of messages: embedded, and the operator's own over them.
 //!
-//! A template is found by purpose, channel and format: `ask.sms.txt`, else `ask.txt`; the operator's before the embedded
-//! one. A `.txt` begins with its subject; the other formats are bodies and may name that subject. Texts from outside are
+//! A template is found by purpose, language, channel and format: `ask.de.sms.txt`, else `ask.de.txt`, `ask.sms.txt`,
+//! `ask.txt`; all of the operator's before the embedded ones, which are English. A `.txt` begins with its subject; the other formats are bodies and may name that subject. Texts from outside are
 //! escaped as the format needs it, so they are never markup. What an operator wrote is tried at the start; if it
 //! fails all the same, the embedded one is used: no message is lost for a template.
 
 mod files;
 mod markup;
+mod name;
+mod set;
 mod trial;
 
 use std::path::Path;
 use std::sync::Arc;
 
-use chrono_tz::Tz;
-use minijinja::value::{Serde, Value};
-use minijinja::{AutoEscape, Environment, Output, State, UndefinedBehavior};
-
 use crate::channel::Channel;
+use crate::channel::templates::set::{Part, Set};
 use crate::invalid::Faults;
 use crate::notification::Delivery;
-use crate::notification::telling::Telling;
-use crate::notification::wording::{References, Words, cut, one_line};
+use crate::notification::telling::{DigestItem, Reader, Telling};
+use crate::notification::wording::{Link, References, Words, cut, one_line};
 
-/// Steps that one rendering may take.
-const FUEL: u64 = 200_000;
-/// How often a message that is too long is made shorter before its end is cut off.
-const TRIES: usize = 8;
-/// The first line of a `.txt`.
-const SUBJECT: &str = "Subject:";
+/// The room for a message that is too long is found to such a share of the longest.
+const EXACTNESS: usize = 128;
+/// What the page of one message shows.
+const PAGE: &str = "page.html";
+/// What programs are given of a text that people alone are told, in characters.
+const NO_DATA: usize = 0;
 
 /// In which language a channel wants its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,22 +68,29 @@ impl Format {
     }
 }
 
+/// A message in full, for the page that shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// One line.
+    pub subject: String,
+    /// Whose it is and when, on one line.
+    pub about: String,
+    /// Markup; every text from outside is escaped in it.
+    pub html: String,
+}
+
 /// All templates. Cheap to clone.
 #[derive(Clone)]
 pub struct Templates {
-    embedded: Arc<Environment<'static>>,
+    embedded: Arc<Set>,
     /// The operator's over the embedded ones; `None` where there are no own ones.
-    own: Option<Arc<Environment<'static>>>,
+    own: Option<Arc<Set>>,
 }
 
 impl Templates {
     /// The embedded ones alone.
     pub fn embedded() -> Templates {
-        let mut engine = engine();
-        for (name, text) in files::EMBEDDED {
-            add(&mut engine, name, text).expect("embedded templates are tested");
-        }
-        Templates { embedded: Arc::new(engine), own: None }
+        Templates { embedded: Arc::new(Set::embedded(&files::EMBEDDED)), own: None }
     }
 
     /// Those of the directory over the embedded ones; each is tried.
@@ -97,9 +103,8 @@ impl Templates {
         let Some(dir) = dir else { return Ok(templates) };
         let mut own = (*templates.embedded).clone();
         files::add_own(&mut own, dir)?;
-        let templates = Templates { own: Some(Arc::new(own)), ..templates };
-        trial::run(&templates, dir)?;
-        Ok(templates)
+        trial::run(&own, dir)?;
+        Ok(Templates { own: Some(Arc::new(own)), ..templates })
     }
 
     /// The words of a delivery for a channel, in its format and within its length. An error says what is gone.
@@ -107,20 +112,24 @@ impl Templates {
         &self,
         delivery: &Delivery,
         about: References,
-        timezone: Tz,
+        reader: Reader,
         channel: &dyn Channel,
     ) -> Result<Words, String> {
         let capabilities = channel.capabilities();
         let limit = capabilities.max_response_length;
-        let mut telling = Telling::of(delivery, about, timezone, limit)?;
-        let subject = self.render(&telling, channel.name(), Format::Plain, true).unwrap_or_default();
+        let mut telling = Telling::of(delivery, about, reader, limit)?;
+        let subject = self.render(&telling, channel.name(), Format::Plain, Part::Subject).unwrap_or_default();
         let subject = one_line(&subject);
         telling.subject = Some(subject.clone());
         let format = Format::of(capabilities.supported_formats.first().copied().unwrap_or("plain"));
-        let text = self.fitted(&telling, channel.name(), format, limit);
+        let text = self.fitted(&telling, channel, format);
+        let whole = telling.page.as_ref().filter(|page| text.contains(&markup::escaped(page.expose(), format)));
+        if let Some(page) = whole {
+            telling.link = Some(Link { label: "Open".into(), url: page.expose().to_owned() });
+        }
         let html = capabilities.supported_formats.contains(&"html").then(|| {
             let shorter = telling.within(limit);
-            self.render(&shorter, channel.name(), Format::Html, false)
+            self.render(&shorter, channel.name(), Format::Html, Part::Body)
         });
         Ok(Words {
             subject,
@@ -133,148 +142,108 @@ impl Templates {
         })
     }
 
-    /// The text, made shorter until it fits; of a question the link always stays.
-    fn fitted(&self, telling: &Telling, channel: &str, format: Format, limit: usize) -> String {
-        if !telling.digest.is_empty() {
-            return self.fitted_digest(telling, channel, format, limit);
-        }
-        let mut room = limit;
-        for _ in 0..TRIES {
-            let text = self.render(&telling.within(room), channel, format, false).unwrap_or_default();
-            match text.chars().count().checked_sub(limit) {
-                None | Some(0) => return text,
-                Some(over) if room > 0 => room = room.saturating_sub(over),
-                Some(_) => break,
-            }
-        }
-        match &telling.link {
-            Some(link) => link.url.clone(),
-            // markup that is cut anywhere may not be markup any more
-            None => cut(&markup::escaped(&telling.within(limit / 8).text, format), limit, None),
-        }
+    /// One message of a digest, its text without markup: the digest's template makes that.
+    pub fn item(&self, member: &Delivery, about: References, reader: Reader) -> DigestItem {
+        let words = Telling::of(member, about, reader, NO_DATA).map(|telling| {
+            let subject = self.render(&telling, &member.channel, Format::Plain, Part::Subject).unwrap_or_default();
+            (one_line(&subject), telling.text)
+        });
+        let gone = |why| (member.subject.clone().unwrap_or_else(|| "A message".into()), format!("({why})"));
+        let (subject, text) = words.unwrap_or_else(gone);
+        DigestItem::new(&subject, &text, member.created_at, reader.timezone)
     }
 
-    /// As much of a digest as fits: what is cut off is found by halving, because each message adds markup of its own. At
-    /// the least it says how many there are, as the subject does.
-    fn fitted_digest(&self, telling: &Telling, channel: &str, format: Format, limit: usize) -> String {
-        let fits = |room| {
-            let less = telling.within(room);
-            let text = self.render(&less, channel, format, false).unwrap_or_default();
-            (!less.digest.is_empty() && !text.is_empty() && text.chars().count() <= limit).then_some(text)
+    /// All of what a delivery tells, however long, as markup for a page; an error says what is gone. The operator's
+    /// templates have no part in it: their styles would be none on a page of ours.
+    pub fn page(&self, delivery: &Delivery, about: References, reader: Reader) -> Result<Page, String> {
+        let telling = Telling::of(delivery, about, reader, NO_DATA)?;
+        let subject = self.render(&telling, &delivery.channel, Format::Plain, Part::Subject).unwrap_or_default();
+        let html = self.embedded.render_named(PAGE, &telling)?;
+        let at = telling.run.as_ref().map_or(telling.at, |run| format!("due {}", run.due));
+        let about = match about.task_name {
+            Some(_) => format!("{} · {at}", telling.task),
+            None => at,
         };
-        if let Some(whole) = fits(limit) {
-            return whole;
+        Ok(Page { subject: one_line(&subject), about, html })
+    }
+
+    /// The text, made shorter until it fits; of a question the link always stays.
+    fn fitted(&self, telling: &Telling, channel: &dyn Channel, format: Format) -> String {
+        let limit = channel.capabilities().max_response_length;
+        let shorter = |room| {
+            let less = telling.within(room);
+            let text = with_whole(self.render(&less, channel.name(), format, Part::Body)?, &less, format);
+            (less.is_worth_telling(telling) && !text.is_empty() && channel.fits(&text)).then_some(text)
+        };
+        if let Some(text) = longest(limit, shorter) {
+            return text;
         }
-        let (mut best, mut enough, mut too_much) = (None, 0, limit);
-        while too_much - enough > 1 + limit / 128 {
-            let room = enough.midpoint(too_much);
-            match fits(room) {
-                Some(text) => (best, enough) = (Some(text), room),
-                None => too_much = room,
+        match (&telling.link, &telling.page) {
+            (Some(link), _) => link.url.clone(),
+            // the link to the whole has no room
+            (None, Some(_)) => self.fitted(&Telling { page: None, ..telling.clone() }, channel, format),
+            // a digest says at least how many there are
+            (None, None) if !telling.digest.is_empty() => {
+                cut(&markup::escaped(telling.subject.as_deref().unwrap_or_default(), format), limit, None)
             }
+            // markup that is cut anywhere may not be markup any more
+            (None, None) => cut(&markup::escaped(&telling.within(limit / 8).text, format), limit, None),
         }
-        let subject = telling.subject.as_deref().unwrap_or_default();
-        best.unwrap_or_else(|| cut(&markup::escaped(subject, format), limit, None))
     }
 
     /// One template, the most exact of them; `None` where there is none of this format.
-    fn render(&self, telling: &Telling, channel: &str, format: Format, subject: bool) -> Option<String> {
+    fn render(&self, telling: &Telling, channel: &str, format: Format, part: Part) -> Option<String> {
         if let Some(own) = &self.own {
-            match rendered(own, telling, channel, format, subject) {
+            match own.render(telling, channel, format, part) {
                 Some(Err((name, error))) => {
-                    tracing::warn!(template = name, %error, "a template failed; the embedded one is used");
+                    tracing::warn!(template = name, error, "a template failed; the embedded one is used");
                 }
                 Some(Ok(text)) => return Some(text),
                 None => {}
             }
         }
-        match rendered(&self.embedded, telling, channel, format, subject)? {
+        match self.embedded.render(telling, channel, format, part)? {
             Ok(text) => Some(text),
             Err((name, error)) => {
-                tracing::error!(template = name, %error, "an embedded template failed");
+                tracing::error!(template = name, error, "an embedded template failed");
                 None
             }
         }
     }
 }
 
-type Rendered = Result<String, (String, minijinja::Error)>;
-
-fn rendered(
-    engine: &Environment<'static>,
-    telling: &Telling,
-    channel: &str,
-    format: Format,
-    subject: bool,
-) -> Option<Rendered> {
-    let ending = format.ending();
-    let part = if subject { "#subject" } else { "" };
-    let names = telling.purpose.names();
-    let names = names.iter().flat_map(|name| [format!("{name}.{channel}.{ending}"), format!("{name}.{ending}")]);
-    let (name, template) = names
-        .map(|name| format!("{name}{part}"))
-        .find_map(|name| Some((name.clone(), engine.get_template(&name).ok()?)))?;
-    let text = template.render(Value::from(Serde(telling))).map(|text| text.trim().to_owned());
-    Some(text.map_err(|error| (name, error)))
-}
-
-/// The language, with its formats and no templates.
-fn engine() -> Environment<'static> {
-    let mut engine = Environment::new();
-    engine.set_undefined_behavior(UndefinedBehavior::Strict);
-    engine.set_fuel(Some(FUEL));
-    engine.set_recursion_limit(50);
-    engine.set_auto_escape_callback(|name| {
-        AutoEscape::Custom(Format::of_name(name.trim_end_matches("#subject")).ending().into())
-    });
-    engine.set_formatter(|out: &mut Output, state: &mut State, value: &Value| {
-        let text = if value.is_none() { String::new() } else { value.to_string() };
-        let format = format_of(state);
-        out.write_str(&if value.is_safe() { text } else { markup::escaped(&text, format) })?;
-        Ok(())
-    });
-    engine.add_filter("markdown", |state: &State, text: String| {
-        Value::from_safe_string(markup::markdown(&text, format_of(state)))
-    });
-    engine.add_filter("lines", |state: &State, text: String| {
-        Value::from_safe_string(markup::lines(&text, format_of(state)))
-    });
-    engine
-}
-
-fn format_of(state: &State) -> Format {
-    match state.auto_escape() {
-        AutoEscape::Custom(ending) => {
-            Format::ALL.into_iter().find(|format| format.ending() == ending).unwrap_or(Format::Plain)
+/// The text with most room, up to `limit`, of which `told` makes something. The room is found by halving, because markup
+/// and alphabets add to each text what no count foretells.
+fn longest(limit: usize, told: impl Fn(usize) -> Option<String>) -> Option<String> {
+    if let Some(whole) = told(limit) {
+        return Some(whole);
+    }
+    let (mut best, mut enough, mut too_much) = (None, 0, limit);
+    while too_much - enough > 1 + limit / EXACTNESS {
+        let room = enough.midpoint(too_much);
+        match told(room) {
+            Some(text) => (best, enough) = (Some(text), room),
+            None => too_much = room,
         }
-        _ => Format::Plain,
     }
+    best
 }
 
-/// Adds a template; of a `.txt` its subject and its body.
-fn add(engine: &mut Environment<'static>, name: &str, text: &str) -> Result<(), String> {
-    let fault = |error: minijinja::Error| described(&error);
-    if Format::of_name(name) != Format::Plain {
-        return engine.add_template_owned(name.to_owned(), text.to_owned()).map_err(fault);
-    }
-    let (first, body) = text.split_once('\n').unwrap_or((text, ""));
-    let subject = first.strip_prefix(SUBJECT).ok_or(format!("line 1: must begin with `{SUBJECT} …`"))?;
-    engine.add_template_owned(format!("{name}#subject"), subject.to_owned()).map_err(fault)?;
-    // an empty first line, so that faults name the lines of the file
-    engine.add_template_owned(name.to_owned(), format!("\n{body}")).map_err(fault)
-}
-
-fn described(error: &minijinja::Error) -> String {
-    let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-    match error.line() {
-        Some(line) => format!("line {line}: {what}"),
-        None => what,
+/// The text with the link to the whole at its end, unless its template has put it elsewhere. In HTML that is for the
+/// layout to do.
+fn with_whole(text: String, telling: &Telling, format: Format) -> String {
+    let Some(whole) = telling.whole.as_ref().filter(|_| format != Format::Html) else { return text };
+    let link = markup::escaped(whole.link.expose(), format);
+    match text.contains(&link) {
+        true => text,
+        false => format!("{}\n\n{}:\n{link}", text.trim_end(), markup::escaped(&whole.note, format)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use chrono::{DateTime, Utc};
+    use chrono_tz::Tz;
     use futures::future::BoxFuture;
     use serde_json::json;
     use uuid::Uuid;
@@ -283,9 +252,13 @@ mod tests {
 
     use crate::approval::{ApprovalStatus, test_question};
     use crate::channel::{Capabilities, ChannelError, Message, Receipt};
+    use crate::credential::Reference;
     use crate::notification::Kind;
     use crate::notification::question::Question;
-    use crate::notification::telling::{DigestItem, Purpose};
+    use crate::notification::telling::Purpose;
+    use crate::notification::trouble::{
+        CredentialTelling, Trouble, credential_ended, credential_trouble, credential_trouble_of_idle,
+    };
     use crate::notification::wording::Link;
     use crate::run::outcome::RunFault;
     use crate::run::{Run, RunState, Usage};
@@ -310,6 +283,10 @@ mod tests {
 
     const LINK: &str = "https://wake.example.org/approvals/0123456789abcdef";
 
+    fn read_in(timezone: Tz) -> Reader<'static> {
+        Reader { timezone, ..Reader::NOBODY }
+    }
+
     fn on_that_day(text: &str) -> DateTime<Utc> {
         format!("2027-03-01T{text}:00Z").parse().unwrap()
     }
@@ -321,7 +298,7 @@ mod tests {
 
     fn asked(question: &Question, kind: Kind, name: &str, timezone: Tz, limit: usize) -> Words {
         let about = References { task_name: Some(name), question: Some(question), ..References::default() };
-        Templates::embedded().words(&delivery(kind), about, timezone, &To("email", &["plain"], limit)).unwrap()
+        Templates::embedded().words(&delivery(kind), about, read_in(timezone), &To("email", &["plain"], limit)).unwrap()
     }
 
     fn at(text: &str) -> DateTime<Utc> {
@@ -367,7 +344,9 @@ mod tests {
 
     fn words(kind: Kind, run: Option<&Run>, task_name: Option<&str>) -> Words {
         let about = References { run, task_name, ..References::default() };
-        Templates::embedded().words(&delivery(kind), about, Tz::Europe__Berlin, &To("email", &["plain"], 1000)).unwrap()
+        Templates::embedded()
+            .words(&delivery(kind), about, read_in(Tz::Europe__Berlin), &To("email", &["plain"], 1000))
+            .unwrap()
     }
 
     #[test]
@@ -438,7 +417,7 @@ mod tests {
     #[test]
     fn a_result_whose_run_is_gone_can_t_be_told() {
         let to = To("email", &["plain"], 1000);
-        let gone = Templates::embedded().words(&delivery(Kind::Result), References::default(), Tz::UTC, &to);
+        let gone = Templates::embedded().words(&delivery(Kind::Result), References::default(), read_in(Tz::UTC), &to);
         assert_eq!(gone, Err("the run that it tells of is no longer there".into()));
     }
 
@@ -514,11 +493,11 @@ mod tests {
         for purpose in purposes {
             let mut telling = trial::sample(purpose);
             telling.text = "Two **mails** <b>& a half</b>.\n\n- one\n- two".into();
-            for (format, subject) in
-                Format::ALL.map(|format| (format, false)).into_iter().chain([(Format::Plain, true)])
+            for (format, part) in
+                Format::ALL.map(|format| (format, Part::Body)).into_iter().chain([(Format::Plain, Part::Subject)])
             {
-                let text = templates.render(&telling, "email", format, subject).expect("each has one");
-                let what = if subject { "subject" } else { format.ending() };
+                let text = templates.render(&telling, "email", format, part).expect("each has one");
+                let what = if part == Part::Subject { "subject" } else { format.ending() };
                 all.push_str(&format!("=== {} {what}\n{text}\n", telling.purpose.names()[0]));
             }
         }
@@ -538,21 +517,112 @@ mod tests {
                 _ => &["plain"],
             };
             let about = References { run: Some(&run), task_name: Some("T<i>"), ..References::default() };
-            let words =
-                Templates::embedded().words(&delivery(Kind::Result), about, Tz::UTC, &To("x", formats, limit)).unwrap();
+            let words = Templates::embedded()
+                .words(&delivery(Kind::Result), about, read_in(Tz::UTC), &To("x", formats, limit))
+                .unwrap();
             let length = words.text.chars().count();
             assert!(length <= limit && length * 3 > limit, "{format} {limit}: {length}");
             if format != "plain" {
                 assert!(!words.text.contains("<script") && !words.text.contains("T<i>"), "{}", words.text);
             }
             if limit > 100 {
-                assert!(
-                    words.text.contains("the whole is in run 00000000-0000-0000-0000-000000000042"),
-                    "{}",
-                    words.text
-                );
+                assert!(words.text.contains("[cut: 130000 characters"), "{}", words.text);
             }
         }
+    }
+
+    const WHOLE: &str = "https://wake.example.org/messages/0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    #[test]
+    fn what_is_cut_ends_with_the_link_to_the_whole_in_every_format() {
+        let (run, page) =
+            (run(RunState::Succeeded, Some(&"Two **mails** & more. ".repeat(1000)), None), Secret::new(WHOLE));
+        let failed = Run { state: RunState::Failed, reason: run.output.clone(), output: None, ..run.clone() };
+        let long = |kind| Delivery { text: run.output.clone(), subject: Some("S".into()), ..delivery(kind) };
+        for formats in [&["plain", "html"][..], &["mrkdwn"], &["telegram_html"]] {
+            for kind in [Kind::Result, Kind::Failure, Kind::Message, Kind::Notice] {
+                let told_run = if kind == Kind::Failure { &failed } else { &run };
+                let about = References {
+                    run: Some(told_run),
+                    task_name: Some("Mail"),
+                    whole: Some(&page),
+                    ..References::default()
+                };
+                let to = To("x", formats, 1000);
+                let words = Templates::embedded().words(&long(kind), about, read_in(Tz::UTC), &to).unwrap();
+                let end = format!(
+                    "\n\nThe whole, {} characters:\n{WHOLE}",
+                    told_run.output.as_deref().map_or(22_000, |text| {
+                        if kind == Kind::Result { text.trim().chars().count() } else { text.chars().count() }
+                    })
+                );
+                assert!(words.text.ends_with(&end), "{kind:?} {formats:?}: {}", words.text);
+                let length = words.text.chars().count();
+                assert!(length <= 1000 && length > 900, "{kind:?} {formats:?}: {length}");
+                assert_eq!(words.link, Some(Link { label: "Open".into(), url: WHOLE.into() }));
+                if let Some(html) = words.html {
+                    assert!(html.contains(&format!("href=\"{WHOLE}\"")), "{html}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_room_names_no_link_and_a_link_that_has_none_leaves_the_text_alone() {
+        let page = Secret::new(WHOLE);
+        let told = |output: &str, limit| {
+            let run = run(RunState::Succeeded, Some(output), None);
+            let about = References { run: Some(&run), whole: Some(&page), ..References::default() };
+            Templates::embedded()
+                .words(&delivery(Kind::Result), about, read_in(Tz::UTC), &To("email", &["plain", "html"], limit))
+                .unwrap()
+        };
+        let short = told("Two mails.", 1000);
+        assert_eq!((short.text.as_str(), short.link), ("Two mails.", None));
+        assert!(!short.html.unwrap().contains("/messages/"));
+        let narrow = told(&"word ".repeat(100), 100);
+        assert!(narrow.text.ends_with("[cut: 499 characters, 100 at most]"), "{}", narrow.text);
+        assert_eq!(narrow.link, None);
+    }
+
+    #[test]
+    fn a_digest_whose_messages_are_cut_or_counted_ends_with_the_link_to_all_of_them() {
+        let item = |n: usize| DigestItem::new(&format!("Mail {n}"), &"x".repeat(200), on_that_day("08:00"), Tz::UTC);
+        let (items, page) = ((0..5).map(item).collect::<Vec<_>>(), Secret::new(WHOLE));
+        let told = |more, limit| {
+            let about = References { digest: &items, more, whole: Some(&page), ..References::default() };
+            Templates::embedded()
+                .words(&delivery(Kind::Digest), about, read_in(Tz::UTC), &To("x", &["mrkdwn"], limit))
+                .unwrap()
+        };
+        assert_eq!(told(0, 10_000).link, None);
+        for (more, limit) in [(0, 500), (0, 1100), (2, 10_000)] {
+            let text = told(more, limit).text;
+            assert!(text.ends_with(&format!("\n\nThe whole, {} messages:\n{WHOLE}", 5 + more)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_page_shows_all_of_a_message_as_markup_and_nothing_of_it_as_a_tag() {
+        let answer = format!("# Mail\n\n{}<script>alert(1)</script> **end**", "word ".repeat(10_000));
+        let run = run(RunState::Succeeded, Some(&answer), None);
+        let about = References { run: Some(&run), task_name: Some("Morning <mail>"), ..References::default() };
+        let page = Templates::embedded().page(&delivery(Kind::Result), about, read_in(Tz::Europe__Berlin)).unwrap();
+        assert_eq!(page.about, "Morning <mail> · due 2026-12-24 08:00 CET");
+        assert_eq!(page.html.matches("word ").count(), 10_000);
+        assert!(page.html.contains("&lt;script&gt;") && page.html.contains("<strong>end</strong>"));
+        assert!(
+            !page.html.contains("<script") && !page.html.contains("style="),
+            "the policy of the page allows neither"
+        );
+        let items = [DigestItem::new("one", "a", on_that_day("08:00"), Tz::UTC)];
+        let about = References { digest: &items, more: 3, ..References::default() };
+        let digest = Templates::embedded().page(&delivery(Kind::Digest), about, read_in(Tz::UTC)).unwrap();
+        assert_eq!(
+            (digest.subject.as_str(), digest.about.as_str()),
+            ("4 messages that could wait", "2026-12-24 07:00 UTC")
+        );
+        assert!(digest.html.contains("<h2>one</h2>") && digest.html.contains("… and 3 more"), "{}", digest.html);
     }
 
     #[test]
@@ -560,7 +630,7 @@ mod tests {
         let question = asking(&["Send <b>this</b> to ann"]);
         let about = References { task_name: Some("Mail & more"), question: Some(&question), ..References::default() };
         let words = Templates::embedded()
-            .words(&delivery(Kind::Ask), about, Tz::UTC, &To("email", &["plain", "html"], 10_000))
+            .words(&delivery(Kind::Ask), about, read_in(Tz::UTC), &To("email", &["plain", "html"], 10_000))
             .unwrap();
         let html = words.html.unwrap();
         assert!(html.contains("Send &lt;b&gt;this&lt;/b&gt; to ann") && html.contains("Mail &amp; more"), "{html}");
@@ -576,7 +646,12 @@ mod tests {
             ["one", "two"].map(|text| DigestItem::new(text, &"x".repeat(300), at("2027-03-01T08:00:00Z"), Tz::UTC));
         let about = References { digest: &items, ..References::default() };
         let told = |limit| {
-            Templates::embedded().words(&delivery(Kind::Notice), about, Tz::UTC, &To("email", &["plain"], limit))
+            Templates::embedded().words(
+                &delivery(Kind::Notice),
+                about,
+                read_in(Tz::UTC),
+                &To("email", &["plain"], limit),
+            )
         };
         let words = told(10_000).unwrap();
         assert_eq!((words.subject.as_str(), words.event), ("2 messages that could wait", "digest"));
@@ -595,8 +670,12 @@ mod tests {
             let formats: &'static [&'static str] = formats;
             let mut most = 0;
             for limit in [459, 1000, 4096] {
-                let told =
-                    Templates::embedded().words(&delivery(Kind::Digest), about, Tz::UTC, &To("x", formats, limit));
+                let told = Templates::embedded().words(
+                    &delivery(Kind::Digest),
+                    about,
+                    read_in(Tz::UTC),
+                    &To("x", formats, limit),
+                );
                 let Words { subject, text, .. } = told.unwrap();
                 assert_eq!(subject, "57 messages that could wait");
                 let named = (0..50).filter(|n| text.contains(&format!("Mail {n} "))).count();
@@ -613,8 +692,50 @@ mod tests {
                 most = named;
             }
         }
-        let told = Templates::embedded().words(&delivery(Kind::Digest), about, Tz::UTC, &To("x", &["plain"], 10));
+        let told =
+            Templates::embedded().words(&delivery(Kind::Digest), about, read_in(Tz::UTC), &To("x", &["plain"], 10));
         assert_eq!(told.unwrap().text.chars().count(), 10, "what says how many there are comes first");
+    }
+
+    #[test]
+    fn trouble_with_a_credential_is_told_from_its_data_as_it_was_stored() {
+        let work = Reference::parse("google/work").unwrap();
+        let cases = [
+            (credential_trouble(&work, Trouble::Missing, Some("Mail <b>")), Some("Mail <b>"), true, None),
+            (credential_trouble(&work, Trouble::Missing, None), None, false, None),
+            (credential_trouble_of_idle(&work, Trouble::NeedsConsent, "Mail"), Some("Mail"), false, None),
+            (credential_ended(&work, Some("it says invalid_grant")), None, false, Some("it says invalid_grant")),
+        ];
+        for ((subject, text), task, paused, reason) in cases {
+            let notice = Delivery {
+                dedupe_key: "notice:credential:1:1".into(),
+                subject: Some(subject.clone()),
+                text: Some(text.clone()),
+                ..delivery(Kind::Notice)
+            };
+            let credential = CredentialTelling {
+                task: task.map(str::to_owned),
+                paused,
+                reason: reason.map(str::to_owned),
+                ..CredentialTelling::of(&notice).unwrap()
+            };
+            let told = |credential, formats| {
+                let about = References { credential, ..References::default() };
+                Templates::embedded().words(&notice, about, Reader::NOBODY, &To("x", formats, 10_000)).unwrap()
+            };
+            let words = told(Some(&credential), &["plain"]);
+            assert_eq!((&words.subject, &words.text), (&subject, &text));
+            let gone = told(None, &["plain"]);
+            assert_eq!((&gone.subject, &gone.text), (&subject, &text), "what was stored is told");
+            for (formats, reference) in [
+                (&["html"][..], "<code>google/work</code>"),
+                (&["mrkdwn"], "`google/work`"),
+                (&["telegram_html"], "<code>google/work</code>"),
+            ] {
+                let text = told(Some(&credential), formats).text;
+                assert!(text.contains(reference) && text.contains(&subject) && !text.contains("Mail <b>"), "{text}");
+            }
+        }
     }
 
     /// A directory of templates that goes with the test.
@@ -655,15 +776,79 @@ mod tests {
         let run = run(RunState::Succeeded, Some("done"), None);
         let about = References { run: Some(&run), task_name: Some("Mail"), ..References::default() };
         let told = |channel| {
-            let words =
-                templates.words(&delivery(Kind::Result), about, Tz::UTC, &To(channel, &["plain"], 100)).unwrap();
+            let words = templates
+                .words(&delivery(Kind::Result), about, read_in(Tz::UTC), &To(channel, &["plain"], 100))
+                .unwrap();
             (words.subject, words.text)
         };
         assert_eq!(told("email"), ("Re: Mail".into(), "Ann, done".into()));
         assert_eq!(told("sms"), ("x".into(), "DONE".into()));
         let notice = Delivery { dedupe_key: "notice:credential:1:1".into(), ..delivery(Kind::Notice) };
-        let words = templates.words(&notice, References::default(), Tz::UTC, &To("email", &["plain"], 100)).unwrap();
+        let words =
+            templates.words(&notice, References::default(), read_in(Tz::UTC), &To("email", &["plain"], 100)).unwrap();
         assert_eq!((words.subject.as_str(), words.text.as_str()), ("Connect!", "Milk is out.\nBuy some."));
+    }
+
+    /// What is told of a run, or asked, to somebody who reads this language.
+    fn told_in(templates: &Templates, locale: &str, kind: Kind, to: &To) -> Words {
+        let run = run(RunState::Succeeded, Some("done"), None);
+        let question = asking(&["Pay 5 to bob"]);
+        let about = References {
+            run: Some(&run),
+            task_name: Some("Mail"),
+            question: kind.asks().then_some(&question),
+            ..References::default()
+        };
+        templates.words(&delivery(kind), about, Reader { locale, ..Reader::NOBODY }, to).unwrap()
+    }
+
+    #[test]
+    fn all_of_the_operators_own_come_before_any_embedded_one() {
+        let dir = Dir::with(&[
+            ("result.txt", "Subject: own\nown {{ text }}"),
+            ("ask.txt", "Subject: own\nown {{ question.link }}"),
+            ("layout.html", "own {% block body %}{% endblock %}"),
+        ]);
+        let templates = Templates::read(Some(&dir.0)).unwrap();
+        let told = |kind, channel| told_in(&templates, "en", kind, &To(channel, &["plain", "html"], 1000));
+        assert_eq!(told(Kind::Result, "sms").text, "own done", "there is an embedded result.sms.txt");
+        let reminder = told(Kind::Reminder, "email");
+        assert_eq!((reminder.subject.as_str(), reminder.text.as_str()), ("own", &*format!("own {LINK}")));
+        assert_eq!(
+            reminder.html.unwrap().lines().next(),
+            Some("own <p>\"Mail\" wants to do 1 thing and asks you first:</p>")
+        );
+    }
+
+    #[test]
+    fn the_recipients_language_is_found_from_the_most_exact_and_said_in_the_layout() {
+        let dir = Dir::with(&[
+            ("result.txt", "Subject: any\nany"),
+            ("result.sms.txt", "Subject: any\nany sms"),
+            ("result.de.txt", "Subject: de\nde {{ locale }} {{ text }}"),
+            ("result.de.sms.txt", "Subject: de\nde sms"),
+            ("result.de-at.txt", "Subject: at\nde-AT"),
+            ("result.de.html", "{% extends \"layout.html\" %}{% block body %}fertig{% endblock %}"),
+            ("failure.html", "{% extends \"layout.html\" %}{% block body %}own{% endblock %}"),
+        ]);
+        let templates = Templates::read(Some(&dir.0)).unwrap();
+        let told = |locale, channel| told_in(&templates, locale, Kind::Result, &To(channel, &["plain", "html"], 1000));
+        for (locale, channel, text) in [
+            ("de", "email", "de de done"),
+            ("de-CH", "email", "de de-CH done"),
+            ("de-AT", "email", "de-AT"),
+            ("de-AT", "sms", "de-AT"),
+            ("DE", "sms", "de sms"),
+            ("en", "email", "any"),
+            ("fr-CH", "sms", "any sms"),
+        ] {
+            assert_eq!(told(locale, channel).text, text, "{locale} {channel}");
+        }
+        let head = |words: Words| words.html.unwrap().lines().nth(1).unwrap().to_owned();
+        assert_eq!(head(told("de-CH", "email")), "<html lang=\"de\">");
+        assert_eq!(head(told("fr", "email")), "<html lang=\"en\">", "the embedded one");
+        let failed = told_in(&templates, "de", Kind::Failure, &To("email", &["plain", "html"], 1000));
+        assert_eq!(head(failed), "<html>", "nobody has said what it is written in");
     }
 
     #[test]
@@ -677,7 +862,17 @@ mod tests {
                 .starts_with("resullt.txt: there is no purpose `resullt`; did you mean `result`?")
         );
         assert_eq!(refused("result.md", ""), "result.md: there is no format `md`");
-        assert!(refused("README", "").contains("PURPOSE.FORMAT or PURPOSE.CHANNEL.FORMAT"));
+        assert!(refused("README", "").contains("PURPOSE[.LANGUAGE][.CHANNEL].FORMAT"));
+        assert_eq!(
+            refused("result.emial.txt", "Subject: x"),
+            "result.emial.txt: there is no channel `emial`; did you mean `email`?; there are email, push, telegram, slack, \
+             sms, webhook, live, and it is no language such as `de` or `de-AT`"
+        );
+        assert_eq!(refused("result.de.txt", "Subject: x\n\n{{ txt }}"), "result.de.txt: line 3: undefined value");
+        assert_eq!(
+            refused("result.txt", "Subject: x\n{% if whole %}{{ whole.url }}{% endif %}"),
+            "result.txt: line 2: undefined value"
+        );
         let forever = "Subject: x\n{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}{% endfor %}";
         assert_eq!(refused("result.txt", forever), "result.txt: line 2: engine ran out of fuel");
     }
@@ -689,7 +884,10 @@ mod tests {
         let told = |output| {
             let run = run(RunState::Succeeded, Some(output), None);
             let about = References { run: Some(&run), task_name: Some("Mail"), ..References::default() };
-            templates.words(&delivery(Kind::Result), about, Tz::UTC, &To("email", &["plain"], 100)).unwrap().text
+            templates
+                .words(&delivery(Kind::Result), about, read_in(Tz::UTC), &To("email", &["plain"], 100))
+                .unwrap()
+                .text
         };
         assert_eq!((told("even"), told("odd")), ("own".into(), "odd".into()));
     }

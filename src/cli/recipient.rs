@@ -72,7 +72,7 @@ pub struct SetArgs {
     /// IANA time zone
     #[arg(long, value_name = "ZONE")]
     timezone: Option<String>,
-    /// Language, such as `en`
+    /// Language, such as `de-AT`: picks among templates of yours; the built-in ones are English
     #[arg(long, value_name = "TAG")]
     locale: Option<String>,
     /// Channel to use first; again for the next one if that fails

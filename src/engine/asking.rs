@@ -1,15 +1,17 @@
-//! What a question, a reminder or a code says at the moment it is sent: what is still open, the link, the digits.
+//! What a question, a reminder or a code says at the moment it is sent: what is still open, the link, the digits; and
+//! where the whole of any other message can be read.
 //!
-//! The link is made here, each time anew and the same for one delivery. Its hash is stored before anything is sent, so
+//! The link to a question is made here, each time anew and the same for one delivery. Its hash is stored before anything is sent, so
 //! that a link that has arrived always opens; the link itself is in the message alone, never in the database, never in
 //! a log.
 
 use crate::approval::link;
+use crate::channel::whole;
 use crate::id::Scope;
 use crate::notification::dedupe;
 use crate::notification::question::{Question, still_open};
 use crate::notification::verification::{self, Proof};
-use crate::notification::{Claim, Delivery, Mark, Recipient};
+use crate::notification::{Claim, Delivery, Kind, Mark, Recipient};
 use crate::secret::{REDACTED, Secret};
 use crate::store::{ApprovalFilter, ApprovalLink, Store, StoreError};
 use crate::token::TokenHash;
@@ -20,7 +22,7 @@ const BATCH: i64 = 500;
 /// Why a message about a batch is not sent any more.
 const SETTLED: &str = "nothing of what it asks is open any more";
 
-/// Makes links to questions. Cheap to clone.
+/// Makes links to questions and to messages. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Links {
     pub vault: Vault,
@@ -61,6 +63,12 @@ impl Links {
         Ok(Ok(Question { items, link: Secret::new(link::address(&self.public_url, &token)) }))
     }
 
+    /// Where all of a message can be read that may have to be cut; a question has a link of its own, a code needs none.
+    pub fn whole(&self, delivery: &Delivery) -> Option<Secret> {
+        let tells = !delivery.kind.asks() && delivery.kind != Kind::Code;
+        tells.then(|| whole::address(&self.vault, &self.public_url, delivery))
+    }
+
     /// The code that this delivery carries to the recipient's present address; `None` where it carries none.
     pub fn code(&self, delivery: &Delivery, recipient: &Recipient) -> Option<Secret> {
         let proof = Proof::of_key(&delivery.recipient, &delivery.dedupe_key, &recipient.addresses)?;
@@ -96,7 +104,6 @@ pub fn without(mut mark: Mark, secrets: &[&str]) -> Mark {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::notification::Kind;
 
     #[test]
     fn a_question_that_may_have_been_read_is_not_called_unsent() {

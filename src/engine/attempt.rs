@@ -81,7 +81,7 @@ async fn send(
     let Some(recipient) = occasion.recipient else {
         return nowhere("the tenant has no recipient".into());
     };
-    let words = templates.words(occasion.told, occasion.about, recipient.timezone, channel);
+    let words = templates.words(occasion.told, occasion.about, recipient.reader(), channel);
     let words = match words {
         Ok(words) => words,
         Err(why) => return nowhere(why),

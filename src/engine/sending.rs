@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use chrono_tz::Tz;
 
 use crate::channel::Channels;
 use crate::clock::signed;
@@ -18,12 +17,11 @@ use crate::engine::measures::Measures;
 use crate::id::Scope;
 use crate::notification::delivery::BACKOFF;
 use crate::notification::question::Question;
-use crate::notification::telling::{DigestItem, Telling};
+use crate::notification::telling::{DigestItem, Reader};
 use crate::notification::wording::References;
 use crate::notification::{Claim, Delivery, Kind, Mark, Recipient};
-use crate::run::Run;
 use crate::secret::Secret;
-use crate::store::{Store, StoreError};
+use crate::store::{Referred, Store, StoreError};
 
 /// Messages that a digest tells in their own words.
 const IN_A_DIGEST: i64 = 50;
@@ -45,31 +43,32 @@ pub struct Sending {
 /// What is told, and all that its words are made of.
 struct Told {
     delivery: Delivery,
-    run: Option<Run>,
-    task_name: Option<String>,
+    referred: Referred,
     question: Option<Question>,
     digest: Vec<DigestItem>,
     /// Messages of a digest beyond those.
     more: usize,
     code: Option<Secret>,
+    /// Where all of it can be read; `None` of what is asked, and of codes.
+    whole: Option<Secret>,
 }
 
 impl Told {
     fn about(&self) -> References<'_> {
         References {
-            run: self.run.as_ref(),
-            task_name: self.task_name.as_deref(),
             question: self.question.as_ref(),
             digest: &self.digest,
             more: self.more,
             code: self.code.as_ref(),
+            whole: self.whole.as_ref(),
+            ..self.referred.about()
         }
     }
 
     /// The mark without what must not be recorded: a server that refuses a message may quote from it.
     fn hide(&self, mut mark: Mark) -> Mark {
-        if let Some(question) = &self.question {
-            let link = question.link.expose();
+        for link in self.question.iter().map(|question| &question.link).chain(&self.whole) {
+            let link = link.expose();
             mark = without(mark, &[link, link.rsplit('/').next().unwrap_or(link)]);
         }
         match &self.code {
@@ -142,10 +141,12 @@ impl Sending {
     /// What there is to tell; the mark says why nothing is.
     async fn told(&self, claim: &Claim, recipient: Option<&Recipient>) -> Result<Result<Told, Mark>, StoreError> {
         let delivery = &claim.delivery;
+        let whole = self.links.whole(delivery);
         if delivery.kind == Kind::Digest {
-            return self.gathered(delivery, recipient).await;
+            let gathered = self.gathered(delivery, recipient).await?;
+            return Ok(gathered.map(|told| Told { whole, ..told }));
         }
-        let mut told = self.referred(delivery).await?;
+        let mut told = Told { whole, ..self.referred(delivery).await? };
         if delivery.kind.asks() {
             match self.links.question(&self.store, delivery).await? {
                 Ok(question) => told.question = Some(question),
@@ -171,42 +172,19 @@ impl Sending {
         if members.is_empty() {
             return Ok(Err(Mark::Failed { error: NOTHING_LEFT.into(), fall_back: None }));
         }
-        let timezone = recipient.map_or(Tz::UTC, |recipient| recipient.timezone);
+        let reader = recipient.map_or(Reader::NOBODY, Recipient::reader);
         let mut digest = Vec::with_capacity(members.len());
         for member in &members {
-            let told = self.referred(member).await?;
-            digest.push(self.item(member, told.about(), timezone));
+            let referred = self.store.referred(member).await?;
+            digest.push(self.channels.templates().item(member, referred.about(), reader));
         }
         let more = usize::try_from(count).unwrap_or(0).saturating_sub(members.len());
         Ok(Ok(Told { digest, more, ..Told::of(delivery) }))
     }
 
-    /// One message of a digest, its text without markup: the digest's template makes that.
-    fn item(&self, member: &Delivery, about: References, timezone: Tz) -> DigestItem {
-        let Some(channel) = self.channels.get(&member.channel) else {
-            return DigestItem::new("A message", "", member.created_at, timezone);
-        };
-        let limit = channel.capabilities().max_response_length;
-        let words = self.channels.templates().words(member, about, timezone, channel);
-        let telling = Telling::of(member, about, timezone, limit);
-        let (subject, text) = match words.and_then(|words| Ok((words.subject, telling?.text))) {
-            Ok(told) => told,
-            Err(why) => (member.subject.clone().unwrap_or_else(|| "A message".into()), format!("({why})")),
-        };
-        DigestItem::new(&subject, &text, member.created_at, timezone)
-    }
-
     /// What a message refers to, as it stands now.
     async fn referred(&self, delivery: &Delivery) -> Result<Told, StoreError> {
-        let run = match delivery.run_id {
-            Some(run_id) => found(self.store.get_run(&Scope::Every, run_id).await)?,
-            None => None,
-        };
-        let task = match run.as_ref().and_then(|run| run.task_id) {
-            Some(task_id) => found(self.store.get_task(&Scope::Every, task_id).await)?,
-            None => None,
-        };
-        Ok(Told { run, task_name: task.map(|task| task.name), ..Told::of(delivery) })
+        Ok(Told { referred: self.store.referred(delivery).await?, ..Told::of(delivery) })
     }
 }
 
@@ -214,12 +192,12 @@ impl Told {
     fn of(delivery: &Delivery) -> Told {
         Told {
             delivery: delivery.clone(),
-            run: None,
-            task_name: None,
+            referred: Referred::default(),
             question: None,
             digest: vec![],
             more: 0,
             code: None,
+            whole: None,
         }
     }
 }

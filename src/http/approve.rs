@@ -356,7 +356,7 @@ pub(super) fn is_form(headers: &HeaderMap) -> bool {
     kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/x-www-form-urlencoded"))
 }
 
-fn away(error: StoreError) -> Response {
+pub(super) fn away(error: StoreError) -> Response {
     failed(ApiError::from(error))
 }
 
@@ -367,7 +367,7 @@ pub(super) fn failed(error: ApiError) -> Response {
     frame::message(status, "This can’t be done now", &[&problem.title, "Try it again in a moment."])
 }
 
-fn too_many(seconds: u64) -> Response {
+pub(super) fn too_many(seconds: u64) -> Response {
     let sentences = ["Too many links that are not known were opened from your address.", "Try it again in a minute."];
     let mut response = frame::message(StatusCode::TOO_MANY_REQUESTS, "Please wait", &sentences);
     response.headers_mut().insert(header::RETRY_AFTER, seconds.into());

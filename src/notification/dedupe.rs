@@ -38,6 +38,16 @@ pub fn notice(kind: &str, id: impl std::fmt::Display, n: i64) -> String {
     format!("notice:{kind}:{id}:{n}")
 }
 
+/// `notice:paused:…` is of the kind `paused`; what is no notice is of none.
+pub fn notice_kind(key: &str) -> &str {
+    key.strip_prefix("notice:").and_then(|rest| rest.split(':').next()).unwrap_or_default()
+}
+
+/// What a notice is about, where that has an id.
+pub fn noticed(key: &str) -> Option<Uuid> {
+    key.strip_prefix("notice:")?.split(':').nth(1)?.parse().ok()
+}
+
 /// That a credential's other side has ended it, by the document that it happened to.
 pub fn ended(credential: Uuid, generation: i64) -> String {
     notice("credential", credential, generation)

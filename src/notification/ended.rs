@@ -6,7 +6,7 @@
 
 use crate::credential::Credential;
 use crate::notification::new_delivery::channels;
-use crate::notification::wording::credential_ended;
+use crate::notification::trouble::credential_ended;
 use crate::notification::{Kind, NewDelivery, Recipient, dedupe};
 use crate::task::Output;
 

@@ -31,6 +31,7 @@ use crate::invalid::{Faults, did_you_mean};
 use crate::notification::Addresses;
 use crate::notification::quiet::Quiet;
 use crate::notification::recipient::reading::{given, object, only, text, texts, unknown};
+use crate::notification::telling::Reader;
 
 /// What is read of a recipient.
 const FIELDS: [&str; 7] = ["timezone", "locale", "addresses", "fallback", "quiet_hours", "digest", "budget"];
@@ -69,6 +70,11 @@ impl Recipient {
             [] => Addresses::KINDS.into_iter().filter(|kind| self.addresses.has(kind)).map(str::to_owned).collect(),
             order => order.to_vec(),
         }
+    }
+
+    /// For whom messages are written.
+    pub fn reader(&self) -> Reader<'_> {
+        Reader { timezone: self.timezone, locale: &self.locale }
     }
 
     /// What the API shows: everything but the secrets.
@@ -125,13 +131,18 @@ fn read_timezone(fields: &Map<String, Value>, faults: &mut Faults) -> Tz {
 
 fn read_locale(fields: &Map<String, Value>, faults: &mut Faults) -> String {
     let Some(locale) = text(fields, "locale", "", faults) else { return "en".into() };
-    let parts: Vec<&str> = locale.split('-').collect();
-    let plain = |part: &&str| (1..=8).contains(&part.len()) && part.chars().all(|c| c.is_ascii_alphanumeric());
-    let language = (2..=3).contains(&parts[0].len()) && parts[0].chars().all(|c| c.is_ascii_alphabetic());
-    if !language || !parts.iter().all(plain) {
+    if !is_language(locale) {
         faults.add("/locale", format!("`{locale}` is not a language tag such as `en`, `de-AT`, `zh-Hans-CN`"));
     }
     locale.to_owned()
+}
+
+/// Whether it has the form of a language tag (RFC 5646, section 2.1).
+pub fn is_language(tag: &str) -> bool {
+    let mut parts = tag.split('-');
+    let language = parts.next().unwrap_or_default();
+    let plain = |part: &str| (1..=8).contains(&part.len()) && part.chars().all(|c| c.is_ascii_alphanumeric());
+    (2..=3).contains(&language.len()) && language.chars().all(|c| c.is_ascii_alphabetic()) && parts.all(plain)
 }
 
 fn read_fallback(fields: &Map<String, Value>, addresses: &Value, faults: &mut Faults) -> Vec<String> {

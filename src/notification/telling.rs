@@ -6,13 +6,16 @@
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 use serde::Serialize;
+use serde::ser::SerializeStruct;
 use serde_json::Value;
 
 use crate::notification::question::QuestionTelling;
+use crate::notification::trouble::CredentialTelling;
 use crate::notification::wording::{
-    Link, References, answer, cut, digest_data, failure, message_data, ownership_code, run_data,
+    Link, References, answer, cut, digest_data, failure, message_data, ownership_code, run_data, shortened,
 };
-use crate::notification::{Delivery, Kind};
+use crate::notification::{Delivery, Kind, dedupe};
+use crate::secret::Secret;
 use crate::visible::on_one_line;
 
 /// Room that a message of a digest has at least for its text, in characters, so that few are told in words rather than
@@ -20,6 +23,8 @@ use crate::visible::on_one_line;
 const WORTH_SAYING: usize = 80;
 /// Room that what stands around it takes, in characters.
 const AROUND: usize = 8;
+/// Characters that a text keeps beside a link to the whole of it; where fewer have room, the link gives way.
+const WORTH_READING: usize = 20;
 /// What a task is called that is no longer there.
 const NAMELESS: &str = "a task";
 
@@ -38,6 +43,10 @@ impl Purpose {
     /// that may still be stopped, the question once more; several messages in one.
     pub const WORDS: [&str; 8] = ["result", "failure", "message", "notice", "ask", "held", "reminder", "digest"];
 
+    /// The kinds of notices: a credential can't be used; a task fails as before, was paused, works again; what a condition
+    /// polls fails, answers again.
+    pub const NOTICES: [&str; 6] = ["credential", "failing", "paused", "recovered", "poll_failing", "poll_recovered"];
+
     /// The names that its templates may have, the most exact first.
     pub fn names(&self) -> Vec<String> {
         match self {
@@ -49,24 +58,48 @@ impl Purpose {
     }
 }
 
+/// Who reads a message: in which zone instants are told, and in which language it is, where there are templates for it.
+#[derive(Debug, Clone, Copy)]
+pub struct Reader<'a> {
+    pub timezone: Tz,
+    /// A language tag: `de-AT`.
+    pub locale: &'a str,
+}
+
+impl Reader<'_> {
+    /// Nobody of whom anything is known.
+    pub const NOBODY: Reader<'static> = Reader { timezone: Tz::UTC, locale: "en" };
+}
+
 /// The data of one message.
 #[derive(Debug, Clone, Serialize)]
 pub struct Telling {
     #[serde(skip)]
     pub purpose: Purpose,
     pub tenant: String,
+    /// The recipient's, as it was set: `de-AT`.
+    pub locale: String,
     /// The name of the task, on one line.
     pub task: String,
+    /// When the message came to be, of a digest when it was due, in the recipient's zone.
+    pub at: String,
     /// Given with a message or a notice, else what the `Subject:` line makes.
     pub subject: Option<String>,
     /// An answer, a message, or why something failed.
     pub text: String,
     pub run: Option<RunTelling>,
     pub question: Option<QuestionTelling>,
+    /// With a notice that a credential can't be used, where what it is about is still there.
+    pub credential: Option<CredentialTelling>,
     /// Empty unless it is a digest.
     pub digest: Vec<DigestItem>,
     /// Messages of a digest that are counted instead of named.
     pub more: usize,
+    /// Where all of it can be read; only where something of it was cut or counted.
+    pub whole: Option<WholeTelling>,
+    /// The same address, whether it is needed or not.
+    #[serde(skip)]
+    pub page: Option<Secret>,
     #[serde(skip)]
     pub link: Option<Link>,
     #[serde(skip)]
@@ -86,6 +119,24 @@ pub struct RunTelling {
     /// `failed`, `expired`, `was cancelled`, `was skipped`; of a result `succeeded`.
     pub what: &'static str,
     pub attempts: i32,
+}
+
+/// Of a message that was cut, where all of it can be read.
+#[derive(Debug, Clone)]
+pub struct WholeTelling {
+    /// How much it is: `The whole, 57 messages`.
+    pub note: String,
+    pub link: Secret,
+}
+
+/// For the templates alone, which have to show the link: a [`Secret`] serialises as redacted.
+impl Serialize for WholeTelling {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut fields = to.serialize_struct("whole", 2)?;
+        fields.serialize_field("note", &self.note)?;
+        fields.serialize_field("link", self.link.expose())?;
+        fields.end()
+    }
 }
 
 /// One of several messages that are told together.
@@ -113,18 +164,25 @@ pub(super) fn instant(at: DateTime<Utc>, timezone: Tz) -> String {
 impl Telling {
     /// What a delivery tells; an error says what is gone. `limit` bounds the texts that programs are given, in
     /// characters.
-    pub fn of(delivery: &Delivery, about: References, timezone: Tz, limit: usize) -> Result<Telling, String> {
+    pub fn of(delivery: &Delivery, about: References, reader: Reader, limit: usize) -> Result<Telling, String> {
+        let timezone = reader.timezone;
         let name = on_one_line(about.task_name.unwrap_or(NAMELESS));
+        let at = if delivery.kind == Kind::Digest { delivery.due_since() } else { delivery.created_at };
         let mut telling = Telling {
             purpose: Purpose::Of("message"),
             tenant: delivery.tenant_id.clone(),
+            locale: reader.locale.to_owned(),
             task: name,
+            at: instant(at, timezone),
             subject: delivery.subject.clone(),
             text: delivery.text.clone().unwrap_or_default(),
             run: None,
             question: None,
+            credential: about.credential.cloned(),
             digest: about.digest.to_vec(),
             more: about.more,
+            whole: None,
+            page: about.whole.map(|page| Secret::new(page.expose())),
             link: None,
             thread: about.run.and_then(|run| run.task_id).map(|task| task.to_string()),
             event: "message",
@@ -138,6 +196,10 @@ impl Telling {
                 telling.data = digest_data(&delivery.tenant_id, about.digest, about.more);
                 return Ok(telling);
             }
+            // of what an agent came to while it ran
+            (Kind::Message, ..) if telling.credential.is_some() => {
+                telling.purpose = Purpose::Notice("credential".into());
+            }
             (Kind::Message, ..) => {}
             (Kind::Digest, ..) => return Err("nothing of what was held is left to be told".into()),
             (Kind::Test, ..) => telling.event = "test",
@@ -147,7 +209,7 @@ impl Telling {
                 telling.event = "code";
             }
             (Kind::Notice, ..) => {
-                telling.purpose = Purpose::Notice(notice_kind(&delivery.dedupe_key).to_owned());
+                telling.purpose = Purpose::Notice(dedupe::notice_kind(&delivery.dedupe_key).to_owned());
                 telling.event = "notice";
             }
             (Kind::Result, Some(run), _) => {
@@ -182,15 +244,37 @@ impl Telling {
         Ok(telling)
     }
 
-    /// The same with at most about `room` characters in its texts: answers are cut with a note that says where the
-    /// whole is, items are counted instead of named.
+    /// The same with at most about `room` characters in its texts: answers are cut, items are counted instead of named.
+    /// Where that takes something away it says where the whole is, or if that is nowhere, how much there was.
     pub fn within(&self, room: usize) -> Telling {
         let mut less = self.clone();
-        let whole = self.run.as_ref().map(|run| format!("the whole is in run {}", run.id));
-        less.text = cut(&self.text, room, whole.as_deref());
+        less.text = match &self.page {
+            Some(_) => shortened(&self.text, room),
+            None => cut(&self.text, room, None),
+        };
+        // whose sentences are not cut
+        less.credential = self.credential.clone().filter(|_| less.text == self.text);
         less.question = self.question.as_ref().map(|question| question.within(room));
         less.name_within(room);
+        let takes_away = less.more > 0 || less.text != self.text || less.digest != self.digest;
+        let whole = |page: &Secret| WholeTelling { note: self.extent(), link: Secret::new(page.expose()) };
+        less.whole = self.page.as_ref().filter(|_| takes_away).map(whole);
         less
+    }
+
+    /// Whether what is left of it after [`Telling::within`] is worth its room.
+    pub fn is_worth_telling(&self, of: &Telling) -> bool {
+        match of.digest.is_empty() {
+            false => !self.digest.is_empty(),
+            true => self.whole.is_none() || self.text.chars().count() >= WORTH_READING,
+        }
+    }
+
+    fn extent(&self) -> String {
+        match self.digest.len() {
+            0 => format!("The whole, {} characters", self.text.chars().count()),
+            named => format!("The whole, {} messages", named + self.more),
+        }
     }
 
     /// Names as many messages of a digest as there is room for, the oldest, and counts the others.
@@ -212,22 +296,8 @@ impl Telling {
     }
 }
 
-/// A text within so many characters; where its end is given up, an ellipsis says so.
-fn shortened(text: &str, limit: usize) -> String {
-    if text.chars().count() <= limit {
-        return text.to_owned();
-    }
-    let head: String = text.chars().take(limit.saturating_sub(1)).collect();
-    format!("{}…", head.trim_end())
-}
-
 impl RunTelling {
     fn of(run: &crate::run::Run, what: &'static str, timezone: Tz) -> RunTelling {
         RunTelling { id: run.id.to_string(), due: instant(run.scheduled_for, timezone), what, attempts: run.attempt }
     }
-}
-
-/// `notice:paused:…` is of the kind `paused`.
-fn notice_kind(dedupe_key: &str) -> &str {
-    dedupe_key.strip_prefix("notice:").and_then(|rest| rest.split(':').next()).unwrap_or_default()
 }

@@ -3,10 +3,10 @@
 use chrono::SecondsFormat;
 use serde_json::{Value, json};
 
-use crate::credential::Reference;
 use crate::notification::Delivery;
 use crate::notification::question::Question;
 use crate::notification::telling::{DigestItem, Telling};
+use crate::notification::trouble::CredentialTelling;
 use crate::run::{Run, RunState};
 use crate::secret::Secret;
 use crate::trigger::condition::Failing;
@@ -23,7 +23,7 @@ pub struct Words {
     pub text: String,
     /// The same as HTML, for email alone.
     pub html: Option<String>,
-    /// Where there is more to see or to decide, for channels that have buttons; it is in `text` as well.
+    /// Where there is more to read or something to decide, for channels that have buttons; it is in `text` as well.
     pub link: Option<Link>,
     /// What messages of one conversation share: the batch of a question, the task of a result.
     pub thread: Option<String>,
@@ -34,10 +34,17 @@ pub struct Words {
     pub data: Value,
 }
 
-/// A link to be shown as a button. Whoever has the address may decide, so it is not printed.
+impl Words {
+    /// Whether somebody is asked, so that the link decides something.
+    pub fn asks(&self) -> bool {
+        self.event.starts_with("approval.")
+    }
+}
+
+/// A link to be shown as a button. Whoever has the address may decide, or read, so it is not printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Link {
-    /// `Decide`, `Stop it`, `Open`.
+    /// `Decide`, `Stop it`; `Open` to read what was cut.
     pub label: String,
     pub url: String,
 }
@@ -62,6 +69,10 @@ pub struct References<'a> {
     pub more: usize,
     /// The digits; for codes only.
     pub code: Option<&'a Secret>,
+    /// The credential that a notice is about, as it stands.
+    pub credential: Option<&'a CredentialTelling>,
+    /// Where all of it can be read, if it has to be cut; for what is told, not for what is asked.
+    pub whole: Option<&'a Secret>,
 }
 
 /// Subject and text of the notice that a task keeps failing and is paused.
@@ -111,48 +122,6 @@ pub(super) fn ownership_code(code: &Secret) -> (Option<String>, String) {
         code.expose()
     );
     (Some("Your code".into()), text)
-}
-
-/// Subject and text of the notice that a credential can't be used, and what follows for the task that needs it (if it is
-/// for a task that the notice is sent, it is paused).
-pub fn credential_trouble(reference: &Reference, trouble: Trouble, paused_task: Option<&str>) -> (String, String) {
-    let (subject, why) = match trouble {
-        Trouble::Missing => (
-            format!("Please connect {reference}"),
-            format!("There is no credential `{reference}`, and something of yours needs it."),
-        ),
-        Trouble::NeedsConsent => (
-            format!("Please connect {reference} again"),
-            format!("The account behind the credential `{reference}` refuses to be used any longer."),
-        ),
-    };
-    let paused = paused_task.map(|task| {
-        format!(" The task \"{task}\" is paused until then; resume it once `{reference}` is there, and it fires again.")
-    });
-    (subject, format!("{why} Connect the account, and it works again.{}", paused.unwrap_or_default()))
-}
-
-/// The same for a task that fires no more, or is paused for something else.
-pub fn credential_trouble_of_idle(reference: &Reference, trouble: Trouble, task: &str) -> (String, String) {
-    let (subject, text) = credential_trouble(reference, trouble, None);
-    (subject, format!("{text} A run of the task \"{task}\" failed without it."))
-}
-
-/// Subject and text of the notice that the other side has ended a credential, and what that does to the tasks that come
-/// to it.
-pub fn credential_ended(reference: &Reference, why: Option<&str>) -> (String, String) {
-    let (subject, text) = credential_trouble(reference, Trouble::NeedsConsent, None);
-    let why = why.map(|why| format!(" The reason: {why}.")).unwrap_or_default();
-    (subject, format!("{text} A task that comes to it before is paused; resume it then, and it fires again.{why}"))
-}
-
-/// Why a credential can't be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
-    /// It was never saved, or was deleted.
-    Missing,
-    /// The other side has revoked it.
-    NeedsConsent,
 }
 
 /// The answer of a run, or that it has none.
@@ -213,12 +182,26 @@ pub fn cut(text: &str, limit: usize, whole: Option<&str>) -> String {
     }
     let whole = whole.map(|place| format!("; {place}")).unwrap_or_default();
     let note = format!("\n\n[cut: {length} characters, {limit} at most{whole}]");
-    let room = limit.saturating_sub(note.chars().count());
-    let head: String = text.chars().take(room).collect();
-    // a whole line looks better, where that does not cost half of what there is room for
-    let end = head.rfind('\n').filter(|end| *end > head.len() / 2).unwrap_or(head.len());
-    let cut = format!("{}{note}", head[..end].trim_end());
-    cut.chars().take(limit).collect()
+    match limit.checked_sub(note.chars().count()) {
+        Some(room) => format!("{}{note}", beginning(text, room)),
+        None => shortened(text, limit),
+    }
+}
+
+/// A text within so many characters; where its end is given up, an ellipsis says so.
+pub(super) fn shortened(text: &str, limit: usize) -> String {
+    if text.chars().count() <= limit {
+        return text.to_owned();
+    }
+    let ellipsis = if limit == 0 { "" } else { "…" };
+    format!("{}{ellipsis}", beginning(text, limit.saturating_sub(1)))
+}
+
+/// The first characters of a text. A whole line looks better, where that does not cost half of what there is room for.
+fn beginning(text: &str, room: usize) -> &str {
+    let end = text.char_indices().nth(room).map_or(text.len(), |(end, _)| end);
+    let head = &text[..end];
+    head[..head.rfind('\n').filter(|end| *end > head.len() / 2).unwrap_or(head.len())].trim_end()
 }
 
 /// A text as a subject: one line, without control characters, not too long.
@@ -255,21 +238,5 @@ mod tests {
     fn a_subject_is_one_line_without_control_characters() {
         assert_eq!(one_line("a\r\nBcc: b@c\u{7}  d"), "a Bcc: b@c d");
         assert_eq!(one_line(&"x".repeat(300)).chars().count(), 200);
-    }
-
-    #[test]
-    fn trouble_with_a_credential_says_what_to_do_and_what_waits_for_it() {
-        let work = Reference::parse("google/work").unwrap();
-        let (subject, text) = credential_trouble(&work, Trouble::Missing, Some("Morning mail"));
-        assert_eq!(subject, "Please connect google/work");
-        assert_eq!(
-            text,
-            "There is no credential `google/work`, and something of yours needs it. Connect the account, and it works \
-             again. The task \"Morning mail\" is paused until then; resume it once `google/work` is there, and it fires \
-             again."
-        );
-        let (subject, text) = credential_trouble(&work, Trouble::NeedsConsent, None);
-        assert_eq!(subject, "Please connect google/work again");
-        assert!(text.ends_with("refuses to be used any longer. Connect the account, and it works again."), "{text}");
     }
 }

@@ -5,7 +5,7 @@ use uuid::Uuid;
 use crate::credential::{CredentialStatus, NEEDS_CONSENT, Reference, asked_for};
 use crate::id::Scope;
 use crate::notification::ended::ended;
-use crate::notification::wording::Trouble;
+use crate::notification::trouble::{Trouble, credential_trouble, credential_trouble_of_idle};
 use crate::notification::{NewDelivery, Recipient, dedupe, wording};
 use crate::store::{Store, StoreError, Topic};
 use crate::task::change::TaskChange;
@@ -69,7 +69,7 @@ impl Store {
             }
         };
         if task.status == TaskStatus::Active {
-            let words = wording::credential_trouble(&reference, trouble, Some(&task.name));
+            let words = credential_trouble(&reference, trouble, Some(&task.name));
             match self.pause(&task, reason, notice(words)).await {
                 Ok(()) => return Ok(true),
                 // it has just come to its end
@@ -77,7 +77,7 @@ impl Store {
                 Err(error) => return Err(error),
             }
         }
-        let words = wording::credential_trouble_of_idle(&reference, trouble, &task.name);
+        let words = credential_trouble_of_idle(&reference, trouble, &task.name);
         if let Some(notice) = notice(words) {
             self.post_delivery(&notice).await?;
         }

@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 
 use crate::credential::{Reference, SECRET_HEADERS};
 use crate::egress::{EgressError, Request, Response};
-use crate::notification::dedupe;
-use crate::notification::wording;
+use crate::notification::{dedupe, trouble};
 use crate::tool::{CalledBy, Failure, Notice, ToolContext, ToolError, ToolOutput};
 use crate::vault::credentials::{CredentialError, Credentials, FetchError, Trouble, Use};
 
@@ -82,7 +81,7 @@ pub(super) async fn fetch(
 }
 
 async fn tell_owner(error: &CredentialError, context: &ToolContext) {
-    let (subject, text) = wording::credential_trouble(&error.reference, wording::Trouble::Missing, None);
+    let (subject, text) = trouble::credential_trouble(&error.reference, trouble::Trouble::Missing, None);
     let notice = Notice {
         run_id: context.run_id,
         channel: None,

@@ -8,6 +8,7 @@ mod sms;
 mod telegram;
 mod told;
 mod webhook;
+mod whole;
 
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;

@@ -180,7 +180,7 @@ fn body(topic: &str, sequence: &str, message: &Message) -> Bytes {
         "message": cut(&words.text, TEXT_LIMIT),
         "priority": priority(message.urgency),
     });
-    if words.event.starts_with("approval.") {
+    if words.asks() {
         body["tags"] = json!(["raised_hand"]);
     }
     if let Some(link) = &words.link {

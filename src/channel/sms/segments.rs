@@ -67,6 +67,11 @@ pub fn most_characters(parts: usize) -> usize {
     if parts == 1 { alone } else { parts * joined }
 }
 
+/// Whether the text has room in `most` parts, in the alphabet in which it is sent.
+pub fn fits(text: &str, most: usize) -> bool {
+    segments(&plainer(text)) <= most
+}
+
 /// The text within `most` parts. What looks the same in the GSM alphabet is written in it where that is enough to save
 /// the others. Where there is not room for all, the end is given up, but for `keep`, which stands in it; `None` where
 /// even that has no room.
@@ -160,6 +165,14 @@ mod tests {
         assert_eq!(link.len(), 159);
         assert_eq!(fit(&format!("Look at this: {link}"), Some(&link), 1), Some(link.clone()));
         assert_eq!(fit(&format!("{link}xx"), Some(&format!("{link}xx")), 1), None);
+    }
+
+    #[test]
+    fn room_is_what_the_alphabet_leaves() {
+        assert!(fits(&"a".repeat(459), 3) && !fits(&"a".repeat(460), 3));
+        assert!(fits(&"漢".repeat(201), 3) && !fits(&"漢".repeat(202), 3));
+        assert!(fits(&"😀".repeat(99), 3) && !fits(&"😀".repeat(100), 3), "two units each, and 67 is odd");
+        assert!(fits(&format!("{}…", "a".repeat(456)), 3), "it is sent as three dots");
     }
 
     #[test]

@@ -2,18 +2,16 @@
 
 use std::path::Path;
 
-use minijinja::Environment;
-
-use crate::channel::templates::{Format, add};
-use crate::invalid::{Faults, did_you_mean};
-use crate::notification::telling::Purpose;
+use crate::channel::templates::name::Name;
+use crate::channel::templates::set::Set;
+use crate::invalid::Faults;
 
 macro_rules! embedded {
     ($($name:literal),* $(,)?) => { [$(($name, include_str!($name))),*] };
 }
 
 /// Every embedded template, by its file's name.
-pub const EMBEDDED: [(&str, &str); 28] = embedded![
+pub const EMBEDDED: [(&str, &str); 33] = embedded![
     "ask.html",
     "ask.mrkdwn",
     "ask.telegram",
@@ -35,6 +33,11 @@ pub const EMBEDDED: [(&str, &str); 28] = embedded![
     "message.mrkdwn",
     "message.telegram",
     "message.txt",
+    "notice_credential.html",
+    "notice_credential.mrkdwn",
+    "notice_credential.telegram",
+    "notice_credential.txt",
+    "page.html",
     "question.html",
     "reminder.txt",
     "result.html",
@@ -44,16 +47,13 @@ pub const EMBEDDED: [(&str, &str); 28] = embedded![
     "result.txt",
 ];
 
-/// What others extend.
-const SHARED: [&str; 2] = ["layout", "question"];
-const NOTICE: &str = "notice_";
 /// Where the setting lies.
 const PLACE: &str = "/channels/templates_dir";
 /// Largest file, in bytes.
 const LARGEST: u64 = 64 * 1024;
 
 /// Adds the templates of a directory, and says all that is wrong with them.
-pub fn add_own(engine: &mut Environment<'static>, dir: &Path) -> Result<(), Faults> {
+pub fn add_own(set: &mut Set, dir: &Path) -> Result<(), Faults> {
     let unreadable =
         |path: &Path, why: &dyn std::fmt::Display| Faults::one(PLACE, format!("{}: {why}", path.display()));
     let mut faults = Faults::new();
@@ -67,11 +67,8 @@ pub fn add_own(engine: &mut Environment<'static>, dir: &Path) -> Result<(), Faul
         if name.starts_with('.') {
             continue;
         }
-        let read = match check_name(&name) {
-            Ok(()) => read(&path),
-            Err(why) => Err(why),
-        };
-        if let Err(why) = read.and_then(|text| add(engine, &name, &text)) {
+        let added = Name::read(&name).and_then(|_| read(&path)).and_then(|text| set.add_own(&name, &text));
+        if let Err(why) = added {
             faults.add(PLACE, format!("{}: {why}", path.display()));
         }
     }
@@ -84,24 +81,4 @@ fn read(path: &Path) -> Result<String, String> {
         return Err(format!("has {length} bytes; a template has at most {LARGEST}"));
     }
     std::fs::read_to_string(path).map_err(|error| error.to_string())
-}
-
-/// `PURPOSE.FORMAT` or `PURPOSE.CHANNEL.FORMAT`.
-fn check_name(name: &str) -> Result<(), String> {
-    let parts: Vec<&str> = name.split('.').collect();
-    let ([purpose, ending] | [purpose, _, ending]) = parts[..] else {
-        return Err("its name is none of a template: PURPOSE.FORMAT or PURPOSE.CHANNEL.FORMAT".into());
-    };
-    let endings = Format::ALL.map(Format::ending);
-    if !endings.contains(&ending) {
-        return Err(format!("there is no format `{ending}`{}", did_you_mean(ending, endings)));
-    }
-    let known = || Purpose::WORDS.into_iter().chain(SHARED);
-    match known().any(|word| word == purpose) || purpose.starts_with(NOTICE) {
-        true => Ok(()),
-        false => {
-            let hint = did_you_mean(purpose, known());
-            Err(format!("there is no purpose `{purpose}`{hint}; there are {}", Purpose::WORDS.join(", ")))
-        }
-    }
 }

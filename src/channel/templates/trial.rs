@@ -1,24 +1,24 @@
 //! Each of the operator's templates, tried on messages as they come: a name that is not there is found at the start.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use minijinja::Environment;
-
-use crate::channel::templates::{Format, Templates, described, rendered};
+use crate::channel::templates::Format;
+use crate::channel::templates::name::{NOTICE, Name};
+use crate::channel::templates::set::{LANGUAGE, Part, Set};
 use crate::invalid::Faults;
 use crate::notification::question::QuestionTelling;
-use crate::notification::telling::{DigestItem, Purpose, RunTelling, Telling};
+use crate::notification::telling::{DigestItem, Purpose, RunTelling, Telling, WholeTelling};
+use crate::notification::trouble::{CredentialTelling, Trouble};
 use crate::secret::Secret;
 
 /// Tries them all; the faults name files of `dir`.
-pub fn run(templates: &Templates, dir: &Path) -> Result<(), Faults> {
+pub fn run(own: &Set, dir: &Path) -> Result<(), Faults> {
     let mut faults = Faults::new();
-    let Some(own) = &templates.own else { return Ok(()) };
     for telling in samples(own) {
-        for (channel, format, subject) in ways(own) {
-            if let Some(Err((name, error))) = rendered(own, &telling, &channel, format, subject) {
-                let file = dir.join(name.trim_end_matches("#subject"));
-                let message = format!("{}: {}", file.display(), described(&error));
+        for (channel, format, part) in ways(own) {
+            if let Some(Err((name, error))) = own.render(&telling, channel, format, part) {
+                let message = format!("{}: {error}", dir.join(name).display());
                 if !faults.0.iter().any(|fault| fault.message == message) {
                     faults.add("/channels/templates_dir", message);
                 }
@@ -28,26 +28,36 @@ pub fn run(templates: &Templates, dir: &Path) -> Result<(), Faults> {
     faults.or(())
 }
 
-/// Each format, for every channel that a template is named for, and for one that none is.
-fn ways(own: &Environment) -> Vec<(String, Format, bool)> {
-    let mut channels: Vec<String> = own
-        .templates()
-        .filter_map(|(name, _)| Some(name.split('.').nth(1).filter(|_| name.matches('.').count() == 2)?.to_owned()))
-        .collect();
-    channels.push(String::new());
-    channels.sort();
-    channels.dedup();
-    let formats = Format::ALL.map(|format| (format, false)).into_iter().chain([(Format::Plain, true)]);
-    formats
-        .flat_map(|(format, subject)| channels.iter().map(move |channel| (channel.clone(), format, subject)))
-        .collect()
+/// What the operator's names say.
+fn names(own: &Set) -> impl Iterator<Item = Name<'_>> {
+    own.own().filter_map(|file| Name::read(file).ok())
 }
 
-/// A message of each purpose, and of each kind of notice that a template is named for.
-fn samples(own: &Environment) -> Vec<Telling> {
-    let notices = own.templates().filter_map(|(name, _)| name.split('.').next()?.strip_prefix("notice_"));
-    let notices = notices.map(|kind| Purpose::Notice(kind.to_owned()));
-    Purpose::WORDS.into_iter().map(Purpose::Of).chain(notices).map(sample).collect()
+/// Each format, for every channel that a template is named for, and for one that none is.
+fn ways(own: &Set) -> Vec<(&str, Format, Part)> {
+    let channels: BTreeSet<&str> = names(own).filter_map(|name| name.channel).chain([""]).collect();
+    let parts = Format::ALL.map(|format| (format, Part::Body)).into_iter().chain([(Format::Plain, Part::Subject)]);
+    parts.flat_map(|(format, part)| channels.iter().map(move |channel| (*channel, format, part))).collect()
+}
+
+/// A message of each purpose, and of each kind of notice that a template is named for, in each language that one is named
+/// for and in none; whole, and cut.
+fn samples(own: &Set) -> Vec<Telling> {
+    let notices: BTreeSet<&str> =
+        own.own().filter_map(|file| Name::read(file).ok()?.purpose.strip_prefix(NOTICE)).collect();
+    let notices = notices.into_iter().map(|kind| Purpose::Notice(kind.to_owned()));
+    let locales: BTreeSet<&str> = names(own).filter_map(|name| name.locale).chain([""]).collect();
+    let mut samples = Vec::new();
+    for telling in Purpose::WORDS.into_iter().map(Purpose::Of).chain(notices).map(sample) {
+        for locale in &locales {
+            let told = Telling { locale: (*locale).to_owned(), ..telling.clone() };
+            let note = "The whole, 9000 characters".to_owned();
+            let link = Secret::new("https://wake.example.org/messages/0123456789abcdef");
+            samples.push(Telling { whole: Some(WholeTelling { note, link }), ..told.clone() });
+            samples.push(told);
+        }
+    }
+    samples
 }
 
 pub(super) fn sample(purpose: Purpose) -> Telling {
@@ -72,19 +82,96 @@ pub(super) fn sample(purpose: Purpose) -> Telling {
         until: "2026-12-24 08:30 CET".into(),
         link: Secret::new("https://wake.example.org/approvals/0123456789abcdef"),
     };
+    let credential = CredentialTelling {
+        reference: "google/work".into(),
+        service: "google".into(),
+        account: "work".into(),
+        trouble: Trouble::Missing,
+        task: Some("Morning mail".into()),
+        paused: true,
+        reason: None,
+    };
     Telling {
         tenant: "ann".into(),
+        locale: LANGUAGE.into(),
         task: "Morning mail".into(),
+        at: "2026-12-24 08:00 CET".into(),
         subject: Some("Morning mail".into()),
         text: "Two **mails**, none urgent.".into(),
         run: is(&["result", "failure"]).then_some(run),
         question: is(&["ask", "held", "reminder"]).then_some(question),
+        credential: (purpose == Purpose::Notice("credential".into())).then_some(credential),
         digest: if is(&["digest"]) { vec![item.clone(), item] } else { vec![] },
         more: if is(&["digest"]) { 3 } else { 0 },
+        whole: None,
+        page: None,
         link: None,
         thread: None,
         event: "",
         data: serde_json::Value::Null,
         purpose,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::notification::Addresses;
+
+    const DOCUMENTED: &str = include_str!("../../../docs/templates.md");
+
+    /// What is in backticks at the beginning of the rows of a table.
+    fn first_column(heading: &str) -> BTreeSet<String> {
+        let section = DOCUMENTED.split("\n## ").find(|section| section.starts_with(heading)).expect(heading);
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+        rows.map(|(name, _)| name.to_owned()).collect()
+    }
+
+    fn names_of(value: &Value, place: &str, names: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(fields) => {
+                let dot = if place.is_empty() { "" } else { "." };
+                fields.iter().for_each(|(name, value)| names_of(value, &format!("{place}{dot}{name}"), names));
+            }
+            Value::Array(items) if items.iter().any(Value::is_object) => {
+                items.iter().for_each(|item| names_of(item, &format!("{place}[]"), names));
+            }
+            _ => drop(names.insert(place.to_owned())),
+        }
+    }
+
+    #[test]
+    fn the_page_about_templates_names_every_variable_and_no_other() {
+        let set = Set::embedded(&[]);
+        let mut own = set.clone();
+        own.add_own("notice_credential.txt", "Subject: x").expect("a template");
+        let mut there = BTreeSet::from(["lang".to_owned()]);
+        for telling in samples(&own) {
+            names_of(&serde_json::to_value(&telling).expect("data"), "", &mut there);
+        }
+        // what is a group in one message is nothing in another
+        let groups: Vec<String> =
+            there.iter().filter_map(|name| Some(name.split_once(['.', '['])?.0.to_owned())).collect();
+        there.retain(|name| !groups.contains(name));
+        assert_eq!(first_column("Variables"), there);
+    }
+
+    #[test]
+    fn the_page_about_templates_names_every_word_that_a_name_may_have() {
+        let endings = Format::ALL.map(Format::ending);
+        let notices = Purpose::NOTICES.map(|kind| format!("{NOTICE}{kind}"));
+        let words = Purpose::WORDS.into_iter().chain(Addresses::KINDS).chain(endings).map(str::to_owned).chain(notices);
+        let missing: Vec<String> = words.filter(|word| !DOCUMENTED.contains(&format!("`{word}`"))).collect();
+        assert_eq!(missing, [""; 0]);
+        for filter in first_column("Filters") {
+            let mut set = Set::embedded(&[]);
+            set.add_own("message.txt", &format!("Subject: x\n{{{{ text | {filter} }}}}")).expect("a template");
+            let told = set.render(&sample(Purpose::Of("message")), "", Format::Plain, Part::Body);
+            assert_eq!(told, Some(Ok("Two **mails**, none urgent.".into())), "{filter}");
+        }
     }
 }

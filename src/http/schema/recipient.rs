@@ -17,6 +17,7 @@ use crate::notification::quiet::{BreaksThrough, Day};
 pub struct NewRecipient {
     #[schema(required = false, default = "UTC")]
     pub timezone: String,
+    /// A language tag. It picks among templates of the operator's; the built-in ones are English.
     #[schema(required = false, default = "en")]
     pub locale: String,
     #[schema(required = false)]

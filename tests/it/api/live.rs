@@ -274,6 +274,29 @@ async fn a_question_is_neither_shown_to_nor_taken_by_a_session_that_may_not_deci
 }
 
 #[tokio::test]
+async fn a_link_that_only_reads_is_shown_to_a_session_that_may_not_decide() {
+    let api = Api::new().await;
+    let reader = api.token("ann", &["deliveries:read"]).await;
+    let mut watches = Client::open(&api, &reader, None).await;
+    let words = Words {
+        subject: "Mail".into(),
+        text: "two mails…".into(),
+        html: None,
+        link: Some(Link { label: "Open".into(), url: URL.into() }),
+        thread: None,
+        event: "run.finished",
+        data: json!({}),
+    };
+    let (now, recipient) = (api.clock.now(), recipient(true));
+    let (recipient, words, urgency) = (&recipient, &words, Urgency::Normal);
+    let message = Message { id: id(9), recipient_id: "ann", created_at: now, now, recipient, words, urgency };
+    let live = Live::new(&Settings { wait_seconds: 10 }, api.store.clone(), api.vault.clone());
+    let (answer, seen) = tokio::join!(live.deliver(&message), watches.next());
+    assert_eq!(answer, delivered());
+    assert_eq!(seen.expect("the message").2["link"], json!({ "label": "Open", "url": URL }));
+}
+
+#[tokio::test]
 async fn a_session_ends_with_its_token_and_with_the_service() {
     let api = Api::new().await;
     let (token_id, token) = api.token_until("ann", &["deliveries:read", "approvals:decide"], None).await;

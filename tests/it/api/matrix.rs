@@ -96,6 +96,7 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("show_approvals", Line { permission: None, body: None, other: Nothing, done: 404 }),
         ("answer_approvals", Line { permission: None, body: None, other: Nothing, done: 404 }),
         ("show_outcome", Line { permission: None, body: None, other: Nothing, done: 404 }),
+        ("show_message", Line { permission: None, body: None, other: Nothing, done: 404 }),
         ("list_deliveries", line(P::DeliveriesRead, InQuery, 200, None)),
         ("get_delivery", line(P::DeliveriesRead, Here, 200, None)),
         ("retry_delivery", line(P::DeliveriesWrite, Here, 202, None)),

@@ -3,11 +3,12 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::credential::{Credential, CredentialStatus, CredentialUse, Inject, InjectForm, OAuth, Reference};
 use reveille::id::{Scope, new_id};
-use reveille::notification::{Addresses, Recipient, WebhookAddress};
+use reveille::notification::trouble::{CredentialTelling, Trouble};
+use reveille::notification::{Addresses, Delivery, Recipient, WebhookAddress};
 use reveille::secret::Secret;
 use reveille::store::{
-    AuditFilter, CredentialFilter, NewCredential, SealedDocument, SealedRow, Store, StoreError, StoredCredential,
-    UseFilter, next_generation,
+    AuditFilter, CredentialFilter, DeliveryFilter, NewCredential, SealedDocument, SealedRow, Store, StoreError,
+    StoredCredential, UseFilter, next_generation,
 };
 use reveille::task::change::TaskChange;
 use reveille::vault::{self, KeySource, Vault, WithoutKeys};
@@ -36,6 +37,7 @@ on_both!(
     a_refresh_is_kept_only_by_who_holds_the_lease,
     a_new_document_takes_the_lease_from_who_refreshes,
     what_needs_consent_says_why_until_a_new_document_comes,
+    a_notice_of_trouble_says_whom_it_concerns_and_why,
     only_what_is_under_another_key_is_rewrapped,
     recipients_with_secrets_are_found_and_written_over_what_was_read,
     tasks_with_secrets_are_found_and_written_over_what_was_read,
@@ -502,6 +504,45 @@ async fn what_needs_consent_says_why_until_a_new_document_comes(world: &World) {
     let new = NewCredential { document: Some(document("v1:old:two", read.generation + 1)), ..credential("a") };
     let active = world.store.put_credential(EVERY, &new, 3).await.unwrap();
     assert_eq!((active.credential.status, active.credential.status_reason), (CredentialStatus::Active, None));
+}
+
+async fn a_notice_of_trouble_says_whom_it_concerns_and_why(world: &World) {
+    let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
+    let recipient = Recipient { addresses, ..Recipient::default() };
+    world.store.put_recipient(EVERY, "a", &recipient, 0).await.unwrap();
+    let task = world.task(json!({"interval": "1h"})).await;
+    let newest = async || {
+        let newest = DeliveryFilter { limit: 1, ..DeliveryFilter::default() };
+        world.store.list_deliveries(EVERY, &newest).await.unwrap().remove(0)
+    };
+    let told = async |notice: &Delivery| world.store.referred(notice).await.unwrap().credential;
+    let missing = "Please connect google/work: there is no such credential";
+    assert!(world.store.pause_for_credential(task.id, "credential_missing", missing).await.unwrap());
+    let of_task = newest().await;
+    let expected = CredentialTelling {
+        reference: "google/work".into(),
+        service: "google".into(),
+        account: "work".into(),
+        trouble: Trouble::Missing,
+        task: Some("Morning mail".into()),
+        paused: true,
+        reason: None,
+    };
+    assert_eq!(told(&of_task).await, Some(expected.clone()));
+    world.store.change_task(EVERY, task.id, &TaskChange::Resume).await.unwrap();
+    assert_eq!(told(&of_task).await, Some(CredentialTelling { paused: false, ..expected.clone() }));
+
+    let read = put(world).await;
+    let lease = claim(&world.store, world, &read).await.unwrap();
+    world.store.mark_needs_consent(read.credential.id, lease, "invalid_grant: revoked").await.unwrap();
+    let ended = "Please connect google/work again: its access has ended";
+    assert!(world.store.pause_for_credential(task.id, "credential_needs_consent", ended).await.unwrap());
+    let of_all = newest().await;
+    let reason = Some("invalid_grant: revoked".to_owned());
+    let expected = CredentialTelling { trouble: Trouble::NeedsConsent, task: None, paused: false, reason, ..expected };
+    assert_eq!(told(&of_all).await, Some(expected));
+    world.store.delete_credential(EVERY, "a", "google", "work", "token:t").await.unwrap();
+    assert_eq!(told(&of_all).await, None, "what was stored is told");
 }
 
 async fn only_what_is_under_another_key_is_rewrapped(world: &World) {

@@ -41,7 +41,20 @@ on_both!(
     messages_whose_next_digest_has_gone_already_fail_with_theirs,
     what_is_never_reported_on_is_unknown_in_batches,
     deliveries_are_listed_newest_first_by_every_filter,
+    what_a_delivery_refers_to_is_read_as_it_stands,
 );
+
+async fn what_a_delivery_refers_to_is_read_as_it_stands(world: &World) {
+    let task = world.task(serde_json::json!({"interval": "1h"})).await;
+    let run = world.run_now(&task).await;
+    let told = post(world, &NewDelivery { run_id: Some(run), ..message("k1") }).await;
+    let referred = world.store.referred(&told).await.unwrap();
+    assert_eq!(referred.run, Some(world.get_run(run).await));
+    assert_eq!((referred.task_name.as_deref(), referred.credential), (Some("Morning mail"), None));
+    let gone = post(world, &message("k2")).await;
+    let referred = world.store.referred(&gone).await.unwrap();
+    assert_eq!((referred.run, referred.task_name, referred.credential), (None, None, None));
+}
 
 fn at(seconds: i64) -> DateTime<Utc> {
     START + TimeDelta::seconds(seconds)

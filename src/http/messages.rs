@@ -1,0 +1,138 @@
+//! The page behind the link of a message that was cut: the whole of what one delivery tells, for whoever has the link.
+//!
+//! It shows and offers nothing more; nothing is changed by it. The token is no row anywhere: it says itself what it is for
+//! and until when, and stands in no log (the guard logs the route). What is not to be read here answers as what was never
+//! there: questions, which have a page of their own, and codes.
+
+use std::net::IpAddr;
+
+use axum::Extension;
+use axum::extract::State as Held;
+use axum::http::StatusCode;
+use axum::response::Response;
+use uuid::Uuid;
+
+use crate::channel::templates::Page;
+use crate::channel::whole;
+use crate::http::State;
+use crate::http::approve::html::Html;
+use crate::http::approve::{away, frame, too_many};
+use crate::http::path::Id;
+use crate::http::server::Peer;
+use crate::id::Scope;
+use crate::notification::telling::{DigestItem, Reader};
+use crate::notification::wording::References;
+use crate::notification::{Delivery, Kind, Recipient};
+use crate::store::{DeliveryFilter, StoreError};
+use crate::token::TokenHash;
+
+/// Messages of a digest that are shown, the oldest; more are counted.
+const IN_A_DIGEST: usize = 500;
+/// Messages that are read at once.
+const AT_ONCE: i64 = 200;
+
+/// Show a message in full
+///
+/// A page for people, behind the link of a message that was too long for its channel. Changes nothing.
+#[utoipa::path(get, path = "/messages/{token}", tag = "notifications", params(("token" = String, Path)),
+    responses((status = 200, description = "The page", body = String, content_type = "text/html"),
+        (status = 404, description = "The link is not known, or not any more", body = String,
+            content_type = "text/html"),
+        (status = 429, description = "Too many wrong links; see Retry-After", body = String, content_type = "text/html")))]
+pub async fn show_message(
+    Held(state): Held<State>,
+    peer: Option<Extension<Peer>>,
+    Id(token): Id,
+) -> Result<Response, Response> {
+    let (hash, since) = (TokenHash::of(&token), state.clock.elapsed());
+    let peer: Option<IpAddr> = peer.map(|Extension(peer)| peer.0);
+    if let Some(wait) = peer.and_then(|peer| state.wrong_tokens.wait(peer, &hash, since)) {
+        return Err(too_many(wait.as_secs().max(1)));
+    }
+    match page(&state, &token).await.map_err(away)? {
+        Some(page) => {
+            state.wrong_tokens.right(&hash);
+            Ok(shown(&page))
+        }
+        None => {
+            if let Some(peer) = peer {
+                state.wrong_tokens.wrong(peer, since);
+            }
+            Err(unknown())
+        }
+    }
+}
+
+/// What a token shows, as it stands now; `None` where that is nothing.
+async fn page(state: &State, token: &str) -> Result<Option<Page>, StoreError> {
+    let Some(id) = whole::read(&state.vault, token, state.clock.now()) else { return Ok(None) };
+    let delivery = match state.store.get_delivery(&Scope::Every, id).await {
+        Ok(delivery) if delivery.kind.asks() || delivery.kind == Kind::Code => return Ok(None),
+        Ok(delivery) => delivery,
+        Err(StoreError::NotFound) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let recipient = match state.store.get_recipient(&Scope::Every, &delivery.recipient).await {
+        Ok(stored) => Some(stored.recipient),
+        Err(StoreError::NotFound) => None,
+        Err(error) => return Err(error),
+    };
+    let reader = recipient.as_ref().map_or(Reader::NOBODY, Recipient::reader);
+    match delivery.kind {
+        Kind::Digest => digest(state, &delivery, reader).await,
+        _ => single(state, &delivery, reader).await,
+    }
+}
+
+async fn single(state: &State, delivery: &Delivery, reader: Reader<'_>) -> Result<Option<Page>, StoreError> {
+    let referred = state.store.referred(delivery).await?;
+    Ok(state.channels.templates().page(delivery, referred.about(), reader).ok())
+}
+
+/// The messages that a digest tells, the oldest first. A digest of one is that message.
+async fn digest(state: &State, delivery: &Delivery, reader: Reader<'_>) -> Result<Option<Page>, StoreError> {
+    let members = members(state, delivery.id).await?;
+    if let [only] = members.as_slice() {
+        return single(state, only, reader).await;
+    }
+    let mut items: Vec<DigestItem> = Vec::new();
+    for member in members.iter().take(IN_A_DIGEST) {
+        let referred = state.store.referred(member).await?;
+        items.push(state.channels.templates().item(member, referred.about(), reader));
+    }
+    let about = References { digest: &items, more: members.len() - items.len(), ..References::default() };
+    Ok(state.channels.templates().page(delivery, about, reader).ok())
+}
+
+async fn members(state: &State, digest: Uuid) -> Result<Vec<Delivery>, StoreError> {
+    let mut members: Vec<Delivery> = Vec::new();
+    loop {
+        let before = members.last().map(|last| last.id);
+        let filter = DeliveryFilter { digest_id: Some(digest), before, limit: AT_ONCE, ..DeliveryFilter::default() };
+        let found = state.store.list_deliveries(&Scope::Every, &filter).await?;
+        if found.is_empty() {
+            members.reverse();
+            return Ok(members);
+        }
+        members.extend(found);
+    }
+}
+
+fn shown(page: &Page) -> Response {
+    let mut html = Html::default();
+    html.raw("<h1 dir=\"auto\">").text(&page.subject).raw("</h1>\n<p class=\"soft\" dir=\"auto\">");
+    html.text(&page.about).raw("</p>\n").markup(&page.html);
+    frame::page(StatusCode::OK, &page.subject, html)
+}
+
+/// The same words for a link that is wrong, for one whose time is over, and for what may not be read here.
+fn unknown() -> Response {
+    frame::message(
+        StatusCode::NOT_FOUND,
+        "This link is not known",
+        &[
+            "It may be cut off or mistyped, or it is older than thirty days, or what it showed is no longer kept.",
+            "Open it again from the message that you got.",
+        ],
+    )
+}

@@ -1,0 +1,76 @@
+//! What a delivery refers to, as it stands when somebody asks: its words are made of that, and stored nowhere.
+
+use crate::id::Scope;
+use crate::notification::trouble::CredentialTelling;
+use crate::notification::wording::References;
+use crate::notification::{Delivery, dedupe};
+use crate::run::Run;
+use crate::store::{Store, StoreError};
+use crate::task::TaskStatus;
+use crate::visible::on_one_line;
+
+/// The run that a message is about, and the name of its task; the credential that a notice is about.
+#[derive(Debug, Clone, Default)]
+pub struct Referred {
+    pub run: Option<Run>,
+    pub task_name: Option<String>,
+    pub credential: Option<CredentialTelling>,
+}
+
+impl Referred {
+    /// The same for the message's words.
+    pub fn about(&self) -> References<'_> {
+        References {
+            run: self.run.as_ref(),
+            task_name: self.task_name.as_deref(),
+            credential: self.credential.as_ref(),
+            ..References::default()
+        }
+    }
+}
+
+impl Store {
+    /// What a delivery refers to; what is gone is none.
+    pub async fn referred(&self, delivery: &Delivery) -> Result<Referred, StoreError> {
+        let run = match delivery.run_id {
+            Some(run_id) => found(self.get_run(&Scope::Every, run_id).await)?,
+            None => None,
+        };
+        let task = match run.as_ref().and_then(|run| run.task_id) {
+            Some(task_id) => found(self.get_task(&Scope::Every, task_id).await)?,
+            None => None,
+        };
+        let credential = match CredentialTelling::of(delivery) {
+            Some(telling) => self.as_it_stands(telling, delivery).await?,
+            None => None,
+        };
+        Ok(Referred { run, task_name: task.map(|task| task.name), credential })
+    }
+
+    /// Who waits for the credential, and why; `None` where whom it concerns is gone.
+    async fn as_it_stands(
+        &self,
+        telling: CredentialTelling,
+        delivery: &Delivery,
+    ) -> Result<Option<CredentialTelling>, StoreError> {
+        let Some(id) = dedupe::noticed(&delivery.dedupe_key) else { return Ok(Some(telling)) };
+        if let Some(task) = found(self.get_task(&Scope::Every, id).await)? {
+            let reason = format!("credential:{}", telling.reference);
+            let paused = task.status == TaskStatus::Paused && task.status_reason == Some(reason);
+            return Ok(Some(CredentialTelling { task: Some(on_one_line(&task.name)), paused, ..telling }));
+        }
+        let tenant = &delivery.tenant_id;
+        let stored = found(self.get_credential(&Scope::Every, tenant, &telling.service, &telling.account).await)?;
+        let credential = stored.map(|stored| stored.credential).filter(|credential| credential.id == id);
+        Ok(credential.map(|credential| CredentialTelling { reason: credential.status_reason, ..telling }))
+    }
+}
+
+/// What is gone is none; anything else that is wrong stays an error.
+fn found<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(StoreError::NotFound) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
