@@ -137,7 +137,10 @@ impl Caller<'_> {
             Ok(output) => (output.text, false),
             Err(ToolError::Abort { code, message }) => return Err(RunError::fail(code, message)),
             Err(ToolError::Tell { code, message, .. }) if code == REFUSED => (message, true),
-            Err(ToolError::Tell { kind, code, message }) => (observation(kind, &code, &message, &call.id), true),
+            Err(error) => {
+                let (kind, code, message) = error.told().expect("what aborts was seen before");
+                (observation(kind, code, &message, &call.id), true)
+            }
         };
         if let Some(approval) = approval {
             let text = text.chars().take(OUTCOME_SHOWN).collect();

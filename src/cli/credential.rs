@@ -255,9 +255,22 @@ fn print(credential: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Resu
     facts.push(("updated", time_of(&credential["updated_at"])));
     facts.push(("last used", time_of(&credential["last_used_at"])));
     for task in credential["tasks"].as_array().into_iter().flatten() {
-        facts.push(("task", format!("{} {}", text_of(&task["id"]), on_one_line(&text_of(&task["name"])))));
+        facts.push(("task", dependent(task)));
+    }
+    for task in credential["resumed"].as_array().into_iter().flatten() {
+        facts.push(("goes on", on_one_line(&text_of(&task["name"]))));
     }
     Ok(screen.facts(&facts)?)
+}
+
+/// A task that names a credential; one that does not fire says why.
+fn dependent(task: &Value) -> String {
+    let (id, name) = (text_of(&task["id"]), on_one_line(&text_of(&task["name"])));
+    match (task["status"].as_str(), task["status_reason"].as_str()) {
+        (None | Some("active"), _) => format!("{id} {name}"),
+        (Some(status), None) => format!("{id} {name}: {status}"),
+        (Some(status), Some(reason)) => format!("{id} {name}: {status}, {}", on_one_line(reason)),
+    }
 }
 
 fn shown(credential: &Value) -> String {

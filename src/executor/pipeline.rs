@@ -129,7 +129,7 @@ async fn steps(spec: &Spec, attempts: &Attempts<'_>, mut scope: Scope) -> Result
                 OnError::Stop => return Ok(attempts.quiet(REASON_STOPPED).await),
                 OnError::Fail => {
                     let message = format!("step `{}`: {}", step.name, fault.message);
-                    return Err(RunError::Fail { fault: RunFault::new(fault.code, message) });
+                    return Err(RunError::Fail { fault: RunFault { message, ..fault } });
                 }
             },
         }

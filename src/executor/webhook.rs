@@ -181,7 +181,7 @@ fn judge(
         Err(FetchError::Credential(error)) => {
             return match error.trouble {
                 Trouble::Busy => later(error.code(), error.to_string(), None),
-                _ => Err(RunError::fail(error.code(), error.to_string())),
+                _ => Err(RunError::Fail { fault: error.fault() }),
             };
         }
         Err(FetchError::Egress(error)) => {

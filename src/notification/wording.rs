@@ -3,7 +3,7 @@
 use chrono::SecondsFormat;
 use serde_json::{Value, json};
 
-use crate::credential::Reference;
+use crate::credential::{LackKind, Reference};
 use crate::notification::Delivery;
 use crate::notification::question::Question;
 use crate::notification::telling::{DigestItem, Telling};
@@ -115,44 +115,45 @@ pub(super) fn ownership_code(code: &Secret) -> (Option<String>, String) {
 
 /// Subject and text of the notice that a credential can't be used, and what follows for the task that needs it (if it is
 /// for a task that the notice is sent, it is paused).
-pub fn credential_trouble(reference: &Reference, trouble: Trouble, paused_task: Option<&str>) -> (String, String) {
-    let (subject, why) = match trouble {
-        Trouble::Missing => (
+pub fn credential_trouble(reference: &Reference, lack: LackKind, paused_task: Option<&str>) -> (String, String) {
+    let (subject, why) = match lack {
+        LackKind::Missing => (
             format!("Please connect {reference}"),
             format!("There is no credential `{reference}`, and something of yours needs it."),
         ),
-        Trouble::NeedsConsent => (
+        LackKind::NeedsConsent => (
             format!("Please connect {reference} again"),
             format!("The account behind the credential `{reference}` refuses to be used any longer."),
         ),
+        LackKind::Refused => (
+            format!("{reference} is refused"),
+            format!(
+                "What the credential `{reference}` was sent to does not take it: it may have been revoked, or changed."
+            ),
+        ),
     };
     let paused = paused_task.map(|task| {
-        format!(" The task \"{task}\" is paused until then; resume it once `{reference}` is there, and it fires again.")
+        format!(" The task \"{task}\" is paused until then, and goes on by itself once `{reference}` is saved.")
     });
-    (subject, format!("{why} Connect the account, and it works again.{}", paused.unwrap_or_default()))
+    let mended = match lack {
+        LackKind::Missing | LackKind::NeedsConsent => "Connect the account, and it works again.",
+        LackKind::Refused => "Save it anew, or connect the account again.",
+    };
+    (subject, format!("{why} {mended}{}", paused.unwrap_or_default()))
 }
 
 /// The same for a task that fires no more, or is paused for something else.
-pub fn credential_trouble_of_idle(reference: &Reference, trouble: Trouble, task: &str) -> (String, String) {
-    let (subject, text) = credential_trouble(reference, trouble, None);
+pub fn credential_trouble_of_idle(reference: &Reference, lack: LackKind, task: &str) -> (String, String) {
+    let (subject, text) = credential_trouble(reference, lack, None);
     (subject, format!("{text} A run of the task \"{task}\" failed without it."))
 }
 
 /// Subject and text of the notice that the other side has ended a credential, and what that does to the tasks that come
 /// to it.
 pub fn credential_ended(reference: &Reference, why: Option<&str>) -> (String, String) {
-    let (subject, text) = credential_trouble(reference, Trouble::NeedsConsent, None);
+    let (subject, text) = credential_trouble(reference, LackKind::NeedsConsent, None);
     let why = why.map(|why| format!(" The reason: {why}.")).unwrap_or_default();
-    (subject, format!("{text} A task that comes to it before is paused; resume it then, and it fires again.{why}"))
-}
-
-/// Why a credential can't be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
-    /// It was never saved, or was deleted.
-    Missing,
-    /// The other side has revoked it.
-    NeedsConsent,
+    (subject, format!("{text} A task that comes to it before is paused until then.{why}"))
 }
 
 /// The answer of a run, or that it has none.
@@ -260,15 +261,14 @@ mod tests {
     #[test]
     fn trouble_with_a_credential_says_what_to_do_and_what_waits_for_it() {
         let work = Reference::parse("google/work").unwrap();
-        let (subject, text) = credential_trouble(&work, Trouble::Missing, Some("Morning mail"));
+        let (subject, text) = credential_trouble(&work, LackKind::Missing, Some("Morning mail"));
         assert_eq!(subject, "Please connect google/work");
         assert_eq!(
             text,
             "There is no credential `google/work`, and something of yours needs it. Connect the account, and it works \
-             again. The task \"Morning mail\" is paused until then; resume it once `google/work` is there, and it fires \
-             again."
+             again. The task \"Morning mail\" is paused until then, and goes on by itself once `google/work` is saved."
         );
-        let (subject, text) = credential_trouble(&work, Trouble::NeedsConsent, None);
+        let (subject, text) = credential_trouble(&work, LackKind::NeedsConsent, None);
         assert_eq!(subject, "Please connect google/work again");
         assert!(text.ends_with("refuses to be used any longer. Connect the account, and it works again."), "{text}");
     }

@@ -7,7 +7,7 @@ use url::Url;
 
 use crate::credential::Reference;
 use crate::egress::{EgressError, Request, Response, retry_after};
-use crate::poll::{Ask, json_or_text};
+use crate::poll::{Ask, json_or_text, of_credential};
 use crate::trigger::condition::poll::PollMethod;
 use crate::trigger::condition::{HttpPoll, PollFault, Seen, Validators};
 use crate::vault::credentials::{Credentials, FetchError, Use};
@@ -107,7 +107,7 @@ fn validators(headers: &HeaderMap) -> Validators {
 fn unfetched(error: FetchError) -> PollFault {
     match error {
         FetchError::Egress(error) => unreachable(error),
-        FetchError::Credential(error) => PollFault::new(error.code(), error.to_string()),
+        FetchError::Credential(error) => of_credential(&error),
     }
 }
 

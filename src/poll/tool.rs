@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::approval::matrix::{Category, Gate, gate};
 use crate::clock::Clock;
 use crate::invalid::Faults;
-use crate::poll::{Ask, json_or_text};
+use crate::poll::{Ask, json_or_text, of_credential};
 use crate::tool::registry::{Registered, unknown_tool};
 use crate::tool::{CalledBy, Definition, ToolContext, ToolError, ToolStatus};
 use crate::trigger::condition::{PollFault, ToolPoll};
@@ -91,5 +91,6 @@ fn is_pollable(tool: &Definition) -> bool {
 fn of_tool(error: ToolError) -> PollFault {
     match error {
         ToolError::Tell { code, message, .. } | ToolError::Abort { code, message } => PollFault::new(code, message),
+        ToolError::Credential(error) => of_credential(&error),
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
-use crate::credential::{Reference, SECRET_HEADERS};
+use crate::credential::{LackKind, Reference, SECRET_HEADERS};
 use crate::egress::{EgressError, Request, Response};
 use crate::notification::dedupe;
 use crate::notification::wording;
@@ -76,13 +76,13 @@ pub(super) async fn fetch(
             if error.trouble == Trouble::Missing && context.called_by == CalledBy::Model {
                 tell_owner(&error, context).await;
             }
-            Err(unusable(&error))
+            Err(ToolError::Credential(error))
         }
     }
 }
 
 async fn tell_owner(error: &CredentialError, context: &ToolContext) {
-    let (subject, text) = wording::credential_trouble(&error.reference, wording::Trouble::Missing, None);
+    let (subject, text) = wording::credential_trouble(&error.reference, LackKind::Missing, None);
     let notice = Notice {
         run_id: context.run_id,
         channel: None,
@@ -152,16 +152,6 @@ fn unreachable(error: EgressError) -> ToolError {
         EgressError::TooManyRedirects => (Failure::ExecutionError, "too_many_redirects"),
     };
     ToolError::tell(kind, code, error.to_string())
-}
-
-fn unusable(error: &CredentialError) -> ToolError {
-    let kind = match error.trouble {
-        Trouble::Missing | Trouble::NeedsConsent | Trouble::NotForHost => Failure::PermissionDenied,
-        Trouble::Taken => Failure::InvalidParameters,
-        Trouble::NoInject | Trouble::Unreadable => Failure::ExecutionError,
-        Trouble::Busy => Failure::ResourceError,
-    };
-    ToolError::tell(kind, error.code(), error.to_string())
 }
 
 #[cfg(test)]

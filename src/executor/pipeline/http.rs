@@ -20,7 +20,7 @@ use crate::executor::pipeline::reading::{Reading, given};
 use crate::executor::pipeline::scope::Scope;
 use crate::executor::webhook::settings::SECRET_FAULT;
 use crate::template::{Template, Tree, UrlTemplate};
-use crate::vault::credentials::{FetchError, Trouble, Use};
+use crate::vault::credentials::{FetchError, Use};
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 const FIELDS: [&str; 7] = ["method", "url", "headers", "query", "body", "credential", "accept_status"];
@@ -263,10 +263,7 @@ fn passes(status: StatusCode, idempotent: bool, wished: Option<Duration>) -> boo
 fn unfetched(error: FetchError, idempotent: bool) -> StepFault {
     match error {
         FetchError::Egress(error) => unreachable(error, idempotent),
-        FetchError::Credential(error) if error.trouble == Trouble::Busy => {
-            StepFault::passing(error.code(), error.to_string(), None)
-        }
-        FetchError::Credential(error) => StepFault::new(error.code(), error.to_string()),
+        FetchError::Credential(error) => StepFault::credential(&error),
     }
 }
 

@@ -68,6 +68,7 @@ fn refused(tool: &Definition) -> Option<String> {
 fn message(error: &ToolError) -> String {
     match error {
         ToolError::Tell { message, .. } | ToolError::Abort { message, .. } => message.clone(),
+        ToolError::Credential(error) => error.to_string(),
     }
 }
 
@@ -107,6 +108,7 @@ impl Tool {
     fn failed(&self, error: ToolError) -> StepFault {
         match error {
             ToolError::Abort { code, message } => StepFault::new(code, message),
+            ToolError::Credential(error) => StepFault::credential(&error),
             ToolError::Tell { kind, code, message } => match (kind, self.effect) {
                 (Failure::RateLimit, _) => StepFault::passing(code, message, None),
                 (Failure::Timeout | Failure::ResourceError | Failure::TransientError, Effect::Once) => {

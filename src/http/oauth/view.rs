@@ -86,8 +86,14 @@ pub fn connected(flow: &Flow, connected: &Connected) -> Response {
         row(&mut html, "What was granted", scope);
         html.raw("</dl>\n");
     }
-    html.raw("</section>\n<p class=\"soft\">Tasks that were paused for want of it have to be resumed. ");
-    html.raw("You can close this page.</p>\n");
+    if !connected.resumed.is_empty() {
+        html.raw("<p>These tasks were paused for want of it, and go on now:</p>\n<ul>\n");
+        for task in &connected.resumed {
+            html.raw("<li><bdi>").text(&task.name).raw("</bdi></li>\n");
+        }
+        html.raw("</ul>\n");
+    }
+    html.raw("</section>\n<p class=\"soft\">You can close this page.</p>\n");
     page(StatusCode::OK, title, html)
 }
 

@@ -5,11 +5,12 @@ use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::QueryBuilder;
 use uuid::Uuid;
 
-use crate::credential::{CredentialUse, Reference};
+use crate::credential::{CredentialUse, DependentTask, Reference};
 use crate::id::Scope;
 use crate::store::retention::oldest_id;
 use crate::store::text::text;
 use crate::store::{Store, StoreError};
+use crate::task::TaskStatus;
 
 /// How far `last_used_at` may lag behind.
 const LAG: TimeDelta = TimeDelta::minutes(1);
@@ -56,6 +57,22 @@ impl From<UseRow> for CredentialUse {
             host: row.host,
             outcome: row.outcome,
         }
+    }
+}
+
+#[derive(sqlx::FromRow)]
+struct DependentRow {
+    id: Uuid,
+    name: String,
+    status: String,
+    status_reason: Option<String>,
+}
+
+impl DependentRow {
+    fn task(self) -> Result<DependentTask, StoreError> {
+        let status = TaskStatus::parse(&self.status)
+            .ok_or_else(|| StoreError::Corrupt(format!("task {} has the status {}", self.id, self.status)))?;
+        Ok(DependentTask { id: self.id, name: self.name, status, status_reason: self.status_reason })
     }
 }
 
@@ -153,16 +170,16 @@ impl Store {
         Ok(rows.into_iter().map(CredentialUse::from).collect())
     }
 
-    /// The tasks that name a credential, by name: ids and names, a thousand at most.
+    /// The tasks that name a credential, by name: a thousand at most.
     pub async fn tasks_of_credential(
         &self,
         scope: &Scope,
         tenant: &str,
         reference: &Reference,
-    ) -> Result<Vec<(Uuid, String)>, StoreError> {
-        Ok(on_read!(self.db, scope, |conn| {
+    ) -> Result<Vec<DependentTask>, StoreError> {
+        let rows: Vec<DependentRow> = on_read!(self.db, scope, |conn| {
             sqlx::query_as(
-                "select t.id, t.name from task_credentials c join tasks t on t.id = c.task_id
+                "select t.id, t.name, t.status, t.status_reason from task_credentials c join tasks t on t.id = c.task_id
                   where c.tenant_id = $1 and c.service = $2 and c.account = $3 and ($4 is null or c.tenant_id = $4)
                   order by t.name, t.id limit $5",
             )
@@ -173,7 +190,8 @@ impl Store {
             .bind(TASKS)
             .fetch_all(conn)
             .await?
-        }))
+        });
+        rows.into_iter().map(DependentRow::task).collect()
     }
 
     /// Forgets up to `limit` uses from before an instant; answers how many.

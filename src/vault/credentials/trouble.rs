@@ -1,7 +1,8 @@
 //! Why a credential was not used, in words for people, models and programs.
 
-use crate::credential::{MISSING, NEEDS_CONSENT, PLEASE, Reference};
+use crate::credential::{Lack, LackKind, Reference};
 use crate::egress::EgressError;
+use crate::run::outcome::RunFault;
 
 /// Why there is no response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,8 +52,8 @@ impl CredentialError {
     /// Stable, for programs.
     pub fn code(&self) -> &'static str {
         match self.trouble {
-            Trouble::Missing => MISSING,
-            Trouble::NeedsConsent => NEEDS_CONSENT,
+            Trouble::Missing => "credential_missing",
+            Trouble::NeedsConsent => "credential_needs_consent",
             Trouble::NotForHost => "credential_not_for_host",
             Trouble::NoInject => "credential_no_inject",
             Trouble::Taken => "credential_taken",
@@ -61,11 +62,28 @@ impl CredentialError {
         }
     }
 
+    /// What its owner has to mend; `None`: they can't, or it passes.
+    pub fn lack(&self) -> Option<Lack> {
+        let kind = match self.trouble {
+            Trouble::Missing => LackKind::Missing,
+            Trouble::NeedsConsent => LackKind::NeedsConsent,
+            Trouble::NotForHost | Trouble::NoInject | Trouble::Taken | Trouble::Unreadable | Trouble::Busy => {
+                return None;
+            }
+        };
+        Some(Lack { credential: self.reference.clone(), kind, sent_at: None })
+    }
+
+    /// The fault of a run that can't go on because of it.
+    pub fn fault(&self) -> RunFault {
+        RunFault { lack: self.lack().map(Box::new), ..RunFault::new(self.code(), self.to_string()) }
+    }
+
     fn sentence(&self) -> String {
         let name = &self.reference;
         let sentence = match self.trouble {
-            Trouble::Missing => format!("{PLEASE}{name}: there is no such credential"),
-            Trouble::NeedsConsent => format!("{PLEASE}{name} again: its access has ended"),
+            Trouble::Missing => format!("Please connect {name}: there is no such credential"),
+            Trouble::NeedsConsent => format!("Please connect {name} again: its access has ended"),
             Trouble::NotForHost => format!("The credential {name} may not be sent there"),
             Trouble::NoInject => format!("The credential {name} can't be put into the request"),
             Trouble::Taken => format!("The request already carries what the credential {name} is for"),

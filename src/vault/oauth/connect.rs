@@ -13,7 +13,7 @@ use serde_json::json;
 use url::Url;
 
 use crate::clock::pause;
-use crate::credential::{CredentialStatus, OAuth, Reference};
+use crate::credential::{CredentialStatus, DependentTask, OAuth, Reference};
 use crate::id::{Scope, new_id};
 use crate::secret::Secret;
 use crate::store::{Answer, Idempotency, NewCredential, StoreError, StoredCredential, next_generation};
@@ -62,6 +62,8 @@ pub struct Connected {
     pub is_renewable: bool,
     /// What was agreed to, where the provider says so.
     pub scope: Option<String>,
+    /// Tasks that were paused for want of it, and go on.
+    pub resumed: Vec<DependentTask>,
 }
 
 /// Why nothing is connected. The texts hold no secret.
@@ -206,17 +208,17 @@ impl Connector {
             })
         };
         let mut waits = AGAIN.into_iter();
-        loop {
+        let resumed = loop {
             match replace(&self.shared.store, &Scope::Every, &flow.tenant, &flow.reference, make).await {
                 // the code is spent: what it brought is not thrown away for a database that is away for a moment
                 Err(ConnectError::Store(StoreError::Unavailable(_))) if let Some(wait) = waits.next() => {
                     pause(wait).await;
                 }
                 Err(error) => return Err(error),
-                Ok(_) => break,
+                Ok(saved) => break saved.resumed,
             }
-        }
+        };
         let is_renewable = granted.refresh_token.as_ref().is_some_and(|token| !token.expose().is_empty());
-        Ok(Connected { expires_at, is_renewable, scope: granted.scope.clone() })
+        Ok(Connected { expires_at, is_renewable, scope: granted.scope.clone(), resumed })
     }
 }

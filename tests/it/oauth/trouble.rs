@@ -39,7 +39,7 @@ async fn consent_that_is_taken_back_stops_the_credential_tells_its_owner_once_an
         let door = "Please connect calendar again: its access has ended: its provider says invalid_grant: grant request is invalid";
         assert_eq!(one.call().await, Err(door.into()));
         let told = "The account behind the credential `calendar` refuses to be used any longer. Connect the account, and it \
-            works again. A task that comes to it before is paused; resume it then, and it fires again. The reason: its provider says invalid_grant: grant request is invalid.";
+            works again. A task that comes to it before is paused until then. The reason: its provider says invalid_grant: grant request is invalid.";
         let notice = ("Please connect calendar again".to_owned(), told.to_owned());
         assert_eq!(one.notices().await, vec![notice; times]);
     }

@@ -11,13 +11,13 @@ use wiremock::MockServer;
 
 use super::{echo, open, received, save, sent};
 use crate::support::app::Instance;
-use crate::support::world::{World, on_both};
+use crate::support::world::{ADMIN, World, on_both};
 
 on_both! {
     which_tasks_name_a_credential_is_written_with_them
     a_run_that_lacks_its_credential_is_not_repeated_and_its_task_waits_for_the_owner
     a_poll_that_lacks_its_credential_pauses_its_task
-    what_is_connected_works_once_the_task_is_resumed
+    a_task_goes_on_with_what_is_saved
     an_agent_is_told_what_to_connect_and_its_owner_once
 }
 
@@ -50,7 +50,7 @@ async fn naming(instance: &Instance, reference: &str) -> Vec<String> {
     let tasks = instance
         .on(move |store| async move { store.tasks_of_credential(&Scope::Every, "ann", &reference).await })
         .await;
-    tasks.expect("tasks").into_iter().map(|(_, name)| name).collect()
+    tasks.expect("tasks").into_iter().map(|task| task.name).collect()
 }
 
 /// The task's run now, once it has ended.
@@ -139,7 +139,7 @@ async fn a_poll_that_lacks_its_credential_pauses_its_task(world: World) {
     instance.finish(&world).await;
 }
 
-async fn what_is_connected_works_once_the_task_is_resumed(world: World) {
+async fn a_task_goes_on_with_what_is_saved(world: World) {
     let world = open(world);
     let (instance, server) = (world.instance(), echo("").await);
     let bearer = json!({ "as": "bearer", "from": "/key" });
@@ -154,8 +154,15 @@ async fn what_is_connected_works_once_the_task_is_resumed(world: World) {
             run(&instance, &task).await;
         }
         assert_eq!(instance.stored(&task).await.status, TaskStatus::Paused);
-        save(&world, &instance, "shop", bearer.clone(), json!({ "key": "the-shops-key" })).await;
-        instance.change(&task, TaskChange::Resume).await;
+        let path = format!("/v1/tasks/{}/explain", task.id);
+        let needs = instance.page(&path).await;
+        assert!(needs.contains("Its owner saves or connects the credential `shop`; it goes on then."), "{needs}");
+        let body = json!({ "hosts": ["127.0.0.1"], "inject": bearer, "document": { "key": "the-shops-key" } });
+        let (status, saved) =
+            instance.ask("PUT", "/v1/credentials/shop/primary?tenant_id=ann", ADMIN, Some(body)).await;
+        assert_eq!((status, &saved["resumed"][0]["id"]), (200, &json!(task.id)), "{saved}");
+        assert_eq!((&saved["tasks"][0]["id"], &saved["tasks"][0]["status"]), (&json!(task.id), &json!("active")));
+        assert_eq!(instance.stored(&task).await.status, TaskStatus::Active);
         let before = received(&server).await.len();
         let ended = if of_poll {
             world.advance(120.0);
@@ -175,6 +182,8 @@ async fn what_is_connected_works_once_the_task_is_resumed(world: World) {
             store.delete_credential(&Scope::Every, "ann", "shop", "primary", "service").await
         });
         deleted.await.unwrap();
+        let id = task.id;
+        instance.on(move |store| async move { store.delete_task(&Scope::Every, id).await }).await.unwrap();
     }
     instance.finish(&world).await;
 }
