@@ -224,8 +224,8 @@ pub struct CredentialUse {
     pub used_by: String,
     /// Where it was to go.
     pub host: String,
-    /// `used`, or why not: `missing`, `needs_consent`, `not_for_host`, `no_inject`, `taken`, `unreadable`,
-    /// `busy`.
+    /// `used`; `refused` by the other side, which answered 401; or why it was not sent: `missing`, `needs_consent`,
+    /// `not_for_host`, `no_inject`, `taken`, `unreadable`, `busy`.
     pub outcome: String,
 }
 

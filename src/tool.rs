@@ -168,7 +168,7 @@ pub enum ToolError {
         /// One sentence. Never a secret.
         message: String,
     },
-    /// A credential was not used, and nothing was sent. A model is told of it like of anything else; a step or a poll
+    /// A credential was not used, or was refused: the call had no effect. A model is told of it like of anything else; a step or a poll
     /// knows by it what it can't go on without.
     #[error("{0}")]
     Credential(CredentialError),
@@ -347,7 +347,7 @@ impl ToolError {
 /// The kind of failure that a credential is.
 fn of_credential(error: &CredentialError) -> Failure {
     match error.trouble {
-        Trouble::Missing | Trouble::NeedsConsent | Trouble::NotForHost => Failure::PermissionDenied,
+        Trouble::Missing | Trouble::NeedsConsent | Trouble::NotForHost | Trouble::Refused => Failure::PermissionDenied,
         Trouble::Taken => Failure::InvalidParameters,
         Trouble::NoInject | Trouble::Unreadable => Failure::ExecutionError,
         Trouble::Busy => Failure::ResourceError,

@@ -43,7 +43,8 @@ pub async fn look(
     };
     let headers = headers(poll, ask.known)?;
     let request = Request { headers, timeout: ask.time_limit, ..Request::new(method, poll.url.clone()) };
-    let response = credentials.fetch(request, with.as_ref()).await.map_err(unfetched)?;
+    let answer = credentials.fetch(request, with.as_ref()).await.map_err(unfetched)?;
+    let response = answer.accepted().map_err(|error| of_credential(&error))?;
     seen(poll, ask.known.is_some(), &response, now)
 }
 

@@ -70,7 +70,7 @@ pub(super) async fn fetch(
         by: &by,
     });
     match credentials.fetch(request, with.as_ref()).await {
-        Ok(response) => Ok(response),
+        Ok(answer) => answer.accepted().map_err(ToolError::Credential),
         Err(FetchError::Egress(error)) => Err(unreachable(error)),
         Err(FetchError::Credential(error)) => {
             if error.trouble == Trouble::Missing && context.called_by == CalledBy::Model {

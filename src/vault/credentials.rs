@@ -58,6 +58,25 @@ pub struct Use<'a> {
     pub by: &'a str,
 }
 
+/// What came back of a request.
+#[derive(Debug)]
+pub struct Answer {
+    pub response: Response,
+    /// The credential that was sent with it was refused (401): who can't go on without it has this for a reason.
+    pub refused: Option<CredentialError>,
+}
+
+impl Answer {
+    fn plain(response: Response) -> Answer {
+        Answer { response, refused: None }
+    }
+
+    /// The response; an error where the credential was refused.
+    pub fn accepted(self) -> Result<Response, CredentialError> {
+        self.refused.map_or(Ok(self.response), Err)
+    }
+}
+
 /// Renews documents that come to an end (OAuth 2).
 pub trait Renewal: Send + Sync {
     /// The document as it is, or a renewed one where it is about to end or `force` says so; it is stored when this
@@ -119,7 +138,7 @@ impl Credentials {
     }
 
     /// Sends a request, with a credential where one is named. What comes back holds none of its secrets, errors
-    /// included.
+    /// included, and says where the credential itself was refused (401).
     ///
     /// Of redirects, those on the same origin are followed with the credential, others without it, as far as
     /// `follow_redirects` has any followed. Once the other side answers 401, a credential that can be renewed is renewed
@@ -127,13 +146,13 @@ impl Credentials {
     ///
     /// The request's time is for all of it. Where it is over before anything was sent, the credential is what could not
     /// be had: nothing has taken effect.
-    pub async fn fetch(&self, request: Request, with: Option<&Use<'_>>) -> Result<Response, FetchError> {
-        let Some(with) = with else { return Ok(self.egress.fetch(request).await?) };
+    pub async fn fetch(&self, request: Request, with: Option<&Use<'_>>) -> Result<Answer, FetchError> {
+        let Some(with) = with else { return Ok(Answer::plain(self.egress.fetch(request).await?)) };
         let until = Instant::now() + request.timeout;
         self.exchange(&request, with, until).await
     }
 
-    async fn exchange(&self, request: &Request, with: &Use<'_>, until: Instant) -> Result<Response, FetchError> {
+    async fn exchange(&self, request: &Request, with: &Use<'_>, until: Instant) -> Result<Answer, FetchError> {
         let url = self.egress.check(&request.url)?;
         let Some(shelf) = &self.shelf else {
             return Err(CredentialError::new(Trouble::Missing, with.reference, String::new()).into());
@@ -144,16 +163,16 @@ impl Credentials {
             Err(error) => return Err(shelf.refused(&url, with, error).await),
         };
         let late = |_| Err(FetchError::Egress(EgressError::Timeout { after: request.timeout }));
-        let response = timeout_at(until, self.send(shelf, request, with, &opened)).await.unwrap_or_else(late)?;
+        let answer = timeout_at(until, self.send(shelf, request, with, &opened)).await.unwrap_or_else(late)?;
         // what was sent may have been revoked, or have ended early
-        if response.status != StatusCode::UNAUTHORIZED {
-            return Ok(response);
+        if answer.refused.is_none() {
+            return Ok(answer);
         }
         // a request that was refused has no effect
         let renewing = timeout_at(until, shelf.renewed(&opened, with)).await;
         match renewing.unwrap_or_else(|_| Err(too_slow(with).into()))? {
             Some(renewed) => timeout_at(until, self.send(shelf, request, with, &renewed)).await.unwrap_or_else(late),
-            None => Ok(response),
+            None => Ok(answer),
         }
     }
 
@@ -163,13 +182,15 @@ impl Credentials {
         request: &Request,
         with: &Use<'_>,
         opened: &Opened,
-    ) -> Result<Response, FetchError> {
+    ) -> Result<Answer, FetchError> {
         let Opened { inject: how, document, former, .. } = opened;
         let former = former.as_ref().and_then(Document::read);
         let documents: Vec<&Document> = former.iter().chain([document]).collect();
         let mut plain = request.clone();
         let mut guard = Guard::of(&[], &documents);
         let mut bound = true;
+        // where it was sent last
+        let mut used: Option<(CredentialUse, Url)> = None;
         for hop in 0..=REDIRECT_LIMIT {
             let mut request = Request { follow_redirects: false, ..plain.clone() };
             if bound {
@@ -178,16 +199,24 @@ impl Credentials {
                     Ok(injected) => guard = Guard::of(&injected.parts, &documents),
                     Err(unfit) => return Err(shelf.refused(&url, with, unfitting(with, unfit)).await),
                 }
-                shelf.note(&url, with, CredentialUse::USED).await.map_err(|error| busy(with, &error))?;
+                let noted = shelf.note(&url, with, CredentialUse::USED).await.map_err(|error| busy(with, &error))?;
+                used = Some((noted, url));
             }
             let response = self.egress.fetch(request).await.map_err(|error| guard.error(error))?;
             let next = plain.follow_redirects.then(|| redirected(&plain, &response)).flatten();
-            let Some(next) = next else { return Ok(guard.response(response, &plain.url).await) };
+            let Some(next) = next else {
+                let refuses = bound && response.status == StatusCode::UNAUTHORIZED;
+                let refused = match used.filter(|_| refuses) {
+                    Some((used, url)) => Some(shelf.taken_back(&url, with, &used).await),
+                    None => None,
+                };
+                return Ok(Answer { response: guard.response(response, &plain.url).await, refused });
+            };
             let next = next.map_err(|error| guard.error(error))?;
             if bound && !same_origin(&plain.url, &next.url) {
                 // the other side may not carry the secret on by naming it
                 if guard.finds(&next.url) {
-                    return Ok(guard.response(response, &plain.url).await);
+                    return Ok(Answer::plain(guard.response(response, &plain.url).await));
                 }
                 bound = false;
             }
@@ -280,7 +309,17 @@ impl Shelf {
         error.into()
     }
 
-    async fn note(&self, url: &Url, with: &Use<'_>, outcome: &str) -> Result<(), StoreError> {
+    /// Records that what was sent was refused, in the place of its use.
+    async fn taken_back(&self, url: &Url, with: &Use<'_>, used: &CredentialUse) -> CredentialError {
+        let outcome = Trouble::Refused.outcome();
+        if let Err(error) = self.store.mark_credential_use(used.id, outcome).await {
+            tracing::warn!(credential = %with.reference, %error, "a credential was refused; that could not be recorded");
+        }
+        let why = format!("{} answered 401", hosts::shown(url));
+        CredentialError { sent_at: Some(used.at), ..CredentialError::new(Trouble::Refused, with.reference, why) }
+    }
+
+    async fn note(&self, url: &Url, with: &Use<'_>, outcome: &str) -> Result<CredentialUse, StoreError> {
         let now = self.store.clock().now();
         let used = CredentialUse {
             id: new_id(now),
@@ -294,7 +333,8 @@ impl Shelf {
             host: hosts::shown(url),
             outcome: outcome.to_owned(),
         };
-        self.store.note_credential_use(&used).await
+        self.store.note_credential_use(&used).await?;
+        Ok(used)
     }
 }
 

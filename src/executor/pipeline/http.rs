@@ -19,8 +19,9 @@ use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, S
 use crate::executor::pipeline::reading::{Reading, given};
 use crate::executor::pipeline::scope::Scope;
 use crate::executor::webhook::settings::SECRET_FAULT;
+use crate::run::outcome::RunFault;
 use crate::template::{Template, Tree, UrlTemplate};
-use crate::vault::credentials::{FetchError, Use};
+use crate::vault::credentials::{Answer, FetchError, Use};
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 const FIELDS: [&str; 7] = ["method", "url", "headers", "query", "body", "credential", "accept_status"];
@@ -183,8 +184,15 @@ impl Http {
             by: &by,
         });
         let fetched = act.world.parts.credentials.fetch(request, with.as_ref()).await;
-        let response = fetched.map_err(|error| unfetched(error, idempotent))?;
-        self.judge(response, idempotent, act.world.clock.now())
+        let Answer { response, refused } = fetched.map_err(|error| unfetched(error, idempotent))?;
+        match refused {
+            Some(error) if !self.accept_status.contains(&response.status.as_u16()) => {
+                let StepFault { fault, again } = StepFault::credential(&error);
+                let message = format!("{}: {}", fault.message, excerpt(&response));
+                Err(StepFault { fault: RunFault { message, ..fault }, again })
+            }
+            _ => self.judge(response, idempotent, act.world.clock.now()),
+        }
     }
 
     fn judge(&self, response: Response, idempotent: bool, now: DateTime<Utc>) -> Result<Done, StepFault> {
@@ -195,10 +203,9 @@ impl Http {
         }
         let wished = retry_after(&response.headers, now);
         let code = format!("http_{status}");
-        let excerpt: String = String::from_utf8_lossy(&response.body).trim().chars().take(EXCERPT).collect();
         let message = match redirected {
             true => format!("answered {}; redirects of this method are not followed", response.status),
-            false => format!("answered {}: {excerpt}", response.status),
+            false => format!("answered {}: {}", response.status, excerpt(&response)),
         };
         Err(match passes(response.status, idempotent, wished) {
             true => StepFault::passing(code, message, wished),
@@ -232,6 +239,10 @@ impl StepKind for Http {
     fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
         Box::pin(async move { Ok(self.send(act).await?) })
     }
+}
+
+fn excerpt(response: &Response) -> String {
+    String::from_utf8_lossy(&response.body).trim().chars().take(EXCERPT).collect()
 }
 
 /// `{status, headers, body}`: JSON as JSON, text as text; of anything else only how long it is.

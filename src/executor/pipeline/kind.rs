@@ -187,7 +187,7 @@ impl StepFault {
         StepFault { fault: RunFault::new(code, message), again: Again::After(after.unwrap_or_default()) }
     }
 
-    /// A credential was not used, and nothing was sent.
+    /// A credential was not used, or was refused: the step had no effect.
     pub fn credential(error: &CredentialError) -> StepFault {
         match error.trouble {
             Trouble::Busy => StepFault::passing(error.code(), error.to_string(), None),

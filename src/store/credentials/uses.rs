@@ -139,6 +139,18 @@ impl Store {
         Ok(())
     }
 
+    /// Says what came of a use.
+    pub async fn mark_credential_use(&self, id: Uuid, outcome: &str) -> Result<(), StoreError> {
+        on_write!(self.db, |conn| {
+            sqlx::query("update credential_uses set outcome = $2 where id = $1")
+                .bind(id)
+                .bind(text(outcome))
+                .execute(&mut *conn)
+                .await?;
+        });
+        Ok(())
+    }
+
     /// Uses that match, newest first.
     pub async fn credential_uses(&self, scope: &Scope, filter: &UseFilter) -> Result<Vec<CredentialUse>, StoreError> {
         let rows: Vec<UseRow> = on_read!(self.db, scope, |conn| {

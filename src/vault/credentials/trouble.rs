@@ -1,5 +1,7 @@
 //! Why a credential was not used, in words for people, models and programs.
 
+use chrono::{DateTime, Utc};
+
 use crate::credential::{Lack, LackKind, Reference};
 use crate::egress::EgressError;
 use crate::run::outcome::RunFault;
@@ -9,12 +11,12 @@ use crate::run::outcome::RunFault;
 pub enum FetchError {
     #[error(transparent)]
     Egress(#[from] EgressError),
-    /// Nothing was sent.
+    /// It was not used: nothing was sent.
     #[error(transparent)]
     Credential(#[from] CredentialError),
 }
 
-/// A credential that was not used.
+/// A credential that was not used, or was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.sentence())]
 pub struct CredentialError {
@@ -24,6 +26,8 @@ pub struct CredentialError {
     pub why: String,
     /// When it was last used, in milliseconds; 0 where it never was. It tells one time of trouble from the next.
     pub last_used: i64,
+    /// Of one that was refused: when it was sent.
+    pub sent_at: Option<DateTime<Utc>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,11 +46,13 @@ pub enum Trouble {
     Unreadable,
     /// Later may do.
     Busy,
+    /// It was sent, and the other side does not take it.
+    Refused,
 }
 
 impl CredentialError {
     pub(super) fn new(trouble: Trouble, reference: &Reference, why: String) -> CredentialError {
-        CredentialError { trouble, reference: reference.clone(), why, last_used: 0 }
+        CredentialError { trouble, reference: reference.clone(), why, last_used: 0, sent_at: None }
     }
 
     /// Stable, for programs.
@@ -59,6 +65,7 @@ impl CredentialError {
             Trouble::Taken => "credential_taken",
             Trouble::Unreadable => "credential_unreadable",
             Trouble::Busy => "credential_busy",
+            Trouble::Refused => "credential_refused",
         }
     }
 
@@ -67,11 +74,12 @@ impl CredentialError {
         let kind = match self.trouble {
             Trouble::Missing => LackKind::Missing,
             Trouble::NeedsConsent => LackKind::NeedsConsent,
+            Trouble::Refused => LackKind::Refused,
             Trouble::NotForHost | Trouble::NoInject | Trouble::Taken | Trouble::Unreadable | Trouble::Busy => {
                 return None;
             }
         };
-        Some(Lack { credential: self.reference.clone(), kind, sent_at: None })
+        Some(Lack { credential: self.reference.clone(), kind, sent_at: self.sent_at })
     }
 
     /// The fault of a run that can't go on because of it.
@@ -89,6 +97,7 @@ impl CredentialError {
             Trouble::Taken => format!("The request already carries what the credential {name} is for"),
             Trouble::Unreadable => format!("The credential {name} can't be used; please save it anew"),
             Trouble::Busy => format!("The credential {name} can't be had now"),
+            Trouble::Refused => format!("The credential {name} is refused"),
         };
         if self.why.is_empty() { sentence } else { format!("{sentence}: {}", self.why) }
     }
@@ -105,6 +114,7 @@ impl Trouble {
             Trouble::Taken => "taken",
             Trouble::Unreadable => "unreadable",
             Trouble::Busy => "busy",
+            Trouble::Refused => "refused",
         }
     }
 }

@@ -173,7 +173,7 @@ impl Instance {
         let tenant = Tenant::new("ann").expect("a tenant");
         let with = Use { tenant: &tenant, reference: &calendar(), run_id: None, task_id: None, by: "poll" };
         let request = Request::new(Method::GET, format!("http://{}/me", self.host));
-        let answer = self.credentials.fetch(request, Some(&with)).await.map_err(|error| error.to_string())?;
+        let answer = self.credentials.fetch(request, Some(&with)).await.map_err(|error| error.to_string())?.response;
         Ok((answer.status.as_u16(), serde_json::from_slice(&answer.body).expect("JSON")))
     }
 
@@ -217,7 +217,7 @@ impl Instance {
         let with = Use { tenant: &tenant, reference: &calendar(), run_id: None, task_id: None, by: "poll" };
         let request = Request { timeout, ..Request::new(Method::GET, url) };
         let answer = self.credentials.fetch(request, Some(&with)).await;
-        Ok(answer.map_err(|error| error.to_string())?.status.as_u16())
+        Ok(answer.map_err(|error| error.to_string())?.response.status.as_u16())
     }
 
     /// Gives ann an address, so that there is somebody to tell.

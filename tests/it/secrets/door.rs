@@ -9,7 +9,7 @@ use reveille::egress::{Egress, EgressError, Request, Response};
 use reveille::id::{Scope, Tenant};
 use reveille::secret::Secret;
 use reveille::store::{StoredCredential, UseFilter};
-use reveille::vault::credentials::{Credentials, FetchError, Renewal, RenewalError, Trouble, Use};
+use reveille::vault::credentials::{Answer, Credentials, FetchError, Renewal, RenewalError, Trouble, Use};
 use serde_json::{Value, json};
 use uuid::Uuid;
 use wiremock::matchers::header;
@@ -55,7 +55,7 @@ async fn fetch_by(
     request: Request,
     name: &str,
     renewal: Option<Arc<dyn Renewal>>,
-) -> Result<Response, FetchError> {
+) -> Result<Answer, FetchError> {
     let (vault, egress) = (world.vault(), Egress::new(&world.egress).unwrap());
     let reference = Reference::parse(name).unwrap();
     let answer = instance
@@ -77,7 +77,7 @@ async fn fetch_by(
 }
 
 async fn fetch(world: &World, instance: &Instance, request: Request, name: &str) -> Result<Response, FetchError> {
-    fetch_by(world, instance, request, name, None).await
+    fetch_by(world, instance, request, name, None).await.map(|answer| answer.response)
 }
 
 async fn uses(instance: &Instance) -> Vec<CredentialUse> {
@@ -272,18 +272,33 @@ async fn what_was_refused_is_renewed_and_sent_once_more(world: World) {
     let get = || Request::new(Method::GET, server.uri());
     let (renewal, forced) = renews("a-new-token");
     let answer = fetch_by(&world, &instance, get(), "shop", Some(renewal)).await.unwrap();
-    assert_eq!((answer.status.as_u16(), forced.lock().unwrap().clone()), (200, vec![false, true]));
+    assert_eq!((answer.response.status.as_u16(), forced.lock().unwrap().clone()), (200, vec![false, true]));
+    assert_eq!(answer.refused, None);
     let (renewal, forced) = renews("another-bad-token");
     let answer = fetch_by(&world, &instance, get(), "shop", Some(renewal)).await.unwrap();
-    assert_eq!((answer.status.as_u16(), forced.lock().unwrap().clone()), (401, vec![false, true]), "once, no more");
-    assert_eq!(String::from_utf8_lossy(&answer.body), "the token [redacted] is no good");
-    // without OAuth a refusal is an answer
+    assert_eq!((answer.response.status.as_u16(), forced.lock().unwrap().clone()), (401, vec![false, true]), "once");
+    assert_eq!(String::from_utf8_lossy(&answer.response.body), "the token [redacted] is no good");
+    let host = format!("127.0.0.1:{}", server.address().port());
+    let told = |answer: &Answer| answer.refused.as_ref().map(|error| (error.trouble, error.to_string()));
+    let refused =
+        |name: &str| Some((Trouble::Refused, format!("The credential {name} is refused: {host} answered 401")));
+    assert_eq!(told(&answer), refused("shop"));
+    // without OAuth it is so at once
     save(&world, &instance, "plain", bearer, json!({ "access_token": "an-old-token" })).await;
     let (renewal, forced) = renews("a-new-token");
     let answer = fetch_by(&world, &instance, get(), "plain", Some(renewal)).await.unwrap();
-    assert_eq!((answer.status.as_u16(), forced.lock().unwrap().len()), (401, 0));
-    assert_eq!(String::from_utf8_lossy(&answer.body), "the token [redacted] is no good");
+    assert_eq!((answer.response.status.as_u16(), forced.lock().unwrap().len()), (401, 0));
+    assert_eq!(String::from_utf8_lossy(&answer.response.body), "the token [redacted] is no good");
+    assert_eq!(told(&answer), refused("plain"));
     assert_eq!(received(&server).await.len(), 5);
+    let outcomes: Vec<String> = uses(&instance).await.into_iter().map(|used| used.outcome).collect();
+    assert_eq!(outcomes, ["refused", "used", "refused", "refused", "refused"]);
+    // where it was not sent, nobody has refused it
+    let away = MockServer::start().await;
+    let moved = ResponseTemplate::new(302).insert_header("Location", format!("{}/x", server.uri()).as_str());
+    Mock::given(wiremock::matchers::any()).respond_with(moved).mount(&away).await;
+    let left = fetch_by(&world, &instance, Request::new(Method::GET, away.uri()), "plain", None).await.unwrap();
+    assert_eq!((left.response.status.as_u16(), left.refused), (401, None));
     instance.finish(&world).await;
 }
 

@@ -7,7 +7,8 @@ use reveille::run::RunState;
 use reveille::task::change::TaskChange;
 use reveille::task::{Task, TaskStatus};
 use serde_json::{Value, json};
-use wiremock::MockServer;
+use wiremock::matchers::any;
+use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::{echo, open, received, save, sent};
 use crate::support::app::Instance;
@@ -19,6 +20,7 @@ on_both! {
     a_poll_that_lacks_its_credential_pauses_its_task
     a_task_goes_on_with_what_is_saved
     an_agent_is_told_what_to_connect_and_its_owner_once
+    what_is_refused_pauses_what_can_not_go_on_and_an_agent_is_told
 }
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -232,5 +234,60 @@ async fn an_agent_is_told_what_to_connect_and_its_owner_once(world: World) {
         .unwrap();
     run(&instance, &task).await;
     assert_eq!(subjects(&instance).await.len(), 2);
+    instance.finish(&world).await;
+}
+
+async fn what_is_refused_pauses_what_can_not_go_on_and_an_agent_is_told(world: World) {
+    let mut world = open(world);
+    let server = MockServer::start().await;
+    Mock::given(any()).respond_with(ResponseTemplate::new(401).set_body_string("no such key")).mount(&server).await;
+    let look = json!({ "url": server.uri(), "credential": "shop" });
+    world.follows(&json!({ "steps": [
+        { "turn": 1, "text": "I look.", "calls": [{ "tool": "http_request", "arguments": look }] },
+        { "text": "Could not." },
+    ] }));
+    let instance = world.instance();
+    instance.recipient().await;
+    let bearer = json!({ "as": "bearer", "from": "/key" });
+    save(&world, &instance, "shop", bearer.clone(), json!({ "key": "a-revoked-key" })).await;
+    world.advance(1.0);
+    let call = json!([{ "name": "look", "tool": { "name": "http_request", "arguments": look } }]);
+    let steps = json!({ "executor": "pipeline", "action": { "config": { "steps": call } }, "trigger": overlapping() });
+    for task in [pipeline(&server, "shop"), webhook(&server, "shop"), steps, condition(&server, "shop")] {
+        let of_poll = task["trigger"]["type"] == "condition";
+        let before = subjects(&instance).await.len();
+        let task = instance.task(task).await;
+        if of_poll {
+            world.advance(60.0);
+            instance.poll().await;
+        } else {
+            for _ in 0..2 {
+                let fault = run(&instance, &task).await.error.expect("a fault");
+                assert_eq!(fault.code, "credential_refused", "{}", fault.message);
+                assert!(fault.message.contains("The credential shop is refused: 127.0.0.1:"), "{}", fault.message);
+            }
+        }
+        let stored = instance.stored(&task).await;
+        assert_eq!((stored.status, stored.status_reason.as_deref()), (TaskStatus::Paused, Some("credential:shop")));
+        assert_eq!(subjects(&instance).await.split_off(before), ["shop is refused"]);
+        // saved anew it goes on; with the same key it comes to the same
+        save(&world, &instance, "shop", bearer.clone(), json!({ "key": "a-revoked-key" })).await;
+        assert_eq!(instance.stored(&task).await.status, TaskStatus::Active);
+        world.advance(1.0);
+        let id = task.id;
+        instance.on(move |store| async move { store.delete_task(&Scope::Every, id).await }).await.unwrap();
+    }
+    // who accepts the status has an answer
+    let mut accepts = pipeline(&server, "shop");
+    accepts["action"]["config"]["steps"][0]["http"]["accept_status"] = json!([401]);
+    let accepts = instance.task(accepts).await;
+    assert_eq!(run(&instance, &accepts).await.state, RunState::Succeeded);
+    let action = json!({ "instruction": "Look.", "config": { "credentials": ["shop"] } });
+    let agent = instance.task(json!({ "executor": "orchestrator", "action": action, "output": null })).await;
+    let ended = run(&instance, &agent).await;
+    assert_eq!((ended.state, ended.output.as_deref()), (RunState::Succeeded, Some("Could not.")), "{:?}", ended.error);
+    let transcript = instance.page(&format!("/v1/runs/{}/transcript", ended.id)).await;
+    assert!(transcript.contains("code: credential_refused"), "{transcript}");
+    assert_eq!(instance.stored(&agent).await.status, TaskStatus::Active);
     instance.finish(&world).await;
 }
