@@ -27,6 +27,7 @@ use crate::notification::Urgency;
 use crate::vault::credentials::{CredentialError, Trouble};
 
 pub use crate::tool::registry::Registry;
+pub use crate::vault::credentials::Known;
 
 /// Where a tool is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
@@ -121,6 +122,8 @@ pub struct ToolContext {
     pub time_limit: Duration,
     pub host: Arc<dyn Host>,
     pub clock: Clock,
+    /// The secrets that the run has used so far.
+    pub known: Known,
 }
 
 /// Who calls a tool.

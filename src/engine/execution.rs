@@ -31,6 +31,7 @@ use crate::run::outcome::{Outcome, RunError};
 use crate::run::stream::StreamEvent;
 use crate::store::{Finish, StartedRun, Store, StoreError};
 use crate::task::{Output, Task};
+use crate::vault::credentials::Known;
 
 /// How long an executor may take to hand its run back once it was asked to.
 pub const HAND_BACK_LIMIT: Duration = Duration::from_secs(2);
@@ -259,6 +260,7 @@ impl Shared {
             stop,
             sink: self.hub.sink(started.run.id),
             clock: self.store.clock().clone(),
+            known: Known::of(&started.run),
         }
     }
 

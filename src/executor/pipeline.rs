@@ -105,6 +105,7 @@ impl Pipeline {
             stop: job.stop.clone(),
             sink: job.sink.clone(),
             clock: job.clock.clone(),
+            known: job.known.clone(),
         })
     }
 }

@@ -93,7 +93,7 @@ impl Webhook {
                 follow_redirects: false,
                 ..Request::new(Method::POST, &url)
             };
-            let response = self.credentials.fetch(request, with.as_ref()).await?.accepted()?;
+            let response = self.credentials.fetch(request, with.as_ref(), &job.known).await?.accepted()?;
             match moved(&response) {
                 Some(next) => url = next,
                 None => return Ok(response),

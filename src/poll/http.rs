@@ -10,7 +10,7 @@ use crate::egress::{EgressError, Request, Response, retry_after};
 use crate::poll::{Ask, json_or_text, of_credential};
 use crate::trigger::condition::poll::PollMethod;
 use crate::trigger::condition::{HttpPoll, PollFault, Seen, Validators};
-use crate::vault::credentials::{Credentials, FetchError, Use};
+use crate::vault::credentials::{Credentials, FetchError, Known, Use};
 
 /// Longest validator that is kept, in bytes.
 const VALIDATOR_BYTES: usize = 1024;
@@ -43,7 +43,7 @@ pub async fn look(
     };
     let headers = headers(poll, ask.known)?;
     let request = Request { headers, timeout: ask.time_limit, ..Request::new(method, poll.url.clone()) };
-    let answer = credentials.fetch(request, with.as_ref()).await.map_err(unfetched)?;
+    let answer = credentials.fetch(request, with.as_ref(), &Known::default()).await.map_err(unfetched)?;
     let response = answer.accepted().map_err(|error| of_credential(&error))?;
     seen(poll, ask.known.is_some(), &response, now)
 }

@@ -13,6 +13,7 @@ use crate::poll::{Ask, json_or_text, of_credential};
 use crate::tool::registry::{Registered, unknown_tool};
 use crate::tool::{CalledBy, Definition, ToolContext, ToolError, ToolStatus};
 use crate::trigger::condition::{PollFault, ToolPoll};
+use crate::vault::credentials::Known;
 
 pub use crate::tool::{Host, Registry};
 
@@ -61,6 +62,7 @@ impl Tools {
             time_limit: ask.time_limit,
             host: Arc::clone(host),
             clock: clock.clone(),
+            known: Known::default(),
         };
         let called = AssertUnwindSafe(tool.tool.call(&context, arguments)).catch_unwind().await;
         let output = called.map_err(|_| PollFault::new("panicked", "the tool broke down"))?.map_err(of_tool)?;

@@ -69,7 +69,7 @@ pub(super) async fn fetch(
         task_id: context.task_id,
         by: &by,
     });
-    match credentials.fetch(request, with.as_ref()).await {
+    match credentials.fetch(request, with.as_ref(), &context.known).await {
         Ok(answer) => answer.accepted().map_err(ToolError::Credential),
         Err(FetchError::Egress(error)) => Err(unreachable(error)),
         Err(FetchError::Credential(error)) => {

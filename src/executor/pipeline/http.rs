@@ -183,7 +183,7 @@ impl Http {
             task_id: Some(act.world.task_id).filter(is_real),
             by: &by,
         });
-        let fetched = act.world.parts.credentials.fetch(request, with.as_ref()).await;
+        let fetched = act.world.parts.credentials.fetch(request, with.as_ref(), &act.world.known).await;
         let Answer { response, refused } = fetched.map_err(|error| unfetched(error, idempotent))?;
         match refused {
             Some(error) if !self.accept_status.contains(&response.status.as_u16()) => {

@@ -19,7 +19,7 @@ use crate::run::Usage;
 use crate::run::outcome::{RunError, RunFault};
 use crate::template::TemplateError;
 use crate::tool::{Host, HostError, Registry};
-use crate::vault::credentials::{CredentialError, Credentials, Trouble};
+use crate::vault::credentials::{CredentialError, Credentials, Known, Trouble};
 
 /// What all pipelines share.
 pub struct Parts {
@@ -104,6 +104,8 @@ pub struct World {
     pub stop: Stop,
     pub sink: Sink,
     pub clock: Clock,
+    /// The secrets that the run has used so far.
+    pub known: Known,
 }
 
 /// One execution of one step.

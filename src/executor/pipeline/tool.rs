@@ -97,6 +97,7 @@ impl Tool {
             time_limit: act.time_limit,
             host: act.world.host.clone(),
             clock: act.world.clock.clone(),
+            known: act.world.known.clone(),
         };
         match tool.tool.call(&context, arguments).await {
             // what reads as JSON is JSON: later steps can then name its parts

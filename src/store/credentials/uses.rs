@@ -182,6 +182,27 @@ impl Store {
         Ok(rows.into_iter().map(CredentialUse::from).collect())
     }
 
+    /// The credentials that a run has used since an instant, a hundred at most.
+    pub async fn credentials_used_by(
+        &self,
+        tenant: &str,
+        run_id: Uuid,
+        since: DateTime<Utc>,
+    ) -> Result<Vec<Reference>, StoreError> {
+        let used: Vec<(String, String)> = on_read!(self.db, |conn| {
+            sqlx::query_as(
+                "select distinct service, account from credential_uses
+                  where id >= $1 and tenant_id = $2 and run_id = $3 limit 100",
+            )
+            .bind(oldest_id(since.timestamp_millis()))
+            .bind(text(tenant))
+            .bind(run_id)
+            .fetch_all(conn)
+            .await?
+        });
+        Ok(used.into_iter().map(|(service, account)| Reference { service, account }).collect())
+    }
+
     /// The tasks that name a credential, by name: a thousand at most.
     pub async fn tasks_of_credential(
         &self,

@@ -13,7 +13,7 @@ use reveille::id::{Scope, Tenant};
 use reveille::notification::{Addresses, Delivery, Kind, Recipient};
 use reveille::secret::{Secret, SecretUrl};
 use reveille::store::{self, DeliveryFilter, NewCredential, Store, StoredCredential, next_generation};
-use reveille::vault::credentials::{Credentials, Use};
+use reveille::vault::credentials::{Credentials, Known, Use};
 use reveille::vault::oauth::{self, Connector, OAuthError, Provider, Refresher};
 use reveille::vault::{self, KeySource, Vault, WithoutKeys};
 use serde_json::{Value, json};
@@ -173,7 +173,12 @@ impl Instance {
         let tenant = Tenant::new("ann").expect("a tenant");
         let with = Use { tenant: &tenant, reference: &calendar(), run_id: None, task_id: None, by: "poll" };
         let request = Request::new(Method::GET, format!("http://{}/me", self.host));
-        let answer = self.credentials.fetch(request, Some(&with)).await.map_err(|error| error.to_string())?.response;
+        let answer = self
+            .credentials
+            .fetch(request, Some(&with), &Known::default())
+            .await
+            .map_err(|error| error.to_string())?
+            .response;
         Ok((answer.status.as_u16(), serde_json::from_slice(&answer.body).expect("JSON")))
     }
 
@@ -216,7 +221,7 @@ impl Instance {
         let tenant = Tenant::new("ann").expect("a tenant");
         let with = Use { tenant: &tenant, reference: &calendar(), run_id: None, task_id: None, by: "poll" };
         let request = Request { timeout, ..Request::new(Method::GET, url) };
-        let answer = self.credentials.fetch(request, Some(&with)).await;
+        let answer = self.credentials.fetch(request, Some(&with), &Known::default()).await;
         Ok(answer.map_err(|error| error.to_string())?.response.status.as_u16())
     }
 
