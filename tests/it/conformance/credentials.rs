@@ -39,6 +39,7 @@ on_both!(
     a_credential_that_is_saved_while_its_task_is_paused_leaves_none_waiting,
     one_refreshes_at_a_time,
     a_refresh_is_kept_only_by_who_holds_the_lease,
+    without_the_lease_a_refresh_is_kept_over_the_document_that_it_was_made_from,
     a_new_document_takes_the_lease_from_who_refreshes,
     what_needs_consent_says_why_until_a_new_document_comes,
     only_what_is_under_another_key_is_rewrapped,
@@ -502,19 +503,19 @@ async fn a_refresh_is_kept_only_by_who_holds_the_lease(world: &World) {
     let lease = claim(&world.store, world, &read).await.unwrap();
     let (id, expires_at) = (read.credential.id, Some(in_seconds(world, 3600)));
     let new = SealedDocument { expires_at, ..document("v1:old:two", read.generation + 1) };
-    let refused = world.store.store_refreshed(id, lost, &new).await;
+    let refused = world.store.store_refreshed(id, Some(lost), &new).await;
     assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
     let refused = world.store.mark_needs_consent(id, lost, "invalid_grant").await;
     assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
     let skipping = document("v1:old:two", read.generation + 2);
-    let refused = world.store.store_refreshed(id, lease, &skipping).await;
+    let refused = world.store.store_refreshed(id, Some(lease), &skipping).await;
     assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
     assert_eq!(get(world).await, read);
 
     // hosts may change meanwhile: what the other side has given out is not lost for that
     let moved = NewCredential { document: None, hosts: vec![], ..credential("a") };
     world.store.put_credential(EVERY, &moved, 1).await.unwrap();
-    let stored = world.store.store_refreshed(id, lease, &new).await.unwrap();
+    let stored = world.store.store_refreshed(id, Some(lease), &new).await.unwrap();
     let credential =
         Credential { hosts: vec![], expires_at, version: 3, updated_at: world.now(), ..read.credential.clone() };
     let expected = StoredCredential {
@@ -525,9 +526,22 @@ async fn a_refresh_is_kept_only_by_who_holds_the_lease(world: &World) {
     };
     assert_eq!(stored, expected);
     assert_eq!(get(world).await, expected);
-    let again = world.store.store_refreshed(id, lease, &document("v1:old:three", read.generation + 2)).await;
+    let again = world.store.store_refreshed(id, Some(lease), &document("v1:old:three", read.generation + 2)).await;
     assert!(matches!(again, Err(StoreError::LeaseLost)), "a lease is good for one refresh: {again:?}");
     assert!(claim(&world.store, world, &stored).await.is_some(), "it was given back");
+}
+
+async fn without_the_lease_a_refresh_is_kept_over_the_document_that_it_was_made_from(world: &World) {
+    let read = put(world).await;
+    let lease = claim(&world.store, world, &read).await.unwrap();
+    // its other side ended it for somebody who came with what was spent
+    world.store.mark_needs_consent(read.credential.id, lease, "invalid_grant").await.unwrap();
+    let next = document("v1:old:late", read.generation + 1);
+    let stored = world.store.store_refreshed(read.credential.id, None, &next).await.unwrap();
+    assert_eq!((stored.sealed.as_str(), stored.credential.status), ("v1:old:late", CredentialStatus::Active));
+    let again = world.store.store_refreshed(read.credential.id, None, &document("other", read.generation + 1)).await;
+    assert!(matches!(again, Err(StoreError::LeaseLost)), "{again:?}");
+    assert_eq!(get(world).await, stored);
 }
 
 async fn a_new_document_takes_the_lease_from_who_refreshes(world: &World) {
@@ -536,7 +550,7 @@ async fn a_new_document_takes_the_lease_from_who_refreshes(world: &World) {
     let new = NewCredential { document: Some(document("v1:old:given", read.generation + 1)), ..credential("a") };
     let given = world.store.put_credential(EVERY, &new, 1).await.unwrap().stored;
     for generation in [read.generation + 1, read.generation + 2] {
-        let late = world.store.store_refreshed(read.credential.id, lease, &document("late", generation)).await;
+        let late = world.store.store_refreshed(read.credential.id, Some(lease), &document("late", generation)).await;
         assert!(matches!(late, Err(StoreError::LeaseLost)), "{late:?}");
     }
     assert_eq!(get(world).await, given);
