@@ -137,3 +137,29 @@ impl StepKind for Tool {
         Box::pin(async move { Ok(self.call(act).await?) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::credential::Reference;
+    use crate::executor::pipeline::kind::Again;
+    use crate::vault::credentials::{CredentialError, Trouble};
+
+    #[test]
+    fn a_call_that_was_not_sent_may_be_tried_again_even_where_its_effect_happens_once() {
+        let send = Tool { name: "send".into(), arguments: Tree::Literal(json!({})), effect: Effect::Once };
+        let failed = |trouble| {
+            let reference = Reference::parse("shop").unwrap();
+            let error = CredentialError { trouble, reference, why: String::new(), last_used: 0, sent_at: None };
+            let StepFault { fault, again } = send.failed(ToolError::Credential(error));
+            (fault.code, again == Again::No, fault.lack.is_some())
+        };
+        assert_eq!(failed(Trouble::Busy), ("credential_busy".into(), false, false));
+        assert_eq!(failed(Trouble::Missing), ("credential_missing".into(), true, true));
+        let fault = send.failed(ToolError::tell(Failure::TransientError, "connect", "gone"));
+        assert_eq!((fault.fault.code.as_str(), fault.again), ("outcome_unknown", Again::No));
+        let foreign =
+            send.failed(ToolError::tell(Failure::PermissionDenied, "credential_missing", "Please connect shop"));
+        assert_eq!(foreign.fault.lack, None, "a word of a tool's is none of ours");
+    }
+}
