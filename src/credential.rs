@@ -225,7 +225,7 @@ pub struct CredentialUse {
     /// Where it was to go.
     pub host: String,
     /// `used`; `refused` by the other side, which answered 401; or why it was not sent: `missing`, `needs_consent`,
-    /// `not_for_host`, `no_inject`, `taken`, `unreadable`, `busy`.
+    /// `not_for_host`, `no_inject`, `taken`, `unreadable`, `misconfigured` (for whoever runs this service), `busy`.
     pub outcome: String,
 }
 

@@ -352,7 +352,7 @@ fn of_credential(error: &CredentialError) -> Failure {
     match error.trouble {
         Trouble::Missing | Trouble::NeedsConsent | Trouble::NotForHost | Trouble::Refused => Failure::PermissionDenied,
         Trouble::Taken => Failure::InvalidParameters,
-        Trouble::NoInject | Trouble::Unreadable => Failure::ExecutionError,
+        Trouble::NoInject | Trouble::Unreadable | Trouble::Misconfigured => Failure::ExecutionError,
         Trouble::Busy => Failure::ResourceError,
     }
 }

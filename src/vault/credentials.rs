@@ -341,6 +341,7 @@ fn not_renewed(with: &Use<'_>, error: RenewalError) -> CredentialError {
     let (trouble, why) = match error {
         RenewalError::NeedsConsent(why) => (Trouble::NeedsConsent, why),
         RenewalError::Refused(why) => (Trouble::Unreadable, why),
+        RenewalError::Operator(why) => (Trouble::Misconfigured, why),
         RenewalError::Later(why) => (Trouble::Busy, why),
         RenewalError::Impossible => (Trouble::Unreadable, "it can't be renewed".into()),
     };

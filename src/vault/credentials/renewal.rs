@@ -23,8 +23,10 @@ pub trait Renewal: Send + Sync {
 pub enum RenewalError {
     /// Its owner has to connect the account again, and was told so.
     NeedsConsent(String),
-    /// Something has to be put right before it can be.
+    /// Its owner has to put something right before it can be.
     Refused(String),
+    /// Whoever runs this service has to.
+    Operator(String),
     /// Later may do.
     Later(String),
     /// There is nothing to renew it with.
@@ -43,6 +45,7 @@ impl Renewal for Refresher {
                 OAuthError::NeedsConsent(why) => RenewalError::NeedsConsent(why),
                 OAuthError::NoRefreshToken => RenewalError::Impossible,
                 OAuthError::Misconfigured(_) | OAuthError::Vault(_) => RenewalError::Refused(error.to_string()),
+                OAuthError::Operator(_) => RenewalError::Operator(error.to_string()),
                 OAuthError::Later(_) | OAuthError::Busy | OAuthError::Store(_) => {
                     RenewalError::Later(error.to_string())
                 }

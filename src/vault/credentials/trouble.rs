@@ -44,6 +44,8 @@ pub enum Trouble {
     Taken,
     /// It was sealed with another key, it is damaged, or it can't be renewed as things stand.
     Unreadable,
+    /// It can't be renewed before whoever runs this service has corrected something.
+    Misconfigured,
     /// Later may do.
     Busy,
     /// It was sent, and the other side does not take it.
@@ -64,6 +66,7 @@ impl CredentialError {
             Trouble::NoInject => "credential_no_inject",
             Trouble::Taken => "credential_taken",
             Trouble::Unreadable => "credential_unreadable",
+            Trouble::Misconfigured => "credential_misconfigured",
             Trouble::Busy => "credential_busy",
             Trouble::Refused => "credential_refused",
         }
@@ -75,9 +78,12 @@ impl CredentialError {
             Trouble::Missing => LackKind::Missing,
             Trouble::NeedsConsent => LackKind::NeedsConsent,
             Trouble::Refused => LackKind::Refused,
-            Trouble::NotForHost | Trouble::NoInject | Trouble::Taken | Trouble::Unreadable | Trouble::Busy => {
-                return None;
-            }
+            Trouble::NotForHost
+            | Trouble::NoInject
+            | Trouble::Taken
+            | Trouble::Unreadable
+            | Trouble::Misconfigured
+            | Trouble::Busy => return None,
         };
         Some(Lack { credential: self.reference.clone(), kind, sent_at: self.sent_at })
     }
@@ -96,6 +102,9 @@ impl CredentialError {
             Trouble::NoInject => format!("The credential {name} can't be put into the request"),
             Trouble::Taken => format!("The request already carries what the credential {name} is for"),
             Trouble::Unreadable => format!("The credential {name} can't be used; please save it anew"),
+            Trouble::Misconfigured => {
+                format!("The credential {name} can't be used before whoever runs this service has put something right")
+            }
             Trouble::Busy => format!("The credential {name} can't be had now"),
             Trouble::Refused => format!("The credential {name} is refused"),
         };
@@ -113,6 +122,7 @@ impl Trouble {
             Trouble::NoInject => "no_inject",
             Trouble::Taken => "taken",
             Trouble::Unreadable => "unreadable",
+            Trouble::Misconfigured => "misconfigured",
             Trouble::Busy => "busy",
             Trouble::Refused => "refused",
         }

@@ -117,7 +117,12 @@ impl Refresher {
             Err(_) => Err(OAuthError::Later("renewing it broke off".into())),
         };
         match renewed {
-            Err(error @ (OAuthError::Later(_) | OAuthError::Misconfigured(_) | OAuthError::Store(_))) if !must => {
+            Err(
+                error @ (OAuthError::Later(_)
+                | OAuthError::Misconfigured(_)
+                | OAuthError::Operator(_)
+                | OAuthError::Store(_)),
+            ) if !must => {
                 tracing::warn!(tenant = credential.tenant_id, credential = %reference, %error,
                     "a credential is due and was not renewed; its old token is used while it is good");
                 Ok(Some(held.document.clone()))
@@ -159,16 +164,19 @@ impl Turn {
             Err(error) => return self.give_back(error).await,
         };
         let kind = Secret::new("refresh_token");
+        // who has written the endpoint down can correct it
+        let incorrect = |why| match oauth.provider {
+            Some(_) => OAuthError::Operator(why),
+            None => OAuthError::Misconfigured(why),
+        };
         match endpoint.ask(&[("grant_type", &kind), ("refresh_token", refresh_token)], Some(&document)).await {
             Ok(granted) => self.keep(&document, &granted).await,
             Err(Refusal::Grant(why)) => self.end(format!("its provider says {why}")).await,
             Err(Refusal::Client(why)) => {
                 let why = format!("its provider does not accept the client `{}`: {why}", endpoint.client_id);
-                self.give_back(OAuthError::Misconfigured(why)).await
+                self.give_back(incorrect(why)).await
             }
-            Err(Refusal::Request(why)) => {
-                self.give_back(OAuthError::Misconfigured(format!("its token endpoint: {why}"))).await
-            }
+            Err(Refusal::Request(why)) => self.give_back(incorrect(format!("its token endpoint: {why}"))).await,
             Err(Refusal::Later(why)) => self.give_back(OAuthError::Later(format!("its token endpoint: {why}"))).await,
         }
     }
