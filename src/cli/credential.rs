@@ -205,9 +205,10 @@ async fn uses(args: UsesArgs, environment: &Environment, screen: &mut Screen) ->
             on_one_line(&text_of(&used["host"])),
             text_of(&used["outcome"]),
             text_of(&used["run_id"]),
+            text_of(&used["task_id"]),
         ]
     };
-    Ok(screen.table(&["at", "by", "host", "outcome", "run"], uses.iter().map(row).collect())?)
+    Ok(screen.table(&["at", "by", "host", "outcome", "run", "task"], uses.iter().map(row).collect())?)
 }
 
 fn reference(text: &str) -> anyhow::Result<Reference> {

@@ -8,6 +8,7 @@ use axum::Json;
 use axum::extract::State as Held;
 use axum::http::StatusCode;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::credential::{Credential, CredentialDraft, CredentialUse, DependentTask, Reference, check_name};
 use crate::http::State;
@@ -35,7 +36,7 @@ pub(super) const RESERVED: [&str; 1] = ["connect"];
 pub struct CredentialView {
     #[serde(flatten)]
     pub credential: Credential,
-    /// Tasks that name it, by name: a thousand at most.
+    /// Tasks that name it, or a declared tool that is sent with it, by name: a thousand at most.
     pub tasks: Vec<DependentTask>,
 }
 
@@ -255,7 +256,14 @@ async fn read(
 
 async fn with_tasks(state: &State, scope: &Scope, stored: StoredCredential) -> Result<CredentialView, ApiError> {
     let credential = stored.credential;
-    let tasks = state.store.tasks_of_credential(scope, &credential.tenant_id, &credential.reference()).await?;
+    let reference = credential.reference();
+    let uses = |request: &Value| {
+        let named = request.get("credential").and_then(Value::as_str);
+        named.is_some_and(|named| Reference::parse(named).as_ref() == Ok(&reference))
+    };
+    let declared = state.tools.iter().filter(|tool| tool.request.as_ref().is_some_and(uses));
+    let tools: Vec<&str> = declared.map(|tool| tool.name.as_str()).collect();
+    let tasks = state.store.tasks_of_credential(scope, &credential.tenant_id, &reference, &tools).await?;
     Ok(CredentialView { credential, tasks })
 }
 

@@ -124,7 +124,7 @@ macro_rules! change_locked {
         .bind(now)
         .execute(&mut *$conn)
         .await?;
-        if $crate::task::credentials_of(&before.spec) != $crate::task::credentials_of(&changed.task.spec) {
+        if $crate::task::named_by(&before.spec) != $crate::task::named_by(&changed.task.spec) {
             name_credentials!($conn, changed.task);
         }
         let (was, is) = (is_indexed(&before), is_indexed(&changed.task));

@@ -10,7 +10,7 @@ use crate::id::Scope;
 use crate::store::retention::oldest_id;
 use crate::store::text::text;
 use crate::store::{Store, StoreError};
-use crate::task::TaskStatus;
+use crate::task::{TaskStatus, kept_tool};
 
 /// How far `last_used_at` may lag behind.
 const LAG: TimeDelta = TimeDelta::minutes(1);
@@ -88,12 +88,12 @@ pub(in crate::store) use name_credentials;
 /// Writes which credentials a new task names.
 macro_rules! add_credentials {
     ($conn:ident, $task:expr) => {{
-        for reference in $crate::task::credentials_of(&$task.spec) {
+        for (service, account) in $crate::task::named_by(&$task.spec) {
             sqlx::query("insert into task_credentials (task_id, tenant_id, service, account) values ($1, $2, $3, $4)")
                 .bind($task.id)
                 .bind(&$task.tenant_id)
-                .bind(reference.service)
-                .bind(reference.account)
+                .bind(service)
+                .bind(account)
                 .execute(&mut *$conn)
                 .await?;
         }
@@ -203,26 +203,30 @@ impl Store {
         Ok(used.into_iter().map(|(service, account)| Reference { service, account }).collect())
     }
 
-    /// The tasks that name a credential, by name: a thousand at most.
+    /// The tasks that name a credential, or one of the tools that use it, by name: a thousand at most.
     pub async fn tasks_of_credential(
         &self,
         scope: &Scope,
         tenant: &str,
         reference: &Reference,
+        tools: &[&str],
     ) -> Result<Vec<DependentTask>, StoreError> {
         let rows: Vec<DependentRow> = on_read!(self.db, scope, |conn| {
-            sqlx::query_as(
-                "select t.id, t.name, t.status, t.status_reason from task_credentials c join tasks t on t.id = c.task_id
-                  where c.tenant_id = $1 and c.service = $2 and c.account = $3 and ($4 is null or c.tenant_id = $4)
-                  order by t.name, t.id limit $5",
-            )
-            .bind(text(tenant))
-            .bind(text(&reference.service))
-            .bind(text(&reference.account))
-            .bind(scope.tenant())
-            .bind(TASKS)
-            .fetch_all(conn)
-            .await?
+            let mut query = QueryBuilder::new(
+                "select distinct t.id, t.name, t.status, t.status_reason
+                   from task_credentials c join tasks t on t.id = c.task_id where c.tenant_id = ",
+            );
+            query.push_bind(text(tenant).into_owned());
+            if let Some(own) = scope.tenant() {
+                query.push(" and c.tenant_id = ").push_bind(own.to_owned());
+            }
+            query.push(" and ((c.service = ").push_bind(text(&reference.service).into_owned());
+            query.push(" and c.account = ").push_bind(text(&reference.account).into_owned()).push(")");
+            for tool in tools {
+                query.push(" or c.service = ").push_bind(kept_tool(tool));
+            }
+            query.push(") order by t.name, t.id limit ").push_bind(TASKS);
+            query.build_query_as().fetch_all(conn).await?
         });
         rows.into_iter().map(DependentRow::task).collect()
     }

@@ -399,7 +399,7 @@ async fn the_tasks_that_name_a_credential_are_found(world: &World) {
         world.plant(&sql).await;
     }
     let found = async |scope: &Scope, name: &str| {
-        world.store.tasks_of_credential(scope, "a", &Reference::parse(name).unwrap()).await.unwrap()
+        world.store.tasks_of_credential(scope, "a", &Reference::parse(name).unwrap(), &[]).await.unwrap()
     };
     let expected = [DependentTask::of(&task)];
     assert_eq!(found(EVERY, "google/work").await, expected);

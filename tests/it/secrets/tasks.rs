@@ -16,6 +16,7 @@ use crate::support::world::{ADMIN, World, on_both};
 
 on_both! {
     which_tasks_name_a_credential_is_written_with_them
+    a_task_whose_tool_is_sent_with_a_credential_depends_on_it
     a_run_that_lacks_its_credential_is_not_repeated_and_its_task_waits_for_the_owner
     a_poll_that_lacks_its_credential_pauses_its_task
     a_task_goes_on_with_what_is_saved
@@ -50,7 +51,7 @@ fn condition(server: &MockServer, credential: &str) -> Value {
 async fn naming(instance: &Instance, reference: &str) -> Vec<String> {
     let reference = Reference::parse(reference).unwrap();
     let tasks = instance
-        .on(move |store| async move { store.tasks_of_credential(&Scope::Every, "ann", &reference).await })
+        .on(move |store| async move { store.tasks_of_credential(&Scope::Every, "ann", &reference, &[]).await })
         .await;
     tasks.expect("tasks").into_iter().map(|task| task.name).collect()
 }
@@ -289,5 +290,32 @@ async fn what_is_refused_pauses_what_can_not_go_on_and_an_agent_is_told(world: W
     let transcript = instance.page(&format!("/v1/runs/{}/transcript", ended.id)).await;
     assert!(transcript.contains("code: credential_refused"), "{transcript}");
     assert_eq!(instance.stored(&agent).await.status, TaskStatus::Active);
+    instance.finish(&world).await;
+}
+
+async fn a_task_whose_tool_is_sent_with_a_credential_depends_on_it(world: World) {
+    let mut world = open(world);
+    let tool = |name: &str, credential: &str| {
+        json!({
+            "name": name, "description": "Looks something up.", "category": "read", "consequence": "low",
+            "http": { "method": "GET", "url": "http://127.0.0.1:9/", "credential": credential },
+        })
+    };
+    world.declared = serde_json::from_value(json!([tool("look_up", "shop/primary"), tool("other", "mail")])).unwrap();
+    let instance = world.instance();
+    let bearer = json!({ "as": "bearer", "from": "/key" });
+    save(&world, &instance, "shop", bearer, json!({ "key": "the-shops-key" })).await;
+    for (name, called) in [("steps", "look_up"), ("steps of another", "other")] {
+        let steps = json!([{ "name": "look", "tool": { "name": called } }]);
+        let task = json!({ "name": name, "executor": "pipeline", "action": { "config": { "steps": steps } } });
+        instance.task(task).await;
+    }
+    let poll = json!({ "tool": { "name": "look_up", "args": {} } });
+    let trigger = json!({ "type": "condition", "interval": "1m", "expression": "value != null", "poll": poll });
+    instance.task(json!({ "name": "watches", "trigger": trigger })).await;
+    let (status, shown) = instance.ask("GET", "/v1/credentials/shop/primary?tenant_id=ann", ADMIN, None).await;
+    let names: Vec<&str> =
+        shown["tasks"].as_array().unwrap().iter().map(|task| task["name"].as_str().unwrap()).collect();
+    assert_eq!((status, names), (200, vec!["steps", "watches"]));
     instance.finish(&world).await;
 }
