@@ -163,6 +163,15 @@ pub fn unmarked() -> Response {
     message(StatusCode::FORBIDDEN, "Nothing was connected", &sentences)
 }
 
+/// Another provider has sent the person back.
+pub fn mixed_up() -> Response {
+    let sentences = [
+        "Another provider than the one that was asked has sent you here. Nothing was connected.",
+        "Whoever runs this service has to look at it.",
+    ];
+    message(StatusCode::FORBIDDEN, "Nothing was connected", &sentences)
+}
+
 /// The form was sent from elsewhere.
 pub fn foreign() -> Response {
     let sentences = ["This did not come from the page that asks for it. Nothing was connected.", AGAIN];

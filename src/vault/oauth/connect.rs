@@ -129,6 +129,13 @@ impl Connector {
         Ok(Offer { hosts: provider.hosts(), scopes: provider.scopes.clone(), replaces, flow })
     }
 
+    /// Whether somebody who says so of themselves may be the provider of a flow (RFC 9207, section 2.4): a code that another
+    /// provider gave must not be sent to this one.
+    pub fn is_of(&self, flow: &Flow, issuer: &str) -> bool {
+        let provider = self.shared.providers.get(&flow.reference.service);
+        provider.and_then(|provider| provider.issuer.as_deref()).is_none_or(|own| own == issuer)
+    }
+
     /// Ends a flow: the code becomes tokens, and they a credential, active, in the place of the one that was there.
     pub async fn finish(&self, flow: Flow, code: Secret) -> Result<Connected, ConnectError> {
         let this = self.clone();
