@@ -42,7 +42,7 @@ use crate::run::Usage;
 use crate::run::outcome::RunError;
 use crate::run::stream::StreamEvent;
 use crate::run::transcript::{Entry, Message};
-use crate::tool::{Host, Registry};
+use crate::tool::{Host, Known, Registry};
 
 pub use configured::Configured;
 pub use result::ReactLoopResult;
@@ -136,6 +136,8 @@ pub struct Incoming {
     pub stop: Stop,
     pub sink: Sink,
     pub clock: Clock,
+    /// The secrets that the run has used so far.
+    pub known: Known,
 }
 
 /// What a task may decide otherwise than the configuration.
@@ -257,6 +259,7 @@ impl Agent {
             timezone: incoming.timezone,
             host: &incoming.host,
             clock: &incoming.clock,
+            known: &incoming.known,
             time_limit: Duration::from_secs(self.settings.tool_execution_timeout),
             teller: &teller,
             consent: Consent {

@@ -4,6 +4,7 @@
 //! one request at a time.
 
 pub mod draft;
+mod lack;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -11,8 +12,10 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::invalid::Faults;
+use crate::task::{Task, TaskStatus};
 
 pub use draft::CredentialDraft;
+pub use lack::{Lack, LackKind, awaited, paused_for};
 
 /// The account of a reference that names none.
 pub const PRIMARY: &str = "primary";
@@ -25,7 +28,8 @@ pub const NAME_LENGTH: usize = 100;
 pub const SECRET_HEADERS: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
 
 /// What tools, polls, pipelines and webhooks name: `service`, or `service/account`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Reference {
     pub service: String,
     pub account: String,
@@ -40,6 +44,20 @@ impl Reference {
             check_name(name).map_err(|why| format!("{why}; expected `service` or `service/account`"))?;
         }
         Ok(Reference { service: service.to_owned(), account: account.to_owned() })
+    }
+}
+
+impl TryFrom<String> for Reference {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Reference, String> {
+        Reference::parse(&text)
+    }
+}
+
+impl From<Reference> for String {
+    fn from(reference: Reference) -> String {
+        reference.to_string()
     }
 }
 
@@ -206,28 +224,27 @@ pub struct CredentialUse {
     pub used_by: String,
     /// Where it was to go.
     pub host: String,
-    /// `used`, or why not: `missing`, `needs_consent`, `not_for_host`, `no_inject`, `taken`, `unreadable`,
-    /// `busy`.
+    /// `used`; `refused` by the other side, which answered 401; or why it was not sent: `missing`, `needs_consent`,
+    /// `not_for_host`, `no_inject`, `taken`, `unreadable`, `misconfigured` (for whoever runs this service), `busy`.
     pub outcome: String,
 }
 
-/// The codes of errors that only a person can mend, by connecting the account (again).
-pub const MISSING: &str = "credential_missing";
-pub const NEEDS_CONSENT: &str = "credential_needs_consent";
-
-/// What sentences about them begin with, and then the reference.
-pub const PLEASE: &str = "Please connect ";
-
-/// The credential that such a sentence asks for.
-pub fn asked_for(sentence: &str) -> Option<Reference> {
-    let (_, rest) = sentence.split_once(PLEASE)?;
-    let end = rest.find([' ', ':']).unwrap_or(rest.len());
-    Reference::parse(&rest[..end]).ok()
+/// A task that names a credential, or goes on with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct DependentTask {
+    pub id: Uuid,
+    pub name: String,
+    pub status: TaskStatus,
+    /// Of one that waits for this credential: `credential:` and its reference.
+    #[schema(required)]
+    pub status_reason: Option<String>,
 }
 
-/// Whether an error with this code waits for a person who connects an account.
-pub fn waits_for_its_owner(code: &str) -> bool {
-    matches!(code, MISSING | NEEDS_CONSENT)
+impl DependentTask {
+    pub fn of(task: &Task) -> DependentTask {
+        let Task { id, name, status, status_reason, .. } = task.clone();
+        DependentTask { id, name, status, status_reason }
+    }
 }
 
 impl CredentialUse {
@@ -244,15 +261,6 @@ impl Credential {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_credential_that_is_asked_for_is_found_in_the_sentence() {
-        let found = |sentence| asked_for(sentence).map(|reference| reference.to_string());
-        assert_eq!(found("step `a`: Please connect google/work: there is none").as_deref(), Some("google/work"));
-        assert_eq!(found("Please connect shop again: its access has ended").as_deref(), Some("shop"));
-        assert_eq!(found("Please connect shop").as_deref(), Some("shop"));
-        assert_eq!(found("the shop is closed"), None);
-    }
 
     #[test]
     fn a_reference_is_a_service_and_the_primary_account_unless_it_names_another() {

@@ -20,6 +20,7 @@ pub mod heartbeat;
 pub mod held;
 mod holding;
 pub mod housekeeping;
+mod lacking;
 pub mod matcher;
 pub mod measures;
 pub mod notifier;

@@ -22,6 +22,7 @@ use crate::run::Run;
 use crate::run::outcome::{Outcome, RunError};
 use crate::task::{Action, Task};
 use crate::tool::Host;
+use crate::vault::credentials::Known;
 
 /// One execution of a run.
 #[derive(Clone)]
@@ -38,6 +39,8 @@ pub struct Job {
     pub stop: Stop,
     pub sink: Sink,
     pub clock: Clock,
+    /// The secrets that the run has used so far.
+    pub known: Known,
 }
 
 /// A way to execute runs.

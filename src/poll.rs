@@ -25,7 +25,7 @@ use crate::poll::gate::Gate;
 use crate::poll::redis::{Settings as RedisSettings, Source as RedisSource};
 use crate::poll::tool::{Host, Tools};
 use crate::trigger::condition::{Poll, PollFault, Seen, Validators};
-use crate::vault::credentials::Credentials;
+use crate::vault::credentials::{CredentialError, Credentials};
 
 /// Largest value, in bytes of JSON: it is kept with the condition, and with the runs that it causes.
 pub const VALUE_BYTES: usize = 64 * 1024;
@@ -259,6 +259,10 @@ impl Poller {
         };
         Ok(Seen::Value { value, validators: Validators::default() })
     }
+}
+
+fn of_credential(error: &CredentialError) -> PollFault {
+    PollFault { lack: error.lack().map(Box::new), ..PollFault::new(error.code(), error.to_string()) }
 }
 
 fn too_slow(limit: Duration) -> PollFault {

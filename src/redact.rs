@@ -67,23 +67,26 @@ pub struct Redactor {
 }
 
 /// The texts of a secret document that count as secrets: every text of at least [`SHORTEST_LEAF`] characters, but those
-/// under names that tell that they are none (`client_id`, `token_url`, `scope`, `expires_at`, `username`, …).
+/// right under names that tell that they are none (`client_id`, `token_url`, `scope`, `expires_at`, `username`, …). What
+/// lies deeper goes by its own name: `login` may be a user's name, or hold one beside a password.
 pub fn secrets_of(document: &Value) -> Vec<&str> {
     let mut found = Vec::new();
-    collect(document, &mut found);
+    collect(document, false, &mut found);
     found
 }
 
-fn collect<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+/// `plain`: it is a text, or a list of texts, under a name that tells that it is no secret.
+fn collect<'a>(value: &'a Value, plain: bool, found: &mut Vec<&'a str>) {
     match value {
-        Value::String(text) if text.chars().count() >= SHORTEST_LEAF => found.push(text),
-        Value::Array(items) => items.iter().for_each(|item| collect(item, found)),
-        Value::Object(fields) => {
-            let secret = |name: &str| !PLAIN.contains(&name.to_lowercase().replace('-', "_").as_str());
-            fields.iter().filter(|(name, _)| secret(name)).for_each(|(_, value)| collect(value, found));
-        }
+        Value::String(text) if !plain && text.chars().count() >= SHORTEST_LEAF => found.push(text),
+        Value::Array(items) => items.iter().for_each(|item| collect(item, plain, found)),
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| collect(value, is_plain(name), found)),
         _ => {}
     }
+}
+
+fn is_plain(name: &str) -> bool {
+    PLAIN.contains(&name.to_lowercase().replace('-', "_").as_str())
 }
 
 impl Redactor {
@@ -573,5 +576,11 @@ mod tests {
         });
         assert_eq!(secrets_of(&document), ["a-long-token", "key-number-1", "deep-secret", "another-token"]);
         assert_eq!(secrets_of(&json!("the-whole-document")), ["the-whole-document"]);
+        // a plain name is that of a text, and of a list of texts, not of what is deeper
+        let deep = json!({
+            "login": { "username": "ann-the-user", "password": "pass-of-login" }, "account": [["list-of-a-list", { "pin": "pin-of-account" }]],
+            "user": "ann-the-user", "provider": { "key": { "id": "key-of-provider" } }, "scopes": ["calendar.read"],
+        });
+        assert_eq!(secrets_of(&deep), ["pin-of-account", "pass-of-login", "key-of-provider"]);
     }
 }

@@ -73,7 +73,8 @@ pub use connect::{OpenError, ServerFacts, Settings};
 pub use counts::PoolUse;
 pub use creating::NewTask;
 pub use credentials::{
-    CredentialFilter, NewCredential, SealedDocument, SealedRow, StoredCredential, UseFilter, next_generation,
+    CredentialFilter, NewCredential, SavedCredential, SealedDocument, SealedRow, StoredCredential, UseFilter,
+    next_generation,
 };
 pub use dead_letters::{Burial, StoredDeadLetter, StoredDeadLetterFilter};
 pub use deliveries::{DeliveryFilter, InLine};
@@ -81,6 +82,7 @@ pub use depths::{COUNTED_TO, Depths};
 pub use event_index::{EVENT_SHARDS, EventTask, EventTaskChanges, event_shard};
 pub use events::{EventBacklog, EventFilter, LeasedEvent};
 pub use examine::{Examined, SqliteFile, examine, sqlite_version};
+pub use failing::Lacked;
 pub use fires::{FireDue, Fired, StartNow};
 pub use grants::{Grant, GrantUse};
 pub use idempotency::{Answer, Idempotency};

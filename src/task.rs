@@ -17,7 +17,7 @@ use crate::notification::Urgency;
 use crate::notification::measure::Notify;
 use crate::trigger::{Next, Trigger};
 
-pub use credentials::credentials_of;
+pub use credentials::{credentials_of, kept_tool, named_by};
 pub use draft::{DECIDED, DEFAULT_EXECUTOR, DEFAULT_TIMEOUT};
 pub use known::{ActionCheck, ActionSeal, Known, PollCheck};
 pub use view::{LastRun, TaskView};

@@ -24,8 +24,10 @@ use crate::event::Event;
 use crate::id::Tenant;
 use crate::invalid::Faults;
 use crate::notification::Urgency;
+use crate::vault::credentials::{CredentialError, Trouble};
 
 pub use crate::tool::registry::Registry;
+pub use crate::vault::credentials::Known;
 
 /// Where a tool is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
@@ -120,6 +122,8 @@ pub struct ToolContext {
     pub time_limit: Duration,
     pub host: Arc<dyn Host>,
     pub clock: Clock,
+    /// The secrets that the run has used so far.
+    pub known: Known,
 }
 
 /// Who calls a tool.
@@ -167,6 +171,10 @@ pub enum ToolError {
         /// One sentence. Never a secret.
         message: String,
     },
+    /// A credential was not used, or was refused: the call had no effect. A model is told of it like of anything else; a step or a poll
+    /// knows by it what it can't go on without.
+    #[error("{0}")]
+    Credential(CredentialError),
     /// The run can't go on: it fails with this code.
     #[error("{code}: {message}")]
     Abort { code: String, message: String },
@@ -319,9 +327,33 @@ impl ToolError {
         ToolError::Tell { kind, code: code.into(), message: message.into() }
     }
 
+    /// What the model is told of: the kind, the code, and a sentence; `None` where the run can't go on.
+    pub fn told(&self) -> Option<(Failure, &str, String)> {
+        match self {
+            ToolError::Tell { kind, code, message } => Some((*kind, code, message.clone())),
+            ToolError::Credential(error) => Some((of_credential(error), error.code(), error.to_string())),
+            ToolError::Abort { .. } => None,
+        }
+    }
+
+    /// Whether the call had no effect for sure, and time may mend what stood in its way.
+    pub fn is_unsent(&self) -> bool {
+        matches!(self, ToolError::Credential(error) if error.trouble == Trouble::Busy)
+    }
+
     /// The arguments will not do, and why.
     pub fn arguments(message: impl Into<String>) -> ToolError {
         ToolError::tell(Failure::InvalidParameters, "invalid_parameters", message)
+    }
+}
+
+/// The kind of failure that a credential is.
+fn of_credential(error: &CredentialError) -> Failure {
+    match error.trouble {
+        Trouble::Missing | Trouble::NeedsConsent | Trouble::NotForHost | Trouble::Refused => Failure::PermissionDenied,
+        Trouble::Taken => Failure::InvalidParameters,
+        Trouble::NoInject | Trouble::Unreadable | Trouble::Misconfigured => Failure::ExecutionError,
+        Trouble::Busy => Failure::ResourceError,
     }
 }
 

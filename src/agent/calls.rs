@@ -20,7 +20,7 @@ use crate::id::Tenant;
 use crate::run::outcome::RunError;
 use crate::run::transcript::ToolCall;
 use crate::tool::registry::{Registered, unknown_tool};
-use crate::tool::{CalledBy, Failure, Host, Registry, ToolContext, ToolError, ToolOutput, ToolStatus};
+use crate::tool::{CalledBy, Failure, Host, Known, Registry, ToolContext, ToolError, ToolOutput, ToolStatus};
 
 /// All that calls of one run have in common.
 pub struct Caller<'a> {
@@ -32,6 +32,8 @@ pub struct Caller<'a> {
     pub timezone: Tz,
     pub host: &'a std::sync::Arc<dyn Host>,
     pub clock: &'a Clock,
+    /// The secrets that the run has used so far.
+    pub known: &'a Known,
     pub time_limit: Duration,
     pub teller: &'a Teller,
     pub consent: Consent<'a>,
@@ -137,7 +139,10 @@ impl Caller<'_> {
             Ok(output) => (output.text, false),
             Err(ToolError::Abort { code, message }) => return Err(RunError::fail(code, message)),
             Err(ToolError::Tell { code, message, .. }) if code == REFUSED => (message, true),
-            Err(ToolError::Tell { kind, code, message }) => (observation(kind, &code, &message, &call.id), true),
+            Err(error) => {
+                let (kind, code, message) = error.told().expect("what aborts was seen before");
+                (observation(kind, code, &message, &call.id), true)
+            }
         };
         if let Some(approval) = approval {
             let text = text.chars().take(OUTCOME_SHOWN).collect();
@@ -257,6 +262,7 @@ impl Caller<'_> {
             time_limit,
             host: self.host.clone(),
             clock: self.clock.clone(),
+            known: self.known.clone(),
         }
     }
 }

@@ -29,10 +29,10 @@ pub struct Again {
 }
 
 /// Whether a call that failed `tries` times (at least once), the last time within `limit`, is tried again. Only what
-/// time may heal, and never a call that would have its effect twice.
+/// time may heal, and never a call that would have its effect twice: one that is not idempotent only where it had none.
 pub fn again(tool: &Definition, error: &ToolError, tries: u32, limit: Duration) -> Option<Again> {
-    let ToolError::Tell { kind: Failure::Timeout | Failure::ResourceError, .. } = error else { return None };
-    if !tool.idempotent || tries > MAX_RETRIES {
+    let (Failure::Timeout | Failure::ResourceError, ..) = error.told()? else { return None };
+    if !(tool.idempotent || error.is_unsent()) || tries > MAX_RETRIES {
         return None;
     }
     let wait = FIRST_WAIT.mul_f64(WAIT_FACTOR.powi(tries as i32 - 1)).min(LONGEST_WAIT);

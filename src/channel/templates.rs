@@ -252,12 +252,12 @@ mod tests {
 
     use crate::approval::{ApprovalStatus, test_question};
     use crate::channel::{Capabilities, ChannelError, Message, Receipt};
-    use crate::credential::Reference;
+    use crate::credential::{LackKind, Reference};
     use crate::notification::Kind;
     use crate::notification::question::Question;
     use crate::notification::telling::Purpose;
     use crate::notification::trouble::{
-        CredentialTelling, Trouble, credential_ended, credential_trouble, credential_trouble_of_idle,
+        CredentialTelling, credential_ended, credential_trouble, credential_trouble_of_idle,
     };
     use crate::notification::wording::Link;
     use crate::run::outcome::RunFault;
@@ -701,9 +701,10 @@ mod tests {
     fn trouble_with_a_credential_is_told_from_its_data_as_it_was_stored() {
         let work = Reference::parse("google/work").unwrap();
         let cases = [
-            (credential_trouble(&work, Trouble::Missing, Some("Mail <b>")), Some("Mail <b>"), true, None),
-            (credential_trouble(&work, Trouble::Missing, None), None, false, None),
-            (credential_trouble_of_idle(&work, Trouble::NeedsConsent, "Mail"), Some("Mail"), false, None),
+            (credential_trouble(&work, LackKind::Missing, Some("Mail <b>")), Some("Mail <b>"), true, None),
+            (credential_trouble(&work, LackKind::Missing, None), None, false, None),
+            (credential_trouble_of_idle(&work, LackKind::NeedsConsent, "Mail"), Some("Mail"), false, None),
+            (credential_trouble(&work, LackKind::Refused, Some("Mail")), Some("Mail"), true, None),
             (credential_ended(&work, Some("it says invalid_grant")), None, false, Some("it says invalid_grant")),
         ];
         for ((subject, text), task, paused, reason) in cases {

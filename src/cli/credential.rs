@@ -205,9 +205,10 @@ async fn uses(args: UsesArgs, environment: &Environment, screen: &mut Screen) ->
             on_one_line(&text_of(&used["host"])),
             text_of(&used["outcome"]),
             text_of(&used["run_id"]),
+            text_of(&used["task_id"]),
         ]
     };
-    Ok(screen.table(&["at", "by", "host", "outcome", "run"], uses.iter().map(row).collect())?)
+    Ok(screen.table(&["at", "by", "host", "outcome", "run", "task"], uses.iter().map(row).collect())?)
 }
 
 fn reference(text: &str) -> anyhow::Result<Reference> {
@@ -255,9 +256,22 @@ fn print(credential: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Resu
     facts.push(("updated", time_of(&credential["updated_at"])));
     facts.push(("last used", time_of(&credential["last_used_at"])));
     for task in credential["tasks"].as_array().into_iter().flatten() {
-        facts.push(("task", format!("{} {}", text_of(&task["id"]), on_one_line(&text_of(&task["name"])))));
+        facts.push(("task", dependent(task)));
+    }
+    for task in credential["resumed"].as_array().into_iter().flatten() {
+        facts.push(("goes on", on_one_line(&text_of(&task["name"]))));
     }
     Ok(screen.facts(&facts)?)
+}
+
+/// A task that names a credential; one that does not fire says why.
+fn dependent(task: &Value) -> String {
+    let (id, name) = (text_of(&task["id"]), on_one_line(&text_of(&task["name"])));
+    match (task["status"].as_str(), task["status_reason"].as_str()) {
+        (None | Some("active"), _) => format!("{id} {name}"),
+        (Some(status), None) => format!("{id} {name}: {status}"),
+        (Some(status), Some(reason)) => format!("{id} {name}: {status}, {}", on_one_line(reason)),
+    }
 }
 
 fn shown(credential: &Value) -> String {

@@ -12,3 +12,20 @@ pub fn keep_private() -> std::io::Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{dumpable_behavior, getrlimit};
+
+    use super::*;
+
+    #[test]
+    fn no_core_is_left_and_no_other_process_reads_the_memory() {
+        keep_private().unwrap();
+        let (kept, limit) = (dumpable_behavior().unwrap(), getrlimit(Resource::Core));
+        // other tests of this process may look at themselves
+        set_dumpable_behavior(DumpableBehavior::Dumpable).unwrap();
+        assert_eq!(kept, DumpableBehavior::NotDumpable);
+        assert_eq!((limit.current, limit.maximum), (Some(0), Some(0)));
+    }
+}

@@ -6,7 +6,6 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::clock::{cut, signed};
-use crate::credential::waits_for_its_owner;
 use crate::notification::dedupe;
 use crate::notification::measure::{End, Measure};
 use crate::notification::{Kind, NewDelivery, Recipient};
@@ -40,6 +39,8 @@ pub struct Ending<'a> {
     pub now: DateTime<Utc>,
     /// When it began, if that is not on the record.
     pub unconfirmed: Option<DateTime<Utc>>,
+    /// Its owner has been told of its failure: the task was paused for it.
+    pub told: bool,
     /// For jitter, in 0..1.
     pub random: f64,
 }
@@ -103,9 +104,7 @@ impl Ending<'_> {
     }
 
     fn failed(&self, fault: RunFault) -> Result<Finish, IllegalTransition> {
-        // its owner is told when the task is paused for it, once
-        let told_later = self.task.is_some() && waits_for_its_owner(&fault.code);
-        let tells = if told_later { None } else { self.tells(End::Failed { code: &fault.code }) };
+        let tells = if self.told { None } else { self.tells(End::Failed { code: &fault.code }) };
         Ok(Finish { error: Some(fault), tells, ..self.end(RunEvent::Fail)? })
     }
 
@@ -229,6 +228,7 @@ mod tests {
             ran: Duration::from_millis(1500),
             now: now(),
             unconfirmed: None,
+            told: false,
             random,
         })
     }
@@ -294,6 +294,7 @@ mod tests {
                 ran: Duration::ZERO,
                 now: now(),
                 unconfirmed: None,
+                told: false,
                 random,
             };
             let fault = RunFault::new("store_unavailable", "");
@@ -327,6 +328,7 @@ mod tests {
             ran: Duration::ZERO,
             now: now(),
             unconfirmed: None,
+            told: false,
             random: 0.0,
         };
         let open = vec![Uuid::from_u128(9)];

@@ -15,10 +15,10 @@ use tokio::sync::watch;
 use crate::agent::{ChannelLimits, Stop};
 use crate::channel::Channels;
 use crate::clock::{self, Clock};
-use crate::credential::waits_for_its_owner;
 use crate::engine::active::{Active, Place};
 use crate::engine::ending::Ending;
 use crate::engine::finisher::{ANSWER_LIMIT, Finisher};
+use crate::engine::lacking;
 use crate::engine::measures::Measures;
 use crate::executor::host::{LeasedTranscript, StoreHost};
 use crate::executor::hub::Hub;
@@ -27,10 +27,11 @@ use crate::id::Scope;
 use crate::notification::Recipient;
 use crate::notification::new_delivery::channels as order_of;
 use crate::run::RunState;
-use crate::run::outcome::{Outcome, RunError, RunFault};
+use crate::run::outcome::{Outcome, RunError};
 use crate::run::stream::StreamEvent;
 use crate::store::{Finish, StartedRun, Store, StoreError};
 use crate::task::{Output, Task};
+use crate::vault::credentials::Known;
 
 /// How long an executor may take to hand its run back once it was asked to.
 pub const HAND_BACK_LIMIT: Duration = Duration::from_secs(2);
@@ -130,6 +131,13 @@ impl Shared {
         // Nothing has effects from here on, and what is written is fenced by the token: so an end is offered to a store
         // that is away for as long as it takes, rather than executed once more.
         let ran = self.store.clock().elapsed().saturating_sub(began);
+        let told = tokio::select! {
+            told = self.pause_lacking(&started, &result) => told,
+            () = lease_gone(place.valid_until.clone(), self.margin, self.store.clock().clone()) => {
+                tracing::warn!(%run_id, "the lease is lost before its task was paused, the run goes on elsewhere");
+                return;
+            }
+        };
         let recipient = match ran < RECIPIENT_FRESH {
             true => started.recipient.clone(),
             false => self.recipient(&started.run.tenant_id).await,
@@ -143,10 +151,11 @@ impl Shared {
             ran,
             now: self.store.clock().now(),
             unconfirmed: started.run.started_at.filter(|_| !started.confirmed),
+            told,
             random: fastrand::f64(),
         };
         match ending.finish(result) {
-            Ok(Some(finish)) => self.record(finish, &started).await,
+            Ok(Some(finish)) => self.record(finish, &started, told).await,
             Ok(None) => tracing::warn!(%run_id, "the run was taken over while it was executed"),
             Err(illegal) => tracing::error!(%run_id, %illegal, "an execution ended in no way that a run can"),
         }
@@ -183,7 +192,7 @@ impl Shared {
         }
     }
 
-    async fn record(&self, finish: Finish, started: &StartedRun) {
+    async fn record(&self, finish: Finish, started: &StartedRun, told: bool) {
         let run_id = started.run.id;
         let (state, reason, usage) = (finish.state, finish.reason.clone(), finish.usage);
         let took = Duration::from_millis(finish.ran_ms.max(0) as u64);
@@ -196,7 +205,6 @@ impl Shared {
             return;
         }
         self.measures.ended(self.executor_of(started), state, took);
-        let wanted = error.clone().filter(|fault| waits_for_its_owner(&fault.code));
         if let Some(fault) = error {
             self.hub.publish(run_id, StreamEvent::Error { code: fault.code, message: fault.message });
         }
@@ -204,21 +212,16 @@ impl Shared {
         if state.is_final() {
             self.hub.publish(run_id, StreamEvent::ExecutionEnd { conversation_id: None, usage: json!(usage) });
         }
-        match wanted {
-            _ if state != RunState::Failed => {}
-            Some(fault) => self.pause_for_credential(started, &fault).await,
-            None => self.pause_if_failing(started).await,
+        if state == RunState::Failed && !told {
+            self.pause_if_failing(started).await;
         }
     }
 
-    async fn pause_for_credential(&self, started: &StartedRun, fault: &RunFault) {
-        let Some(task) = &started.task else { return };
-        match self.store.pause_for_credential(task.id, &fault.code, &fault.message).await {
-            Ok(true) => tracing::warn!(task_id = %task.id, "a task lacks a credential, it is paused"),
-            Ok(false) => {}
-            Err(error) => {
-                tracing::warn!(task_id = %task.id, %error, "a task that lacks a credential is not paused yet")
-            }
+    /// Where the run failed for want of a credential its task is paused; whether its owner is told by that.
+    async fn pause_lacking(&self, started: &StartedRun, result: &Result<Outcome, RunError>) -> bool {
+        match (&started.task, lacking::lack_of(result)) {
+            (Some(task), Some(lack)) => lacking::pause(&self.store, task.id, lack).await,
+            _ => false,
         }
     }
 
@@ -257,6 +260,7 @@ impl Shared {
             stop,
             sink: self.hub.sink(started.run.id),
             clock: self.store.clock().clone(),
+            known: Known::of(&started.run),
         }
     }
 

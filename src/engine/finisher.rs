@@ -18,7 +18,7 @@ use crate::store::{Finish, Store, StoreError};
 /// Ends written in one transaction.
 const BATCH: usize = 256;
 /// The first and the longest wait before a store that is away is asked again.
-const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+pub(super) const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// How long an answer of the store is waited for.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// How long a store that is away is waited for when the service stops.

@@ -62,6 +62,7 @@ impl Rescuer {
             ran: stranded.ran,
             now: self.store.clock().now(),
             unconfirmed: None,
+            told: false,
             random: fastrand::f64(),
         };
         let ended = match (&stranded.cancel_reason, stranded.crashed) {

@@ -17,7 +17,6 @@ use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::{cut, pause, signed};
-use crate::credential::waits_for_its_owner;
 use crate::engine::Bell;
 use crate::engine::service::{Next, Service, TickError};
 use crate::expr::Language;
@@ -26,7 +25,7 @@ use crate::metrics::Metrics;
 use crate::notification::dedupe;
 use crate::notification::{NewDelivery, wording};
 use crate::poll::{Ask, Missed, Poller};
-use crate::store::{PollClaim, RecordedPoll, Store, StoreError, Topic};
+use crate::store::{Lacked, PollClaim, RecordedPoll, Store, StoreError, Topic};
 use crate::trigger::Trigger;
 use crate::trigger::condition::{Condition, Notice, PollFault, Seen, Step};
 
@@ -221,10 +220,10 @@ impl Work {
             }
             Outcome::Record { step, next_at } => (step, *next_at),
         };
-        let wanted = step.state.failing.as_ref().filter(|failing| waits_for_its_owner(&failing.error.kind));
+        let lack = step.state.failing.as_ref().and_then(|failing| failing.error.lack.as_deref());
         let notice = match &step.notice {
             // that it is paused says more
-            _ if wanted.is_some() => None,
+            _ if lack.is_some() => None,
             Some(notice) => self.notice(claim, notice).await?,
             None => None,
         };
@@ -235,11 +234,12 @@ impl Work {
             RecordedPoll::Quiet => {}
             RecordedPoll::Void => return Ok(()),
         }
-        if let Some(failing) = wanted {
-            let PollFault { kind, message, .. } = &failing.error;
-            match self.store.pause_for_credential(claim.subject.id, kind, message).await {
-                Ok(true) => tracing::warn!(task_id = %claim.subject.id, "a condition lacks a credential, it is paused"),
-                Ok(false) => {}
+        if let Some(lack) = lack {
+            match self.store.pause_for_credential(claim.subject.id, lack).await {
+                Ok(Lacked::Paused) => {
+                    tracing::warn!(task_id = %claim.subject.id, "a condition lacks a credential, it is paused")
+                }
+                Ok(Lacked::Told | Lacked::Mended) => {}
                 // the next poll comes to the same
                 Err(error) => tracing::warn!(task_id = %claim.subject.id, %error, "a condition is not paused yet"),
             }

@@ -61,6 +61,7 @@ impl Orchestrator {
             stop: job.stop,
             sink: job.sink,
             clock: job.clock,
+            known: job.known,
         };
         match self.agent.handle_message(&incoming).await? {
             Handled::Answered(result) => Ok(Outcome::Succeeded { output: result.response, usage: result.usage }),

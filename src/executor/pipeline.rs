@@ -105,6 +105,7 @@ impl Pipeline {
             stop: job.stop.clone(),
             sink: job.sink.clone(),
             clock: job.clock.clone(),
+            known: job.known.clone(),
         })
     }
 }
@@ -129,7 +130,7 @@ async fn steps(spec: &Spec, attempts: &Attempts<'_>, mut scope: Scope) -> Result
                 OnError::Stop => return Ok(attempts.quiet(REASON_STOPPED).await),
                 OnError::Fail => {
                     let message = format!("step `{}`: {}", step.name, fault.message);
-                    return Err(RunError::Fail { fault: RunFault::new(fault.code, message) });
+                    return Err(RunError::Fail { fault: RunFault { message, ..fault } });
                 }
             },
         }

@@ -93,7 +93,7 @@ impl Webhook {
                 follow_redirects: false,
                 ..Request::new(Method::POST, &url)
             };
-            let response = self.credentials.fetch(request, with.as_ref()).await?;
+            let response = self.credentials.fetch(request, with.as_ref(), &job.known).await?.accepted()?;
             match moved(&response) {
                 Some(next) => url = next,
                 None => return Ok(response),
@@ -181,7 +181,7 @@ fn judge(
         Err(FetchError::Credential(error)) => {
             return match error.trouble {
                 Trouble::Busy => later(error.code(), error.to_string(), None),
-                _ => Err(RunError::fail(error.code(), error.to_string())),
+                _ => Err(RunError::Fail { fault: error.fault() }),
             };
         }
         Err(FetchError::Egress(error)) => {

@@ -21,8 +21,9 @@ use crate::id::Scope;
 use crate::notification::measure::{End, Measure};
 use crate::run::{Run, RunEvent, RunState};
 use crate::store::{Completion, StoreError};
-use crate::task::Task;
+use crate::task::{Task, credentials_of};
 use crate::token::Permission;
+use crate::vault::credentials::Known;
 
 /// A runtime may be faster than its own 202 is written down here: so long is that waited for.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -31,7 +32,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Complete a run
 ///
 /// For runs of the executor `webhook` that wait for completion. Takes the token that was in the request to the runtime
-/// (`data.completion.token`), or one with `runs:write`. The first report counts; a second one is a conflict.
+/// (`data.completion.token`), or one with `runs:write`. What the run's credentials hold is taken out of what it says. The first report counts; a second one is a conflict.
 #[utoipa::path(post, path = "/v1/runs/{id}/complete", tag = "runs", security(("bearer" = ["runs:write"])),
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
@@ -55,6 +56,8 @@ pub async fn complete_run(Held(state): Held<State>, caller: Caller, id: Id, body
             Err(error) => return Err(error.into()),
         },
     };
+    let named = task.as_ref().map_or_else(Vec::new, |task| credentials_of(&task.spec));
+    let report = report.without(&Known::to(&state.store, &state.vault, &run, &named).await?);
     let completion = completion(&state, &run, task.as_ref(), report).await?;
     let now = state.clock.now();
     let mut ended = run;

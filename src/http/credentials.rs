@@ -8,9 +8,9 @@ use axum::Json;
 use axum::extract::State as Held;
 use axum::http::StatusCode;
 use serde::Serialize;
-use uuid::Uuid;
+use serde_json::Value;
 
-use crate::credential::{Credential, CredentialDraft, CredentialUse, Reference, check_name};
+use crate::credential::{Credential, CredentialDraft, CredentialUse, DependentTask, Reference, check_name};
 use crate::http::State;
 use crate::http::auth::Caller;
 use crate::http::body::Body;
@@ -36,15 +36,17 @@ pub(super) const RESERVED: [&str; 1] = ["connect"];
 pub struct CredentialView {
     #[serde(flatten)]
     pub credential: Credential,
-    /// Tasks that name it, by name: a thousand at most.
+    /// Tasks that name it, or a declared tool that is sent with it, by name: a thousand at most.
     pub tasks: Vec<DependentTask>,
 }
 
-/// A task that names a credential.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-pub struct DependentTask {
-    pub id: Uuid,
-    pub name: String,
+/// A credential as it was written, and what came of it.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct SavedCredentialView {
+    #[serde(flatten)]
+    pub view: CredentialView,
+    /// Tasks that were paused for want of it, and go on.
+    pub resumed: Vec<DependentTask>,
 }
 
 /// List credentials
@@ -97,13 +99,13 @@ pub async fn get_credential(
 /// Replaces it whole; a document that is left out is kept. It then goes nowhere that it did not go before: hosts that the
 /// stored ones don't cover, and another `provider`, `token_url` or `client_id`, need the document again (422), and what
 /// was written meanwhile is not overwritten (409). With a document it is active again, whatever was wrong with the one
-/// before. A reference to it is `service`, which means the account `primary`, or `service/account_name`. It is
+/// before; tasks that were paused for want of it go on. A reference to it is `service`, which means the account `primary`, or `service/account_name`. It is
 /// put into requests to its `hosts` alone, and a redactor takes it out of what comes back.
 #[utoipa::path(put, path = "/v1/credentials/{service}/{account_name}", tag = "credentials",
     security(("bearer" = ["credentials:write"])),
     params(("service" = String, Path), ("account_name" = String, Path),
         ("tenant_id" = Option<String>, Query, description = "Whose it is; needed with an admin token")),
-    request_body = schema::NewCredential, responses((status = 200, body = CredentialView),
+    request_body = schema::NewCredential, responses((status = 200, body = SavedCredentialView),
         (status = 409, body = Problem, content_type = "application/problem+json",
             description = "It was written meanwhile")))]
 pub async fn put_credential(
@@ -112,14 +114,15 @@ pub async fn put_credential(
     name: Pair,
     query: Query,
     body: Body,
-) -> Result<Json<CredentialView>, ApiError> {
+) -> Result<Json<SavedCredentialView>, ApiError> {
     caller.may(Permission::CredentialsWrite)?;
     let (tenant, reference) = named(&caller, name, query)?;
     check(&reference)?;
     let draft = CredentialDraft::parse(body.json()?, state.clock.now())?;
     let make = |old: Option<&StoredCredential>| settled(&state, &caller, (&tenant, &reference), &draft, old);
-    let stored = replace(&state.store, &caller.scope, tenant.as_str(), &reference, make).await?;
-    Ok(Json(with_tasks(&state, &caller.scope, stored).await?))
+    let saved = replace(&state.store, &caller.scope, tenant.as_str(), &reference, make).await?;
+    let view = with_tasks(&state, &caller.scope, saved.stored).await?;
+    Ok(Json(SavedCredentialView { view, resumed: saved.resumed }))
 }
 
 /// Delete a credential
@@ -253,8 +256,14 @@ async fn read(
 
 async fn with_tasks(state: &State, scope: &Scope, stored: StoredCredential) -> Result<CredentialView, ApiError> {
     let credential = stored.credential;
-    let tasks = state.store.tasks_of_credential(scope, &credential.tenant_id, &credential.reference()).await?;
-    let tasks = tasks.into_iter().map(|(id, name)| DependentTask { id, name }).collect();
+    let reference = credential.reference();
+    let uses = |request: &Value| {
+        let named = request.get("credential").and_then(Value::as_str);
+        named.is_some_and(|named| Reference::parse(named).as_ref() == Ok(&reference))
+    };
+    let declared = state.tools.iter().filter(|tool| tool.request.as_ref().is_some_and(uses));
+    let tools: Vec<&str> = declared.map(|tool| tool.name.as_str()).collect();
+    let tasks = state.store.tasks_of_credential(scope, &credential.tenant_id, &reference, &tools).await?;
     Ok(CredentialView { credential, tasks })
 }
 

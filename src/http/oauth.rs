@@ -95,15 +95,22 @@ fn start(state: &State, tenant: &Tenant, reference: &Reference, by: &Caller) -> 
 /// which the button does nothing.
 #[utoipa::path(get, path = "/oauth/callback", tag = "credentials",
     params(("state" = Option<String>, Query), ("code" = Option<String>, Query), ("error" = Option<String>, Query),
-        ("error_description" = Option<String>, Query)),
+        ("error_description" = Option<String>, Query),
+        ("iss" = Option<String>, Query, description = "Who sends them back; another than the service's `issuer` is refused")),
     responses((status = 200, description = "The page", body = String, content_type = "text/html"),
+        (status = 403, description = "Another provider sends them back", body = String, content_type = "text/html"),
         (status = 404, description = "The link is not known", body = String, content_type = "text/html"),
         (status = 410, description = "The link is too old", body = String, content_type = "text/html")))]
 pub async fn show_connection(Held(state): Held<State>, mut query: Query) -> Result<Response, Response> {
     let mut given = |name| query.text(name).filter(|text: &String| text.len() <= LONGEST);
     let (sealed, code) = (given("state").unwrap_or_default(), given("code"));
     let (error, description) = (given("error"), given("error_description"));
+    let issuer = given("iss");
     let offer = offered(&state, &sealed).await?;
+    if let Some(issuer) = issuer.filter(|issuer| !state.connector.is_of(&offer.flow, issuer)) {
+        tracing::warn!(credential = %offer.flow.reference, issuer, "another provider than the one asked sent somebody back");
+        return Err(view::mixed_up());
+    }
     Ok(match (code, error) {
         (_, Some(error)) => view::declined(&offer, &error, description.as_deref()),
         (Some(code), None) => {

@@ -7,10 +7,10 @@ use url::Url;
 
 use crate::credential::Reference;
 use crate::egress::{EgressError, Request, Response, retry_after};
-use crate::poll::{Ask, json_or_text};
+use crate::poll::{Ask, json_or_text, of_credential};
 use crate::trigger::condition::poll::PollMethod;
 use crate::trigger::condition::{HttpPoll, PollFault, Seen, Validators};
-use crate::vault::credentials::{Credentials, FetchError, Use};
+use crate::vault::credentials::{Credentials, FetchError, Known, Use};
 
 /// Longest validator that is kept, in bytes.
 const VALIDATOR_BYTES: usize = 1024;
@@ -43,7 +43,8 @@ pub async fn look(
     };
     let headers = headers(poll, ask.known)?;
     let request = Request { headers, timeout: ask.time_limit, ..Request::new(method, poll.url.clone()) };
-    let response = credentials.fetch(request, with.as_ref()).await.map_err(unfetched)?;
+    let answer = credentials.fetch(request, with.as_ref(), &Known::default()).await.map_err(unfetched)?;
+    let response = answer.accepted().map_err(|error| of_credential(&error))?;
     seen(poll, ask.known.is_some(), &response, now)
 }
 
@@ -107,7 +108,7 @@ fn validators(headers: &HeaderMap) -> Validators {
 fn unfetched(error: FetchError) -> PollFault {
     match error {
         FetchError::Egress(error) => unreachable(error),
-        FetchError::Credential(error) => PollFault::new(error.code(), error.to_string()),
+        FetchError::Credential(error) => of_credential(&error),
     }
 }
 

@@ -9,10 +9,11 @@ use serde_json::Value;
 use crate::approval::matrix::{Category, Gate, gate};
 use crate::clock::Clock;
 use crate::invalid::Faults;
-use crate::poll::{Ask, json_or_text};
+use crate::poll::{Ask, json_or_text, of_credential};
 use crate::tool::registry::{Registered, unknown_tool};
 use crate::tool::{CalledBy, Definition, ToolContext, ToolError, ToolStatus};
 use crate::trigger::condition::{PollFault, ToolPoll};
+use crate::vault::credentials::Known;
 
 pub use crate::tool::{Host, Registry};
 
@@ -61,6 +62,7 @@ impl Tools {
             time_limit: ask.time_limit,
             host: Arc::clone(host),
             clock: clock.clone(),
+            known: Known::default(),
         };
         let called = AssertUnwindSafe(tool.tool.call(&context, arguments)).catch_unwind().await;
         let output = called.map_err(|_| PollFault::new("panicked", "the tool broke down"))?.map_err(of_tool)?;
@@ -91,5 +93,6 @@ fn is_pollable(tool: &Definition) -> bool {
 fn of_tool(error: ToolError) -> PollFault {
     match error {
         ToolError::Tell { code, message, .. } | ToolError::Abort { code, message } => PollFault::new(code, message),
+        ToolError::Credential(error) => of_credential(&error),
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::approval::Approval;
+use crate::credential::Lack;
 use crate::run::Usage;
 
 /// An execution that came to an end by itself.
@@ -64,10 +65,13 @@ pub struct RunFault {
     pub code: String,
     /// One sentence, for people. Never a secret.
     pub message: String,
+    /// The credential that it could not go on without. Only our own door says so; no `code` means it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lack: Option<Box<Lack>>,
 }
 
 impl RunFault {
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> RunFault {
-        RunFault { code: code.into(), message: message.into() }
+        RunFault { code: code.into(), message: message.into(), lack: None }
     }
 }

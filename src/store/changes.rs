@@ -6,23 +6,13 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
-use crate::id::{Scope, first_id};
+use crate::id::Scope;
 use crate::notification::NewDelivery;
-use crate::store::closing::{RELEASE, Release};
-use crate::store::conditions::{asks_anew, begin_anew};
-use crate::store::credentials::name_credentials;
-use crate::store::event_index::{index_event_task, is_indexed};
 use crate::store::hot::Hot;
-use crate::store::requests::enqueue;
-use crate::store::runs::{NewRun, insert_run, key_instant};
-use crate::store::slots::previous::LOCK_WAITING;
-use crate::store::slots::{free, hand_over};
 use crate::store::tasks::lock_task;
-use crate::store::text::{document, optional, text};
 use crate::store::{Split, Store, StoreError, Topic};
+use crate::task::Task;
 use crate::task::change::TaskChange;
-use crate::task::{Task, TaskStatus, credentials_of};
-use crate::trigger;
 
 macro_rules! recorded_ahead {
     () => {
@@ -34,6 +24,124 @@ macro_rules! recorded_ahead {
           order by q.run_id"
     };
 }
+
+/// Changes a task whose `due` row is locked, as [`Store::change_task`] says; the task as it is then. The caller has seen
+/// that no instant is due that has to be fired first.
+macro_rules! change_locked {
+    ($store:ident, $conn:ident, $before:expr, $nominal_at:expr, $change:expr, $scope:expr, $now:expr) => {{
+        use $crate::id::first_id;
+        use $crate::store::changes::{RECORDED_AHEAD, RECORDED_LATELY, SKIPPED_AHEAD};
+        use $crate::store::closing::{RELEASE, Release};
+        use $crate::store::conditions::{asks_anew, begin_anew};
+        use $crate::store::credentials::name_credentials;
+        use $crate::store::event_index::{index_event_task, is_indexed};
+        use $crate::store::requests::enqueue;
+        use $crate::store::runs::{NewRun, insert_run, key_instant};
+        use $crate::store::slots::previous::LOCK_WAITING;
+        use $crate::store::slots::{free, hand_over};
+        use $crate::store::text::{document, optional, text};
+        let change: &$crate::task::change::TaskChange = $change;
+        let mut before: $crate::task::Task = $before;
+        let (id, now): (uuid::Uuid, chrono::DateTime<chrono::Utc>) = (before.id, $now);
+        let considered = $nominal_at.filter(|_| before.spec.trigger.fires_by_the_clock());
+        let taken_back: Vec<(uuid::Uuid, chrono::DateTime<chrono::Utc>)> =
+            sqlx::query_as($store.db.text(RECORDED_AHEAD)).bind(id).bind(now).fetch_all(&mut *$conn).await?;
+        before.fired -= taken_back.len() as i64;
+        before.run_count -= taken_back.len() as i64;
+        let skipped_ahead: Vec<(uuid::Uuid, chrono::DateTime<chrono::Utc>)> = sqlx::query_as(SKIPPED_AHEAD)
+            .bind(id)
+            .bind(now)
+            .bind(first_id(now - RECORDED_LATELY))
+            .fetch_all(&mut *$conn)
+            .await?;
+        let unconsidered = taken_back.iter().chain(&skipped_ahead).map(|(_, nominal)| *nominal).chain(considered).min();
+        let mut changed = before
+            .change(change, $scope, unconsidered, now)
+            .map_err(|e| $crate::store::StoreError::Conflict(e.to_string()))?;
+        if changed.replanned {
+            for (run_id, _) in &taken_back {
+                sqlx::query("delete from queue where run_id = $1").bind(run_id).execute(&mut *$conn).await?;
+            }
+            for (run_id, _) in taken_back.iter().chain(&skipped_ahead) {
+                sqlx::query("delete from runs where id = $1").bind(run_id).execute(&mut *$conn).await?;
+            }
+            sqlx::query(
+                "update due set next_at = $2, nominal_at = $3, epoch = $4, fired = $5, run_count = $6, kind = $7,
+                                claimed_until = null
+                  where task_id = $1",
+            )
+            .bind(id)
+            .bind(changed.task.next_fire_at)
+            .bind(changed.nominal_at)
+            .bind(changed.task.epoch)
+            .bind(changed.task.fired)
+            .bind(changed.task.run_count)
+            .bind(changed.task.spec.trigger.kind())
+            .execute(&mut *$conn)
+            .await?;
+        } else {
+            changed.task.fired += taken_back.len() as i64;
+            changed.task.run_count += taken_back.len() as i64;
+        }
+        if before.spec.trigger.waiting_counts() && !changed.task.spec.trigger.waiting_counts() {
+            let waiting: Vec<uuid::Uuid> =
+                sqlx::query_scalar($store.db.text(LOCK_WAITING)).bind(id).fetch_all(&mut *$conn).await?;
+            for run_id in waiting {
+                if free!($conn, id, run_id) > 0 {
+                    hand_over!($conn, id, now);
+                }
+            }
+        }
+        if asks_anew(&before.spec.trigger, &changed.task.spec.trigger) {
+            begin_anew!($conn, id, now);
+        }
+        if let Some(skip) = &changed.skipped {
+            let skipped = NewRun::skipped(&changed.task, &skip.missed, skip.reason, now);
+            insert_run!($conn, skipped);
+        }
+        if let Some(nominal) = changed.fires_now {
+            let run = NewRun::queued(&changed.task, format!("s:{}", key_instant(nominal)), nominal, now);
+            if insert_run!($conn, run) == 1 {
+                enqueue!($conn, run, changed.task.epoch, now, 0_i32, None);
+            }
+        }
+        sqlx::query(
+            "update tasks set name = $2, trigger_type = $3, spec = $4, status = $5, status_reason = $6, epoch = $7,
+                    version = $8, anchor_at = $9, active_since = $10, zone_database = $11, updated_at = $12
+              where id = $1",
+        )
+        .bind(id)
+        .bind(text(&changed.task.name))
+        .bind(changed.task.spec.trigger.kind())
+        .bind(document(&changed.task.spec)?)
+        .bind(changed.task.status.as_str())
+        .bind(optional(changed.task.status_reason.as_deref()))
+        .bind(changed.task.epoch)
+        .bind(changed.task.version)
+        .bind(changed.task.anchor_at)
+        .bind(changed.task.active_since)
+        .bind($crate::trigger::zone_database_version())
+        .bind(now)
+        .execute(&mut *$conn)
+        .await?;
+        if $crate::task::named_by(&before.spec) != $crate::task::named_by(&changed.task.spec) {
+            name_credentials!($conn, changed.task);
+        }
+        let (was, is) = (is_indexed(&before), is_indexed(&changed.task));
+        let resumed = before.status != $crate::task::TaskStatus::Active
+            && changed.task.status == $crate::task::TaskStatus::Active;
+        if is && resumed {
+            let release =
+                if *change == $crate::task::change::TaskChange::ResumeDropping { Release::Drop } else { Release::Run };
+            sqlx::query(RELEASE).bind(id).bind(release.as_str()).bind(now).execute(&mut *$conn).await?;
+        }
+        if was || is {
+            index_event_task!($conn, id, &changed.task.tenant_id, is, now);
+        }
+        changed.task
+    }};
+}
+pub(super) use change_locked;
 
 impl Store {
     /// Changes a task and plans it anew: fires and skips that are recorded ahead are taken back, the next instant is counted
@@ -69,124 +177,30 @@ impl Store {
     ) -> Result<Option<Task>, StoreError> {
         Ok(on_write!(self.db, scope, |conn| {
             let row = lock_task!(self.db, conn, id, scope);
-            let (next_at, nominal_at) = (row.next_at, row.nominal_at);
-            let mut before = row.task()?;
-            let by_the_clock = before.spec.trigger.fires_by_the_clock();
-            if by_the_clock && next_at.is_some_and(|next| next <= now) {
+            let nominal_at = row.nominal_at;
+            if row.is_due(now) {
                 return Ok(None);
             }
-            let considered = nominal_at.filter(|_| by_the_clock);
-            let taken_back: Vec<(Uuid, DateTime<Utc>)> =
-                sqlx::query_as(self.db.text(RECORDED_AHEAD)).bind(id).bind(now).fetch_all(&mut *conn).await?;
-            before.fired -= taken_back.len() as i64;
-            before.run_count -= taken_back.len() as i64;
-            let skipped_ahead: Vec<(Uuid, DateTime<Utc>)> = sqlx::query_as(SKIPPED_AHEAD)
-                .bind(id)
-                .bind(now)
-                .bind(first_id(now - RECORDED_LATELY))
-                .fetch_all(&mut *conn)
-                .await?;
-            let unconsidered =
-                taken_back.iter().chain(&skipped_ahead).map(|(_, nominal)| *nominal).chain(considered).min();
-            let mut changed =
-                before.change(change, scope, unconsidered, now).map_err(|e| StoreError::Conflict(e.to_string()))?;
-            if changed.replanned {
-                for (run_id, _) in &taken_back {
-                    sqlx::query("delete from queue where run_id = $1").bind(run_id).execute(&mut *conn).await?;
-                }
-                for (run_id, _) in taken_back.iter().chain(&skipped_ahead) {
-                    sqlx::query("delete from runs where id = $1").bind(run_id).execute(&mut *conn).await?;
-                }
-                sqlx::query(
-                    "update due set next_at = $2, nominal_at = $3, epoch = $4, fired = $5, run_count = $6, kind = $7,
-                                    claimed_until = null
-                      where task_id = $1",
-                )
-                .bind(id)
-                .bind(changed.task.next_fire_at)
-                .bind(changed.nominal_at)
-                .bind(changed.task.epoch)
-                .bind(changed.task.fired)
-                .bind(changed.task.run_count)
-                .bind(changed.task.spec.trigger.kind())
-                .execute(&mut *conn)
-                .await?;
-            } else {
-                changed.task.fired += taken_back.len() as i64;
-                changed.task.run_count += taken_back.len() as i64;
-            }
-            if before.spec.trigger.waiting_counts() && !changed.task.spec.trigger.waiting_counts() {
-                let waiting: Vec<Uuid> =
-                    sqlx::query_scalar(self.db.text(LOCK_WAITING)).bind(id).fetch_all(&mut *conn).await?;
-                for run_id in waiting {
-                    if free!(conn, id, run_id) > 0 {
-                        hand_over!(conn, id, now);
-                    }
-                }
-            }
-            if asks_anew(&before.spec.trigger, &changed.task.spec.trigger) {
-                begin_anew!(conn, id, now);
-            }
-            if let Some(skip) = &changed.skipped {
-                let skipped = NewRun::skipped(&changed.task, &skip.missed, skip.reason, now);
-                insert_run!(conn, skipped);
-            }
-            if let Some(nominal) = changed.fires_now {
-                let run = NewRun::queued(&changed.task, format!("s:{}", key_instant(nominal)), nominal, now);
-                if insert_run!(conn, run) == 1 {
-                    enqueue!(conn, run, changed.task.epoch, now, 0_i32, None);
-                }
-            }
-            sqlx::query(
-                "update tasks set name = $2, trigger_type = $3, spec = $4, status = $5, status_reason = $6, epoch = $7,
-                        version = $8, anchor_at = $9, active_since = $10, zone_database = $11, updated_at = $12
-                  where id = $1",
-            )
-            .bind(id)
-            .bind(text(&changed.task.name))
-            .bind(changed.task.spec.trigger.kind())
-            .bind(document(&changed.task.spec)?)
-            .bind(changed.task.status.as_str())
-            .bind(optional(changed.task.status_reason.as_deref()))
-            .bind(changed.task.epoch)
-            .bind(changed.task.version)
-            .bind(changed.task.anchor_at)
-            .bind(changed.task.active_since)
-            .bind(trigger::zone_database_version())
-            .bind(now)
-            .execute(&mut *conn)
-            .await?;
-            if credentials_of(&before.spec) != credentials_of(&changed.task.spec) {
-                name_credentials!(conn, changed.task);
-            }
-            let (was, is) = (is_indexed(&before), is_indexed(&changed.task));
-            let resumed = before.status != TaskStatus::Active && changed.task.status == TaskStatus::Active;
-            if is && resumed {
-                let release = if *change == TaskChange::ResumeDropping { Release::Drop } else { Release::Run };
-                sqlx::query(RELEASE).bind(id).bind(release.as_str()).bind(now).execute(&mut *conn).await?;
-            }
-            if was || is {
-                index_event_task!(conn, id, &changed.task.tenant_id, is, now);
-            }
+            let changed = change_locked!(self, conn, row.task()?, nominal_at, change, scope, now);
             if let Some(notice) = notice {
                 conn.post(&[notice], now).await?;
             }
-            Some(changed.task)
+            Some(changed)
         }))
     }
 }
 
 /// Instants to come that are recorded as skipped already: a change takes them back, too. What was recorded longer ago
 /// than [`RECORDED_LATELY`] is not looked at, so that the history of a task is not walked.
-const SKIPPED_AHEAD: &str = "
+pub(super) const SKIPPED_AHEAD: &str = "
     select id, scheduled_for from runs
      where task_id = $1 and scheduled_for > $2 and id >= $3 and state = 'skipped' and fire_key like 's:%'
      order by id";
 
 /// Longer than the horizon within which instants are recorded ahead, by more than clocks differ.
-const RECORDED_LATELY: TimeDelta = TimeDelta::seconds(10);
+pub(super) const RECORDED_LATELY: TimeDelta = TimeDelta::seconds(10);
 
 /// Automatic fires that are recorded, not started, and not due: a change takes them back. One that has its task's slot was
 /// due: it has waited, and whoever handed the slot to it may be a little ahead of this clock.
-const RECORDED_AHEAD: Split =
+pub(super) const RECORDED_AHEAD: Split =
     Split { postgres: concat!(recorded_ahead!(), " for update of q"), sqlite: recorded_ahead!() };

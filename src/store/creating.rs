@@ -17,7 +17,7 @@ use crate::store::event_index::{event_shard, index_event_task, is_indexed};
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::text::{document, optional, text};
 use crate::store::{Store, StoreError, Topic};
-use crate::task::{Task, credentials_of};
+use crate::task::{Task, named_by};
 use crate::trigger;
 
 /// Tasks of several callers that go in one statement, at most.
@@ -187,7 +187,7 @@ impl Store {
 
 /// Whether all that belongs to a task is its due row.
 fn stands_alone(task: &Task) -> bool {
-    !is_indexed(task) && credentials_of(&task.spec).is_empty()
+    !is_indexed(task) && named_by(&task.spec).is_empty()
 }
 
 async fn create_alone(
@@ -224,11 +224,11 @@ async fn create_batch(conn: &mut PgConnection, tasks: &[NewTask]) -> Result<Hash
     let specs = rows.iter().map(|(task, _)| document(&task.spec)).collect::<Result<Vec<_>, _>>()?;
     let mut named = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (task, _) in &rows {
-        for reference in credentials_of(&task.spec) {
+        for (service, account) in named_by(&task.spec) {
             named.0.push(task.id);
             named.1.push(task.tenant_id.as_str());
-            named.2.push(reference.service);
-            named.3.push(reference.account);
+            named.2.push(service);
+            named.3.push(account);
         }
     }
     let made: Vec<Uuid> = sqlx::query_scalar(include_str!("sql/create_tasks.postgres.sql"))

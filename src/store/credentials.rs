@@ -5,6 +5,7 @@
 //! version than the one that was read changes nothing.
 
 mod refresh;
+mod resuming;
 mod rewrap;
 mod row;
 mod uses;
@@ -14,12 +15,13 @@ use serde_json::json;
 use sqlx::QueryBuilder;
 use uuid::Uuid;
 
-use crate::credential::{Credential, Inject, OAuth};
+use crate::credential::{Credential, DependentTask, Inject, OAuth};
 use crate::id::{Scope, new_id};
 use crate::store::audit::{Act, write_audit};
+use crate::store::credentials::resuming::resume_waiting;
 use crate::store::credentials::row::{COLUMNS, CredentialRow};
 use crate::store::text::{document, optional_document, text};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, Topic};
 
 pub use rewrap::SealedRow;
 pub use uses::UseFilter;
@@ -61,6 +63,14 @@ pub struct NewCredential {
     pub document: Option<SealedDocument>,
     /// Who writes it: `token:<id>`, `recipient:<id>`, `service`.
     pub by: String,
+}
+
+/// What was written, and what came of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SavedCredential {
+    pub stored: StoredCredential,
+    /// Tasks that were paused for want of it, and go on.
+    pub resumed: Vec<DependentTask>,
 }
 
 /// Which credentials to list. Newest first, after `before`.
@@ -108,18 +118,19 @@ macro_rules! conflict {
 
 impl Store {
     /// Writes a credential, if it still has the version that was read (0: there was none). With a document it is active
-    /// again, and whoever refreshes it has lost the lease. A scope writes its own only.
+    /// again, and whoever refreshes it has lost the lease. Tasks that are paused for want of it go on, if it is active, in
+    /// the same transaction. A scope writes its own only.
     pub async fn put_credential(
         &self,
         scope: &Scope,
         new: &NewCredential,
         read_version: i64,
-    ) -> Result<StoredCredential, StoreError> {
+    ) -> Result<SavedCredential, StoreError> {
         if scope.tenant().is_some_and(|own| own != new.tenant_id) {
             return Err(StoreError::NotFound);
         }
         let now = self.clock.now();
-        Ok(on_write!(self.db, scope, |conn| {
+        let saved = on_write!(self.db, scope, |conn| {
             let query = match (read_version, &new.document) {
                 (0, None) => return Err(StoreError::Conflict("the credential needs a document".into())),
                 (0, Some(_)) => sqlx::query_as(INSERT).bind(new_id(now)),
@@ -144,9 +155,17 @@ impl Store {
                 .fetch_optional(&mut *conn)
                 .await?;
             let stored = row.ok_or_else(conflict!("has changed meanwhile"))?.stored()?;
+            // the tasks before the record, whose chain everybody waits for
+            let resumed = resume_waiting!(self, conn, &stored.credential, scope, now);
             write_audit!(conn, act(&stored.credential, "credential.put", &new.by, new.document.is_some()), now);
-            stored
-        }))
+            SavedCredential { stored, resumed }
+        });
+        if !saved.resumed.is_empty() {
+            self.hint(Topic::Due);
+            self.hint(Topic::Queue);
+            self.hint(Topic::Windows);
+        }
+        Ok(saved)
     }
 
     /// One credential.

@@ -1,15 +1,34 @@
 //! Tasks that keep failing, or lack a credential: paused, and their owner told, in one transaction.
 
+use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::credential::{CredentialStatus, NEEDS_CONSENT, Reference, asked_for};
+use crate::credential::{CredentialStatus, Lack, LackKind, Reference};
 use crate::id::Scope;
 use crate::notification::ended::ended;
-use crate::notification::trouble::{Trouble, credential_trouble, credential_trouble_of_idle};
+use crate::notification::trouble::{credential_trouble, credential_trouble_of_idle};
 use crate::notification::{NewDelivery, Recipient, dedupe, wording};
+use crate::store::changes::change_locked;
+use crate::store::hot::Hot;
+use crate::store::tasks::lock_task;
 use crate::store::{Store, StoreError, Topic};
 use crate::task::change::TaskChange;
 use crate::task::{Task, TaskStatus};
+
+/// What became of a task that lacks a credential.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lacked {
+    /// It is paused now, and its owner told.
+    Paused,
+    /// It was paused for it before, or does not fire anyway; its owner is told all the same, once.
+    Told,
+    /// The credential is there by now, or the task is gone: nothing was done.
+    Mended,
+}
+
+/// How a credential stands.
+const STANDS: &str =
+    "select status, updated_at from credentials where tenant_id = $1 and service = $2 and account = $3";
 
 impl Store {
     /// Pauses a task whose last `limit` runs since its last change all failed, and puts the notice to its owner into
@@ -40,26 +59,26 @@ impl Store {
         Ok(true)
     }
 
-    /// Pauses an active task that can't go on without a credential; `code` and `sentence` are those of the fault. Its
-    /// owner is told in the same transaction: of a missing one once for each time that it comes to this, of one that its
-    /// other side has ended once for all that come to it. A task that is over, or paused for something else, stays as it
-    /// is; its owner is told once for each of its versions. Answers whether it was paused.
-    pub async fn pause_for_credential(&self, id: Uuid, code: &str, sentence: &str) -> Result<bool, StoreError> {
+    /// Pauses an active task that can't go on without a credential. Its owner is told in the same transaction: of one
+    /// that is missing or refused once for each time that it comes to this, of one that its other side has ended once for
+    /// all that come to it. A task that is over, or paused for something else, stays as it is; its owner is told once for
+    /// each of its versions.
+    ///
+    /// What was saved or connected since is looked at with the task locked, and whoever saves it locks the tasks that
+    /// name it: so either the task is not paused, or it goes on with what is saved.
+    pub async fn pause_for_credential(&self, id: Uuid, lack: &Lack) -> Result<Lacked, StoreError> {
         let task = match self.get_task(&Scope::Every, id).await {
             Ok(task) => task,
-            Err(StoreError::NotFound) => return Ok(false),
+            Err(StoreError::NotFound) => return Ok(Lacked::Mended),
             Err(error) => return Err(error),
         };
-        let Some(reference) = asked_for(sentence) else { return Ok(false) };
-        let reason = format!("credential:{reference}");
-        if task.status == TaskStatus::Paused && task.status_reason.as_ref() == Some(&reason) {
-            return Ok(false);
+        if task.status == TaskStatus::Paused && task.status_reason == Some(lack.reason()) {
+            return Ok(Lacked::Told);
         }
-        let trouble = if code == NEEDS_CONSENT { Trouble::NeedsConsent } else { Trouble::Missing };
         let recipient = self.owner(&task).await?;
-        let of_all = match trouble {
-            Trouble::NeedsConsent => self.of_ended(&task, &reference, recipient.as_ref()).await?,
-            Trouble::Missing => None,
+        let of_all = match lack.kind {
+            LackKind::NeedsConsent => self.of_ended(&task, &lack.credential, recipient.as_ref()).await?,
+            LackKind::Missing | LackKind::Refused => None,
         };
         let notice = |words| match &of_all {
             Some(of_all) => of_all.clone(),
@@ -69,19 +88,75 @@ impl Store {
             }
         };
         if task.status == TaskStatus::Active {
-            let words = credential_trouble(&reference, trouble, Some(&task.name));
-            match self.pause(&task, reason, notice(words)).await {
-                Ok(()) => return Ok(true),
+            let words = credential_trouble(&lack.credential, lack.kind, Some(&task.name));
+            match self.pause_lacking(&task, lack, notice(words)).await {
                 // it has just come to its end
                 Err(StoreError::Conflict(_)) => {}
-                Err(error) => return Err(error),
+                done => return done,
             }
         }
-        let words = credential_trouble_of_idle(&reference, trouble, &task.name);
+        if self.is_mended(&task.tenant_id, lack).await? {
+            return Ok(Lacked::Mended);
+        }
+        let words = credential_trouble_of_idle(&lack.credential, lack.kind, &task.name);
         if let Some(notice) = notice(words) {
             self.post_delivery(&notice).await?;
         }
-        Ok(false)
+        Ok(Lacked::Told)
+    }
+
+    async fn pause_lacking(&self, task: &Task, lack: &Lack, notice: Option<NewDelivery>) -> Result<Lacked, StoreError> {
+        let now = self.clock.now();
+        loop {
+            match self.try_pause_lacking(task.id, lack, notice.as_ref(), now).await? {
+                Some(lacked) => {
+                    self.hint(Topic::Due);
+                    self.hint(Topic::Outbox);
+                    return Ok(lacked);
+                }
+                None => self.fire_task(task.id, now).await?,
+            }
+        }
+    }
+
+    /// One try; `None` where an instant is due that has to be fired first.
+    async fn try_pause_lacking(
+        &self,
+        id: Uuid,
+        lack: &Lack,
+        notice: Option<&NewDelivery>,
+        now: DateTime<Utc>,
+    ) -> Result<Option<Lacked>, StoreError> {
+        let change = TaskChange::Pause { reason: Some(lack.reason()) };
+        Ok(on_write!(self.db, |conn| {
+            let row = lock_task!(self.db, conn, id, &Scope::Every);
+            if row.is_due(now) {
+                return Ok(None);
+            }
+            let stored: Option<(String, DateTime<Utc>)> = sqlx::query_as(STANDS)
+                .bind(&row.tenant_id)
+                .bind(&lack.credential.service)
+                .bind(&lack.credential.account)
+                .fetch_optional(&mut *conn)
+                .await?;
+            if stands_mended(lack, stored) {
+                return Ok(Some(Lacked::Mended));
+            }
+            let nominal_at = row.nominal_at;
+            change_locked!(self, conn, row.task()?, nominal_at, &change, &Scope::Every, now);
+            if let Some(notice) = notice {
+                conn.post(&[notice], now).await?;
+            }
+            Some(Lacked::Paused)
+        }))
+    }
+
+    async fn is_mended(&self, tenant: &str, lack: &Lack) -> Result<bool, StoreError> {
+        let Reference { service, account } = &lack.credential;
+        let stored: Option<(String, DateTime<Utc>)> = on_read!(self.db, |conn| {
+            sqlx::query_as(STANDS).bind(tenant).bind(service).bind(account).fetch_optional(conn).await?
+        });
+        Ok(stands_mended(lack, stored))
     }
 
     /// The one notice of a credential that its other side has ended, where it stands so: its owner may have connected the
@@ -123,4 +198,10 @@ impl Store {
             Err(error) => Err(error),
         }
     }
+}
+
+fn stands_mended(lack: &Lack, stored: Option<(String, DateTime<Utc>)>) -> bool {
+    stored.is_some_and(|(status, updated_at)| {
+        CredentialStatus::parse(&status).is_some_and(|status| lack.is_mended_by(status, updated_at))
+    })
 }

@@ -1,5 +1,6 @@
 //! What a delivery refers to, as it stands when somebody asks: its words are made of that, and stored nowhere.
 
+use crate::credential::awaited;
 use crate::id::Scope;
 use crate::notification::trouble::CredentialTelling;
 use crate::notification::wording::References;
@@ -55,8 +56,8 @@ impl Store {
     ) -> Result<Option<CredentialTelling>, StoreError> {
         let Some(id) = dedupe::noticed(&delivery.dedupe_key) else { return Ok(Some(telling)) };
         if let Some(task) = found(self.get_task(&Scope::Every, id).await)? {
-            let reason = format!("credential:{}", telling.reference);
-            let paused = task.status == TaskStatus::Paused && task.status_reason == Some(reason);
+            let awaited = task.status_reason.as_deref().and_then(awaited).map(|reference| reference.to_string());
+            let paused = task.status == TaskStatus::Paused && awaited.as_ref() == Some(&telling.reference);
             return Ok(Some(CredentialTelling { task: Some(on_one_line(&task.name)), paused, ..telling }));
         }
         let tenant = &delivery.tenant_id;

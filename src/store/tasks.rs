@@ -54,6 +54,11 @@ pub(super) struct TaskRow<S = Json<Spec>> {
 }
 
 impl TaskRow {
+    /// Whether an instant has come that is not recorded yet.
+    pub(super) fn is_due(&self, now: DateTime<Utc>) -> bool {
+        self.spec.0.trigger.fires_by_the_clock() && self.next_at.is_some_and(|next| next <= now)
+    }
+
     pub(super) fn task(self) -> Result<Task, StoreError> {
         let status = TaskStatus::parse(&self.status)
             .ok_or_else(|| StoreError::Corrupt(format!("task {} has the status {}", self.id, self.status)))?;

@@ -1,4 +1,4 @@
-//! Which credentials a task names. Pure.
+//! Which credentials a task names, and which tools, that may have one of their own. Pure.
 
 use serde_json::{Map, Value};
 
@@ -20,9 +20,17 @@ pub fn credentials_of(spec: &Spec) -> Vec<Reference> {
     }
     let config = &spec.action.config;
     named.extend(config.get("credential").and_then(Value::as_str));
-    named.extend(listed(config));
+    named.extend(texts(config, "credentials"));
     if let Some(steps) = config.get("steps") {
-        in_steps(steps, DEPTH, &mut named);
+        each_in_steps(steps, DEPTH, &mut |kind, step| match kind {
+            "http" => named.extend(step.get("credential").and_then(Value::as_str)),
+            "tool" => {
+                let arguments = step.get("arguments");
+                named.extend(arguments.and_then(|arguments| arguments.get("credential")).and_then(Value::as_str));
+            }
+            "agent" => named.extend(step.as_object().into_iter().flat_map(|agent| texts(agent, "credentials"))),
+            _ => {}
+        });
     }
     let mut references: Vec<Reference> = named.into_iter().filter_map(|name| Reference::parse(name).ok()).collect();
     references.sort();
@@ -30,29 +38,56 @@ pub fn credentials_of(spec: &Spec) -> Vec<Reference> {
     references
 }
 
-/// Those in the list of what an agent may use.
-fn listed(config: &Map<String, Value>) -> impl Iterator<Item = &str> {
-    config.get("credentials").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
+/// What is kept of what a task names: service and account of each credential, and each tool as a service of the name
+/// `tool:NAME`, which no credential can have. Which credential a tool uses is the operator's, and may change.
+pub fn named_by(spec: &Spec) -> Vec<(String, String)> {
+    let credentials = credentials_of(spec).into_iter().map(|reference| (reference.service, reference.account));
+    credentials.chain(tools_of(spec).into_iter().map(|name| (kept_tool(&name), String::new()))).collect()
 }
 
-fn in_steps<'a>(value: &'a Value, depth: usize, named: &mut Vec<&'a str>) {
+/// What a tool is kept as.
+pub fn kept_tool(name: &str) -> String {
+    format!("tool:{name}")
+}
+
+/// Every tool that the task calls by itself, or gives to an agent by its name, each once.
+fn tools_of(spec: &Spec) -> Vec<String> {
+    let mut named = Vec::new();
+    if let Some(Poll::Tool(tool)) = spec.trigger.condition().map(|condition| &condition.poll) {
+        named.push(tool.name.as_str());
+    }
+    let config = &spec.action.config;
+    named.extend(texts(config, "tools"));
+    if let Some(steps) = config.get("steps") {
+        each_in_steps(steps, DEPTH, &mut |kind, step| match kind {
+            "tool" => named.extend(step.get("name").and_then(Value::as_str)),
+            "agent" => named.extend(step.as_object().into_iter().flat_map(|agent| texts(agent, "tools"))),
+            _ => {}
+        });
+    }
+    let is_name = |name: &&str| name.len() <= 64 && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+    let mut tools: Vec<String> = named.into_iter().filter(is_name).map(str::to_owned).collect();
+    tools.sort();
+    tools.dedup();
+    tools
+}
+
+/// The texts of a list.
+fn texts<'a>(fields: &'a Map<String, Value>, key: &str) -> impl Iterator<Item = &'a str> {
+    fields.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// Shows everything that stands under a key, however deep.
+fn each_in_steps<'a>(value: &'a Value, depth: usize, see: &mut impl FnMut(&'a str, &'a Value)) {
     if depth == 0 {
         return;
     }
     match value {
-        Value::Array(items) => items.iter().for_each(|item| in_steps(item, depth - 1, named)),
+        Value::Array(items) => items.iter().for_each(|item| each_in_steps(item, depth - 1, see)),
         Value::Object(fields) => {
             for (key, field) in fields {
-                let credential = match key.as_str() {
-                    "http" => field.get("credential"),
-                    "tool" => field.get("arguments").and_then(|arguments| arguments.get("credential")),
-                    _ => None,
-                };
-                named.extend(credential.and_then(Value::as_str));
-                if key == "agent" {
-                    named.extend(field.as_object().into_iter().flat_map(listed));
-                }
-                in_steps(field, depth - 1, named);
+                see(key, field);
+                each_in_steps(field, depth - 1, see);
             }
         }
         _ => {}
@@ -65,14 +100,33 @@ mod tests {
 
     use super::*;
 
-    fn named(trigger: Value, config: Value) -> Vec<String> {
-        let spec: Spec = serde_json::from_value(json!({
+    fn spec(trigger: Value, config: Value) -> Spec {
+        serde_json::from_value(json!({
             "trigger": trigger, "executor": "pipeline", "action": { "config": config }, "max_runs": null,
             "timeout_seconds": 600, "retry": { "max_attempts": 1, "backoff_seconds": 10 },
             "pause_after_failures": null, "metadata": {},
         }))
-        .unwrap();
-        credentials_of(&spec).iter().map(Reference::to_string).collect()
+        .unwrap()
+    }
+
+    fn named(trigger: Value, config: Value) -> Vec<String> {
+        credentials_of(&spec(trigger, config)).iter().map(Reference::to_string).collect()
+    }
+
+    #[test]
+    fn a_task_names_tools_in_its_poll_its_steps_and_what_an_agent_may_use() {
+        let hourly = json!({ "type": "schedule", "interval": "1h" });
+        let steps = json!([
+            { "name": "a", "tool": { "name": "look_up", "arguments": { "credential": "shop" } } },
+            { "name": "b", "for_each": { "items": "[1]", "do": { "tool": { "name": "send_note", "arguments": {} } } } },
+            { "name": "c", "agent": { "instruction": "look", "tools": ["look_up", "book"] } },
+        ]);
+        assert_eq!(tools_of(&spec(hourly.clone(), json!({ "steps": steps }))), ["book", "look_up", "send_note"]);
+        assert_eq!(tools_of(&spec(hourly.clone(), json!({ "tools": ["book"] }))), ["book"]);
+        let rows = named_by(&spec(hourly, json!({ "tools": ["book"], "credentials": ["google/work"] })));
+        let row = |service: &str, account: &str| (service.to_owned(), account.to_owned());
+        assert_eq!(rows, [row("google", "work"), row("tool:book", "")]);
+        assert!(Reference::parse(&kept_tool("book")).is_err(), "it is no credential's name");
     }
 
     #[test]

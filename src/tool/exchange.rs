@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
-use crate::credential::{Reference, SECRET_HEADERS};
+use crate::credential::{LackKind, Reference, SECRET_HEADERS};
 use crate::egress::{EgressError, Request, Response};
 use crate::notification::{dedupe, trouble};
 use crate::tool::{CalledBy, Failure, Notice, ToolContext, ToolError, ToolOutput};
@@ -68,20 +68,20 @@ pub(super) async fn fetch(
         task_id: context.task_id,
         by: &by,
     });
-    match credentials.fetch(request, with.as_ref()).await {
-        Ok(response) => Ok(response),
+    match credentials.fetch(request, with.as_ref(), &context.known).await {
+        Ok(answer) => answer.accepted().map_err(ToolError::Credential),
         Err(FetchError::Egress(error)) => Err(unreachable(error)),
         Err(FetchError::Credential(error)) => {
             if error.trouble == Trouble::Missing && context.called_by == CalledBy::Model {
                 tell_owner(&error, context).await;
             }
-            Err(unusable(&error))
+            Err(ToolError::Credential(error))
         }
     }
 }
 
 async fn tell_owner(error: &CredentialError, context: &ToolContext) {
-    let (subject, text) = trouble::credential_trouble(&error.reference, trouble::Trouble::Missing, None);
+    let (subject, text) = trouble::credential_trouble(&error.reference, LackKind::Missing, None);
     let notice = Notice {
         run_id: context.run_id,
         channel: None,
@@ -151,16 +151,6 @@ fn unreachable(error: EgressError) -> ToolError {
         EgressError::TooManyRedirects => (Failure::ExecutionError, "too_many_redirects"),
     };
     ToolError::tell(kind, code, error.to_string())
-}
-
-fn unusable(error: &CredentialError) -> ToolError {
-    let kind = match error.trouble {
-        Trouble::Missing | Trouble::NeedsConsent | Trouble::NotForHost => Failure::PermissionDenied,
-        Trouble::Taken => Failure::InvalidParameters,
-        Trouble::NoInject | Trouble::Unreadable => Failure::ExecutionError,
-        Trouble::Busy => Failure::ResourceError,
-    };
-    ToolError::tell(kind, error.code(), error.to_string())
 }
 
 #[cfg(test)]

@@ -2,18 +2,19 @@
 //! comes back.
 //!
 //! A credential goes to the hosts that it is bound to and nowhere else, not by a redirect either. Each use is recorded
-//! before anything is sent, and each attempt that was refused. Nothing lies here in the clear for longer than an exchange;
-//! what a crash leaves is the record of the use.
+//! before anything is sent, and each attempt that was refused. Nothing lies here in the clear for longer than an exchange,
+//! and what a run has used, for longer than its execution; what a crash leaves is the record of the use.
 
 mod guard;
 pub(in crate::vault) mod hosts;
 mod inject;
+mod known;
+mod renewal;
 mod replace;
 mod trouble;
 
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
 use http::StatusCode;
 use tokio::time::{Instant, timeout_at};
 use url::Url;
@@ -27,8 +28,9 @@ use crate::store::{Store, StoreError, StoredCredential, UseFilter};
 use crate::vault::Vault;
 use crate::vault::credentials::guard::{Document, Guard};
 use crate::vault::credentials::inject::{Unfit, inject};
-use crate::vault::oauth::{OAuthError, Refresher};
 
+pub use crate::vault::credentials::known::Known;
+pub use crate::vault::credentials::renewal::{Renewal, RenewalError};
 pub use crate::vault::credentials::replace::replace;
 pub use crate::vault::credentials::trouble::{CredentialError, FetchError, Trouble};
 
@@ -58,48 +60,22 @@ pub struct Use<'a> {
     pub by: &'a str,
 }
 
-/// Renews documents that come to an end (OAuth 2).
-pub trait Renewal: Send + Sync {
-    /// The document as it is, or a renewed one where it is about to end or `force` says so; it is stored when this
-    /// returns.
-    fn fresh<'a>(
-        &'a self,
-        stored: &'a StoredCredential,
-        document: Secret,
-        force: bool,
-    ) -> BoxFuture<'a, Result<Secret, RenewalError>>;
+/// What came back of a request.
+#[derive(Debug)]
+pub struct Answer {
+    pub response: Response,
+    /// The credential that was sent with it was refused (401): who can't go on without it has this for a reason.
+    pub refused: Option<CredentialError>,
 }
 
-/// Why a document can't be renewed. The sentences hold no secret.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RenewalError {
-    /// Its owner has to connect the account again, and was told so.
-    NeedsConsent(String),
-    /// Something has to be put right before it can be.
-    Refused(String),
-    /// Later may do.
-    Later(String),
-    /// There is nothing to renew it with.
-    Impossible,
-}
+impl Answer {
+    fn plain(response: Response) -> Answer {
+        Answer { response, refused: None }
+    }
 
-impl Renewal for Refresher {
-    fn fresh<'a>(
-        &'a self,
-        stored: &'a StoredCredential,
-        document: Secret,
-        force: bool,
-    ) -> BoxFuture<'a, Result<Secret, RenewalError>> {
-        Box::pin(async move {
-            Refresher::fresh(self, stored, document, force).await.map_err(|error| match error {
-                OAuthError::NeedsConsent(why) => RenewalError::NeedsConsent(why),
-                OAuthError::NoRefreshToken => RenewalError::Impossible,
-                OAuthError::Misconfigured(_) | OAuthError::Vault(_) => RenewalError::Refused(error.to_string()),
-                OAuthError::Later(_) | OAuthError::Busy | OAuthError::Store(_) => {
-                    RenewalError::Later(error.to_string())
-                }
-            })
-        })
+    /// The response; an error where the credential was refused.
+    pub fn accepted(self) -> Result<Response, CredentialError> {
+        self.refused.map_or(Ok(self.response), Err)
     }
 }
 
@@ -118,8 +94,8 @@ impl Credentials {
         &self.egress
     }
 
-    /// Sends a request, with a credential where one is named. What comes back holds none of its secrets, errors
-    /// included.
+    /// Sends a request, with a credential where one is named. What comes back holds none of its secrets, nor of those that
+    /// are `known`, errors included, and says where the credential itself was refused (401).
     ///
     /// Of redirects, those on the same origin are followed with the credential, others without it, as far as
     /// `follow_redirects` has any followed. Once the other side answers 401, a credential that can be renewed is renewed
@@ -127,13 +103,38 @@ impl Credentials {
     ///
     /// The request's time is for all of it. Where it is over before anything was sent, the credential is what could not
     /// be had: nothing has taken effect.
-    pub async fn fetch(&self, request: Request, with: Option<&Use<'_>>) -> Result<Response, FetchError> {
-        let Some(with) = with else { return Ok(self.egress.fetch(request).await?) };
+    pub async fn fetch(&self, request: Request, with: Option<&Use<'_>>, known: &Known) -> Result<Answer, FetchError> {
         let until = Instant::now() + request.timeout;
-        self.exchange(&request, with, until).await
+        if let Some(shelf) = &self.shelf {
+            let recalled = timeout_at(until, known.recall(&shelf.store, &shelf.vault)).await;
+            if let Err(why) =
+                recalled.map_err(|_| "it takes too long".to_owned()).and_then(|r| r.map_err(|e| e.to_string()))
+            {
+                tracing::warn!(why, "what a run has used before can't be read, so it sends nothing");
+                return Err(EgressError::Connect { why: "the store is unavailable".into() }.into());
+            }
+        }
+        match with {
+            Some(with) => self.exchange(&request, with, known, until).await,
+            None => self.plainly(request, known).await,
+        }
     }
 
-    async fn exchange(&self, request: &Request, with: &Use<'_>, until: Instant) -> Result<Response, FetchError> {
+    /// Sends a request without a credential.
+    async fn plainly(&self, request: Request, known: &Known) -> Result<Answer, FetchError> {
+        let Some(guard) = Guard::knowing(known) else { return Ok(Answer::plain(self.egress.fetch(request).await?)) };
+        let response = self.egress.fetch(request).await.map_err(|error| guard.error(error))?;
+        let url = response.url.to_string();
+        Ok(Answer::plain(guard.response(response, &url).await))
+    }
+
+    async fn exchange(
+        &self,
+        request: &Request,
+        with: &Use<'_>,
+        known: &Known,
+        until: Instant,
+    ) -> Result<Answer, FetchError> {
         let url = self.egress.check(&request.url)?;
         let Some(shelf) = &self.shelf else {
             return Err(CredentialError::new(Trouble::Missing, with.reference, String::new()).into());
@@ -144,16 +145,18 @@ impl Credentials {
             Err(error) => return Err(shelf.refused(&url, with, error).await),
         };
         let late = |_| Err(FetchError::Egress(EgressError::Timeout { after: request.timeout }));
-        let response = timeout_at(until, self.send(shelf, request, with, &opened)).await.unwrap_or_else(late)?;
+        let answer = timeout_at(until, self.send(shelf, request, with, (&opened, known))).await.unwrap_or_else(late)?;
         // what was sent may have been revoked, or have ended early
-        if response.status != StatusCode::UNAUTHORIZED {
-            return Ok(response);
+        if answer.refused.is_none() {
+            return Ok(answer);
         }
         // a request that was refused has no effect
         let renewing = timeout_at(until, shelf.renewed(&opened, with)).await;
         match renewing.unwrap_or_else(|_| Err(too_slow(with).into()))? {
-            Some(renewed) => timeout_at(until, self.send(shelf, request, with, &renewed)).await.unwrap_or_else(late),
-            None => Ok(response),
+            Some(renewed) => {
+                timeout_at(until, self.send(shelf, request, with, (&renewed, known))).await.unwrap_or_else(late)
+            }
+            None => Ok(answer),
         }
     }
 
@@ -162,32 +165,42 @@ impl Credentials {
         shelf: &Shelf,
         request: &Request,
         with: &Use<'_>,
-        opened: &Opened,
-    ) -> Result<Response, FetchError> {
+        (opened, known): (&Opened, &Known),
+    ) -> Result<Answer, FetchError> {
         let Opened { inject: how, document, former, .. } = opened;
         let former = former.as_ref().and_then(Document::read);
         let documents: Vec<&Document> = former.iter().chain([document]).collect();
         let mut plain = request.clone();
-        let mut guard = Guard::of(&[], &documents);
+        let mut guard = Guard::of(&[], &documents, known);
         let mut bound = true;
+        // where it was sent last
+        let mut used: Option<(CredentialUse, Url)> = None;
         for hop in 0..=REDIRECT_LIMIT {
             let mut request = Request { follow_redirects: false, ..plain.clone() };
             if bound {
                 let url = self.egress.check(&plain.url)?;
                 match inject(&mut request, how, document.value(), hop > 0) {
-                    Ok(injected) => guard = Guard::of(&injected.parts, &documents),
+                    Ok(injected) => guard = Guard::of(&injected.parts, &documents, known),
                     Err(unfit) => return Err(shelf.refused(&url, with, unfitting(with, unfit)).await),
                 }
-                shelf.note(&url, with, CredentialUse::USED).await.map_err(|error| busy(with, &error))?;
+                let noted = shelf.note(&url, with, CredentialUse::USED).await.map_err(|error| busy(with, &error))?;
+                used = Some((noted, url));
             }
             let response = self.egress.fetch(request).await.map_err(|error| guard.error(error))?;
             let next = plain.follow_redirects.then(|| redirected(&plain, &response)).flatten();
-            let Some(next) = next else { return Ok(guard.response(response, &plain.url).await) };
+            let Some(next) = next else {
+                let refuses = bound && response.status == StatusCode::UNAUTHORIZED;
+                let refused = match used.filter(|_| refuses) {
+                    Some((used, url)) => Some(shelf.taken_back(&url, with, &used).await),
+                    None => None,
+                };
+                return Ok(Answer { response: guard.response(response, &plain.url).await, refused });
+            };
             let next = next.map_err(|error| guard.error(error))?;
             if bound && !same_origin(&plain.url, &next.url) {
                 // the other side may not carry the secret on by naming it
                 if guard.finds(&next.url) {
-                    return Ok(guard.response(response, &plain.url).await);
+                    return Ok(Answer::plain(guard.response(response, &plain.url).await));
                 }
                 bound = false;
             }
@@ -280,7 +293,17 @@ impl Shelf {
         error.into()
     }
 
-    async fn note(&self, url: &Url, with: &Use<'_>, outcome: &str) -> Result<(), StoreError> {
+    /// Records that what was sent was refused, in the place of its use.
+    async fn taken_back(&self, url: &Url, with: &Use<'_>, used: &CredentialUse) -> CredentialError {
+        let outcome = Trouble::Refused.outcome();
+        if let Err(error) = self.store.mark_credential_use(used.id, outcome).await {
+            tracing::warn!(credential = %with.reference, %error, "a credential was refused; that could not be recorded");
+        }
+        let why = format!("{} answered 401", hosts::shown(url));
+        CredentialError { sent_at: Some(used.at), ..CredentialError::new(Trouble::Refused, with.reference, why) }
+    }
+
+    async fn note(&self, url: &Url, with: &Use<'_>, outcome: &str) -> Result<CredentialUse, StoreError> {
         let now = self.store.clock().now();
         let used = CredentialUse {
             id: new_id(now),
@@ -294,7 +317,8 @@ impl Shelf {
             host: hosts::shown(url),
             outcome: outcome.to_owned(),
         };
-        self.store.note_credential_use(&used).await
+        self.store.note_credential_use(&used).await?;
+        Ok(used)
     }
 }
 
@@ -317,6 +341,7 @@ fn not_renewed(with: &Use<'_>, error: RenewalError) -> CredentialError {
     let (trouble, why) = match error {
         RenewalError::NeedsConsent(why) => (Trouble::NeedsConsent, why),
         RenewalError::Refused(why) => (Trouble::Unreadable, why),
+        RenewalError::Operator(why) => (Trouble::Misconfigured, why),
         RenewalError::Later(why) => (Trouble::Busy, why),
         RenewalError::Impossible => (Trouble::Unreadable, "it can't be renewed".into()),
     };

@@ -48,9 +48,12 @@ pub enum OAuthError {
     /// There is nothing to renew it with, and nothing says that it is over.
     #[error("it holds no refresh token, so it can't be renewed")]
     NoRefreshToken,
-    /// The operator or the owner has to correct something.
+    /// Its owner has to correct something.
     #[error("it can't be renewed: {0}")]
     Misconfigured(String),
+    /// Only whoever runs this service can correct it.
+    #[error("it can't be renewed: {0}")]
+    Operator(String),
     /// Passing: the provider is away or slow.
     #[error("it can't be renewed now: {0}")]
     Later(String),
@@ -122,7 +125,7 @@ impl Parts {
     /// The token endpoint of a credential; `secret` is the client's, from its document.
     fn endpoint(&self, oauth: &OAuth, secret: Option<Secret>) -> Result<Endpoint, OAuthError> {
         if let Some(name) = &oauth.provider {
-            let gone = || OAuthError::Misconfigured(format!("the operator has not described it in [oauth.{name}]"));
+            let gone = || OAuthError::Operator(format!("the operator has not described it in [oauth.{name}]"));
             return Ok(self.endpoint_of(self.providers.get(name).ok_or_else(gone)?));
         }
         match (&oauth.token_url, &oauth.client_id) {

@@ -4,6 +4,7 @@ mod binary;
 mod canary;
 mod declared;
 mod door;
+mod lacking;
 mod tasks;
 
 use base64::Engine;
@@ -50,7 +51,7 @@ async fn save_for(world: &World, instance: &Instance, name: &str, more: Value, d
     };
     let read = stored.map_or(0, |stored| stored.credential.version);
     let put = instance.on(move |store| async move { store.put_credential(&Scope::Every, &new, read).await }).await;
-    put.expect("a credential")
+    put.expect("a credential").stored
 }
 
 /// A text in every encoding in which a server may send it back.

@@ -6,10 +6,11 @@ use std::path::Path;
 use crate::channel::templates::Format;
 use crate::channel::templates::name::{NOTICE, Name};
 use crate::channel::templates::set::{LANGUAGE, Part, Set};
+use crate::credential::LackKind;
 use crate::invalid::Faults;
 use crate::notification::question::QuestionTelling;
 use crate::notification::telling::{DigestItem, Purpose, RunTelling, Telling, WholeTelling};
-use crate::notification::trouble::{CredentialTelling, Trouble};
+use crate::notification::trouble::CredentialTelling;
 use crate::secret::Secret;
 
 /// Tries them all; the faults name files of `dir`.
@@ -86,7 +87,7 @@ pub(super) fn sample(purpose: Purpose) -> Telling {
         reference: "google/work".into(),
         service: "google".into(),
         account: "work".into(),
-        trouble: Trouble::Missing,
+        trouble: LackKind::Missing,
         task: Some("Morning mail".into()),
         paused: true,
         reason: None,

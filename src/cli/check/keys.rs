@@ -36,27 +36,37 @@ pub async fn all(config: &Config, data_dir: &Path) -> Vec<Finding> {
         0 => Finding::fine(NAME, format!("{} can be read; keep a copy of it", file.display())),
         _ => Finding::fine(NAME, format!("{configured} configured, `{}` encrypts", vault.first_key())),
     }];
-    if let Some((sealed, tagged)) = stored(config, data_dir, &vault).await {
-        findings.extend(needs(&vault.key_ids(), &sealed, |id| tagged.contains(id)));
+    match stored(config, data_dir, &vault).await {
+        Ok(Some((sealed, tagged))) => findings.extend(needs(&vault.key_ids(), &sealed, |id| tagged.contains(id))),
+        Ok(None) => {}
+        Err(why) => findings.push(
+            Finding::odd(NAME, format!("what is sealed under which key can't be counted: {why}"))
+                .hint("keep every key in vault.master_keys until this says which are still needed"),
+        ),
     }
     findings
 }
 
 /// What is sealed under which key, and the keys of the audit record. `None`: the database can't be asked, which is a
 /// finding of its own, or its tables are yet to be made, and a look makes none.
-async fn stored(config: &Config, data_dir: &Path, vault: &Vault) -> Option<(Keys, BTreeSet<String>)> {
-    match examine(&config.database, data_dir).await.ok()? {
-        Examined::Sqlite { state: SqliteFile::Absent, .. } => return None,
-        Examined::Postgres { pending, .. } if pending > 0 => return None,
-        Examined::Sqlite { .. } | Examined::Postgres { .. } => {}
+///
+/// # Errors
+/// Why it can't be counted.
+async fn stored(config: &Config, data_dir: &Path, vault: &Vault) -> Result<Option<(Keys, BTreeSet<String>)>, String> {
+    match examine(&config.database, data_dir).await {
+        Err(_) | Ok(Examined::Sqlite { state: SqliteFile::Absent, .. }) => return Ok(None),
+        Ok(Examined::Postgres { pending, .. }) if pending > 0 => return Ok(None),
+        Ok(Examined::Sqlite { .. } | Examined::Postgres { .. }) => {}
     }
     let looking = async {
-        let store = Store::look(&config.database, data_dir, Clock::system(), |_| {}).await.ok()?;
+        let opened = Store::look(&config.database, data_dir, Clock::system(), |_| {}).await;
+        let store = opened.map_err(|error| error.to_string())?;
         let looked = tokio::try_join!(survey(&store), keys_used(&store, vault));
         store.close().await;
-        looked.ok()
+        looked.map(Some).map_err(|error| error.to_string())
     };
-    tokio::time::timeout(PATIENCE, looking).await.ok()?
+    let too_long = |_| Err(format!("it takes longer than {} s", PATIENCE.as_secs()));
+    tokio::time::timeout(PATIENCE, looking).await.unwrap_or_else(too_long)
 }
 
 /// What is to be said of each key but the first, and of those that are missing.

@@ -111,6 +111,7 @@ impl Agent {
             stop: world.stop.clone(),
             sink: world.sink.clone(),
             clock: world.clock.clone(),
+            known: world.known.clone(),
         };
         match world.parts.agent.handle_message(&incoming).await {
             // what it used is in its own entries

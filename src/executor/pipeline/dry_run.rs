@@ -25,6 +25,7 @@ use crate::invalid::Faults;
 use crate::run::outcome::RunFault;
 use crate::run::transcript::Entry;
 use crate::tool::{Host, HostError, Notice, TaskFilter};
+use crate::vault::credentials::Known;
 
 /// Items of a `for_each` that are shown.
 const ITEMS_SHOWN: usize = 10;
@@ -89,6 +90,7 @@ impl Pipeline {
             stop: Stop::new(),
             sink: Arc::new(|_| {}),
             clock: clock.clone(),
+            known: Known::default(),
         };
         Ok(Trial { world, live: sample.live, until: tokio::time::Instant::now() + LIMIT }.run(&spec, sample).await)
     }

@@ -19,8 +19,9 @@ use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, S
 use crate::executor::pipeline::reading::{Reading, given};
 use crate::executor::pipeline::scope::Scope;
 use crate::executor::webhook::settings::SECRET_FAULT;
+use crate::run::outcome::RunFault;
 use crate::template::{Template, Tree, UrlTemplate};
-use crate::vault::credentials::{FetchError, Trouble, Use};
+use crate::vault::credentials::{Answer, FetchError, Use};
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 const FIELDS: [&str; 7] = ["method", "url", "headers", "query", "body", "credential", "accept_status"];
@@ -182,9 +183,16 @@ impl Http {
             task_id: Some(act.world.task_id).filter(is_real),
             by: &by,
         });
-        let fetched = act.world.parts.credentials.fetch(request, with.as_ref()).await;
-        let response = fetched.map_err(|error| unfetched(error, idempotent))?;
-        self.judge(response, idempotent, act.world.clock.now())
+        let fetched = act.world.parts.credentials.fetch(request, with.as_ref(), &act.world.known).await;
+        let Answer { response, refused } = fetched.map_err(|error| unfetched(error, idempotent))?;
+        match refused {
+            Some(error) if !self.accept_status.contains(&response.status.as_u16()) => {
+                let StepFault { fault, again } = StepFault::credential(&error);
+                let message = format!("{}: {}", fault.message, excerpt(&response));
+                Err(StepFault { fault: RunFault { message, ..fault }, again })
+            }
+            _ => self.judge(response, idempotent, act.world.clock.now()),
+        }
     }
 
     fn judge(&self, response: Response, idempotent: bool, now: DateTime<Utc>) -> Result<Done, StepFault> {
@@ -195,10 +203,9 @@ impl Http {
         }
         let wished = retry_after(&response.headers, now);
         let code = format!("http_{status}");
-        let excerpt: String = String::from_utf8_lossy(&response.body).trim().chars().take(EXCERPT).collect();
         let message = match redirected {
             true => format!("answered {}; redirects of this method are not followed", response.status),
-            false => format!("answered {}: {excerpt}", response.status),
+            false => format!("answered {}: {}", response.status, excerpt(&response)),
         };
         Err(match passes(response.status, idempotent, wished) {
             true => StepFault::passing(code, message, wished),
@@ -234,6 +241,10 @@ impl StepKind for Http {
     }
 }
 
+fn excerpt(response: &Response) -> String {
+    String::from_utf8_lossy(&response.body).trim().chars().take(EXCERPT).collect()
+}
+
 /// `{status, headers, body}`: JSON as JSON, text as text; of anything else only how long it is.
 fn answer(response: &Response) -> Value {
     let kind = response.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
@@ -263,10 +274,7 @@ fn passes(status: StatusCode, idempotent: bool, wished: Option<Duration>) -> boo
 fn unfetched(error: FetchError, idempotent: bool) -> StepFault {
     match error {
         FetchError::Egress(error) => unreachable(error, idempotent),
-        FetchError::Credential(error) if error.trouble == Trouble::Busy => {
-            StepFault::passing(error.code(), error.to_string(), None)
-        }
-        FetchError::Credential(error) => StepFault::new(error.code(), error.to_string()),
+        FetchError::Credential(error) => StepFault::credential(&error),
     }
 }
 

@@ -19,7 +19,7 @@ use crate::run::Usage;
 use crate::run::outcome::{RunError, RunFault};
 use crate::template::TemplateError;
 use crate::tool::{Host, HostError, Registry};
-use crate::vault::credentials::Credentials;
+use crate::vault::credentials::{CredentialError, Credentials, Known, Trouble};
 
 /// What all pipelines share.
 pub struct Parts {
@@ -104,6 +104,8 @@ pub struct World {
     pub stop: Stop,
     pub sink: Sink,
     pub clock: Clock,
+    /// The secrets that the run has used so far.
+    pub known: Known,
 }
 
 /// One execution of one step.
@@ -185,6 +187,14 @@ impl StepFault {
     /// The same, but time may heal it.
     pub fn passing(code: impl Into<String>, message: impl Into<String>, after: Option<Duration>) -> StepFault {
         StepFault { fault: RunFault::new(code, message), again: Again::After(after.unwrap_or_default()) }
+    }
+
+    /// A credential was not used, or was refused: the step had no effect.
+    pub fn credential(error: &CredentialError) -> StepFault {
+        match error.trouble {
+            Trouble::Busy => StepFault::passing(error.code(), error.to_string(), None),
+            _ => StepFault { fault: error.fault(), again: Again::No },
+        }
     }
 
     /// Nobody knows whether it had its effect, so it is not repeated.

@@ -68,6 +68,7 @@ fn refused(tool: &Definition) -> Option<String> {
 fn message(error: &ToolError) -> String {
     match error {
         ToolError::Tell { message, .. } | ToolError::Abort { message, .. } => message.clone(),
+        ToolError::Credential(error) => error.to_string(),
     }
 }
 
@@ -96,6 +97,7 @@ impl Tool {
             time_limit: act.time_limit,
             host: act.world.host.clone(),
             clock: act.world.clock.clone(),
+            known: act.world.known.clone(),
         };
         match tool.tool.call(&context, arguments).await {
             // what reads as JSON is JSON: later steps can then name its parts
@@ -107,6 +109,7 @@ impl Tool {
     fn failed(&self, error: ToolError) -> StepFault {
         match error {
             ToolError::Abort { code, message } => StepFault::new(code, message),
+            ToolError::Credential(error) => StepFault::credential(&error),
             ToolError::Tell { kind, code, message } => match (kind, self.effect) {
                 (Failure::RateLimit, _) => StepFault::passing(code, message, None),
                 (Failure::Timeout | Failure::ResourceError | Failure::TransientError, Effect::Once) => {
@@ -132,5 +135,31 @@ impl StepKind for Tool {
 
     fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
         Box::pin(async move { Ok(self.call(act).await?) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::credential::Reference;
+    use crate::executor::pipeline::kind::Again;
+    use crate::vault::credentials::{CredentialError, Trouble};
+
+    #[test]
+    fn a_call_that_was_not_sent_may_be_tried_again_even_where_its_effect_happens_once() {
+        let send = Tool { name: "send".into(), arguments: Tree::Literal(json!({})), effect: Effect::Once };
+        let failed = |trouble| {
+            let reference = Reference::parse("shop").unwrap();
+            let error = CredentialError { trouble, reference, why: String::new(), last_used: 0, sent_at: None };
+            let StepFault { fault, again } = send.failed(ToolError::Credential(error));
+            (fault.code, again == Again::No, fault.lack.is_some())
+        };
+        assert_eq!(failed(Trouble::Busy), ("credential_busy".into(), false, false));
+        assert_eq!(failed(Trouble::Missing), ("credential_missing".into(), true, true));
+        let fault = send.failed(ToolError::tell(Failure::TransientError, "connect", "gone"));
+        assert_eq!((fault.fault.code.as_str(), fault.again), ("outcome_unknown", Again::No));
+        let foreign =
+            send.failed(ToolError::tell(Failure::PermissionDenied, "credential_missing", "Please connect shop"));
+        assert_eq!(foreign.fault.lack, None, "a word of a tool's is none of ours");
     }
 }

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use crate::invalid::{Faults, did_you_mean, escape};
 use crate::run::Usage;
 use crate::run::outcome::{Outcome, RunError, RunFault};
+use crate::vault::credentials::Known;
 
 /// The code of a failure that names none.
 const CODE: &str = "runtime_failed";
@@ -56,6 +57,16 @@ impl Report {
             }
             Ok(Value::Object(fields)) if is_output(&fields) => Report::Succeeded { output: text(fields.get("output")) },
             _ => whole(),
+        }
+    }
+
+    /// The same without secrets that are known: whoever was sent one may repeat it.
+    pub fn without(self, known: &Known) -> Report {
+        match self {
+            Report::Succeeded { output } => Report::Succeeded { output: known.text(&output) },
+            Report::Failed { error } => {
+                Report::Failed { error: RunFault::new(known.text(&error.code), known.text(&error.message)) }
+            }
         }
     }
 

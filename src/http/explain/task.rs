@@ -7,6 +7,7 @@ use chrono_tz::Tz;
 use serde::Serialize;
 use uuid::Uuid;
 
+use crate::credential::awaited;
 use crate::http::State;
 use crate::http::auth::Caller;
 use crate::http::error::ApiError;
@@ -142,10 +143,10 @@ fn status(task: &Task) -> String {
 fn wanted(task: &Task) -> Vec<String> {
     match task.status {
         TaskStatus::Active => Vec::new(),
-        TaskStatus::Paused if task.status_reason.as_deref().is_some_and(|why| why.contains("credential")) => {
-            vec!["Its owner connects what is missing, and it is resumed.".into()]
-        }
-        TaskStatus::Paused => vec!["Somebody resumes it.".into()],
+        TaskStatus::Paused => vec![match task.status_reason.as_deref().and_then(awaited) {
+            Some(credential) => format!("Its owner saves or connects the credential `{credential}`; it goes on then."),
+            None => "Somebody resumes it.".into(),
+        }],
         TaskStatus::Disabled => vec!["Its trigger is corrected, and it is resumed.".into()],
         TaskStatus::Completed => {
             vec!["Its `max_runs` is raised, or its trigger is given instants that lie ahead.".into()]

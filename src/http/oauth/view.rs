@@ -86,8 +86,14 @@ pub fn connected(flow: &Flow, connected: &Connected) -> Response {
         row(&mut html, "What was granted", scope);
         html.raw("</dl>\n");
     }
-    html.raw("</section>\n<p class=\"soft\">Tasks that were paused for want of it have to be resumed. ");
-    html.raw("You can close this page.</p>\n");
+    if !connected.resumed.is_empty() {
+        html.raw("<p>These tasks were paused for want of it, and go on now:</p>\n<ul>\n");
+        for task in &connected.resumed {
+            html.raw("<li><bdi>").text(&task.name).raw("</bdi></li>\n");
+        }
+        html.raw("</ul>\n");
+    }
+    html.raw("</section>\n<p class=\"soft\">You can close this page.</p>\n");
     page(StatusCode::OK, title, html)
 }
 
@@ -153,6 +159,15 @@ pub fn unmarked() -> Response {
     let sentences = [
         "This browser was not shown the page that asks for it, or does not keep its cookie. Nothing was connected.",
         "Allow cookies for this address, ask for a new link, and open it in the browser in which you go on.",
+    ];
+    message(StatusCode::FORBIDDEN, "Nothing was connected", &sentences)
+}
+
+/// Another provider has sent the person back.
+pub fn mixed_up() -> Response {
+    let sentences = [
+        "Another provider than the one that was asked has sent you here. Nothing was connected.",
+        "Whoever runs this service has to look at it.",
     ];
     message(StatusCode::FORBIDDEN, "Nothing was connected", &sentences)
 }

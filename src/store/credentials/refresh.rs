@@ -35,12 +35,13 @@ impl Store {
         }))
     }
 
-    /// Keeps the document that a refresh brought, and gives the lease back. [`StoreError::LeaseLost`]: somebody else has
-    /// the lease, or the document was written meanwhile; nothing is changed then.
+    /// Keeps the document that a refresh brought, and gives the lease back. Without a lease it is kept all the same, as
+    /// long as the document is the one that it was made from. [`StoreError::LeaseLost`]: somebody else has the lease, or the
+    /// document was written meanwhile; nothing is changed then.
     pub async fn store_refreshed(
         &self,
         id: Uuid,
-        lease: i64,
+        lease: Option<i64>,
         new: &SealedDocument,
     ) -> Result<StoredCredential, StoreError> {
         let now = self.clock.now();
@@ -87,7 +88,7 @@ const STORE: &str = concat!(
     "update credentials
         set sealed = $3, generation = $4, key_id = $5, expires_at = $6, updated_at = $7, version = version + 1,
             status = 'active', status_reason = null, refresh_lease = 0, refresh_until = null
-      where id = $1 and refresh_lease = $2 and generation + 1 = $4
+      where id = $1 and ($2 is null or refresh_lease = $2) and generation + 1 = $4
      returning ",
     row::columns!()
 );

@@ -5,11 +5,12 @@ use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::QueryBuilder;
 use uuid::Uuid;
 
-use crate::credential::{CredentialUse, Reference};
+use crate::credential::{CredentialUse, DependentTask, Reference};
 use crate::id::Scope;
 use crate::store::retention::oldest_id;
 use crate::store::text::text;
 use crate::store::{Store, StoreError};
+use crate::task::{TaskStatus, kept_tool};
 
 /// How far `last_used_at` may lag behind.
 const LAG: TimeDelta = TimeDelta::minutes(1);
@@ -59,6 +60,22 @@ impl From<UseRow> for CredentialUse {
     }
 }
 
+#[derive(sqlx::FromRow)]
+struct DependentRow {
+    id: Uuid,
+    name: String,
+    status: String,
+    status_reason: Option<String>,
+}
+
+impl DependentRow {
+    fn task(self) -> Result<DependentTask, StoreError> {
+        let status = TaskStatus::parse(&self.status)
+            .ok_or_else(|| StoreError::Corrupt(format!("task {} has the status {}", self.id, self.status)))?;
+        Ok(DependentTask { id: self.id, name: self.name, status, status_reason: self.status_reason })
+    }
+}
+
 /// Writes which credentials a task names, in the place of what was written before.
 macro_rules! name_credentials {
     ($conn:ident, $task:expr) => {{
@@ -71,12 +88,12 @@ pub(in crate::store) use name_credentials;
 /// Writes which credentials a new task names.
 macro_rules! add_credentials {
     ($conn:ident, $task:expr) => {{
-        for reference in $crate::task::credentials_of(&$task.spec) {
+        for (service, account) in $crate::task::named_by(&$task.spec) {
             sqlx::query("insert into task_credentials (task_id, tenant_id, service, account) values ($1, $2, $3, $4)")
                 .bind($task.id)
                 .bind(&$task.tenant_id)
-                .bind(reference.service)
-                .bind(reference.account)
+                .bind(service)
+                .bind(account)
                 .execute(&mut *$conn)
                 .await?;
         }
@@ -122,6 +139,18 @@ impl Store {
         Ok(())
     }
 
+    /// Says what came of a use.
+    pub async fn mark_credential_use(&self, id: Uuid, outcome: &str) -> Result<(), StoreError> {
+        on_write!(self.db, |conn| {
+            sqlx::query("update credential_uses set outcome = $2 where id = $1")
+                .bind(id)
+                .bind(text(outcome))
+                .execute(&mut *conn)
+                .await?;
+        });
+        Ok(())
+    }
+
     /// Uses that match, newest first.
     pub async fn credential_uses(&self, scope: &Scope, filter: &UseFilter) -> Result<Vec<CredentialUse>, StoreError> {
         let rows: Vec<UseRow> = on_read!(self.db, scope, |conn| {
@@ -153,27 +182,53 @@ impl Store {
         Ok(rows.into_iter().map(CredentialUse::from).collect())
     }
 
-    /// The tasks that name a credential, by name: ids and names, a thousand at most.
+    /// The credentials that a run has used since an instant, a hundred at most.
+    pub async fn credentials_used_by(
+        &self,
+        tenant: &str,
+        run_id: Uuid,
+        since: DateTime<Utc>,
+    ) -> Result<Vec<Reference>, StoreError> {
+        let used: Vec<(String, String)> = on_read!(self.db, |conn| {
+            sqlx::query_as(
+                "select distinct service, account from credential_uses
+                  where id >= $1 and tenant_id = $2 and run_id = $3 limit 100",
+            )
+            .bind(oldest_id(since.timestamp_millis()))
+            .bind(text(tenant))
+            .bind(run_id)
+            .fetch_all(conn)
+            .await?
+        });
+        Ok(used.into_iter().map(|(service, account)| Reference { service, account }).collect())
+    }
+
+    /// The tasks that name a credential, or one of the tools that use it, by name: a thousand at most.
     pub async fn tasks_of_credential(
         &self,
         scope: &Scope,
         tenant: &str,
         reference: &Reference,
-    ) -> Result<Vec<(Uuid, String)>, StoreError> {
-        Ok(on_read!(self.db, scope, |conn| {
-            sqlx::query_as(
-                "select t.id, t.name from task_credentials c join tasks t on t.id = c.task_id
-                  where c.tenant_id = $1 and c.service = $2 and c.account = $3 and ($4 is null or c.tenant_id = $4)
-                  order by t.name, t.id limit $5",
-            )
-            .bind(text(tenant))
-            .bind(text(&reference.service))
-            .bind(text(&reference.account))
-            .bind(scope.tenant())
-            .bind(TASKS)
-            .fetch_all(conn)
-            .await?
-        }))
+        tools: &[&str],
+    ) -> Result<Vec<DependentTask>, StoreError> {
+        let rows: Vec<DependentRow> = on_read!(self.db, scope, |conn| {
+            let mut query = QueryBuilder::new(
+                "select distinct t.id, t.name, t.status, t.status_reason
+                   from task_credentials c join tasks t on t.id = c.task_id where c.tenant_id = ",
+            );
+            query.push_bind(text(tenant).into_owned());
+            if let Some(own) = scope.tenant() {
+                query.push(" and c.tenant_id = ").push_bind(own.to_owned());
+            }
+            query.push(" and ((c.service = ").push_bind(text(&reference.service).into_owned());
+            query.push(" and c.account = ").push_bind(text(&reference.account).into_owned()).push(")");
+            for tool in tools {
+                query.push(" or c.service = ").push_bind(kept_tool(tool));
+            }
+            query.push(") order by t.name, t.id limit ").push_bind(TASKS);
+            query.build_query_as().fetch_all(conn).await?
+        });
+        rows.into_iter().map(DependentRow::task).collect()
     }
 
     /// Forgets up to `limit` uses from before an instant; answers how many.

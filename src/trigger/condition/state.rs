@@ -7,6 +7,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::credential::Lack;
 use crate::run::cause::Cause;
 
 /// The format in which states are written now.
@@ -73,11 +74,14 @@ pub struct PollFault {
     /// How long the other side asked to be left alone.
     #[serde(skip)]
     pub retry_after: Option<std::time::Duration>,
+    /// The credential that it could not be made without.
+    #[serde(skip)]
+    pub lack: Option<Box<Lack>>,
 }
 
 impl PollFault {
     pub fn new(kind: impl Into<String>, message: impl Into<String>) -> PollFault {
-        PollFault { kind: kind.into(), message: message.into(), retry_after: None }
+        PollFault { kind: kind.into(), message: message.into(), retry_after: None, lack: None }
     }
 }
 

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 use crate::egress::{EgressError, Response};
 use crate::redact::{Redactor, secrets_of};
 use crate::secret::{REDACTED, Secret, erase};
-use crate::vault::credentials::FetchError;
+use crate::vault::credentials::{FetchError, Known};
 
 /// Longer bodies are read aside, where they keep nothing else waiting, in bytes.
 const READ_ASIDE: usize = 64 * 1024;
@@ -40,17 +40,22 @@ impl Drop for Document {
     }
 }
 
-/// Takes the secrets of one exchange out of what comes back.
+/// Takes the secrets of an exchange, and those that its run has used before, out of what comes back.
 pub struct Guard {
     redactor: Arc<Redactor>,
 }
 
 impl Guard {
-    /// `parts` is what of the document was put into the request, however short.
-    pub fn of(parts: &[Zeroizing<String>], documents: &[&Document]) -> Guard {
+    /// `parts` is what of the document was put into the request, however short; it is known from now on.
+    pub fn of(parts: &[Zeroizing<String>], documents: &[&Document], known: &Known) -> Guard {
         let parts = parts.iter().map(|part| part.as_str());
-        let secrets = parts.chain(documents.iter().flat_map(|document| secrets_of(&document.0)));
-        Guard { redactor: Arc::new(Redactor::new(secrets)) }
+        known.learn(parts.chain(documents.iter().flat_map(|document| secrets_of(&document.0))));
+        Guard::knowing(known).unwrap_or_else(|| Guard { redactor: Arc::new(Redactor::new([])) })
+    }
+
+    /// Of a request without a credential; `None` where there is nothing to look for.
+    pub fn knowing(known: &Known) -> Option<Guard> {
+        known.redactor().map(|redactor| Guard { redactor })
     }
 
     pub fn finds(&self, text: &str) -> bool {

@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http::{HeaderName, HeaderValue, header};
+use http::{HeaderName, HeaderValue, Method, header};
 use serde_json::{Map, Value, json};
 use url::Url;
 use zeroize::Zeroizing;
@@ -55,6 +55,12 @@ pub fn inject(request: &mut Request, how: &Inject, document: &Value, replaces: b
     }
     parts.push(value);
     Ok(Injected { parts })
+}
+
+/// What of a document goes into requests.
+pub fn parts(how: &Inject, document: &Value) -> Vec<Text> {
+    let mut request = Request { body: "{}".into(), ..Request::new(Method::POST, "https://example.invalid/") };
+    inject(&mut request, how, document, true).map_or_else(|_| Vec::new(), |injected| injected.parts)
 }
 
 fn named(how: &Inject) -> Result<&str, Unfit> {
@@ -165,8 +171,6 @@ fn put_field(request: &mut Request, name: &str, text: &Text) -> Result<(), Unfit
 
 #[cfg(test)]
 mod tests {
-    use http::Method;
-
     use super::*;
 
     fn how(form: &str, more: Value) -> Inject {

@@ -3,7 +3,7 @@
 
 use crate::credential::Reference;
 use crate::id::Scope;
-use crate::store::{NewCredential, Store, StoreError, StoredCredential};
+use crate::store::{NewCredential, SavedCredential, Store, StoreError, StoredCredential};
 
 /// How often a write is tried against writes of others.
 const WRITES: usize = 5;
@@ -20,7 +20,7 @@ pub async fn replace<E: From<StoreError>>(
     tenant: &str,
     reference: &Reference,
     make: impl Fn(Option<&StoredCredential>) -> Result<NewCredential, E>,
-) -> Result<StoredCredential, E> {
+) -> Result<SavedCredential, E> {
     let Reference { service, account } = reference;
     for _ in 0..WRITES {
         let old = match store.get_credential(scope, tenant, service, account).await {

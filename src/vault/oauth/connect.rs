@@ -13,7 +13,7 @@ use serde_json::json;
 use url::Url;
 
 use crate::clock::pause;
-use crate::credential::{CredentialStatus, OAuth, Reference};
+use crate::credential::{CredentialStatus, DependentTask, OAuth, Reference};
 use crate::id::{Scope, new_id};
 use crate::secret::Secret;
 use crate::store::{Answer, Idempotency, NewCredential, StoreError, StoredCredential, next_generation};
@@ -62,6 +62,8 @@ pub struct Connected {
     pub is_renewable: bool,
     /// What was agreed to, where the provider says so.
     pub scope: Option<String>,
+    /// Tasks that were paused for want of it, and go on.
+    pub resumed: Vec<DependentTask>,
 }
 
 /// Why nothing is connected. The texts hold no secret.
@@ -125,6 +127,13 @@ impl Connector {
         let provider = self.provider(&flow.reference.service)?;
         let replaces = self.stored(&flow).await?.is_some();
         Ok(Offer { hosts: provider.hosts(), scopes: provider.scopes.clone(), replaces, flow })
+    }
+
+    /// Whether somebody who says so of themselves may be the provider of a flow (RFC 9207, section 2.4): a code that another
+    /// provider gave must not be sent to this one.
+    pub fn is_of(&self, flow: &Flow, issuer: &str) -> bool {
+        let provider = self.shared.providers.get(&flow.reference.service);
+        provider.and_then(|provider| provider.issuer.as_deref()).is_none_or(|own| own == issuer)
     }
 
     /// Ends a flow: the code becomes tokens, and they a credential, active, in the place of the one that was there.
@@ -206,17 +215,17 @@ impl Connector {
             })
         };
         let mut waits = AGAIN.into_iter();
-        loop {
+        let resumed = loop {
             match replace(&self.shared.store, &Scope::Every, &flow.tenant, &flow.reference, make).await {
                 // the code is spent: what it brought is not thrown away for a database that is away for a moment
                 Err(ConnectError::Store(StoreError::Unavailable(_))) if let Some(wait) = waits.next() => {
                     pause(wait).await;
                 }
                 Err(error) => return Err(error),
-                Ok(_) => break,
+                Ok(saved) => break saved.resumed,
             }
-        }
+        };
         let is_renewable = granted.refresh_token.as_ref().is_some_and(|token| !token.expose().is_empty());
-        Ok(Connected { expires_at, is_renewable, scope: granted.scope.clone() })
+        Ok(Connected { expires_at, is_renewable, scope: granted.scope.clone(), resumed })
     }
 }

@@ -27,6 +27,8 @@ pub struct Provider {
     pub authorize_url: String,
     /// Where codes and refresh tokens become access tokens (section 3.2).
     pub token_url: String,
+    /// What the provider calls itself in `iss` when it sends people back (RFC 9207); absent: it is not looked at.
+    pub issuer: Option<String>,
     /// As the provider has registered us.
     pub client_id: String,
     /// Absent: a public client.
@@ -83,6 +85,9 @@ impl Provider {
             if let Some(why) = url_fault(url) {
                 faults.add(format!("{place}/{key}"), why);
             }
+        }
+        if let Some(why) = self.issuer.as_deref().and_then(url_fault) {
+            faults.add(format!("{place}/issuer"), why);
         }
         if self.client_id.is_empty() {
             faults.add(format!("{place}/client_id"), "is missing: the id that the provider has given this service");
@@ -175,6 +180,7 @@ mod tests {
         let wrong = Provider {
             authorize_url: "id.example.org".into(),
             token_url: "https://id.example.org/token#x".into(),
+            issuer: Some("id.example.org".into()),
             client_secret: Some(Secret::new(" ")),
             scopes: vec!["read write".into()],
             hosts: vec!["https://api.example.org/".into()],
@@ -188,6 +194,7 @@ mod tests {
                 "/oauth/my~1calendar: a name may hold letters, digits and . _ - @ +, not '/'",
                 "/oauth/my~1calendar/authorize_url: must be an address such as `https://id.example.org/authorize`, without a fragment",
                 "/oauth/my~1calendar/token_url: must be an address such as `https://id.example.org/authorize`, without a fragment",
+                "/oauth/my~1calendar/issuer: must be an address such as `https://id.example.org/authorize`, without a fragment",
                 "/oauth/my~1calendar/client_id: is missing: the id that the provider has given this service",
                 "/oauth/my~1calendar/client_secret: must not be empty; leave it out for a public client",
                 "/oauth/my~1calendar/hosts/0: must be a host without scheme and path, such as `api.example.org`, `*.example.org` or `api.example.org:8443`",

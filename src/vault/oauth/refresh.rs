@@ -3,7 +3,8 @@
 //! Who finds a token due claims a lease on its row; the others go on with the old token while it is good, else they wait
 //! for what the first one brings. The work is done in a task of its own, so that a run that is cancelled, or a tool that
 //! is out of time, does not throw away what the provider has given. What came is stored, the new refresh token with it,
-//! before anybody uses it; storing is tried again for some seconds where the database is away.
+//! before anybody uses it; storing is tried again for a minute where the database is away, and the lease lasts as long. Should
+//! it be lost all the same, what came is still stored over the very document that it was made from.
 //!
 //! What survives a crash: a lease ends by itself, and the next use renews. What does not: between the provider's answer
 //! and the end of our write the rotated refresh token is in this process alone. If it dies just then, or the answer is
@@ -13,24 +14,29 @@
 
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::clock::{pause, signed};
 use crate::credential::{Credential, CredentialStatus};
 use crate::id::Scope;
 use crate::secret::Secret;
-use crate::store::{StoreError, StoredCredential, next_generation};
-use crate::vault::oauth::endpoint::{Endpoint, Refusal};
+use crate::store::{SealedDocument, StoreError, StoredCredential, next_generation};
+use crate::vault::oauth::endpoint::{Endpoint, Refusal, TIMEOUT};
 use crate::vault::oauth::tokens::{Age, Granted, Tokens};
 use crate::vault::oauth::{OAuthError, Shared, notice};
 
-/// How long whoever renews has for it: the endpoint's time and that of storing. After it another may.
-pub const LEASE: Duration = Duration::from_secs(30);
+/// For so long what the provider has given is offered to the store.
+const STORING: Duration = Duration::from_secs(60);
+/// How long an answer of the store is waited for.
+const ANSWER: Duration = Duration::from_secs(10);
+/// How long whoever renews has for it: the endpoint's time, that of storing with the last answer, and some for a slow
+/// machine. After it another may.
+pub const LEASE: Duration = TIMEOUT.saturating_add(STORING).saturating_add(ANSWER).saturating_add(ANSWER);
 /// How long a use waits for a token.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Between two looks at what another brings.
 const LOOK: Duration = Duration::from_millis(100);
-/// Waits between tries to store what the provider has given.
+/// Waits between tries to store what the provider has given; the last one over and over.
 pub(super) const AGAIN: [Duration; 5] = [
     Duration::from_millis(200),
     Duration::from_millis(500),
@@ -111,7 +117,12 @@ impl Refresher {
             Err(_) => Err(OAuthError::Later("renewing it broke off".into())),
         };
         match renewed {
-            Err(error @ (OAuthError::Later(_) | OAuthError::Misconfigured(_) | OAuthError::Store(_))) if !must => {
+            Err(
+                error @ (OAuthError::Later(_)
+                | OAuthError::Misconfigured(_)
+                | OAuthError::Operator(_)
+                | OAuthError::Store(_)),
+            ) if !must => {
                 tracing::warn!(tenant = credential.tenant_id, credential = %reference, %error,
                     "a credential is due and was not renewed; its old token is used while it is good");
                 Ok(Some(held.document.clone()))
@@ -153,16 +164,19 @@ impl Turn {
             Err(error) => return self.give_back(error).await,
         };
         let kind = Secret::new("refresh_token");
+        // who has written the endpoint down can correct it
+        let incorrect = |why| match oauth.provider {
+            Some(_) => OAuthError::Operator(why),
+            None => OAuthError::Misconfigured(why),
+        };
         match endpoint.ask(&[("grant_type", &kind), ("refresh_token", refresh_token)], Some(&document)).await {
             Ok(granted) => self.keep(&document, &granted).await,
             Err(Refusal::Grant(why)) => self.end(format!("its provider says {why}")).await,
             Err(Refusal::Client(why)) => {
                 let why = format!("its provider does not accept the client `{}`: {why}", endpoint.client_id);
-                self.give_back(OAuthError::Misconfigured(why)).await
+                self.give_back(incorrect(why)).await
             }
-            Err(Refusal::Request(why)) => {
-                self.give_back(OAuthError::Misconfigured(format!("its token endpoint: {why}"))).await
-            }
+            Err(Refusal::Request(why)) => self.give_back(incorrect(format!("its token endpoint: {why}"))).await,
             Err(Refusal::Later(why)) => self.give_back(OAuthError::Later(format!("its token endpoint: {why}"))).await,
         }
     }
@@ -175,22 +189,37 @@ impl Turn {
         let (tenant, reference) = (&credential.tenant_id, &credential.reference());
         let generation = next_generation(Some(&self.stored), self.shared.now());
         let sealed = self.shared.vault.seal_document(tenant, reference, generation, &document, expires_at)?;
-        let mut waits = AGAIN.into_iter();
+        let until = Instant::now() + STORING;
+        let mut waits = AGAIN.into_iter().chain(std::iter::repeat(AGAIN[AGAIN.len() - 1]));
         loop {
-            match self.shared.store.store_refreshed(credential.id, self.lease, &sealed).await {
-                Ok(stored) => return self.given(document, &stored),
-                // a write that was told as failed may have been done
-                Err(StoreError::LeaseLost) => match self.now_stored().await? {
-                    stored if stored.sealed == sealed.sealed => return self.given(document, &stored),
-                    _ => return Err(self.lost(StoreError::LeaseLost)),
-                },
-                Err(error @ StoreError::Unavailable(_)) => match waits.next() {
-                    Some(wait) => pause(wait).await,
-                    None => return Err(self.lost(error)),
-                },
-                Err(error) => return Err(self.lost(error)),
+            let error = match timeout(ANSWER, self.store(&sealed)).await {
+                Ok(Ok(stored)) => return self.given(document, &stored),
+                Ok(Err(StoreError::Unavailable(error))) => error,
+                Ok(Err(error)) => return Err(self.lost(error)),
+                Err(_) => format!("no answer within {ANSWER:?}"),
+            };
+            let wait = waits.next().unwrap_or(ANSWER);
+            if Instant::now() + wait >= until {
+                return Err(self.lost(StoreError::Unavailable(error)));
             }
+            tracing::warn!(tenant, credential = %reference, error, "what a provider has given is not stored yet, trying again");
+            pause(wait).await;
         }
+    }
+
+    /// One try; what is stored then. A write that was told as failed may have been done.
+    async fn store(&self, sealed: &SealedDocument) -> Result<StoredCredential, StoreError> {
+        let id = self.stored.credential.id;
+        match self.shared.store.store_refreshed(id, Some(self.lease), sealed).await {
+            Err(StoreError::LeaseLost) => {}
+            done => return done,
+        }
+        let stored = self.now_stored().await?;
+        if stored.sealed == sealed.sealed {
+            return Ok(stored);
+        }
+        // nobody has written another document: the one that this was made from is spent, whoever has the lease
+        self.shared.store.store_refreshed(id, None, sealed).await
     }
 
     /// The new document, to whoever asked for it with what they had read of the credential.

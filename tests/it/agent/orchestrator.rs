@@ -94,6 +94,7 @@ fn job(stage: &Stage, run: Run, action: Action) -> Job {
         stop: stage.stop.clone(),
         sink: incoming.sink,
         clock: stage.clock.clone(),
+        known: Default::default(),
     }
 }
 

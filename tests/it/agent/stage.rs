@@ -328,6 +328,7 @@ impl Stage {
             stop: self.stop.clone(),
             sink: Arc::new(move |event| told.lock().unwrap().push(event)),
             clock: self.clock.clone(),
+            known: Default::default(),
         }
     }
 

@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use reveille::clock::pause;
 use serde_json::{Value, json};
+use sqlx::{Connection, Executor, SqliteConnection};
 
 use super::Shell;
 use crate::support::binary::{Service, TempDir};
@@ -207,6 +208,14 @@ async fn the_master_key_is_changed_and_check_says_what_can_go() {
     let service = service.with(keys(&old).0, keys(&old).1);
     let missing = check(&service).await;
     assert_eq!((&missing[1]["name"], &missing[1]["verdict"]), (&json!("key new"), &json!("wrong")));
+    // what can't be counted is said, and not taken for nothing
+    let file = format!("sqlite://{}", service.dir.path().join("data/reveille.db").display());
+    let mut database = SqliteConnection::connect(&file).await.unwrap();
+    database.execute("alter table credentials rename to away").await.unwrap();
+    let uncounted = check(&service).await;
+    let message = uncounted[1]["message"].as_str().unwrap();
+    assert_eq!(uncounted[1]["verdict"], "odd");
+    assert!(message.starts_with("what is sealed under which key can't be counted: "), "{message}");
     std::fs::set_permissions(&key_file, std::fs::Permissions::from_mode(0o644)).unwrap();
     let service = service.with(keys(&new).0, keys(&new).1);
     let open = check(&service).await;

@@ -77,7 +77,7 @@ async fn a_batch_is_stored_as_its_tasks_would_be_one_by_one(world: &World) {
     }
     assert_eq!(versions, [3, 1]);
     for (name, found) in [("google/work", 1), ("github", 1), ("google", 0)] {
-        let tasks = world.store.tasks_of_credential(EVERY, "b", &Reference::parse(name).unwrap()).await.unwrap();
+        let tasks = world.store.tasks_of_credential(EVERY, "b", &Reference::parse(name).unwrap(), &[]).await.unwrap();
         assert_eq!(tasks.len(), found, "{name}");
     }
     world.pass(3600);

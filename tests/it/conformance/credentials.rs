@@ -1,15 +1,18 @@
 //! Credentials: written over the version that was read, renewed by one at a time, their uses kept beside them.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::credential::{Credential, CredentialStatus, CredentialUse, Inject, InjectForm, OAuth, Reference};
+use reveille::credential::{
+    Credential, CredentialStatus, CredentialUse, DependentTask, Inject, InjectForm, Lack, LackKind, OAuth, Reference,
+};
 use reveille::id::{Scope, new_id};
-use reveille::notification::trouble::{CredentialTelling, Trouble};
+use reveille::notification::trouble::CredentialTelling;
 use reveille::notification::{Addresses, Delivery, Recipient, WebhookAddress};
 use reveille::secret::Secret;
 use reveille::store::{
-    AuditFilter, CredentialFilter, DeliveryFilter, NewCredential, SealedDocument, SealedRow, Store, StoreError,
+    AuditFilter, CredentialFilter, DeliveryFilter, Lacked, NewCredential, SealedDocument, SealedRow, Store, StoreError,
     StoredCredential, UseFilter, next_generation,
 };
+use reveille::task::TaskStatus;
 use reveille::task::change::TaskChange;
 use reveille::vault::{self, KeySource, Vault, WithoutKeys};
 use serde_json::json;
@@ -33,8 +36,11 @@ on_both!(
     its_last_use_is_found_among_many_that_were_refused,
     old_uses_are_forgotten,
     the_tasks_that_name_a_credential_are_found,
+    tasks_that_wait_for_a_credential_go_on_with_what_is_saved,
+    a_credential_that_is_saved_while_its_task_is_paused_leaves_none_waiting,
     one_refreshes_at_a_time,
     a_refresh_is_kept_only_by_who_holds_the_lease,
+    without_the_lease_a_refresh_is_kept_over_the_document_that_it_was_made_from,
     a_new_document_takes_the_lease_from_who_refreshes,
     what_needs_consent_says_why_until_a_new_document_comes,
     a_notice_of_trouble_says_whom_it_concerns_and_why,
@@ -86,7 +92,7 @@ fn document(sealed: &str, generation: i64) -> SealedDocument {
 }
 
 async fn put(world: &World) -> StoredCredential {
-    world.store.put_credential(EVERY, &credential("a"), 0).await.unwrap()
+    world.store.put_credential(EVERY, &credential("a"), 0).await.unwrap().stored
 }
 
 async fn get(world: &World) -> StoredCredential {
@@ -142,7 +148,7 @@ async fn a_credential_reads_back_as_it_was_written(world: &World) {
         }),
         ..credential("a")
     };
-    let second = world.store.put_credential(&only("a"), &new, 1).await.unwrap();
+    let second = world.store.put_credential(&only("a"), &new, 1).await.unwrap().stored;
     let expected = StoredCredential {
         credential: Credential {
             hosts: vec![],
@@ -167,7 +173,7 @@ async fn without_a_document_the_stored_one_is_kept(world: &World) {
     assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
     let first = put(world).await;
     let moved = NewCredential { hosts: vec!["other.example.org".into()], ..nothing };
-    let second = world.store.put_credential(EVERY, &moved, 1).await.unwrap();
+    let second = world.store.put_credential(EVERY, &moved, 1).await.unwrap().stored;
     let expected = Credential { hosts: moved.hosts, version: 2, ..first.credential };
     assert_eq!(second, StoredCredential { credential: expected, ..first });
 }
@@ -206,7 +212,7 @@ async fn of_two_writers_of_one_version_one_wins(world: &World) {
             other.put_credential(EVERY, &theirs, version)
         );
         assert_ne!(one.is_ok(), two.is_ok());
-        let winner = one.or(two).unwrap();
+        let winner = one.or(two).unwrap().stored;
         assert_eq!(get(world).await, winner);
         stored = Some(winner);
     }
@@ -395,13 +401,68 @@ async fn the_tasks_that_name_a_credential_are_found(world: &World) {
         world.plant(&sql).await;
     }
     let found = async |scope: &Scope, name: &str| {
-        world.store.tasks_of_credential(scope, "a", &Reference::parse(name).unwrap()).await.unwrap()
+        world.store.tasks_of_credential(scope, "a", &Reference::parse(name).unwrap(), &[]).await.unwrap()
     };
-    let expected = [(task.id, "Morning mail".to_owned())];
+    let expected = [DependentTask::of(&task)];
     assert_eq!(found(EVERY, "google/work").await, expected);
     assert_eq!(found(&only("a"), "google/work").await, expected);
     assert_eq!(found(&only("b"), "google/work").await, []);
     assert_eq!(found(EVERY, "google").await, []);
+}
+
+async fn tasks_that_wait_for_a_credential_go_on_with_what_is_saved(world: &World) {
+    let lack = |kind, sent_at| Lack { credential: Reference::parse("google/work").unwrap(), kind, sent_at };
+    let missing = lack(LackKind::Missing, None);
+    let hourly = || json!({"interval": "1h"});
+    let waiting = world.task(hourly()).await;
+    let (by_hand, foreign) = (world.task(hourly()).await, world.task_with("b", hourly(), json!({})).await);
+    for task in [&waiting, &foreign] {
+        assert_eq!(world.store.pause_for_credential(task.id, &missing).await.unwrap(), Lacked::Paused);
+    }
+    world.store.change_task(EVERY, by_hand.id, &TaskChange::Pause { reason: None }).await.unwrap();
+    world.pass(7200);
+    let saved = world.store.put_credential(&only("a"), &credential("a"), 0).await.unwrap();
+    let going = world.get_task(waiting.id).await;
+    assert_eq!(saved.resumed, [DependentTask::of(&going)]);
+    assert_eq!((going.status, going.status_reason.as_deref(), going.version), (TaskStatus::Active, None, 3));
+    assert!(going.next_fire_at.is_some_and(|next| next > world.now()), "{:?}", going.next_fire_at);
+    for task in [&by_hand, &foreign] {
+        assert_eq!(world.get_task(task.id).await.status, TaskStatus::Paused);
+    }
+    // it is there: a run that came too early for it pauses nothing
+    assert_eq!(world.store.pause_for_credential(waiting.id, &missing).await.unwrap(), Lacked::Mended);
+    let refused = |seconds| lack(LackKind::Refused, Some(in_seconds(world, seconds)));
+    assert_eq!(world.store.pause_for_credential(waiting.id, &refused(-1)).await.unwrap(), Lacked::Mended);
+    assert_eq!(world.store.pause_for_credential(waiting.id, &refused(0)).await.unwrap(), Lacked::Paused);
+    // what its other side has ended stays so with other hosts
+    let stored = saved.stored;
+    let lease = claim(&world.store, world, &stored).await.unwrap();
+    world.store.mark_needs_consent(stored.credential.id, lease, "revoked").await.unwrap();
+    let other_hosts = NewCredential { document: None, ..credential("a") };
+    assert_eq!(world.store.put_credential(EVERY, &other_hosts, 2).await.unwrap().resumed, []);
+    assert_eq!(world.get_task(waiting.id).await.status, TaskStatus::Paused);
+}
+
+async fn a_credential_that_is_saved_while_its_task_is_paused_leaves_none_waiting(world: &World) {
+    let other = world.other_instance().await;
+    let lack = Lack { credential: Reference::parse("google/work").unwrap(), kind: LackKind::Missing, sent_at: None };
+    let task = world
+        .task_with("a", json!({"interval": "1h"}), json!({"action": {"config": {"credential": "google/work"}}}))
+        .await;
+    for _ in 0..10 {
+        let new = credential("a");
+        let (paused, saved) =
+            tokio::join!(other.pause_for_credential(task.id, &lack), world.store.put_credential(EVERY, &new, 0));
+        let went_on = saved.unwrap().resumed.len();
+        match paused.unwrap() {
+            Lacked::Paused => assert_eq!(went_on, 1),
+            Lacked::Mended => assert_eq!(went_on, 0),
+            Lacked::Told => panic!("it was not paused before"),
+        }
+        assert_eq!(world.get_task(task.id).await.status, TaskStatus::Active);
+        world.store.delete_credential(EVERY, "a", "google", "work", "token:t").await.unwrap();
+        world.pass(1);
+    }
 }
 
 fn in_seconds(world: &World, seconds: i64) -> DateTime<Utc> {
@@ -444,19 +505,19 @@ async fn a_refresh_is_kept_only_by_who_holds_the_lease(world: &World) {
     let lease = claim(&world.store, world, &read).await.unwrap();
     let (id, expires_at) = (read.credential.id, Some(in_seconds(world, 3600)));
     let new = SealedDocument { expires_at, ..document("v1:old:two", read.generation + 1) };
-    let refused = world.store.store_refreshed(id, lost, &new).await;
+    let refused = world.store.store_refreshed(id, Some(lost), &new).await;
     assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
     let refused = world.store.mark_needs_consent(id, lost, "invalid_grant").await;
     assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
     let skipping = document("v1:old:two", read.generation + 2);
-    let refused = world.store.store_refreshed(id, lease, &skipping).await;
+    let refused = world.store.store_refreshed(id, Some(lease), &skipping).await;
     assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
     assert_eq!(get(world).await, read);
 
     // hosts may change meanwhile: what the other side has given out is not lost for that
     let moved = NewCredential { document: None, hosts: vec![], ..credential("a") };
     world.store.put_credential(EVERY, &moved, 1).await.unwrap();
-    let stored = world.store.store_refreshed(id, lease, &new).await.unwrap();
+    let stored = world.store.store_refreshed(id, Some(lease), &new).await.unwrap();
     let credential =
         Credential { hosts: vec![], expires_at, version: 3, updated_at: world.now(), ..read.credential.clone() };
     let expected = StoredCredential {
@@ -467,18 +528,31 @@ async fn a_refresh_is_kept_only_by_who_holds_the_lease(world: &World) {
     };
     assert_eq!(stored, expected);
     assert_eq!(get(world).await, expected);
-    let again = world.store.store_refreshed(id, lease, &document("v1:old:three", read.generation + 2)).await;
+    let again = world.store.store_refreshed(id, Some(lease), &document("v1:old:three", read.generation + 2)).await;
     assert!(matches!(again, Err(StoreError::LeaseLost)), "a lease is good for one refresh: {again:?}");
     assert!(claim(&world.store, world, &stored).await.is_some(), "it was given back");
+}
+
+async fn without_the_lease_a_refresh_is_kept_over_the_document_that_it_was_made_from(world: &World) {
+    let read = put(world).await;
+    let lease = claim(&world.store, world, &read).await.unwrap();
+    // its other side ended it for somebody who came with what was spent
+    world.store.mark_needs_consent(read.credential.id, lease, "invalid_grant").await.unwrap();
+    let next = document("v1:old:late", read.generation + 1);
+    let stored = world.store.store_refreshed(read.credential.id, None, &next).await.unwrap();
+    assert_eq!((stored.sealed.as_str(), stored.credential.status), ("v1:old:late", CredentialStatus::Active));
+    let again = world.store.store_refreshed(read.credential.id, None, &document("other", read.generation + 1)).await;
+    assert!(matches!(again, Err(StoreError::LeaseLost)), "{again:?}");
+    assert_eq!(get(world).await, stored);
 }
 
 async fn a_new_document_takes_the_lease_from_who_refreshes(world: &World) {
     let read = put(world).await;
     let lease = claim(&world.store, world, &read).await.unwrap();
     let new = NewCredential { document: Some(document("v1:old:given", read.generation + 1)), ..credential("a") };
-    let given = world.store.put_credential(EVERY, &new, 1).await.unwrap();
+    let given = world.store.put_credential(EVERY, &new, 1).await.unwrap().stored;
     for generation in [read.generation + 1, read.generation + 2] {
-        let late = world.store.store_refreshed(read.credential.id, lease, &document("late", generation)).await;
+        let late = world.store.store_refreshed(read.credential.id, Some(lease), &document("late", generation)).await;
         assert!(matches!(late, Err(StoreError::LeaseLost)), "{late:?}");
     }
     assert_eq!(get(world).await, given);
@@ -499,10 +573,10 @@ async fn what_needs_consent_says_why_until_a_new_document_comes(world: &World) {
     assert_eq!(claim(&world.store, world, &marked).await, None, "there is nothing to refresh");
 
     let other_hosts = NewCredential { document: None, ..credential("a") };
-    let still = world.store.put_credential(EVERY, &other_hosts, 2).await.unwrap();
+    let still = world.store.put_credential(EVERY, &other_hosts, 2).await.unwrap().stored;
     assert_eq!(still.credential.status, CredentialStatus::NeedsConsent);
     let new = NewCredential { document: Some(document("v1:old:two", read.generation + 1)), ..credential("a") };
-    let active = world.store.put_credential(EVERY, &new, 3).await.unwrap();
+    let active = world.store.put_credential(EVERY, &new, 3).await.unwrap().stored;
     assert_eq!((active.credential.status, active.credential.status_reason), (CredentialStatus::Active, None));
 }
 
@@ -516,14 +590,15 @@ async fn a_notice_of_trouble_says_whom_it_concerns_and_why(world: &World) {
         world.store.list_deliveries(EVERY, &newest).await.unwrap().remove(0)
     };
     let told = async |notice: &Delivery| world.store.referred(notice).await.unwrap().credential;
-    let missing = "Please connect google/work: there is no such credential";
-    assert!(world.store.pause_for_credential(task.id, "credential_missing", missing).await.unwrap());
+    let lack = |kind| Lack { credential: Reference::parse("google/work").unwrap(), kind, sent_at: None };
+    let paused = world.store.pause_for_credential(task.id, &lack(LackKind::Missing)).await;
+    assert_eq!(paused.unwrap(), Lacked::Paused);
     let of_task = newest().await;
     let expected = CredentialTelling {
         reference: "google/work".into(),
         service: "google".into(),
         account: "work".into(),
-        trouble: Trouble::Missing,
+        trouble: LackKind::Missing,
         task: Some("Morning mail".into()),
         paused: true,
         reason: None,
@@ -535,11 +610,11 @@ async fn a_notice_of_trouble_says_whom_it_concerns_and_why(world: &World) {
     let read = put(world).await;
     let lease = claim(&world.store, world, &read).await.unwrap();
     world.store.mark_needs_consent(read.credential.id, lease, "invalid_grant: revoked").await.unwrap();
-    let ended = "Please connect google/work again: its access has ended";
-    assert!(world.store.pause_for_credential(task.id, "credential_needs_consent", ended).await.unwrap());
+    let paused = world.store.pause_for_credential(task.id, &lack(LackKind::NeedsConsent)).await;
+    assert_eq!(paused.unwrap(), Lacked::Paused);
     let of_all = newest().await;
     let reason = Some("invalid_grant: revoked".to_owned());
-    let expected = CredentialTelling { trouble: Trouble::NeedsConsent, task: None, paused: false, reason, ..expected };
+    let expected = CredentialTelling { trouble: LackKind::NeedsConsent, task: None, paused: false, reason, ..expected };
     assert_eq!(told(&of_all).await, Some(expected));
     world.store.delete_credential(EVERY, "a", "google", "work", "token:t").await.unwrap();
     assert_eq!(told(&of_all).await, None, "what was stored is told");

@@ -1,10 +1,11 @@
 //! Tasks: stored, read and listed; a change takes back what was fired ahead and loses nothing that was due.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use reveille::credential::{Lack, LackKind, Reference};
 use reveille::id::Scope;
 use reveille::notification::{Addresses, Kind, Recipient};
 use reveille::run::{Missed, Run, RunState};
-use reveille::store::{Cancelled, DeliveryFilter, StoreError, TaskFilter};
+use reveille::store::{Cancelled, DeliveryFilter, Lacked, StoreError, TaskFilter};
 use reveille::task::change::TaskChange;
 use reveille::task::{Task, TaskStatus};
 use reveille::trigger::Trigger;
@@ -586,24 +587,32 @@ async fn a_task_that_lacks_a_credential_is_paused_and_its_owner_told_for_each_ti
     };
     world.store.put_recipient(&Scope::Every, "a", &recipient, 0).await.unwrap();
     let task = world.task(json!({"interval": "1h"})).await;
-    let lack =
-        async |code: &str, sentence: &str| world.store.pause_for_credential(task.id, code, sentence).await.unwrap();
-    let missing = "step `a`: Please connect google/work: there is no such credential";
-    assert!(!lack("credential_missing", "it names none").await);
-    assert!(lack("credential_missing", missing).await);
+    let lack = async |kind| world.store.pause_for_credential(task.id, &lacks(kind)).await.unwrap();
+    assert_eq!(lack(LackKind::Missing).await, Lacked::Paused);
     let paused = world.get_task(task.id).await;
     assert_eq!((paused.status, paused.status_reason.as_deref()), (TaskStatus::Paused, Some("credential:google/work")));
-    assert!(!lack("credential_missing", missing).await, "it is paused already");
-    change(world, &task, TaskChange::Resume).await;
-    assert!(lack("credential_needs_consent", "Please connect google/work again: its access has ended").await);
-    assert!(!world.store.pause_for_credential(Uuid::nil(), "credential_missing", missing).await.unwrap());
+    assert_eq!(lack(LackKind::Missing).await, Lacked::Told, "it is paused already");
+    for kind in [LackKind::NeedsConsent, LackKind::Missing] {
+        change(world, &task, TaskChange::Resume).await;
+        assert_eq!(lack(kind).await, Lacked::Paused);
+    }
+    let gone = world.store.pause_for_credential(Uuid::nil(), &lacks(LackKind::Missing)).await.unwrap();
+    assert_eq!(gone, Lacked::Mended);
     let all = DeliveryFilter { limit: 9, ..DeliveryFilter::default() };
     let told = world.store.list_deliveries(&Scope::Every, &all).await.unwrap();
     let told: Vec<_> = told.iter().rev().map(|told| (told.kind, told.subject.as_deref().unwrap())).collect();
     assert_eq!(
         told,
-        [(Kind::Notice, "Please connect google/work"), (Kind::Notice, "Please connect google/work again")]
+        [
+            (Kind::Notice, "Please connect google/work"),
+            (Kind::Notice, "Please connect google/work again"),
+            (Kind::Notice, "Please connect google/work"),
+        ]
     );
+}
+
+fn lacks(kind: LackKind) -> Lack {
+    Lack { credential: Reference::parse("google/work").unwrap(), kind, sent_at: None }
 }
 
 async fn the_owner_of_a_task_that_is_over_is_told_of_its_credential_too(world: &World) {
@@ -615,9 +624,9 @@ async fn the_owner_of_a_task_that_is_over_is_told_of_its_credential_too(world: &
     world.fire().await;
     let before = world.get_task(task.id).await;
     assert_eq!(before.status, TaskStatus::Completed);
-    let missing = "Please connect google/work: there is no such credential";
     for _ in 0..2 {
-        assert!(!world.store.pause_for_credential(task.id, "credential_missing", missing).await.unwrap());
+        let told = world.store.pause_for_credential(task.id, &lacks(LackKind::Missing)).await.unwrap();
+        assert_eq!(told, Lacked::Told);
     }
     assert_eq!(world.get_task(task.id).await, before, "it stays as it is");
     let all = DeliveryFilter { limit: 9, ..DeliveryFilter::default() };

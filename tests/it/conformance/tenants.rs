@@ -148,7 +148,7 @@ async fn another_tenants_things_are_not_found_and_not_changed(world: &World) {
     assert_eq!(store.transcript(b, a.ended, 0, 9).await.unwrap(), []);
     assert_eq!(store.last_runs(b, &[a.task]).await.unwrap(), []);
     let reference = Reference::parse("google/work").unwrap();
-    assert_eq!(store.tasks_of_credential(b, "a", &reference).await.unwrap(), []);
+    assert_eq!(store.tasks_of_credential(b, "a", &reference, &["look_up"]).await.unwrap(), []);
     assert_eq!(store.recall_answer(b, "remembered", &[1], START).await.unwrap(), None);
     assert_eq!(store.count_tasks(b).await.unwrap(), []);
     assert_eq!(store.count_deliveries(b).await.unwrap(), 0);

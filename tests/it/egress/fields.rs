@@ -62,6 +62,7 @@ async fn the_tools_for_http_reach_none_of_them() {
         time_limit: Duration::from_secs(5),
         host: stage.host.clone(),
         clock: stage.clock.clone(),
+        known: Default::default(),
     };
     for name in ["http_request", "http_send"] {
         let tool = &tools.find(name).unwrap().tool;

@@ -4,7 +4,7 @@ use chrono::TimeDelta;
 use reveille::http::server::{self, Limits};
 use reveille::id::Scope;
 use reveille::vault::Context;
-use reveille::vault::oauth::{CALLBACK, redirect_uri};
+use reveille::vault::oauth::{CALLBACK, Provider, redirect_uri};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -283,4 +283,27 @@ async fn a_person_in_a_real_browser_goes_from_the_link_to_the_provider_and_back_
     assert!(is_connected(&api, "primary").await);
     stop.cancel();
     serving.await.unwrap();
+}
+
+#[tokio::test]
+async fn nobody_is_connected_whom_another_provider_sends_back() {
+    let server = OAuthServer::start(&redirect_uri(PUBLIC_URL), LIFE.to_std().unwrap()).await;
+    let own = server.url("");
+    let described = Provider { issuer: Some(own.clone()), ..provider(&server, CLIENT) };
+    let api = Api::connecting_to([("calendar".to_owned(), described)].into(), PUBLIC_URL).await;
+    server.set_clock(api.clock.now()).await;
+    let back = server.agree(&link(&api, "work").await, "ann-at-the-provider").await;
+    assert_eq!(parameter(&back, "iss"), own, "this provider says who it is");
+    let others: Vec<(String, String)> = back.query_pairs().into_owned().filter(|(name, _)| name != "iss").collect();
+    let mut foreign = back.clone();
+    foreign.query_pairs_mut().clear().extend_pairs(&others).append_pair("iss", "https://evil.example.org");
+    let refused = fetch(&api, "GET", &path(&foreign)).await.expect(403);
+    refused.shows("Another provider than the one that was asked has sent you here.");
+    refused.hides("<form");
+    let mut silent = back.clone();
+    silent.query_pairs_mut().clear().extend_pairs(&others);
+    fetch(&api, "GET", &path(&silent)).await.expect(200).shows("Connect your account?");
+    let page = fetch(&api, "GET", &path(&back)).await.expect(200);
+    press(&api, &page, &[("origin", "null"), ("sec-fetch-site", "same-origin")]).await.expect(200);
+    assert!(is_connected(&api, "work").await);
 }

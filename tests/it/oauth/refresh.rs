@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
 use futures::future::join_all;
+use reveille::clock::pause;
 use reveille::credential::OAuth;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -208,4 +209,67 @@ async fn a_token_that_is_renewed_while_its_owner_binds_it_elsewhere_is_kept_and_
     let told = renewing.await.unwrap().unwrap_err();
     assert_eq!(told, "it can't be renewed now: it was written while it was renewed");
     assert_ne!(one.token("access_token").await, old);
+}
+
+/// No document is written from now on; on Postgres as if the database was away.
+const NO_WRITE: (&str, &str) = (
+    "create trigger no_write before update of sealed on credentials begin select raise(abort, 'no'); end",
+    "create function no_write() returns trigger language plpgsql as $$ begin raise exception 'no'; end $$;
+     create trigger no_write before update of sealed on credentials for each row execute function no_write()",
+);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_provider_gave_is_handed_out_once_it_is_stored() {
+    for stage in [Stage::on_sqlite().await, Stage::on_postgres().await] {
+        let one = stage.instance().await;
+        stage.connect(&one).await;
+        let old = one.token("access_token").await;
+        stage.define(NO_WRITE.0, NO_WRITE.1).await;
+        stage.advance(LIFE + TimeDelta::seconds(1)).await;
+        let using = tokio::spawn({
+            let one = one.clone();
+            async move { one.fresh().await }
+        });
+        while stage.server.granted("refresh_token").await < 1 {
+            pause(Duration::from_millis(5)).await;
+        }
+        pause(Duration::from_millis(700)).await;
+        assert_eq!(one.token("access_token").await, old);
+        if stage.is_postgres() {
+            assert!(!using.is_finished(), "it is offered to the store, and nobody has it before");
+            stage.define("", "drop trigger no_write on credentials").await;
+            let given = text(&using.await.unwrap().unwrap(), "access_token");
+            assert_eq!(one.token("access_token").await, given);
+            assert_ne!(given, old);
+        } else {
+            // it never can be
+            using.await.unwrap().unwrap_err();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_is_told_as_failed_and_was_done_is_found() {
+    let stage = Stage::on_postgres().await;
+    let proxy = stage.proxy().await;
+    let one = stage.instance_by(&proxy).await;
+    stage.connect(&one).await;
+    let old = one.token("access_token").await;
+    stage.advance(LIFE + TimeDelta::seconds(1)).await;
+    stage.server.fault("slow", 1, 1000).await;
+    let using = tokio::spawn({
+        let one = one.clone();
+        async move { one.fresh().await }
+    });
+    while stage.server.asked().await < 2 {
+        pause(Duration::from_millis(5)).await;
+    }
+    proxy.lose_commits(1);
+    while proxy.lost() < 1 {
+        pause(Duration::from_millis(5)).await;
+    }
+    proxy.lose_commits(0);
+    let given = text(&using.await.unwrap().unwrap(), "access_token");
+    assert_eq!((one.token("access_token").await, stage.server.granted("refresh_token").await), (given.clone(), 1));
+    assert_ne!(given, old);
 }

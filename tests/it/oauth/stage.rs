@@ -13,14 +13,16 @@ use reveille::id::{Scope, Tenant};
 use reveille::notification::{Addresses, Delivery, Kind, Recipient};
 use reveille::secret::{Secret, SecretUrl};
 use reveille::store::{self, DeliveryFilter, NewCredential, Store, StoredCredential, next_generation};
-use reveille::vault::credentials::{Credentials, Use};
+use reveille::vault::credentials::{Credentials, Known, Use};
 use reveille::vault::oauth::{self, Connector, OAuthError, Provider, Refresher};
 use reveille::vault::{self, KeySource, Vault, WithoutKeys};
 use serde_json::{Value, json};
+use sqlx::{Connection, Executor, SqliteConnection};
 
 use crate::support::binary::TempDir;
 use crate::support::oauth::{CLIENT, OAuthServer, secret_of};
 use crate::support::postgres::Database;
+use crate::support::proxy::Proxy;
 
 /// How long access tokens live.
 pub const LIFE: TimeDelta = TimeDelta::minutes(10);
@@ -84,13 +86,42 @@ impl Stage {
         Stage { clock, server, providers, dir: TempDir::new(), database }
     }
 
+    /// Changes the schema behind the service's back: `(sqlite, postgres)`.
+    pub async fn define(&self, sqlite: &'static str, postgres: &'static str) {
+        let defined = match &self.database {
+            Some(database) => database.connect().await.execute(postgres).await.map(drop),
+            None => {
+                let url = format!("sqlite://{}", self.dir.path().join("reveille.db").display());
+                SqliteConnection::connect(&url).await.expect("the database").execute(sqlite).await.map(drop)
+            }
+        };
+        defined.expect("a definition");
+    }
+
     /// Another instance. Two need Postgres.
     pub async fn instance(&self) -> Instance {
         self.instance_with(&self.providers).await
     }
 
+    pub fn is_postgres(&self) -> bool {
+        self.database.is_some()
+    }
+
+    /// A wire to the database that can fail.
+    pub async fn proxy(&self) -> Proxy {
+        Proxy::before(&self.database.as_ref().expect("Postgres").url).await
+    }
+
+    /// Another instance, by such a wire.
+    pub async fn instance_by(&self, proxy: &Proxy) -> Instance {
+        self.instance_at(Some(proxy.url(&self.database.as_ref().expect("Postgres").url)), &self.providers).await
+    }
+
     pub async fn instance_with(&self, providers: &oauth::Settings) -> Instance {
-        let url = self.database.as_ref().map(|database| database.url.clone());
+        self.instance_at(self.database.as_ref().map(|database| database.url.clone()), providers).await
+    }
+
+    async fn instance_at(&self, url: Option<String>, providers: &oauth::Settings) -> Instance {
         let store = open(url, self.dir.path(), self.clock.clone()).await;
         let keys = vault::Settings { master_keys: vec![KeySource::value(KEY)] };
         let (vault, _) = Vault::open(&keys, WithoutKeys::Refuse).expect("a vault");
@@ -173,7 +204,12 @@ impl Instance {
         let tenant = Tenant::new("ann").expect("a tenant");
         let with = Use { tenant: &tenant, reference: &calendar(), run_id: None, task_id: None, by: "poll" };
         let request = Request::new(Method::GET, format!("http://{}/me", self.host));
-        let answer = self.credentials.fetch(request, Some(&with)).await.map_err(|error| error.to_string())?;
+        let answer = self
+            .credentials
+            .fetch(request, Some(&with), &Known::default())
+            .await
+            .map_err(|error| error.to_string())?
+            .response;
         Ok((answer.status.as_u16(), serde_json::from_slice(&answer.body).expect("JSON")))
     }
 
@@ -216,8 +252,8 @@ impl Instance {
         let tenant = Tenant::new("ann").expect("a tenant");
         let with = Use { tenant: &tenant, reference: &calendar(), run_id: None, task_id: None, by: "poll" };
         let request = Request { timeout, ..Request::new(Method::GET, url) };
-        let answer = self.credentials.fetch(request, Some(&with)).await;
-        Ok(answer.map_err(|error| error.to_string())?.status.as_u16())
+        let answer = self.credentials.fetch(request, Some(&with), &Known::default()).await;
+        Ok(answer.map_err(|error| error.to_string())?.response.status.as_u16())
     }
 
     /// Gives ann an address, so that there is somebody to tell.

@@ -39,7 +39,7 @@ async fn consent_that_is_taken_back_stops_the_credential_tells_its_owner_once_an
         let door = "Please connect calendar again: its access has ended: its provider says invalid_grant: grant request is invalid";
         assert_eq!(one.call().await, Err(door.into()));
         let told = "The account behind the credential `calendar` refuses to be used any longer. Connect the account, and it \
-            works again. A task that comes to it before is paused; resume it then, and it fires again. The reason: its provider says invalid_grant: grant request is invalid.";
+            works again. A task that comes to it before is paused until then. The reason: its provider says invalid_grant: grant request is invalid.";
         let notice = ("Please connect calendar again".to_owned(), told.to_owned());
         assert_eq!(one.notices().await, vec![notice; times]);
     }
@@ -109,10 +109,17 @@ async fn a_wrong_client_secret_is_the_operator_s_to_correct_and_no_reason_to_con
             "it can't be renewed: its provider does not accept the client `reveille`: invalid_client: client authentication failed"
         );
     }
+    let operator = "The credential calendar can't be used before whoever runs this service has put something right: ";
+    let told = wrong.call().await.unwrap_err();
+    assert!(told.starts_with(&format!("{operator}it can't be renewed: its provider does not accept")), "{told}");
     // what the operator took out of the configuration
     let without = stage.instance_with(&Default::default()).await;
     let why = without.fresh().await.map(|_| ()).unwrap_err();
     assert_eq!(why, "it can't be renewed: the operator has not described it in [oauth.calendar]");
+    assert_eq!(without.call().await.unwrap_err(), format!("{operator}{why}"));
+    let uses =
+        right.store.credential_uses(&Scope::Every, &UseFilter { limit: 2, ..UseFilter::default() }).await.unwrap();
+    assert!(uses.iter().all(|used| used.outcome == "misconfigured"), "{uses:?}");
     assert_eq!((right.status().await, right.notices().await), (("active", None), vec![]));
     assert_eq!(right.call().await, ann());
 }

@@ -116,6 +116,7 @@ pub fn job(stage: &Stage, store: Arc<dyn AgentStore>, config: Value, cause: Opti
         stop: stage.stop.clone(),
         sink: Arc::new(|_| {}),
         clock: stage.clock.clone(),
+        known: Default::default(),
     }
 }
 

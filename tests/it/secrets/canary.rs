@@ -18,10 +18,10 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tower::ServiceExt;
 use tracing_subscriber::fmt::MakeWriter;
-use wiremock::matchers::{method, path};
+use wiremock::matchers::{any, method, path};
 use wiremock::{Mock, MockServer, Request, Respond, ResponseTemplate};
 
-use super::{echo, open, received, sent, traces};
+use super::{echo, encodings, open, received, sent, traces};
 use crate::support::app::Instance;
 use crate::support::world::{ADMIN, World, on_both};
 
@@ -79,6 +79,23 @@ impl Respond for Provider {
     }
 }
 
+/// Keeps what it is sent with a credential, and says it to whoever comes without one; of a run that it takes on it says
+/// nothing yet.
+#[derive(Clone, Default)]
+struct Keeper(Arc<Mutex<String>>);
+
+impl Respond for Keeper {
+    fn respond(&self, request: &Request) -> ResponseTemplate {
+        let sent = sent(request);
+        if !sent.is_empty() {
+            *self.0.lock().unwrap() = sent;
+            return ResponseTemplate::new(if request.url.path() == "/later" { 202 } else { 200 });
+        }
+        let kept = self.0.lock().unwrap().clone();
+        ResponseTemplate::new(200).set_body_json(json!({ "kept": kept, "all": encodings(&kept) }))
+    }
+}
+
 /// Every trace of what was planted.
 fn found(text: &[u8]) -> Vec<String> {
     PLANTED.iter().flat_map(|secret| traces(secret, text)).collect()
@@ -120,6 +137,7 @@ async fn listen(instance: &Instance, path: &str, heard: Arc<Mutex<Vec<u8>>>) -> 
 /// was told.
 struct Model {
     server: String,
+    keeper: String,
 }
 
 impl Respond for Model {
@@ -132,10 +150,13 @@ impl Respond for Model {
             .filter(|message| message["role"] == "tool")
             .map(|message| message["content"].to_string())
             .collect();
-        let delta = match ["/echo", "/refuse", "/fail", "/carry", "look_up"].get(told.len()) {
+        let places = ["/echo", "/refuse", "/fail", "/carry", "look_up", "keep", "kept"];
+        let delta = match places.get(told.len()) {
             Some(place) => {
                 let (name, arguments) = match *place {
                     "look_up" => (*place, json!({ "q": "x" })),
+                    "keep" => ("http_request", json!({ "url": self.keeper, "credential": "shop" })),
+                    "kept" => ("http_request", json!({ "url": self.keeper })),
                     place => {
                         ("http_request", json!({ "url": format!("{}{place}", self.server), "credential": "shop" }))
                     }
@@ -164,7 +185,9 @@ async fn a_planted_secret_is_found_nowhere_but_encrypted(world: World) {
     let elsewhere = echo("").await;
     let server = echo(&elsewhere.uri()).await;
     let model = MockServer::start().await;
-    let brain = Model { server: server.uri() };
+    let kept = MockServer::start().await;
+    Mock::given(any()).respond_with(Keeper::default()).mount(&kept).await;
+    let brain = Model { server: server.uri(), keeper: kept.uri() };
     Mock::given(method("POST")).and(path("/v1/chat/completions")).respond_with(brain).mount(&model).await;
     let main = json!({ "provider": "openai", "model": "m", "base_url": format!("{}/v1", model.uri()), "api_key": "k" });
     world.llm = serde_json::from_value(json!({ "models": { "main": main } })).unwrap();
@@ -230,10 +253,13 @@ async fn a_planted_secret_is_found_nowhere_but_encrypted(world: World) {
         let step = |name: &str, path: &str| json!({ "name": name, "http": http(path), "on_error": "continue" });
         let steps = json!([
             step("a", "/echo"), step("b", "/fail"), step("c", "/refuse"), step("d", "/moved"), step("e", "/carry"),
+            { "name": "put", "http": { "method": "POST", "url": kept.uri(), "body": { "x": 1 }, "credential": credential } },
+            { "name": "got", "http": { "url": kept.uri() } },
+            { "name": "asked", "tool": { "name": "http_request", "arguments": { "url": kept.uri() } } },
             { "name": "keep", "store": { "name": "seen", "expression": "steps.a" } },
             { "name": "say", "publish": { "type": "seen", "data": { "all": "{{ steps.a }}", "fault": "{{ steps.b }}" } } },
             { "name": "tell", "notify": { "message": "{{ steps.a }} {{ steps.c }} {{ steps.d }} {{ steps.e }}" } },
-            { "name": "all", "map": "[steps.a, steps.b, steps.c, steps.d, steps.e]" },
+            { "name": "all", "map": "[steps.a, steps.b, steps.c, steps.d, steps.e, steps.got, steps.asked]" },
         ]);
         tasks.push(instance.task(json!({ "executor": "pipeline", "action": { "config": { "steps": steps } } })).await);
         let fails = json!([{ "name": "f", "http": http("/odd") }]);
@@ -266,6 +292,26 @@ async fn a_planted_secret_is_found_nowhere_but_encrypted(world: World) {
         assert!(told.contains("event: "), "{told}");
         said.push((path, told));
     }
+    // runtimes that take a run on, and repeat later what they were sent with it
+    for (credential, state) in [("shop", "succeeded"), ("mail", "failed")] {
+        let config = json!({ "url": format!("{}/later", kept.uri()), "secret": SECRET, "credential": credential });
+        let task = instance.task(json!({ "executor": "webhook", "action": { "config": config } })).await;
+        let id = instance.run_now(&task).await;
+        instance.settle(0).await;
+        instance.until(id, |run| run.state == RunState::WaitingForCompletion).await;
+        let request = received(&kept).await.into_iter().rev().find(|request| request.url.path() == "/later");
+        let echo = encodings(&sent(&request.expect("it was sent"))).join(" ");
+        let report = match state {
+            "succeeded" => json!({ "state": state, "output": { "echo": echo } }),
+            _ => json!({ "state": state, "error": { "code": echo[..20], "message": echo } }),
+        };
+        let path = format!("/v1/runs/{id}/complete");
+        let (status, answer) = instance.ask("POST", &path, ADMIN, Some(report)).await;
+        assert_eq!(status, 200, "{answer}");
+        assert!(answer.to_string().contains("[redacted]"), "{answer}");
+        said.push((path, answer.to_string()));
+        tasks.push(task);
+    }
     for (credential, path) in [("shop", "/echo"), ("shop/query", "/echo"), ("shop/basic", "/fail")] {
         let trigger = json!({
             "type": "condition", "interval": "1m", "expression": "value.status == 'ok'", "failure_notice_after": 1,
@@ -295,6 +341,8 @@ async fn a_planted_secret_is_found_nowhere_but_encrypted(world: World) {
         received(&server).await.iter().filter(|request| !request.body.is_empty() && sent(request) == CANARY).count();
     assert!(in_bodies > 5, "{in_bodies}");
     assert_eq!(received(&provider).await.len(), 2, "one renewal, and one that was refused");
+    let without = received(&kept).await.iter().filter(|request| sent(request).is_empty()).count();
+    assert!(without > 10, "what it keeps was asked for: {without}");
     assert_eq!(received(&elsewhere).await.len(), 0, "no place that is named with the secret is visited");
 
     for path in [

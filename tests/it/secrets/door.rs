@@ -9,7 +9,7 @@ use reveille::egress::{Egress, EgressError, Request, Response};
 use reveille::id::{Scope, Tenant};
 use reveille::secret::Secret;
 use reveille::store::{StoredCredential, UseFilter};
-use reveille::vault::credentials::{Credentials, FetchError, Renewal, RenewalError, Trouble, Use};
+use reveille::vault::credentials::{Answer, Credentials, FetchError, Known, Renewal, RenewalError, Trouble, Use};
 use serde_json::{Value, json};
 use uuid::Uuid;
 use wiremock::matchers::header;
@@ -26,6 +26,7 @@ on_both! {
     a_redirect_takes_it_nowhere_else
     what_was_refused_is_renewed_and_sent_once_more
     what_can_not_be_used_says_why_and_nothing_is_sent
+    what_a_run_has_used_comes_back_by_no_other_request_of_it
 }
 
 const SECRET: &str = "c4nary/+%41&=7Zq";
@@ -55,7 +56,7 @@ async fn fetch_by(
     request: Request,
     name: &str,
     renewal: Option<Arc<dyn Renewal>>,
-) -> Result<Response, FetchError> {
+) -> Result<Answer, FetchError> {
     let (vault, egress) = (world.vault(), Egress::new(&world.egress).unwrap());
     let reference = Reference::parse(name).unwrap();
     let answer = instance
@@ -68,7 +69,7 @@ async fn fetch_by(
                 task_id: Some(Uuid::from_u128(6)),
                 by: "step:order",
             };
-            Credentials::new(store, vault, egress, renewal).fetch(request, Some(&with)).await
+            Credentials::new(store, vault, egress, renewal).fetch(request, Some(&with), &Known::default()).await
         })
         .await;
     // uses are listed by their instants
@@ -77,7 +78,7 @@ async fn fetch_by(
 }
 
 async fn fetch(world: &World, instance: &Instance, request: Request, name: &str) -> Result<Response, FetchError> {
-    fetch_by(world, instance, request, name, None).await
+    fetch_by(world, instance, request, name, None).await.map(|answer| answer.response)
 }
 
 async fn uses(instance: &Instance) -> Vec<CredentialUse> {
@@ -272,18 +273,33 @@ async fn what_was_refused_is_renewed_and_sent_once_more(world: World) {
     let get = || Request::new(Method::GET, server.uri());
     let (renewal, forced) = renews("a-new-token");
     let answer = fetch_by(&world, &instance, get(), "shop", Some(renewal)).await.unwrap();
-    assert_eq!((answer.status.as_u16(), forced.lock().unwrap().clone()), (200, vec![false, true]));
+    assert_eq!((answer.response.status.as_u16(), forced.lock().unwrap().clone()), (200, vec![false, true]));
+    assert_eq!(answer.refused, None);
     let (renewal, forced) = renews("another-bad-token");
     let answer = fetch_by(&world, &instance, get(), "shop", Some(renewal)).await.unwrap();
-    assert_eq!((answer.status.as_u16(), forced.lock().unwrap().clone()), (401, vec![false, true]), "once, no more");
-    assert_eq!(String::from_utf8_lossy(&answer.body), "the token [redacted] is no good");
-    // without OAuth a refusal is an answer
+    assert_eq!((answer.response.status.as_u16(), forced.lock().unwrap().clone()), (401, vec![false, true]), "once");
+    assert_eq!(String::from_utf8_lossy(&answer.response.body), "the token [redacted] is no good");
+    let host = format!("127.0.0.1:{}", server.address().port());
+    let told = |answer: &Answer| answer.refused.as_ref().map(|error| (error.trouble, error.to_string()));
+    let refused =
+        |name: &str| Some((Trouble::Refused, format!("The credential {name} is refused: {host} answered 401")));
+    assert_eq!(told(&answer), refused("shop"));
+    // without OAuth it is so at once
     save(&world, &instance, "plain", bearer, json!({ "access_token": "an-old-token" })).await;
     let (renewal, forced) = renews("a-new-token");
     let answer = fetch_by(&world, &instance, get(), "plain", Some(renewal)).await.unwrap();
-    assert_eq!((answer.status.as_u16(), forced.lock().unwrap().len()), (401, 0));
-    assert_eq!(String::from_utf8_lossy(&answer.body), "the token [redacted] is no good");
+    assert_eq!((answer.response.status.as_u16(), forced.lock().unwrap().len()), (401, 0));
+    assert_eq!(String::from_utf8_lossy(&answer.response.body), "the token [redacted] is no good");
+    assert_eq!(told(&answer), refused("plain"));
     assert_eq!(received(&server).await.len(), 5);
+    let outcomes: Vec<String> = uses(&instance).await.into_iter().map(|used| used.outcome).collect();
+    assert_eq!(outcomes, ["refused", "used", "refused", "refused", "refused"]);
+    // where it was not sent, nobody has refused it
+    let away = MockServer::start().await;
+    let moved = ResponseTemplate::new(302).insert_header("Location", format!("{}/x", server.uri()).as_str());
+    Mock::given(wiremock::matchers::any()).respond_with(moved).mount(&away).await;
+    let left = fetch_by(&world, &instance, Request::new(Method::GET, away.uri()), "plain", None).await.unwrap();
+    assert_eq!((left.response.status.as_u16(), left.refused), (401, None));
     instance.finish(&world).await;
 }
 
@@ -325,5 +341,35 @@ async fn what_can_not_be_used_says_why_and_nothing_is_sent(world: World) {
     let outcomes: Vec<String> = uses(&instance).await.into_iter().map(|used| used.outcome).collect();
     let expected = ["missing", "no_inject", "taken", "no_inject", "missing", "unreadable", "needs_consent"];
     assert_eq!(outcomes, expected);
+    instance.finish(&world).await;
+}
+
+async fn what_a_run_has_used_comes_back_by_no_other_request_of_it(world: World) {
+    let world = open(world);
+    let (instance, server) = (world.instance(), MockServer::start().await);
+    let says = ResponseTemplate::new(200).set_body_string(format!("kept: {SECRET}"));
+    Mock::given(wiremock::matchers::any()).respond_with(says).mount(&server).await;
+    save(&world, &instance, "shop", json!({ "as": "bearer", "from": "/key" }), json!({ "key": SECRET })).await;
+    let task = instance.task(json!({ "trigger": { "type": "schedule", "interval": "1h" } })).await;
+    let id = instance.run_now(&task).await;
+    instance.settle(0).await;
+    let run = instance.run(id).await;
+    let ask = async |known: Known, named: bool| {
+        let (vault, egress, url) = (world.vault(), Egress::new(&world.egress).unwrap(), server.uri());
+        let answer = instance.on(move |store| async move {
+            let (tenant, reference) = (Tenant::new("ann").unwrap(), Reference::parse("shop").unwrap());
+            let with = Use { tenant: &tenant, reference: &reference, run_id: Some(id), task_id: None, by: "step:a" };
+            let request = Request::new(Method::GET, url);
+            Credentials::new(store, vault, egress, None).fetch(request, named.then_some(&with), &known).await
+        });
+        String::from_utf8(answer.await.unwrap().response.body.to_vec()).unwrap()
+    };
+    let known = Known::of(&run);
+    assert_eq!(ask(known.clone(), false).await, format!("kept: {SECRET}"), "it has used nothing");
+    assert_eq!(ask(known.clone(), true).await, "kept: [redacted]");
+    assert_eq!(ask(known, false).await, "kept: [redacted]");
+    // executed once more it recalls what it has used
+    assert_eq!(ask(Known::of(&run), false).await, "kept: [redacted]");
+    assert_eq!(ask(Known::default(), false).await, format!("kept: {SECRET}"), "another run has not");
     instance.finish(&world).await;
 }

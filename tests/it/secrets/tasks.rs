@@ -7,18 +7,21 @@ use reveille::run::RunState;
 use reveille::task::change::TaskChange;
 use reveille::task::{Task, TaskStatus};
 use serde_json::{Value, json};
-use wiremock::MockServer;
+use wiremock::matchers::any;
+use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::{echo, open, received, save, sent};
 use crate::support::app::Instance;
-use crate::support::world::{World, on_both};
+use crate::support::world::{ADMIN, World, on_both};
 
 on_both! {
     which_tasks_name_a_credential_is_written_with_them
+    a_task_whose_tool_is_sent_with_a_credential_depends_on_it
     a_run_that_lacks_its_credential_is_not_repeated_and_its_task_waits_for_the_owner
     a_poll_that_lacks_its_credential_pauses_its_task
-    what_is_connected_works_once_the_task_is_resumed
+    a_task_goes_on_with_what_is_saved
     an_agent_is_told_what_to_connect_and_its_owner_once
+    what_is_refused_pauses_what_can_not_go_on_and_an_agent_is_told
 }
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -48,9 +51,9 @@ fn condition(server: &MockServer, credential: &str) -> Value {
 async fn naming(instance: &Instance, reference: &str) -> Vec<String> {
     let reference = Reference::parse(reference).unwrap();
     let tasks = instance
-        .on(move |store| async move { store.tasks_of_credential(&Scope::Every, "ann", &reference).await })
+        .on(move |store| async move { store.tasks_of_credential(&Scope::Every, "ann", &reference, &[]).await })
         .await;
-    tasks.expect("tasks").into_iter().map(|(_, name)| name).collect()
+    tasks.expect("tasks").into_iter().map(|task| task.name).collect()
 }
 
 /// The task's run now, once it has ended.
@@ -139,7 +142,7 @@ async fn a_poll_that_lacks_its_credential_pauses_its_task(world: World) {
     instance.finish(&world).await;
 }
 
-async fn what_is_connected_works_once_the_task_is_resumed(world: World) {
+async fn a_task_goes_on_with_what_is_saved(world: World) {
     let world = open(world);
     let (instance, server) = (world.instance(), echo("").await);
     let bearer = json!({ "as": "bearer", "from": "/key" });
@@ -154,8 +157,15 @@ async fn what_is_connected_works_once_the_task_is_resumed(world: World) {
             run(&instance, &task).await;
         }
         assert_eq!(instance.stored(&task).await.status, TaskStatus::Paused);
-        save(&world, &instance, "shop", bearer.clone(), json!({ "key": "the-shops-key" })).await;
-        instance.change(&task, TaskChange::Resume).await;
+        let path = format!("/v1/tasks/{}/explain", task.id);
+        let needs = instance.page(&path).await;
+        assert!(needs.contains("Its owner saves or connects the credential `shop`; it goes on then."), "{needs}");
+        let body = json!({ "hosts": ["127.0.0.1"], "inject": bearer, "document": { "key": "the-shops-key" } });
+        let (status, saved) =
+            instance.ask("PUT", "/v1/credentials/shop/primary?tenant_id=ann", ADMIN, Some(body)).await;
+        assert_eq!((status, &saved["resumed"][0]["id"]), (200, &json!(task.id)), "{saved}");
+        assert_eq!((&saved["tasks"][0]["id"], &saved["tasks"][0]["status"]), (&json!(task.id), &json!("active")));
+        assert_eq!(instance.stored(&task).await.status, TaskStatus::Active);
         let before = received(&server).await.len();
         let ended = if of_poll {
             world.advance(120.0);
@@ -175,6 +185,8 @@ async fn what_is_connected_works_once_the_task_is_resumed(world: World) {
             store.delete_credential(&Scope::Every, "ann", "shop", "primary", "service").await
         });
         deleted.await.unwrap();
+        let id = task.id;
+        instance.on(move |store| async move { store.delete_task(&Scope::Every, id).await }).await.unwrap();
     }
     instance.finish(&world).await;
 }
@@ -223,5 +235,87 @@ async fn an_agent_is_told_what_to_connect_and_its_owner_once(world: World) {
         .unwrap();
     run(&instance, &task).await;
     assert_eq!(subjects(&instance).await.len(), 2);
+    instance.finish(&world).await;
+}
+
+async fn what_is_refused_pauses_what_can_not_go_on_and_an_agent_is_told(world: World) {
+    let mut world = open(world);
+    let server = MockServer::start().await;
+    Mock::given(any()).respond_with(ResponseTemplate::new(401).set_body_string("no such key")).mount(&server).await;
+    let look = json!({ "url": server.uri(), "credential": "shop" });
+    world.follows(&json!({ "steps": [
+        { "turn": 1, "text": "I look.", "calls": [{ "tool": "http_request", "arguments": look }] },
+        { "text": "Could not." },
+    ] }));
+    let instance = world.instance();
+    instance.recipient().await;
+    let bearer = json!({ "as": "bearer", "from": "/key" });
+    save(&world, &instance, "shop", bearer.clone(), json!({ "key": "a-revoked-key" })).await;
+    world.advance(1.0);
+    let call = json!([{ "name": "look", "tool": { "name": "http_request", "arguments": look } }]);
+    let steps = json!({ "executor": "pipeline", "action": { "config": { "steps": call } }, "trigger": overlapping() });
+    for task in [pipeline(&server, "shop"), webhook(&server, "shop"), steps, condition(&server, "shop")] {
+        let of_poll = task["trigger"]["type"] == "condition";
+        let before = subjects(&instance).await.len();
+        let task = instance.task(task).await;
+        if of_poll {
+            world.advance(60.0);
+            instance.poll().await;
+        } else {
+            for _ in 0..2 {
+                let fault = run(&instance, &task).await.error.expect("a fault");
+                assert_eq!(fault.code, "credential_refused", "{}", fault.message);
+                assert!(fault.message.contains("The credential shop is refused: 127.0.0.1:"), "{}", fault.message);
+            }
+        }
+        let stored = instance.stored(&task).await;
+        assert_eq!((stored.status, stored.status_reason.as_deref()), (TaskStatus::Paused, Some("credential:shop")));
+        assert_eq!(subjects(&instance).await.split_off(before), ["shop is refused"]);
+        // saved anew it goes on; with the same key it comes to the same
+        save(&world, &instance, "shop", bearer.clone(), json!({ "key": "a-revoked-key" })).await;
+        assert_eq!(instance.stored(&task).await.status, TaskStatus::Active);
+        world.advance(1.0);
+        let id = task.id;
+        instance.on(move |store| async move { store.delete_task(&Scope::Every, id).await }).await.unwrap();
+    }
+    // who accepts the status has an answer
+    let mut accepts = pipeline(&server, "shop");
+    accepts["action"]["config"]["steps"][0]["http"]["accept_status"] = json!([401]);
+    let accepts = instance.task(accepts).await;
+    assert_eq!(run(&instance, &accepts).await.state, RunState::Succeeded);
+    let action = json!({ "instruction": "Look.", "config": { "credentials": ["shop"] } });
+    let agent = instance.task(json!({ "executor": "orchestrator", "action": action, "output": null })).await;
+    let ended = run(&instance, &agent).await;
+    assert_eq!((ended.state, ended.output.as_deref()), (RunState::Succeeded, Some("Could not.")), "{:?}", ended.error);
+    let transcript = instance.page(&format!("/v1/runs/{}/transcript", ended.id)).await;
+    assert!(transcript.contains("code: credential_refused"), "{transcript}");
+    assert_eq!(instance.stored(&agent).await.status, TaskStatus::Active);
+    instance.finish(&world).await;
+}
+
+async fn a_task_whose_tool_is_sent_with_a_credential_depends_on_it(world: World) {
+    let mut world = open(world);
+    let tool = |name: &str, credential: &str| {
+        json!({
+            "name": name, "description": "Looks something up.", "category": "read", "consequence": "low",
+            "http": { "method": "GET", "url": "http://127.0.0.1:9/", "credential": credential },
+        })
+    };
+    world.declared = serde_json::from_value(json!([tool("look_up", "shop/primary"), tool("other", "mail")])).unwrap();
+    let instance = world.instance();
+    let bearer = json!({ "as": "bearer", "from": "/key" });
+    save(&world, &instance, "shop", bearer, json!({ "key": "the-shops-key" })).await;
+    for (name, called) in [("steps", "look_up"), ("steps of another", "other")] {
+        let steps = json!([{ "name": "look", "tool": { "name": called } }]);
+        let task = json!({ "name": name, "executor": "pipeline", "action": { "config": { "steps": steps } } });
+        instance.task(task).await;
+    }
+    let poll = json!({ "tool": { "name": "look_up", "args": {} } });
+    let trigger = json!({ "type": "condition", "interval": "1m", "expression": "value != null", "poll": poll });
+    instance.task(json!({ "name": "watches", "trigger": trigger })).await;
+    let (status, shown) = instance.ask("GET", "/v1/credentials/shop/primary?tenant_id=ann", ADMIN, None).await;
+    let names: Vec<&str> =
+        shown["tasks"].as_array().unwrap().iter().map(|task| task["name"].as_str().unwrap()).collect();
+    assert_eq!((status, names), (200, vec!["steps", "watches"]));
     instance.finish(&world).await;
 }

@@ -2,7 +2,7 @@
 //! a test sees what was executed on both sides of a crash.
 //!
 //! `action.config.acts` lists what each attempt does, the last one over and over: `succeed`, `say:TEXT`, `nul` (says a text with a NUL), `retry`,
-//! `retry:SECONDS` (Retry-After), `fail`, `skip`, `panic`, `hang` (until it is asked to end), `sleep:SECONDS`, `deaf` (for ever, whatever
+//! `retry:SECONDS` (Retry-After), `fail`, `lack:CREDENTIAL`, `skip`, `panic`, `hang` (until it is asked to end), `sleep:SECONDS`, `deaf` (for ever, whatever
 //! is asked), `ask:SECONDS` (puts two questions with so much time to answer, and goes on once they are settled), `foreign:SECONDS` (waits for its completion so long), `wait` (until the test opens the gate), `give_up` (as `hang`, but calls what it was asked a passing fault).
 
 use std::sync::{Arc, Mutex};
@@ -11,6 +11,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
 use reveille::approval::{Approval, Identity, Proposal};
+use reveille::credential::{Lack, LackKind, Reference};
 use reveille::executor::{Executor, Job};
 use reveille::id::new_id;
 use reveille::invalid::Faults;
@@ -147,6 +148,11 @@ impl Scripted {
                 Err(RunError::Retry { fault: RunFault::new("busy", "try again"), after })
             }
             ("fail", _) => Err(RunError::fail("broken", "it is broken")),
+            ("lack", name) => {
+                let credential = Reference::parse(name).expect("a reference");
+                let lack = Some(Box::new(Lack { credential, kind: LackKind::Missing, sent_at: None }));
+                Err(RunError::Fail { fault: RunFault { lack, ..RunFault::new("lacks", "it lacks something") } })
+            }
             ("skip", _) => Ok(Outcome::Skipped { reason: "quota".into(), usage: Usage::default() }),
             ("panic", _) => panic!("as the task says"),
             ("hang", _) => job.stop.or(std::future::pending()).await,

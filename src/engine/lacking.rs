@@ -1,0 +1,76 @@
+//! A task that can't go on without a credential is paused, and its owner told, before the end of its run is recorded.
+//!
+//! In this order, because it can be done twice and the end can't: after a crash in between the run is executed once more,
+//! comes to the same, and finds its task paused. The other way round nobody would ever hear of it.
+
+use uuid::Uuid;
+
+use crate::clock;
+use crate::credential::Lack;
+use crate::engine::finisher::{ANSWER_LIMIT, BACK_OFF};
+use crate::retry::full_jitter;
+use crate::run::outcome::{Outcome, RunError};
+use crate::store::{Lacked, Store, StoreError};
+
+/// What a run could not go on without, if that is how it failed.
+pub fn lack_of(result: &Result<Outcome, RunError>) -> Option<&Lack> {
+    match result {
+        Err(RunError::Fail { fault }) => fault.lack.as_deref(),
+        _ => None,
+    }
+}
+
+/// Pauses the task, and answers whether its owner is told by that; a failure that they are not told of so is told like
+/// any other. A store that is away is waited for: who asks gives up when the run is no longer theirs.
+pub async fn pause(store: &Store, task_id: Uuid, lack: &Lack) -> bool {
+    let paused = until_answered(|| store.pause_for_credential(task_id, lack)).await;
+    if let Ok(Lacked::Paused) = paused {
+        tracing::warn!(%task_id, credential = %lack.credential, "a task lacks a credential, it is paused");
+    }
+    match paused {
+        Ok(Lacked::Paused | Lacked::Told) => true,
+        Ok(Lacked::Mended) => false,
+        Err(error) => {
+            tracing::error!(%task_id, %error, "a task that lacks a credential can't be paused");
+            false
+        }
+    }
+}
+
+/// The store's answer, asked again for as long as it is away.
+async fn until_answered<F: Future<Output = Result<Lacked, StoreError>>>(
+    ask: impl Fn() -> F,
+) -> Result<Lacked, StoreError> {
+    for tries in 1.. {
+        let error = match tokio::time::timeout(ANSWER_LIMIT, ask()).await {
+            Ok(Err(StoreError::Unavailable(error))) => error,
+            Ok(answer) => return answer,
+            Err(_) => format!("no answer within {ANSWER_LIMIT:?}"),
+        };
+        tracing::warn!(%error, "a task that lacks a credential could not be paused, trying again");
+        clock::pause(full_jitter(BACK_OFF.0, tries, BACK_OFF.1, fastrand::f64())).await;
+    }
+    unreachable!("tries have no end")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_store_that_is_away_is_asked_until_it_answers() {
+        let asked = AtomicU32::new(0);
+        let away = || async { Err(StoreError::Unavailable("away".into())) };
+        let answer = until_answered(|| async {
+            match asked.fetch_add(1, Ordering::Relaxed) {
+                0 | 1 => away().await,
+                _ => Ok(Lacked::Told),
+            }
+        });
+        assert_eq!((answer.await.unwrap(), asked.load(Ordering::Relaxed)), (Lacked::Told, 3));
+        let broken = until_answered(|| async { Err(StoreError::Corrupt("odd".into())) }).await;
+        assert!(matches!(broken, Err(StoreError::Corrupt(_))), "{broken:?}");
+    }
+}
