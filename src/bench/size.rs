@@ -54,7 +54,7 @@ impl Default for Size {
 }
 
 impl Size {
-    /// Everything in less than a minute.
+    /// Everything in about a minute.
     pub fn quick() -> Size {
         Size {
             quick: true,
