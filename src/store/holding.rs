@@ -4,6 +4,7 @@
 //! same transaction. Locks are taken on the digest before its messages.
 
 use chrono::{DateTime, Utc};
+use sqlx::QueryBuilder;
 use sqlx::types::Json;
 use uuid::Uuid;
 
@@ -118,6 +119,31 @@ impl Store {
             .bind(scope.tenant())
             .fetch_one(&mut *conn)
             .await?;
+            (rows, count)
+        });
+        Ok((rows.into_iter().map(DeliveryRow::delivery).collect::<Result<_, _>>()?, count))
+    }
+
+    /// Up to `limit` messages that a digest told or tells, on this channel or on one that it fell back to, the oldest
+    /// first, and how many there are.
+    pub async fn told_by_digest(&self, digest: &Delivery, limit: i64) -> Result<(Vec<Delivery>, i64), StoreError> {
+        let of_digest = |begin: &str| {
+            let mut query = QueryBuilder::new(begin);
+            query.push(" where d.digest_id in (select id from deliveries where tenant_id = ");
+            query.push_bind(digest.tenant_id.clone()).push(" and recipient = ").push_bind(digest.recipient.clone());
+            query.push(" and dedupe_key = ").push_bind(text(&digest.dedupe_key).into_owned()).push(" and channel in (");
+            let mut ways = query.separated(", ");
+            ways.push_bind(text(&digest.channel).into_owned());
+            digest.fallback.iter().for_each(|channel| drop(ways.push_bind(text(channel).into_owned())));
+            query.push("))");
+            query
+        };
+        let (rows, count): (Vec<DeliveryRow>, i64) = on_read!(self.db, |conn| {
+            let mut named = of_digest(select_delivery!(""));
+            named.push(" order by d.id limit ").push_bind(limit);
+            let rows = named.build_query_as().fetch_all(&mut *conn).await?;
+            let count =
+                of_digest("select count(*) from deliveries d").build_query_scalar().fetch_one(&mut *conn).await?;
             (rows, count)
         });
         Ok((rows.into_iter().map(DeliveryRow::delivery).collect::<Result<_, _>>()?, count))
