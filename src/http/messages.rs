@@ -23,13 +23,11 @@ use crate::id::Scope;
 use crate::notification::telling::{DigestItem, Reader};
 use crate::notification::wording::References;
 use crate::notification::{Delivery, Kind, Recipient};
-use crate::store::{DeliveryFilter, StoreError};
+use crate::store::StoreError;
 use crate::token::TokenHash;
 
 /// Messages of a digest that are shown, the oldest; more are counted.
-const IN_A_DIGEST: usize = 500;
-/// Messages that are read at once.
-const AT_ONCE: i64 = 200;
+const IN_A_DIGEST: i64 = 200;
 
 /// Show a message in full
 ///
@@ -49,23 +47,18 @@ pub async fn show_message(
     if let Some(wait) = peer.and_then(|peer| state.wrong_tokens.wait(peer, &hash, since)) {
         return Err(too_many(wait.as_secs().max(1)));
     }
-    match page(&state, &token).await.map_err(away)? {
-        Some(page) => {
-            state.wrong_tokens.right(&hash);
-            Ok(shown(&page))
+    let Some(delivery) = whole::read(&state.vault, &token, state.clock.now()) else {
+        if let Some(peer) = peer {
+            state.wrong_tokens.wrong(peer, since);
         }
-        None => {
-            if let Some(peer) = peer {
-                state.wrong_tokens.wrong(peer, since);
-            }
-            Err(unknown())
-        }
-    }
+        return Err(unknown());
+    };
+    state.wrong_tokens.right(&hash);
+    page(&state, delivery).await.map_err(away)?.map(|page| shown(&page)).ok_or_else(unknown)
 }
 
-/// What a token shows, as it stands now; `None` where that is nothing.
-async fn page(state: &State, token: &str) -> Result<Option<Page>, StoreError> {
-    let Some(id) = whole::read(&state.vault, token, state.clock.now()) else { return Ok(None) };
+/// What a delivery tells, as it stands now; `None` where that is nothing.
+async fn page(state: &State, id: Uuid) -> Result<Option<Page>, StoreError> {
     let delivery = match state.store.get_delivery(&Scope::Every, id).await {
         Ok(delivery) if delivery.kind.asks() || delivery.kind == Kind::Code => return Ok(None),
         Ok(delivery) => delivery,
@@ -91,31 +84,21 @@ async fn single(state: &State, delivery: &Delivery, reader: Reader<'_>) -> Resul
 
 /// The messages that a digest tells, the oldest first. A digest of one is that message.
 async fn digest(state: &State, delivery: &Delivery, reader: Reader<'_>) -> Result<Option<Page>, StoreError> {
-    let members = members(state, delivery.id).await?;
+    let (members, count) = state.store.told_by_digest(delivery, IN_A_DIGEST).await?;
     if let [only] = members.as_slice() {
         return single(state, only, reader).await;
     }
     let mut items: Vec<DigestItem> = Vec::new();
-    for member in members.iter().take(IN_A_DIGEST) {
+    for member in &members {
         let referred = state.store.referred(member).await?;
         items.push(state.channels.templates().item(member, referred.about(), reader));
     }
-    let about = References { digest: &items, more: members.len() - items.len(), ..References::default() };
+    let about = References {
+        digest: &items,
+        more: usize::try_from(count).unwrap_or(0).saturating_sub(items.len()),
+        ..References::default()
+    };
     Ok(state.channels.templates().page(delivery, about, reader).ok())
-}
-
-async fn members(state: &State, digest: Uuid) -> Result<Vec<Delivery>, StoreError> {
-    let mut members: Vec<Delivery> = Vec::new();
-    loop {
-        let before = members.last().map(|last| last.id);
-        let filter = DeliveryFilter { digest_id: Some(digest), before, limit: AT_ONCE, ..DeliveryFilter::default() };
-        let found = state.store.list_deliveries(&Scope::Every, &filter).await?;
-        if found.is_empty() {
-            members.reverse();
-            return Ok(members);
-        }
-        members.extend(found);
-    }
 }
 
 fn shown(page: &Page) -> Response {

@@ -27,7 +27,8 @@ use crate::vault::Vault;
 ///
 /// With `channel` alone a code of 6 digits is sent to the address of that channel; the answer is the delivery, which is
 /// on its way. With `code` as well the address is verified, and the answer is the recipient. A code is good for 10
-/// minutes and 5 tries; the next may be asked for after a minute. An address that changes has to be proved again.
+/// minutes and 5 tries; the next may be asked for after a minute, ten within a day. An address that changes has to be
+/// proved again.
 #[utoipa::path(post, path = "/v1/recipients/{tenant_id}/verify", tag = "notifications",
     security(("bearer" = ["recipients:write"])),
     params(("tenant_id" = String, Path),
@@ -36,7 +37,7 @@ use crate::vault::Vault;
     responses((status = 200, body = schema::Recipient, description = "The code was right"),
         (status = 202, body = Delivery, description = "A code is on its way"),
         (status = 409, body = Problem, content_type = "application/problem+json",
-            description = "A code was sent less than a minute ago")))]
+            description = "A code was sent less than a minute ago, or ten within a day")))]
 pub async fn verify_recipient(
     Held(state): Held<State>,
     caller: Caller,

@@ -20,6 +20,8 @@ pub const LIFETIME: Duration = Duration::from_secs(600);
 pub const BETWEEN: Duration = Duration::from_secs(60);
 /// Wrong codes, after which it is good for nothing.
 pub const TRIES: i64 = 5;
+/// Codes for the addresses of a channel within a day: a chance of one in 20,000 to guess one, and nobody is flooded.
+pub const PER_DAY: i64 = 10;
 /// Digits of a code.
 const DIGITS: usize = 6;
 

@@ -19,6 +19,7 @@ use crate::credential::{Credential, DependentTask, Inject, OAuth};
 use crate::id::{Scope, new_id};
 use crate::store::audit::{Act, write_audit};
 use crate::store::credentials::resuming::resume_waiting;
+pub(super) use crate::store::credentials::resuming::{IN_TURN, in_turn};
 use crate::store::credentials::row::{COLUMNS, CredentialRow};
 use crate::store::text::{document, optional_document, text};
 use crate::store::{Store, StoreError, Topic};
@@ -131,6 +132,7 @@ impl Store {
         }
         let now = self.clock.now();
         let saved = on_write!(self.db, scope, |conn| {
+            in_turn!(self, conn, &new.tenant_id, &new.service, &new.account_name);
             let query = match (read_version, &new.document) {
                 (0, None) => return Err(StoreError::Conflict("the credential needs a document".into())),
                 (0, Some(_)) => sqlx::query_as(INSERT).bind(new_id(now)),
@@ -160,12 +162,17 @@ impl Store {
             write_audit!(conn, act(&stored.credential, "credential.put", &new.by, new.document.is_some()), now);
             SavedCredential { stored, resumed }
         });
-        if !saved.resumed.is_empty() {
+        self.went_on(&saved.resumed);
+        Ok(saved)
+    }
+
+    /// Those who look for work hear of tasks that were resumed.
+    fn went_on(&self, resumed: &[DependentTask]) {
+        if !resumed.is_empty() {
             self.hint(Topic::Due);
             self.hint(Topic::Queue);
             self.hint(Topic::Windows);
         }
-        Ok(saved)
     }
 
     /// One credential.

@@ -9,6 +9,7 @@ use crate::notification::ended::ended;
 use crate::notification::trouble::{credential_trouble, credential_trouble_of_idle};
 use crate::notification::{NewDelivery, Recipient, dedupe, wording};
 use crate::store::changes::change_locked;
+use crate::store::credentials::in_turn;
 use crate::store::hot::Hot;
 use crate::store::tasks::lock_task;
 use crate::store::{Store, StoreError, Topic};
@@ -64,8 +65,8 @@ impl Store {
     /// all that come to it. A task that is over, or paused for something else, stays as it is; its owner is told once for
     /// each of its versions.
     ///
-    /// What was saved or connected since is looked at with the task locked, and whoever saves it locks the tasks that
-    /// name it: so either the task is not paused, or it goes on with what is saved.
+    /// What was saved or connected since is looked at while nobody saves it: so either the task is not paused, or it goes
+    /// on with what is saved.
     pub async fn pause_for_credential(&self, id: Uuid, lack: &Lack) -> Result<Lacked, StoreError> {
         let task = match self.get_task(&Scope::Every, id).await {
             Ok(task) => task,
@@ -108,7 +109,7 @@ impl Store {
     async fn pause_lacking(&self, task: &Task, lack: &Lack, notice: Option<NewDelivery>) -> Result<Lacked, StoreError> {
         let now = self.clock.now();
         loop {
-            match self.try_pause_lacking(task.id, lack, notice.as_ref(), now).await? {
+            match self.try_pause_lacking((task.id, &task.tenant_id), lack, notice.as_ref(), now).await? {
                 Some(lacked) => {
                     self.hint(Topic::Due);
                     self.hint(Topic::Outbox);
@@ -122,13 +123,14 @@ impl Store {
     /// One try; `None` where an instant is due that has to be fired first.
     async fn try_pause_lacking(
         &self,
-        id: Uuid,
+        (id, tenant): (Uuid, &str),
         lack: &Lack,
         notice: Option<&NewDelivery>,
         now: DateTime<Utc>,
     ) -> Result<Option<Lacked>, StoreError> {
         let change = TaskChange::Pause { reason: Some(lack.reason()) };
         Ok(on_write!(self.db, |conn| {
+            in_turn!(self, conn, tenant, &lack.credential.service, &lack.credential.account);
             let row = lock_task!(self.db, conn, id, &Scope::Every);
             if row.is_due(now) {
                 return Ok(None);

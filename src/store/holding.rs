@@ -23,6 +23,16 @@ const DIGEST: Split = Split {
               where tenant_id = $1 and recipient = $2 and channel = $3 and dedupe_key = $4",
 };
 
+const TOLD_BY: &str = select_delivery!(
+    "where d.digest_id = (select id from deliveries
+                           where tenant_id = $1 and recipient = $2 and channel = $3 and dedupe_key = $4)
+     order by d.id limit $5"
+);
+const COUNT_TOLD_BY: &str = "
+    select count(*) from deliveries
+     where digest_id = (select id from deliveries
+                         where tenant_id = $1 and recipient = $2 and channel = $3 and dedupe_key = $4)";
+
 impl Store {
     /// Ends a claim without an attempt: `digest`, due at `at`, tells the message. It is made or joined; where it is on
     /// its way already, the message is due now.
@@ -119,6 +129,39 @@ impl Store {
             .fetch_one(&mut *conn)
             .await?;
             (rows, count)
+        });
+        Ok((rows.into_iter().map(DeliveryRow::delivery).collect::<Result<_, _>>()?, count))
+    }
+
+    /// Up to `limit` messages that a digest told or tells, on this channel or on one that it fell back to, the oldest
+    /// first, and how many there are.
+    pub async fn told_by_digest(&self, digest: &Delivery, limit: i64) -> Result<(Vec<Delivery>, i64), StoreError> {
+        let ways = std::iter::once(&digest.channel).chain(&digest.fallback);
+        let (rows, count): (Vec<DeliveryRow>, i64) = on_read!(self.db, |conn| {
+            let mut found = (Vec::new(), 0);
+            for channel in ways {
+                let rows = sqlx::query_as(TOLD_BY)
+                    .bind(&digest.tenant_id)
+                    .bind(&digest.recipient)
+                    .bind(text(channel))
+                    .bind(text(&digest.dedupe_key))
+                    .bind(limit)
+                    .fetch_all(&mut *conn)
+                    .await?;
+                if rows.is_empty() {
+                    continue;
+                }
+                let count = sqlx::query_scalar(COUNT_TOLD_BY)
+                    .bind(&digest.tenant_id)
+                    .bind(&digest.recipient)
+                    .bind(text(channel))
+                    .bind(text(&digest.dedupe_key))
+                    .fetch_one(&mut *conn)
+                    .await?;
+                found = (rows, count);
+                break;
+            }
+            found
         });
         Ok((rows.into_iter().map(DeliveryRow::delivery).collect::<Result<_, _>>()?, count))
     }

@@ -44,7 +44,7 @@ pub(super) const UNTOLD_OF: &str = "
 pub(super) const UNTOLD: &str = "update task_told set output_hash = null, alerts = null where task_id = $1";
 
 /// What failed through its last channel was not told: the next end is told as if nothing had been. After its state is
-/// written.
+/// written, so behind the delivery: nobody waits for a delivery's row with the row of a task locked here.
 macro_rules! untell {
     ($conn:expr, $delivery:expr) => {{
         use $crate::store::told::{UNTOLD, UNTOLD_OF};

@@ -1,10 +1,10 @@
 //! Codes that prove an address: one at a time for each, good for some tries and some minutes. Only tags of them are kept.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::clock::signed;
-use crate::id::Scope;
-use crate::notification::verification::{BETWEEN, LIFETIME, TRIES};
+use crate::id::{Scope, first_id};
+use crate::notification::verification::{BETWEEN, LIFETIME, PER_DAY, TRIES};
 use crate::notification::{NewDelivery, Recipient};
 use crate::store::hot::Hot;
 use crate::store::text::{document, text};
@@ -46,7 +46,7 @@ impl Store {
     /// again changes nothing, so that it gives no new tries.
     ///
     /// # Errors
-    /// `Conflict`: another was asked for less than a minute ago. `NotFound`: in another scope.
+    /// `Conflict`: another was asked for less than a minute ago, or too many within a day. `NotFound`: in another scope.
     pub async fn ask_verification(
         &self,
         scope: &Scope,
@@ -58,6 +58,19 @@ impl Store {
         }
         let now = self.clock.now();
         on_write!(self.db, scope, |conn| {
+            let sent: i64 = sqlx::query_scalar(
+                "select count(*) from deliveries
+                  where tenant_id = $1 and recipient = $1 and channel = $2 and kind = 'code' and id >= $3",
+            )
+            .bind(text(&asked.recipient))
+            .bind(text(&asked.channel))
+            .bind(first_id(now - TimeDelta::days(1)))
+            .fetch_one(&mut *conn)
+            .await?;
+            if sent >= PER_DAY {
+                let why = format!("{PER_DAY} codes were sent to this channel within a day; ask for another tomorrow");
+                return Err(StoreError::Conflict(why));
+            }
             let written = sqlx::query(
                 "insert into verifications (tenant_id, channel, address_hash, code_hash, tries, expires_at)
                  values ($1, $2, $3, $4, 0, $5)

@@ -122,8 +122,10 @@ impl Credentials {
 
     /// Sends a request without a credential.
     async fn plainly(&self, request: Request, known: &Known) -> Result<Answer, FetchError> {
-        let Some(guard) = Guard::knowing(known) else { return Ok(Answer::plain(self.egress.fetch(request).await?)) };
-        let response = self.egress.fetch(request).await.map_err(|error| guard.error(error))?;
+        let answered = self.egress.fetch(request).await;
+        // what others of the run have sent meanwhile is known by now
+        let Some(guard) = Guard::knowing(known) else { return Ok(Answer::plain(answered?)) };
+        let response = answered.map_err(|error| guard.error(error))?;
         let url = response.url.to_string();
         Ok(Answer::plain(guard.response(response, &url).await))
     }
@@ -186,7 +188,10 @@ impl Credentials {
                 let noted = shelf.note(&url, with, CredentialUse::USED).await.map_err(|error| busy(with, &error))?;
                 used = Some((noted, url));
             }
-            let response = self.egress.fetch(request).await.map_err(|error| guard.error(error))?;
+            let answered = self.egress.fetch(request).await;
+            // and what others of the run have sent meanwhile
+            guard = Guard::knowing(known).unwrap_or(guard);
+            let response = answered.map_err(|error| guard.error(error))?;
             let next = plain.follow_redirects.then(|| redirected(&plain, &response)).flatten();
             let Some(next) = next else {
                 let refuses = bound && response.status == StatusCode::UNAUTHORIZED;

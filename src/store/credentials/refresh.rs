@@ -4,6 +4,8 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
+use crate::id::Scope;
+use crate::store::credentials::resuming::{in_turn, resume_waiting};
 use crate::store::credentials::row::{self, CredentialRow};
 use crate::store::text::text;
 use crate::store::{NEXT_TOKEN, SealedDocument, Store, StoreError, StoredCredential};
@@ -36,7 +38,8 @@ impl Store {
     }
 
     /// Keeps the document that a refresh brought, and gives the lease back. Without a lease it is kept all the same, as
-    /// long as the document is the one that it was made from. [`StoreError::LeaseLost`]: somebody else has the lease, or the
+    /// long as the document is the one that it was made from, and tasks that wait for the credential go on.
+    /// [`StoreError::LeaseLost`]: somebody else has the lease, or the
     /// document was written meanwhile; nothing is changed then.
     pub async fn store_refreshed(
         &self,
@@ -45,8 +48,14 @@ impl Store {
         new: &SealedDocument,
     ) -> Result<StoredCredential, StoreError> {
         let now = self.clock.now();
-        let row: Option<CredentialRow> = on_write!(self.db, |conn| {
-            sqlx::query_as(STORE)
+        let (stored, resumed) = on_write!(self.db, |conn| {
+            if lease.is_none() {
+                let name: Option<(String, String, String)> =
+                    sqlx::query_as(NAME).bind(id).fetch_optional(&mut *conn).await?;
+                let (tenant, service, account) = name.ok_or(StoreError::LeaseLost)?;
+                in_turn!(self, conn, &tenant, &service, &account);
+            }
+            let row: Option<CredentialRow> = sqlx::query_as(STORE)
                 .bind(id)
                 .bind(lease)
                 .bind(&new.sealed)
@@ -55,9 +64,17 @@ impl Store {
                 .bind(new.expires_at)
                 .bind(now)
                 .fetch_optional(&mut *conn)
-                .await?
+                .await?;
+            let stored = row.ok_or(StoreError::LeaseLost)?.stored()?;
+            // only who has no lease may have found it ended by somebody else
+            let resumed = match lease {
+                Some(_) => Vec::new(),
+                None => resume_waiting!(self, conn, &stored.credential, &Scope::Every, now),
+            };
+            (stored, resumed)
         });
-        row.ok_or(StoreError::LeaseLost)?.stored()
+        self.went_on(&resumed);
+        Ok(stored)
     }
 
     /// Says that the other side will not renew it, and why; gives the lease back. [`StoreError::LeaseLost`] as above.
@@ -83,6 +100,8 @@ impl Store {
         Ok(())
     }
 }
+
+const NAME: &str = "select tenant_id, service, account from credentials where id = $1";
 
 const STORE: &str = concat!(
     "update credentials

@@ -1,37 +1,56 @@
 //! Tasks that are paused for want of a credential go on when it is saved: a step of the transaction that writes it.
 //!
-//! All tasks that name it are locked, whether they are paused or not, in the order of their ids: a run that finds out
-//! just now that it is missing pauses its task either before, and it goes on here, or after, and sees what is saved.
+//! Whoever writes a credential and whoever pauses a task for want of it take turns, by its name ([`in_turn`]): so a task is
+//! paused either before, and goes on here, or after, and sees what is saved.
 
-/// The tasks that name a credential, and those that wait for it without naming it; a thousand at most.
-pub(super) const CONCERNED: &str = "
-    select task_id from task_credentials where tenant_id = $1 and service = $2 and account = $3
-     union
-    select id from tasks where tenant_id = $1 and status = 'paused' and status_reason = $4
-     order by 1 limit 1000";
+use crate::store::Split;
+
+/// Before anything else in the transaction.
+pub(in crate::store) const IN_TURN: Split = Split {
+    postgres: "select pg_advisory_xact_lock(
+                   hashtextextended(concat_ws('/', 'reveille_credential', current_schema(), $1::text, $2::text, $3::text), 0))",
+    sqlite: "select $1, $2, $3",
+};
+
+macro_rules! in_turn {
+    ($store:ident, $conn:ident, $tenant:expr, $service:expr, $account:expr) => {
+        sqlx::query($store.db.text($crate::store::credentials::IN_TURN))
+            .bind($crate::store::text::text($tenant))
+            .bind($crate::store::text::text($service))
+            .bind($crate::store::text::text($account))
+            .execute(&mut *$conn)
+            .await?
+    };
+}
+pub(in crate::store) use in_turn;
+
+/// All that wait for a credential, locked before the first is changed: what is changed with a task is locked behind it.
+pub(super) const WAITING: Split = Split {
+    postgres: "select d.task_id from due d join tasks t on t.id = d.task_id
+                where t.tenant_id = $1 and t.status = 'paused' and t.status_reason = $2
+                order by d.task_id for update of d",
+    sqlite: "select id from tasks where tenant_id = $1 and status = 'paused' and status_reason = $2 order by id",
+};
 
 /// Resumes what waits for a credential that was written and can be used.
 macro_rules! resume_waiting {
     ($store:ident, $conn:ident, $credential:expr, $scope:expr, $now:expr) => {{
-        use $crate::store::credentials::resuming::CONCERNED;
+        use $crate::store::credentials::resuming::WAITING;
         use $crate::store::tasks::{TaskRow, select_task};
         let credential: &$crate::credential::Credential = $credential;
         let mut resumed: Vec<$crate::credential::DependentTask> = Vec::new();
-        let concerned: Vec<uuid::Uuid> = match credential.status {
+        let waiting: Vec<uuid::Uuid> = match credential.status {
             $crate::credential::CredentialStatus::NeedsConsent => Vec::new(),
             $crate::credential::CredentialStatus::Active => {
-                sqlx::query_scalar(CONCERNED)
+                sqlx::query_scalar($store.db.text(WAITING))
                     .bind(&credential.tenant_id)
-                    .bind(&credential.service)
-                    .bind(&credential.account_name)
                     .bind(credential.paused_for())
                     .fetch_all(&mut *$conn)
                     .await?
             }
         };
         let resume = $crate::task::change::TaskChange::Resume;
-        for id in concerned {
-            sqlx::query($store.db.text($crate::store::requests::LOCK_DUE)).bind(id).execute(&mut *$conn).await?;
+        for id in waiting {
             let row: Option<TaskRow> =
                 sqlx::query_as(select_task!("where t.id = $1")).bind(id).fetch_optional(&mut *$conn).await?;
             let Some(row) = row else { continue };

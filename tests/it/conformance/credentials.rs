@@ -34,10 +34,12 @@ on_both!(
     what_is_done_to_a_credential_is_on_record,
     a_use_is_kept_and_moves_the_row_once_a_minute,
     its_last_use_is_found_among_many_that_were_refused,
+    what_a_run_has_used_is_found_by_the_run,
     old_uses_are_forgotten,
     the_tasks_that_name_a_credential_are_found,
     tasks_that_wait_for_a_credential_go_on_with_what_is_saved,
     a_credential_that_is_saved_while_its_task_is_paused_leaves_none_waiting,
+    tasks_that_go_on_are_changed_by_others_at_the_same_time,
     one_refreshes_at_a_time,
     a_refresh_is_kept_only_by_who_holds_the_lease,
     without_the_lease_a_refresh_is_kept_over_the_document_that_it_was_made_from,
@@ -374,6 +376,35 @@ async fn refused_often(world: &World) {
     }
 }
 
+async fn what_a_run_has_used_is_found_by_the_run(world: &World) {
+    refused_often(world).await;
+    let run = Uuid::from_u128(7);
+    let by = |service: &str, run_id| CredentialUse { service: service.into(), run_id, ..used("a", world.now()) };
+    let note = async |used: &CredentialUse| world.store.note_credential_use(used).await.unwrap();
+    note(&by("early", Some(run))).await;
+    world.pass(60);
+    let since = world.now();
+    for used in [by("google", Some(run)), by("google", Some(run)), by("shop", Some(run)), by("other", None)] {
+        note(&used).await;
+    }
+    let mut found = world.store.credentials_used_by("a", run, since).await.unwrap();
+    found.sort_by_key(Reference::to_string);
+    assert_eq!(found.iter().map(|one| one.service.as_str()).collect::<Vec<_>>(), ["google", "shop"]);
+    assert_eq!(world.store.credentials_used_by("b", run, since).await.unwrap(), []);
+    let id = if world.is_postgres() { format!("'{run}'") } else { format!("x'{}'", run.simple()) };
+    let statement =
+        format!("select distinct service, account from credential_uses where tenant_id = 'a' and run_id = {id}");
+    let plan = plan(world, &statement).await;
+    assert!(plan.contains("credential_uses_of_run"), "{plan}");
+
+    let taken_back = by("google", Some(run));
+    note(&taken_back).await;
+    world.store.mark_credential_use(taken_back.id, "refused").await.unwrap();
+    let refused = UseFilter { outcome: Some("refused"), limit: 9, ..UseFilter::default() };
+    let listed = world.store.credential_uses(EVERY, &refused).await.unwrap();
+    assert_eq!(listed, [CredentialUse { outcome: "refused".into(), ..taken_back }]);
+}
+
 async fn old_uses_are_forgotten(world: &World) {
     for _ in 0..3 {
         world.store.note_credential_use(&used("a", world.now())).await.unwrap();
@@ -446,10 +477,12 @@ async fn tasks_that_wait_for_a_credential_go_on_with_what_is_saved(world: &World
 async fn a_credential_that_is_saved_while_its_task_is_paused_leaves_none_waiting(world: &World) {
     let other = world.other_instance().await;
     let lack = Lack { credential: Reference::parse("google/work").unwrap(), kind: LackKind::Missing, sent_at: None };
-    let task = world
-        .task_with("a", json!({"interval": "1h"}), json!({"action": {"config": {"credential": "google/work"}}}))
-        .await;
-    for _ in 0..10 {
+    // of two whose events are indexed in one place, and whether or not they name what their tools use
+    let event = json!({"type": "event", "source": "shop"});
+    let task = world.task_with("a", event.clone(), json!({"action": {"config": {"credential": "google/work"}}})).await;
+    let unnamed = world.task_with("a", event, json!({})).await;
+    for round in 0..20 {
+        let task = if round % 2 == 0 { &task } else { &unnamed };
         let new = credential("a");
         let (paused, saved) =
             tokio::join!(other.pause_for_credential(task.id, &lack), world.store.put_credential(EVERY, &new, 0));
@@ -460,6 +493,33 @@ async fn a_credential_that_is_saved_while_its_task_is_paused_leaves_none_waiting
             Lacked::Told => panic!("it was not paused before"),
         }
         assert_eq!(world.get_task(task.id).await.status, TaskStatus::Active);
+        world.store.delete_credential(EVERY, "a", "google", "work", "token:t").await.unwrap();
+        world.pass(1);
+    }
+}
+
+async fn tasks_that_go_on_are_changed_by_others_at_the_same_time(world: &World) {
+    let other = world.other_instance().await;
+    let lack = Lack { credential: Reference::parse("google/work").unwrap(), kind: LackKind::Missing, sent_at: None };
+    // their events are indexed in one place
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        tasks.push(world.task_with("a", json!({"type": "event", "source": "shop"}), json!({})).await);
+    }
+    for _ in 0..20 {
+        for task in &tasks {
+            assert_eq!(world.store.pause_for_credential(task.id, &lack).await.unwrap(), Lacked::Paused);
+        }
+        let new = credential("a");
+        let (saved, by_hand) = tokio::join!(
+            world.store.put_credential(EVERY, &new, 0),
+            other.change_task(EVERY, tasks[2].id, &TaskChange::Resume)
+        );
+        assert!(saved.unwrap().resumed.len() >= 2);
+        assert!(matches!(by_hand, Ok(_) | Err(StoreError::Conflict(_))), "{by_hand:?}");
+        for task in &tasks {
+            assert_eq!(world.get_task(task.id).await.status, TaskStatus::Active);
+        }
         world.store.delete_credential(EVERY, "a", "google", "work", "token:t").await.unwrap();
         world.pass(1);
     }
@@ -538,9 +598,14 @@ async fn without_the_lease_a_refresh_is_kept_over_the_document_that_it_was_made_
     let lease = claim(&world.store, world, &read).await.unwrap();
     // its other side ended it for somebody who came with what was spent
     world.store.mark_needs_consent(read.credential.id, lease, "invalid_grant").await.unwrap();
+    let task = world.task(json!({"interval": "1h"})).await;
+    let ended =
+        Lack { credential: Reference::parse("google/work").unwrap(), kind: LackKind::NeedsConsent, sent_at: None };
+    assert_eq!(world.store.pause_for_credential(task.id, &ended).await.unwrap(), Lacked::Paused);
     let next = document("v1:old:late", read.generation + 1);
     let stored = world.store.store_refreshed(read.credential.id, None, &next).await.unwrap();
     assert_eq!((stored.sealed.as_str(), stored.credential.status), ("v1:old:late", CredentialStatus::Active));
+    assert_eq!(world.get_task(task.id).await.status, TaskStatus::Active, "it goes on with what came late");
     let again = world.store.store_refreshed(read.credential.id, None, &document("other", read.generation + 1)).await;
     assert!(matches!(again, Err(StoreError::LeaseLost)), "{again:?}");
     assert_eq!(get(world).await, stored);

@@ -456,6 +456,11 @@ async fn a_digest_that_falls_back_takes_its_messages_along(world: &World) {
     assert_ne!(next.delivery.id, digest.id);
     let moved = get(world, posted.id).await;
     assert_eq!((moved.state, moved.digest_id), (DeliveryState::Pending, Some(next.delivery.id)));
+    // whoever got the first of them finds there what it told
+    for told in [&digest, &next.delivery] {
+        let (named, count) = world.store.told_by_digest(told, 9).await.unwrap();
+        assert_eq!((named.iter().map(|one| one.id).collect::<Vec<_>>(), count), (vec![posted.id], 1));
+    }
     world.store.mark_delivery(&next, &Mark::Unknown { error: "who knows".into(), fall_back: None }).await.unwrap();
     assert_eq!(get(world, posted.id).await.state, DeliveryState::Unknown);
     assert_eq!(get(world, digest.id).await.state, DeliveryState::Failed);

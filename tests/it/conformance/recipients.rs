@@ -15,6 +15,7 @@ on_both!(
     a_code_is_good_once_for_its_address_and_for_a_while,
     a_code_is_good_for_five_tries_and_the_same_again_gives_no_more,
     the_next_code_comes_after_a_minute,
+    there_are_ten_codes_a_day,
 );
 
 fn recipient(email: &str) -> Recipient {
@@ -137,6 +138,19 @@ async fn a_code_is_good_for_five_tries_and_the_same_again_gives_no_more(world: &
         assert_eq!(give(world, &code("x", "9")).await, Verified::Wrong { left });
     }
     assert_eq!(give(world, &code("x", "1")).await, Verified::Gone, "however right it is");
+}
+
+async fn there_are_ten_codes_a_day(world: &World) {
+    world.store.put_recipient(&Scope::Every, "a", &recipient("x@y.z"), 0).await.unwrap();
+    for number in 0..10 {
+        ask(world, &code("x", &number.to_string())).await.unwrap();
+        world.pass(60);
+    }
+    let another = ask(world, &code("x", "more")).await;
+    assert!(matches!(&another, Err(StoreError::Conflict(why)) if why.contains("10 codes")), "{another:?}");
+    assert!(matches!(give(world, &code("x", "9")).await, Verified::Yes(_)), "the last one is good");
+    world.pass(24 * 3600);
+    ask(world, &code("x", "more")).await.unwrap();
 }
 
 async fn the_next_code_comes_after_a_minute(world: &World) {

@@ -371,5 +371,15 @@ async fn what_a_run_has_used_comes_back_by_no_other_request_of_it(world: World) 
     // executed once more it recalls what it has used
     assert_eq!(ask(Known::of(&run), false).await, "kept: [redacted]");
     assert_eq!(ask(Known::default(), false).await, format!("kept: {SECRET}"), "another run has not");
+
+    // a request that was sent before, and is answered after another one of the run has used it
+    server.reset().await;
+    let says = || ResponseTemplate::new(200).set_body_string(format!("kept: {SECRET}"));
+    Mock::given(wiremock::matchers::header_exists("authorization")).respond_with(says()).mount(&server).await;
+    let late = says().set_delay(std::time::Duration::from_secs(1));
+    Mock::given(wiremock::matchers::any()).respond_with(late).mount(&server).await;
+    let together = Known::default();
+    let (plain, with) = tokio::join!(ask(together.clone(), false), ask(together.clone(), true));
+    assert_eq!((plain.as_str(), with.as_str()), ("kept: [redacted]", "kept: [redacted]"));
     instance.finish(&world).await;
 }
