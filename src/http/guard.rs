@@ -11,8 +11,8 @@ use futures::FutureExt;
 use tokio::time::timeout;
 use tracing::Instrument;
 
-use crate::http::State;
 use crate::http::error::ApiError;
+use crate::http::{State, import};
 use crate::id;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -24,7 +24,10 @@ pub async fn watch(Held(state): Held<State>, request: Request, next: Next) -> Re
     let route = request.extensions().get::<MatchedPath>().map_or(String::new(), |route| route.as_str().to_owned());
     let span = tracing::info_span!("request", %request_id, method, route);
     let begun = state.clock.elapsed();
-    let limit = state.limits.request_time;
+    let limit = match route == import::PATH {
+        true => state.limits.import_time,
+        false => state.limits.request_time,
+    };
     let mut response = caught(timeout(limit, next.run(request))).instrument(span.clone()).await;
     let took = state.clock.elapsed().saturating_sub(begun);
     let status = response.status().as_u16();

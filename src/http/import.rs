@@ -31,6 +31,9 @@ const BATCH_BYTES: usize = 1024 * 1024;
 /// Bad lines that are described; the rest are counted.
 const DESCRIBED: usize = 1_000;
 
+/// Where it is asked for; its time limit is of its own.
+pub const PATH: &str = "/v1/tasks/import";
+
 /// What became of an import.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Imported {
@@ -134,8 +137,8 @@ impl Lines {
 ///
 /// One task to a line, each as `POST /v1/tasks` takes it (NDJSON, whatever the content type). Every line that is good is
 /// stored, every line that is not is reported, and neither bars the other. A line whose `key` the tenant has already
-/// changes nothing, so the same lines may be sent again. At most 64 MiB at once and 1 MiB a line; if the body breaks off
-/// or is too long, what came before is stored.
+/// changes nothing, so the same lines may be sent again. At most 64 MiB and ten minutes at once and 1 MiB a line; if the body
+/// breaks off or is too long, what came before is stored.
 #[utoipa::path(post, path = "/v1/tasks/import", tag = "tasks", security(("bearer" = ["tasks:write"])),
     request_body(content = schema::NewTask, content_type = "application/x-ndjson", description = "One task to a line"),
     responses((status = 200, body = Imported), (status = 413, body = Problem, content_type = "application/problem+json",

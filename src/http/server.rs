@@ -46,6 +46,8 @@ pub struct Limits {
     pub import_bytes: usize,
     /// Until an answer begins.
     pub request_time: Duration,
+    /// The same of an import.
+    pub import_time: Duration,
     /// How long a client may take no byte of an answer.
     pub write_stall: Duration,
     /// Connections in all.
@@ -72,6 +74,7 @@ impl Default for Limits {
             body_bytes: 1024 * 1024,
             import_bytes: 64 * 1024 * 1024,
             request_time: Duration::from_secs(30),
+            import_time: Duration::from_secs(600),
             write_stall: Duration::from_secs(30),
             connections: 1024,
             connections_per_address: 64,

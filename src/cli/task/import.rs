@@ -13,7 +13,7 @@ use crate::cli::failure::Failure;
 use crate::cli::screen::Screen;
 use crate::config::Environment;
 
-/// What is sent at once: little enough to be stored well within the time that the service gives a request.
+/// What is sent at once: little enough to be stored well within the time that is waited for an answer.
 const LINES: usize = 5_000;
 const BYTES: usize = 8 * 1024 * 1024;
 /// Bad lines that are printed; the rest are counted.

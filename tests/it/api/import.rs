@@ -1,7 +1,10 @@
 //! Tasks by the line: good ones are stored whatever stands in the others, and stable keys make it safe to say it again.
 
+use std::time::Duration;
+
 use axum::body::{Body, Bytes};
 use axum::http::Request;
+use reveille::clock::pause;
 use reveille::http::server::Limits;
 use serde_json::{Value, json};
 
@@ -171,4 +174,22 @@ async fn what_is_too_long_is_refused_and_what_came_before_is_stored() {
     let request = Request::post("/v1/tasks/import").header("authorization", format!("Bearer {ADMIN}")).body(body);
     api.send(request.unwrap()).await.expect(413);
     assert_eq!(count(&api).await, 2 + 3, "what came before is stored");
+}
+
+#[tokio::test]
+async fn an_import_may_take_longer_than_other_requests_and_not_for_ever() {
+    let short = Duration::from_millis(200);
+    // a line each while other requests would be over
+    let slow = async |api: &Api, parts: usize| {
+        let parts = futures::stream::unfold(0, move |n| async move {
+            pause(Duration::from_millis(100)).await;
+            (n < parts).then(|| (Ok::<_, std::io::Error>(Bytes::from(format!("{}\n", line(&n.to_string())))), n + 1))
+        });
+        let request = Request::post("/v1/tasks/import").header("authorization", format!("Bearer {ADMIN}"));
+        api.send(request.body(Body::from_stream(parts)).unwrap()).await
+    };
+    let api = Api::with(Limits { request_time: short, ..Limits::default() }).await;
+    assert_eq!(slow(&api, 5).await.expect(200)["created"], 5);
+    let api = Api::with(Limits { import_time: short, ..Limits::default() }).await;
+    slow(&api, 50).await.expect(503);
 }
