@@ -209,7 +209,7 @@ async fn latency(place: &Place, bus: &Arc<dyn Bus>, started: &Started, size: Siz
         pause(Duration::from_millis(5)).await;
     }
     let took = Samples::new(took);
-    let commits = commits::times(&place.bare, size.event_samples, 2).await?;
+    let commits = commits::times(&place.bare, size.event_samples, 2, Duration::ZERO).await?;
     let figure = |name: &str, share| {
         let figure = Figure::new(name, "event published → start", "ms", size.event_samples, took.at(share));
         figure.against("two commits of one row, one after the other", commits.at(share))

@@ -18,6 +18,8 @@ use crate::clock::pause;
 const MOST_CPU: f64 = 0.1;
 const MOST_MEMORY: f64 = 64.0;
 const MOST_SECONDS: f64 = 5.0;
+/// In seconds: a dozen looks of a second each, and then each wait twice as long until it is the longest.
+const COMES_TO_REST: f64 = 25.0;
 const MIB: f64 = 1024.0 * 1024.0;
 
 /// A service that has nothing to do.
@@ -65,8 +67,8 @@ async fn rest(at: &Where, place: &Place, seconds: usize) -> anyhow::Result<Resti
     let mut service = Process::start(at, &Part::serve(place, false)).await?;
     let ready = began.elapsed().as_secs_f64();
     let id = service.id().context("the service has ended")?;
-    // what a start does is done by then
-    pause(Duration::from_secs_f64((seconds as f64 / 4.0).min(5.0))).await;
+    // what a start does is done by then, and looks that find nothing have become rare
+    pause(Duration::from_secs_f64((seconds as f64).min(COMES_TO_REST))).await;
     let (before, from) = (service.cpu().await?, Instant::now());
     pause(Duration::from_secs(seconds as u64)).await;
     let cpu = (service.cpu().await? - before).as_secs_f64() / from.elapsed().as_secs_f64() * 100.0;

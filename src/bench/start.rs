@@ -28,8 +28,9 @@ pub async fn local(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     }
     let starts = bench.size.starts;
     bench.tell(&format!("start_local: {starts} runs, one after the other"));
-    let (commit, took) = Place::with(bench.at, async |place| {
-        let commit = commits::times(&place.bare, starts, 1).await?;
+    let (commit, rested, took) = Place::with(bench.at, async |place| {
+        let commit = commits::times(&place.bare, starts, 1, Duration::ZERO).await?;
+        let rested = commits::times(&place.bare, starts, 1, GAP).await?;
         let service = Instance::build(place).await?.start().await?;
         let trigger = json!({ "type": "schedule", "interval": "1d", "overlap": "allow" });
         let task = service.stock(place).task("ann", &draft(trigger)).await?;
@@ -46,7 +47,7 @@ pub async fn local(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             pause(GAP).await;
         }
         service.stop().await;
-        Ok((commit, Samples::new(took)))
+        Ok((commit, rested, Samples::new(took)))
     })
     .await?;
     let limit = commit.at(0.5);
@@ -54,6 +55,7 @@ pub async fn local(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     bench.limits.push(Limit::new("commit", words, "ms", limit).spread(commit.distribution("ms")));
     let what = "run now → start on the same instance, idle";
     let figure = Figure::new("start_local", what, "ms", took.count(), took.at(0.5)).against("a one-row commit", limit);
+    let figure = figure.part("a commit after the same pause", "ms", rested.at(0.5));
     bench.figures.push(figure.at_most(2.0).spread(&took));
     Ok(())
 }

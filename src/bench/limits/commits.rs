@@ -7,6 +7,7 @@ use futures::future::try_join_all;
 use crate::bench::figure::Samples;
 use crate::bench::limits::millis;
 use crate::bench::place::{Bare, any_id, on_bare};
+use crate::clock::pause;
 
 const INSERT: &str = "insert into bare_commits (id, body) values ($1, $2)";
 /// As long as an order is that something is to be run.
@@ -51,8 +52,9 @@ pub async fn rate(bare: &Bare, clients: usize, length: Duration) -> anyhow::Resu
     Ok(counts.iter().sum::<u64>() as f64 / began.elapsed().as_secs_f64())
 }
 
-/// How long each of so many groups of commits takes, one commit after the other, in milliseconds.
-pub async fn times(bare: &Bare, groups: usize, commits: usize) -> anyhow::Result<Samples> {
+/// How long each of so many groups of commits takes, one commit after the other, in milliseconds. `gap` passes after each
+/// group: a machine that was idle takes longer than one that is at it.
+pub async fn times(bare: &Bare, groups: usize, commits: usize, gap: Duration) -> anyhow::Result<Samples> {
     prepare(bare).await?;
     let mut took = Vec::with_capacity(groups);
     on_bare!(bare, |pool| {
@@ -63,6 +65,7 @@ pub async fn times(bare: &Bare, groups: usize, commits: usize) -> anyhow::Result
                 sqlx::query(INSERT).bind(any_id()).bind(BODY).execute(&mut *connection).await?;
             }
             took.push(millis(began));
+            pause(gap).await;
         }
     });
     Ok(Samples::new(took))
