@@ -1,12 +1,15 @@
 //! The bus in the database: the log and the queue of `store/events.rs`, the same on SQLite and on Postgres.
 //!
 //! Owns nothing but the wait of a reader. Any number of instances on Postgres share it: leases keep them apart. What is
-//! published in this process wakes its readers at once, what another one publishes is found by looking.
+//! published wakes its readers, here and elsewhere; what no hint told of is found by looking.
 
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
+use tokio::sync::watch;
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::bus::{
@@ -15,12 +18,15 @@ use crate::bus::{
 use crate::clock::{pause, signed};
 use crate::event::Event;
 use crate::id::{Scope, new_id};
+use crate::retry::resting;
 use crate::store::{
     Burial, EventFilter, LeasedEvent, Store, StoreError, StoredDeadLetter, StoredDeadLetterFilter, Topic,
 };
 
-/// How long a reader waits at most before it looks for what other processes have published.
+/// How long a reader waits at most before it looks for what no hint told of; and at rest, when look after look has found
+/// nothing.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
+const AT_REST: Duration = Duration::from_secs(4);
 /// The shortest rest between two transactions that forget.
 const REST: Duration = Duration::from_millis(20);
 /// Events that are forgotten in one transaction.
@@ -31,29 +37,70 @@ pub struct Embedded {
     consumer: Uuid,
     lease: TimeDelta,
     retention: TimeDelta,
+    looks: Mutex<Looks>,
+}
+
+/// When this process looked for events, so that it does so without a cause only now and then.
+struct Looks {
+    /// Hints before the last look are seen.
+    hint: watch::Receiver<()>,
+    /// `None`: there may be more than was read.
+    last: Option<Instant>,
+    /// Looks without a cause, one after the other, that found nothing.
+    empty: u32,
+}
+
+impl Looks {
+    /// The time until the next look without a cause.
+    fn pause(&self) -> Duration {
+        let wait = resting(LOOK_AGAIN, self.empty, AT_REST);
+        self.last.map_or(Duration::ZERO, |last| wait.saturating_sub(last.elapsed()))
+    }
 }
 
 impl Embedded {
     pub fn new(store: Store, settings: &Settings) -> Embedded {
         let consumer = new_id(store.clock().now());
         let (lease, retention) = (signed(settings.stalled_after()), signed(settings.retention()));
-        Embedded { store, consumer, lease, retention }
+        let looks = Mutex::new(Looks { hint: store.listen(Topic::Events), last: None, empty: 0 });
+        Embedded { store, consumer, lease, retention, looks }
     }
 
     async fn read_within(&self, limit: usize, wait: Duration) -> Result<Vec<Entry>, BusError> {
-        let begun = Instant::now();
-        // listen before asking, or what is published in between is missed
-        let mut hint = self.store.listen(Topic::Events);
+        let until = Instant::now() + wait;
         loop {
-            let until = self.store.clock().now() + self.lease;
-            let leased = self.store.lease_events(self.consumer, until, limit as i64).await?;
-            let left = wait.saturating_sub(begun.elapsed());
-            if !leased.is_empty() || left.is_zero() {
-                return Ok(leased.into_iter().map(entry).collect());
+            let (mut hint, pause) = {
+                let looks = self.looks();
+                (looks.hint.clone(), looks.pause())
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            let hinted = timeout(left.min(pause), hint.changed()).await.is_ok();
+            if !hinted && pause > left && !wait.is_zero() {
+                return Ok(Vec::new());
             }
-            // a hint, or the time to look again: both lead to the same question
-            let _ = tokio::time::timeout(left.min(LOOK_AGAIN), hint.changed()).await;
+            let entries = self.look(limit, hinted).await?;
+            if !entries.is_empty() || Instant::now() >= until {
+                return Ok(entries);
+            }
         }
+    }
+
+    /// Looks once.
+    async fn look(&self, limit: usize, hinted: bool) -> Result<Vec<Entry>, BusError> {
+        // what is published from now on is hinted at again
+        self.looks().hint.mark_unchanged();
+        let until = self.store.clock().now() + self.lease;
+        let leased = self.store.lease_events(self.consumer, until, limit as i64).await;
+        let mut looks = self.looks();
+        let is_empty = leased.as_ref().is_ok_and(Vec::is_empty);
+        looks.last = is_empty.then(Instant::now);
+        looks.empty = if is_empty && !hinted { looks.empty.saturating_add(1) } else { 0 };
+        drop(looks);
+        Ok(leased?.into_iter().map(entry).collect())
+    }
+
+    fn looks(&self) -> MutexGuard<'_, Looks> {
+        self.looks.lock().expect("the lock of the looks")
     }
 
     async fn read_log(&self, scope: &Scope, filter: &LogFilter) -> Result<Log, BusError> {
@@ -237,4 +284,19 @@ fn letter_id(text: &str) -> Result<Uuid, BusError> {
 
 fn not_ours(what: &str) -> BusError {
     BusError::Invalid { why: format!("this is no {what} that this bus gave") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn looks_that_find_nothing_become_rare_and_one_that_found_something_is_followed_at_once() {
+        let hint = watch::channel(()).1;
+        let looks = |last, empty| Looks { hint: hint.clone(), last, empty }.pause();
+        let now = Some(Instant::now());
+        assert_eq!(looks(None, u32::MAX), Duration::ZERO);
+        assert!(looks(now, 0) <= LOOK_AGAIN && looks(now, 0) > Duration::ZERO);
+        assert!(looks(now, u32::MAX) <= AT_REST && looks(now, u32::MAX) > AT_REST / 2);
+    }
 }

@@ -1,13 +1,15 @@
 //! The heartbeat: all leases of this instance are renewed in one statement, and the database's clock is measured.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use uuid::Uuid;
 
 use crate::clock::signed;
 use crate::engine::active::Active;
 use crate::engine::service::{Next, Service, TickError};
-use crate::store::{Store, StoreError};
+use crate::store::{Beat, Store, StoreError};
 
 /// The clock is measured at least this often, well within the time for which a measurement is believed.
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
@@ -32,8 +34,9 @@ impl Heartbeat {
         let leases = self.active.leases();
         let until = self.store.clock().now() + signed(self.lease);
         let held = self.store.heartbeat(&leases, until).await?;
+        let held: HashMap<Uuid, &Beat> = held.iter().map(|beat| (beat.run_id, beat)).collect();
         for lease in leases {
-            match held.iter().find(|beat| beat.run_id == lease.run_id) {
+            match held.get(&lease.run_id) {
                 None => self.active.lost(lease),
                 Some(beat) => {
                     self.active.renewed(lease, until);

@@ -104,12 +104,17 @@ impl Held {
         self.as_recorded && self.free() > 0
     }
 
+    /// How many runs may be leased as they are recorded.
+    pub fn room(&self) -> usize {
+        match self.as_recorded {
+            true => self.room_ahead(),
+            false => 0,
+        }
+    }
+
     /// How many more runs may be leased ahead: those that could start now, and of the prefetch the same share. So a busy
     /// instance leaves to the others what it could not start itself.
-    pub fn room(&self) -> usize {
-        if !self.as_recorded {
-            return 0;
-        }
+    pub fn room_ahead(&self) -> usize {
         let free = self.free();
         let ahead = self.prefetch * free / self.capacity.max(1);
         let claims = self.claims.lock().expect("held lock");

@@ -107,6 +107,10 @@ impl Matcher {
             *batch = self.intake.read(BATCH, wait).await?;
         }
         let count = batch.waiting();
+        if count == 0 {
+            *spent = None;
+            return Ok(0);
+        }
         self.bury_hopeless(batch).await?;
         let judged = match batch.judged.take() {
             Some(judged) => Ok(judged),

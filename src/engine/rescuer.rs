@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 
 use crate::clock::signed;
 use crate::engine::ending::Ending;
-use crate::engine::service::{Next, Service, TickError};
+use crate::engine::service::{Next, REST, Service, TickError};
 use crate::id::Scope;
 use crate::run::RunState;
 use crate::run::outcome::RunError;
@@ -89,17 +89,25 @@ impl Rescuer {
 impl Service for Rescuer {
     const NAME: &'static str = "rescuer";
     const LOOK_AGAIN: Duration = Duration::from_secs(1);
+    const AT_REST: Duration = REST;
 
     async fn tick(&self) -> Result<Next, TickError> {
         if !self.store.clock().trusted() {
             return Err(TickError::ClockUnknown);
         }
         let now = self.store.clock().now();
-        self.store.reclaim(now).await?;
-        self.store.wake_parked(now, PAGE).await?;
         if self.slots_are_due() {
             self.store.free_lost_slots(now, PAGE).await?;
         }
+        let soonest = now + signed(Self::LOOK_AGAIN);
+        match self.store.next_left(GRACE).await? {
+            None => return Ok(Next::OnWake),
+            // the instant itself still belongs to who has the lease
+            Some(at) if at >= now => return Ok(Next::At((at + TimeDelta::milliseconds(1)).max(soonest))),
+            Some(_) => {}
+        }
+        self.store.reclaim(now).await?;
+        self.store.wake_parked(now, PAGE).await?;
         loop {
             let lease_until = now + signed(self.lease);
             let page = self.store.take_stranded(now, GRACE, lease_until, PAGE).await?;
@@ -113,7 +121,7 @@ impl Service for Rescuer {
                 }
             }
         }
-        Ok(Next::OnWake)
+        Ok(Next::At(soonest))
     }
 
     fn hint(&self) -> BoxFuture<'static, ()> {

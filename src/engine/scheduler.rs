@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::clock::signed;
 use crate::engine::execution::Executions;
 use crate::engine::held::Held;
-use crate::engine::service::{Next, Service, TickError};
+use crate::engine::service::{Next, REST, Service, TickError};
 use crate::metrics::Metrics;
 use crate::store::{FireDue, StartNow, Store, Topic};
 
@@ -61,6 +61,7 @@ impl Scheduler {
 impl Service for Scheduler {
     const NAME: &'static str = "scheduler";
     const LOOK_AGAIN: Duration = Duration::from_secs(1);
+    const AT_REST: Duration = REST;
 
     async fn tick(&self) -> Result<Next, TickError> {
         let clock = self.store.clock();

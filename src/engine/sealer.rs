@@ -33,18 +33,18 @@ impl Sealer {
 impl Service for Sealer {
     const NAME: &'static str = "sealer";
     const LOOK_AGAIN: Duration = Duration::from_secs(1);
+    const AT_REST: Duration = Duration::from_secs(4);
 
     async fn tick(&self) -> Result<Next, TickError> {
-        let pause = Next::At(self.store.clock().now() + PAUSE);
         // most of the time there is nothing, and then nobody is locked out
         if self.store.audit_end().await?.2 == 0 {
-            return Ok(pause);
+            return Ok(Next::OnWake);
         }
         let vault = self.vault.clone();
         let sealed = self.store.seal_audit(&move |before, entry| chain::hash(&vault, before, entry), BATCH).await?;
         Ok(match sealed as i64 >= BATCH {
             true => Next::Now,
-            false => pause,
+            false => Next::At(self.store.clock().now() + PAUSE),
         })
     }
 

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::bus::BusError;
 use crate::clock::{Clock, signed};
 use crate::metrics::Metrics;
-use crate::retry::full_jitter;
+use crate::retry::{CALM, full_jitter, resting};
 use crate::store::StoreError;
 
 /// When a service wants its next tick.
@@ -47,8 +47,16 @@ pub trait Service: Send + Sync + 'static {
     const NAME: &'static str;
     /// The longest wait: what no hint tells is found by looking.
     const LOOK_AGAIN: Duration;
+    /// The longest wait at rest, when look after look has found nothing. Longer where hints tell of all that is not of
+    /// this instance's making: what is left then is a hint that was lost.
+    const AT_REST: Duration = Self::LOOK_AGAIN;
     /// The longest tick, in real time. A wire that was cut without a word never answers; the next tick takes another.
     const TIME_LIMIT: Duration = Duration::from_secs(30);
+
+    /// Whether nothing is there that only looks find: asked before a wait that is longer than [`Service::LOOK_AGAIN`].
+    fn may_rest(&self) -> impl Future<Output = bool> + Send {
+        std::future::ready(true)
+    }
 
     /// Does what there is to do now, a bounded part of it.
     fn tick(&self) -> impl Future<Output = Result<Next, TickError>> + Send;
@@ -61,6 +69,8 @@ pub trait Service: Send + Sync + 'static {
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// The longest wait is shortened by up to this share.
 const SPREAD: f64 = 0.2;
+/// [`Service::AT_REST`] of services that hints tell of everything.
+pub const REST: Duration = Duration::from_secs(8);
 /// A service counts as stalled when no tick succeeded for this many of its longest waits, and this long at least.
 const STALLED_AFTER: (u32, Duration) = (4, Duration::from_secs(20));
 
@@ -73,7 +83,7 @@ pub(super) struct Looped {
 
 impl Looped {
     pub(super) fn spawn<S: Service>(&self, service: Arc<S>, stop: CancellationToken) -> JoinHandle<()> {
-        let patience = (S::LOOK_AGAIN * STALLED_AFTER.0).max(STALLED_AFTER.1);
+        let patience = (S::LOOK_AGAIN * STALLED_AFTER.0).max(S::AT_REST * 2).max(STALLED_AFTER.1);
         self.metrics.expect_ticks(S::NAME, patience);
         let looped = self.clone();
         tokio::spawn(async move { looped.run(service, stop).await })
@@ -81,16 +91,22 @@ impl Looped {
 
     async fn run<S: Service>(&self, service: Arc<S>, stop: CancellationToken) {
         let clock = &self.clock;
-        let mut failures = 0;
+        let (mut failures, mut quiet) = (0, 0);
         while !stop.is_cancelled() {
             // listen first: what is committed during the tick must not be missed
             let hint = service.hint();
             let wait = match self.tick_once(&*service).await {
                 Some(next) => {
                     failures = 0;
-                    until_next(clock, next, S::LOOK_AGAIN, fastrand::f64())
+                    if quiet > CALM && S::AT_REST > S::LOOK_AGAIN {
+                        let may_rest = tokio::time::timeout(S::TIME_LIMIT, service.may_rest()).await;
+                        quiet = if may_rest == Ok(true) { quiet } else { CALM };
+                    }
+                    until_next(clock, next, resting(S::LOOK_AGAIN, quiet, S::AT_REST), fastrand::f64())
                 }
                 None => {
+                    // hints may have been lost with whatever failed
+                    quiet = 0;
                     failures += 1;
                     let wait = full_jitter(BACK_OFF.0, failures, BACK_OFF.1, fastrand::f64());
                     tokio::select! {
@@ -100,10 +116,13 @@ impl Looped {
                     continue;
                 }
             };
-            let Some(until) = wait else { continue };
+            let Some(Wait { until, looks }) = wait else {
+                quiet = 0;
+                continue;
+            };
             tokio::select! {
-                () = clock.sleep_until(until) => {}
-                () = hint => {}
+                () = clock.sleep_until(until) => quiet = if looks { quiet + 1 } else { 0 },
+                () = hint => quiet = 0,
                 () = stop.cancelled() => {}
             }
         }
@@ -130,13 +149,21 @@ impl Looped {
     }
 }
 
-/// Until when to wait; `None`: not at all. Looks without a cause are spread, so that instances do not keep step.
-fn until_next(clock: &Clock, next: Next, look_again: Duration, random: f64) -> Option<DateTime<Utc>> {
-    let latest = clock.now() + signed(look_again.mul_f64(1.0 - SPREAD * random));
+/// A wait that ends by itself.
+#[derive(Debug, PartialEq, Eq)]
+struct Wait {
+    until: DateTime<Utc>,
+    /// Without a cause, for what no hint told.
+    looks: bool,
+}
+
+/// How long to wait; `None`: not at all. Looks without a cause are spread, so that instances do not keep step.
+fn until_next(clock: &Clock, next: Next, longest: Duration, random: f64) -> Option<Wait> {
+    let latest = clock.now() + signed(longest.mul_f64(1.0 - SPREAD * random));
     match next {
         Next::Now => None,
-        Next::At(instant) => Some(instant.min(latest)),
-        Next::OnWake => Some(latest),
+        Next::At(instant) if instant <= latest => Some(Wait { until: instant, looks: false }),
+        Next::At(_) | Next::OnWake => Some(Wait { until: latest, looks: true }),
     }
 }
 
@@ -144,6 +171,7 @@ fn until_next(clock: &Clock, next: Next, look_again: Duration, random: f64) -> O
 mod tests {
     use std::collections::VecDeque;
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use chrono::TimeDelta;
     use tokio::sync::Notify;
@@ -158,11 +186,13 @@ mod tests {
         script: Mutex<VecDeque<Act>>,
         ticks: tokio::sync::mpsc::UnboundedSender<usize>,
         wake: Arc<Notify>,
+        is_busy: Arc<AtomicBool>,
     }
 
     impl Service for Scripted {
         const NAME: &'static str = "scripted";
         const LOOK_AGAIN: Duration = Duration::from_secs(100);
+        const AT_REST: Duration = Duration::from_secs(200);
         const TIME_LIMIT: Duration = Duration::from_millis(20);
 
         async fn tick(&self) -> Result<Next, TickError> {
@@ -177,6 +207,10 @@ mod tests {
             }
         }
 
+        async fn may_rest(&self) -> bool {
+            !self.is_busy.load(Ordering::Relaxed)
+        }
+
         fn hint(&self) -> BoxFuture<'static, ()> {
             let wake = Arc::clone(&self.wake);
             Box::pin(async move { wake.notified().await })
@@ -187,6 +221,7 @@ mod tests {
         clock: Clock,
         metrics: Metrics,
         wake: Arc<Notify>,
+        is_busy: Arc<AtomicBool>,
         ticks: tokio::sync::mpsc::UnboundedReceiver<usize>,
         stop: CancellationToken,
         ended: JoinHandle<()>,
@@ -197,10 +232,12 @@ mod tests {
         let (sender, ticks) = tokio::sync::mpsc::unbounded_channel();
         let (wake, stop) = (Arc::<Notify>::default(), CancellationToken::new());
         let script = Mutex::new(script.iter().copied().collect());
-        let service = Arc::new(Scripted { script, ticks: sender, wake: Arc::clone(&wake) });
+        let is_busy = Arc::<AtomicBool>::default();
+        let service =
+            Arc::new(Scripted { script, ticks: sender, wake: Arc::clone(&wake), is_busy: Arc::clone(&is_busy) });
         let looped = Looped { clock: clock.clone(), metrics: metrics.clone() };
         let ended = looped.spawn(service, stop.clone());
-        Looping { clock, metrics, wake, ticks, stop, ended }
+        Looping { clock, metrics, wake, is_busy, ticks, stop, ended }
     }
 
     impl Looping {
@@ -214,6 +251,18 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             self.ticks.try_recv().is_err()
+        }
+
+        /// The next tick comes when so many seconds have passed, and not before.
+        async fn looks_after(&mut self, seconds: i64) {
+            assert!(self.is_quiet().await);
+            self.clock.advance(TimeDelta::seconds(seconds));
+            self.ticked().await;
+        }
+
+        async fn ends(self) {
+            self.stop.cancel();
+            self.ended.await.unwrap();
         }
     }
 
@@ -233,8 +282,7 @@ mod tests {
         let text = looping.metrics.text();
         assert!(text.contains(r#"reveille_service_ticks_total{service="scripted",result="error"} 3"#), "{text}");
         assert!(text.contains(r#"reveille_service_ticks_total{service="scripted",result="ok"} 1"#), "{text}");
-        looping.stop.cancel();
-        looping.ended.await.unwrap();
+        looping.ends().await;
     }
 
     #[tokio::test]
@@ -253,8 +301,40 @@ mod tests {
         assert!(looping.is_quiet().await);
         looping.clock.advance(TimeDelta::seconds(100));
         looping.ticked().await;
-        looping.stop.cancel();
-        looping.ended.await.unwrap();
+        looping.ends().await;
+    }
+
+    #[tokio::test]
+    async fn looks_that_find_nothing_become_rare_until_something_is_there() {
+        let mut looping = looping(&[]);
+        looping.ticked().await;
+        for _ in 0..=CALM {
+            looping.looks_after(100).await;
+        }
+        for _ in 0..2 {
+            looping.clock.advance(TimeDelta::seconds(159));
+            assert!(looping.is_quiet().await, "at rest the wait is longer");
+            looping.looks_after(41).await;
+        }
+        looping.wake.notify_one();
+        looping.ticked().await;
+        looping.looks_after(100).await;
+        looping.ends().await;
+    }
+
+    #[tokio::test]
+    async fn who_may_not_rest_goes_on_looking() {
+        let mut looping = looping(&[]);
+        looping.is_busy.store(true, Ordering::Relaxed);
+        looping.ticked().await;
+        for _ in 0..CALM + 5 {
+            looping.looks_after(100).await;
+        }
+        looping.is_busy.store(false, Ordering::Relaxed);
+        looping.looks_after(100).await;
+        looping.clock.advance(TimeDelta::seconds(159));
+        assert!(looping.is_quiet().await);
+        looping.ends().await;
     }
 
     #[tokio::test]

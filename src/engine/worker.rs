@@ -14,7 +14,7 @@ use crate::engine::active::Active;
 use crate::engine::execution::Executions;
 use crate::engine::held::Held;
 use crate::engine::scheduler::HORIZON;
-use crate::engine::service::{Next, Service, TickError};
+use crate::engine::service::{Next, REST, Service, TickError};
 use crate::metrics::Metrics;
 use crate::store::{Claim, Lease, Limits, Seat, StartedRun, Starts, Store, Take, Topic, Turn};
 
@@ -64,18 +64,23 @@ impl Worker {
 
     /// Leases what is ready, as far as there is room, and starts what is due of it; answers whether there may be more.
     async fn take(&self) -> Result<bool, TickError> {
-        let room = self.held.free().min(BATCH);
-        self.short_of_room.store(room == 0, Ordering::Relaxed);
-        if room == 0 {
+        let free = self.held.free().min(BATCH);
+        self.short_of_room.store(free == 0, Ordering::Relaxed);
+        if free == 0 {
             return Ok(false);
         }
         let now = self.store.clock().now();
+        // who holds all that it can start leaves what is not due yet to the others
+        let (room, ahead) = match self.held.room_ahead().min(free) {
+            0 => (free, now),
+            room => (room, now + signed(HORIZON)),
+        };
         let turn = self.turn.lock().expect("turn lock").take();
         let fair = turn.or_else(|| self.limits.any().then(Turn::default));
         let take = Take {
             worker: self.id,
             now,
-            ahead: now + signed(HORIZON),
+            ahead,
             lease_until: now + signed(self.lease),
             limit: room as i64,
             fair,
@@ -189,6 +194,7 @@ impl Seat for Desk {
 impl Service for Worker {
     const NAME: &'static str = "worker";
     const LOOK_AGAIN: Duration = Duration::from_secs(1);
+    const AT_REST: Duration = REST;
 
     async fn tick(&self) -> Result<Next, TickError> {
         if !self.store.clock().trusted() {
@@ -205,6 +211,11 @@ impl Service for Worker {
             Some(next) if self.held.free() > 0 => Next::At(next),
             _ => Next::OnWake,
         })
+    }
+
+    /// One that is ready for later, a retry say, has nothing that wakes for it.
+    async fn may_rest(&self) -> bool {
+        self.store.any_ready().await.is_ok_and(|any| !any)
     }
 
     fn hint(&self) -> BoxFuture<'static, ()> {

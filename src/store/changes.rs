@@ -25,8 +25,9 @@ macro_rules! recorded_ahead {
     };
 }
 
-/// Changes a task whose `due` row is locked, as [`Store::change_task`] says; the task as it is then. The caller has seen
-/// that no instant is due that has to be fired first.
+/// Changes a task whose `due` row is locked, as [`Store::change_task`] says; the task as it is then, and why instants were
+/// recorded as skipped, if any were: to be counted after the commit. The caller has seen that no instant is due that has
+/// to be fired first.
 macro_rules! change_locked {
     ($store:ident, $conn:ident, $before:expr, $nominal_at:expr, $change:expr, $scope:expr, $now:expr) => {{
         use $crate::id::first_id;
@@ -138,7 +139,7 @@ macro_rules! change_locked {
         if was || is {
             index_event_task!($conn, id, &changed.task.tenant_id, is, now);
         }
-        changed.task
+        (changed.task, changed.skipped.map(|skip| skip.reason))
     }};
 }
 pub(super) use change_locked;
@@ -175,7 +176,7 @@ impl Store {
         notice: Option<&NewDelivery>,
         now: DateTime<Utc>,
     ) -> Result<Option<Task>, StoreError> {
-        Ok(on_write!(self.db, scope, |conn| {
+        let (changed, missed) = on_write!(self.db, scope, |conn| {
             let row = lock_task!(self.db, conn, id, scope);
             let nominal_at = row.nominal_at;
             if row.is_due(now) {
@@ -185,8 +186,10 @@ impl Store {
             if let Some(notice) = notice {
                 conn.post(&[notice], now).await?;
             }
-            Some(changed)
-        }))
+            changed
+        });
+        self.counts.each_skipped(missed.as_slice());
+        Ok(Some(changed))
     }
 }
 

@@ -44,6 +44,11 @@ impl Counts {
         }
     }
 
+    /// The same, an instant for each reason.
+    pub(super) fn each_skipped<R: AsRef<str>>(&self, reasons: &[R]) {
+        reasons.iter().for_each(|reason| self.skipped(reason.as_ref(), 1));
+    }
+
     /// Writes of this kind changed nothing, because somebody else had the lease by then.
     pub(super) fn fenced(&self, write: &'static str, count: usize) {
         if count > 0 {

@@ -131,7 +131,7 @@ impl Store {
             return Err(StoreError::NotFound);
         }
         let now = self.clock.now();
-        let saved = on_write!(self.db, scope, |conn| {
+        let (saved, missed) = on_write!(self.db, scope, |conn| {
             in_turn!(self, conn, &new.tenant_id, &new.service, &new.account_name);
             let query = match (read_version, &new.document) {
                 (0, None) => return Err(StoreError::Conflict("the credential needs a document".into())),
@@ -158,16 +158,17 @@ impl Store {
                 .await?;
             let stored = row.ok_or_else(conflict!("has changed meanwhile"))?.stored()?;
             // the tasks before the record, whose chain everybody waits for
-            let resumed = resume_waiting!(self, conn, &stored.credential, scope, now);
+            let (resumed, missed) = resume_waiting!(self, conn, &stored.credential, scope, now);
             write_audit!(conn, act(&stored.credential, "credential.put", &new.by, new.document.is_some()), now);
-            SavedCredential { stored, resumed }
+            (SavedCredential { stored, resumed }, missed)
         });
-        self.went_on(&saved.resumed);
+        self.went_on(&saved.resumed, &missed);
         Ok(saved)
     }
 
-    /// Those who look for work hear of tasks that were resumed.
-    fn went_on(&self, resumed: &[DependentTask]) {
+    /// Those who look for work hear of tasks that were resumed, and what these have missed is counted.
+    fn went_on(&self, resumed: &[DependentTask], missed: &[&'static str]) {
+        self.counts.each_skipped(missed);
         if !resumed.is_empty() {
             self.hint(Topic::Due);
             self.hint(Topic::Queue);

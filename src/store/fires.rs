@@ -30,7 +30,7 @@ use crate::trigger::catch_up::MISFIRE_GRACE;
 use crate::trigger::{Due, Plan, PlannedFire, Trigger};
 
 /// What to fire.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct FireDue {
     pub now: DateTime<Utc>,
     /// How far ahead of their instant fires are recorded.
@@ -151,9 +151,9 @@ impl Store {
             let missed: Vec<String> = batch.skipped.iter().filter_map(|run| run.reason.clone()).collect();
             (summary(count, batch, written), going, ahead, missed, tasks)
         });
-        missed.iter().for_each(|reason| self.counts.skipped(reason, 1));
+        self.counts.each_skipped(&missed);
         if fired.recorded > fired.claims.len() + going.len() {
-            self.hint(Topic::Queue);
+            self.hint_everybody(Topic::Queue);
         }
         if let Some(start) = ask.start {
             let (going, runs): (Vec<Going>, Vec<Run>) = going.into_iter().unzip();
@@ -170,21 +170,16 @@ impl Store {
 
     /// Records what is due of one task, for a change that must not lose it.
     pub(super) async fn fire_task(&self, task_id: Uuid, now: DateTime<Utc>) -> Result<(), StoreError> {
-        let ask = FireDue {
-            now,
-            horizon: Duration::ZERO,
-            limit: 1,
-            worker: Uuid::nil(),
-            room: 0,
-            prepare: false,
-            start: None,
-        };
-        on_write!(self.db, |conn| {
+        let ask = FireDue { now, limit: 1, ..FireDue::default() };
+        let missed: Vec<String> = on_write!(self.db, |conn| {
             let due: Vec<DueRow> =
                 sqlx::query_as(self.db.text(DUE_TASK)).bind(now).bind(task_id).fetch_all(&mut *conn).await?;
             let batch = decide(due, &ask);
             conn.fire(&batch, &ask).await?;
+            batch.skipped.into_iter().filter_map(|run| run.reason).collect()
         });
+        self.counts.each_skipped(&missed);
+        self.hint(Topic::Queue);
         Ok(())
     }
 

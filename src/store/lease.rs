@@ -206,9 +206,13 @@ impl Store {
 
     /// Gives back what this worker has claimed and not started; answers how many.
     pub async fn release_claims(&self, worker: Uuid) -> Result<u64, StoreError> {
-        Ok(on_write!(self.db, &Scope::Every, |conn| {
+        let released = on_write!(self.db, &Scope::Every, |conn| {
             sqlx::query(self.db.text(RELEASE)).bind(worker).execute(conn).await?.rows_affected()
-        }))
+        });
+        if released > 0 {
+            self.hint(Topic::Queue);
+        }
+        Ok(released)
     }
 }
 

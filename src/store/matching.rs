@@ -151,9 +151,9 @@ impl Store {
 
     /// Wakes those who go on with what was recorded.
     pub(super) fn told_of(&self, recorded: EventsRecorded, aside: Aside) -> EventsRecorded {
-        aside.skipped.iter().for_each(|reason| self.counts.skipped(reason, 1));
+        self.counts.each_skipped(&aside.skipped);
         if recorded.recorded > recorded.claims.len() {
-            self.hint(Topic::Queue);
+            self.hint_everybody(Topic::Queue);
         }
         if aside.opened {
             self.hint(Topic::Windows);

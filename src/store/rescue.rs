@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::run::Run;
 use crate::store::lease::Lease;
 use crate::store::slots::{LOOK_AGAIN, hand_over};
-use crate::store::{NEXT_TOKEN, Split, Store, StoreError, split};
+use crate::store::{NEXT_TOKEN, Split, Store, StoreError, Topic, split};
 use crate::task::Task;
 
 /// A started run whose worker is gone, or that has outlived its time limit.
@@ -50,11 +50,29 @@ impl StrandedRow {
 }
 
 impl Store {
+    /// The earliest instant at which anything can be left as it is known now: a lease ends, a time limit passed `grace`
+    /// ago, or a parked run is to be looked at. Read from the first entries of three indexes.
+    pub async fn next_left(&self, grace: TimeDelta) -> Result<Option<DateTime<Utc>>, StoreError> {
+        type First = Option<DateTime<Utc>>;
+        let (lease, deadline, wake): (First, First, First) = on_read!(quick self.db, |conn| {
+            sqlx::query_as(
+                "select (select min(lease_until) from queue where state <> 'ready'),
+                        (select min(deadline_at) from queue where deadline_at is not null),
+                        (select min(wake_at) from parked)",
+            )
+            .fetch_one(conn)
+            .await?
+        });
+        Ok([lease, deadline.map(|at| at + grace), wake].into_iter().flatten().min())
+    }
+
     /// Makes claims ready again whose holder did not start them in time; answers how many.
     pub async fn reclaim(&self, now: DateTime<Utc>) -> Result<u64, StoreError> {
-        Ok(on_write!(self.db, |conn| {
+        let reclaimed = on_write!(self.db, |conn| {
             sqlx::query(self.db.text(RECLAIM)).bind(now).execute(conn).await?.rows_affected()
-        }))
+        });
+        self.ready_again(reclaimed > 0);
+        Ok(reclaimed)
     }
 
     /// Takes over started runs whose lease has ended, or whose time limit passed `grace` ago, the longest overdue first.
@@ -156,12 +174,20 @@ impl Store {
                 usize::from(handed)
             });
         }
+        self.ready_again(woken > 0);
         Ok(woken)
+    }
+
+    /// Wakes those who start runs, where some are ready again.
+    fn ready_again(&self, any: bool) {
+        if any {
+            self.hint(Topic::Queue);
+        }
     }
 
     /// Frees slots whose run is neither queued nor parked any more, and hands them on; answers how many.
     pub async fn free_lost_slots(&self, now: DateTime<Utc>, limit: i64) -> Result<usize, StoreError> {
-        Ok(on_write!(self.db, |conn| {
+        let freed = on_write!(self.db, |conn| {
             let lost: Vec<Uuid> = sqlx::query_scalar(
                 "delete from slots where task_id in (
                     select s.task_id from slots s
@@ -177,7 +203,9 @@ impl Store {
                 hand_over!(conn, *task_id, now);
             }
             lost.len()
-        }))
+        });
+        self.ready_again(freed > 0);
+        Ok(freed)
     }
 }
 

@@ -277,6 +277,9 @@ impl Store {
 
     /// Runs by their ids; those that are gone or can't be read are left out: one must not keep the others from starting.
     pub(super) async fn runs_by_id(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, Run>, StoreError> {
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
         match self.all_runs_by_id(ids).await {
             Err(StoreError::Corrupt(_)) => {}
             read => return read,

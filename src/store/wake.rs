@@ -1,5 +1,5 @@
 //! Hints: what was committed may concern a service that waits, here or on another instance. A hint shortens a wait;
-//! polling is the truth, so one that is lost costs a second and nothing else.
+//! polling is the truth, so one that is lost costs a second, at rest up to eight, and nothing else.
 //!
 //! Between instances they go by LISTEN and NOTIFY. A transaction that notifies takes a lock of the whole database when it
 //! commits, so ours do not: what is called is gathered for a moment and told in a statement of its own, and only what this
@@ -155,12 +155,17 @@ impl Store {
 
     /// Tells those who wait that something was committed: in this process, and elsewhere if it may not be done here.
     pub(super) fn hint(&self, topic: Topic) {
-        let shared = &self.hints.0;
-        shared.here[topic as usize].send_replace(());
-        if EVERYBODYS.contains(&topic) || self.free_seat().is_none() {
-            shared.called.fetch_or(1 << topic as u8, Ordering::AcqRel);
-            shared.bell.notify_one();
+        match EVERYBODYS.contains(&topic) || self.free_seat().is_none() {
+            true => self.hint_everybody(topic),
+            false => self.hints.0.here[topic as usize].send_replace(()),
         }
+    }
+
+    /// The same of what this instance leaves to others though it could do some of it.
+    pub(super) fn hint_everybody(&self, topic: Topic) {
+        self.hints.0.here[topic as usize].send_replace(());
+        self.hints.0.called.fetch_or(1 << topic as u8, Ordering::AcqRel);
+        self.hints.0.bell.notify_one();
     }
 
     /// From now on runs may start in this process as they are recorded.

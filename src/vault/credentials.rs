@@ -14,12 +14,14 @@ mod replace;
 mod trouble;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 use uuid::Uuid;
 
+use crate::clock::pause;
 use crate::credential::{Credential, CredentialStatus, CredentialUse, Inject, Reference};
 use crate::egress::{Egress, EgressError, REDIRECT_LIMIT, Request, Response, redirected};
 use crate::id::{Scope, Tenant, new_id};
@@ -33,6 +35,9 @@ pub use crate::vault::credentials::known::Known;
 pub use crate::vault::credentials::renewal::{Renewal, RenewalError};
 pub use crate::vault::credentials::replace::replace;
 pub use crate::vault::credentials::trouble::{CredentialError, FetchError, Trouble};
+
+/// The wait before a store that is away is asked again what a run has used.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Sends requests with credentials. Cheap to clone.
 #[derive(Clone)]
@@ -106,7 +111,7 @@ impl Credentials {
     pub async fn fetch(&self, request: Request, with: Option<&Use<'_>>, known: &Known) -> Result<Answer, FetchError> {
         let until = Instant::now() + request.timeout;
         if let Some(shelf) = &self.shelf {
-            let recalled = timeout_at(until, known.recall(&shelf.store, &shelf.vault)).await;
+            let recalled = timeout_at(until, shelf.recalled(known)).await;
             if let Err(why) =
                 recalled.map_err(|_| "it takes too long".to_owned()).and_then(|r| r.map_err(|e| e.to_string()))
             {
@@ -116,7 +121,10 @@ impl Credentials {
         }
         match with {
             Some(with) => self.exchange(&request, with, known, until).await,
-            None => self.plainly(request, known).await,
+            None => {
+                let timeout = until.saturating_duration_since(Instant::now());
+                self.plainly(Request { timeout, ..request }, known).await
+            }
         }
     }
 
@@ -216,6 +224,19 @@ impl Credentials {
 }
 
 impl Shelf {
+    /// Reads what the run has used before. A store that is away for a moment costs the request time, and nothing else.
+    async fn recalled(&self, known: &Known) -> Result<(), StoreError> {
+        loop {
+            match known.recall(&self.store, &self.vault).await {
+                Err(StoreError::Unavailable(why)) => {
+                    tracing::debug!(why, "what a run has used before can't be read yet, it is asked for again");
+                    pause(ASK_AGAIN).await;
+                }
+                done => return done,
+            }
+        }
+    }
+
     /// Everything that can be found out before the credential is used.
     async fn open(&self, url: &Url, is_opened: bool, with: &Use<'_>) -> Result<Opened, CredentialError> {
         let trouble = |trouble, why: String| CredentialError::new(trouble, with.reference, why);

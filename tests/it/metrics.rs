@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use reveille::metrics::Described;
 use reveille::run::RunState;
+use reveille::task::change::TaskChange;
 use serde_json::json;
 
 use crate::support::world::{World, on_both};
@@ -247,6 +248,12 @@ async fn starts_ends_and_what_was_missed_are_measured(world: World) {
     has(&text, r#"reveille_run_seconds_count{executor="test",state="succeeded"} 2"#);
     has(&text, r#"reveille_run_seconds_count{executor="test",state="failed"} 1"#);
     has(&text, r#"reveille_fires_missed_total{reason="missed_window"} 1"#);
+    // what a pause has cost is counted when it ends
+    let paused = instance.task(json!({ "trigger": { "type": "schedule", "interval": "10m" } })).await;
+    instance.change(&paused, TaskChange::Pause { reason: None }).await;
+    world.advance(1800.0);
+    instance.change(&paused, TaskChange::Resume).await;
+    has(&instance.page("/metrics").await, r#"reveille_fires_missed_total{reason="paused"} 1"#);
     has(&text, r#"reveille_queue_runs{state="ready"} 0"#);
     has(&text, "reveille_tasks_late 0");
     let pool = if world.is_postgres() { "hot" } else { "writer" };

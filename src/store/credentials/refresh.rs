@@ -48,7 +48,7 @@ impl Store {
         new: &SealedDocument,
     ) -> Result<StoredCredential, StoreError> {
         let now = self.clock.now();
-        let (stored, resumed) = on_write!(self.db, |conn| {
+        let (stored, resumed, missed) = on_write!(self.db, |conn| {
             if lease.is_none() {
                 let name: Option<(String, String, String)> =
                     sqlx::query_as(NAME).bind(id).fetch_optional(&mut *conn).await?;
@@ -67,13 +67,13 @@ impl Store {
                 .await?;
             let stored = row.ok_or(StoreError::LeaseLost)?.stored()?;
             // only who has no lease may have found it ended by somebody else
-            let resumed = match lease {
-                Some(_) => Vec::new(),
+            let (resumed, missed) = match lease {
+                Some(_) => (Vec::new(), Vec::new()),
                 None => resume_waiting!(self, conn, &stored.credential, &Scope::Every, now),
             };
-            (stored, resumed)
+            (stored, resumed, missed)
         });
-        self.went_on(&resumed);
+        self.went_on(&resumed, &missed);
         Ok(stored)
     }
 

@@ -32,13 +32,15 @@ pub(super) const WAITING: Split = Split {
     sqlite: "select id from tasks where tenant_id = $1 and status = 'paused' and status_reason = $2 order by id",
 };
 
-/// Resumes what waits for a credential that was written and can be used.
+/// Resumes what waits for a credential that was written and can be used: the tasks, and why instants of theirs were
+/// recorded as skipped.
 macro_rules! resume_waiting {
     ($store:ident, $conn:ident, $credential:expr, $scope:expr, $now:expr) => {{
         use $crate::store::credentials::resuming::WAITING;
         use $crate::store::tasks::{TaskRow, select_task};
         let credential: &$crate::credential::Credential = $credential;
         let mut resumed: Vec<$crate::credential::DependentTask> = Vec::new();
+        let mut missed: Vec<&'static str> = Vec::new();
         let waiting: Vec<uuid::Uuid> = match credential.status {
             $crate::credential::CredentialStatus::NeedsConsent => Vec::new(),
             $crate::credential::CredentialStatus::Active => {
@@ -62,10 +64,12 @@ macro_rules! resume_waiting {
             if !waits || task.change(&resume, $scope, nominal_at, $now).is_err() {
                 continue;
             }
-            let task = $crate::store::changes::change_locked!($store, $conn, task, nominal_at, &resume, $scope, $now);
+            let (task, skipped) =
+                $crate::store::changes::change_locked!($store, $conn, task, nominal_at, &resume, $scope, $now);
             resumed.push($crate::credential::DependentTask::of(&task));
+            missed.extend(skipped);
         }
-        resumed
+        (resumed, missed)
     }};
 }
 pub(super) use resume_waiting;

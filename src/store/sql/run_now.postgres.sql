@@ -11,7 +11,7 @@ with confined as materialized (
 ), t as materialized (
     select t.*, coalesce(t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap,
            coalesce((t.spec ->> 'timeout_seconds')::bigint, 600) as timeout_seconds,
-           $7::uuid is not null and not exists (select from runs r where r.task_id = $1 and r.fire_key = $4) as may_start
+           $7::uuid is not null and not exists (select from runs r where r.id = $3) as may_start
       from tasks t
       join d on d.task_id = t.id
      where $2::text is null or t.tenant_id = $2

@@ -17,6 +17,7 @@ on_both! {
     jitter_spreads_tasks_by_their_ids_and_keeps_the_nominal_instant
     a_task_ends_at_its_limit_and_at_its_end
     excluded_instants_are_recorded_as_such
+    who_is_behind_fires_two_batches_at_once_and_starts_no_more_than_there_is_room
     a_trigger_that_can_not_be_read_any_more_stops_only_its_own_task
 }
 
@@ -260,5 +261,35 @@ async fn a_trigger_that_can_not_be_read_any_more_stops_only_its_own_task(world: 
     assert!(why.starts_with("/trigger/timezone: ") && why.contains("Mars/Olympus"), "{why}");
     assert_eq!(world.number("select count(*) from tasks where status = 'disabled'").await, 2);
     assert_eq!(instance.runs(&no_shape).await, []);
+    instance.finish(&world).await;
+}
+
+async fn who_is_behind_fires_two_batches_at_once_and_starts_no_more_than_there_is_room(mut world: World) {
+    (world.settings.max_concurrent_runs, world.settings.prefetch) = (800, 0);
+    let instance = world.instance();
+    let trigger = json!({ "type": "schedule", "interval": "1m", "overlap": "allow" });
+    instance.task(json!({ "acts": ["wait"], "trigger": trigger })).await;
+    let copies = |id: &str, numbers: &str| {
+        format!(
+            "{numbers} insert into tasks (id, tenant_id, name, trigger_type, spec, status, epoch, version, anchor_at,
+                                         active_since, zone_database, created_at, updated_at)
+             select {id}, tenant_id, name, trigger_type, spec, status, epoch, version, anchor_at, active_since,
+                    zone_database, created_at, updated_at from tasks, n"
+        )
+    };
+    let numbers = "with recursive n (i) as (select 1 union all select i + 1 from n where i < 1700)";
+    world.execute(&copies("randomblob(16)", numbers), &copies("gen_random_uuid()", numbers)).await;
+    let due = "insert into due (task_id, kind, next_at, nominal_at, epoch, fired, run_count)
+        select t.id, d.kind, d.next_at, d.nominal_at, d.epoch, 0, 0 from tasks t, due d where t.id <> d.task_id";
+    world.execute(due, due).await;
+    world.advance_to("08:01");
+    // the first batch is a whole one, so from then on two go side by side
+    instance.fire().await;
+    assert_eq!(instance.queue().await, [("ready".into(), 901), ("started".into(), 800)]);
+    assert_eq!(world.number("select count(distinct task_id) from runs").await, 1701);
+    assert_eq!(world.number("select count(*) from runs").await, 1701);
+    world.journal.open_gate();
+    instance.settle(0).await;
+    assert_eq!(world.number("select count(*) from runs where state = 'succeeded'").await, 1701);
     instance.finish(&world).await;
 }

@@ -8,11 +8,15 @@ use reveille::notification::Kind;
 use reveille::run::RunState;
 use reveille::store::{Cancelled, FireDue, Lease, StoreError};
 use serde_json::json;
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::support::app::Instance;
 use crate::support::journal::Ended;
 use crate::support::world::{World, on_both};
+
+/// How long what comes by itself may take.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 on_both! {
     a_run_goes_on_for_as_long_as_its_worker_beats
@@ -22,6 +26,7 @@ on_both! {
     a_run_of_a_dead_instance_goes_on_elsewhere
     a_run_that_kills_its_instances_fails_and_its_owner_hears_of_it
     a_claim_of_a_dead_instance_is_started_elsewhere
+    who_holds_all_that_it_can_start_leaves_the_rest_to_the_others
     a_run_that_hangs_past_its_limit_is_closed_for_its_worker
     the_end_that_was_asked_for_outlives_the_worker
     a_start_whose_answer_was_lost_is_answered_again
@@ -170,6 +175,60 @@ async fn a_claim_of_a_dead_instance_is_started_elsewhere(world: World) {
     let run = other.runs(&task).await.remove(0);
     assert_eq!((run.state, run.attempt, run.crashes), (RunState::Succeeded, 1, 0), "it was never started");
     other.finish(&world).await;
+}
+
+async fn who_holds_all_that_it_can_start_leaves_the_rest_to_the_others(mut world: World) {
+    world.settings.max_concurrent_runs = 2;
+    world.settings.prefetch = 0;
+    let instance = world.instance();
+    let trigger = json!({ "type": "schedule", "interval": "1m", "overlap": "allow" });
+    for _ in 0..5 {
+        instance.task(json!({ "acts": ["wait"], "trigger": trigger })).await;
+    }
+    world.advance_to("08:00:59");
+    instance.fire().await;
+    for _ in 0..2 {
+        instance.work().await;
+        assert_eq!(instance.queue().await, [("claimed".into(), 2), ("ready".into(), 3)]);
+    }
+    // what is due has no reason to wait for what is not
+    let asked = instance.task(json!({ "acts": ["succeed"] })).await;
+    let asked = instance.run_now(&asked).await;
+    instance.settle(0).await;
+    assert_eq!(instance.run(asked).await.state, RunState::Succeeded);
+    world.advance_to("08:01");
+    instance.work().await;
+    assert_eq!(instance.queue().await, [("ready".into(), 3), ("started".into(), 2)]);
+    world.journal.open_gate();
+    instance.settle(0).await;
+    instance.finish(&world).await;
+}
+
+#[tokio::test]
+async fn what_an_instance_leaves_to_others_or_gives_back_is_told_to_them() {
+    let mut world = World::postgres().await;
+    (world.settings.max_concurrent_runs, world.settings.prefetch) = (2, 0);
+    let (mut one, other) = (world.instance(), world.instance());
+    let trigger = json!({ "type": "schedule", "interval": "1m", "overlap": "allow" });
+    for _ in 0..5 {
+        one.task(json!({ "acts": ["wait"], "trigger": trigger })).await;
+    }
+    let running = one.start().await;
+    // nothing runs yet, so all its places are free
+    let left = other.worker_hint();
+    world.advance_to("08:00:59");
+    timeout(PATIENCE, left).await.expect("three runs are left to others");
+    let begun = Instant::now();
+    while one.queue().await != [("claimed".into(), 2), ("ready".into(), 3)] {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", one.queue().await);
+        pause(Duration::from_millis(20)).await;
+    }
+    let given_back = other.worker_hint();
+    one.on(|_| async move { running.stop().await }).await;
+    timeout(PATIENCE, given_back).await.expect("two claims are given back");
+    assert_eq!(other.queue().await, [("ready".into(), 5)]);
+    one.crash();
+    other.crash();
 }
 
 async fn a_run_that_hangs_past_its_limit_is_closed_for_its_worker(mut world: World) {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use reveille::clock::pause;
+use reveille::clock::{Clock, Measurement, pause};
 use serde_json::Value;
 
 use crate::support::app::Instance;
@@ -58,6 +58,23 @@ async fn a_service_whose_tick_hangs_is_named_and_is_well_again_after_its_next_ti
         world.advance(0.5);
         pause(Duration::from_millis(50)).await;
     }
+    instance.on(|_| async move { running.stop().await }).await;
+    instance.finish(&world).await;
+}
+
+#[tokio::test]
+async fn a_clock_that_was_not_measured_lately_is_said_until_it_is_measured() {
+    let mut world = World::postgres().await;
+    world.clock = Clock::system();
+    let mut instance = world.instance();
+    until(&instance, 200, |_| true).await;
+    // as after an hour in which no measurement came through
+    let at = world.clock.elapsed().saturating_sub(Duration::from_secs(3600));
+    world.clock.measured(Measurement { database_now: world.clock.now(), at, uncertainty: Duration::ZERO });
+    let unknown = until(&instance, 503, |_| true).await;
+    assert_eq!((&unknown["clock"], &unknown["database"]), (&false.into(), &true.into()));
+    let running = instance.start().await;
+    until(&instance, 200, |body| body["clock"] == true).await;
     instance.on(|_| async move { running.stop().await }).await;
     instance.finish(&world).await;
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use reveille::clock::pause;
+use chrono::TimeDelta;
+use reveille::clock::{machine_now, pause};
+use serde_json::json;
 
 use super::stage::Stage;
 use crate::support::postgres::Database;
@@ -63,4 +65,31 @@ async fn on_postgres_three_instances_of_which_any_is_killed_lose_and_double_noth
     }
     let verdict = stage.must_hold(&format!("postgres, {cycles} cycles, {} kills", stage.known.crashes)).await;
     assert!(verdict.instants > cycles && verdict.effects > cycles, "{verdict}");
+}
+
+/// Until services that find nothing have come to rest.
+const REST: Duration = Duration::from_secs(25);
+/// What the loss of an instance may cost a run, and what a loaded machine may add.
+const LOSS: TimeDelta = TimeDelta::seconds(10 + 2);
+
+#[tokio::test]
+async fn an_instance_at_rest_goes_on_with_what_a_dead_one_had_claimed() {
+    let database = Database::empty().await;
+    let mut stage = Stage::postgres(2, &database.url, &database.url).await;
+    stage.start_all().await;
+    pause(REST).await;
+    // the first is asked, and nobody tells the other
+    let at = machine_now() + TimeDelta::seconds(4);
+    for _ in 0..20 {
+        stage.task(json!({ "type": "schedule", "at": at.to_rfc3339(), "overlap": "allow" })).await;
+    }
+    pause((at - TimeDelta::milliseconds(500) - machine_now()).to_std().unwrap_or_default()).await;
+    stage.kill(0).await;
+    pause(LOSS.to_std().expect("a length")).await;
+    let effects = stage.effects.journal();
+    assert_eq!(effects.len(), 20, "{}", stage.logs());
+    let late = effects.iter().map(|effect| effect.at - effect.scheduled_for).max().expect("effects");
+    assert!(late <= LOSS, "{late}");
+    println!("postgres, the one that had claimed is killed, the other at rest: {} s late at most", late.num_seconds());
+    stage.must_hold("postgres, a claimer killed beside one at rest").await;
 }
