@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Passes all tests on a fresh Debian or Ubuntu machine that has Rust: installs what is missing, starts private
-# throw-away servers, checks the format, runs clippy with warnings as errors and the tests, stops what it started.
+# throw-away servers, checks the format, runs clippy with warnings as errors, the tests, and once more those of a build with
+# bugs planted in it, each of which must be found; stops what it started.
 #
 #   scripts/test.sh                     everything
 #   scripts/test.sh -- FILTER…          only the tests whose names match (no format, no clippy)
@@ -17,7 +18,7 @@ case "${1:-}" in
     '') ;;
     --) mode=some; shift; [ $# -gt 0 ] || { echo "scripts/test.sh: name the tests after --" >&2; exit 2; } ;;
     --servers) mode=servers; shift ;;
-    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "scripts/test.sh: unknown argument $1; see scripts/test.sh --help" >&2; exit 2 ;;
 esac
 
@@ -232,6 +233,8 @@ from=$SECONDS
 say tests
 tests "$@" || outcome=1
 took+=("$(printf '%-8s %4d s' tests $((SECONDS - from)))")
+# what judges the faults is judged by bugs that it has to find
+[ "$mode" != all ] || step planted scripts/chaos.sh --planted
 
 say "times"
 printf '%s\n' "${took[@]}"

@@ -246,6 +246,9 @@ impl Stage {
             json!({ "cron": "* * * * * *", "overlap": "skip", "catch_up": "skip" }),
             json!({ "cron": "*/2 * * * * *", "overlap": "queue_one" }),
             json!({ "cron": "*/3 * * * * *", "overlap": "cancel_previous", "catch_up": "all" }),
+            json!({ "cron": "* * * * * *", "timezone": "Asia/Kathmandu", "exclude": ["*/4 */2 * * * *"], "overlap": "allow" }),
+            json!({ "cron": "* * * * * *", "exclude": ["*/3 * * * * *"], "overlap": "skip", "catch_up": "all" }),
+            json!({ "interval": "3s", "jitter": "2s", "overlap": "allow", "catch_up": "all" }),
         ] {
             let mut trigger = trigger;
             trigger["type"] = json!("schedule");

@@ -5,16 +5,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
+use super::oracle::{excluded, is_excluded, jitter};
 use super::{AHEAD, Due, Known, PATIENCE, Records, RunRow, TaskRow, Verdict};
 
 /// Why an instant has a row of its own and no run, decided when it fell due.
 const PLANNED_SKIPS: [&str; 6] = ["missed_window", "catch_up_skip", "catch_up_limit", "max_runs", "excluded", "paused"];
+/// Of these, one whose range may hold excluded instants among others: nothing of it ran.
+const WHOLE_SKIPS: [&str; 3] = ["missed_window", "catch_up_skip", "paused"];
 /// Why a run that was to start did not.
 const LATER_SKIPS: [&str; 1] = ["overlap"];
 /// The window of catching up when a task names none.
 const WINDOW: TimeDelta = TimeDelta::hours(1);
 /// A range of more instants than this need not say how many.
 const COUNTED: u64 = 1000;
+/// Of a thousand late instants and more, those before the newest that may run (a hundred at most) stand in one range,
+/// excluded or not.
+const EXAMINED: u64 = 900;
 
 /// A row that stands for several instants.
 struct Range<'a> {
@@ -25,9 +31,18 @@ struct Range<'a> {
     stands_for: u64,
 }
 
+impl Range<'_> {
+    /// Of what is excluded, those tell that nothing of theirs ran, and those of more instants than are looked at.
+    fn may_hold(&self, is_excluded: bool) -> bool {
+        let whole = || self.row.reason.as_deref().is_some_and(|reason| WHOLE_SKIPS.contains(&reason));
+        !is_excluded || self.count.is_none_or(|count| count > EXAMINED) || whole()
+    }
+}
+
 pub fn judge(records: &Records, task: &TaskRow, known: &Known, verdict: &mut Verdict) {
     let trigger = &task.spec.0["trigger"];
     let due = Due::of(trigger);
+    let exclusions = excluded(trigger);
     let rows: Vec<&RunRow> = records.runs.iter().filter(|run| run.task_id == Some(task.id)).collect();
     if task.epoch != task.due_epoch {
         verdict.violated("epochs", format!("{}: task {}, due {}", task.id, task.epoch, task.due_epoch));
@@ -75,12 +90,24 @@ pub fn judge(records: &Records, task: &TaskRow, known: &Known, verdict: &mut Ver
         }
     }
     for at in &instants {
+        let is_excluded = is_excluded(&exclusions, *at);
         match own.get(at) {
             Some(rows) => {
                 verdict.fires += 1;
-                rows.iter().for_each(|row| skipped_for_a_reason(row, trigger, *at, known, verdict));
+                for row in rows {
+                    if !may_stand_for(row, is_excluded) {
+                        verdict.violated("excluded", format!("{} of {at}, excluded: {is_excluded}", row.id));
+                    }
+                    skipped_for_a_reason(row, trigger, *at, known, verdict);
+                }
             }
-            None => covered(task, trigger, *at, &mut ranges, known, verdict),
+            None => {
+                let covers = |range: &&mut Range| range.from <= *at && *at <= range.to;
+                let mut covering: Vec<&mut Range> = ranges.iter_mut().filter(covers).collect();
+                let told = is_excluded && covering.iter().any(|range| tells_of_excluded(range.row));
+                covering.retain(|range| tells_of_excluded(range.row) == told && (told || range.may_hold(is_excluded)));
+                covered(task, trigger, *at, covering, known, verdict);
+            }
         }
     }
     for range in ranges.iter().filter(|range| range.to <= until) {
@@ -100,9 +127,16 @@ pub fn judge(records: &Records, task: &TaskRow, known: &Known, verdict: &mut Ver
 
 /// Up to when everything has to be recorded: a task that stands still was planned when it was made to.
 fn considered_until(task: &TaskRow, due: &Due) -> DateTime<Utc> {
-    match (task.status.as_str(), due, task.next_at) {
-        ("completed", Due::At(at), None) => *at,
-        ("active", _, Some(next)) => next - TimeDelta::milliseconds(1),
+    let just_before = |next: DateTime<Utc>| next - TimeDelta::milliseconds(1);
+    // one that waits out its jitter stays the next one, also while its task stands still
+    let waits = task.nominal_at.zip(jitter(&task.spec.0["trigger"]));
+    match (task.status.as_str(), due, task.next_at, waits) {
+        ("completed", Due::At(at), None, _) => *at,
+        ("active", _, Some(next), Some((nominal, jitter))) if next - nominal <= jitter => just_before(nominal),
+        ("active", _, Some(next), _) => just_before(next),
+        (_, _, _, Some((nominal, jitter))) if nominal > task.updated_at - jitter => {
+            just_before(nominal).min(task.updated_at)
+        }
         _ => task.updated_at,
     }
 }
@@ -137,16 +171,25 @@ fn range_of(row: &RunRow) -> Option<Range<'_>> {
     Some(Range { row, from, to, count: missed["count"].as_u64(), stands_for: 0 })
 }
 
+/// What is excluded is told apart and never runs; what is not is never told to be.
+fn may_stand_for(row: &RunRow, is_excluded: bool) -> bool {
+    let skip = row.reason.as_deref().filter(|_| row.state == "skipped").unwrap_or_default();
+    tells_of_excluded(row) == is_excluded || is_excluded && WHOLE_SKIPS.contains(&skip)
+}
+
+fn tells_of_excluded(row: &RunRow) -> bool {
+    row.state == "skipped" && row.reason.as_deref() == Some("excluded")
+}
+
 /// An instant without a row of its own stands in exactly one range, and for a reason that its policy has.
 fn covered(
     task: &TaskRow,
     trigger: &Value,
     at: DateTime<Utc>,
-    ranges: &mut [Range],
+    mut covering: Vec<&mut Range>,
     known: &Known,
     verdict: &mut Verdict,
 ) {
-    let mut covering: Vec<&mut Range> = ranges.iter_mut().filter(|range| range.from <= at && at <= range.to).collect();
     match covering.as_mut_slice() {
         [] => verdict.violated("absent", format!("{} was due at {at}, and nothing tells of it", task.id)),
         [range] => {
@@ -180,6 +223,9 @@ fn missed_for_a_reason(
 ) {
     let policy = trigger["catch_up"].as_str().unwrap_or("latest");
     let reason = row.reason.as_deref();
+    if reason == Some("excluded") {
+        return;
+    }
     let fits = match (policy, is_run) {
         ("latest", true) => true,
         ("latest", false) => reason == Some("missed_window"),

@@ -32,6 +32,7 @@ pub struct TaskRow {
     pub due_epoch: i64,
     pub fired: i64,
     pub next_at: Option<DateTime<Utc>>,
+    pub nominal_at: Option<DateTime<Utc>>,
 }
 
 #[derive(Debug, Clone, sqlx::FromRow)]
@@ -105,7 +106,7 @@ macro_rules! read {
         Records {
             tasks: sqlx::query_as(
                 "select t.id, t.spec, t.status, t.status_reason, t.epoch, t.anchor_at, t.active_since, t.created_at,
-                        t.updated_at, d.epoch as due_epoch, d.fired, d.next_at
+                        t.updated_at, d.epoch as due_epoch, d.fired, d.next_at, d.nominal_at
                    from tasks t join due d on d.task_id = t.id order by t.id",
             )
             .fetch_all(&mut $conn)

@@ -33,6 +33,7 @@ fn task(trigger: Value, until: f64, fired: i64) -> TaskRow {
         due_epoch: 2,
         fired,
         next_at: None,
+        nominal_at: None,
     }
 }
 
@@ -338,4 +339,35 @@ fn a_task_that_is_forgotten_is_found() {
         known.alive_until = Some(at(100.0));
     });
     assert_eq!(none, ["forgotten"]);
+}
+
+#[test]
+fn what_is_excluded_is_told_apart_and_runs_never() {
+    // of four seconds the second and the third
+    let excluding = |runs: Vec<RunRow>, fired: i64| {
+        found(|records, known| {
+            let trigger = json!({ "type": "schedule", "interval": "1s", "exclude": ["2-3 * * * * *"] });
+            records.tasks[0] = task(trigger, 4.0, fired);
+            known.effects.retain(|effect| runs.iter().any(|run| run.id == effect.run_id && run.state == "succeeded"));
+            records.runs = runs;
+        })
+    };
+    let own = || skipped(2.0, "excluded");
+    assert_eq!(excluding(vec![run(1.0), own(), skipped(3.0, "excluded"), run(4.0)], 2), [""; 0]);
+    assert_eq!(excluding(vec![run(1.0), own(), run(3.0), run(4.0)], 3), ["excluded"]);
+    assert_eq!(excluding(vec![run(1.0), own(), run(4.0)], 2), ["absent"]);
+    let told = vec![skipped(1.0, "excluded"), own(), skipped(3.0, "excluded"), run(4.0)];
+    assert_eq!(excluding(told, 1), ["excluded"]);
+}
+
+#[test]
+fn one_that_waits_out_its_jitter_is_not_missed_yet_and_one_that_does_not_is() {
+    let jittered = |nominal: f64| {
+        found(|records, _| {
+            let trigger = json!({ "type": "schedule", "interval": "1s", "jitter": "1s" });
+            records.tasks[0] = TaskRow { nominal_at: Some(at(nominal)), ..task(trigger, 5.5, 4) };
+        })
+    };
+    assert_eq!(jittered(5.0), [""; 0]);
+    assert_eq!(jittered(6.0), ["absent"]);
 }
