@@ -183,14 +183,20 @@ impl Stage {
     pub async fn post(&self, path: &str, body: &Value) -> Value {
         let begun = Instant::now();
         loop {
-            let request = self.client.post(format!("{}{path}", self.url())).bearer_auth(TOKEN).json(body);
-            let failed = match request.send().await {
-                Ok(answer) if answer.status().is_success() => return answer.json().await.unwrap_or(Value::Null),
-                Ok(answer) => format!("{}: {}", answer.status(), answer.text().await.unwrap_or_default()),
-                Err(error) => error.to_string(),
-            };
-            assert!(begun.elapsed() < PATIENCE, "{path}: {failed}");
+            match self.try_post(path, body).await {
+                Ok(answer) => return answer,
+                Err(failed) => assert!(begun.elapsed() < PATIENCE, "{path}: {failed}"),
+            }
             pause(LOOK).await;
+        }
+    }
+
+    async fn try_post(&self, path: &str, body: &Value) -> Result<Value, String> {
+        let request = self.client.post(format!("{}{path}", self.url())).bearer_auth(TOKEN).json(body);
+        match request.send().await {
+            Ok(answer) if answer.status().is_success() => Ok(answer.json().await.unwrap_or(Value::Null)),
+            Ok(answer) => Err(format!("{}: {}", answer.status(), answer.text().await.unwrap_or_default())),
+            Err(error) => Err(error.to_string()),
         }
     }
 
@@ -295,10 +301,15 @@ impl Stage {
         while self.lost_events(&self.source.read().await).next().is_some() && begun.elapsed() < PATIENCE {
             pause(LOOK * 10).await;
         }
-        for task in self.tasks.clone() {
+        for task in &self.tasks {
             let path = format!("/v1/tasks/{task}");
-            if self.get(&path).await["status"] == "active" {
-                self.post(&format!("{path}/pause"), &json!({})).await;
+            // it may complete between the two
+            while self.get(&path).await["status"] == "active" {
+                match self.try_post(&format!("{path}/pause"), &json!({})).await {
+                    Ok(_) => break,
+                    Err(failed) => assert!(begun.elapsed() < PATIENCE * 2, "{path}: {failed}"),
+                }
+                pause(LOOK).await;
             }
         }
         loop {
