@@ -280,7 +280,12 @@ impl Engine {
         let stop_claiming = CancellationToken::new();
         let stop_all = CancellationToken::new();
         let finisher = self.finisher.run(stop_all.clone());
-        let looped = service::Looped { clock: self.store.clock().clone(), metrics: self.metrics.clone() };
+        let looped = service::Looped {
+            clock: self.store.clock().clone(),
+            metrics: self.metrics.clone(),
+            lookout: Arc::new(self.store.clone()),
+            phase: fastrand::f64(),
+        };
         let claiming = vec![
             looped.spawn(Arc::clone(&self.scheduler), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.matcher), stop_claiming.clone()),

@@ -119,8 +119,16 @@ impl Metrics {
         metrics.register("http_request_seconds", "Time until the answer began", h.request_seconds.clone());
         metrics.register("http_connections", "Open HTTP connections", h.connections.clone());
         metrics.register("http_connections_refused", "Connections turned away at a limit", h.refused.clone());
-        metrics.register("service_ticks", "Ticks of the services, by how they ended", h.ticks.clone());
-        metrics.register("service_last_success_seconds", "Unix time of the last good tick", h.last_success.clone());
+        metrics.register(
+            "service_ticks",
+            "Ticks of the services, and looks of those at rest, by how they ended",
+            h.ticks.clone(),
+        );
+        metrics.register(
+            "service_last_success_seconds",
+            "Unix time of the last good tick or look",
+            h.last_success.clone(),
+        );
         metrics
     }
 

@@ -37,6 +37,7 @@ mod live;
 mod matching;
 mod measuring;
 mod outbox;
+mod outlook;
 mod parking;
 mod recipients;
 mod recording;
@@ -90,6 +91,7 @@ pub use lease::{Again, Beat, CLAIM_MARGIN, Claim, Finish, Lease, Park, line};
 pub use limits::Limits;
 pub use live::LiveMessage;
 pub use matching::{EventsFired, EventsRecorded, FireEvents, Match};
+pub use outlook::Outlook;
 pub use recipients::StoredRecipient;
 pub use referred::Referred;
 pub use requests::Cancelled;
@@ -113,6 +115,7 @@ pub struct Store {
     /// Tasks that callers store one by one.
     creating: Gathering<NewTask, Result<(), StoreError>>,
     marks: deliveries::Marks,
+    seen: outlook::Seen,
 }
 
 /// Why the store could not do what was asked, by what the caller can do about it.

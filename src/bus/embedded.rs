@@ -18,7 +18,7 @@ use crate::bus::{
 use crate::clock::{pause, signed};
 use crate::event::Event;
 use crate::id::{Scope, new_id};
-use crate::retry::resting;
+use crate::retry::{CALM, resting};
 use crate::store::{
     Burial, EventFilter, LeasedEvent, Store, StoreError, StoredDeadLetter, StoredDeadLetterFilter, Topic,
 };
@@ -26,7 +26,7 @@ use crate::store::{
 /// How long a reader waits at most before it looks for what no hint told of; and at rest, when look after look has found
 /// nothing.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
-const AT_REST: Duration = Duration::from_secs(4);
+const LOOK_AT_REST: Duration = Duration::from_secs(2);
 /// The shortest rest between two transactions that forget.
 const REST: Duration = Duration::from_millis(20);
 /// Events that are forgotten in one transaction.
@@ -53,7 +53,7 @@ struct Looks {
 impl Looks {
     /// The time until the next look without a cause.
     fn pause(&self) -> Duration {
-        let wait = resting(LOOK_AGAIN, self.empty, AT_REST);
+        let wait = resting(LOOK_AGAIN, self.empty, LOOK_AT_REST);
         self.last.map_or(Duration::ZERO, |last| wait.saturating_sub(last.elapsed()))
     }
 }
@@ -87,16 +87,27 @@ impl Embedded {
 
     /// Looks once.
     async fn look(&self, limit: usize, hinted: bool) -> Result<Vec<Entry>, BusError> {
-        // what is published from now on is hinted at again
-        self.looks().hint.mark_unchanged();
-        let until = self.store.clock().now() + self.lease;
-        let leased = self.store.lease_events(self.consumer, until, limit as i64).await;
+        let leased = match self.is_empty(hinted).await {
+            true => Ok(Vec::new()),
+            false => {
+                // what is published from now on is hinted at again
+                self.looks().hint.mark_unchanged();
+                let until = self.store.clock().now() + self.lease;
+                self.store.lease_events(self.consumer, until, limit as i64).await
+            }
+        };
         let mut looks = self.looks();
         let is_empty = leased.as_ref().is_ok_and(Vec::is_empty);
         looks.last = is_empty.then(Instant::now);
         looks.empty = if is_empty && !hinted { looks.empty.saturating_add(1) } else { 0 };
         drop(looks);
         Ok(leased?.into_iter().map(entry).collect())
+    }
+
+    /// Whether nothing is there, as far as it is known without a try: asked at rest, as all services do.
+    async fn is_empty(&self, hinted: bool) -> bool {
+        let at_rest = !hinted && self.looks().empty > CALM;
+        at_rest && self.store.shared_outlook().await.is_some_and(|outlook| !outlook.event)
     }
 
     fn looks(&self) -> MutexGuard<'_, Looks> {
@@ -297,6 +308,6 @@ mod tests {
         let now = Some(Instant::now());
         assert_eq!(looks(None, u32::MAX), Duration::ZERO);
         assert!(looks(now, 0) <= LOOK_AGAIN && looks(now, 0) > Duration::ZERO);
-        assert!(looks(now, u32::MAX) <= AT_REST && looks(now, u32::MAX) > AT_REST / 2);
+        assert!(looks(now, u32::MAX) <= LOOK_AT_REST && looks(now, u32::MAX) > LOOK_AT_REST / 2);
     }
 }

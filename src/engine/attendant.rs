@@ -12,7 +12,7 @@ use futures::future::BoxFuture;
 use uuid::Uuid;
 
 use crate::approval::{Approval, ApprovalStatus, Settings};
-use crate::engine::service::{Next, Service, TickError};
+use crate::engine::service::{AtRest, Next, Service, TickError};
 use crate::id::Scope;
 use crate::notification::dedupe;
 use crate::notification::new_delivery::channels;
@@ -146,7 +146,8 @@ impl Attendant {
 
 impl Service for Attendant {
     const NAME: &'static str = "attendant";
-    const LOOK_AGAIN: Duration = Duration::from_secs(5);
+    const LOOK_AGAIN: Duration = Duration::from_secs(3);
+    const AT_REST: Option<AtRest<Self>> = Some(AtRest { longest: Self::LOOK_AGAIN, next: |_, outlook| outlook.parked });
 
     async fn tick(&self) -> Result<Next, TickError> {
         if !self.store.clock().trusted() {

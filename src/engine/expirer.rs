@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 
-use crate::engine::service::{Next, Service, TickError};
+use crate::engine::service::{AtRest, Next, Service, TickError};
 use crate::id::Scope;
 use crate::notification::measure::{End, Measure};
 use crate::notification::report;
@@ -57,7 +57,14 @@ impl Expirer {
 
 impl Service for Expirer {
     const NAME: &'static str = "expirer";
-    const LOOK_AGAIN: Duration = Duration::from_secs(5);
+    const LOOK_AGAIN: Duration = Duration::from_secs(3);
+    const AT_REST: Option<AtRest<Self>> = Some(AtRest {
+        longest: Self::LOOK_AGAIN,
+        next: |_, outlook| {
+            let lost = outlook.sent.map(|at| at + report::PATIENCE);
+            [outlook.parked, lost].into_iter().flatten().min()
+        },
+    });
 
     async fn tick(&self) -> Result<Next, TickError> {
         if !self.store.clock().trusted() {

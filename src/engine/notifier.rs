@@ -18,7 +18,7 @@ use crate::engine::asking::is_settled;
 use crate::engine::attempt::{LEASE, given_up};
 use crate::engine::places::{Full, Places, Seat};
 use crate::engine::sending::Sending;
-use crate::engine::service::{Next, REST, Service, TickError};
+use crate::engine::service::{AtRest, Next, REST, Service, TickError};
 use crate::notification::delivery::retry_at;
 use crate::notification::{Claim, Mark};
 use crate::store::{InLine, StoreError, Topic};
@@ -160,7 +160,7 @@ fn unread(claim: &Claim, error: &StoreError, now: DateTime<Utc>, random: f64) ->
 impl Service for Notifier {
     const NAME: &'static str = "notifier";
     const LOOK_AGAIN: Duration = Duration::from_secs(2);
-    const AT_REST: Duration = REST;
+    const AT_REST: Option<AtRest<Self>> = Some(AtRest { longest: REST, next: |_, outlook| outlook.delivery });
 
     async fn tick(&self) -> Result<Next, TickError> {
         if self.places.free() == 0 {

@@ -4,16 +4,16 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
 
 use crate::clock::signed;
 use crate::engine::ending::Ending;
-use crate::engine::service::{Next, REST, Service, TickError};
+use crate::engine::service::{AtRest, NOW, Next, REST, Service, TickError};
 use crate::id::Scope;
 use crate::run::RunState;
 use crate::run::outcome::RunError;
-use crate::store::{Store, StoreError, Stranded};
+use crate::store::{Outlook, Store, StoreError, Stranded};
 
 /// Rows handled in one tick.
 const PAGE: i64 = 100;
@@ -38,13 +38,14 @@ impl Rescuer {
     /// A slot that nobody has is a loss that never was seen yet, and looking for it means looking at all: at first, and
     /// then once in a while.
     fn slots_are_due(&self) -> bool {
-        let now = self.store.clock().elapsed();
-        let mut last = self.slots_at.lock().expect("slots lock");
-        let due = last.is_none_or(|last| now.saturating_sub(last) >= SLOTS_EVERY);
-        if due {
-            *last = Some(now);
-        }
-        due
+        let last = *self.slots_at.lock().expect("slots lock");
+        last.is_none_or(|last| self.store.clock().elapsed().saturating_sub(last) >= SLOTS_EVERY)
+    }
+
+    async fn free_lost_slots(&self, now: DateTime<Utc>) -> Result<(), StoreError> {
+        self.store.free_lost_slots(now, PAGE).await?;
+        *self.slots_at.lock().expect("slots lock") = Some(self.store.clock().elapsed());
+        Ok(())
     }
 
     async fn rescue(&self, stranded: Stranded) -> Result<(), StoreError> {
@@ -86,10 +87,22 @@ impl Rescuer {
     }
 }
 
+/// The earliest instant at which anything can be left as it is known now: a lease has ended, a time limit passed a while
+/// ago, or a parked run is to be looked at.
+fn left_at(outlook: &Outlook) -> Option<DateTime<Utc>> {
+    let limit = outlook.deadline.map(|at| at + GRACE);
+    let first = [outlook.lease, limit, outlook.parked].into_iter().flatten().min();
+    // the instant itself still belongs to who has the lease
+    first.map(|at| at + TimeDelta::milliseconds(1))
+}
+
 impl Service for Rescuer {
     const NAME: &'static str = "rescuer";
     const LOOK_AGAIN: Duration = Duration::from_secs(1);
-    const AT_REST: Duration = REST;
+    const AT_REST: Option<AtRest<Self>> = Some(AtRest {
+        longest: REST,
+        next: |rescuer, outlook| if rescuer.slots_are_due() { Some(NOW) } else { left_at(outlook) },
+    });
 
     async fn tick(&self) -> Result<Next, TickError> {
         if !self.store.clock().trusted() {
@@ -97,13 +110,12 @@ impl Service for Rescuer {
         }
         let now = self.store.clock().now();
         if self.slots_are_due() {
-            self.store.free_lost_slots(now, PAGE).await?;
+            self.free_lost_slots(now).await?;
         }
         let soonest = now + signed(Self::LOOK_AGAIN);
-        match self.store.next_left(GRACE).await? {
+        match left_at(&self.store.outlook().await?) {
             None => return Ok(Next::OnWake),
-            // the instant itself still belongs to who has the lease
-            Some(at) if at >= now => return Ok(Next::At((at + TimeDelta::milliseconds(1)).max(soonest))),
+            Some(at) if at > now => return Ok(Next::At(at.max(soonest))),
             Some(_) => {}
         }
         self.store.reclaim(now).await?;

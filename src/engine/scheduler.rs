@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 use prometheus_client::metrics::counter::Counter;
 use uuid::Uuid;
@@ -11,7 +12,7 @@ use uuid::Uuid;
 use crate::clock::signed;
 use crate::engine::execution::Executions;
 use crate::engine::held::Held;
-use crate::engine::service::{Next, REST, Service, TickError};
+use crate::engine::service::{AtRest, Next, REST, Service, TickError};
 use crate::metrics::Metrics;
 use crate::store::{FireDue, StartNow, Store, Topic};
 
@@ -58,10 +59,15 @@ impl Scheduler {
     }
 }
 
+/// When a fire is recorded.
+fn ahead(instant: DateTime<Utc>) -> DateTime<Utc> {
+    instant - signed(HORIZON)
+}
+
 impl Service for Scheduler {
     const NAME: &'static str = "scheduler";
     const LOOK_AGAIN: Duration = Duration::from_secs(1);
-    const AT_REST: Duration = REST;
+    const AT_REST: Option<AtRest<Self>> = Some(AtRest { longest: REST, next: |_, outlook| outlook.fire.map(ahead) });
 
     async fn tick(&self) -> Result<Next, TickError> {
         let clock = self.store.clock();
@@ -83,7 +89,7 @@ impl Service for Scheduler {
             return Ok(Next::Now);
         }
         Ok(match self.store.next_due().await? {
-            Some(next) => Next::At(next - signed(HORIZON)),
+            Some(next) => Next::At(ahead(next)),
             None => Next::OnWake,
         })
     }

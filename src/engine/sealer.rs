@@ -10,7 +10,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use futures::future::BoxFuture;
 
-use crate::engine::service::{Next, Service, TickError};
+use crate::engine::service::{AtRest, NOW, Next, Service, TickError};
 use crate::store::Store;
 use crate::vault::Vault;
 
@@ -33,7 +33,8 @@ impl Sealer {
 impl Service for Sealer {
     const NAME: &'static str = "sealer";
     const LOOK_AGAIN: Duration = Duration::from_secs(1);
-    const AT_REST: Duration = Duration::from_secs(4);
+    const AT_REST: Option<AtRest<Self>> =
+        Some(AtRest { longest: Duration::from_secs(2), next: |_, outlook| outlook.unsealed.then_some(NOW) });
 
     async fn tick(&self) -> Result<Next, TickError> {
         // most of the time there is nothing, and then nobody is locked out

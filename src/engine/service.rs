@@ -6,7 +6,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::task::JoinHandle;
@@ -16,7 +16,7 @@ use crate::bus::BusError;
 use crate::clock::{Clock, signed};
 use crate::metrics::Metrics;
 use crate::retry::{CALM, full_jitter, resting};
-use crate::store::StoreError;
+use crate::store::{Outlook, Store, StoreError};
 
 /// When a service wants its next tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,21 +42,24 @@ pub enum TickError {
     Slow(Duration),
 }
 
+/// How a service rests when look after look has found nothing: it goes by the outlook, which all that rest share, and ticks
+/// for what that shows.
+pub struct AtRest<S> {
+    /// The longest wait between two looks at the outlook.
+    pub longest: Duration,
+    /// The earliest instant for which there is something to do; past: now. `None`: nothing.
+    pub next: fn(&S, &Outlook) -> Option<DateTime<Utc>>,
+}
+
 /// One kind of work, done in ticks.
-pub trait Service: Send + Sync + 'static {
+pub trait Service: Sized + Send + Sync + 'static {
     const NAME: &'static str;
     /// The longest wait: what no hint tells is found by looking.
     const LOOK_AGAIN: Duration;
-    /// The longest wait at rest, when look after look has found nothing. Longer where hints tell of all that is not of
-    /// this instance's making: what is left then is a hint that was lost.
-    const AT_REST: Duration = Self::LOOK_AGAIN;
+    /// `None`: it never rests.
+    const AT_REST: Option<AtRest<Self>> = None;
     /// The longest tick, in real time. A wire that was cut without a word never answers; the next tick takes another.
     const TIME_LIMIT: Duration = Duration::from_secs(30);
-
-    /// Whether nothing is there that only looks find: asked before a wait that is longer than [`Service::LOOK_AGAIN`].
-    fn may_rest(&self) -> impl Future<Output = bool> + Send {
-        std::future::ready(true)
-    }
 
     /// Does what there is to do now, a bounded part of it.
     fn tick(&self) -> impl Future<Output = Result<Next, TickError>> + Send;
@@ -69,21 +72,42 @@ pub trait Service: Send + Sync + 'static {
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// The longest wait is shortened by up to this share.
 const SPREAD: f64 = 0.2;
-/// [`Service::AT_REST`] of services that hints tell of everything.
-pub const REST: Duration = Duration::from_secs(8);
+/// The longest wait at rest of services that hints tell of everything: what is left then is a hint that was lost. With the
+/// age of the outlook it is found within eight seconds.
+pub const REST: Duration = Duration::from_secs(6);
+/// Services of an instance look at the outlook at common moments, so far apart: one look serves them all, and the process
+/// sleeps in between.
+const STEP: TimeDelta = TimeDelta::seconds(2);
+/// "Now", whatever the clock says.
+pub const NOW: DateTime<Utc> = DateTime::<Utc>::MIN_UTC;
 /// A service counts as stalled when no tick succeeded for this many of its longest waits, and this long at least.
 const STALLED_AFTER: (u32, Duration) = (4, Duration::from_secs(20));
+
+/// Who knows what there is to do.
+pub(super) trait Lookout: Send + Sync {
+    /// `None`: it can't be told.
+    fn look(&self) -> BoxFuture<'_, Option<Outlook>>;
+}
+
+impl Lookout for Store {
+    fn look(&self) -> BoxFuture<'_, Option<Outlook>> {
+        Box::pin(self.shared_outlook())
+    }
+}
 
 /// What every loop needs.
 #[derive(Clone)]
 pub(super) struct Looped {
     pub clock: Clock,
     pub metrics: Metrics,
+    pub lookout: Arc<dyn Lookout>,
+    /// Where the common moments lie, a share of what is between two: instances do not keep step.
+    pub phase: f64,
 }
 
 impl Looped {
     pub(super) fn spawn<S: Service>(&self, service: Arc<S>, stop: CancellationToken) -> JoinHandle<()> {
-        let patience = (S::LOOK_AGAIN * STALLED_AFTER.0).max(S::AT_REST * 2).max(STALLED_AFTER.1);
+        let patience = (S::LOOK_AGAIN * STALLED_AFTER.0).max(longest::<S>() * 2).max(STALLED_AFTER.1);
         self.metrics.expect_ticks(S::NAME, patience);
         let looped = self.clone();
         tokio::spawn(async move { looped.run(service, stop).await })
@@ -92,17 +116,27 @@ impl Looped {
     async fn run<S: Service>(&self, service: Arc<S>, stop: CancellationToken) {
         let clock = &self.clock;
         let (mut failures, mut quiet) = (0, 0);
+        let mut hint = service.hint();
         while !stop.is_cancelled() {
-            // listen first: what is committed during the tick must not be missed
-            let hint = service.hint();
-            let wait = match self.tick_once(&*service).await {
+            let foreseen = AssertUnwindSafe(self.foreseen(&*service, quiet)).catch_unwind().await.unwrap_or(None);
+            let ticked = match foreseen {
+                Some(next) => Some(next),
+                None => {
+                    quiet = quiet.min(CALM);
+                    // listen first: what is committed during the tick must not be missed, nor what was since the last
+                    hint = service.hint();
+                    self.tick_once(&*service).await
+                }
+            };
+            let wait = match ticked {
                 Some(next) => {
                     failures = 0;
-                    if quiet > CALM && S::AT_REST > S::LOOK_AGAIN {
-                        let may_rest = tokio::time::timeout(S::TIME_LIMIT, service.may_rest()).await;
-                        quiet = if may_rest == Ok(true) { quiet } else { CALM };
-                    }
-                    until_next(clock, next, resting(S::LOOK_AGAIN, quiet, S::AT_REST), fastrand::f64())
+                    let longest = resting(S::LOOK_AGAIN, quiet, longest::<S>());
+                    let latest = match foreseen {
+                        Some(_) => common_moment(clock.now() + signed(longest), self.phase),
+                        None => clock.now() + signed(longest.mul_f64(1.0 - SPREAD * fastrand::f64())),
+                    };
+                    until_next(next, latest)
                 }
                 None => {
                     // hints may have been lost with whatever failed
@@ -121,12 +155,32 @@ impl Looped {
                 continue;
             };
             tokio::select! {
-                () = clock.sleep_until(until) => quiet = if looks { quiet + 1 } else { 0 },
-                () = hint => quiet = 0,
+                biased;
+                () = &mut hint => quiet = 0,
+                () = clock.sleep_until(until) => quiet = match (looks, foreseen) {
+                    (true, _) => quiet.saturating_add(1),
+                    // it rests on after this one
+                    (false, Some(_)) => CALM,
+                    (false, None) => 0,
+                },
                 () = stop.cancelled() => {}
             }
         }
         self.metrics.forget_ticks(S::NAME);
+    }
+
+    /// What a tick would come to that finds nothing, where that can be told without one; `None`: only a tick tells.
+    async fn foreseen<S: Service>(&self, service: &S, quiet: u32) -> Option<Next> {
+        let at_rest = S::AT_REST.filter(|_| quiet > CALM && self.clock.trusted())?;
+        let outlook = self.lookout.look().await?;
+        let now = self.clock.now();
+        let next = match (at_rest.next)(service, &outlook) {
+            Some(instant) if instant <= now => return None,
+            Some(instant) => Next::At(instant),
+            None => Next::OnWake,
+        };
+        self.metrics.ticked(S::NAME, true, now);
+        Some(next)
     }
 
     /// A tick with its panics caught and its end recorded; `None` when it failed.
@@ -149,6 +203,11 @@ impl Looped {
     }
 }
 
+/// The longest wait of a service at rest.
+fn longest<S: Service>() -> Duration {
+    S::AT_REST.map_or(S::LOOK_AGAIN, |rest| rest.longest)
+}
+
 /// A wait that ends by itself.
 #[derive(Debug, PartialEq, Eq)]
 struct Wait {
@@ -157,9 +216,15 @@ struct Wait {
     looks: bool,
 }
 
-/// How long to wait; `None`: not at all. Looks without a cause are spread, so that instances do not keep step.
-fn until_next(clock: &Clock, next: Next, longest: Duration, random: f64) -> Option<Wait> {
-    let latest = clock.now() + signed(longest.mul_f64(1.0 - SPREAD * random));
+/// The last common moment by then.
+fn common_moment(latest: DateTime<Utc>, phase: f64) -> DateTime<Utc> {
+    let step = STEP.num_milliseconds();
+    let phase = (step as f64 * phase) as i64;
+    latest - TimeDelta::milliseconds((latest.timestamp_millis() - phase).rem_euclid(step))
+}
+
+/// How long to wait, no longer than until `latest`; `None`: not at all.
+fn until_next(next: Next, latest: DateTime<Utc>) -> Option<Wait> {
     match next {
         Next::Now => None,
         Next::At(instant) if instant <= latest => Some(Wait { until: instant, looks: false }),
@@ -171,10 +236,8 @@ fn until_next(clock: &Clock, next: Next, longest: Duration, random: f64) -> Opti
 mod tests {
     use std::collections::VecDeque;
     use std::sync::Mutex;
-    use std::sync::atomic::{AtomicBool, Ordering};
 
-    use chrono::TimeDelta;
-    use tokio::sync::Notify;
+    use tokio::sync::watch;
 
     use super::*;
 
@@ -185,14 +248,36 @@ mod tests {
     struct Scripted {
         script: Mutex<VecDeque<Act>>,
         ticks: tokio::sync::mpsc::UnboundedSender<usize>,
-        wake: Arc<Notify>,
-        is_busy: Arc<AtomicBool>,
+        wake: watch::Sender<()>,
+    }
+
+    /// What the outlook shows to all who ask, and that they asked.
+    #[derive(Clone, Default)]
+    struct Sky(Arc<Mutex<(Option<Outlook>, usize)>>);
+
+    impl Sky {
+        fn shows(&self, outlook: Option<Outlook>) {
+            self.0.lock().unwrap().0 = outlook;
+        }
+
+        fn looks(&self) -> usize {
+            self.0.lock().unwrap().1
+        }
+    }
+
+    impl Lookout for Sky {
+        fn look(&self) -> BoxFuture<'_, Option<Outlook>> {
+            let mut sky = self.0.lock().unwrap();
+            sky.1 += 1;
+            Box::pin(std::future::ready(sky.0))
+        }
     }
 
     impl Service for Scripted {
         const NAME: &'static str = "scripted";
         const LOOK_AGAIN: Duration = Duration::from_secs(100);
-        const AT_REST: Duration = Duration::from_secs(200);
+        const AT_REST: Option<AtRest<Scripted>> =
+            Some(AtRest { longest: Duration::from_secs(200), next: |_, outlook| outlook.fire });
         const TIME_LIMIT: Duration = Duration::from_millis(20);
 
         async fn tick(&self) -> Result<Next, TickError> {
@@ -207,21 +292,19 @@ mod tests {
             }
         }
 
-        async fn may_rest(&self) -> bool {
-            !self.is_busy.load(Ordering::Relaxed)
-        }
-
         fn hint(&self) -> BoxFuture<'static, ()> {
-            let wake = Arc::clone(&self.wake);
-            Box::pin(async move { wake.notified().await })
+            let mut hints = self.wake.subscribe();
+            Box::pin(async move {
+                let _ = hints.changed().await;
+            })
         }
     }
 
     struct Looping {
         clock: Clock,
         metrics: Metrics,
-        wake: Arc<Notify>,
-        is_busy: Arc<AtomicBool>,
+        wake: watch::Sender<()>,
+        sky: Sky,
         ticks: tokio::sync::mpsc::UnboundedReceiver<usize>,
         stop: CancellationToken,
         ended: JoinHandle<()>,
@@ -230,14 +313,14 @@ mod tests {
     fn looping(script: &[Act]) -> Looping {
         let (clock, metrics) = (Clock::manual(DateTime::UNIX_EPOCH), Metrics::new());
         let (sender, ticks) = tokio::sync::mpsc::unbounded_channel();
-        let (wake, stop) = (Arc::<Notify>::default(), CancellationToken::new());
+        let (wake, stop) = (watch::Sender::new(()), CancellationToken::new());
         let script = Mutex::new(script.iter().copied().collect());
-        let is_busy = Arc::<AtomicBool>::default();
-        let service =
-            Arc::new(Scripted { script, ticks: sender, wake: Arc::clone(&wake), is_busy: Arc::clone(&is_busy) });
-        let looped = Looped { clock: clock.clone(), metrics: metrics.clone() };
+        let service = Arc::new(Scripted { script, ticks: sender, wake: wake.clone() });
+        let sky = Sky::default();
+        let looped =
+            Looped { clock: clock.clone(), metrics: metrics.clone(), lookout: Arc::new(sky.clone()), phase: 0.5 };
         let ended = looped.spawn(service, stop.clone());
-        Looping { clock, metrics, wake, is_busy, ticks, stop, ended }
+        Looping { clock, metrics, wake, sky, ticks, stop, ended }
     }
 
     impl Looping {
@@ -295,7 +378,7 @@ mod tests {
         assert!(looping.is_quiet().await);
         looping.clock.advance(TimeDelta::seconds(1));
         looping.ticked().await;
-        looping.wake.notify_one();
+        looping.wake.send_replace(());
         looping.ticked().await;
         // without a cause it looks again before its longest wait is over
         assert!(looping.is_quiet().await);
@@ -304,36 +387,89 @@ mod tests {
         looping.ends().await;
     }
 
-    #[tokio::test]
-    async fn looks_that_find_nothing_become_rare_until_something_is_there() {
+    /// One whose looks have all found nothing, and that asks the outlook from now on.
+    async fn at_rest() -> Looping {
         let mut looping = looping(&[]);
         looping.ticked().await;
-        for _ in 0..=CALM {
+        for _ in 0..CALM {
             looping.looks_after(100).await;
         }
-        for _ in 0..2 {
-            looping.clock.advance(TimeDelta::seconds(159));
-            assert!(looping.is_quiet().await, "at rest the wait is longer");
-            looping.looks_after(41).await;
+        looping
+    }
+
+    #[tokio::test]
+    async fn a_service_at_rest_goes_by_the_outlook_and_is_well() {
+        let mut looping = at_rest().await;
+        looping.sky.shows(Some(Outlook::default()));
+        for looks in 1..=5 {
+            assert!(looping.is_quiet().await);
+            looping.clock.advance(TimeDelta::seconds(200));
+            assert!(looping.is_quiet().await, "there is nothing to tick for");
+            assert_eq!(looping.sky.looks(), looks);
+            assert!(looping.metrics.late_services(looping.clock.now()).is_empty());
         }
-        looping.wake.notify_one();
+        // the wait is longer by now
+        looping.clock.advance(TimeDelta::seconds(159));
+        assert!(looping.is_quiet().await);
+        assert_eq!(looping.sky.looks(), 5);
+        looping.wake.send_replace(());
         looping.ticked().await;
         looping.looks_after(100).await;
+        assert_eq!(looping.sky.looks(), 5, "a hint ends the rest");
+        looping.ends().await;
+    }
+
+    #[test]
+    fn common_moments_are_two_seconds_apart_and_as_late_as_can_be() {
+        let at = |seconds: f64| DateTime::UNIX_EPOCH + TimeDelta::milliseconds((seconds * 1000.0) as i64);
+        assert_eq!(common_moment(at(6.3), 0.0), at(6.0));
+        assert_eq!(common_moment(at(7.999), 0.0), at(6.0));
+        assert_eq!(common_moment(at(8.0), 0.0), at(8.0));
+        assert_eq!(common_moment(at(6.3), 0.25), at(4.5));
+        assert_eq!(common_moment(at(6.5), 0.25), at(6.5));
+    }
+
+    #[tokio::test]
+    async fn a_hint_that_comes_with_the_end_of_a_wait_is_not_missed() {
+        for _ in 0..20 {
+            let mut looping = at_rest().await;
+            looping.sky.shows(Some(Outlook::default()));
+            assert!(looping.is_quiet().await);
+            looping.clock.advance(TimeDelta::seconds(200));
+            looping.wake.send_replace(());
+            looping.ticked().await;
+            looping.ends().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_service_at_rest_ticks_for_what_the_outlook_shows() {
+        let mut looping = at_rest().await;
+        let shows = |looping: &Looping, at| looping.sky.shows(Some(Outlook { fire: Some(at), ..Outlook::default() }));
+        shows(&looping, looping.clock.now());
+        for _ in 0..5 {
+            looping.looks_after(100).await;
+        }
+        shows(&looping, looping.clock.now() + TimeDelta::seconds(150));
+        looping.clock.advance(TimeDelta::seconds(100));
+        assert!(looping.is_quiet().await);
+        looping.clock.advance(TimeDelta::seconds(49));
+        assert!(looping.is_quiet().await);
+        looping.looks_after(1).await;
+        // and rests on
+        looping.sky.shows(Some(Outlook::default()));
+        looping.clock.advance(TimeDelta::seconds(100));
+        assert!(looping.is_quiet().await);
         looping.ends().await;
     }
 
     #[tokio::test]
-    async fn who_may_not_rest_goes_on_looking() {
-        let mut looping = looping(&[]);
-        looping.is_busy.store(true, Ordering::Relaxed);
-        looping.ticked().await;
-        for _ in 0..CALM + 5 {
+    async fn a_service_that_is_not_told_goes_on_looking() {
+        let mut looping = at_rest().await;
+        for _ in 0..5 {
             looping.looks_after(100).await;
         }
-        looping.is_busy.store(false, Ordering::Relaxed);
-        looping.looks_after(100).await;
-        looping.clock.advance(TimeDelta::seconds(159));
-        assert!(looping.is_quiet().await);
+        assert_eq!(looping.sky.looks(), 5);
         looping.ends().await;
     }
 

@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::{cut, pause, signed};
 use crate::engine::Bell;
-use crate::engine::service::{Next, REST, Service, TickError};
+use crate::engine::service::{AtRest, Next, REST, Service, TickError};
 use crate::expr::Language;
 use crate::id::{Scope, Tenant};
 use crate::metrics::Metrics;
@@ -95,7 +95,7 @@ impl Watcher {
 impl Service for Watcher {
     const NAME: &'static str = "watcher";
     const LOOK_AGAIN: Duration = Duration::from_secs(5);
-    const AT_REST: Duration = REST;
+    const AT_REST: Option<AtRest<Self>> = Some(AtRest { longest: REST, next: |_, outlook| outlook.poll });
 
     async fn tick(&self) -> Result<Next, TickError> {
         let clock = self.work.store.clock();

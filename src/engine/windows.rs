@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::engine::held::Held;
 use crate::engine::matcher::index::indexed;
 use crate::engine::matcher::matched;
-use crate::engine::service::{Next, REST, Service, TickError};
+use crate::engine::service::{AtRest, Next, REST, Service, TickError};
 use crate::event::Event;
 use crate::expr::Language;
 use crate::id::Scope;
@@ -125,7 +125,7 @@ impl Windows {
 impl Service for Windows {
     const NAME: &'static str = "windows";
     const LOOK_AGAIN: Duration = Duration::from_secs(1);
-    const AT_REST: Duration = REST;
+    const AT_REST: Option<AtRest<Self>> = Some(AtRest { longest: REST, next: |_, outlook| outlook.window });
 
     async fn tick(&self) -> Result<Next, TickError> {
         let clock = self.store.clock();

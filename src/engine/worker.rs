@@ -14,7 +14,7 @@ use crate::engine::active::Active;
 use crate::engine::execution::Executions;
 use crate::engine::held::Held;
 use crate::engine::scheduler::HORIZON;
-use crate::engine::service::{Next, REST, Service, TickError};
+use crate::engine::service::{AtRest, NOW, Next, REST, Service, TickError};
 use crate::metrics::Metrics;
 use crate::store::{Claim, Lease, Limits, Seat, StartedRun, Starts, Store, Take, Topic, Turn};
 
@@ -194,7 +194,14 @@ impl Seat for Desk {
 impl Service for Worker {
     const NAME: &'static str = "worker";
     const LOOK_AGAIN: Duration = Duration::from_secs(1);
-    const AT_REST: Duration = REST;
+    // what is held, or under way and may be cancelled, is looked after
+    const AT_REST: Option<AtRest<Self>> = Some(AtRest {
+        longest: REST,
+        next: |worker, outlook| {
+            let rests = !outlook.ready && worker.active.is_empty() && worker.held.next().is_none();
+            (!rests).then_some(NOW)
+        },
+    });
 
     async fn tick(&self) -> Result<Next, TickError> {
         if !self.store.clock().trusted() {
@@ -211,11 +218,6 @@ impl Service for Worker {
             Some(next) if self.held.free() > 0 => Next::At(next),
             _ => Next::OnWake,
         })
-    }
-
-    /// One that is ready for later, a retry say, has nothing that wakes for it.
-    async fn may_rest(&self) -> bool {
-        self.store.any_ready().await.is_ok_and(|any| !any)
     }
 
     fn hint(&self) -> BoxFuture<'static, ()> {

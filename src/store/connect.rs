@@ -19,6 +19,7 @@ use crate::secret::SecretUrl;
 use crate::store::counts::{Counts, Waits};
 use crate::store::db::Db;
 use crate::store::gathering::Gathering;
+use crate::store::outlook::Seen;
 use crate::store::wake::Hints;
 use crate::store::{Split, Store, StoreError, creating, deliveries};
 
@@ -128,7 +129,7 @@ impl Store {
             hints.join_others(pool, ears);
         }
         let (creating, marks) = (Gathering::new(creating::TOGETHER), Gathering::new(deliveries::TOGETHER));
-        let store = Store { db, clock, hints, counts: Counts::default(), creating, marks };
+        let store = Store { db, clock, hints, counts: Counts::default(), creating, marks, seen: Seen::default() };
         store.measure_clock().await.map_err(|error| OpenError::Refused(error.to_string()))?;
         Ok(store)
     }

@@ -50,22 +50,6 @@ impl StrandedRow {
 }
 
 impl Store {
-    /// The earliest instant at which anything can be left as it is known now: a lease ends, a time limit passed `grace`
-    /// ago, or a parked run is to be looked at. Read from the first entries of three indexes.
-    pub async fn next_left(&self, grace: TimeDelta) -> Result<Option<DateTime<Utc>>, StoreError> {
-        type First = Option<DateTime<Utc>>;
-        let (lease, deadline, wake): (First, First, First) = on_read!(quick self.db, |conn| {
-            sqlx::query_as(
-                "select (select min(lease_until) from queue where state <> 'ready'),
-                        (select min(deadline_at) from queue where deadline_at is not null),
-                        (select min(wake_at) from parked)",
-            )
-            .fetch_one(conn)
-            .await?
-        });
-        Ok([lease, deadline.map(|at| at + grace), wake].into_iter().flatten().min())
-    }
-
     /// Makes claims ready again whose holder did not start them in time; answers how many.
     pub async fn reclaim(&self, now: DateTime<Utc>) -> Result<u64, StoreError> {
         let reclaimed = on_write!(self.db, |conn| {

@@ -133,14 +133,6 @@ impl Store {
         Ok(Taking { starts, claims: taken.claims, turn: taken.turn })
     }
 
-    /// Whether any run is ready, now or for later.
-    pub async fn any_ready(&self) -> Result<bool, StoreError> {
-        let first: Option<i32> = on_read!(quick self.db, |conn| {
-            sqlx::query_scalar("select 1 from queue where state = 'ready' limit 1").fetch_optional(conn).await?
-        });
-        Ok(first.is_some())
-    }
-
     /// Starts claims whose instant has come. Claims that an edit took back are silently left out; those that these
     /// leases have started already are answered again, so after an error the same call is safe.
     pub async fn start_runs(&self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Starts, StoreError> {

@@ -43,6 +43,7 @@ mod limits;
 mod live;
 mod matching;
 mod outbox;
+mod outlook;
 mod races;
 mod recipients;
 mod rescue;

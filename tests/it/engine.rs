@@ -12,5 +12,6 @@ mod outbox;
 mod overlap;
 mod quiet;
 mod readiness;
+mod resting;
 mod retention;
 mod stopping;

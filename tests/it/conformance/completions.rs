@@ -116,6 +116,7 @@ async fn overdue_ones_are_found_the_longest_first(world: &World) {
     let (_, later) = waiting(world, 60).await;
     let (task, sooner) = waiting(world, 30).await;
     assert_eq!(world.store.next_overdue().await.unwrap(), Some(world.now() + TimeDelta::seconds(30)));
+    assert_eq!(world.outlook().await.parked, Some(world.now() + TimeDelta::seconds(30)));
     assert_eq!(world.store.overdue_completions(world.now() + TimeDelta::seconds(29), 10).await.unwrap(), []);
     world.pass(60);
     let overdue = world.store.overdue_completions(world.now(), 10).await.unwrap();

@@ -6,7 +6,7 @@ use reveille::id::Scope;
 use reveille::notification::{Kind, NewDelivery};
 use reveille::run::RunState;
 use reveille::run::cause::Cause;
-use reveille::store::{DeliveryFilter, PollClaim, RecordedPoll, Store};
+use reveille::store::{DeliveryFilter, Outlook, PollClaim, RecordedPoll, Store};
 use reveille::task::change::TaskChange;
 use reveille::task::{Task, TaskStatus};
 use reveille::trigger::Trigger;
@@ -96,6 +96,7 @@ async fn a_poll_is_claimed_by_one_and_again_when_the_claim_ran_out(world: &World
     let first = world.store.next_poll().await.unwrap().unwrap();
     assert!(first >= world.now() && first < world.now() + TimeDelta::seconds(10), "soon");
     assert_eq!(world.store.next_due().await.unwrap(), None, "no schedule waits for it");
+    assert_eq!(world.outlook().await, Outlook { poll: Some(first), ..Outlook::default() });
     let claim = due(world).await;
     assert_eq!((claim.subject.id, claim.state.clone()), (task.id, ConditionState::default()));
     assert_eq!(claim_from(&world.store, world.now()).await, [], "another's now");

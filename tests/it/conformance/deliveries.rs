@@ -4,7 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::join_all;
 use reveille::id::Scope;
 use reveille::notification::{Claim, Delivery, DeliveryState, Fate, Held, Kind, Mark, NewDelivery, Report};
-use reveille::store::{Answer, DeliveryFilter, InLine, StoreError};
+use reveille::store::{Answer, DeliveryFilter, InLine, Outlook, StoreError};
 use uuid::Uuid;
 
 use super::approvals::{plan, quick_plan};
@@ -149,6 +149,7 @@ async fn deliveries_are_claimed_in_order_and_by_one_worker(world: &World) {
     world.pass(1);
     let second = post(world, &message("2")).await;
     assert_eq!(world.store.next_delivery().await.unwrap(), Some(START));
+    assert_eq!(world.outlook().await, Outlook { delivery: Some(START), ..Outlook::default() });
     let one = claim_due(&world.store, at(61), 1).await.unwrap();
     let claimed = Delivery { attempts: 1, ..first.clone() };
     assert_eq!((one.len(), &one[0].delivery, one[0].interrupted), (1, &claimed, false));
@@ -808,11 +809,13 @@ async fn what_is_never_reported_on_is_unknown_in_batches(world: &World) {
         states
     };
     use DeliveryState::{Sent, Unknown};
+    assert_eq!(world.outlook().await.sent, Some(at(0)));
     assert_eq!(world.store.lose_receipts(at(-1), 10).await.unwrap(), 0);
     assert_eq!(world.store.lose_receipts(at(1), 1).await.unwrap(), 1);
     assert_eq!(states().await, [Unknown, Sent, Sent], "the oldest first");
     assert_eq!(world.store.lose_receipts(at(1), 10).await.unwrap(), 1);
     assert_eq!(states().await, [Unknown, Unknown, Sent]);
+    assert_eq!(world.outlook().await.sent, Some(at(2)));
     let why = "the provider took it on and never said whether it arrived";
     assert_eq!(get(world, taken[0].id).await.last_error.as_deref(), Some(why));
     assert_eq!(listed(world, DeliveryFilter::default()).await.len(), 3, "what may have arrived falls back nowhere");

@@ -4,7 +4,7 @@ use chrono::TimeDelta;
 use reveille::event::Event;
 use reveille::id::Scope;
 use reveille::store::{
-    Burial, EventBacklog, EventFilter, LeasedEvent, StoreError, StoredDeadLetter, StoredDeadLetterFilter,
+    Burial, EventBacklog, EventFilter, LeasedEvent, Outlook, StoreError, StoredDeadLetter, StoredDeadLetterFilter,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -52,7 +52,9 @@ async fn an_event_is_taken_once_by_its_key(world: &World) {
     assert_eq!(world.store.publish_events(std::slice::from_ref(&first)).await.unwrap(), 0);
     let entries = lease(world, 10).await;
     assert_eq!(entries.iter().map(body).collect::<Vec<_>>(), [first.clone(), event("b", "1")]);
+    assert_eq!(world.outlook().await, Outlook { event: true, ..Outlook::default() });
     world.store.acknowledge_events(&places(&entries)).await.unwrap();
+    assert_eq!(world.outlook().await, Outlook::default());
     assert_eq!(world.store.publish_events(&[first]).await.unwrap(), 0, "known for as long as the log keeps it");
     assert_eq!(lease(world, 10).await, []);
     assert_eq!(world.store.publish_events(&[]).await.unwrap(), 0);

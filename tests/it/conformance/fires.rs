@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::run::{Missed, Run, RunState, Usage};
-use reveille::store::{CLAIM_MARGIN, Claim, FireDue, Fired, StartNow};
+use reveille::store::{CLAIM_MARGIN, Claim, FireDue, Fired, Outlook, StartNow};
 use reveille::task::TaskStatus;
 use serde_json::json;
 use sqlx::Connection;
@@ -34,6 +34,7 @@ fn at(seconds: i64) -> DateTime<Utc> {
 async fn a_due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next(world: &World) {
     let task = world.task(json!({"interval": "1m"})).await;
     assert_eq!(world.store.next_due().await.unwrap(), Some(at(60)));
+    assert_eq!(world.outlook().await, Outlook { fire: Some(at(60)), ..Outlook::default() });
     world.pass(60);
     let fired = world.fire().await;
     let [run] = <[Run; 1]>::try_from(world.runs_of(&task).await).unwrap();

@@ -366,6 +366,7 @@ async fn quiet_closes_a_debounce_and_the_last_event_fires(world: &World) {
     let task = task(world, json!({"debounce": {"quiet": "30s"}})).await;
     assert_eq!(publish(world, vec![event("e1")]).await.collected, 1);
     assert_eq!(world.store.next_window().await.unwrap(), Some(at(30)));
+    assert_eq!(world.outlook().await.window, Some(at(30)));
     world.pass(20);
     publish(world, vec![event("e2")]).await;
     world.pass(20);

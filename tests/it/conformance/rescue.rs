@@ -13,7 +13,6 @@ use uuid::Uuid;
 use super::world::{START, World, again, end_of, leases};
 
 on_both!(
-    when_anything_can_be_left_is_known_beforehand,
     claims_that_were_not_started_in_time_are_ready_again,
     a_run_whose_lease_ended_is_taken_over,
     a_run_that_outlived_its_time_limit_is_taken_over_after_the_grace,
@@ -39,22 +38,6 @@ async fn stranded(store: &Store, now: DateTime<Utc>) -> Vec<Stranded> {
 
 fn allowing() -> serde_json::Value {
     json!({"interval": "1h", "overlap": "allow"})
-}
-
-async fn when_anything_can_be_left_is_known_beforehand(world: &World) {
-    let next = async || world.store.next_left(GRACE).await.unwrap();
-    assert_eq!(next().await, None);
-    let task = world.task(allowing()).await;
-    world.run_now(&task).await;
-    assert_eq!(next().await, None, "nobody has what is ready");
-    assert!(world.store.any_ready().await.unwrap());
-    let claim = world.claim().await[0];
-    assert!(!world.store.any_ready().await.unwrap());
-    assert_eq!(next().await, Some(claim.until));
-    let started = world.store.start_runs(&[claim.lease], at(7200)).await.unwrap().started.remove(0);
-    assert_eq!(next().await, Some(started.deadline_at + GRACE));
-    world.succeed(&started).await;
-    assert_eq!(next().await, None);
 }
 
 async fn claims_that_were_not_started_in_time_are_ready_again(world: &World) {

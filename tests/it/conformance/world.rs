@@ -9,7 +9,7 @@ use reveille::clock::Clock;
 use reveille::id::{Scope, Tenant, new_id};
 use reveille::run::{Run, RunState, Usage};
 use reveille::secret::SecretUrl;
-use reveille::store::{Again, Answer, Claim, Finish, FireDue, Fired, Lease, Settings, StartedRun, Store};
+use reveille::store::{Again, Answer, Claim, Finish, FireDue, Fired, Lease, Outlook, Settings, StartedRun, Store};
 use reveille::task::{Draft, Spec, Task};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
@@ -155,6 +155,10 @@ impl World {
     pub async fn succeed(&self, started: &StartedRun) {
         let lost = self.store.finish_runs(&[end_of(started, RunState::Succeeded)]).await.expect("finish");
         assert_eq!(lost, Vec::<Uuid>::new());
+    }
+
+    pub async fn outlook(&self) -> Outlook {
+        self.store.outlook().await.expect("an outlook")
     }
 
     // ------------------------------------------------------------ looking behind the store

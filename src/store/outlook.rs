@@ -1,0 +1,141 @@
+//! What there is to do, in one statement that services at rest share: so they find what no hint told of.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use crate::store::{Split, Store, StoreError};
+
+/// How old a shared outlook may be.
+const SHARED_FOR: Duration = Duration::from_secs(1);
+/// How long it is waited for, in real time. Past that a service does better to look by itself.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// The earliest of all that services look for; what is past is due. `None`: there is none at all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, sqlx::FromRow)]
+pub struct Outlook {
+    /// A schedule fires.
+    pub fire: Option<DateTime<Utc>>,
+    /// A condition is polled. Stays past while somebody is at it.
+    pub poll: Option<DateTime<Utc>>,
+    /// A run is ready, now or for later.
+    pub ready: bool,
+    /// A lease ends unless it is renewed.
+    pub lease: Option<DateTime<Utc>>,
+    /// The time limit of a run is over.
+    pub deadline: Option<DateTime<Utc>>,
+    /// A parked run is to be looked at, whatever it waits for.
+    pub parked: Option<DateTime<Utc>>,
+    /// A delivery is due.
+    pub delivery: Option<DateTime<Utc>>,
+    /// When the message was sent that has waited longest for its provider's word.
+    pub sent: Option<DateTime<Utc>>,
+    /// A window closes.
+    pub window: Option<DateTime<Utc>>,
+    /// An event is in the database's queue, leased or not.
+    pub event: bool,
+    /// An entry of the audit log has no place in the chain yet.
+    pub unsealed: bool,
+}
+
+/// Each is the first entry of an index. The order is always said: `min()` may read a whole index where a table was small
+/// when it was analysed last.
+macro_rules! outlook {
+    ($pending:literal, $sent:literal) => {
+        concat!(
+            "select (select next_at from due where kind = 'schedule' and next_at is not null
+                      order by next_at limit 1) as fire,
+                    (select next_at from due where kind = 'condition' and next_at is not null
+                      order by next_at limit 1) as poll,
+                    exists (select 1 from queue where state = 'ready') as ready,
+                    (select lease_until from queue where state <> 'ready' and lease_until is not null
+                      order by lease_until limit 1) as lease,
+                    (select deadline_at from queue where deadline_at is not null
+                      order by deadline_at limit 1) as deadline,
+                    (select wake_at from parked order by wake_at limit 1) as parked,
+                    (select next_at from deliveries ",
+            $pending,
+            " where state = 'pending' and next_at is not null order by next_at limit 1) as delivery,
+                    (select sent_at from deliveries ",
+            $sent,
+            " where state = 'sent' order by sent_at limit 1) as sent,
+                    (select closes_at from windows where closes_at is not null
+                      order by closes_at limit 1) as \"window\",
+                    exists (select 1 from event_queue) as event,
+                    exists (select 1 from audit where position is null) as unsealed"
+        )
+    };
+}
+
+/// SQLite, which has no statistics, would take the index of all that is in a state.
+const OUTLOOK: Split =
+    Split { postgres: outlook!("", ""), sqlite: outlook!("indexed by deliveries_next", "indexed by deliveries_sent") };
+
+/// What was seen last, and when, by the clock's running time; `None`: the database did not say.
+pub(super) type Seen = Arc<Mutex<Option<(Duration, Option<Outlook>)>>>;
+
+impl Store {
+    /// What there is to do as of now.
+    pub async fn outlook(&self) -> Result<Outlook, StoreError> {
+        let now = self.clock.elapsed();
+        let outlook = self.look_out().await?;
+        if let Ok(mut seen) = self.seen.try_lock() {
+            *seen = Some((now, Some(outlook)));
+        }
+        Ok(outlook)
+    }
+
+    /// The same as of some moment within the last second: who asks about the same time shares the answer, also that
+    /// there is none. It comes within two seconds.
+    pub async fn shared_outlook(&self) -> Option<Outlook> {
+        let mut seen = self.seen.lock().await;
+        let now = self.clock.elapsed();
+        if let Some((at, outlook)) = *seen
+            && now.saturating_sub(at) < SHARED_FOR
+        {
+            return outlook;
+        }
+        let outlook = match timeout(LIMIT, self.look_out()).await {
+            Ok(Ok(outlook)) => Some(outlook),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "services at rest can't share a look, each looks by itself");
+                None
+            }
+            Err(_) => None,
+        };
+        *seen = Some((now, outlook));
+        outlook
+    }
+
+    async fn look_out(&self) -> Result<Outlook, StoreError> {
+        Ok(on_read!(quick self.db, |conn| sqlx::query_as(self.db.text(OUTLOOK)).fetch_one(conn).await?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::{Connection, SqliteConnection};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn on_sqlite_each_is_the_first_entry_of_an_index() {
+        let mut conn = SqliteConnection::connect("sqlite::memory:").await.unwrap();
+        sqlx::migrate!("migrations/sqlite").run(&mut conn).await.unwrap();
+        let plan: Vec<(i32, i32, i32, String)> =
+            sqlx::query_as(sqlx::AssertSqlSafe(format!("explain query plan {}", OUTLOOK.sqlite)))
+                .fetch_all(&mut conn)
+                .await
+                .unwrap();
+        for (.., step) in &plan {
+            // whether there is any row is told by the first
+            let by_an_index = !step.starts_with("SCAN") || step.contains("INDEX");
+            let first_row = step == "SCAN CONSTANT ROW" || step == "SCAN event_queue";
+            assert!((by_an_index || first_row) && !step.contains("TEMP B-TREE"), "{plan:#?}");
+            assert!(!step.contains("deliveries_of_state"), "all that is in a state: {plan:#?}");
+        }
+    }
+}

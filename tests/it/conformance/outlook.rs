@@ -1,0 +1,45 @@
+//! The outlook: what services at rest go by. What becomes of each kind of work stands beside the cases of that kind.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use reveille::store::Outlook;
+use serde_json::json;
+
+use super::world::{START, World};
+
+on_both!(
+    of_a_run_it_shows_that_it_is_ready_then_its_lease_and_its_time_limit,
+    who_asks_about_the_same_time_shares_the_answer,
+);
+
+fn at(seconds: i64) -> DateTime<Utc> {
+    START + TimeDelta::seconds(seconds)
+}
+
+async fn of_a_run_it_shows_that_it_is_ready_then_its_lease_and_its_time_limit(world: &World) {
+    assert_eq!(world.outlook().await, Outlook::default());
+    let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
+    let tells = Outlook { fire: Some(at(3600)), ..Outlook::default() };
+    assert_eq!(world.outlook().await, tells);
+    world.run_now(&task).await;
+    assert_eq!(world.outlook().await, Outlook { ready: true, ..tells });
+    let claim = world.claim().await[0];
+    assert_eq!(world.outlook().await, Outlook { lease: Some(claim.until), ..tells });
+    let started = world.store.start_runs(&[claim.lease], at(7200)).await.unwrap().started.remove(0);
+    let deadline = Some(started.deadline_at);
+    assert_eq!(world.outlook().await, Outlook { lease: Some(at(7200)), deadline, ..tells });
+    world.succeed(&started).await;
+    assert_eq!(world.outlook().await, tells);
+}
+
+async fn who_asks_about_the_same_time_shares_the_answer(world: &World) {
+    let shared = async || world.store.shared_outlook().await.expect("an outlook");
+    assert_eq!(shared().await, Outlook::default());
+    world.task(json!({"interval": "1h"})).await;
+    assert_eq!(shared().await, Outlook::default(), "what was seen just now");
+    world.pass(1);
+    assert_eq!(shared().await.fire, Some(at(3600)));
+    world.task(json!({"interval": "1m"})).await;
+    assert_eq!(shared().await.fire, Some(at(3600)));
+    assert_eq!(world.outlook().await.fire, Some(at(61)), "who asks for himself is answered as of now");
+    assert_eq!(shared().await.fire, Some(at(61)), "and the others share that, too");
+}

@@ -1,0 +1,97 @@
+//! What a service at rest goes by: each is woken for its own work, and for nothing else.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use reveille::engine::service::Service;
+use reveille::store::Outlook;
+use serde_json::json;
+
+use crate::support::world::{World, at};
+
+/// The instant for which it would tick; the least there is: now.
+fn wakes<S: Service>(service: &S, outlook: Outlook) -> Option<DateTime<Utc>> {
+    (S::AT_REST.expect("a service that rests").next)(service, &outlook)
+}
+
+#[tokio::test]
+async fn each_service_goes_by_its_own_work() {
+    let world = World::sqlite();
+    let instance = world.instance();
+    let engine = instance.engine();
+    // lost slots are looked for first
+    assert_eq!(wakes(&*engine.rescuer, Outlook::default()), Some(DateTime::<Utc>::MIN_UTC));
+    instance.rescue().await;
+
+    let then = at("09:00");
+    let all = Outlook {
+        fire: Some(then),
+        poll: Some(then + TimeDelta::seconds(1)),
+        parked: Some(then + TimeDelta::seconds(2)),
+        delivery: Some(then + TimeDelta::seconds(3)),
+        window: Some(then + TimeDelta::seconds(4)),
+        ..Outlook::default()
+    };
+    let after = |seconds: i64| Some(then + TimeDelta::seconds(seconds));
+    assert_eq!(wakes(&*engine.scheduler, all), Some(then - TimeDelta::milliseconds(1500)), "fires are recorded ahead");
+    assert_eq!(wakes(&*engine.watcher, all), after(1));
+    assert_eq!(wakes(&*engine.attendant, all), after(2));
+    assert_eq!(wakes(&*engine.notifier, all), after(3));
+    assert_eq!(wakes(&*engine.windows, all), after(4));
+    assert_eq!(wakes(&*engine.worker, all), None);
+    assert_eq!(wakes(&*engine.sealer, all), None);
+    for outlook in [Outlook { ready: true, ..Outlook::default() }, Outlook { unsealed: true, ..Outlook::default() }] {
+        let now = Some(DateTime::<Utc>::MIN_UTC);
+        assert_eq!(wakes(&*engine.worker, outlook), now.filter(|_| outlook.ready));
+        assert_eq!(wakes(&*engine.sealer, outlook), now.filter(|_| outlook.unsealed));
+    }
+    let sent = Outlook { sent: Some(then), ..Outlook::default() };
+    assert_eq!(wakes(&*engine.expirer, sent), Some(then + TimeDelta::hours(24)), "so long a provider may be silent");
+    assert_eq!(wakes(&*engine.expirer, Outlook { parked: Some(then), ..sent }), Some(then));
+    let later = |at: DateTime<Utc>| Some(at + TimeDelta::milliseconds(1));
+    let left = Outlook { lease: Some(then), deadline: Some(then - TimeDelta::seconds(11)), ..Outlook::default() };
+    assert_eq!(
+        wakes(&*engine.rescuer, left),
+        later(then - TimeDelta::seconds(1)),
+        "a time limit has ten seconds of grace"
+    );
+    assert_eq!(wakes(&*engine.rescuer, Outlook { deadline: None, ..left }), later(then));
+    assert_eq!(wakes(&*engine.rescuer, Outlook { parked: Some(then), ..Outlook::default() }), later(then));
+    assert_eq!(wakes(&*engine.rescuer, Outlook::default()), None);
+    world.advance(60.0);
+    assert_eq!(
+        wakes(&*engine.rescuer, Outlook::default()),
+        Some(DateTime::<Utc>::MIN_UTC),
+        "lost slots are looked for each minute"
+    );
+    for none in [
+        wakes(&*engine.scheduler, Outlook::default()),
+        wakes(&*engine.watcher, Outlook::default()),
+        wakes(&*engine.attendant, Outlook::default()),
+        wakes(&*engine.notifier, Outlook::default()),
+        wakes(&*engine.windows, Outlook::default()),
+        wakes(&*engine.expirer, Outlook::default()),
+    ] {
+        assert_eq!(none, None);
+    }
+    instance.finish(&world).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_holds_or_executes_anything_does_not_rest() {
+    let world = World::sqlite();
+    let instance = world.instance();
+    let next = || wakes(&*instance.engine().worker, Outlook::default());
+    let now = Some(DateTime::<Utc>::MIN_UTC);
+    assert_eq!(next(), None);
+    let trigger = json!({ "type": "schedule", "interval": "1m", "overlap": "allow" });
+    instance.task(json!({ "acts": ["wait"], "max_runs": 1, "trigger": trigger })).await;
+    world.advance(59.5);
+    instance.fire().await;
+    assert_eq!(next(), now, "it holds a claim");
+    world.advance(0.5);
+    instance.settle(1).await;
+    assert_eq!(next(), now, "it may be asked to cancel what it executes");
+    world.journal.open_gate();
+    instance.settle(0).await;
+    assert_eq!(next(), None);
+    instance.finish(&world).await;
+}
