@@ -117,25 +117,17 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use sqlx::{Connection, SqliteConnection};
-
     use super::*;
+    use crate::store::db::sqlite_plan;
 
     #[tokio::test]
     async fn on_sqlite_each_is_the_first_entry_of_an_index() {
-        let mut conn = SqliteConnection::connect("sqlite::memory:").await.unwrap();
-        sqlx::migrate!("migrations/sqlite").run(&mut conn).await.unwrap();
-        let plan: Vec<(i32, i32, i32, String)> =
-            sqlx::query_as(sqlx::AssertSqlSafe(format!("explain query plan {}", OUTLOOK.sqlite)))
-                .fetch_all(&mut conn)
-                .await
-                .unwrap();
-        for (.., step) in &plan {
+        for step in sqlite_plan(OUTLOOK.sqlite).await {
             // whether there is any row is told by the first
             let by_an_index = !step.starts_with("SCAN") || step.contains("INDEX");
             let first_row = step == "SCAN CONSTANT ROW" || step == "SCAN event_queue";
-            assert!((by_an_index || first_row) && !step.contains("TEMP B-TREE"), "{plan:#?}");
-            assert!(!step.contains("deliveries_of_state"), "all that is in a state: {plan:#?}");
+            assert!((by_an_index || first_row) && !step.contains("TEMP B-TREE"), "{step}");
+            assert!(!step.contains("deliveries_of_state"), "all that is in a state: {step}");
         }
     }
 }

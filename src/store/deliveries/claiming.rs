@@ -20,6 +20,33 @@ pub struct InLine {
     pub next_at: DateTime<Utc>,
 }
 
+/// Pending deliveries from one end of an index. SQLite, which has no statistics, would read all that is pending.
+macro_rules! pending {
+    ($index:literal, $rest:literal) => {
+        Split {
+            postgres: concat!(
+                "select id, channel, tenant_id, next_at from deliveries where state = 'pending' and ",
+                $rest
+            ),
+            sqlite: concat!(
+                "select id, channel, tenant_id, next_at from deliveries indexed by ",
+                $index,
+                " where state = 'pending' and ",
+                $rest
+            ),
+        }
+    };
+}
+
+const DUE: Split = pending!("deliveries_next", "next_at <= $1 order by next_at limit $2");
+const NEXT: Split = pending!("deliveries_next", "next_at is not null order by next_at limit 1");
+const NEXT_LINE: Split = pending!(
+    "deliveries_lines",
+    "next_at is not null and (channel, tenant_id) > ($1, $2) order by channel, tenant_id, next_at limit 1"
+);
+const NEXT_CHANNEL: Split =
+    pending!("deliveries_lines", "next_at is not null and channel > $1 order by channel, tenant_id, next_at limit 1");
+
 /// Nobody else may claim them meanwhile; SQLite has one writer.
 const LOCKED: Split = Split { postgres: " for update skip locked", sqlite: "" };
 
@@ -28,14 +55,7 @@ impl Store {
     pub async fn due_deliveries(&self, limit: i64) -> Result<Vec<InLine>, StoreError> {
         let now = self.clock.now();
         Ok(on_read!(quick self.db, |conn| {
-            sqlx::query_as(
-                "select id, channel, tenant_id, next_at from deliveries
-                  where state = 'pending' and next_at <= $1 order by next_at limit $2",
-            )
-            .bind(now)
-            .bind(limit)
-            .fetch_all(conn)
-            .await?
+            sqlx::query_as(self.db.text(DUE)).bind(now).bind(limit).fetch_all(conn).await?
         }))
     }
 
@@ -44,21 +64,8 @@ impl Store {
     pub async fn next_line(&self, channel: &str, tenant: Option<&str>) -> Result<Option<InLine>, StoreError> {
         Ok(on_read!(quick self.db, |conn| {
             let query = match tenant {
-                Some(_) => {
-                    "select id, channel, tenant_id, next_at from deliveries
-                      where state = 'pending' and next_at is not null and (channel, tenant_id) > ($1, $2)
-                      order by channel, tenant_id, next_at limit 1"
-                }
-                None => {
-                    "select id, channel, tenant_id, next_at from deliveries
-                      where state = 'pending' and next_at is not null and channel > $1
-                      order by channel, tenant_id, next_at limit 1"
-                }
-            };
-            let query = sqlx::query_as(query).bind(text(channel));
-            let query = match tenant {
-                Some(tenant) => query.bind(text(tenant)),
-                None => query,
+                Some(tenant) => sqlx::query_as(self.db.text(NEXT_LINE)).bind(text(channel)).bind(text(tenant)),
+                None => sqlx::query_as(self.db.text(NEXT_CHANNEL)).bind(text(channel)),
             };
             query.fetch_optional(conn).await?
         }))
@@ -103,13 +110,22 @@ impl Store {
 
     /// When the next delivery is due; `None` where none waits. What a digest tells has no time of its own.
     pub async fn next_delivery(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
-        Ok(on_read!(self.db, |conn| {
-            sqlx::query_scalar(
-                "select next_at from deliveries where state = 'pending' and next_at is not null
-                  order by next_at limit 1",
-            )
-            .fetch_optional(conn)
-            .await?
-        }))
+        let first: Option<InLine> =
+            on_read!(self.db, |conn| sqlx::query_as(self.db.text(NEXT)).fetch_optional(conn).await?);
+        Ok(first.map(|first| first.next_at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::db::sqlite_plan;
+
+    #[tokio::test]
+    async fn on_sqlite_what_is_due_is_read_from_one_end_of_an_index() {
+        for statement in [DUE, NEXT, NEXT_LINE, NEXT_CHANNEL] {
+            let plan = sqlite_plan(statement.sqlite).await;
+            assert!(plan.len() == 1 && plan[0].starts_with("SEARCH deliveries USING INDEX"), "{plan:?}");
+        }
     }
 }

@@ -22,7 +22,14 @@ const LOCKED_DELIVERY: Split = Split {
 const OVERDUE: Split = Split {
     postgres: "select id from deliveries where state = 'sent' and sent_at <= $1
                 order by sent_at limit $2 for update skip locked",
-    sqlite: "select id from deliveries where state = 'sent' and sent_at <= $1 order by sent_at limit $2",
+    sqlite: "select id from deliveries indexed by deliveries_sent where state = 'sent' and sent_at <= $1
+              order by sent_at limit $2",
+};
+
+/// SQLite, which has no statistics, would read all that was sent.
+const ANY_OVERDUE: Split = Split {
+    postgres: "select 1 from deliveries where state = 'sent' and sent_at <= $1 limit 1",
+    sqlite: "select 1 from deliveries indexed by deliveries_sent where state = 'sent' and sent_at <= $1 limit 1",
 };
 
 /// Why a delivery is unknown whose receipt has not come.
@@ -84,10 +91,7 @@ impl Store {
     /// reported; answers how many. Where there are none, nothing is written.
     pub async fn lose_receipts(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
         let waiting: Option<i32> = on_read!(self.db, |conn| {
-            sqlx::query_scalar("select 1 from deliveries where state = 'sent' and sent_at <= $1 limit 1")
-                .bind(before)
-                .fetch_optional(conn)
-                .await?
+            sqlx::query_scalar(self.db.text(ANY_OVERDUE)).bind(before).fetch_optional(conn).await?
         });
         if waiting.is_none() {
             return Ok(0);
@@ -113,5 +117,19 @@ impl Store {
             }
             overdue.len() as u64
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::db::sqlite_plan;
+
+    #[tokio::test]
+    async fn on_sqlite_what_is_overdue_is_read_from_one_end_of_an_index() {
+        for statement in [OVERDUE, ANY_OVERDUE] {
+            let plan = sqlite_plan(statement.sqlite).await;
+            assert!(plan.len() == 1 && plan[0].contains("deliveries_sent"), "{plan:?}");
+        }
     }
 }
