@@ -43,8 +43,9 @@ impl Rescuer {
     }
 
     async fn free_lost_slots(&self, now: DateTime<Utc>) -> Result<(), StoreError> {
-        self.store.free_lost_slots(now, PAGE).await?;
+        // one that fails is tried again as late: it must not keep the others from being rescued
         *self.slots_at.lock().expect("slots lock") = Some(self.store.clock().elapsed());
+        self.store.free_lost_slots(now, PAGE).await?;
         Ok(())
     }
 
@@ -113,10 +114,12 @@ impl Service for Rescuer {
             self.free_lost_slots(now).await?;
         }
         let soonest = now + signed(Self::LOOK_AGAIN);
-        match left_at(&self.store.outlook().await?) {
-            None => return Ok(Next::OnWake),
-            Some(at) if at > now => return Ok(Next::At(at.max(soonest))),
-            Some(_) => {}
+        match self.store.outlook().await.map(|outlook| left_at(&outlook)) {
+            Ok(None) => return Ok(Next::OnWake),
+            Ok(Some(at)) if at > now => return Ok(Next::At(at.max(soonest))),
+            Ok(Some(_)) => {}
+            // it reads more than is needed here
+            Err(error) => tracing::debug!(%error, "whether anything was left is not known beforehand"),
         }
         self.store.reclaim(now).await?;
         self.store.wake_parked(now, PAGE).await?;

@@ -107,6 +107,8 @@ pub(super) struct Looped {
 
 impl Looped {
     pub(super) fn spawn<S: Service>(&self, service: Arc<S>, stop: CancellationToken) -> JoinHandle<()> {
+        // else the next common moment could be the present one
+        const { assert!(is_a_step(&S::AT_REST), "a service rests for two seconds at least") };
         let patience = (S::LOOK_AGAIN * STALLED_AFTER.0).max(longest::<S>() * 2).max(STALLED_AFTER.1);
         self.metrics.expect_ticks(S::NAME, patience);
         let looped = self.clone();
@@ -118,7 +120,11 @@ impl Looped {
         let (mut failures, mut quiet) = (0, 0);
         let mut hint = service.hint();
         while !stop.is_cancelled() {
-            let foreseen = AssertUnwindSafe(self.foreseen(&*service, quiet)).catch_unwind().await.unwrap_or(None);
+            let foreseen =
+                AssertUnwindSafe(self.foreseen(&*service, quiet)).catch_unwind().await.unwrap_or_else(|_| {
+                    tracing::error!(service = S::NAME, "a look panicked, a tick takes its place");
+                    None
+                });
             let ticked = match foreseen {
                 Some(next) => Some(next),
                 None => {
@@ -214,6 +220,14 @@ struct Wait {
     until: DateTime<Utc>,
     /// Without a cause, for what no hint told.
     looks: bool,
+}
+
+/// Whether the longest wait reaches to the next common moment.
+const fn is_a_step<S>(at_rest: &Option<AtRest<S>>) -> bool {
+    match at_rest {
+        Some(rest) => rest.longest.as_secs() as i64 >= STEP.num_seconds(),
+        None => true,
+    }
 }
 
 /// The last common moment by then.

@@ -41,8 +41,8 @@ pub struct Outlook {
     pub unsealed: bool,
 }
 
-/// Each is the first entry of an index. The order is always said: `min()` may read a whole index where a table was small
-/// when it was analysed last.
+/// Each is the first entry of an index: on Postgres the connections for quick statements read no other way. Where an order
+/// matters it is said: `min()` may read a whole index where a table was small when it was analysed last.
 macro_rules! outlook {
     ($pending:literal, $sent:literal) => {
         concat!(
@@ -61,7 +61,7 @@ macro_rules! outlook {
             " where state = 'pending' and next_at is not null order by next_at limit 1) as delivery,
                     (select sent_at from deliveries ",
             $sent,
-            " where state = 'sent' order by sent_at limit 1) as sent,
+            " where state = 'sent' and sent_at is not null order by sent_at limit 1) as sent,
                     (select closes_at from windows where closes_at is not null
                       order by closes_at limit 1) as \"window\",
                     exists (select 1 from event_queue) as event,
@@ -89,24 +89,24 @@ impl Store {
     }
 
     /// The same as of some moment within the last second: who asks about the same time shares the answer, also that
-    /// there is none. It comes within two seconds.
+    /// there is none. It is waited for two seconds.
     pub async fn shared_outlook(&self) -> Option<Outlook> {
+        let asked = self.clock.elapsed();
         let mut seen = self.seen.lock().await;
-        let now = self.clock.elapsed();
+        // who waited while another one asked has its answer, however long that took
         if let Some((at, outlook)) = *seen
-            && now.saturating_sub(at) < SHARED_FOR
+            && asked.saturating_sub(at) < SHARED_FOR
         {
             return outlook;
         }
-        let outlook = match timeout(LIMIT, self.look_out()).await {
-            Ok(Ok(outlook)) => Some(outlook),
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "services at rest can't share a look, each looks by itself");
-                None
-            }
-            Err(_) => None,
-        };
-        *seen = Some((now, outlook));
+        let begun = self.clock.elapsed();
+        let late = |_| Err(StoreError::Unavailable(format!("no answer within {LIMIT:?}")));
+        let looked = timeout(LIMIT, self.look_out()).await.unwrap_or_else(late);
+        if let Err(error) = &looked {
+            tracing::warn!(%error, "services at rest can't share a look, each looks by itself");
+        }
+        let outlook = looked.ok();
+        *seen = Some((begun, outlook));
         outlook
     }
 
