@@ -104,7 +104,7 @@ impl Embedded {
         Ok(leased?.into_iter().map(entry).collect())
     }
 
-    /// Whether nothing is there, as far as it is known without a try: asked at rest, as all services do.
+    /// Whether nothing is there, as far as it is known without a try: asked at rest alone.
     async fn is_empty(&self, hinted: bool) -> bool {
         let at_rest = !hinted && self.looks().empty > CALM;
         at_rest && self.store.shared_outlook().await.is_some_and(|outlook| !outlook.event)

@@ -1,4 +1,5 @@
-//! The one loop of all services: a tick, then a wait for the next instant, a hint, or the stop.
+//! The one loop of all services: a tick, or at rest a look whether there is anything to tick for; then a wait for the next
+//! instant, a hint, or the stop.
 //!
 //! It alone catches panics, backs off after errors, and records that a service is well.
 
@@ -54,7 +55,7 @@ pub struct AtRest<S> {
 /// One kind of work, done in ticks.
 pub trait Service: Sized + Send + Sync + 'static {
     const NAME: &'static str;
-    /// The longest wait: what no hint tells is found by looking.
+    /// The longest wait unless it rests: what no hint tells is found by looking.
     const LOOK_AGAIN: Duration;
     /// `None`: it never rests.
     const AT_REST: Option<AtRest<Self>> = None;

@@ -1,5 +1,5 @@
 //! Hints: what was committed may concern a service that waits, here or on another instance. A hint shortens a wait;
-//! polling is the truth, so one that is lost costs a second, at rest up to eight, and nothing else.
+//! polling is the truth, so one that is lost costs a few seconds, at rest up to eight, and nothing else.
 //!
 //! Between instances they go by LISTEN and NOTIFY. A transaction that notifies takes a lock of the whole database when it
 //! commits, so ours do not: what is called is gathered for a moment and told in a statement of its own, and only what this

@@ -231,6 +231,21 @@ async fn what_an_instance_leaves_to_others_or_gives_back_is_told_to_them() {
     other.crash();
 }
 
+/// It asks first what there is at all, and that reads more than rescue needs.
+#[tokio::test]
+async fn a_locked_table_that_rescue_does_not_need_keeps_nobody_from_it() {
+    let mut world = World::postgres().await;
+    let (dead, id) = running(&mut world, json!({ "acts": ["deaf"] })).await;
+    dead.crash();
+    world.advance(45.001);
+    let other = world.instance();
+    let mut blocking = world.begin("lock table windows in access exclusive mode").await;
+    other.rescue().await;
+    assert_eq!(other.run(id).await.crashes, 1);
+    sqlx::query("rollback").execute(&mut blocking).await.expect("given back");
+    other.crash();
+}
+
 async fn a_run_that_hangs_past_its_limit_is_closed_for_its_worker(mut world: World) {
     let (hung, id) = running(&mut world, json!({ "acts": ["deaf"], "timeout_seconds": 100 })).await;
     hung.crash();
