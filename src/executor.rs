@@ -27,9 +27,9 @@ use crate::vault::credentials::Known;
 /// One execution of a run.
 #[derive(Clone)]
 pub struct Job {
-    pub run: Run,
+    pub run: Arc<Run>,
     /// `None` for a chat run.
-    pub task: Option<Task>,
+    pub task: Option<Arc<Task>>,
     /// The recipient's time zone.
     pub timezone: Tz,
     /// Of the first channel that will tell the answer; `None` when it is told to nobody.

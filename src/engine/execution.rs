@@ -102,7 +102,7 @@ impl Executions {
             let executor = self.0.executors.find(&task.spec.executor);
             task.spec.trigger.may_overlap() && executor.is_some_and(|executor| executor.start_unconfirmed())
         };
-        run.task.as_ref().is_some_and(may)
+        run.task.as_deref().is_some_and(may)
     }
 
     /// Executes a started run in a task of its own.
@@ -115,6 +115,7 @@ impl Executions {
     }
 }
 
+/// There are as many of these as runs under way, so what few of them come to (the store's futures are large) is boxed.
 impl Shared {
     async fn execute(&self, started: StartedRun, place: Place) {
         let run_id = started.run.id;
@@ -140,12 +141,12 @@ impl Shared {
         };
         let recipient = match ran < RECIPIENT_FRESH {
             true => started.recipient.clone(),
-            false => self.recipient(&started.run.tenant_id).await,
+            false => Box::pin(self.recipient(&started.run.tenant_id)).await,
         };
         let ending = Ending {
             lease: started.lease,
             run: &started.run,
-            task: started.task.as_ref(),
+            task: started.task.as_deref(),
             recipient: recipient.as_ref(),
             usage: transcript.usage(),
             ran,
@@ -213,14 +214,14 @@ impl Shared {
             self.hub.publish(run_id, StreamEvent::ExecutionEnd { conversation_id: None, usage: json!(usage) });
         }
         if state == RunState::Failed && !told {
-            self.pause_if_failing(started).await;
+            Box::pin(self.pause_if_failing(started)).await;
         }
     }
 
     /// Where the run failed for want of a credential its task is paused; whether its owner is told by that.
     async fn pause_lacking(&self, started: &StartedRun, result: &Result<Outcome, RunError>) -> bool {
         match (&started.task, lacking::lack_of(result)) {
-            (Some(task), Some(lack)) => lacking::pause(&self.store, task.id, lack).await,
+            (Some(task), Some(lack)) => Box::pin(lacking::pause(&self.store, task.id, lack)).await,
             _ => false,
         }
     }

@@ -16,7 +16,7 @@ use crate::run::outcome::RunFault;
 use crate::store::{Finish, Store, StoreError};
 
 /// Ends written in one transaction.
-const BATCH: usize = 256;
+const BATCH: usize = 500;
 /// The first and the longest wait before a store that is away is asked again.
 pub(super) const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// How long an answer of the store is waited for.
@@ -88,14 +88,17 @@ impl Finisher {
         batch.retain(|request| !request.taken.is_closed());
         let mut tries = 0;
         while !batch.is_empty() {
-            let ends: Vec<Finish> = batch.iter().map(|request| request.finish.clone()).collect();
-            match self.finish_runs(&ends).await {
-                Ok(lost) => {
-                    for request in batch {
-                        let _ = request.taken.send(!lost.contains(&request.finish.lease.run_id));
-                    }
-                    return;
+            let (ends, answers): (Vec<Finish>, Vec<_>) =
+                batch.into_iter().map(|request| (request.finish, request.taken)).unzip();
+            let written = self.finish_runs(&ends).await;
+            if let Ok(lost) = &written {
+                for (end, taken) in ends.iter().zip(answers) {
+                    let _ = taken.send(!lost.contains(&end.lease.run_id));
                 }
+                return;
+            }
+            batch = ends.into_iter().zip(answers).map(|(finish, taken)| Request { finish, taken }).collect();
+            match written {
                 Err(StoreError::Unavailable(error)) => {
                     tries += 1;
                     tracing::warn!(%error, runs = batch.len(), "ends could not be recorded, trying again");
@@ -103,14 +106,15 @@ impl Finisher {
                     batch.retain(|request| !request.taken.is_closed());
                 }
                 Err(error) if batch.len() == 1 => {
-                    tracing::error!(run_id = %ends[0].lease.run_id, %error, "an end can't be recorded");
-                    match unrecordable(&ends[0]) {
+                    let run_id = batch[0].finish.lease.run_id;
+                    tracing::error!(%run_id, %error, "an end can't be recorded");
+                    match unrecordable(&batch[0].finish) {
                         Some(instead) => batch[0].finish = instead,
                         None => return,
                     }
                 }
                 // one of them is at fault: alone, it does not hold up the others
-                Err(_) => {
+                _ => {
                     for request in batch {
                         Box::pin(self.write(vec![request])).await;
                     }

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -94,7 +95,7 @@ pub(super) struct Batch {
     pub completed: Vec<(Uuid, &'static str)>,
     pub disabled: Vec<(Uuid, String)>,
     /// What fires, as it will be: who starts it need not read it again.
-    pub tasks: HashMap<Uuid, Task>,
+    pub tasks: HashMap<Uuid, Arc<Task>>,
 }
 
 /// Where the `due` row of a task goes.
@@ -156,14 +157,10 @@ impl Store {
             self.hint_everybody(Topic::Queue);
         }
         if let Some(start) = ask.start {
-            let (going, runs): (Vec<Going>, Vec<Run>) = going.into_iter().unzip();
-            let runs = runs.into_iter().map(|run| (run.id, run)).collect();
-            fired.started = self.with_their_tasks(going, runs, &tasks, start.lease_until).await?;
+            fired.started = self.with_their_tasks(going, &tasks, start.lease_until).await?;
         }
         if !ahead.is_empty() {
-            let (ahead, runs): (Vec<Going>, Vec<Run>) = ahead.into_iter().unzip();
-            let runs = runs.into_iter().map(|run| (run.id, run)).collect();
-            fired.prepared = self.with_their_tasks(ahead, runs, &tasks, until).await?;
+            fired.prepared = self.with_their_tasks(ahead, &tasks, until).await?;
         }
         Ok(fired)
     }
@@ -211,6 +208,7 @@ fn ahead(batch: &Batch, claims: &[Claim]) -> Vec<(Going, Run)> {
 /// Plans each due task. Pure but for the ids.
 fn decide(due: Vec<DueRow>, ask: &FireDue) -> Batch {
     let mut batch = Batch::default();
+    batch.tasks.reserve(if ask.start.is_some() { due.len() } else { 0 });
     let places = ask.start.map_or(0, |start| start.places);
     let mut left = Left { room: ask.room, places: places.min(ask.room) };
     for row in due {
@@ -224,7 +222,7 @@ fn decide(due: Vec<DueRow>, ask: &FireDue) -> Batch {
             Ok((plan, trigger, spec)) => {
                 row.add(plan, &trigger, ask, &mut left, &mut batch);
                 if let (Some(spec), Some(to)) = (spec.filter(|_| ask.start.is_some()), batch.moves.last()) {
-                    batch.tasks.extend(row.moved(spec, to).map(|task| (task.id, task)));
+                    batch.tasks.extend(row.moved(spec, to).map(|task| (task.id, Arc::new(task))));
                 }
             }
             Err(why) => {

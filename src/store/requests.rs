@@ -3,6 +3,8 @@
 //! What has returned is recorded and in the queue, with the answer of its idempotency key. Asking again for the same
 //! run makes no second one.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 use uuid::Uuid;
@@ -156,7 +158,7 @@ impl Store {
                 let run = NewRun { id: run_id, input, ..NewRun::queued(&task, fire_key, now, now) }.running(now);
                 let recipient = requested.recipient.and_then(|body| recipients::read(&tenant_id, body));
                 let lease = Lease { run_id, token };
-                let task = Some(task);
+                let (run, task) = (Arc::new(run), Some(Arc::new(task)));
                 seat.start(StartedRun { lease, run, task, recipient, lease_until, deadline_at, confirmed: true });
             }
             _ => self.hint(Topic::Queue),

@@ -4,6 +4,7 @@
 //! that runs out.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -66,9 +67,9 @@ impl Taking {
 #[derive(Debug, Clone, PartialEq)]
 pub struct StartedRun {
     pub lease: Lease,
-    pub run: Run,
+    pub run: Arc<Run>,
     /// `None` for a chat run.
-    pub task: Option<Task>,
+    pub task: Option<Arc<Task>>,
     /// Where its tenant is reached, as of now.
     pub recipient: Option<Recipient>,
     /// The lease ends then unless it is renewed.
@@ -169,33 +170,33 @@ impl Store {
             return Ok(Vec::new());
         }
         let ids: Vec<Uuid> = going.iter().map(|g| g.run_id).collect();
-        let runs = insist!(self.runs_by_id(&ids))?;
-        self.with_their_tasks(going, runs, &HashMap::new(), lease_until).await
+        let mut runs = insist!(self.runs_by_id(&ids))?;
+        let going = going.into_iter().filter_map(|g| runs.remove(&g.run_id).map(|run| (g, run))).collect();
+        self.with_their_tasks(going, &HashMap::new(), lease_until).await
     }
 
     /// Adds to runs that were just started their tasks, as far as they are not known, and who is told of them.
     pub(super) async fn with_their_tasks(
         &self,
-        going: Vec<Going>,
-        mut runs: HashMap<Uuid, Run>,
-        known: &HashMap<Uuid, Task>,
+        going: Vec<(Going, Run)>,
+        known: &HashMap<Uuid, Arc<Task>>,
         lease_until: DateTime<Utc>,
     ) -> Result<Vec<StartedRun>, StoreError> {
         if going.is_empty() {
             return Ok(Vec::new());
         }
-        let unknown = going.iter().filter_map(|g| g.task_id).filter(|id| !known.contains_key(id));
+        let unknown = going.iter().filter_map(|(g, _)| g.task_id).filter(|id| !known.contains_key(id));
         let task_ids: BTreeSet<Uuid> = unknown.collect();
-        let tenants: BTreeSet<&str> = going.iter().map(|g| g.tenant_id.as_str()).collect();
+        let tenants: BTreeSet<&str> = going.iter().map(|(g, _)| g.tenant_id.as_str()).collect();
         let (task_ids, tenants): (Vec<_>, Vec<_>) = (task_ids.into_iter().collect(), tenants.into_iter().collect());
         let (tasks, recipients) =
             insist!(async { tokio::try_join!(self.tasks_by_id(&task_ids), self.recipients_by_tenant(&tenants)) })?;
+        let tasks: HashMap<Uuid, Arc<Task>> = tasks.into_iter().map(|(id, task)| (id, Arc::new(task))).collect();
         let mut started = Vec::with_capacity(going.len());
-        for Going { run_id, lease_token, deadline_at, .. } in going {
-            let Some(run) = runs.remove(&run_id) else { continue };
+        for (Going { run_id, lease_token, deadline_at, .. }, run) in going {
             let task = run.task_id.and_then(|id| known.get(&id).or_else(|| tasks.get(&id)).cloned());
             let recipient = recipients.get(&run.tenant_id).cloned();
-            let lease = Lease { run_id, token: lease_token };
+            let (lease, run) = (Lease { run_id, token: lease_token }, Arc::new(run));
             started.push(StartedRun { lease, run, task, recipient, lease_until, deadline_at, confirmed: true });
         }
         Ok(started)

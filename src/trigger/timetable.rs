@@ -137,21 +137,25 @@ impl Timetable {
         next.filter(|next| self.end.is_none_or(|end| *next <= end))
     }
 
-    /// The last nominal instant before `edge`, not before `floor`. Found by halving, so its cost does not depend on how
-    /// many there are.
+    /// The last nominal instant before `edge`, not before `floor`. Of more than one or two it is found by halving, so its
+    /// cost does not depend on how many there are.
     pub fn last_before(&self, edge: DateTime<Utc>, floor: DateTime<Utc>) -> Option<DateTime<Utc>> {
         // instants are whole milliseconds, so what is before a part of one is before the next whole one
         let edge = cut(edge.clamp(first_instant(), last_instant()) + TICK - TimeDelta::nanoseconds(1));
         let floor = floor.clamp(first_instant(), last_instant());
         let before_edge = |instant: Option<DateTime<Utc>>| instant.filter(|instant| *instant < edge);
+        // what has come due is mostly one instant
+        let first = before_edge(self.next_after(floor - TICK))?;
+        match before_edge(self.next_after(first)) {
+            None => return Some(first),
+            Some(second) if before_edge(self.next_after(second)).is_none() => return Some(second),
+            Some(_) => {}
+        }
         let mut back = TimeDelta::seconds(1);
         let mut low = loop {
-            let from = (edge - back).max(floor - TICK);
+            let from = (edge - back).max(first);
             if before_edge(self.next_after(from)).is_some() {
                 break from;
-            }
-            if from < floor {
-                return None;
             }
             back = back * 2;
         };

@@ -85,8 +85,8 @@ fn run() -> Run {
 fn job(stage: &Stage, run: Run, action: Action) -> Job {
     let incoming = stage.incoming("");
     Job {
-        run,
-        task: Some(task(action)),
+        run: Arc::new(run),
+        task: Some(Arc::new(task(action))),
         timezone: incoming.timezone,
         channel: None,
         store: stage.store.clone(),

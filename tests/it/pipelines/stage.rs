@@ -107,8 +107,8 @@ pub fn job(stage: &Stage, store: Arc<dyn AgentStore>, config: Value, cause: Opti
         usage: Usage::default(),
     };
     Job {
-        run,
-        task: Some(task(config)),
+        run: Arc::new(run),
+        task: Some(Arc::new(task(config))),
         timezone: chrono_tz::Europe::Berlin,
         channel: None,
         store,
