@@ -38,6 +38,8 @@ struct Shared {
     noting: AtomicBool,
     starts: Mutex<Vec<Start>>,
     listener: Mutex<Option<mpsc::UnboundedSender<Start>>>,
+    /// Rings when it was executed so often; nobody is woken for each.
+    awaited: AtomicU64,
     bell: Notify,
 }
 
@@ -70,6 +72,7 @@ impl Noop {
     /// # Errors
     /// That takes longer than `patience`.
     pub async fn until_executed(&self, times: u64, patience: Duration) -> anyhow::Result<()> {
+        self.0.awaited.store(times, Ordering::Release);
         let until = async {
             loop {
                 let bell = self.0.bell.notified();
@@ -110,8 +113,9 @@ impl Executor for Noop {
         if let Some(listener) = &*shared.listener.lock().expect("bench lock") {
             let _ = listener.send(start());
         }
-        shared.executed.fetch_add(1, Ordering::AcqRel);
-        shared.bell.notify_waiters();
+        if shared.executed.fetch_add(1, Ordering::AcqRel) + 1 >= shared.awaited.load(Ordering::Acquire) {
+            shared.bell.notify_waiters();
+        }
         Box::pin(async { Ok(Outcome::Succeeded { output: String::new(), usage: Usage::default() }) })
     }
 }

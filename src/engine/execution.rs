@@ -207,11 +207,11 @@ impl Shared {
         }
         self.measures.ended(self.executor_of(started), state, took);
         if let Some(fault) = error {
-            self.hub.publish(run_id, StreamEvent::Error { code: fault.code, message: fault.message });
+            self.hub.publish(run_id, || StreamEvent::Error { code: fault.code, message: fault.message });
         }
         self.tell_state(run_id, state, reason);
         if state.is_final() {
-            self.hub.publish(run_id, StreamEvent::ExecutionEnd { conversation_id: None, usage: json!(usage) });
+            self.hub.publish(run_id, || StreamEvent::ExecutionEnd { conversation_id: None, usage: json!(usage) });
         }
         if state == RunState::Failed && !told {
             Box::pin(self.pause_if_failing(started)).await;
@@ -281,7 +281,7 @@ impl Shared {
     }
 
     fn tell_state(&self, run_id: uuid::Uuid, state: RunState, reason: Option<String>) {
-        self.hub.publish(run_id, StreamEvent::StateChange { state: state.as_str().to_owned(), reason });
+        self.hub.publish(run_id, || StreamEvent::StateChange { state: state.as_str().to_owned(), reason });
     }
 }
 

@@ -45,18 +45,18 @@ impl Hub {
         Subscription { hub: self.clone(), run_id, events }
     }
 
-    /// Tells all who watch the run.
-    pub fn publish(&self, run_id: Uuid, event: StreamEvent) {
+    /// Tells all who watch the run; what nobody would hear is not even made.
+    pub fn publish(&self, run_id: Uuid, event: impl FnOnce() -> StreamEvent) {
         if let Some(watchers) = self.0.lock().expect("hub lock").get(&run_id) {
             // an error says that the last watcher has just gone
-            let _ = watchers.send(event);
+            let _ = watchers.send(event());
         }
     }
 
     /// A sink that publishes to the watchers of one run.
     pub fn sink(&self, run_id: Uuid) -> Sink {
         let hub = self.clone();
-        Arc::new(move |event| hub.publish(run_id, event))
+        Arc::new(move |event| hub.publish(run_id, || event))
     }
 
     /// How many runs are watched.
@@ -99,9 +99,9 @@ mod tests {
     async fn each_watcher_hears_its_own_run_and_the_last_one_leaves_nothing_behind() {
         let hub = Hub::new();
         let (run, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
-        hub.publish(run, chunk(0));
+        hub.publish(run, || panic!("made for nobody"));
         let (mut first, mut second) = (hub.subscribe(run), hub.subscribe(run));
-        hub.publish(other, chunk(9));
+        hub.publish(other, || panic!("made for nobody"));
         hub.sink(run)(chunk(1));
         assert_eq!(first.next().await, Heard::Event(chunk(1)));
         assert_eq!(second.next().await, Heard::Event(chunk(1)));
@@ -116,7 +116,7 @@ mod tests {
         let hub = Hub::new();
         let mut slow = hub.subscribe(Uuid::nil());
         for turn in 0..BACKLOG as i64 + 3 {
-            hub.publish(Uuid::nil(), chunk(turn));
+            hub.publish(Uuid::nil(), || chunk(turn));
         }
         assert_eq!(slow.next().await, Heard::Missed(3));
         assert_eq!(slow.next().await, Heard::Event(chunk(3)));

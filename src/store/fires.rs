@@ -121,6 +121,16 @@ pub(super) struct Ready {
     pub timeout_seconds: i64,
 }
 
+impl Ready {
+    /// The run, started with this lease.
+    pub fn going(&self, lease: Lease, now: DateTime<Utc>) -> (Going, Run) {
+        let run = self.run.running(now);
+        let (task_id, tenant_id) = (run.task_id, run.tenant_id.clone());
+        let deadline_at = now + TimeDelta::seconds(self.timeout_seconds);
+        (Going { run_id: lease.run_id, task_id, tenant_id, lease_token: lease.token, deadline_at }, run)
+    }
+}
+
 /// What is left of a batch while it is decided: runs that may be leased, and runs that may start.
 struct Left {
     room: usize,
@@ -196,13 +206,7 @@ impl Store {
 fn ahead(batch: &Batch, claims: &[Claim]) -> Vec<(Going, Run)> {
     let ready: HashMap<Uuid, &Ready> = batch.runs.iter().map(|ready| (ready.run.id, ready)).collect();
     let known = claims.iter().filter_map(|claim| Some((claim, ready.get(&claim.lease.run_id)?)));
-    let going = known.map(|(claim, ready)| {
-        let run = ready.run.running(claim.run_at);
-        let Lease { run_id, token: lease_token } = claim.lease;
-        let deadline_at = claim.run_at + TimeDelta::seconds(ready.timeout_seconds);
-        (Going { run_id, task_id: run.task_id, tenant_id: run.tenant_id.clone(), lease_token, deadline_at }, run)
-    });
-    going.collect()
+    known.map(|(claim, ready)| ready.going(claim.lease, claim.run_at)).collect()
 }
 
 /// Plans each due task. Pure but for the ids.

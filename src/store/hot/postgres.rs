@@ -1,8 +1,9 @@
 //! Batches on Postgres: one statement each.
 
-use std::collections::{HashMap, HashSet};
+mod firing;
 
 use chrono::{DateTime, Utc};
+use serde_json::{Value, json};
 use sqlx::PgConnection;
 use sqlx::types::Json;
 use uuid::Uuid;
@@ -10,22 +11,12 @@ use uuid::Uuid;
 use crate::id::new_id;
 use crate::notification::NewDelivery;
 use crate::store::StoreError;
-use crate::store::fires::{Batch, FireDue, Ready, Written};
+use crate::store::fires::{Batch, FireDue, Written};
 use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE, Taken, TakenRuns};
 use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease, Park, line};
 use crate::store::limits::one_at_a_time;
-use crate::store::runs::NewRun;
 use crate::store::starting::{Take, Turn};
 use crate::store::text::{document, optional, optional_document, text};
-
-/// A row that `fire` answers: run, instant, token, lease, whether it entered the queue, and its time limit if it started.
-type Made = (Uuid, DateTime<Utc>, i64, Option<DateTime<Utc>>, bool, Option<DateTime<Utc>>);
-
-/// A run that is recorded; what there is of it in the queue, unless it is skipped.
-struct Recorded<'a> {
-    run: &'a NewRun,
-    queued: Option<&'a Ready>,
-}
 
 /// A row that `take` answers; without a run: the last tenant whose turn it was, and how many there were.
 #[derive(sqlx::FromRow)]
@@ -62,67 +53,8 @@ impl Hot for PgConnection {
         if batch.moves.is_empty() {
             return Ok(written);
         }
-        let moves = &batch.moves;
-        let ready = &batch.runs;
-        let all: Vec<Recorded> = ready
-            .iter()
-            .map(|ready| Recorded { run: &ready.run, queued: Some(ready) })
-            .chain(batch.skipped.iter().map(|run| Recorded { run, queued: None }))
-            .collect();
-        let made: Vec<Made> = sqlx::query_as(include_str!("../sql/fire.postgres.sql"))
-            .bind(moves.iter().map(|m| m.task_id).collect::<Vec<_>>())
-            .bind(moves.iter().map(|m| m.epoch).collect::<Vec<_>>())
-            .bind(moves.iter().map(|m| m.next_at).collect::<Vec<_>>())
-            .bind(moves.iter().map(|m| m.nominal_at).collect::<Vec<_>>())
-            .bind(moves.iter().map(|m| m.fired).collect::<Vec<_>>())
-            .bind(ask.now)
-            .bind(ask.worker)
-            .bind(ask.start.map(|start| start.lease_until))
-            .bind(all.iter().map(|r| r.run.id).collect::<Vec<_>>())
-            .bind(all.iter().map(|r| r.run.task_id).collect::<Vec<_>>())
-            .bind(all.iter().map(|r| r.run.tenant_id.as_str()).collect::<Vec<_>>())
-            .bind(all.iter().map(|r| r.run.fire_key.as_str()).collect::<Vec<_>>())
-            .bind(all.iter().map(|r| r.run.trigger_type.as_str()).collect::<Vec<_>>())
-            .bind(all.iter().map(|r| r.run.scheduled_for).collect::<Vec<_>>())
-            .bind(all.iter().map(|r| r.run.state.as_str()).collect::<Vec<_>>())
-            .bind(all.iter().map(|r| r.run.reason.as_deref()).collect::<Vec<_>>())
-            .bind(all.iter().map(|r| r.run.missed.as_ref().map(Json)).collect::<Vec<_>>())
-            .bind(all.iter().map(|r| r.queued.map(|q| q.epoch)).collect::<Vec<_>>())
-            .bind(all.iter().map(|r| r.queued.map(|q| q.run_at)).collect::<Vec<_>>())
-            .bind(all.iter().map(|r| r.queued.and_then(|q| q.lease_until)).collect::<Vec<_>>())
-            .bind(all.iter().map(|r| r.queued.and_then(|q| q.overlap)).collect::<Vec<_>>())
-            .bind(all.iter().map(|r| r.queued.is_some_and(|q| q.starts)).collect::<Vec<_>>())
-            .bind(all.iter().map(|r| r.queued.is_some_and(|q| q.needs_slot)).collect::<Vec<_>>())
-            .bind(all.iter().map(|r| r.queued.map(|q| q.timeout_seconds)).collect::<Vec<_>>())
-            .fetch_all(&mut *self)
-            .await?;
-        let runs: HashMap<Uuid, &Ready> = ready.iter().map(|r| (r.run.id, r)).collect();
-        let mut recorded = HashSet::with_capacity(ready.len());
-        for (run_id, run_at, token, until, queued, deadline_at) in made {
-            match (queued, deadline_at) {
-                (false, _) => written.skipped += 1,
-                (true, Some(deadline_at)) => {
-                    let run = runs[&run_id].run.running(ask.now);
-                    let (task_id, tenant_id) = (run.task_id, run.tenant_id.clone());
-                    written.going.push((Going { run_id, task_id, tenant_id, lease_token: token, deadline_at }, run));
-                }
-                (true, None) => {
-                    let line = line(&runs[&run_id].run.tenant_id);
-                    let lease = Lease { run_id, token };
-                    written.claims.extend(until.map(|until| Claim { lease, run_at, until, line }));
-                }
-            }
-            if queued {
-                recorded.insert(run_id);
-            }
-        }
-        written.recorded = recorded.len();
-        let unmade = runs.values().filter(|r| r.starts && !recorded.contains(&r.run.id));
-        let unmade: Vec<Uuid> = unmade.map(|r| r.run.id).collect();
-        if !unmade.is_empty() {
-            let given_back = "delete from slots where run_id = any($1)";
-            sqlx::query(given_back).bind(unmade).execute(&mut *self).await?;
-        }
+        written.skipped = firing::record_skipped(self, &batch.skipped, ask.now).await?;
+        firing::record(self, batch, ask, &mut written).await?;
         settle(self, &batch.completed, "completed", ask.now).await?;
         settle(self, &batch.disabled, "disabled", ask.now).await?;
         Ok(written)
@@ -201,15 +133,10 @@ impl Hot for PgConnection {
             .bind(ends.iter().map(|f| f.usage.output_tokens).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.usage.cost_micros).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.ran_ms).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| f.again.map(|again| again.run_at)).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| f.attempts_back()).collect::<Vec<_>>())
-            .bind(now)
-            .bind(ends.iter().map(|f| i32::from(f.crashed)).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| i32::from(f.infra_retry)).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| f.park.as_ref().map(Park::wake_at)).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| f.park.as_ref().map(Park::why)).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.keeps_slot()).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.unconfirmed).collect::<Vec<_>>())
+            .bind(now)
+            .bind(ends.iter().map(rare).collect::<Vec<_>>())
             .fetch_all(self)
             .await?)
     }
@@ -242,6 +169,21 @@ impl Hot for PgConnection {
             .await?;
         Ok(())
     }
+}
+
+/// What few ends have, as `finish` reads it.
+fn rare(end: &Finish) -> Option<Json<Value>> {
+    let few = end.again.is_some() || end.park.is_some() || end.crashed || end.infra_retry;
+    few.then(|| {
+        Json(json!({
+            "run_at": end.again.map(|again| again.run_at),
+            "attempts_back": end.attempts_back(),
+            "crashes": i32::from(end.crashed),
+            "infra_retries": i32::from(end.infra_retry),
+            "park_at": end.park.as_ref().map(Park::wake_at),
+            "park_why": end.park.as_ref().map(Park::why),
+        }))
+    })
 }
 
 /// Where a bug is planted: takes runs without the lock that keeps others from them, and lingers over it; or without

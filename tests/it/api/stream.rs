@@ -241,14 +241,14 @@ async fn what_happens_live_is_told_at_once_and_not_again_when_it_is_committed() 
         StreamEvent::MessageChunk { turn: 1, text: "mails".into() },
         StreamEvent::MessageEnd { turn: 1, text: "Three mails".into() },
     ] {
-        api.hub.publish(run, event);
+        api.hub.publish(run, || event);
     }
     let told = client.until("message_end").await;
     assert_eq!(names(&told), ["message_start", "message_chunk", "message_chunk", "message_end"]);
     append(&api, lease, 0, 1, answer()).await;
     let committed = client.next().await.unwrap();
     assert_eq!((committed.name.as_str(), committed.id.as_str(), committed.data), ("", "0", Value::Null));
-    api.hub.publish(run, StreamEvent::ExecutionEnd { conversation_id: None, usage: json!({}) });
+    api.hub.publish(run, || StreamEvent::ExecutionEnd { conversation_id: None, usage: json!({}) });
     finish(&api, lease, RunState::Succeeded, None).await;
     let told = client.until("execution_end").await;
     assert_eq!(names(&told), ["state_change", "execution_end"]);
@@ -310,7 +310,7 @@ async fn a_stream_ends_when_its_token_is_revoked_however_much_is_said() {
     api.store.revoke_token(&super::service::only("ann"), id).await.unwrap();
     let chatter = async {
         loop {
-            api.hub.publish(run, StreamEvent::MessageChunk { turn: 1, text: "and so on".into() });
+            api.hub.publish(run, || StreamEvent::MessageChunk { turn: 1, text: "and so on".into() });
             tokio::task::yield_now().await;
         }
     };

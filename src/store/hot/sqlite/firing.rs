@@ -8,7 +8,6 @@ use uuid::Uuid;
 
 use crate::store::StoreError;
 use crate::store::fires::{FireDue, Move, Ready, Written};
-use crate::store::hot::Going;
 use crate::store::hot::sqlite::starting::take_slots;
 use crate::store::hot::sqlite::{ROWS, comes_again, next_tokens};
 use crate::store::lease::{Claim, Lease, line};
@@ -69,12 +68,7 @@ pub(super) async fn record(
     written.recorded += entries.len();
     for Queued { ready, claim, deadline_at } in entries {
         match (claim, deadline_at) {
-            (Some(claim), Some(deadline_at)) => {
-                let run = ready.run.running(ask.now);
-                let (task_id, tenant_id) = (run.task_id, run.tenant_id.clone());
-                let Lease { run_id, token: lease_token } = claim.lease;
-                written.going.push((Going { run_id, task_id, tenant_id, lease_token, deadline_at }, run));
-            }
+            (Some(claim), Some(_)) => written.going.push(ready.going(claim.lease, ask.now)),
             (claim, _) => written.claims.extend(claim),
         }
     }
