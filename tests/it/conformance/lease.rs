@@ -107,8 +107,8 @@ async fn a_started_run_is_running_on_the_record(world: &World) {
     let task = world.get_task(task.id).await;
     let started = StartedRun {
         lease: claim.lease,
-        run: run.clone(),
-        task: Some(task),
+        run: run.clone().into(),
+        task: Some(task.into()),
         recipient: None,
         lease_until: at(46),
         deadline_at: at(91),
@@ -150,7 +150,7 @@ async fn starting_again_after_a_lost_answer_answers_alike(world: &World) {
     let starts = world.store.start_runs(&[started.lease], at(48)).await.unwrap();
     let again = StartedRun { lease_until: at(48), ..started.clone() };
     assert_eq!(starts, Starts { started: vec![again], blocked: vec![] });
-    assert_eq!(world.get_run(started.run.id).await, started.run);
+    assert_eq!(world.get_run(started.run.id).await, *started.run);
     world.succeed(&started).await;
     assert_eq!(world.store.start_runs(&[started.lease], at(48)).await.unwrap(), Starts::default());
 }
@@ -223,7 +223,7 @@ async fn an_end_is_written_whole_with_its_deliveries(world: &World) {
         error: Some(fault),
         usage,
         finished_at: Some(at(7)),
-        ..started.run.clone()
+        ..(*started.run).clone()
     };
     assert_eq!(world.get_run(started.run.id).await, run);
     let key = message(run.id).dedupe_key;
@@ -261,7 +261,7 @@ async fn a_retry_uses_an_attempt_and_a_hand_back_does_not(world: &World) {
     let fault = RunFault::new("rate_limit", "try later");
     let retry = Finish { error: Some(fault.clone()), ..again(&first, at(10), true) };
     assert_eq!(world.store.finish_runs(&[retry]).await.unwrap(), Vec::<Uuid>::new());
-    let waiting = Run { state: RunState::Queued, error: Some(fault), ..first.run.clone() };
+    let waiting = Run { state: RunState::Queued, error: Some(fault), ..(*first.run).clone() };
     assert_eq!(world.get_run(first.run.id).await, waiting);
 
     world.pass(10);

@@ -65,8 +65,8 @@ async fn a_run_whose_lease_ended_is_taken_over(world: &World) {
         one,
         Stranded {
             lease: Lease { run_id: started.run.id, token: one.lease.token },
-            run: started.run.clone(),
-            task: started.task.clone(),
+            run: (*started.run).clone(),
+            task: started.task.as_deref().cloned(),
             crashed: true,
             ran: Duration::from_secs(45),
             cancel_reason: None,
@@ -106,7 +106,7 @@ async fn the_old_holder_can_not_write_any_more(world: &World) {
     let refused = world.store.finish_runs(&[end_of(&started, RunState::Succeeded)]).await.unwrap();
     assert_eq!(refused, [started.run.id]);
     assert_eq!(world.store.start_runs(&[started.lease], at(99)).await.unwrap(), Starts::default());
-    assert_eq!(world.get_run(started.run.id).await, started.run);
+    assert_eq!(world.get_run(started.run.id).await, *started.run);
     world.store.append(taken[0].lease, at(99), &[entry("fresh")]).await.unwrap();
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 9).await.unwrap(), [entry("fresh")]);
 }

@@ -48,8 +48,8 @@ async fn ready_runs_that_are_due_start_when_they_are_taken_and_later_ones_are_le
     assert_eq!((started.run.id, started.run.state, started.run.attempt), (now, RunState::Running, 1));
     assert_eq!(started.run.started_at, Some(START));
     assert_eq!((started.lease_until, started.deadline_at), (START + LEASE, START + TimeDelta::seconds(600)));
-    assert_eq!(started.task.as_ref(), Some(&world.get_task(task.id).await));
-    assert_eq!(world.get_run(now).await, started.run);
+    assert_eq!(started.task.as_deref(), Some(&world.get_task(task.id).await));
+    assert_eq!(world.get_run(now).await, *started.run);
     let [claim] = taken.claims.as_slice() else { panic!("{taken:?}") };
     let at = START + TimeDelta::seconds(10);
     assert_eq!((claim.run_at, claim.until), (at, at + TimeDelta::seconds(5)));
@@ -84,7 +84,7 @@ async fn a_due_fire_starts_with_its_record(world: &World) {
     let first = fired(world, 9).await;
     let [started] = first.started.as_slice() else { panic!("{first:?}") };
     assert_eq!((first.recorded, first.claims.len()), (1, 0));
-    assert_eq!(world.get_run(started.lease.run_id).await, started.run);
+    assert_eq!(world.get_run(started.lease.run_id).await, *started.run);
     assert_eq!((started.run.state, started.run.attempt), (RunState::Running, 1));
     assert_eq!(started.deadline_at, world.now() + TimeDelta::seconds(90));
     assert_eq!(world.store.heartbeat(&[started.lease], world.now() + LEASE).await.unwrap().len(), 1);
@@ -190,9 +190,9 @@ async fn a_run_that_is_asked_for_starts_where_there_is_a_free_seat(world: &World
     let task = world.task(json!({"interval": "1h", "overlap": "skip"})).await;
     let first = world.run_now(&task).await;
     let started = seat.last().expect("a start");
-    assert_eq!(world.get_run(first).await, started.run);
+    assert_eq!(world.get_run(first).await, *started.run);
     assert_eq!((started.run.state, started.run.attempt, started.run.input.as_ref()), (RunState::Running, 1, None));
-    assert_eq!(started.task.as_ref().map(|task: &Task| task.id), Some(task.id));
+    assert_eq!(started.task.as_deref().map(|task: &Task| task.id), Some(task.id));
 
     let second = world.run_now(&task).await;
     assert_eq!((seat.last(), world.get_run(second).await.state), (None, RunState::Queued), "the slot is taken");

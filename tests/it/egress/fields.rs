@@ -12,6 +12,7 @@ use reveille::id::Tenant;
 use reveille::invalid::Faults;
 use reveille::notification::{Addresses, WebhookAddress};
 use reveille::poll::{self, Sources};
+use reveille::run::Run;
 use reveille::run::outcome::RunError;
 use reveille::secret::Secret;
 use reveille::task::Action;
@@ -156,7 +157,8 @@ async fn what_a_template_inserts_never_names_another_host() {
     let table = table();
     for url in &table {
         let mut job = job(&stage, Arc::new(crate::agent::stage::Memory::default()), config.clone(), None);
-        job.run.input = Some(json!({ "url": url }));
+        let input = Some(json!({ "url": url }));
+        job.run = Arc::new(Run { input, ..(*job.run).clone() });
         match pipeline.execute(job).await {
             // the name that was written leads inside, and is looked up as it was written
             Err(RunError::Fail { fault }) => {
