@@ -7,6 +7,10 @@
 /// What a bus around another one has no part in: the log and the dead letters are those of the one inside.
 macro_rules! pass_on {
     () => {
+        fn longest_read(&self) -> std::time::Duration {
+            self.bus.longest_read()
+        }
+
         fn log<'a>(
             &'a self,
             scope: &'a $crate::id::Scope,
@@ -185,6 +189,11 @@ pub trait Bus: Send + Sync {
     /// Entries that nobody has handled: new ones, and those whose consumer has stalled. Waits up to `wait` for the first.
     /// Safe to drop while it waits: an entry that was taken and not answered comes again when its lease has run out.
     fn read(&self, limit: usize, wait: Duration) -> BoxFuture<'_, Result<Vec<Entry>, BusError>>;
+
+    /// How long one read should wait at most: who stops reading waits for the end of the last.
+    fn longest_read(&self) -> Duration {
+        Duration::from_millis(500)
+    }
 
     /// These are handled, and what follows from them is committed.
     fn acknowledge<'a>(&'a self, ids: &'a [String]) -> BoxFuture<'a, Result<(), BusError>>;

@@ -324,6 +324,7 @@ impl Running {
         let Running { engine, stop_claiming, stop_all, claiming, keeping, housekeeping } = self;
         engine.store.unseat();
         stop_claiming.cancel();
+        engine.store.end_reads();
         futures::future::join_all(claiming).await;
         engine.watcher.drain().await;
         if let Err(error) = engine.store.release_claims(engine.worker_id).await {

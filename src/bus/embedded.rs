@@ -26,7 +26,9 @@ use crate::store::{
 /// How long a reader waits at most before it looks for what no hint told of; and at rest, when look after look has found
 /// nothing.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
-const LOOK_AT_REST: Duration = Duration::from_secs(2);
+const LOOK_AT_REST: Duration = Duration::from_secs(4);
+/// The longest read: a hint ends it, so that nothing has to.
+const LONGEST_READ: Duration = Duration::from_secs(10);
 /// The shortest rest between two transactions that forget.
 const REST: Duration = Duration::from_millis(20);
 /// Events that are forgotten in one transaction.
@@ -79,7 +81,8 @@ impl Embedded {
                 return Ok(Vec::new());
             }
             let entries = self.look(limit, hinted).await?;
-            if !entries.is_empty() || Instant::now() >= until {
+            // a hint ends the wait, whatever it was for: it may be that of a stop
+            if !entries.is_empty() || hinted || Instant::now() >= until {
                 return Ok(entries);
             }
         }
@@ -172,6 +175,10 @@ impl Bus for Embedded {
 
     fn read(&self, limit: usize, wait: Duration) -> BoxFuture<'_, Result<Vec<Entry>, BusError>> {
         Box::pin(self.read_within(limit, wait))
+    }
+
+    fn longest_read(&self) -> Duration {
+        LONGEST_READ
     }
 
     fn acknowledge<'a>(&'a self, ids: &'a [String]) -> BoxFuture<'a, Result<(), BusError>> {

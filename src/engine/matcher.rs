@@ -28,8 +28,6 @@ pub use intake::matched;
 
 /// Entries that are read, and events that are recorded, at once.
 const BATCH: usize = 500;
-/// How long a tick waits for an entry.
-const WAIT: Duration = Duration::from_millis(500);
 /// How often one batch is matched anew because tasks change meanwhile.
 const TRIES: usize = 20;
 
@@ -254,7 +252,7 @@ impl Service for Matcher {
             return Err(TickError::ClockUnknown);
         }
         // reading is the wait, what is published ends it; the first tick says that all is well, and does not wait
-        let wait = if self.began.swap(true, Ordering::Relaxed) { WAIT } else { Duration::ZERO };
+        let wait = if self.began.swap(true, Ordering::Relaxed) { self.bus.longest_read() } else { Duration::ZERO };
         self.work(wait).await?;
         Ok(Next::Now)
     }

@@ -168,6 +168,11 @@ impl Store {
         self.hints.0.bell.notify_one();
     }
 
+    /// Ends the wait of who reads events in this process, to hear that it is to stop.
+    pub fn end_reads(&self) {
+        self.hints.0.here[Topic::Events as usize].send_replace(());
+    }
+
     /// From now on runs may start in this process as they are recorded.
     pub fn seat(&self, seat: Arc<dyn Seat>) {
         *self.hints.0.seat.write().expect("seat lock") = Some(seat);

@@ -15,6 +15,7 @@ use crate::support::world::{World, on_both};
 on_both! {
     the_loops_fire_execute_and_stop
     a_stop_waits_for_runs_and_hands_back_what_does_not_end
+    a_stop_does_not_wait_for_events
 }
 
 async fn stop(instance: &Instance, running: Running) {
@@ -88,6 +89,17 @@ async fn a_stop_waits_for_runs_and_hands_back_what_does_not_end(mut world: World
     assert_eq!(first.run(waiting).await.state, RunState::Succeeded, "what ends within the grace is recorded");
     assert_eq!(first.queue().await, [("ready".into(), 3)], "nothing stays claimed");
     first.crash();
+}
+
+/// The matcher reads for ten seconds while nothing comes.
+async fn a_stop_does_not_wait_for_events(mut world: World) {
+    world.clock = Clock::system();
+    let mut instance = world.instance();
+    let running = instance.start().await;
+    reveille::clock::pause(Duration::from_millis(500)).await;
+    let stopped = tokio::time::timeout(Duration::from_secs(5), stop(&instance, running)).await;
+    assert!(stopped.is_ok(), "the stop waits for a read of events");
+    instance.finish(&world).await;
 }
 
 #[tokio::test]
