@@ -186,7 +186,8 @@ pub trait Bus: Send + Sync {
     /// Takes events on, all or (on `Unavailable`) any part of them. Durable once it has returned.
     fn publish<'a>(&'a self, events: &'a [Event]) -> BoxFuture<'a, Result<(), BusError>>;
 
-    /// Entries that nobody has handled: new ones, and those whose consumer has stalled. Waits up to `wait` for the first.
+    /// Entries that nobody has handled: new ones, and those whose consumer has stalled. Waits up to `wait` for the first; a
+    /// stop may end the wait with nothing.
     /// Safe to drop while it waits: an entry that was taken and not answered comes again when its lease has run out.
     fn read(&self, limit: usize, wait: Duration) -> BoxFuture<'_, Result<Vec<Entry>, BusError>>;
 

@@ -303,6 +303,7 @@ impl Engine {
             looped.spawn(Arc::clone(&self.sealer), stop_all.clone()),
             finisher,
         ];
+        self.store.begin_reads();
         self.store.seat(self.worker.desk());
         Ok(Running { engine: self, stop_claiming, stop_all, claiming, keeping, housekeeping })
     }

@@ -27,7 +27,7 @@ use crate::store::{
 /// nothing.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 const LOOK_AT_REST: Duration = Duration::from_secs(4);
-/// The longest read: a hint ends it, so that nothing has to.
+/// The longest read: long, because what is published, and a stop, end it.
 const LONGEST_READ: Duration = Duration::from_secs(10);
 /// The shortest rest between two transactions that forget.
 const REST: Duration = Duration::from_millis(20);
@@ -76,13 +76,16 @@ impl Embedded {
                 (looks.hint.clone(), looks.pause())
             };
             let left = until.saturating_duration_since(Instant::now());
-            let hinted = timeout(left.min(pause), hint.changed()).await.is_ok();
+            let hinted = tokio::select! {
+                biased;
+                waited = timeout(left.min(pause), hint.changed()) => waited.is_ok(),
+                () = self.store.reads_ended(), if !wait.is_zero() => return Ok(Vec::new()),
+            };
             if !hinted && pause > left && !wait.is_zero() {
                 return Ok(Vec::new());
             }
             let entries = self.look(limit, hinted).await?;
-            // a hint ends the wait, whatever it was for: it may be that of a stop
-            if !entries.is_empty() || hinted || Instant::now() >= until {
+            if !entries.is_empty() || Instant::now() >= until {
                 return Ok(entries);
             }
         }

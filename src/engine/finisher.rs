@@ -90,22 +90,24 @@ impl Finisher {
         while !batch.is_empty() {
             let (ends, answers): (Vec<Finish>, Vec<_>) =
                 batch.into_iter().map(|request| (request.finish, request.taken)).unzip();
-            let written = self.finish_runs(&ends).await;
-            if let Ok(lost) = &written {
-                for (end, taken) in ends.iter().zip(answers) {
-                    let _ = taken.send(!lost.contains(&end.lease.run_id));
+            let error = match self.finish_runs(&ends).await {
+                Ok(lost) => {
+                    for (end, taken) in ends.iter().zip(answers) {
+                        let _ = taken.send(!lost.contains(&end.lease.run_id));
+                    }
+                    return;
                 }
-                return;
-            }
+                Err(error) => error,
+            };
             batch = ends.into_iter().zip(answers).map(|(finish, taken)| Request { finish, taken }).collect();
-            match written {
-                Err(StoreError::Unavailable(error)) => {
+            match error {
+                StoreError::Unavailable(error) => {
                     tries += 1;
                     tracing::warn!(%error, runs = batch.len(), "ends could not be recorded, trying again");
                     clock::pause(full_jitter(BACK_OFF.0, tries, BACK_OFF.1, fastrand::f64())).await;
                     batch.retain(|request| !request.taken.is_closed());
                 }
-                Err(error) if batch.len() == 1 => {
+                error if batch.len() == 1 => {
                     let run_id = batch[0].finish.lease.run_id;
                     tracing::error!(%run_id, %error, "an end can't be recorded");
                     match unrecordable(&batch[0].finish) {

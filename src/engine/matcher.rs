@@ -41,7 +41,8 @@ pub struct Matcher {
     /// An entry that failed this often is buried.
     max_deliveries: u32,
     work: Mutex<Work>,
-    began: AtomicBool,
+    /// Whether the last tick came to its end.
+    well: AtomicBool,
     events: Counter,
     matched: Counter,
     skipped: Counter,
@@ -83,7 +84,7 @@ impl Matcher {
             worker,
             max_deliveries,
             work: Mutex::default(),
-            began: AtomicBool::new(false),
+            well: AtomicBool::new(false),
             events: Counter::default(),
             matched: Counter::default(),
             skipped: Counter::default(),
@@ -108,6 +109,10 @@ impl Matcher {
         if count == 0 {
             *spent = None;
             return Ok(0);
+        }
+        // the wait may have been long
+        if !self.store.clock().trusted() {
+            return Err(TickError::ClockUnknown);
         }
         self.bury_hopeless(batch).await?;
         let judged = match batch.judged.take() {
@@ -248,12 +253,14 @@ impl Service for Matcher {
     const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
     async fn tick(&self) -> Result<Next, TickError> {
+        // reading is the wait, what is published ends it; the first tick, and the first after one that failed, does not
+        // wait: it says that all is well
+        let wait = if self.well.swap(false, Ordering::Relaxed) { self.bus.longest_read() } else { Duration::ZERO };
         if !self.store.clock().trusted() {
             return Err(TickError::ClockUnknown);
         }
-        // reading is the wait, what is published ends it; the first tick says that all is well, and does not wait
-        let wait = if self.began.swap(true, Ordering::Relaxed) { self.bus.longest_read() } else { Duration::ZERO };
         self.work(wait).await?;
+        self.well.store(true, Ordering::Relaxed);
         Ok(Next::Now)
     }
 

@@ -47,7 +47,8 @@ impl Hub {
 
     /// Tells all who watch the run; what nobody would hear is not even made.
     pub fn publish(&self, run_id: Uuid, event: impl FnOnce() -> StreamEvent) {
-        if let Some(watchers) = self.0.lock().expect("hub lock").get(&run_id) {
+        let watchers = self.0.lock().expect("hub lock").get(&run_id).cloned();
+        if let Some(watchers) = watchers {
             // an error says that the last watcher has just gone
             let _ = watchers.send(event());
         }

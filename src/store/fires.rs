@@ -122,11 +122,15 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    /// The run, started with this lease.
-    pub fn going(&self, lease: Lease, now: DateTime<Utc>) -> (Going, Run) {
-        let run = self.run.running(now);
-        let (task_id, tenant_id) = (run.task_id, run.tenant_id.clone());
-        let deadline_at = now + TimeDelta::seconds(self.timeout_seconds);
+    /// Until when it may run if it starts then.
+    pub fn deadline(&self, at: DateTime<Utc>) -> DateTime<Utc> {
+        at + TimeDelta::seconds(self.timeout_seconds)
+    }
+
+    /// The run, started then with this lease.
+    pub fn going(&self, lease: Lease, at: DateTime<Utc>) -> (Going, Run) {
+        let run = self.run.running(at);
+        let (task_id, tenant_id, deadline_at) = (run.task_id, run.tenant_id.clone(), self.deadline(at));
         (Going { run_id: lease.run_id, task_id, tenant_id, lease_token: lease.token, deadline_at }, run)
     }
 }
@@ -212,7 +216,9 @@ fn ahead(batch: &Batch, claims: &[Claim]) -> Vec<(Going, Run)> {
 /// Plans each due task. Pure but for the ids.
 fn decide(due: Vec<DueRow>, ask: &FireDue) -> Batch {
     let mut batch = Batch::default();
-    batch.tasks.reserve(if ask.start.is_some() { due.len() } else { 0 });
+    if ask.start.is_some() {
+        batch.tasks.reserve(due.len());
+    }
     let places = ask.start.map_or(0, |start| start.places);
     let mut left = Left { room: ask.room, places: places.min(ask.room) };
     for row in due {
@@ -371,6 +377,17 @@ impl DueRow {
 fn last_instant(plan: &Plan) -> Option<DateTime<Utc>> {
     let fires = plan.fires.iter().map(|fire| fire.run_at);
     fires.chain(plan.skips.iter().map(|skip| skip.missed.to)).max()
+}
+
+/// Whether all due rows moved on: they are locked, and their epochs were read under the lock.
+pub(super) fn all_moved(moved: u64, batch: &Batch) -> Result<(), StoreError> {
+    match moved == batch.moves.len() as u64 {
+        true => Ok(()),
+        false => Err(StoreError::Corrupt(format!(
+            "of {} due tasks {moved} moved on, though all were locked",
+            batch.moves.len()
+        ))),
+    }
 }
 
 /// What the database took: claims with their tokens, and how many runs were new.

@@ -67,6 +67,8 @@ struct Shared {
     /// Topics to be told to other instances, a bit each.
     called: AtomicU8,
     bell: Notify,
+    /// Whether events may be waited for.
+    reading: watch::Sender<bool>,
 }
 
 impl Hints {
@@ -76,6 +78,7 @@ impl Hints {
             seat: RwLock::default(),
             called: AtomicU8::new(0),
             bell: Notify::new(),
+            reading: watch::channel(true).0,
         }))
     }
 
@@ -168,9 +171,20 @@ impl Store {
         self.hints.0.bell.notify_one();
     }
 
-    /// Ends the wait of who reads events in this process, to hear that it is to stop.
+    /// From now on events may be waited for in this process, as they may from the beginning.
+    pub fn begin_reads(&self) {
+        self.hints.0.reading.send_replace(true);
+    }
+
+    /// From now on nobody waits for events in this process: who reads them is to stop.
     pub fn end_reads(&self) {
-        self.hints.0.here[Topic::Events as usize].send_replace(());
+        self.hints.0.reading.send_replace(false);
+    }
+
+    /// Returns once nobody is to wait for events any more.
+    pub async fn reads_ended(&self) {
+        let mut reading = self.hints.0.reading.subscribe();
+        let _ = reading.wait_for(|reading| !reading).await;
     }
 
     /// From now on runs may start in this process as they are recorded.

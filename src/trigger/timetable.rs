@@ -422,6 +422,22 @@ mod tests {
     }
 
     #[test]
+    fn the_last_instant_is_the_same_however_few_there_are() {
+        let daily = schedule(serde_json::json!({"cron": "0 9 * * *"})).compile(at("2020-01-01T00:00:00Z")).unwrap();
+        let floor = at("2026-11-01T09:00:00Z");
+        for days in 0..9 {
+            let last = (days > 0).then(|| floor + TimeDelta::days(days - 1));
+            for (name, edge) in [
+                ("as one comes", floor + TimeDelta::days(days)),
+                ("after one has come", floor + TimeDelta::days(days) - TimeDelta::days(1) + TICK),
+            ] {
+                assert_eq!(daily.last_before(edge, floor), last, "{days} instants, {name}");
+                assert_eq!(daily.last_before(edge, floor - TimeDelta::hours(1)), last, "{days} instants, {name}");
+            }
+        }
+    }
+
+    #[test]
     fn times_at_the_ends_of_the_calendar_are_no_trouble() {
         let ends = [DateTime::<Utc>::MIN_UTC, DateTime::<Utc>::MAX_UTC];
         for when in [

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::id::new_id;
 use crate::notification::NewDelivery;
 use crate::store::StoreError;
-use crate::store::fires::{Batch, FireDue, Written};
+use crate::store::fires::{Batch, FireDue, Written, all_moved};
 use crate::store::hot::sqlite::starting::{
     READY, READY_OF_TENANT, pick, start_each, started_before, tenants_in_turn, with_leases,
 };
@@ -38,7 +38,7 @@ fn comes_again(rows: usize) -> bool {
 impl Hot for SqliteConnection {
     async fn fire(&mut self, batch: &Batch, ask: &FireDue) -> Result<Written, StoreError> {
         let mut written = Written::default();
-        firing::move_on(self, &batch.moves).await?;
+        all_moved(firing::move_on(self, &batch.moves).await?, batch)?;
         for run in &batch.skipped {
             written.skipped += insert_run!(self, run) as usize;
         }

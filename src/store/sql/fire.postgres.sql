@@ -1,14 +1,14 @@
 -- One statement to fire: due rows, which the caller has locked, move on; runs are recorded (once per fire key) and enter
--- the queue: started, or claimed as far as the instance has room, or ready. How many moved and were recorded is answered
--- with each of them: where that is fewer than were asked for, the caller takes back what it must.
+-- the queue: started, or claimed as far as the instance has room, or ready. The last row says how many moved and were
+-- recorded: where that is fewer than were asked for, the caller takes back what it must.
 -- No step is joined with another, but for each row of `due` with its new place: a plan that knows nothing of the numbers
 -- would compare each with each.
 with r as materialized (
     select *
       from unnest($9::uuid[], $10::uuid[], $11::text[], $12::text[], $13::text[], $14::timestamptz[], $15::jsonb[],
-                  $16::bigint[], $17::timestamptz[], $18::timestamptz[], $19::text[], $20::boolean[], $21::bigint[])
+                  $16::bigint[], $17::timestamptz[], $18::timestamptz[], $19::text[], $20::boolean[], $21::timestamptz[])
            as r (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, missed, epoch, run_at, lease_until, overlap,
-                 goes, timeout_seconds)
+                 goes, deadline_at)
 ), moved as (
     update due d
        set next_at = m.next_at, nominal_at = m.nominal_at,
@@ -25,14 +25,17 @@ with r as materialized (
       from r
     on conflict (task_id, fire_key) do nothing
     returning 1
+), queued as (
+    insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, lease_token, lease_until, worker, overlap,
+                       deadline_at)
+    select id, task_id, tenant_id, epoch, run_at, 0,
+           case when goes then 'started' when lease_until is null then 'ready' else 'claimed' end,
+           case when lease_until is null then 0 else nextval('lease_tokens') end,
+           case when goes then $8 else lease_until end,
+           case when lease_until is not null then $7::uuid end, overlap, deadline_at
+      from r
+    returning run_id, lease_token
 )
-insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, lease_token, lease_until, worker, overlap,
-                   deadline_at)
-select id, task_id, tenant_id, epoch, run_at, 0,
-       case when goes then 'started' when lease_until is null then 'ready' else 'claimed' end,
-       case when lease_until is null then 0 else nextval('lease_tokens') end,
-       case when goes then $8 else lease_until end,
-       case when lease_until is not null then $7::uuid end, overlap,
-       case when goes then $6 + timeout_seconds * interval '1 second' end
-  from r
-returning run_id, lease_token, (select count(*) from moved) as moved, (select count(*) from made) as made
+select run_id, lease_token, 0::bigint from queued
+union all
+select null, (select count(*) from moved), (select count(*) from made)

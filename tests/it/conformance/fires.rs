@@ -18,6 +18,8 @@ on_both!(
     a_limit_takes_the_earliest_tasks_first,
     a_few_that_are_due_last_fire_with_each_batch_of_the_earliest,
     firing_again_what_is_recorded_already_makes_no_second_run,
+    what_is_recorded_already_holds_up_nothing_else_of_its_batch,
+    skips_that_are_recorded_already_are_not_recorded_again,
     two_instances_firing_at_once_never_double,
     a_task_that_another_instance_holds_is_passed_over,
     missed_instants_are_one_run_that_is_told_how_many,
@@ -160,6 +162,37 @@ async fn firing_again_what_is_recorded_already_makes_no_second_run(world: &World
     assert_eq!(world.runs_of(&task).await.len(), 1);
     assert_eq!(world.count("select count(*) from slots").await, 0, "for a run that is none");
     assert_eq!(world.count("select count(*) from queue").await, 1);
+}
+
+async fn what_is_recorded_already_holds_up_nothing_else_of_its_batch(world: &World) {
+    for _ in 0..3 {
+        world.task(json!({"interval": "1m"})).await;
+    }
+    world.pass(60);
+    let first = world.store.fire_due(&FireDue { limit: 1, ..world.ask(0, 9) }).await.unwrap();
+    assert_eq!((first.tasks, first.recorded), (1, 1));
+    world.plant("update due set next_at = '2026-03-01T08:01:00+00:00', nominal_at = '2026-03-01T08:01:00+00:00'").await;
+    let start = StartNow { places: 9, lease_until: at(90) };
+    let fired = world.store.fire_due(&FireDue { start: Some(start), ..world.ask(0, 9) }).await.unwrap();
+    assert_eq!((fired.tasks, fired.recorded, fired.conflicts), (3, 2, 1));
+    assert_eq!((fired.started.len(), fired.claims.len()), (2, 0));
+    for started in &fired.started {
+        assert_eq!(world.get_run(started.run.id).await, *started.run);
+    }
+    assert_eq!(world.count("select count(*) from runs").await, 3);
+    assert_eq!(world.count("select count(*) from slots").await, 2, "none for the run that was not recorded");
+    assert_eq!(world.count("select count(*) from queue where state = 'started'").await, 2);
+    assert_eq!(world.count("select count(*) from queue").await, 3);
+}
+
+async fn skips_that_are_recorded_already_are_not_recorded_again(world: &World) {
+    let task = world.task(json!({"interval": "1m", "catch_up": "skip"})).await;
+    world.pass(10 * 60 + 1);
+    let fired = world.fire().await;
+    assert_eq!((fired.recorded, fired.skipped, fired.conflicts), (1, 1, 0));
+    world.plant("update due set next_at = '2026-03-01T08:01:00+00:00', nominal_at = '2026-03-01T08:01:00+00:00'").await;
+    assert_eq!(world.fire().await, Fired { tasks: 1, conflicts: 2, ..Fired::default() });
+    assert_eq!(world.runs_of(&task).await.len(), 2);
 }
 
 async fn two_instances_firing_at_once_never_double(world: &World) {

@@ -5,7 +5,7 @@ use reveille::id::Scope;
 use reveille::notification::{Kind, NewDelivery};
 use reveille::run::outcome::RunFault;
 use reveille::run::{Run, RunState, Usage};
-use reveille::store::{Beat, Blocked, Cancelled, Finish, Lease, StartedRun, Starts, Topic};
+use reveille::store::{Beat, Blocked, Cancelled, Finish, Lease, Park, StartedRun, Starts, Topic};
 use reveille::task::change::TaskChange;
 use serde_json::json;
 use uuid::Uuid;
@@ -29,6 +29,7 @@ on_both!(
     a_run_whose_end_was_asked_for_is_not_tried_again,
     claims_are_given_back,
     a_run_that_the_infrastructure_held_up_is_counted_apart,
+    ends_of_every_kind_go_in_one_batch,
     a_run_that_can_not_be_read_keeps_no_other_from_starting,
     what_is_committed_is_hinted,
 );
@@ -349,6 +350,47 @@ async fn a_run_that_the_infrastructure_held_up_is_counted_apart(world: &World) {
     let leases = leases(&world.claim().await);
     let again = world.store.start_runs(&leases, at(45)).await.unwrap().started.remove(0);
     assert_eq!((again.run.infra_retries, again.run.attempt), (1, 1));
+}
+
+async fn ends_of_every_kind_go_in_one_batch(world: &World) {
+    let task = world.task(every_minute()).await;
+    let [ended, again_later, parked, crashed, held_up] = [
+        world.started(&task).await,
+        world.started(&task).await,
+        world.started(&task).await,
+        world.started(&task).await,
+        world.started(&task).await,
+    ];
+    let later = |milliseconds| world.now() + TimeDelta::milliseconds(milliseconds);
+    let park = Some(Park::Completion { until: later(90_017) });
+    let ends = [
+        end_of(&ended, RunState::Succeeded),
+        again(&again_later, later(2_001), true),
+        Finish { park, ..end_of(&parked, RunState::WaitingForCompletion) },
+        Finish { crashed: true, ..again(&crashed, later(3_999), true) },
+        Finish { infra_retry: true, ..again(&held_up, later(1_503), false) },
+    ];
+    assert_eq!(world.store.finish_runs(&ends).await.unwrap(), Vec::<Uuid>::new());
+    for (run, state, counts) in [
+        (&ended, RunState::Succeeded, (1, 0, 0)),
+        (&again_later, RunState::Queued, (1, 0, 0)),
+        (&parked, RunState::WaitingForCompletion, (1, 0, 0)),
+        (&crashed, RunState::Queued, (1, 1, 0)),
+        (&held_up, RunState::Queued, (0, 0, 1)),
+    ] {
+        let run = world.get_run(run.run.id).await;
+        assert_eq!((run.state, (run.attempt, run.crashes, run.infra_retries)), (state, counts));
+        assert_eq!(run.finished_at.is_some(), state == RunState::Succeeded);
+    }
+    assert_eq!(world.outlook().await.parked, Some(later(90_017)));
+    let mut instants = Vec::new();
+    world.pass(4);
+    for claim in world.claim().await {
+        instants.push((claim.lease.run_id, claim.run_at));
+    }
+    let before = |milliseconds| world.now() - TimeDelta::milliseconds(milliseconds);
+    let expected = [(held_up, before(2_497)), (again_later, before(1_999)), (crashed, before(1))];
+    assert_eq!(instants, expected.map(|(run, at)| (run.run.id, at)));
 }
 
 async fn a_run_that_can_not_be_read_keeps_no_other_from_starting(world: &World) {

@@ -8,12 +8,12 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::store::StoreError;
-use crate::store::fires::{Batch, FireDue, Ready, Written};
+use crate::store::fires::{Batch, FireDue, Ready, Written, all_moved};
 use crate::store::lease::{Claim, Lease, line};
 use crate::store::runs::NewRun;
 
-/// A row that `fire` answers: a run with its token, and how many tasks moved on and runs were recorded in all.
-type Queued = (Uuid, i64, i64, i64);
+/// A row that `fire` answers: a run with its token; or, without a run, how many tasks moved on and runs were recorded.
+type Row = (Option<Uuid>, i64, i64);
 
 /// Moves tasks on, records runs that are to be executed, and puts them into the queue; what has its record already is
 /// left out.
@@ -26,7 +26,7 @@ pub(super) async fn record(
     let (moves, runs) = (&batch.moves, &batch.runs);
     let slotted = take_slots(conn, runs.iter().filter(|ready| ready.starts && ready.needs_slot)).await?;
     let goes = |ready: &Ready| ready.starts && (!ready.needs_slot || slotted.contains(&ready.run.id));
-    let queued: Vec<Queued> = sqlx::query_as(include_str!("../../sql/fire.postgres.sql"))
+    let rows: Vec<Row> = sqlx::query_as(include_str!("../../sql/fire.postgres.sql"))
         .bind(moves.iter().map(|m| m.task_id).collect::<Vec<_>>())
         .bind(moves.iter().map(|m| m.epoch).collect::<Vec<_>>())
         .bind(moves.iter().map(|m| m.next_at).collect::<Vec<_>>())
@@ -47,21 +47,24 @@ pub(super) async fn record(
         .bind(runs.iter().map(|r| r.lease_until).collect::<Vec<_>>())
         .bind(runs.iter().map(|r| r.overlap).collect::<Vec<_>>())
         .bind(runs.iter().map(goes).collect::<Vec<_>>())
-        .bind(runs.iter().map(|r| r.timeout_seconds).collect::<Vec<_>>())
+        .bind(runs.iter().map(|r| goes(r).then(|| r.deadline(ask.now))).collect::<Vec<_>>())
         .fetch_all(&mut *conn)
         .await?;
-    let Some((_, _, moved, made)) = queued.first().copied() else { return Ok(()) };
-    if moved < moves.len() as i64 {
-        return Err(StoreError::Unavailable("a due task changed although its row was locked".into()));
+    let mut tokens = HashMap::with_capacity(rows.len());
+    let (mut moved, mut made) = (0, 0);
+    for row in rows {
+        match row {
+            (Some(run_id), token, _) => drop(tokens.insert(run_id, token)),
+            (None, tasks, runs) => (moved, made) = (tasks, runs),
+        }
     }
+    all_moved(moved as u64, batch)?;
     let known = match made < runs.len() as i64 {
         true => take_back_known(conn, runs).await?,
         false => HashSet::new(),
     };
-    let tokens: HashMap<Uuid, i64> = queued.into_iter().map(|(run_id, token, ..)| (run_id, token)).collect();
     for ready in runs.iter().filter(|ready| !known.contains(&ready.run.id)) {
-        let Some(token) = tokens.get(&ready.run.id) else { continue };
-        let lease = Lease { run_id: ready.run.id, token: *token };
+        let lease = Lease { run_id: ready.run.id, token: tokens[&ready.run.id] };
         written.recorded += 1;
         if goes(ready) {
             written.going.push(ready.going(lease, ask.now));

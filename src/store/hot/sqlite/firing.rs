@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use sqlx::{QueryBuilder, SqliteConnection};
 use uuid::Uuid;
 
@@ -22,7 +22,9 @@ struct Queued<'a> {
     deadline_at: Option<DateTime<Utc>>,
 }
 
-pub(super) async fn move_on(conn: &mut SqliteConnection, moves: &[Move]) -> Result<(), StoreError> {
+/// Answers how many moved.
+pub(super) async fn move_on(conn: &mut SqliteConnection, moves: &[Move]) -> Result<u64, StoreError> {
+    let mut moved = 0;
     for moves in moves.chunks(ROWS) {
         let mut update = QueryBuilder::new("with moved (task_id, epoch, next_at, nominal_at, fired) as (");
         update.push_values(moves, |mut row, m| {
@@ -33,9 +35,9 @@ pub(super) async fn move_on(conn: &mut SqliteConnection, moves: &[Move]) -> Resu
                       run_count = due.run_count + m.fired
                  from moved m where due.task_id = m.task_id and due.epoch = m.epoch",
         );
-        update.build().persistent(comes_again(moves.len())).execute(&mut *conn).await?;
+        moved += update.build().persistent(comes_again(moves.len())).execute(&mut *conn).await?.rows_affected();
     }
-    Ok(())
+    Ok(moved)
 }
 
 /// Records runs that are to be executed, and puts them into the queue; what has its record already is left out.
@@ -60,7 +62,7 @@ pub(super) async fn record(
             let lease = Lease { run_id: ready.run.id, token };
             Claim { lease, run_at: ready.run_at, until, line: line(&ready.run.tenant_id) }
         });
-        let deadline_at = starts(ready).then(|| ask.now + TimeDelta::seconds(ready.timeout_seconds));
+        let deadline_at = starts(ready).then(|| ready.deadline(ask.now));
         Queued { ready, claim, deadline_at }
     });
     let entries: Vec<Queued> = entries.collect();
