@@ -100,6 +100,11 @@ impl Bus for Redis {
         Box::pin(self.reader.read(&self.link, limit, wait))
     }
 
+    /// Nothing but an entry ends a block before its time, so a stop waits for it.
+    fn longest_read(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+
     fn acknowledge<'a>(&'a self, ids: &'a [String]) -> BoxFuture<'a, Result<(), BusError>> {
         Box::pin(self.acknowledge_all(ids))
     }

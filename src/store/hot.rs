@@ -1,5 +1,5 @@
 //! The hot path, written once for each database: arrays through `unnest` on Postgres, so that a batch is one
-//! statement; prepared single-row statements in one transaction on SQLite.
+//! statement, or few; lists of values in one transaction on SQLite.
 //!
 //! Each method is a step inside a transaction that its caller opened and commits.
 

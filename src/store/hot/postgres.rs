@@ -1,4 +1,4 @@
-//! Batches on Postgres: one statement each.
+//! Batches on Postgres: a statement each, and one more for what few of them have.
 
 mod firing;
 
