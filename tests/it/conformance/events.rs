@@ -1,6 +1,7 @@
 //! The log and the queue of the embedded bus, and its dead letters.
 
 use chrono::TimeDelta;
+use futures::FutureExt;
 use reveille::event::Event;
 use reveille::id::Scope;
 use reveille::store::{
@@ -22,6 +23,7 @@ on_both!(
     a_replayed_event_is_queued_under_its_key,
     a_dropped_letter_is_gone,
     a_letter_without_a_tenant_belongs_to_nobody,
+    a_stop_ends_the_wait_of_those_who_read_and_of_those_who_come_later,
 );
 
 fn event(tenant: &str, id: &str) -> Event {
@@ -283,4 +285,13 @@ async fn a_letter_without_a_tenant_belongs_to_nobody(world: &World) {
     let other: Result<(), StoreError> = world.store.drop_dead_letter(&only("a"), all[0].id).await;
     assert!(matches!(other, Err(StoreError::NotFound)), "{other:?}");
     assert!(matches!(world.store.get_dead_letter(&Scope::Every, Uuid::nil()).await, Err(StoreError::NotFound)));
+}
+
+async fn a_stop_ends_the_wait_of_those_who_read_and_of_those_who_come_later(world: &World) {
+    let mut waits = Box::pin(world.store.reads_ended());
+    assert_eq!((&mut waits).now_or_never(), None);
+    world.store.end_reads();
+    assert_eq!((waits.now_or_never(), world.store.reads_ended().now_or_never()), (Some(()), Some(())));
+    world.store.begin_reads();
+    assert_eq!(world.store.reads_ended().now_or_never(), None, "it was started again");
 }
