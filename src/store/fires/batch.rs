@@ -1,0 +1,271 @@
+//! What a batch of due tasks becomes: decided before the first write, and pure but for the ids.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use super::FireDue;
+use crate::clock::signed;
+use crate::id::new_id;
+use crate::run::{Missed, Run, RunState};
+use crate::store::StoreError;
+use crate::store::hot::Going;
+use crate::store::lease::{CLAIM_MARGIN, Lease};
+use crate::store::runs::{NewRun, key_instant, missed_key};
+use crate::store::slots::EACH_IN_TURN;
+use crate::store::tasks::TaskRow;
+use crate::task::change::{REASON_ENDED, REASON_MAX_RUNS};
+use crate::task::{Spec, Task};
+use crate::trigger::catch_up::MISFIRE_GRACE;
+use crate::trigger::{Due, Plan, PlannedFire, Trigger};
+
+#[derive(sqlx::FromRow)]
+pub(super) struct DueRow {
+    /// Read by [`DueRow::read`]: one that can't be read must not keep the other tasks from firing. Without a nominal
+    /// instant the last fire is recorded, and its instant has come by now.
+    #[sqlx(flatten)]
+    task: TaskRow<Json<Box<RawValue>>>,
+    trigger_type: String,
+    max_runs: Option<i64>,
+    timeout_seconds: i64,
+}
+
+/// Everything that one call writes, decided before the first write.
+#[derive(Default)]
+pub(in crate::store) struct Batch {
+    pub moves: Vec<Move>,
+    pub runs: Vec<Ready>,
+    pub skipped: Vec<NewRun>,
+    /// Statuses change by themselves here, so the epoch stays: the last fire must not be taken for void.
+    pub completed: Vec<(Uuid, &'static str)>,
+    pub disabled: Vec<(Uuid, String)>,
+    /// What fires, as it will be: who starts it need not read it again.
+    pub tasks: HashMap<Uuid, Arc<Task>>,
+}
+
+/// Where the `due` row of a task goes.
+pub(in crate::store) struct Move {
+    pub task_id: Uuid,
+    pub epoch: i64,
+    pub next_at: Option<DateTime<Utc>>,
+    pub nominal_at: Option<DateTime<Utc>>,
+    pub fired: i64,
+}
+
+/// A run for the queue; with a lease where the instance has room for it.
+pub(in crate::store) struct Ready {
+    pub run: NewRun,
+    pub epoch: i64,
+    pub run_at: DateTime<Utc>,
+    pub lease_until: Option<DateTime<Utc>>,
+    /// Its own policy instead of its task's.
+    pub overlap: Option<&'static str>,
+    /// It starts with this commit, if it gets the slot that it may need.
+    pub starts: bool,
+    pub needs_slot: bool,
+    pub timeout_seconds: i64,
+}
+
+impl Ready {
+    /// Until when it may run if it starts then.
+    pub fn deadline(&self, at: DateTime<Utc>) -> DateTime<Utc> {
+        at + TimeDelta::seconds(self.timeout_seconds)
+    }
+
+    /// The run, started then with this lease.
+    pub fn going(&self, lease: Lease, at: DateTime<Utc>) -> (Going, Run) {
+        let run = self.run.running(at);
+        let (task_id, tenant_id, deadline_at) = (run.task_id, run.tenant_id.clone(), self.deadline(at));
+        (Going { run_id: lease.run_id, task_id, tenant_id, lease_token: lease.token, deadline_at }, run)
+    }
+}
+
+/// What is left of a batch while it is decided: runs that may be leased, and runs that may start.
+struct Left {
+    room: usize,
+    places: usize,
+}
+
+/// Plans each due task.
+pub(super) fn decide(due: Vec<DueRow>, ask: &FireDue) -> Batch {
+    let mut batch = Batch::default();
+    if ask.start.is_some() {
+        batch.tasks.reserve(due.len());
+    }
+    let places = ask.start.map_or(0, |start| start.places);
+    let mut left = Left { room: ask.room, places: places.min(ask.room) };
+    for row in due {
+        let Some(nominal) = row.task.nominal_at else {
+            batch.moves.push(row.stand_still());
+            batch.completed.push((row.task.id, row.why_completed(0)));
+            continue;
+        };
+        let planned = row.read().and_then(|(trigger, spec)| Ok((row.plan(&trigger, nominal, ask)?, trigger, spec)));
+        match planned {
+            Ok((plan, trigger, spec)) => {
+                row.add(plan, &trigger, ask, &mut left, &mut batch);
+                if let (Some(spec), Some(to)) = (spec.filter(|_| ask.start.is_some()), batch.moves.last()) {
+                    batch.tasks.extend(row.moved(spec, to).map(|task| (task.id, Arc::new(task))));
+                }
+            }
+            Err(why) => {
+                batch.moves.push(row.stand_still());
+                batch.disabled.push((row.task.id, why));
+            }
+        }
+    }
+    batch
+}
+
+impl DueRow {
+    /// The trigger, and the whole if that can be read, too; or why not.
+    fn read(&self) -> Result<(Trigger, Option<Spec>), String> {
+        let written = self.task.spec.0.get();
+        if let Ok(spec) = serde_json::from_str::<Spec>(written) {
+            return Ok((spec.trigger.clone(), Some(spec)));
+        }
+        let written: Value = serde_json::from_str(written).unwrap_or_default();
+        let trigger = Trigger::deserialize(&written["trigger"]);
+        Ok((trigger.map_err(|error| format!("the trigger can't be read: {error}"))?, None))
+    }
+
+    /// What is to be recorded, or why this task can't be scheduled any more. A fault of one task, even a panic of the
+    /// code that plans it, stays its own.
+    fn plan(&self, trigger: &Trigger, nominal: DateTime<Utc>, ask: &FireDue) -> Result<Plan, String> {
+        let due = Due {
+            task_id: self.task.id,
+            anchor: self.task.anchor_at,
+            active_since: self.task.active_since,
+            nominal,
+            fired: self.task.fired.max(0) as u64,
+            max_runs: self.max_runs.map(|most| most.max(0) as u64),
+        };
+        let until = ask.now + signed(ask.horizon);
+        let planned = catch_unwind(AssertUnwindSafe(|| trigger.plan(&due, ask.now, until)));
+        match planned {
+            Ok(planned) => planned.map_err(|fault| format!("{}: {}", fault.pointer, fault.message)),
+            Err(_) => Err("planning the trigger panicked".into()),
+        }
+    }
+
+    /// The task once its due row is where it goes.
+    fn moved(self, spec: Spec, to: &Move) -> Option<Task> {
+        let mut task = self.task.with(Json(spec));
+        (task.next_at, task.nominal_at) = (to.next_at, to.nominal_at);
+        (task.fired, task.run_count) = (task.fired + to.fired, task.run_count + to.fired);
+        task.task().ok()
+    }
+
+    fn add(&self, plan: Plan, trigger: &Trigger, ask: &FireDue, left: &mut Left, batch: &mut Batch) {
+        let fired = plan.fires.len() as i64;
+        let last_ahead = last_instant(&plan).filter(|last| *last > ask.now);
+        // what is caught up would be skipped or superseded by what is caught up with it
+        let passed = plan.fires.iter().filter(|fire| fire.run_at <= ask.now).count();
+        let in_turn = |fire: &PlannedFire| {
+            let late = passed > 1 || fire.run_at < ask.now - MISFIRE_GRACE;
+            (trigger.catches_all_up() && late && fire.run_at <= ask.now).then_some(EACH_IN_TURN)
+        };
+        for fire in plan.fires {
+            // the lease of a run that is claimed ahead is short, so that a crash costs little
+            let lease_until = (left.room > 0).then(|| fire.run_at.max(ask.now) + CLAIM_MARGIN);
+            let starts = lease_until.is_some() && left.places > 0 && fire.run_at <= ask.now;
+            left.room = left.room.saturating_sub(1);
+            left.places -= usize::from(starts);
+            let key = format!("s:{}", key_instant(fire.nominal));
+            let overlap = in_turn(&fire);
+            let run = NewRun { missed: fire.missed, ..self.run(key, fire.nominal, ask.now) };
+            batch.runs.push(Ready {
+                run,
+                epoch: self.task.epoch,
+                run_at: fire.run_at,
+                lease_until,
+                overlap,
+                starts,
+                needs_slot: !planted!("no_slot") && (overlap.is_some() || !trigger.may_overlap()),
+                timeout_seconds: self.timeout_seconds,
+            });
+        }
+        for skip in plan.skips.into_iter().filter(|_| !planted!("silent_miss")) {
+            batch.skipped.push(self.skipped(&skip.missed, skip.reason, ask.now));
+        }
+        let next_at = match (plan.next, last_ahead) {
+            (Some(next), _) => Some(next.run_at),
+            // until its last instant has come a task is active, so that it can be paused and edited; it is looked at
+            // again a horizon ahead of this, which is then
+            (None, Some(last)) => Some(last + signed(ask.horizon)),
+            (None, None) => {
+                batch.completed.push((self.task.id, self.why_completed(fired)));
+                None
+            }
+        };
+        let nominal_at = plan.next.map(|next| next.nominal);
+        batch.moves.push(Move { next_at, nominal_at, fired, ..self.stand_still() });
+    }
+
+    fn why_completed(&self, fired: i64) -> &'static str {
+        let spent = self.max_runs.is_some_and(|most| self.task.fired + fired >= most);
+        if spent { REASON_MAX_RUNS } else { REASON_ENDED }
+    }
+
+    fn stand_still(&self) -> Move {
+        Move {
+            task_id: self.task.id,
+            epoch: self.task.epoch,
+            next_at: None,
+            nominal_at: self.task.nominal_at,
+            fired: 0,
+        }
+    }
+
+    fn run(&self, fire_key: String, scheduled_for: DateTime<Utc>, now: DateTime<Utc>) -> NewRun {
+        NewRun {
+            id: new_id(now),
+            task_id: self.task.id,
+            tenant_id: self.task.tenant_id.clone(),
+            fire_key,
+            trigger_type: self.trigger_type.clone(),
+            scheduled_for,
+            state: RunState::Queued,
+            reason: None,
+            missed: None,
+            retry_of: None,
+            event_ids: Vec::new(),
+            cause: None,
+            input: None,
+            created_at: now,
+        }
+    }
+
+    fn skipped(&self, missed: &Missed, reason: &str, now: DateTime<Utc>) -> NewRun {
+        NewRun {
+            state: RunState::Skipped,
+            reason: Some(reason.to_owned()),
+            missed: Some(missed.clone()),
+            ..self.run(missed_key(missed), missed.to, now)
+        }
+    }
+}
+
+/// When the last of what is planned has come.
+fn last_instant(plan: &Plan) -> Option<DateTime<Utc>> {
+    let fires = plan.fires.iter().map(|fire| fire.run_at);
+    fires.chain(plan.skips.iter().map(|skip| skip.missed.to)).max()
+}
+
+/// Whether all due rows moved on: they are locked, and their epochs were read under the lock.
+pub(in crate::store) fn all_moved(moved: u64, batch: &Batch) -> Result<(), StoreError> {
+    match moved == batch.moves.len() as u64 {
+        true => Ok(()),
+        false => Err(StoreError::Corrupt(format!(
+            "of {} due tasks {moved} moved on, though all were locked",
+            batch.moves.len()
+        ))),
+    }
+}
