@@ -64,7 +64,10 @@ impl Worker {
 
     /// Leases what is ready, as far as there is room, and starts what is due of it; answers whether there may be more.
     async fn take(&self) -> Result<bool, TickError> {
-        let free = self.held.free().min(BATCH);
+        let turn = self.turn.lock().expect("turn lock").take();
+        // while the runs of one batch are read the next is taken; where limits are kept, takes come one after the other
+        let by_two = turn.is_some() && !self.limits.any();
+        let free = self.held.free().min(if by_two { 2 * BATCH } else { BATCH });
         self.short_of_room.store(free == 0, Ordering::Relaxed);
         if free == 0 {
             return Ok(false);
@@ -75,28 +78,40 @@ impl Worker {
             0 => (free, now),
             room => (room, now + signed(HORIZON)),
         };
-        let turn = self.turn.lock().expect("turn lock").take();
-        let fair = turn.or_else(|| self.limits.any().then(Turn::default));
         let take = Take {
             worker: self.id,
             now,
             ahead,
             lease_until: now + signed(self.lease),
             limit: room as i64,
-            fair,
+            fair: turn.or_else(|| self.limits.any().then(Turn::default)),
             limits: self.limits,
         };
-        let taken = self.store.take_runs(&take).await?;
-        let full = taken.len() == room;
+        let full = match by_two && room > 1 {
+            false => self.take_batch(&take).await?,
+            true => {
+                let half = Take { limit: take.limit / 2, ..take.clone() };
+                let rest = Take { limit: take.limit - half.limit, ..take };
+                let (one, other) = tokio::join!(self.take_batch(&half), self.take_batch(&rest));
+                one? | other?
+            }
+        };
+        self.short_of_room.store(full || self.limits.any(), Ordering::Relaxed);
+        Ok(full || self.turn.lock().expect("turn lock").is_some())
+    }
+
+    /// Answers whether as many were taken as were asked for.
+    async fn take_batch(&self, take: &Take) -> Result<bool, TickError> {
+        let taken = self.store.take_runs(take).await?;
+        let full = taken.len() as i64 == take.limit;
         // who has more than can be taken must not keep the others waiting: from now on it goes in turn, until none is left
         // a look at as many tenants as fit, of whom none could have more, is no reason to forget those who follow
         if full || (take.fair.is_some() && (!taken.is_empty() || taken.turn != Turn::default())) {
             *self.turn.lock().expect("turn lock") = Some(taken.turn);
         }
-        self.short_of_room.store(full || self.limits.any(), Ordering::Relaxed);
         self.held.add(taken.claims);
         self.spawn(taken.starts);
-        Ok(full || self.turn.lock().expect("turn lock").is_some())
+        Ok(full)
     }
 
     fn spawn(&self, starts: Starts) {

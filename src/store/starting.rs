@@ -3,7 +3,7 @@
 //! What was answered as started is running on the record, and may have effects. An answer that was lost leaves a lease
 //! that runs out.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -140,7 +140,8 @@ impl Store {
         let now = self.clock.now();
         let (going, blocked) = on_hot_write!(self.db, |conn| {
             let going = conn.start(leases, now, lease_until).await?;
-            let left = leases.iter().filter(|lease| going.iter().all(|g| g.run_id != lease.run_id));
+            let gone: HashSet<Uuid> = going.iter().map(|g| g.run_id).collect();
+            let left = leases.iter().filter(|lease| !gone.contains(&lease.run_id));
             let blocked = resolve_blocked!(self.db, conn, left, now);
             (going, blocked)
         });

@@ -25,8 +25,6 @@ use crate::store::runs::insert_run;
 use crate::store::starting::{Take, Turn};
 use crate::store::text::{document, optional, text};
 
-pub(super) use starting::take_slots;
-
 /// Rows of a statement. SQLite looks for each numbered value among all before it, so that more would cost more each.
 const ROWS: usize = 50;
 

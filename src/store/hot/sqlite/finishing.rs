@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
+use sqlx::types::Json;
 use sqlx::{QueryBuilder, SqliteConnection};
 use uuid::Uuid;
 
@@ -13,11 +14,11 @@ use crate::store::hot::sqlite::{ROWS, comes_again, list};
 use crate::store::lease::{Finish, Lease};
 use crate::store::text::{optional, optional_document};
 
-/// What the queue says of a run whose lease still stands.
-#[derive(sqlx::FromRow)]
+/// What the queue says of a run whose lease still stands: run, token, task, why it is to be cancelled, its own overlap.
+type HeldRow = (Uuid, i64, Option<Uuid>, Option<String>, Option<String>);
+
+/// The same, without what it is found by.
 struct Held {
-    run_id: Uuid,
-    lease_token: i64,
     task_id: Option<Uuid>,
     cancel_reason: Option<String>,
     overlap: Option<String>,
@@ -61,13 +62,18 @@ async fn held(conn: &mut SqliteConnection, ends: &[Finish]) -> Result<HashMap<Le
             row.push_bind(end.lease.run_id).push_bind(end.lease.token).push_bind(end.unconfirmed.is_some());
         });
         select.push(
-            ") select q.run_id, q.lease_token, q.task_id, q.cancel_reason, q.overlap
+            // one row for them all: each that is handed over may wake a thread
+            ") select json_group_array(json_array(hex(q.run_id), q.lease_token, iif(q.task_id is null, null, hex(q.task_id)),
+                                                  q.cancel_reason, q.overlap))
                  from ends e cross join queue q
                    on q.run_id = e.run_id and q.lease_token = e.lease_token
                       and (q.state = 'started' or e.unconfirmed and q.state = 'claimed')",
         );
-        let rows: Vec<Held> = select.build_query_as().persistent(comes_again(ends.len())).fetch_all(&mut *conn).await?;
-        held.extend(rows.into_iter().map(|held| (Lease { run_id: held.run_id, token: held.lease_token }, held)));
+        let rows: Json<Vec<HeldRow>> =
+            select.build_query_scalar().persistent(comes_again(ends.len())).fetch_one(&mut *conn).await?;
+        held.extend(rows.0.into_iter().map(|(run_id, token, task_id, cancel_reason, overlap)| {
+            (Lease { run_id, token }, Held { task_id, cancel_reason, overlap })
+        }));
     }
     Ok(held)
 }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::store::StoreError;
 use crate::store::fires::{FireDue, Move, Ready, Written};
 use crate::store::hot::sqlite::starting::take_slots;
-use crate::store::hot::sqlite::{ROWS, comes_again, next_tokens};
+use crate::store::hot::sqlite::{ROWS, comes_again, list, next_tokens};
 use crate::store::lease::{Claim, Lease, line};
 use crate::store::slots::free;
 use crate::store::text::optional_document;
@@ -108,9 +108,15 @@ async fn insert_runs(
             row.push_bind(if going { "running" } else { "queued" }).push_bind(missed).push_bind(run.created_at);
             row.push_bind(i32::from(going)).push_bind(going.then_some(now));
         });
-        insert.push(" on conflict (task_id, fire_key) do nothing returning id");
-        let ids: Vec<Uuid> =
-            insert.build_query_scalar().persistent(comes_again(runs.len())).fetch_all(&mut *conn).await?;
+        insert.push(" on conflict (task_id, fire_key) do nothing");
+        let inserted = insert.build().persistent(comes_again(runs.len())).execute(&mut *conn).await?.rows_affected();
+        if inserted == runs.len() as u64 {
+            made.extend(runs.iter().map(|ready| ready.run.id));
+            continue;
+        }
+        let mut select = QueryBuilder::new("select id from runs where id in ");
+        list(&mut select, runs.iter().map(|ready| ready.run.id));
+        let ids: Vec<Uuid> = select.build_query_scalar().fetch_all(&mut *conn).await?;
         made.extend(ids);
     }
     Ok(made)
