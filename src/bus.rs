@@ -11,6 +11,10 @@ macro_rules! pass_on {
             self.bus.longest_read()
         }
 
+        fn end_waits(&self) -> futures::future::BoxFuture<'_, ()> {
+            self.bus.end_waits()
+        }
+
         fn log<'a>(
             &'a self,
             scope: &'a $crate::id::Scope,
@@ -194,6 +198,12 @@ pub trait Bus: Send + Sync {
     /// How long one read should wait at most: who stops reading waits for the end of the last.
     fn longest_read(&self) -> Duration {
         Duration::from_millis(500)
+    }
+
+    /// Ends the reads that wait now, with nothing, where no stop ends them by itself. One that begins meanwhile may miss
+    /// it, so it is asked until none waits.
+    fn end_waits(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
     }
 
     /// These are handled, and what follows from them is committed.

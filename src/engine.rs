@@ -26,6 +26,7 @@ pub mod measures;
 pub mod notifier;
 mod places;
 pub mod rescuer;
+mod rush;
 pub mod scheduler;
 pub mod sealer;
 mod sending;

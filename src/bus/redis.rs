@@ -100,9 +100,12 @@ impl Bus for Redis {
         Box::pin(self.reader.read(&self.link, limit, wait))
     }
 
-    /// Nothing but an entry ends a block before its time, so a stop waits for it.
     fn longest_read(&self) -> Duration {
-        Duration::from_secs(2)
+        reading::BLOCK
+    }
+
+    fn end_waits(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.reader.end_waits(&self.link))
     }
 
     fn acknowledge<'a>(&'a self, ids: &'a [String]) -> BoxFuture<'a, Result<(), BusError>> {

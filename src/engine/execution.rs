@@ -5,21 +5,22 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 use serde_json::json;
-use tokio::sync::watch;
 
 use crate::agent::{ChannelLimits, Stop};
 use crate::channel::Channels;
-use crate::clock::{self, Clock};
+use crate::clock;
 use crate::engine::active::{Active, Place};
 use crate::engine::ending::Ending;
 use crate::engine::finisher::{ANSWER_LIMIT, Finisher};
 use crate::engine::lacking;
 use crate::engine::measures::Measures;
+use crate::engine::rush::Beginning;
 use crate::executor::host::{LeasedTranscript, StoreHost};
 use crate::executor::hub::Hub;
 use crate::executor::{Job, Registry};
@@ -91,6 +92,11 @@ impl Executions {
         self.0.lease
     }
 
+    /// Lets ends be recorded before more is started.
+    pub async fn catch_up(&self) {
+        self.0.finisher.catch_up().await;
+    }
+
     /// Whether there are executors that begin before their start is marked.
     pub fn prepares(&self) -> bool {
         self.0.executors.any_unconfirmed()
@@ -111,33 +117,33 @@ impl Executions {
         shared.measures.started(&started, shared.store.clock().now());
         // the place is taken before the task runs: who counts free places must see it
         let place = shared.active.add(started.lease, started.lease_until);
-        tokio::spawn(async move { shared.execute(started, place).await });
+        let beginning = shared.finisher.rush().enter();
+        tokio::spawn(async move { shared.execute(started, place, beginning).await });
     }
 }
 
 /// There are as many of these as runs under way, so what few of them come to (the store's futures are large) is boxed.
 impl Shared {
-    async fn execute(&self, started: StartedRun, place: Place) {
+    async fn execute(&self, started: StartedRun, place: Place, beginning: Beginning) {
         let run_id = started.run.id;
         self.tell_state(run_id, RunState::Running, None);
         let began = self.store.clock().elapsed();
         let transcript = Arc::new(LeasedTranscript::new(self.store.clone(), started.lease, &started.run, self.lease));
         let result = tokio::select! {
-            result = self.run_to_end(&started, &place, Arc::clone(&transcript)) => result,
-            () = lease_gone(place.valid_until.clone(), self.margin, self.store.clock().clone()), if !planted!("no_fence") => {
-                tracing::warn!(%run_id, "the lease is lost, the run goes on elsewhere");
-                return;
-            }
+            biased;
+            () = self.lease_over(&place), if !planted!("no_fence") => return lost(run_id),
+            result = self.run_to_end(&started, &place, Arc::clone(&transcript), beginning) => result,
+            () = self.lease_gone(&place), if !planted!("no_fence") => return lost(run_id),
         };
         // Nothing has effects from here on, and what is written is fenced by the token: so an end is offered to a store
         // that is away for as long as it takes, rather than executed once more.
         let ran = self.store.clock().elapsed().saturating_sub(began);
+        self.finisher.rush().let_pass().await;
         let told = tokio::select! {
+            biased;
+            () = self.lease_over(&place) => return lost(run_id),
             told = self.pause_lacking(&started, &result) => told,
-            () = lease_gone(place.valid_until.clone(), self.margin, self.store.clock().clone()) => {
-                tracing::warn!(%run_id, "the lease is lost before its task was paused, the run goes on elsewhere");
-                return;
-            }
+            () = self.lease_gone(&place) => return lost(run_id),
         };
         let recipient = match ran < RECIPIENT_FRESH {
             true => started.recipient.clone(),
@@ -147,7 +153,7 @@ impl Shared {
             lease: started.lease,
             run: &started.run,
             task: started.task.as_deref(),
-            recipient: recipient.as_ref(),
+            recipient: recipient.as_deref(),
             usage: transcript.usage(),
             ran,
             now: self.store.clock().now(),
@@ -156,7 +162,7 @@ impl Shared {
             random: fastrand::f64(),
         };
         match ending.finish(result) {
-            Ok(Some(finish)) => self.record(finish, &started, told).await,
+            Ok(Some(finish)) => self.record(Box::new(finish), &started, told).await,
             Ok(None) => tracing::warn!(%run_id, "the run was taken over while it was executed"),
             Err(illegal) => tracing::error!(%run_id, %illegal, "an execution ended in no way that a run can"),
         }
@@ -168,6 +174,7 @@ impl Shared {
         started: &StartedRun,
         place: &Place,
         transcript: Arc<LeasedTranscript>,
+        beginning: Beginning,
     ) -> Result<Outcome, RunError> {
         if let (Some(task_id), None) = (started.run.task_id, &started.task) {
             return Err(RunError::fail("no_task", format!("the task {task_id} is gone, or can't be read")));
@@ -178,8 +185,13 @@ impl Shared {
         };
         let stop = &place.stop;
         let job = self.job(started, transcript, stop.clone());
-        let work = AssertUnwindSafe(async { executor.execute(job).await }).catch_unwind();
+        let work = async {
+            drop(beginning);
+            executor.execute(job).await
+        };
+        let work = AssertUnwindSafe(work).catch_unwind();
         let ended = tokio::select! {
+            biased;
             ended = work => ended.unwrap_or_else(|_| Err(RunError::fail("panicked", "the executor panicked"))),
             () = self.store.clock().sleep_until(started.deadline_at) => Err(too_long(started)),
             asked = asked_in_vain(stop) => Err(asked),
@@ -193,7 +205,7 @@ impl Shared {
         }
     }
 
-    async fn record(&self, finish: Finish, started: &StartedRun, told: bool) {
+    async fn record(&self, finish: Box<Finish>, started: &StartedRun, told: bool) {
         let run_id = started.run.id;
         let (state, reason, usage) = (finish.state, finish.reason.clone(), finish.usage);
         let took = Duration::from_millis(finish.ran_ms.max(0) as u64);
@@ -243,7 +255,7 @@ impl Shared {
     }
 
     fn job(&self, started: &StartedRun, transcript: Arc<LeasedTranscript>, stop: Stop) -> Job {
-        let recipient = started.recipient.as_ref();
+        let recipient = started.recipient.as_deref();
         let output = started.task.as_ref().map_or_else(Output::nobody, |task| task.spec.output.clone());
         let first = order_of(&output, recipient).into_iter().next();
         let channel = first.and_then(|name| self.channels.get(&name)).map(|channel| ChannelLimits {
@@ -266,10 +278,10 @@ impl Shared {
     }
 
     /// The tenant's recipient; a store that is away is asked until it answers.
-    async fn recipient(&self, tenant: &str) -> Option<Recipient> {
+    async fn recipient(&self, tenant: &str) -> Option<Arc<Recipient>> {
         loop {
             match tokio::time::timeout(ANSWER_LIMIT, self.store.get_recipient(&Scope::Every, tenant)).await {
-                Ok(Ok(stored)) => return Some(stored.recipient),
+                Ok(Ok(stored)) => return Some(Arc::new(stored.recipient)),
                 Ok(Err(StoreError::Unavailable(_))) | Err(_) => clock::pause(ASK_AGAIN).await,
                 Ok(Err(StoreError::NotFound)) => return None,
                 Ok(Err(error)) => {
@@ -280,24 +292,44 @@ impl Shared {
         }
     }
 
+    /// Until when the lease of this place is surely ours: `margin` before others may think that it is not, because their
+    /// clocks and ours agree only so well.
+    fn sure_until(&self, place: &Place) -> DateTime<Utc> {
+        *place.valid_until.borrow() - self.margin
+    }
+
+    /// Returns when the lease was not renewed in time, or was taken; for who looks anyway: it wakes nobody. Looked at before
+    /// each step of the work, it keeps a process that was stopped for longer than the lease from another step.
+    fn lease_over(&self, place: &Place) -> impl Future<Output = ()> {
+        std::future::poll_fn(|_| match self.store.clock().now() >= self.sure_until(place) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+    }
+
+    /// The same, and it wakes who waits for it.
+    async fn lease_gone(&self, place: &Place) {
+        let (clock, mut valid_until) = (self.store.clock(), place.valid_until.clone());
+        loop {
+            valid_until.mark_unchanged();
+            let until = self.sure_until(place);
+            if clock.now() >= until {
+                return;
+            }
+            tokio::select! {
+                () = clock.sleep_until(until) => {}
+                changed = valid_until.changed() => if changed.is_err() { clock.sleep_until(until).await },
+            }
+        }
+    }
+
     fn tell_state(&self, run_id: uuid::Uuid, state: RunState, reason: Option<String>) {
         self.hub.publish(run_id, || StreamEvent::StateChange { state: state.as_str().to_owned(), reason });
     }
 }
 
-/// Returns when the lease was not renewed in time, or was taken: `margin` before others may think so, because their
-/// clocks and ours agree only so well.
-async fn lease_gone(mut valid_until: watch::Receiver<DateTime<Utc>>, margin: TimeDelta, clock: Clock) {
-    loop {
-        let until = *valid_until.borrow_and_update() - margin;
-        if clock.now() >= until {
-            return;
-        }
-        tokio::select! {
-            () = clock.sleep_until(until) => {}
-            changed = valid_until.changed() => if changed.is_err() { clock.sleep_until(until).await },
-        }
-    }
+fn lost(run_id: uuid::Uuid) {
+    tracing::warn!(%run_id, "the lease is lost, the run goes on elsewhere");
 }
 
 /// Returns when an end was asked for and the executor did not come to it by itself.

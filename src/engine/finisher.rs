@@ -1,13 +1,17 @@
-//! Ends are written in batches of what is already waiting: no timer delays one, and a burst costs few commits.
+//! Ends are written in batches of what is already waiting: no timer delays one, and a burst costs few commits. Only runs that
+//! are about to begin go first.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::clock;
+use crate::engine::rush::Rush;
 use crate::notification::measure::{Measure, Said};
 use crate::notification::{Kind, NewDelivery};
 use crate::retry::full_jitter;
@@ -17,6 +21,10 @@ use crate::store::{Finish, Store, StoreError};
 
 /// Ends written in one transaction.
 const BATCH: usize = 500;
+/// Ends that are about to be recorded, and that nobody minds.
+const FEW: usize = 2 * BATCH;
+/// The longest that anybody waits until they are few.
+const LONGEST: Duration = Duration::from_millis(50);
 /// The first and the longest wait before a store that is away is asked again.
 pub(super) const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// How long an answer of the store is waited for.
@@ -27,7 +35,7 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 const UNRECORDABLE: &str = "unrecordable";
 
 struct Request {
-    finish: Finish,
+    finish: Box<Finish>,
     /// Whether it was taken: the lease still stood.
     taken: oneshot::Sender<bool>,
 }
@@ -37,17 +45,68 @@ struct Request {
 pub struct Finisher {
     store: Store,
     requests: mpsc::UnboundedSender<Request>,
-    waiting: std::sync::Arc<tokio::sync::Mutex<mpsc::UnboundedReceiver<Request>>>,
+    waiting: Arc<Mutex<mpsc::UnboundedReceiver<Request>>>,
+    rush: Rush,
+    backlog: Arc<Backlog>,
+}
+
+/// How many ends are not recorded yet.
+#[derive(Default)]
+struct Backlog {
+    ends: AtomicUsize,
+    /// Rings when they are few again.
+    few: Notify,
+}
+
+/// One of them; dropped when it is.
+struct Open<'a>(&'a Backlog);
+
+impl Backlog {
+    fn open(&self) -> Open<'_> {
+        self.ends.fetch_add(1, Ordering::AcqRel);
+        Open(self)
+    }
+
+    /// Returns when they are few, or after a moment.
+    fn few(&self) -> impl Future<Output = ()> {
+        let few = self.few.notified();
+        async {
+            if self.ends.load(Ordering::Acquire) > FEW {
+                let _ = tokio::time::timeout(LONGEST, few).await;
+            }
+        }
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if self.0.ends.fetch_sub(1, Ordering::AcqRel) == FEW + 1 {
+            self.0.few.notify_waiters();
+        }
+    }
 }
 
 impl Finisher {
     pub fn new(store: Store) -> Finisher {
         let (requests, waiting) = mpsc::unbounded_channel();
-        Finisher { store, requests, waiting: std::sync::Arc::new(tokio::sync::Mutex::new(waiting)) }
+        let (waiting, rush, backlog) = (Arc::new(Mutex::new(waiting)), Rush::default(), Arc::default());
+        Finisher { store, requests, waiting, rush, backlog }
+    }
+
+    /// Waits, though not for long, until few ends wait to be recorded: who starts run after run would else run out of
+    /// places that are about to be free.
+    pub(super) async fn catch_up(&self) {
+        self.backlog.few().await;
+    }
+
+    /// Runs that ends give way to.
+    pub(super) fn rush(&self) -> &Rush {
+        &self.rush
     }
 
     /// Records an end; false where the lease was lost. A store that is away is waited for.
-    pub async fn finish(&self, finish: Finish) -> bool {
+    pub async fn finish(&self, finish: Box<Finish>) -> bool {
+        let _open = self.backlog.open();
         let (taken, answer) = oneshot::channel();
         if self.requests.send(Request { finish, taken }).is_err() {
             return false;
@@ -63,6 +122,13 @@ impl Finisher {
             let mut waiting = finisher.waiting.lock().await;
             let mut batch = Vec::new();
             while stop.run_until_cancelled(waiting.recv_many(&mut batch, BATCH)).await.is_some() {
+                finisher.rush.over().await;
+                // what has ended meanwhile goes along
+                while batch.len() < BATCH
+                    && let Ok(request) = waiting.try_recv()
+                {
+                    batch.push(request);
+                }
                 tokio::select! {
                     () = finisher.write(std::mem::take(&mut batch)) => {}
                     () = late(&stop) => return,
@@ -89,7 +155,7 @@ impl Finisher {
         let mut tries = 0;
         while !batch.is_empty() {
             let (ends, answers): (Vec<Finish>, Vec<_>) =
-                batch.into_iter().map(|request| (request.finish, request.taken)).unzip();
+                batch.into_iter().map(|request| (*request.finish, request.taken)).unzip();
             let error = match self.finish_runs(&ends).await {
                 Ok(lost) => {
                     for (end, taken) in ends.iter().zip(answers) {
@@ -99,7 +165,8 @@ impl Finisher {
                 }
                 Err(error) => error,
             };
-            batch = ends.into_iter().zip(answers).map(|(finish, taken)| Request { finish, taken }).collect();
+            let again = ends.into_iter().map(Box::new).zip(answers);
+            batch = again.map(|(finish, taken)| Request { finish, taken }).collect();
             match error {
                 StoreError::Unavailable(error) => {
                     tries += 1;
@@ -111,7 +178,7 @@ impl Finisher {
                     let run_id = batch[0].finish.lease.run_id;
                     tracing::error!(%run_id, %error, "an end can't be recorded");
                     match unrecordable(&batch[0].finish) {
-                        Some(instead) => batch[0].finish = instead,
+                        Some(instead) => *batch[0].finish = instead,
                         None => return,
                     }
                 }
@@ -155,4 +222,25 @@ fn unrecordable(finish: &Finish) -> Option<Finish> {
         tells: finish.tells.as_ref().map(failed),
         ..finish.clone()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_waits_until_ends_are_few_is_told_and_does_not_wait_for_long() {
+        let backlog = Backlog::default();
+        let mut open: Vec<Open> = (0..FEW + 2).map(|_| backlog.open()).collect();
+        let (few, begun) = (backlog.few(), Instant::now());
+        open.truncate(FEW);
+        few.await;
+        assert!(begun.elapsed() < LONGEST);
+        backlog.few().await;
+        open.push(backlog.open());
+        backlog.few().await;
+        assert!(begun.elapsed() >= LONGEST);
+    }
 }

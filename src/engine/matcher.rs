@@ -7,6 +7,7 @@
 pub mod index;
 mod intake;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -28,6 +29,8 @@ pub use intake::matched;
 
 /// Entries that are read, and events that are recorded, at once.
 const BATCH: usize = 500;
+/// A read that is to end is told so often.
+const BETWEEN_ENDS: Duration = Duration::from_millis(100);
 /// How often one batch is matched anew because tasks change meanwhile.
 const TRIES: usize = 20;
 
@@ -239,6 +242,15 @@ impl Matcher {
         Ok(())
     }
 
+    /// Once nobody is to wait for events any more, ends the wait of the present read.
+    async fn end_waits(&self) -> Infallible {
+        self.store.reads_ended().await;
+        loop {
+            self.bus.end_waits().await;
+            crate::clock::pause(BETWEEN_ENDS).await;
+        }
+    }
+
     async fn acknowledge(&self, done: &mut Vec<String>) -> Result<(), TickError> {
         if !done.is_empty() {
             self.bus.acknowledge(done).await?;
@@ -259,7 +271,10 @@ impl Service for Matcher {
         if !self.store.clock().trusted() {
             return Err(TickError::ClockUnknown);
         }
-        self.work(wait).await?;
+        tokio::select! {
+            worked = self.work(wait) => drop(worked?),
+            never = self.end_waits() => match never {},
+        }
         self.well.store(true, Ordering::Relaxed);
         Ok(Next::Now)
     }

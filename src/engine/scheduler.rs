@@ -74,8 +74,12 @@ impl Service for Scheduler {
         if !clock.trusted() {
             return Err(TickError::ClockUnknown);
         }
+        let behind = self.behind.load(Ordering::Relaxed);
+        if behind {
+            self.executions.catch_up().await;
+        }
         let (room, places) = (self.held.room(), self.held.places());
-        let full = match self.behind.load(Ordering::Relaxed) {
+        let full = match behind {
             false => self.fire(room, places).await?,
             // while one batch is planned the other is written
             true => {

@@ -65,6 +65,9 @@ impl Worker {
     /// Leases what is ready, as far as there is room, and starts what is due of it; answers whether there may be more.
     async fn take(&self) -> Result<bool, TickError> {
         let turn = self.turn.lock().expect("turn lock").take();
+        if turn.is_some() {
+            self.executions.catch_up().await;
+        }
         // while the runs of one batch are read the next is taken; where limits are kept, takes come one after the other
         let by_two = turn.is_some() && !self.limits.any();
         let free = self.held.free().min(if by_two { 2 * BATCH } else { BATCH });

@@ -210,8 +210,7 @@ async fn open_sqlite(url: &str, settings: &Settings, clock: &Clock) -> Result<Db
     private_file(&file)?;
     let lock = lock_file(&file)?;
     let unusable = |error: sqlx::Error| unusable(&file, &error);
-    let writer = SqlitePoolOptions::new()
-        .max_connections(1)
+    let writer = sqlite_pool(1)
         .idle_timeout(None)
         .max_lifetime(None)
         .connect_with(options.clone().create_if_missing(true))
@@ -246,7 +245,12 @@ fn sqlite_options(url: &str) -> Result<(SqliteConnectOptions, PathBuf), OpenErro
 
 async fn sqlite_readers(options: SqliteConnectOptions, settings: &Settings) -> Result<SqlitePool, sqlx::Error> {
     let most = settings.max_connections.clamp(1, 8);
-    SqlitePoolOptions::new().max_connections(most).connect_with(options.read_only(true)).await
+    sqlite_pool(most).connect_with(options.read_only(true)).await
+}
+
+/// Connections that are not asked whether they are still there: a file does not go away.
+fn sqlite_pool(most: u32) -> SqlitePoolOptions {
+    SqlitePoolOptions::new().max_connections(most).test_before_acquire(false)
 }
 
 fn unusable(file: &Path, error: &sqlx::Error) -> OpenError {

@@ -184,11 +184,14 @@ macro_rules! on_hot_write {
     };
 }
 
-/// A connection for a single statement that finds its rows by a key.
+/// A connection for a single statement, which is its own transaction: one that finds its rows by a key, or a batch.
 macro_rules! quickly {
-    ($quick:ident, $waits:ident) => {{
-        $waits.look("quick", $quick);
-        let held = $quick.acquire().await?;
+    ($quick:ident, $waits:ident) => {
+        quickly!("quick", $quick, $waits)
+    };
+    ($name:literal, $pool:ident, $waits:ident) => {{
+        $waits.look($name, $pool);
+        let held = $pool.acquire().await?;
         fault!();
         held
     }};

@@ -75,7 +75,7 @@ impl Store {
     /// are due after those, latest first, so that they need not wait until what is late is done.
     pub async fn fire_due(&self, ask: &FireDue) -> Result<Fired, StoreError> {
         let until = ask.now + signed(ask.horizon);
-        let (mut fired, going, ahead, missed, tasks) = on_hot_write!(self.db, |conn| {
+        let (mut fired, going, ahead, missed, mut tasks) = on_hot_write!(self.db, |conn| {
             let due = planted_text!("no_compare_and_set", self.db.text(DUE), "for update skip locked" => "");
             let latest = ask.limit / LATEST;
             let due: Vec<DueRow> =
@@ -94,10 +94,10 @@ impl Store {
             self.hint_everybody(Topic::Queue);
         }
         if let Some(start) = ask.start {
-            fired.started = self.with_their_tasks(going, &tasks, start.lease_until).await?;
+            fired.started = self.with_their_tasks(going, &mut tasks, start.lease_until).await?;
         }
         if !ahead.is_empty() {
-            fired.prepared = self.with_their_tasks(ahead, &tasks, until).await?;
+            fired.prepared = self.with_their_tasks(ahead, &mut tasks, until).await?;
         }
         Ok(fired)
     }

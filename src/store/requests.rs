@@ -156,7 +156,7 @@ impl Store {
             (Some(seat), Some((_, lease_until)), Some(Going { lease_token: token, deadline_at, tenant_id, .. })) => {
                 let task = requested.task.task()?;
                 let run = NewRun { id: run_id, input, ..NewRun::queued(&task, fire_key, now, now) }.running(now);
-                let recipient = requested.recipient.and_then(|body| recipients::read(&tenant_id, body));
+                let recipient = requested.recipient.and_then(|body| recipients::read(&tenant_id, body)).map(Arc::new);
                 let lease = Lease { run_id, token };
                 let (run, task) = (Arc::new(run), Some(Arc::new(task)));
                 seat.start(StartedRun { lease, run, task, recipient, lease_until, deadline_at, confirmed: true });

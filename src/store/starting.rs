@@ -14,6 +14,7 @@ use crate::clock::pause;
 use crate::notification::Recipient;
 use crate::retry::full_jitter;
 use crate::run::Run;
+use crate::store::db::Db;
 use crate::store::hot::{Going, Hot};
 use crate::store::lease::{Claim, Lease};
 use crate::store::limits::Limits;
@@ -71,7 +72,7 @@ pub struct StartedRun {
     /// `None` for a chat run.
     pub task: Option<Arc<Task>>,
     /// Where its tenant is reached, as of now.
-    pub recipient: Option<Recipient>,
+    pub recipient: Option<Arc<Recipient>>,
     /// The lease ends then unless it is renewed.
     pub lease_until: DateTime<Utc>,
     /// The run's time limit.
@@ -125,13 +126,37 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::fro
 impl Store {
     /// Leases ready runs that are due until `ahead`, and starts those that are due by now: one commit.
     pub async fn take_runs(&self, take: &Take) -> Result<Taking, StoreError> {
-        let (taken, blocked) = on_hot_write!(self.db, |conn| {
-            let taken = conn.take(take).await?;
-            let blocked = resolve_blocked!(self.db, conn, taken.stopped.iter(), take.now);
-            (taken, blocked)
-        });
+        let (taken, blocked) = match &self.db {
+            // one statement, which is its own transaction; what it could not start it has claimed, as a start finds it
+            Db::Postgres { hot, waits, .. } if !take.limits.any() => {
+                let taken = quickly!("hot", hot, waits).take(take).await?;
+                fault!();
+                let blocked = self.resolve(&taken.stopped, take.now).await;
+                (taken, blocked)
+            }
+            _ => on_hot_write!(self.db, |conn| {
+                let taken = conn.take(take).await?;
+                let blocked = resolve_blocked!(self.db, conn, taken.stopped.iter(), take.now);
+                (taken, blocked)
+            }),
+        };
         let starts = self.starts(taken.going, blocked, take.lease_until).await?;
         Ok(Taking { starts, claims: taken.claims, turn: taken.turn })
+    }
+
+    /// What becomes of claims that were not started. Where that fails they run out, and are taken again.
+    async fn resolve(&self, claims: &[Lease], now: DateTime<Utc>) -> Vec<(Uuid, Blocked)> {
+        if claims.is_empty() {
+            return Vec::new();
+        }
+        let resolved = async {
+            let blocked = on_hot_write!(self.db, |conn| resolve_blocked!(self.db, conn, claims.iter(), now));
+            Ok::<_, StoreError>(blocked)
+        };
+        resolved.await.unwrap_or_else(|error| {
+            tracing::warn!(%error, runs = claims.len(), "what becomes of runs that can't start is not known yet");
+            Vec::new()
+        })
     }
 
     /// Starts claims whose instant has come. Claims that an edit took back are silently left out; those that these
@@ -171,35 +196,62 @@ impl Store {
             return Ok(Vec::new());
         }
         let ids: Vec<Uuid> = going.iter().map(|g| g.run_id).collect();
-        let mut runs = insist!(self.runs_by_id(&ids))?;
-        let going = going.into_iter().filter_map(|g| runs.remove(&g.run_id).map(|run| (g, run))).collect();
-        self.with_their_tasks(going, &HashMap::new(), lease_until).await
+        let mut tasks = HashMap::new();
+        let runs = async { insist!(self.runs_by_id(&ids)) };
+        let (mut runs, around) = tokio::try_join!(runs, self.around(going.iter(), &mut tasks))?;
+        let going = going.into_iter().filter_map(|g| runs.remove(&g.run_id).map(|run| (g, run)));
+        Ok(going.map(|(going, run)| around.started(going, run, lease_until)).collect())
     }
 
-    /// Adds to runs that were just started their tasks, as far as they are not known, and who is told of them.
+    /// Adds to runs that were just started their tasks, and who is told of them. Tasks that are not known are read, and
+    /// known from then on.
     pub(super) async fn with_their_tasks(
         &self,
         going: Vec<(Going, Run)>,
-        known: &HashMap<Uuid, Arc<Task>>,
+        known: &mut HashMap<Uuid, Arc<Task>>,
         lease_until: DateTime<Utc>,
     ) -> Result<Vec<StartedRun>, StoreError> {
         if going.is_empty() {
             return Ok(Vec::new());
         }
-        let unknown = going.iter().filter_map(|(g, _)| g.task_id).filter(|id| !known.contains_key(id));
-        let task_ids: BTreeSet<Uuid> = unknown.collect();
-        let tenants: BTreeSet<&str> = going.iter().map(|(g, _)| g.tenant_id.as_str()).collect();
-        let (task_ids, tenants): (Vec<_>, Vec<_>) = (task_ids.into_iter().collect(), tenants.into_iter().collect());
-        let (tasks, recipients) =
-            insist!(async { tokio::try_join!(self.tasks_by_id(&task_ids), self.recipients_by_tenant(&tenants)) })?;
-        let tasks: HashMap<Uuid, Arc<Task>> = tasks.into_iter().map(|(id, task)| (id, Arc::new(task))).collect();
-        let mut started = Vec::with_capacity(going.len());
-        for (Going { run_id, lease_token, deadline_at, .. }, run) in going {
-            let task = run.task_id.and_then(|id| known.get(&id).or_else(|| tasks.get(&id)).cloned());
-            let recipient = recipients.get(&run.tenant_id).cloned();
-            let (lease, run) = (Lease { run_id, token: lease_token }, Arc::new(run));
-            started.push(StartedRun { lease, run, task, recipient, lease_until, deadline_at, confirmed: true });
+        let around = self.around(going.iter().map(|(going, _)| going), known).await?;
+        Ok(going.into_iter().map(|(going, run)| around.started(going, run, lease_until)).collect())
+    }
+
+    /// What runs have around them, beside the tasks that are known.
+    async fn around<'a>(
+        &self,
+        going: impl Iterator<Item = &Going> + Clone,
+        tasks: &'a mut HashMap<Uuid, Arc<Task>>,
+    ) -> Result<Around<'a>, StoreError> {
+        let unknown = going.clone().filter_map(|going| going.task_id).filter(|id| !tasks.contains_key(id));
+        let unknown: BTreeSet<Uuid> = unknown.collect();
+        let tenants: BTreeSet<&str> = going.map(|going| going.tenant_id.as_str()).collect();
+        let (unknown, tenants): (Vec<_>, Vec<_>) = (unknown.into_iter().collect(), tenants.into_iter().collect());
+        let (read, recipients) =
+            insist!(async { tokio::try_join!(self.tasks_by_id(&unknown), self.recipients_by_tenant(&tenants)) })?;
+        tasks.extend(read.into_iter().map(|(id, task)| (id, Arc::new(task))));
+        let recipients = recipients.into_iter().map(|(tenant, recipient)| (tenant, Arc::new(recipient))).collect();
+        Ok(Around { tasks, recipients })
+    }
+}
+
+/// The tasks of runs, and who is told of them, by tenant.
+struct Around<'a> {
+    tasks: &'a HashMap<Uuid, Arc<Task>>,
+    recipients: HashMap<String, Arc<Recipient>>,
+}
+
+impl Around<'_> {
+    fn started(&self, going: Going, run: Run, lease_until: DateTime<Utc>) -> StartedRun {
+        StartedRun {
+            lease: Lease { run_id: going.run_id, token: going.lease_token },
+            task: run.task_id.and_then(|id| self.tasks.get(&id)).cloned(),
+            recipient: self.recipients.get(&run.tenant_id).cloned(),
+            run: Arc::new(run),
+            lease_until,
+            deadline_at: going.deadline_at,
+            confirmed: true,
         }
-        Ok(started)
     }
 }

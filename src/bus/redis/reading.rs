@@ -4,6 +4,7 @@
 //! once it has been idle for long enough. Nothing of this is kept here.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
@@ -15,7 +16,9 @@ use crate::bus::redis::streams::{Names, Raw, StreamId, entry_name, event_of};
 use crate::bus::{BusError, Entry};
 
 /// The longest block of one read; answers are waited for longer than that, or a read would fail and take all the same.
-const BLOCK: Duration = Duration::from_secs(5);
+pub(super) const BLOCK: Duration = Duration::from_secs(5);
+/// The same where nobody can end it.
+const BLOCK_TO_THE_END: Duration = Duration::from_secs(2);
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// How often the streams of a cluster are asked: first, and at last while nothing comes.
 const CLUSTER_WAIT: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
@@ -32,6 +35,10 @@ pub(super) struct Reader {
     state: Mutex<State>,
     /// Rung when something was published in this process: a cluster can't be waited for in one read.
     pub published: Notify,
+    /// Whether the present read is not to wait any more.
+    ended: AtomicBool,
+    /// The server's number of the connection that reads, by which a block is ended; 0: it is not known.
+    number: AtomicI64,
 }
 
 #[derive(Default)]
@@ -48,13 +55,22 @@ struct State {
 
 impl Reader {
     pub fn new(names: Names, group: &str, consumer: String, stalled_after: Duration) -> Reader {
-        let (state, published) = (Mutex::default(), Notify::new());
-        Reader { names, group: group.to_owned(), consumer, stalled_after, state, published }
+        Reader {
+            names,
+            group: group.to_owned(),
+            consumer,
+            stalled_after,
+            state: Mutex::default(),
+            published: Notify::new(),
+            ended: AtomicBool::new(false),
+            number: AtomicI64::new(0),
+        }
     }
 
     pub async fn read(&self, link: &Link, limit: usize, wait: Duration) -> Result<Vec<Entry>, BusError> {
         let begun = Instant::now();
         let mut state = self.state.lock().await;
+        self.ended.store(false, Ordering::Release);
         loop {
             if !state.rest.is_empty() {
                 let count = state.rest.len().min(limit);
@@ -63,7 +79,7 @@ impl Reader {
             // a connection is put back only after an answer: one whose read was dropped may still take entries
             let mut connection = match state.connection.take() {
                 Some(connection) => connection,
-                None => link.servers.connect(PATIENCE).await?,
+                None => self.connect(link).await?,
             };
             match self.once(link, &mut connection, &mut state, limit, wait.saturating_sub(begun.elapsed())).await {
                 Ok(entries) => {
@@ -82,10 +98,35 @@ impl Reader {
                     return Err(error.into());
                 }
             }
-            if state.rest.is_empty() && begun.elapsed() >= wait {
+            if state.rest.is_empty() && (begun.elapsed() >= wait || self.ended()) {
                 return Ok(Vec::new());
             }
         }
+    }
+
+    /// Ends the present read if it waits.
+    pub async fn end_waits(&self, link: &Link) {
+        self.ended.store(true, Ordering::Release);
+        let number = self.number.load(Ordering::Acquire);
+        if number != 0 {
+            // where it can't be ended it ends by itself
+            let _: Result<i64, RedisError> = link.ask(cmd("CLIENT").arg("UNBLOCK").arg(number)).await;
+        }
+    }
+
+    fn ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    async fn connect(&self, link: &Link) -> Result<Connection, RedisError> {
+        let mut connection = link.servers.connect(PATIENCE).await?;
+        let number = match link.servers.is_cluster() {
+            true => 0,
+            // who may not ask it reads by shorter blocks
+            false => cmd("CLIENT").arg("ID").query_async(&mut connection).await.unwrap_or(0),
+        };
+        self.number.store(number, Ordering::Release);
+        Ok(connection)
     }
 
     async fn once(
@@ -108,7 +149,8 @@ impl Reader {
             state.looked_for_stalled = Some(Instant::now());
         }
         let count = (limit / state.busy.max(1)).max(1);
-        let wait = wait.min(BLOCK).min(self.stalled_after / 4);
+        let longest = if self.number.load(Ordering::Acquire) == 0 { BLOCK_TO_THE_END } else { BLOCK };
+        let wait = wait.min(longest).min(self.stalled_after / 4);
         let read = match link.servers.is_cluster() {
             true => self.read_each(connection, state.streams, count, wait).await?,
             false => self.read_all(connection, state.streams, count, wait).await?,
@@ -189,7 +231,7 @@ impl Reader {
                 found.extend(self.by_partition(answer?));
             }
             let left = wait.saturating_sub(begun.elapsed());
-            if !found.is_empty() || left.is_zero() {
+            if !found.is_empty() || left.is_zero() || self.ended() {
                 return Ok(found);
             }
             let _ = tokio::time::timeout(pause.min(left), published).await;

@@ -25,12 +25,22 @@ use crate::store::runs::insert_run;
 use crate::store::starting::{Take, Turn};
 use crate::store::text::{document, optional, text};
 
-/// Rows of a statement. SQLite looks for each numbered value among all before it, so that more would cost more each.
-const ROWS: usize = 50;
+/// Rows of a statement: as many as go together often enough for it to be kept prepared.
+const ROWS: [usize; 2] = [250, 50];
+
+/// Cuts a batch into the rows of its statements: few, and of few sizes.
+fn pieces<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> {
+    std::iter::from_fn(move || {
+        let size = ROWS.into_iter().find(|size| *size <= rows.len()).unwrap_or(rows.len());
+        let (piece, rest) = rows.split_at(size);
+        rows = rest;
+        (size > 0).then_some(piece)
+    })
+}
 
 /// Whether a statement over so many rows will come again and is worth being kept prepared.
 fn comes_again(rows: usize) -> bool {
-    rows == 1 || rows == ROWS
+    rows == 1 || ROWS.contains(&rows)
 }
 
 impl Hot for SqliteConnection {
@@ -98,7 +108,7 @@ impl Hot for SqliteConnection {
 
     async fn beat(&mut self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError> {
         let mut held = Vec::with_capacity(leases.len());
-        for leases in leases.chunks(ROWS) {
+        for leases in pieces(leases) {
             let mut update = with_leases(leases);
             update.push("update queue set lease_until = ").push_bind(lease_until);
             update.push(
@@ -118,7 +128,7 @@ impl Hot for SqliteConnection {
 
     async fn waited_for(&mut self, tasks: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
         let mut waited_for = Vec::new();
-        for tasks in tasks.chunks(ROWS) {
+        for tasks in pieces(tasks) {
             let mut select =
                 QueryBuilder::new("select distinct task_id from parked where why = 'overlap' and task_id in ");
             list(&mut select, tasks.iter().copied());
@@ -131,7 +141,7 @@ impl Hot for SqliteConnection {
     }
 
     async fn post(&mut self, deliveries: &[&NewDelivery], now: DateTime<Utc>) -> Result<(), StoreError> {
-        for deliveries in deliveries.chunks(ROWS) {
+        for deliveries in pieces(deliveries) {
             let mut fallbacks = Vec::with_capacity(deliveries.len());
             for delivery in deliveries {
                 fallbacks.push(document(&delivery.fallback)?);
@@ -157,7 +167,7 @@ impl Hot for SqliteConnection {
 
 /// Leases these runs to a worker, not yet started.
 async fn claim(conn: &mut SqliteConnection, claims: &[Claim], worker: Uuid) -> Result<(), StoreError> {
-    for claims in claims.chunks(ROWS) {
+    for claims in pieces(claims) {
         let mut update = QueryBuilder::new("with claims (run_id, lease_token, until) as (");
         update.push_values(claims, |mut row, claim| {
             row.push_bind(claim.lease.run_id).push_bind(claim.lease.token).push_bind(claim.until);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use reveille::bus::Settings;
 use reveille::id::Scope;
 
-use super::world::{Stage, acknowledge, dead_letters, event, ids_of, log, log_filter, read, read_nothing};
+use super::world::{Stage, acknowledge, dead_letters, event, ids_of, log, log_filter, read, read_nothing, waits_end};
 use crate::support::redis::{Redis, RedisServer};
 
 #[tokio::test]
@@ -45,7 +45,10 @@ async fn a_cluster_takes_keeps_and_hands_over_events() {
     let reading = tokio::spawn(async move { reader.read(1, Duration::from_secs(20)).await });
     reveille::clock::pause(Duration::from_millis(50)).await;
     stage.publish(&[event("a", "late")]).await;
-    assert_eq!(ids_of(&reading.await.unwrap().unwrap()), ["late"]);
+    let late = reading.await.unwrap().unwrap();
+    assert_eq!(ids_of(&late), ["late"]);
+    acknowledge(bus, &late).await;
+    waits_end(&stage.bus).await;
     stage.leave().await;
 }
 

@@ -8,7 +8,9 @@ use reveille::clock::Clock;
 use reveille::id::Scope;
 use reveille::secret::SecretUrl;
 
-use super::world::{Stage, acknowledge, dead_letters, event, ids_of, log, log_filter, names_of, read, read_nothing};
+use super::world::{
+    Stage, acknowledge, dead_letters, event, ids_of, log, log_filter, names_of, read, read_nothing, waits_end,
+};
 use crate::support::redis::RedisServer;
 
 /// After every retention.
@@ -130,6 +132,17 @@ async fn streams_of_a_larger_number_of_partitions_are_read_until_they_are_empty(
     acknowledge(&*fewer, &entries).await;
     fewer.trim(in_a_year()).await.unwrap();
     assert_eq!(stage.redis_server().ask(&["GET", &most]), "2");
+    stage.leave().await;
+}
+
+#[tokio::test]
+async fn a_read_that_waits_can_be_ended() {
+    let mut stage = Stage::redis().await;
+    read_nothing(&*stage.bus).await;
+    waits_end(&stage.bus).await;
+    // by blocks that are longer than all this takes
+    stage.settings.stalled_after_seconds = 60.0;
+    waits_end(&stage.another().await).await;
     stage.leave().await;
 }
 

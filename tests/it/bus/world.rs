@@ -99,6 +99,25 @@ pub async fn read(bus: &dyn Bus, count: usize) -> Vec<Entry> {
     entries
 }
 
+/// A read that waits can be ended, and the next one waits again.
+pub async fn waits_end(bus: &Arc<dyn Bus>) {
+    let reader = Arc::clone(bus);
+    let reading = tokio::spawn(async move { reader.read(1, PATIENCE).await });
+    let ended = async {
+        while !reading.is_finished() {
+            bus.end_waits().await;
+            reveille::clock::pause(Duration::from_millis(20)).await;
+        }
+        reading.await.unwrap().unwrap()
+    };
+    let read = tokio::time::timeout(PATIENCE / 4, ended).await.expect("an end of the wait");
+    assert_eq!(read, []);
+    let begun = std::time::Instant::now();
+    let wait = Duration::from_millis(300);
+    assert_eq!(bus.read(1, wait).await.unwrap(), []);
+    assert!(begun.elapsed() >= wait, "the next one does not wait");
+}
+
 /// That nothing comes.
 pub async fn read_nothing(bus: &dyn Bus) {
     assert_eq!(bus.read(10, Duration::ZERO).await, Ok(Vec::new()));

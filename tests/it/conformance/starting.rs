@@ -21,6 +21,7 @@ on_both!(
     only_as_many_fires_start_as_there_are_places,
     what_began_unmarked_is_marked_by_its_end,
     a_run_that_is_asked_for_starts_where_there_is_a_free_seat,
+    who_asks_for_a_run_once_more_changes_nothing,
     other_instances_hear_of_what_can_not_be_done_here,
 );
 
@@ -216,6 +217,28 @@ async fn a_run_that_is_asked_for_starts_where_there_is_a_free_seat(world: &World
     let last = world.run_now(&task).await;
     assert_eq!((seat.last(), world.get_run(last).await.state), (None, RunState::Queued), "nobody sits there");
     assert_eq!(world.get_task(task.id).await.run_count, 4);
+}
+
+async fn who_asks_for_a_run_once_more_changes_nothing(world: &World) {
+    for overlap in ["skip", "allow"] {
+        let seat = Noting::free();
+        world.store.seat(Arc::clone(&seat) as Arc<dyn Seat>);
+        let task = world.task(json!({"interval": "1h", "overlap": overlap})).await;
+        let (id, now) = (Uuid::now_v7(), START + TimeDelta::microseconds(1_234_567));
+        let ask = async || world.store.run_now(&Scope::Every, task.id, id, Some(json!("in")), now, None).await;
+        ask().await.expect("a run");
+        let started = seat.last().expect("a start");
+        let late = started.deadline_at - (now + TimeDelta::seconds(600));
+        assert!(late.abs() <= TimeDelta::milliseconds(1), "it may run for ten minutes, and is {late} off");
+        ask().await.expect("the same run");
+        assert_eq!(seat.last(), None, "it is started already");
+        assert_eq!((world.get_run(id).await, world.get_task(task.id).await.run_count), ((*started.run).clone(), 1));
+        world.succeed(&started).await;
+        ask().await.expect("the run that is over");
+        assert_eq!((seat.last(), world.get_run(id).await.state), (None, RunState::Succeeded));
+        let next = world.run_now(&task).await;
+        assert_eq!(seat.last().map(|started| started.run.id), Some(next), "the slot was given back");
+    }
 }
 
 async fn other_instances_hear_of_what_can_not_be_done_here(world: &World) {

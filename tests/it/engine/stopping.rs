@@ -97,9 +97,17 @@ async fn a_stop_does_not_wait_for_events(mut world: World) {
     let mut instance = world.instance();
     let running = instance.start().await;
     reveille::clock::pause(Duration::from_millis(500)).await;
-    let stopped = tokio::time::timeout(Duration::from_secs(5), stop(&instance, running)).await;
+    // a read waits for five seconds at least
+    let stopped = tokio::time::timeout(Duration::from_secs(3), stop(&instance, running)).await;
     assert!(stopped.is_ok(), "the stop waits for a read of events");
     instance.finish(&world).await;
+}
+
+#[tokio::test]
+async fn a_stop_does_not_wait_for_events_of_redis() {
+    let mut world = World::redis().await;
+    world.bus.stalled_after_seconds = 60.0;
+    a_stop_does_not_wait_for_events(world).await;
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::store::StoreError;
 use crate::store::completions::PARK;
 use crate::store::hot::Taken;
-use crate::store::hot::sqlite::{ROWS, comes_again, list};
+use crate::store::hot::sqlite::{comes_again, list, pieces};
 use crate::store::lease::{Finish, Lease};
 use crate::store::text::{optional, optional_document};
 
@@ -56,7 +56,7 @@ pub(super) async fn finish(
 
 async fn held(conn: &mut SqliteConnection, ends: &[Finish]) -> Result<HashMap<Lease, Held>, StoreError> {
     let mut held = HashMap::with_capacity(ends.len());
-    for ends in ends.chunks(ROWS) {
+    for ends in pieces(ends) {
         let mut select = QueryBuilder::new("with ends (run_id, lease_token, unconfirmed) as (");
         select.push_values(ends, |mut row, end| {
             row.push_bind(end.lease.run_id).push_bind(end.lease.token).push_bind(end.unconfirmed.is_some());
@@ -105,7 +105,7 @@ async fn park(conn: &mut SqliteConnection, end: &Finish, held: &Held) -> Result<
 
 /// Frees the slots of these tasks where these runs have them; a run has none but its own task's.
 async fn free_slots(conn: &mut SqliteConnection, slots: &[(Uuid, Uuid)]) -> Result<(), StoreError> {
-    for slots in slots.chunks(ROWS) {
+    for slots in pieces(slots) {
         let mut delete = QueryBuilder::new("delete from slots where task_id in ");
         list(&mut delete, slots.iter().map(|(task, _)| *task));
         delete.push(" and run_id in ");
@@ -116,7 +116,7 @@ async fn free_slots(conn: &mut SqliteConnection, slots: &[(Uuid, Uuid)]) -> Resu
 }
 
 async fn leave_queue(conn: &mut SqliteConnection, runs: &[Uuid]) -> Result<(), StoreError> {
-    for runs in runs.chunks(ROWS) {
+    for runs in pieces(runs) {
         let mut delete = QueryBuilder::new("delete from queue where run_id in ");
         list(&mut delete, runs.iter().copied());
         delete.build().persistent(comes_again(runs.len())).execute(&mut *conn).await?;
@@ -126,7 +126,7 @@ async fn leave_queue(conn: &mut SqliteConnection, runs: &[Uuid]) -> Result<(), S
 
 /// The runs' own rows.
 async fn record(conn: &mut SqliteConnection, ends: &[&Finish], now: DateTime<Utc>) -> Result<(), StoreError> {
-    for ends in ends.chunks(ROWS) {
+    for ends in pieces(ends) {
         let mut errors = Vec::with_capacity(ends.len());
         for end in ends {
             errors.push(optional_document(end.error.as_ref())?);
@@ -166,7 +166,7 @@ async fn with_questions(
     now: DateTime<Utc>,
 ) -> Result<HashSet<Uuid>, StoreError> {
     let mut asked = HashSet::new();
-    for runs in runs.chunks(ROWS) {
+    for runs in pieces(runs) {
         let mut select = QueryBuilder::new("select run_id from approvals where run_id in ");
         list(&mut select, runs.iter().copied());
         select.push(

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::store::StoreError;
 use crate::store::fires::{FireDue, Move, Ready, Written};
 use crate::store::hot::sqlite::starting::take_slots;
-use crate::store::hot::sqlite::{ROWS, comes_again, list, next_tokens};
+use crate::store::hot::sqlite::{comes_again, list, next_tokens, pieces};
 use crate::store::lease::{Claim, Lease, line};
 use crate::store::slots::free;
 use crate::store::text::optional_document;
@@ -25,7 +25,7 @@ struct Queued<'a> {
 /// Answers how many moved.
 pub(super) async fn move_on(conn: &mut SqliteConnection, moves: &[Move]) -> Result<u64, StoreError> {
     let mut moved = 0;
-    for moves in moves.chunks(ROWS) {
+    for moves in pieces(moves) {
         let mut update = QueryBuilder::new("with moved (task_id, epoch, next_at, nominal_at, fired) as (");
         update.push_values(moves, |mut row, m| {
             row.push_bind(m.task_id).push_bind(m.epoch).push_bind(m.next_at).push_bind(m.nominal_at).push_bind(m.fired);
@@ -92,7 +92,7 @@ async fn insert_runs(
     now: DateTime<Utc>,
 ) -> Result<HashSet<Uuid>, StoreError> {
     let mut made = HashSet::with_capacity(runs.len());
-    for runs in runs.chunks(ROWS) {
+    for runs in pieces(runs) {
         let mut missed = Vec::with_capacity(runs.len());
         for ready in runs {
             missed.push(optional_document(ready.run.missed.as_ref())?);
@@ -123,7 +123,7 @@ async fn insert_runs(
 }
 
 async fn enter_queue(conn: &mut SqliteConnection, entries: &[Queued<'_>], ask: &FireDue) -> Result<(), StoreError> {
-    for entries in entries.chunks(ROWS) {
+    for entries in pieces(entries) {
         let mut insert = QueryBuilder::new(
             "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, lease_token, lease_until, worker,
                                 overlap, deadline_at) ",

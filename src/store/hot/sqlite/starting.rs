@@ -7,7 +7,7 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::StoreError;
-use crate::store::hot::sqlite::{ROWS, comes_again, list};
+use crate::store::hot::sqlite::{comes_again, list, pieces};
 use crate::store::hot::{Going, TENANTS_AT_ONCE};
 use crate::store::lease::Lease;
 use crate::store::limits::Room;
@@ -97,7 +97,7 @@ pub(in crate::store::hot) async fn start_each(
 
 async fn asked(conn: &mut SqliteConnection, leases: &[Lease]) -> Result<Vec<Asked>, StoreError> {
     let mut asked = Vec::with_capacity(leases.len());
-    for leases in leases.chunks(ROWS) {
+    for leases in pieces(leases) {
         let mut select = with_leases(leases);
         select.push(
             "select q.run_id, q.lease_token, q.task_id, q.tenant_id,
@@ -122,7 +122,7 @@ async fn mark(
     now: DateTime<Utc>,
     lease_until: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    for going in going.chunks(ROWS) {
+    for going in pieces(going) {
         let mut queue = QueryBuilder::new("with going (run_id, deadline_at) as (");
         queue.push_values(going, |mut row, going| {
             row.push_bind(going.run_id).push_bind(going.deadline_at);
@@ -147,7 +147,7 @@ pub(in crate::store::hot) async fn started_before(
     lease_until: DateTime<Utc>,
 ) -> Result<Vec<Going>, StoreError> {
     let mut again = Vec::new();
-    for leases in leases.chunks(ROWS) {
+    for leases in pieces(leases) {
         let mut update = with_leases(leases);
         update.push("update queue set lease_until = ").push_bind(lease_until);
         update.push(
@@ -178,7 +178,7 @@ pub(in crate::store::hot) async fn take_slots(
     wanted: &[(Uuid, Uuid)],
 ) -> Result<HashMap<Uuid, Uuid>, StoreError> {
     let mut holders = HashMap::with_capacity(wanted.len());
-    for wanted in wanted.chunks(ROWS) {
+    for wanted in pieces(wanted) {
         let mut insert = QueryBuilder::new("insert into slots (task_id, run_id) ");
         insert.push_values(wanted, |mut row, (task_id, run_id)| {
             row.push_bind(*task_id).push_bind(*run_id);
