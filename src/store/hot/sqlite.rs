@@ -25,8 +25,9 @@ use crate::store::runs::insert_run;
 use crate::store::starting::{Take, Turn};
 use crate::store::text::{document, optional, text};
 
-/// Rows of a statement: as many as go together often enough for it to be kept prepared.
-const ROWS: [usize; 2] = [250, 50];
+/// Rows of a statement: as many as go together often enough for it to be kept prepared. Of two hundred listed rows and more
+/// SQLite believes that it is quicker to read the whole table that they are looked for in.
+const ROWS: [usize; 2] = [100, 20];
 
 /// Cuts a batch into the rows of its statements: few, and of few sizes.
 fn pieces<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> {
@@ -109,14 +110,11 @@ impl Hot for SqliteConnection {
     async fn beat(&mut self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError> {
         let mut held = Vec::with_capacity(leases.len());
         for leases in pieces(leases) {
-            let mut update = with_leases(leases);
-            update.push("update queue set lease_until = ").push_bind(lease_until);
-            update.push(
-                " from leases l where queue.run_id = l.run_id and queue.lease_token = l.lease_token
-                 returning run_id, cancel_reason",
-            );
-            let beats: Vec<Beat> =
-                update.build_query_as().persistent(comes_again(leases.len())).fetch_all(&mut *self).await?;
+            let beats: Vec<Beat> = beating(leases, lease_until)
+                .build_query_as()
+                .persistent(comes_again(leases.len()))
+                .fetch_all(&mut *self)
+                .await?;
             held.extend(beats);
         }
         Ok(held)
@@ -163,6 +161,17 @@ impl Hot for SqliteConnection {
         }
         Ok(())
     }
+}
+
+/// The statement that renews leases.
+fn beating(leases: &[Lease], until: DateTime<Utc>) -> QueryBuilder<Sqlite> {
+    let mut update = with_leases(leases);
+    update.push("update queue set lease_until = ").push_bind(until);
+    update.push(
+        " from leases l where queue.run_id = l.run_id and queue.lease_token = l.lease_token
+         returning run_id, cancel_reason",
+    );
+    update
 }
 
 /// Leases these runs to a worker, not yet started.
@@ -222,4 +231,57 @@ async fn settle<S: AsRef<str>>(
         .await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::{RunState, Usage};
+    use crate::store::db::sqlite_plan;
+    use crate::store::fires::Move;
+
+    #[test]
+    fn a_batch_is_cut_into_pieces_of_few_sizes() {
+        let sizes = |rows: usize| pieces(&vec![(); rows]).map(<[()]>::len).collect::<Vec<_>>();
+        assert_eq!(sizes(0), [0; 0]);
+        assert_eq!(sizes(19), [19]);
+        assert_eq!(sizes(265), [100, 100, 20, 20, 20, 5]);
+    }
+
+    #[tokio::test]
+    async fn rows_that_are_listed_are_found_by_an_index() {
+        let lease = Lease { run_id: Uuid::nil(), token: 0 };
+        let to = || Move { task_id: Uuid::nil(), epoch: 0, next_at: None, nominal_at: None, fired: 0 };
+        let end = Finish {
+            lease,
+            task_id: None,
+            state: RunState::Succeeded,
+            reason: None,
+            output: None,
+            error: None,
+            usage: Usage::default(),
+            ran_ms: 0,
+            again: None,
+            deliveries: Vec::new(),
+            tells: None,
+            crashed: false,
+            infra_retry: false,
+            park: None,
+            unconfirmed: None,
+            waiting_counts: false,
+        };
+        let moves: Vec<Move> = (0..ROWS[0]).map(|_| to()).collect();
+        let statements = [
+            firing::moving(&moves),
+            finishing::recording(&vec![&end; ROWS[0]], DateTime::UNIX_EPOCH).expect("a statement"),
+            beating(&vec![lease; ROWS[0]], DateTime::UNIX_EPOCH),
+        ];
+        for statement in statements {
+            let plan = sqlite_plan(statement.sql().as_str()).await;
+            for table in ["due", "runs", "queue"] {
+                assert!(!plan.iter().any(|step| step.starts_with(&format!("SCAN {table}"))), "{plan:?}");
+            }
+            assert!(plan.iter().any(|step| step.starts_with("SEARCH")), "{plan:?}");
+        }
+    }
 }

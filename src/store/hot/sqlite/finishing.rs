@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use sqlx::types::Json;
-use sqlx::{QueryBuilder, SqliteConnection};
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::StoreError;
@@ -127,36 +127,41 @@ async fn leave_queue(conn: &mut SqliteConnection, runs: &[Uuid]) -> Result<(), S
 /// The runs' own rows.
 async fn record(conn: &mut SqliteConnection, ends: &[&Finish], now: DateTime<Utc>) -> Result<(), StoreError> {
     for ends in pieces(ends) {
-        let mut errors = Vec::with_capacity(ends.len());
-        for end in ends {
-            errors.push(optional_document(end.error.as_ref())?);
-        }
-        let mut update = QueryBuilder::new(
-            "with ends (id, state, reason, output, error, turns, tool_calls, input_tokens, output_tokens, cost_micros, ran_ms,
-                        attempts_back, finished_at, crashes, infra_retries, began_at) as (",
-        );
-        update.push_values(ends.iter().zip(errors), |mut row, (end, error)| {
-            row.push_bind(end.lease.run_id).push_bind(end.state.as_str()).push_bind(optional(end.reason.as_deref()));
-            row.push_bind(optional(end.output.as_deref())).push_bind(error);
-            row.push_bind(end.usage.turns).push_bind(end.usage.tool_calls).push_bind(end.usage.input_tokens);
-            row.push_bind(end.usage.output_tokens).push_bind(end.usage.cost_micros).push_bind(end.ran_ms);
-            row.push_bind(end.attempts_back()).push_bind(end.finished_at(now)).push_bind(i32::from(end.crashed));
-            row.push_bind(i32::from(end.infra_retry)).push_bind(end.unconfirmed);
-        });
-        update.push(
-            ") update runs
-                  set state = e.state, reason = e.reason, output = e.output, error = e.error, turns = e.turns,
-                      tool_calls = e.tool_calls, input_tokens = e.input_tokens, output_tokens = e.output_tokens,
-                      cost_micros = e.cost_micros, ran_ms = runs.ran_ms + e.ran_ms,
-                      attempt = runs.attempt - e.attempts_back + (runs.state = 'queued'), finished_at = e.finished_at,
-                      crashes = runs.crashes + e.crashes, infra_retries = runs.infra_retries + e.infra_retries,
-                      started_at = case when runs.state = 'queued' then coalesce(runs.started_at, e.began_at)
-                                        else runs.started_at end
-                 from ends e where runs.id = e.id",
-        );
-        update.build().persistent(comes_again(ends.len())).execute(&mut *conn).await?;
+        recording(ends, now)?.build().persistent(comes_again(ends.len())).execute(&mut *conn).await?;
     }
     Ok(())
+}
+
+/// The statement that records ends.
+pub(super) fn recording(ends: &[&Finish], now: DateTime<Utc>) -> Result<QueryBuilder<Sqlite>, StoreError> {
+    let mut errors = Vec::with_capacity(ends.len());
+    for end in ends {
+        errors.push(optional_document(end.error.as_ref())?);
+    }
+    let mut update = QueryBuilder::new(
+        "with ends (id, state, reason, output, error, turns, tool_calls, input_tokens, output_tokens, cost_micros, ran_ms,
+                    attempts_back, finished_at, crashes, infra_retries, began_at) as (",
+    );
+    update.push_values(ends.iter().zip(errors), |mut row, (end, error)| {
+        row.push_bind(end.lease.run_id).push_bind(end.state.as_str()).push_bind(optional(end.reason.as_deref()));
+        row.push_bind(optional(end.output.as_deref())).push_bind(error);
+        row.push_bind(end.usage.turns).push_bind(end.usage.tool_calls).push_bind(end.usage.input_tokens);
+        row.push_bind(end.usage.output_tokens).push_bind(end.usage.cost_micros).push_bind(end.ran_ms);
+        row.push_bind(end.attempts_back()).push_bind(end.finished_at(now)).push_bind(i32::from(end.crashed));
+        row.push_bind(i32::from(end.infra_retry)).push_bind(end.unconfirmed);
+    });
+    update.push(
+        ") update runs
+              set state = e.state, reason = e.reason, output = e.output, error = e.error, turns = e.turns,
+                  tool_calls = e.tool_calls, input_tokens = e.input_tokens, output_tokens = e.output_tokens,
+                  cost_micros = e.cost_micros, ran_ms = runs.ran_ms + e.ran_ms,
+                  attempt = runs.attempt - e.attempts_back + (runs.state = 'queued'), finished_at = e.finished_at,
+                  crashes = runs.crashes + e.crashes, infra_retries = runs.infra_retries + e.infra_retries,
+                  started_at = case when runs.state = 'queued' then coalesce(runs.started_at, e.began_at)
+                                    else runs.started_at end
+             from ends e where runs.id = e.id",
+    );
+    Ok(update)
 }
 
 /// Those of which people are asked something still.

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
-use sqlx::{QueryBuilder, SqliteConnection};
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::StoreError;
@@ -26,18 +26,24 @@ struct Queued<'a> {
 pub(super) async fn move_on(conn: &mut SqliteConnection, moves: &[Move]) -> Result<u64, StoreError> {
     let mut moved = 0;
     for moves in pieces(moves) {
-        let mut update = QueryBuilder::new("with moved (task_id, epoch, next_at, nominal_at, fired) as (");
-        update.push_values(moves, |mut row, m| {
-            row.push_bind(m.task_id).push_bind(m.epoch).push_bind(m.next_at).push_bind(m.nominal_at).push_bind(m.fired);
-        });
-        update.push(
-            ") update due set next_at = m.next_at, nominal_at = m.nominal_at, fired = due.fired + m.fired,
-                      run_count = due.run_count + m.fired
-                 from moved m where due.task_id = m.task_id and due.epoch = m.epoch",
-        );
+        let mut update = moving(moves);
         moved += update.build().persistent(comes_again(moves.len())).execute(&mut *conn).await?.rows_affected();
     }
     Ok(moved)
+}
+
+/// The statement that moves due rows on.
+pub(super) fn moving(moves: &[Move]) -> QueryBuilder<Sqlite> {
+    let mut update = QueryBuilder::new("with moved (task_id, epoch, next_at, nominal_at, fired) as (");
+    update.push_values(moves, |mut row, m| {
+        row.push_bind(m.task_id).push_bind(m.epoch).push_bind(m.next_at).push_bind(m.nominal_at).push_bind(m.fired);
+    });
+    update.push(
+        ") update due set next_at = m.next_at, nominal_at = m.nominal_at, fired = due.fired + m.fired,
+                  run_count = due.run_count + m.fired
+             from moved m where due.task_id = m.task_id and due.epoch = m.epoch",
+    );
+    update
 }
 
 /// Records runs that are to be executed, and puts them into the queue; what has its record already is left out.
