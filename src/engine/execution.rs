@@ -191,7 +191,6 @@ impl Shared {
         };
         let work = AssertUnwindSafe(work).catch_unwind();
         let ended = tokio::select! {
-            biased;
             ended = work => ended.unwrap_or_else(|_| Err(RunError::fail("panicked", "the executor panicked"))),
             () = self.store.clock().sleep_until(started.deadline_at) => Err(too_long(started)),
             asked = asked_in_vain(stop) => Err(asked),

@@ -122,7 +122,10 @@ impl Finisher {
             let mut waiting = finisher.waiting.lock().await;
             let mut batch = Vec::new();
             while stop.run_until_cancelled(waiting.recv_many(&mut batch, BATCH)).await.is_some() {
-                finisher.rush.over().await;
+                // a full batch has waited already
+                if batch.len() < BATCH {
+                    finisher.rush.over().await;
+                }
                 // what has ended meanwhile goes along
                 while batch.len() < BATCH
                     && let Ok(request) = waiting.try_recv()
@@ -226,7 +229,10 @@ fn unrecordable(finish: &Finish) -> Option<Finish> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::time::Instant;
+
+    use futures::FutureExt;
 
     use super::*;
 
@@ -234,12 +240,15 @@ mod tests {
     async fn who_waits_until_ends_are_few_is_told_and_does_not_wait_for_long() {
         let backlog = Backlog::default();
         let mut open: Vec<Open> = (0..FEW + 2).map(|_| backlog.open()).collect();
-        let (few, begun) = (backlog.few(), Instant::now());
+        let mut few = pin!(backlog.few());
+        assert_eq!(few.as_mut().now_or_never(), None, "there are too many");
+        open.truncate(FEW + 1);
+        assert_eq!(few.as_mut().now_or_never(), None, "there is one too many");
         open.truncate(FEW);
-        few.await;
-        assert!(begun.elapsed() < LONGEST);
-        backlog.few().await;
+        assert_eq!(few.now_or_never(), Some(()), "it was told");
+        assert_eq!(backlog.few().now_or_never(), Some(()), "they are few");
         open.push(backlog.open());
+        let begun = Instant::now();
         backlog.few().await;
         assert!(begun.elapsed() >= LONGEST);
     }

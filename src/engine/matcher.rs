@@ -29,7 +29,7 @@ pub use intake::matched;
 
 /// Entries that are read, and events that are recorded, at once.
 const BATCH: usize = 500;
-/// A read that is to end is told so often.
+/// How often a read that is to end is told.
 const BETWEEN_ENDS: Duration = Duration::from_millis(100);
 /// How often one batch is matched anew because tasks change meanwhile.
 const TRIES: usize = 20;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-/// The longest that anything stands back.
+/// The longest that anything stands back at a time.
 const LONGEST: Duration = Duration::from_millis(50);
 
 /// Those of one instance. Cheap to clone; all clones are one.
@@ -59,25 +59,26 @@ impl Drop for Beginning {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::time::Instant;
+
+    use futures::FutureExt;
 
     use super::*;
 
     #[tokio::test]
     async fn it_is_over_when_the_last_has_begun_and_nobody_waits_for_one_that_hangs() {
         let rush = Rush::default();
-        rush.over().await;
+        assert_eq!(rush.over().now_or_never(), Some(()), "nobody is about to begin");
         let (one, other) = (rush.enter(), rush.enter());
-        let waits = tokio::spawn({
-            let rush = rush.clone();
-            async move { rush.over().await }
-        });
+        let mut over = pin!(rush.over());
+        assert_eq!(over.as_mut().now_or_never(), None, "two are about to begin");
         drop(one);
-        rush.let_pass().await;
-        assert!(!waits.is_finished() && rush.is_on());
+        assert_eq!(over.as_mut().now_or_never(), None, "one has begun");
+        assert_eq!(rush.let_pass().now_or_never(), None, "the other comes first");
         drop(other);
-        waits.await.unwrap();
-        assert!(!rush.is_on());
+        assert_eq!(over.now_or_never(), Some(()), "it was told");
+        assert_eq!(rush.let_pass().now_or_never(), Some(()), "there is nobody to give way to");
 
         let _hangs = rush.enter();
         let begun = Instant::now();

@@ -64,17 +64,18 @@ impl Worker {
 
     /// Leases what is ready, as far as there is room, and starts what is due of it; answers whether there may be more.
     async fn take(&self) -> Result<bool, TickError> {
-        let turn = self.turn.lock().expect("turn lock").take();
-        if turn.is_some() {
+        // while the runs of one batch are read the next is taken; where limits are kept, takes come one after the other
+        let in_turn = self.turn.lock().expect("turn lock").is_some();
+        let by_two = in_turn && !self.limits.any();
+        if in_turn {
             self.executions.catch_up().await;
         }
-        // while the runs of one batch are read the next is taken; where limits are kept, takes come one after the other
-        let by_two = turn.is_some() && !self.limits.any();
         let free = self.held.free().min(if by_two { 2 * BATCH } else { BATCH });
         self.short_of_room.store(free == 0, Ordering::Relaxed);
         if free == 0 {
             return Ok(false);
         }
+        let turn = self.turn.lock().expect("turn lock").take();
         let now = self.store.clock().now();
         // who holds all that it can start leaves what is not due yet to the others
         let (room, ahead) = match self.held.room_ahead().min(free) {

@@ -171,9 +171,11 @@ macro_rules! resolve_blocked {
     ($db:expr, $conn:ident, $leases:expr, $now:expr) => {{
         use $crate::store::slots::{self, BlockedRow};
         use $crate::store::starting::Blocked;
+        let mut leases: Vec<&$crate::store::lease::Lease> = $leases.collect();
+        leases.sort_by_key(|lease| lease.run_id);
         let mut rows: Vec<BlockedRow> = Vec::new();
-        for lease in $leases {
-            let row: Option<BlockedRow> = sqlx::query_as(slots::STANDING_CLAIM)
+        for lease in leases {
+            let row: Option<BlockedRow> = sqlx::query_as($db.text(slots::STANDING_CLAIM))
                 .bind(lease.run_id)
                 .bind(lease.token)
                 .fetch_optional(&mut *$conn)
@@ -202,11 +204,21 @@ macro_rules! resolve_blocked {
 }
 pub(super) use resolve_blocked;
 
-pub(super) const STANDING_CLAIM: &str = "
-    select q.run_id, q.task_id, q.tenant_id, q.cancel_reason,
-           q.overlap as own_overlap, coalesce(q.overlap, t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap
-      from queue q left join tasks t on t.id = q.task_id
-     where q.run_id = $1 and q.lease_token = $2 and q.state = 'claimed'";
+macro_rules! standing_claim {
+    ($lock:literal) => {
+        concat!(
+            "select q.run_id, q.task_id, q.tenant_id, q.cancel_reason,
+                    q.overlap as own_overlap, coalesce(q.overlap, t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap
+               from queue q left join tasks t on t.id = q.task_id
+              where q.run_id = $1 and q.lease_token = $2 and q.state = 'claimed'",
+            $lock
+        )
+    };
+}
+
+/// A claim, locked: whoever took it may have done so in a transaction before this one.
+pub(super) const STANDING_CLAIM: Split =
+    Split { postgres: standing_claim!(" for update of q"), sqlite: standing_claim!("") };
 
 /// The youngest first; runs that wait whatever the policy are in nobody's way. More than one of the others waits under
 /// `queue_all` alone, which does not ask.

@@ -15,7 +15,7 @@ use crate::notification::Recipient;
 use crate::retry::full_jitter;
 use crate::run::Run;
 use crate::store::db::Db;
-use crate::store::hot::{Going, Hot};
+use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE};
 use crate::store::lease::{Claim, Lease};
 use crate::store::limits::Limits;
 use crate::store::slots::resolve_blocked;
@@ -43,6 +43,18 @@ pub struct Take {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Turn(pub(super) String);
 
+impl Turn {
+    /// Who comes next: those who follow the last that was served. Where that was the last of so many in turn, those who
+    /// follow it if there may be any, and else the first.
+    pub(super) fn after(served: Option<String>, last: &str, tenants: i64) -> Turn {
+        match served {
+            Some(served) if served != last => Turn(served),
+            _ if tenants == TENANTS_AT_ONCE => Turn(last.to_owned()),
+            _ => Turn::default(),
+        }
+    }
+}
+
 /// What was taken.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Taking {
@@ -51,12 +63,14 @@ pub struct Taking {
     pub claims: Vec<Claim>,
     /// Where to go on, if it was done in turn.
     pub turn: Turn,
+    /// How many runs were leased, whatever became of them.
+    pub leased: usize,
 }
 
 impl Taking {
     /// How many runs are not ready any more.
     pub fn len(&self) -> usize {
-        self.starts.started.len() + self.starts.blocked.len() + self.claims.len()
+        self.leased
     }
 
     pub fn is_empty(&self) -> bool {
@@ -124,7 +138,8 @@ const TRIES: u32 = 8;
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 impl Store {
-    /// Leases ready runs that are due until `ahead`, and starts those that are due by now: one commit.
+    /// Leases ready runs that are due until `ahead`, and starts those that are due by now: one commit. On Postgres those that
+    /// could not start are judged in another one.
     pub async fn take_runs(&self, take: &Take) -> Result<Taking, StoreError> {
         let (taken, blocked) = match &self.db {
             // one statement, which is its own transaction; what it could not start it has claimed, as a start finds it
@@ -140,8 +155,9 @@ impl Store {
                 (taken, blocked)
             }),
         };
+        let leased = taken.going.len() + taken.stopped.len() + taken.claims.len();
         let starts = self.starts(taken.going, blocked, take.lease_until).await?;
-        Ok(Taking { starts, claims: taken.claims, turn: taken.turn })
+        Ok(Taking { starts, claims: taken.claims, turn: taken.turn, leased })
     }
 
     /// What becomes of claims that were not started. Where that fails they run out, and are taken again.

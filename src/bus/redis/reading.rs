@@ -79,7 +79,10 @@ impl Reader {
             // a connection is put back only after an answer: one whose read was dropped may still take entries
             let mut connection = match state.connection.take() {
                 Some(connection) => connection,
-                None => self.connect(link).await?,
+                None => {
+                    self.number.store(0, Ordering::Release);
+                    self.connect(link).await?
+                }
             };
             match self.once(link, &mut connection, &mut state, limit, wait.saturating_sub(begun.elapsed())).await {
                 Ok(entries) => {

@@ -79,13 +79,18 @@ impl Hot for PgConnection {
             .fetch_all(self)
             .await?;
         let mut taken = TakenRuns::default();
+        let (mut served, mut last, mut tenants) = (None, String::new(), 0);
         for row in rows {
             match row.run_id {
-                Some(run_id) => row.add_to(&mut taken, run_id, take.now),
-                // with fewer tenants than fit, the next turn begins with the first
-                None if row.lease_token < TENANTS_AT_ONCE => {}
-                None => taken.turn = Turn(row.tenant_id.unwrap_or_default()),
+                Some(run_id) => {
+                    served = served.max(row.tenant_id.clone());
+                    row.add_to(&mut taken, run_id, take.now);
+                }
+                None => (last, tenants) = (row.tenant_id.unwrap_or_default(), row.lease_token),
             }
+        }
+        if take.fair.is_some() {
+            taken.turn = Turn::after(served, &last, tenants);
         }
         Ok(taken)
     }

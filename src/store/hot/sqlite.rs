@@ -18,7 +18,7 @@ use crate::store::fires::{Batch, FireDue, Written, all_moved};
 use crate::store::hot::sqlite::starting::{
     READY, READY_OF_TENANT, pick, start_each, started_before, tenants_in_turn, with_leases,
 };
-use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE, Taken, TakenRuns};
+use crate::store::hot::{Going, Hot, Taken, TakenRuns};
 use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease, line};
 use crate::store::limits::Room;
 use crate::store::runs::insert_run;
@@ -65,15 +65,14 @@ impl Hot for SqliteConnection {
                 let room = Room::of(self, take).await?;
                 let tenants = tenants_in_turn(self, &after.0, &room).await?;
                 let share = (room.all / tenants.len().max(1) as i64).max(1);
-                let mut picked = Vec::new();
+                let (mut picked, mut served) = (Vec::new(), None);
                 for tenant in &tenants {
                     let left = (room.all - picked.len() as i64).min(room.of_tenant(tenant));
-                    picked.extend(pick(self, READY_OF_TENANT, take, Some(tenant), share.min(left)).await?);
+                    let of_tenant = pick(self, READY_OF_TENANT, take, Some(tenant), share.min(left)).await?;
+                    served = if of_tenant.is_empty() { served } else { Some(tenant.clone()) };
+                    picked.extend(of_tenant);
                 }
-                taken.turn = match tenants.last() {
-                    Some(last) if tenants.len() as i64 == TENANTS_AT_ONCE => Turn(last.clone()),
-                    _ => Turn::default(),
-                };
+                taken.turn = Turn::after(served, tenants.last().map_or("", String::as_str), tenants.len() as i64);
                 picked
             }
         };

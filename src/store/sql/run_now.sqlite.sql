@@ -1,6 +1,6 @@
 -- The same as on Postgres, by several statements that go to the connection's thread together: on the way there and back is
--- most of what a statement costs. Each that follows the run's record is done where the one before changed a row (`changes()`):
--- so one that is asked for once more changes nothing.
+-- most of what a statement costs. What follows the run's record is done where the statement before changed a row
+-- (`changes()`), so what is asked for once more changes nothing; the last one that writes changes one where the run starts.
 insert into slots (task_id, run_id)
 select t.id, $3
   from tasks t
@@ -38,8 +38,9 @@ update due set run_count = run_count + 1 where task_id = $1 and changes() = 1;
 update lease_tokens set last = last + 1
  where changes() = 1 and exists (select 1 from queue q where q.run_id = $3 and q.state = 'started');
 
+-- what starts has its task as it was before, as on Postgres
 select t.id, t.tenant_id, t.key, t.name, t.spec, t.status, t.status_reason, t.epoch, t.version, t.anchor_at, t.active_since,
-       d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at, t.updated_at, q.lease_token, q.deadline_at,
+       d.next_at, d.nominal_at, d.run_count - changes() as run_count, d.fired, t.created_at, t.updated_at, q.lease_token, q.deadline_at,
        case when q.run_id is not null
             then (select body from recipients p where p.tenant_id = t.tenant_id) end as recipient
   from tasks t

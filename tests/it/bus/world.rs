@@ -110,7 +110,8 @@ pub async fn waits_end(bus: &Arc<dyn Bus>) {
         }
         reading.await.unwrap().unwrap()
     };
-    let read = tokio::time::timeout(PATIENCE / 4, ended).await.expect("an end of the wait");
+    // the longest block of a read is five seconds
+    let read = tokio::time::timeout(PATIENCE / 8, ended).await.expect("an end of the wait");
     assert_eq!(read, []);
     let begun = std::time::Instant::now();
     let wait = Duration::from_millis(300);

@@ -14,7 +14,9 @@ use reveille::clock;
 use reveille::id::{Scope, new_id};
 use reveille::run::RunState;
 use reveille::run::transcript::{Entry, Message};
-use reveille::store::{Attend, Attended, Claim, Decided, Finish, Idempotency, StartedRun, Store, StoreError};
+use reveille::store::{
+    Attend, Attended, Claim, Decided, Finish, Idempotency, Limits, StartedRun, Store, StoreError, Take,
+};
 use reveille::task::Task;
 use reveille::task::change::TaskChange;
 use serde_json::json;
@@ -50,6 +52,8 @@ struct Scene {
     running: StartedRun,
     /// A younger run, leased and not started.
     claim: Claim,
+    /// The youngest, which nobody has leased.
+    ready: Uuid,
     /// One that waits for the slot, where the policy lets one wait.
     parked: Option<Uuid>,
     /// What people are asked about the running one, where they are.
@@ -124,8 +128,8 @@ async fn scene(world: &World, setting: Setting) -> Scene {
         world.run_now(&task).await;
         world.claim().await[0]
     };
-    world.run_now(&task).await;
-    Scene { task, running, claim, parked: is_parked.then_some(parked), asked, parks }
+    let ready = world.run_now(&task).await;
+    Scene { task, running, claim, ready, parked: is_parked.then_some(parked), asked, parks }
 }
 
 /// Interleaves the two in every way; `judge` looks at each outcome.
@@ -223,6 +227,24 @@ fn start() -> Act {
 
 fn claim() -> Act {
     act("claim", |store, _| async move { Ok(claim_ready(&store, super::world::OTHER_WORKER, START, 9).await.len()) })
+}
+
+/// Takes what is due, starts it if it has its slot, and else judges what becomes of it.
+fn take() -> Act {
+    act("take", |store, _| async move {
+        let take = Take {
+            worker: super::world::OTHER_WORKER,
+            now: START,
+            ahead: START,
+            lease_until: START + LEASE,
+            limit: 9,
+            fair: None,
+            limits: Limits::default(),
+        };
+        let taken = store.take_runs(&take).await?;
+        let blocked: Vec<_> = taken.starts.blocked.iter().map(|(_, fate)| *fate).collect();
+        Ok((taken.starts.started.len(), blocked))
+    })
 }
 
 fn cancel(whom: fn(&Scene) -> Uuid) -> Act {
@@ -399,6 +421,32 @@ async fn a_cancel_and_a_start() {
     };
     meet("allow", cancel(|scene| scene.claim.lease.run_id), start(), judge).await;
     meet("allow", start(), cancel(|scene| scene.claim.lease.run_id), judge).await;
+}
+
+#[tokio::test]
+async fn a_take_that_finds_the_slot_taken_and_whatever_becomes_of_the_run_meanwhile() {
+    let ready = |scene: &Scene| scene.ready;
+    // what has ended is nowhere any more
+    let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
+        let run = world.store.get_run(&Scope::Every, scene.ready).await;
+        let left = |table: &str| format!("select count(*) from {table} where run_id = '{}'", scene.ready);
+        if run.as_ref().map_or(true, |run| run.state.is_final()) {
+            for table in ["queue", "parked", "slots"] {
+                assert_eq!(world.count(&left(table)).await, 0, "{table}: {told:?}, {run:?}");
+            }
+        }
+    };
+    for policy in ["skip", "queue_all", "cancel_previous"] {
+        meet(policy, take(), cancel(ready), judge).await;
+        meet(policy, take(), finish(), judge).await;
+    }
+    for policy in ["queue_all", "cancel_previous"] {
+        meet(nobody_waits(policy), take(), cancel(ready), judge).await;
+        meet(policy, take(), delete(), judge).await;
+        meet(policy, take(), pause(), judge).await;
+        meet(policy, cancel(ready), take(), judge).await;
+        meet(policy, take(), take(), judge).await;
+    }
 }
 
 #[tokio::test]

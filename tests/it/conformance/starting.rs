@@ -228,6 +228,7 @@ async fn who_asks_for_a_run_once_more_changes_nothing(world: &World) {
         let ask = async || world.store.run_now(&Scope::Every, task.id, id, Some(json!("in")), now, None).await;
         ask().await.expect("a run");
         let started = seat.last().expect("a start");
+        assert_eq!(started.task.as_ref().map(|task| task.run_count), Some(0), "as it was before");
         let late = started.deadline_at - (now + TimeDelta::seconds(600));
         assert!(late.abs() <= TimeDelta::milliseconds(1), "it may run for ten minutes, and is {late} off");
         ask().await.expect("the same run");

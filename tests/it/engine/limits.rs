@@ -11,6 +11,7 @@ use crate::support::world::{ADMIN, World, on_both};
 on_both! {
     a_limit_holds_for_what_is_asked_for_and_for_what_falls_due
     a_crowd_of_one_tenant_delays_anothers_run_by_less_than_two_seconds
+    where_places_come_one_by_one_tenants_have_them_in_turn
 }
 
 async fn a_limit_holds_for_what_is_asked_for_and_for_what_falls_due(mut world: World) {
@@ -46,9 +47,39 @@ async fn a_limit_holds_for_what_is_asked_for_and_for_what_falls_due(mut world: W
     instance.finish(&world).await;
 }
 
+async fn where_places_come_one_by_one_tenants_have_them_in_turn(mut world: World) {
+    (world.settings.max_concurrent_runs, world.settings.prefetch) = (1, 0);
+    let instance = world.instance();
+    for (tenant, runs) in [("ann", 6), ("bob", 2), ("cleo", 1)] {
+        let task = task_that(&instance, tenant, "wait").await;
+        for _ in 0..runs {
+            let (status, made) = instance.ask("POST", &format!("/v1/tasks/{task}/run"), ADMIN, None).await;
+            assert_eq!(status, 201, "{made}");
+        }
+    }
+    instance.work().await;
+    assert_eq!(instance.queue().await, [("ready".into(), 8), ("started".into(), 1)]);
+    // a look that finds no place changes nobody's turn
+    instance.work().await;
+    world.journal.open_gate();
+    instance.settle(0).await;
+    let mut order = Vec::new();
+    for begun in world.journal.begun() {
+        order.push(instance.run(begun.run_id).await.tenant_id);
+    }
+    assert_eq!(order.len(), 9);
+    let place = |tenant: &str| order.iter().position(|one| one == tenant).expect("it ran");
+    assert!(place("bob") <= 3 && place("cleo") <= 4, "whose runs are many comes first: {order:?}");
+    instance.finish(&world).await;
+}
+
 async fn task_of(instance: &Instance, tenant: &str) -> String {
+    task_that(instance, tenant, "succeed").await
+}
+
+async fn task_that(instance: &Instance, tenant: &str, act: &str) -> String {
     let task = json!({ "tenant_id": tenant, "name": "a task", "executor": "test",
-        "action": { "config": { "acts": ["succeed"] } },
+        "action": { "config": { "acts": [act] } },
         "trigger": { "type": "schedule", "interval": "1h", "overlap": "allow" } });
     let (status, made): (u16, Value) = instance.ask("POST", "/v1/tasks", ADMIN, Some(task)).await;
     assert_eq!(status, 201, "{made}");
