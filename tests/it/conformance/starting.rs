@@ -224,7 +224,7 @@ async fn who_asks_for_a_run_once_more_changes_nothing(world: &World) {
         let seat = Noting::free();
         world.store.seat(Arc::clone(&seat) as Arc<dyn Seat>);
         let task = world.task(json!({"interval": "1h", "overlap": overlap})).await;
-        let (id, now) = (Uuid::now_v7(), START + TimeDelta::microseconds(1_234_567));
+        let (id, now) = (reveille::id::new_id(START), START + TimeDelta::microseconds(1_234_567));
         let ask = async || world.store.run_now(&Scope::Every, task.id, id, Some(json!("in")), now, None).await;
         ask().await.expect("a run");
         let started = seat.last().expect("a start");
