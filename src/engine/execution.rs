@@ -16,11 +16,11 @@ use crate::agent::{ChannelLimits, Stop};
 use crate::channel::Channels;
 use crate::clock;
 use crate::engine::active::{Active, Place};
+use crate::engine::crowd::Member;
 use crate::engine::ending::Ending;
 use crate::engine::finisher::{ANSWER_LIMIT, Finisher};
 use crate::engine::lacking;
 use crate::engine::measures::Measures;
-use crate::engine::rush::Beginning;
 use crate::executor::host::{LeasedTranscript, StoreHost};
 use crate::executor::hub::Hub;
 use crate::executor::{Job, Registry};
@@ -94,7 +94,7 @@ impl Executions {
 
     /// Lets ends be recorded before more is started.
     pub async fn catch_up(&self) {
-        self.0.finisher.catch_up().await;
+        self.0.finisher.unrecorded().thin().await;
     }
 
     /// Whether there are executors that begin before their start is marked.
@@ -117,14 +117,14 @@ impl Executions {
         shared.measures.started(&started, shared.store.clock().now());
         // the place is taken before the task runs: who counts free places must see it
         let place = shared.active.add(started.lease, started.lease_until);
-        let beginning = shared.finisher.rush().enter();
+        let beginning = shared.finisher.beginning().enter();
         tokio::spawn(async move { shared.execute(started, place, beginning).await });
     }
 }
 
 /// There are as many of these as runs under way, so what few of them come to (the store's futures are large) is boxed.
 impl Shared {
-    async fn execute(&self, started: StartedRun, place: Place, beginning: Beginning) {
+    async fn execute(&self, started: StartedRun, place: Place, beginning: Member) {
         let run_id = started.run.id;
         self.tell_state(run_id, RunState::Running, None);
         let began = self.store.clock().elapsed();
@@ -138,7 +138,7 @@ impl Shared {
         // Nothing has effects from here on, and what is written is fenced by the token: so an end is offered to a store
         // that is away for as long as it takes, rather than executed once more.
         let ran = self.store.clock().elapsed().saturating_sub(began);
-        self.finisher.rush().let_pass().await;
+        self.finisher.beginning().let_pass().await;
         let told = tokio::select! {
             biased;
             () = self.lease_over(&place), if !planted!("no_fence") => return lost(run_id),
@@ -174,7 +174,7 @@ impl Shared {
         started: &StartedRun,
         place: &Place,
         transcript: Arc<LeasedTranscript>,
-        beginning: Beginning,
+        beginning: Member,
     ) -> Result<Outcome, RunError> {
         if let (Some(task_id), None) = (started.run.task_id, &started.task) {
             return Err(RunError::fail("no_task", format!("the task {task_id} is gone, or can't be read")));

@@ -2,16 +2,15 @@
 //! are about to begin go first.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, Notify, mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::clock;
-use crate::engine::rush::Rush;
+use crate::engine::crowd::Crowd;
 use crate::notification::measure::{Measure, Said};
 use crate::notification::{Kind, NewDelivery};
 use crate::retry::full_jitter;
@@ -23,8 +22,6 @@ use crate::store::{Finish, Store, StoreError};
 const BATCH: usize = 500;
 /// Ends that are about to be recorded, and that nobody minds.
 const FEW: usize = 2 * BATCH;
-/// The longest that anybody waits until they are few.
-const LONGEST: Duration = Duration::from_millis(50);
 /// The first and the longest wait before a store that is away is asked again.
 pub(super) const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// How long an answer of the store is waited for.
@@ -46,67 +43,32 @@ pub struct Finisher {
     store: Store,
     requests: mpsc::UnboundedSender<Request>,
     waiting: Arc<Mutex<mpsc::UnboundedReceiver<Request>>>,
-    rush: Rush,
-    backlog: Arc<Backlog>,
-}
-
-/// How many ends are not recorded yet.
-#[derive(Default)]
-struct Backlog {
-    ends: AtomicUsize,
-    /// Rings when they are few again.
-    few: Notify,
-}
-
-/// One of them; dropped when it is.
-struct Open<'a>(&'a Backlog);
-
-impl Backlog {
-    fn open(&self) -> Open<'_> {
-        self.ends.fetch_add(1, Ordering::AcqRel);
-        Open(self)
-    }
-
-    /// Returns when they are few, or after a moment.
-    fn few(&self) -> impl Future<Output = ()> {
-        let few = self.few.notified();
-        async {
-            if self.ends.load(Ordering::Acquire) > FEW {
-                let _ = tokio::time::timeout(LONGEST, few).await;
-            }
-        }
-    }
-}
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        if self.0.ends.fetch_sub(1, Ordering::AcqRel) == FEW + 1 {
-            self.0.few.notify_waiters();
-        }
-    }
+    /// Runs that are about to begin; ends give way to them.
+    beginning: Crowd,
+    /// Ends that are not recorded yet.
+    unrecorded: Crowd,
 }
 
 impl Finisher {
     pub fn new(store: Store) -> Finisher {
         let (requests, waiting) = mpsc::unbounded_channel();
-        let (waiting, rush, backlog) = (Arc::new(Mutex::new(waiting)), Rush::default(), Arc::default());
-        Finisher { store, requests, waiting, rush, backlog }
+        let waiting = Arc::new(Mutex::new(waiting));
+        Finisher { store, requests, waiting, beginning: Crowd::above(0), unrecorded: Crowd::above(FEW) }
     }
 
-    /// Waits, though not for long, until few ends wait to be recorded: who starts run after run would else run out of
-    /// places that are about to be free.
-    pub(super) async fn catch_up(&self) {
-        self.backlog.few().await;
+    /// Runs that are about to begin; ends give way to them.
+    pub(super) fn beginning(&self) -> &Crowd {
+        &self.beginning
     }
 
-    /// Runs that ends give way to.
-    pub(super) fn rush(&self) -> &Rush {
-        &self.rush
+    /// Ends that are not recorded yet.
+    pub(super) fn unrecorded(&self) -> &Crowd {
+        &self.unrecorded
     }
 
     /// Records an end; false where the lease was lost. A store that is away is waited for.
     pub async fn finish(&self, finish: Box<Finish>) -> bool {
-        let _open = self.backlog.open();
+        let _unrecorded = self.unrecorded.enter();
         let (taken, answer) = oneshot::channel();
         if self.requests.send(Request { finish, taken }).is_err() {
             return false;
@@ -124,7 +86,7 @@ impl Finisher {
             while stop.run_until_cancelled(waiting.recv_many(&mut batch, BATCH)).await.is_some() {
                 // a full batch has waited already
                 if batch.len() < BATCH {
-                    finisher.rush.over().await;
+                    finisher.beginning.thin().await;
                 }
                 // what has ended meanwhile goes along
                 while batch.len() < BATCH
@@ -225,31 +187,4 @@ fn unrecordable(finish: &Finish) -> Option<Finish> {
         tells: finish.tells.as_ref().map(failed),
         ..finish.clone()
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use std::pin::pin;
-    use std::time::Instant;
-
-    use futures::FutureExt;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn who_waits_until_ends_are_few_is_told_and_does_not_wait_for_long() {
-        let backlog = Backlog::default();
-        let mut open: Vec<Open> = (0..FEW + 2).map(|_| backlog.open()).collect();
-        let mut few = pin!(backlog.few());
-        assert_eq!(few.as_mut().now_or_never(), None, "there are too many");
-        open.truncate(FEW + 1);
-        assert_eq!(few.as_mut().now_or_never(), None, "there is one too many");
-        open.truncate(FEW);
-        assert_eq!(few.now_or_never(), Some(()), "it was told");
-        assert_eq!(backlog.few().now_or_never(), Some(()), "they are few");
-        open.push(backlog.open());
-        let begun = Instant::now();
-        backlog.few().await;
-        assert!(begun.elapsed() >= LONGEST);
-    }
 }

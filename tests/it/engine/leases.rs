@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use chrono::TimeDelta;
 use reveille::clock::pause;
 use reveille::engine::service::TickError;
 use reveille::notification::Kind;
@@ -23,6 +24,7 @@ on_both! {
     a_worker_that_hears_that_its_lease_is_gone_drops_the_run
     an_end_under_a_lost_lease_is_not_recorded
     a_worker_that_can_not_beat_stops_before_others_may_take_over
+    a_worker_that_has_slept_over_its_lease_takes_no_further_step
     a_run_of_a_dead_instance_goes_on_elsewhere
     a_run_that_kills_its_instances_fails_and_its_owner_hears_of_it
     a_claim_of_a_dead_instance_is_started_elsewhere
@@ -117,6 +119,37 @@ async fn a_worker_that_can_not_beat_stops_before_others_may_take_over(mut world:
     instance.settle(0).await;
     assert_eq!(instance.run(id).await.state, RunState::Succeeded);
     instance.finish(&world).await;
+}
+
+async fn a_worker_that_has_slept_over_its_lease_takes_no_further_step(mut world: World) {
+    world.settings.lease_seconds = 45.0;
+    let instance = world.instance();
+    let trigger = json!({ "type": "schedule", "interval": "1h", "overlap": "allow" });
+    let task = instance.task(json!({ "acts": ["wait"], "trigger": trigger })).await;
+    let mut runs = Vec::new();
+    for _ in 0..20 {
+        runs.push(instance.run_now(&task).await);
+    }
+    instance.work().await;
+    for run in &runs {
+        world.journal.until_begun(*run).await;
+    }
+    // as it wakes up, the lease is over, and what the work has waited for is there, too
+    let (clock, journal) = (world.clock.clone(), world.journal.clone());
+    let wake = async move {
+        clock.advance(TimeDelta::seconds(46));
+        journal.open_gate();
+    };
+    instance.on(|_| wake).await;
+    let woken = Instant::now();
+    for run in runs {
+        while world.journal.ended(run).is_empty() {
+            assert!(woken.elapsed() < PATIENCE, "it is still executed");
+            pause(Duration::from_millis(5)).await;
+        }
+        assert_eq!(world.journal.ended(run), [Ended::Dropped]);
+    }
+    instance.crash();
 }
 
 async fn a_run_of_a_dead_instance_goes_on_elsewhere(mut world: World) {
