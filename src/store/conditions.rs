@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use crate::id::{Scope, new_id};
+use crate::id::Scope;
 use crate::notification::NewDelivery;
 use crate::run::RunState;
 use crate::store::db::Db;
@@ -84,22 +84,13 @@ impl ClaimRow {
 impl PollClaim {
     /// The fire as a run.
     fn run(&self, fire: &Fire, now: DateTime<Utc>) -> Result<NewRun, StoreError> {
+        let (task_id, key) = (self.subject.id, format!("c:{}", fire.number));
         Ok(NewRun {
-            id: new_id(now),
-            task_id: self.subject.id,
-            tenant_id: self.tenant_id.clone(),
-            fire_key: format!("c:{}", fire.number),
-            trigger_type: "condition".into(),
-            scheduled_for: now,
             state: if fire.skipped.is_some() { RunState::Skipped } else { RunState::Queued },
             reason: fire.skipped.map(str::to_owned),
-            missed: None,
-            retry_of: None,
-            event_ids: Vec::new(),
             // whole values for each poll that a cooldown lets pass would fill the disk
             cause: fire.skipped.is_none().then(|| Document::of(&fire.cause)).transpose()?,
-            input: None,
-            created_at: now,
+            ..NewRun::of(task_id, &self.tenant_id, "condition", key, now, now)
         })
     }
 }

@@ -271,22 +271,7 @@ fn of_window(of: Subject, window: Uuid, events: Vec<Value>, now: DateTime<Utc>) 
 
 fn new_run(task_id: Uuid, tenant: &str, fire_key: String, now: DateTime<Utc>) -> NewRun {
     let fire_key = if planted!("no_unique_key") { format!("{fire_key}#{}", new_id(now)) } else { fire_key };
-    NewRun {
-        id: new_id(now),
-        task_id,
-        tenant_id: tenant.to_owned(),
-        fire_key,
-        trigger_type: "event".into(),
-        scheduled_for: now,
-        state: RunState::Queued,
-        reason: None,
-        missed: None,
-        retry_of: None,
-        event_ids: Vec::new(),
-        cause: None,
-        input: None,
-        created_at: now,
-    }
+    NewRun::of(task_id, tenant, "event", fire_key, now, now)
 }
 
 /// What the database took.

@@ -1,5 +1,7 @@
 //! Runs as they are recorded and as people see them: inserting, reading, listing, counting.
 
+mod new_run;
+
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
@@ -8,15 +10,15 @@ use sqlx::QueryBuilder;
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use crate::id::{Scope, new_id};
+use crate::id::Scope;
 use crate::run::cause::Cause;
 use crate::run::outcome::RunFault;
 use crate::run::{Missed, Run, RunState, Usage};
 use crate::store::db::Db;
 use crate::store::retention::oldest_id;
-use crate::store::text::{Document, text};
+use crate::store::text::text;
 use crate::store::{Store, StoreError};
-use crate::task::Task;
+pub(super) use new_run::{NewRun, key_instant, missed_key};
 
 /// Which runs to list. Newest first, after the run `before`.
 #[derive(Debug, Clone, Default)]
@@ -30,106 +32,6 @@ pub struct RunFilter {
     pub until: Option<DateTime<Utc>>,
     pub before: Option<Uuid>,
     pub limit: i64,
-}
-
-/// A run to be recorded. The parts of a fire that differ; all else is as for every new run.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct NewRun {
-    pub id: Uuid,
-    pub task_id: Uuid,
-    pub tenant_id: String,
-    pub fire_key: String,
-    pub trigger_type: String,
-    pub scheduled_for: DateTime<Utc>,
-    pub state: RunState,
-    pub reason: Option<String>,
-    pub missed: Option<Missed>,
-    pub retry_of: Option<Uuid>,
-    pub event_ids: Vec<String>,
-    /// A [`Cause`].
-    pub cause: Option<Document>,
-    pub input: Option<Value>,
-    pub created_at: DateTime<Utc>,
-}
-
-impl NewRun {
-    /// Waits in the queue.
-    pub(super) fn queued(task: &Task, fire_key: String, scheduled_for: DateTime<Utc>, now: DateTime<Utc>) -> NewRun {
-        NewRun {
-            id: new_id(now),
-            task_id: task.id,
-            tenant_id: task.tenant_id.clone(),
-            fire_key,
-            trigger_type: task.spec.trigger.kind().to_owned(),
-            scheduled_for,
-            state: RunState::Queued,
-            reason: None,
-            missed: None,
-            retry_of: None,
-            event_ids: Vec::new(),
-            cause: None,
-            input: None,
-            created_at: now,
-        }
-    }
-
-    /// Instants that were considered and do not run.
-    pub(super) fn skipped(task: &Task, missed: &Missed, reason: &str, now: DateTime<Utc>) -> NewRun {
-        NewRun {
-            state: RunState::Skipped,
-            reason: Some(reason.to_owned()),
-            missed: Some(missed.clone()),
-            ..NewRun::queued(task, missed_key(missed), missed.to, now)
-        }
-    }
-
-    /// The record of one that started with it.
-    pub(super) fn running(&self, now: DateTime<Utc>) -> Run {
-        let run = self.clone();
-        Run {
-            id: run.id,
-            task_id: Some(run.task_id),
-            tenant_id: run.tenant_id,
-            fire_key: run.fire_key,
-            trigger_type: run.trigger_type,
-            scheduled_for: run.scheduled_for,
-            state: RunState::Running,
-            reason: None,
-            blocked_by: None,
-            attempt: 1,
-            crashes: 0,
-            infra_retries: 0,
-            missed: run.missed,
-            retry_of: run.retry_of,
-            event_ids: run.event_ids,
-            cause: None,
-            input: run.input,
-            created_at: run.created_at,
-            started_at: Some(now),
-            finished_at: None,
-            output: None,
-            error: None,
-            usage: Usage::default(),
-        }
-    }
-
-    pub(super) fn finished_at(&self) -> Option<DateTime<Utc>> {
-        self.state.is_final().then_some(self.created_at)
-    }
-}
-
-/// How an instant is written in a fire key.
-pub(super) fn key_instant(instant: DateTime<Utc>) -> String {
-    instant.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
-}
-
-/// One instant has the key that its fire would have had, a range one of its own.
-pub(super) fn missed_key(missed: &Missed) -> String {
-    if missed.count == Some(1) || missed.from == missed.to {
-        format!("s:{}", key_instant(missed.from))
-    } else {
-        format!("r:{}/{}", key_instant(missed.from), key_instant(missed.to))
-    }
 }
 
 /// Records one run, off the hot path; answers how many rows that made: none where the fire has its record already.

@@ -13,7 +13,6 @@ use uuid::Uuid;
 
 use super::FireDue;
 use crate::clock::signed;
-use crate::id::new_id;
 use crate::run::{Missed, Run, RunState};
 use crate::store::StoreError;
 use crate::store::hot::Going;
@@ -225,22 +224,7 @@ impl DueRow {
     }
 
     fn run(&self, fire_key: String, scheduled_for: DateTime<Utc>, now: DateTime<Utc>) -> NewRun {
-        NewRun {
-            id: new_id(now),
-            task_id: self.task.id,
-            tenant_id: self.task.tenant_id.clone(),
-            fire_key,
-            trigger_type: self.trigger_type.clone(),
-            scheduled_for,
-            state: RunState::Queued,
-            reason: None,
-            missed: None,
-            retry_of: None,
-            event_ids: Vec::new(),
-            cause: None,
-            input: None,
-            created_at: now,
-        }
+        NewRun::of(self.task.id, &self.task.tenant_id, &self.trigger_type, fire_key, scheduled_for, now)
     }
 
     fn skipped(&self, missed: &Missed, reason: &str, now: DateTime<Utc>) -> NewRun {
