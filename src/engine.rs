@@ -91,7 +91,7 @@ pub struct Settings {
     pub shutdown_grace_seconds: f64,
     /// Finished runs, their transcripts and deliveries are forgotten after this many days.
     pub retention_days: u32,
-    /// When housekeeping is done: cron with seconds, in UTC.
+    /// When housekeeping is done: cron in UTC, of five fields, or six with seconds first.
     pub housekeeping: String,
     /// Runs of one tenant that are under way at once, over all instances; 0 is no limit.
     pub max_runs_per_tenant: u32,
@@ -277,7 +277,7 @@ impl Engine {
     /// # Errors
     /// `housekeeping` is no cron expression; then nothing runs.
     pub async fn start(self) -> anyhow::Result<Running> {
-        let housekeeping = self.housekeeping.start().await?;
+        let housekeeping = self.housekeeping.start()?;
         let stop_claiming = CancellationToken::new();
         let stop_all = CancellationToken::new();
         let finisher = self.finisher.run(stop_all.clone());
@@ -317,7 +317,7 @@ pub struct Running {
     stop_all: CancellationToken,
     claiming: Vec<JoinHandle<()>>,
     keeping: Vec<JoinHandle<()>>,
-    housekeeping: housekeeping::Jobs,
+    housekeeping: housekeeping::Rounds,
 }
 
 impl Running {

@@ -6,12 +6,9 @@ use std::io::IsTerminal;
 
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::{LevelFilter, ParseError};
+use tracing_subscriber::filter::ParseError;
 
 use crate::invalid::Faults;
-
-/// Talks of itself at `info`; said before what is set, which may say otherwise.
-const QUIET: &str = "tokio_cron_scheduler=warn";
 
 /// `[telemetry]`
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
@@ -40,11 +37,7 @@ pub enum Format {
 
 impl Settings {
     fn filter(&self) -> Result<EnvFilter, ParseError> {
-        let filter = EnvFilter::try_new(&self.log_level)?;
-        match filter.max_level_hint().is_none_or(|most| most > LevelFilter::WARN) {
-            true => EnvFilter::try_new(format!("{QUIET},{}", self.log_level)),
-            false => Ok(filter),
-        }
+        EnvFilter::try_new(&self.log_level)
     }
 
     fn as_json(&self) -> bool {
@@ -77,14 +70,6 @@ pub fn start(settings: &Settings) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_housekeepers_scheduler_is_quiet_unless_it_is_asked_for() {
-        let filter = |level: &str| Settings { log_level: level.into(), ..Settings::default() }.filter().unwrap();
-        assert_eq!(filter("info").to_string(), "tokio_cron_scheduler=warn,info");
-        assert_eq!(filter("debug,tokio_cron_scheduler=info").to_string(), "tokio_cron_scheduler=info,debug");
-        assert_eq!(filter("error").to_string(), "error");
-    }
 
     #[test]
     fn a_level_may_name_modules_and_a_wrong_one_is_refused() {

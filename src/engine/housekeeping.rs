@@ -1,22 +1,26 @@
-//! Housekeeping: a handful of in-process jobs on cron times in UTC. Tasks of tenants never come here.
+//! Housekeeping: rounds on cron times in UTC, in each instance. Tasks of tenants never come here.
 //!
 //! What is old is forgotten in small transactions, each kind in its turn, and after each the database has a rest as long
 //! as that took: so no start waits behind more than one of them, and at most half of one connection is used. A night's
 //! backlog takes as many rounds as it takes; a round ends when nothing is left, when its time is over, or when the
 //! service stops. A crash loses nothing: what is left is found again.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use chrono::TimeDelta;
-use tokio::sync::Mutex;
-use tokio_cron_scheduler::{Job, JobScheduler};
+use futures::FutureExt;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::bus::Bus;
 use crate::clock::pause;
 use crate::engine::Settings;
 use crate::store::{Store, StoreError};
+use crate::trigger::schedule::{Schedule, When};
+use crate::trigger::timetable::Timetable;
 
 /// Runs, deliveries, uses of credentials, or answers forgotten in one transaction.
 pub const BATCH: i64 = 200;
@@ -59,6 +63,7 @@ const KINDS: [Kind; 9] = [
     Kind::EventTasks,
 ];
 
+#[derive(Clone)]
 pub struct Housekeeping {
     store: Store,
     bus: Arc<dyn Bus>,
@@ -66,12 +71,10 @@ pub struct Housekeeping {
     retention: TimeDelta,
 }
 
-/// The jobs while they are running.
-pub struct Jobs {
-    scheduler: JobScheduler,
+/// The rounds while they go on.
+pub struct Rounds {
     stop: CancellationToken,
-    /// Held by the round that goes on: none begins beside it, and a stop waits for it.
-    round: Arc<Mutex<()>>,
+    going: JoinHandle<()>,
 }
 
 impl Housekeeping {
@@ -114,42 +117,57 @@ impl Housekeeping {
         runs
     }
 
-    pub(super) async fn start(&self) -> anyhow::Result<Jobs> {
-        let scheduler = JobScheduler::new().await?;
-        let (stop, round) = (CancellationToken::new(), Arc::<Mutex<()>>::default());
-        let (store, bus, retention) = (self.store.clone(), Arc::clone(&self.bus), self.retention);
-        let (asked, one) = (stop.clone(), Arc::clone(&round));
-        let job = Job::new_async(self.cron.as_str(), move |_, _| {
-            let (store, bus, stop, round) = (store.clone(), Arc::clone(&bus), asked.clone(), Arc::clone(&one));
-            Box::pin(async move {
-                // the one before may take longer than the cron says
-                let Ok(_alone) = round.try_lock() else { return };
-                match Housekeeping::clean(&store, retention, &stop).await {
-                    0 => {}
-                    runs => tracing::info!(runs, "old runs are forgotten"),
-                }
-                match stop.run_until_cancelled(bus.trim(store.clock().now())).await {
-                    None | Some(Ok(0)) => {}
-                    Some(Ok(events)) => tracing::info!(events, "old events are forgotten"),
-                    Some(Err(error)) => {
-                        tracing::warn!(%error, "the bus could not be trimmed, it is done again at its next time");
-                    }
-                }
-            })
-        })?;
-        scheduler.add(job).await?;
-        scheduler.start().await?;
-        Ok(Jobs { scheduler, stop, round })
+    /// Goes round at its times until it is stopped.
+    ///
+    /// # Errors
+    /// The times can't be read.
+    pub(super) fn start(&self) -> anyhow::Result<Rounds> {
+        let times = self.times().with_context(|| format!("`engine.housekeeping` is `{}`", self.cron))?;
+        let (stop, keeper) = (CancellationToken::new(), self.clone());
+        let asked = stop.clone();
+        Ok(Rounds { stop, going: tokio::spawn(async move { keeper.go_round(&times, &asked).await }) })
+    }
+
+    fn times(&self) -> anyhow::Result<Timetable> {
+        let schedule = Schedule::new(When::Cron(self.cron.clone()));
+        let times = schedule.compile(self.store.clock().now()).map_err(|fault| anyhow::anyhow!(fault.message))?;
+        anyhow::ensure!(times.next_after(self.store.clock().now()).is_some(), "that never comes");
+        Ok(times)
+    }
+
+    /// A round that takes longer than the times are apart leaves out those that pass meanwhile.
+    async fn go_round(&self, times: &Timetable, stop: &CancellationToken) {
+        let clock = self.store.clock();
+        while let Some(next) = times.next_after(clock.now()) {
+            if stop.run_until_cancelled(clock.sleep_until(next)).await.is_none() {
+                return;
+            }
+            if AssertUnwindSafe(self.round(stop)).catch_unwind().await.is_err() {
+                tracing::error!("housekeeping panicked, it is done again at its next time");
+            }
+        }
+    }
+
+    async fn round(&self, stop: &CancellationToken) {
+        match Housekeeping::clean(&self.store, self.retention, stop).await {
+            0 => {}
+            runs => tracing::info!(runs, "old runs are forgotten"),
+        }
+        match stop.run_until_cancelled(self.bus.trim(self.store.clock().now())).await {
+            None | Some(Ok(0)) => {}
+            Some(Ok(events)) => tracing::info!(events, "old events are forgotten"),
+            Some(Err(error)) => {
+                tracing::warn!(%error, "the bus could not be trimmed, it is done again at its next time");
+            }
+        }
     }
 }
 
-impl Jobs {
-    pub(super) async fn stop(mut self) {
+impl Rounds {
+    /// Returns once none goes on, but for a transaction that takes too long.
+    pub(super) async fn stop(self) {
         self.stop.cancel();
-        if let Err(error) = self.scheduler.shutdown().await {
-            tracing::warn!(%error, "housekeeping could not be stopped");
-        }
-        let _ = tokio::time::timeout(LAST_BATCH, self.round.lock()).await;
+        let _ = tokio::time::timeout(LAST_BATCH, self.going).await;
     }
 }
 

@@ -1,7 +1,10 @@
 //! A night's backlog is forgotten while tasks fire.
 
+use std::time::{Duration, Instant};
+
 use chrono::TimeDelta;
 use futures::FutureExt;
+use reveille::clock::pause;
 use reveille::engine::housekeeping::Housekeeping;
 use reveille::run::RunState;
 use serde_json::json;
@@ -12,6 +15,7 @@ use crate::support::world::{World, on_both};
 on_both! {
     twenty_thousand_old_runs_are_forgotten_while_tasks_fire
     a_round_ends_when_the_service_stops
+    a_round_is_made_at_the_times_of_the_configuration_and_no_sooner
 }
 
 const LEFT: &str = "select (select count(*) from runs where fire_key like 'p:%')
@@ -103,5 +107,30 @@ async fn a_round_ends_when_the_service_stops(world: World) {
     let forgotten =
         instance.on(|store| async move { Housekeeping::clean(&store, TimeDelta::days(90), &stop).await }).await;
     assert_eq!((forgotten, world.number(LEFT).await), (0, 4_000));
+    instance.finish(&world).await;
+}
+
+async fn a_round_is_made_at_the_times_of_the_configuration_and_no_sooner(mut world: World) {
+    world.settings.housekeeping = "0 30 2 * * *".into();
+    let mut instance = world.instance();
+    plant(&world, 300).await;
+    let running = instance.start().await;
+    for _ in 0..2 {
+        pause(Duration::from_millis(200)).await;
+        assert_eq!(world.number(LEFT).await, 1_200);
+        world.advance(60.0);
+    }
+    for day in 1..=2 {
+        if day > 1 {
+            plant(&world, 300).await;
+        }
+        world.advance(24.0 * 3600.0);
+        let began = Instant::now();
+        while world.number(LEFT).await > 0 {
+            assert!(began.elapsed() < Duration::from_secs(30), "on day {day}");
+            pause(Duration::from_millis(20)).await;
+        }
+    }
+    instance.on(|_| async move { running.stop().await }).await;
     instance.finish(&world).await;
 }
