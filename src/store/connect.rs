@@ -125,8 +125,8 @@ impl Store {
 
     async fn of(db: Db, clock: Clock) -> Result<Store, OpenError> {
         let hints = Hints::new();
-        if let Db::Postgres { pool, ears, .. } = &db {
-            hints.join_others(pool, ears);
+        if let Db::Postgres { quick, ears, .. } = &db {
+            hints.join_others(quick, ears);
         }
         let (creating, marks) = (Gathering::new(creating::TOGETHER), Gathering::new(deliveries::TOGETHER));
         let store = Store { db, clock, hints, counts: Counts::default(), creating, marks, seen: Seen::default() };

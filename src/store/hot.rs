@@ -8,17 +8,20 @@ mod now;
 mod postgres;
 mod sqlite;
 
+use std::collections::HashMap;
+
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::notification::NewDelivery;
+use crate::run::Run;
 use crate::store::StoreError;
 use crate::store::fires::{Batch, FireDue, Written};
 use crate::store::lease::{Beat, Claim, Finish, Lease};
 use crate::store::starting::{Take, Turn};
 
 pub(super) use events::{GuardedEvents, HotEvents};
-pub(super) use now::{HotNow, RunNow};
+pub(super) use now::{HotNow, RunNow, run_now_committed};
 
 /// A run that may start, and until when it may run.
 #[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
@@ -34,6 +37,8 @@ pub(super) struct Going {
 #[derive(Debug, Default)]
 pub(super) struct TakenRuns {
     pub going: Vec<Going>,
+    /// Those of them that were answered along.
+    pub runs: HashMap<Uuid, Run>,
     /// Due, and leased, but not to be started as it is.
     pub stopped: Vec<Lease>,
     /// Due later.

@@ -14,7 +14,7 @@ use crate::id::Scope;
 use crate::run::{RunEvent, RunState};
 use crate::store::approvals::close_questions;
 use crate::store::db::Db;
-use crate::store::hot::{Going, HotNow, RunNow};
+use crate::store::hot::{Going, HotNow, RunNow, run_now_committed};
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::lease::Lease;
 use crate::store::recipients;
@@ -139,11 +139,17 @@ impl Store {
             now,
             priority: 1,
             worker,
+            tells: if seat.is_none() { self.told_along(Topic::Queue) } else { None },
         };
         let requested = match &self.db {
             // one statement, which confines itself
             Db::Postgres { quick, waits, .. } if idempotency.is_none() => {
                 let requested = quickly!(quick, waits).run_now(&ask).await?;
+                fault!();
+                requested.ok_or(StoreError::NotFound)?
+            }
+            Db::Sqlite { writer, waits, .. } if idempotency.is_none() => {
+                let requested = run_now_committed(&mut *quickly!("writer", writer, waits), &ask).await?;
                 fault!();
                 requested.ok_or(StoreError::NotFound)?
             }
@@ -161,6 +167,7 @@ impl Store {
                 let (run, task) = (Arc::new(run), Some(Arc::new(task)));
                 seat.start(StartedRun { lease, run, task, recipient, lease_until, deadline_at, confirmed: true });
             }
+            _ if ask.tells.is_some() => self.hint_here(Topic::Queue),
             _ => self.hint(Topic::Queue),
         }
         Ok(Answer::Done(()))

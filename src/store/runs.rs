@@ -6,8 +6,9 @@ use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
-use sqlx::QueryBuilder;
+use sqlx::postgres::PgRow;
 use sqlx::types::Json;
+use sqlx::{FromRow, QueryBuilder};
 use uuid::Uuid;
 
 use crate::id::Scope;
@@ -141,6 +142,11 @@ impl RunRow {
             },
         })
     }
+}
+
+/// The run that a row holds with all its columns; `None` where it can't be read.
+pub(super) fn run_in(row: &PgRow) -> Option<Run> {
+    RunRow::from_row(row).ok()?.run().ok()
 }
 
 macro_rules! select_run {

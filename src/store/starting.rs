@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use serde_json::Value;
+use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::clock::pause;
@@ -18,7 +20,9 @@ use crate::store::db::Db;
 use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE};
 use crate::store::lease::{Claim, Lease};
 use crate::store::limits::Limits;
+use crate::store::recipients;
 use crate::store::slots::resolve_blocked;
+use crate::store::tasks::{TaskRow, select_task};
 use crate::store::{Store, StoreError, Topic};
 use crate::task::Task;
 
@@ -133,6 +137,15 @@ macro_rules! insist {
     }};
 }
 
+macro_rules! told_task {
+    ($rest:literal) => {
+        select_task!(
+            ", case when row_number() over (partition by t.tenant_id) = 1
+                    then (select body from recipients p where p.tenant_id = t.tenant_id) end as recipient",
+            $rest
+        )
+    };
+}
 /// How often what belongs to a started run is read again, and the first and the longest wait before that.
 const TRIES: u32 = 8;
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -156,7 +169,7 @@ impl Store {
             }),
         };
         let leased = taken.going.len() + taken.stopped.len() + taken.claims.len();
-        let starts = self.starts(taken.going, blocked, take.lease_until).await?;
+        let starts = self.starts(taken.going, taken.runs, blocked, take.lease_until).await?;
         Ok(Taking { starts, claims: taken.claims, turn: taken.turn, leased })
     }
 
@@ -186,12 +199,14 @@ impl Store {
             let blocked = resolve_blocked!(self.db, conn, left, now);
             (going, blocked)
         });
-        self.starts(going, blocked, lease_until).await
+        self.starts(going, HashMap::new(), blocked, lease_until).await
     }
 
+    /// `known` are those of the runs that need not be read.
     async fn starts(
         &self,
         going: Vec<Going>,
+        known: HashMap<Uuid, Run>,
         blocked: Vec<(Uuid, Blocked)>,
         lease_until: DateTime<Utc>,
     ) -> Result<Starts, StoreError> {
@@ -203,18 +218,24 @@ impl Store {
         if blocked.iter().any(|(_, fate)| matches!(fate, Blocked::Again | Blocked::Cancelled)) {
             self.hint(Topic::Queue);
         }
-        Ok(Starts { started: self.read_started(going, lease_until).await?, blocked })
+        Ok(Starts { started: self.read_started(going, known, lease_until).await?, blocked })
     }
 
     /// What there is to know of runs that were just started.
-    async fn read_started(&self, going: Vec<Going>, lease_until: DateTime<Utc>) -> Result<Vec<StartedRun>, StoreError> {
+    async fn read_started(
+        &self,
+        going: Vec<Going>,
+        mut runs: HashMap<Uuid, Run>,
+        lease_until: DateTime<Utc>,
+    ) -> Result<Vec<StartedRun>, StoreError> {
         if going.is_empty() {
             return Ok(Vec::new());
         }
-        let ids: Vec<Uuid> = going.iter().map(|g| g.run_id).collect();
+        let unread: Vec<Uuid> = going.iter().map(|g| g.run_id).filter(|id| !runs.contains_key(id)).collect();
         let mut tasks = HashMap::new();
-        let runs = async { insist!(self.runs_by_id(&ids)) };
-        let (mut runs, around) = tokio::try_join!(runs, self.around(going.iter(), &mut tasks))?;
+        let read = async { insist!(self.runs_by_id(&unread)) };
+        let (read, around) = tokio::try_join!(read, self.around(going.iter(), &mut tasks))?;
+        runs.extend(read);
         let going = going.into_iter().filter_map(|g| runs.remove(&g.run_id).map(|run| (g, run)));
         Ok(going.map(|(going, run)| around.started(going, run, lease_until)).collect())
     }
@@ -244,12 +265,67 @@ impl Store {
         let unknown: BTreeSet<Uuid> = unknown.collect();
         let tenants: BTreeSet<&str> = going.map(|going| going.tenant_id.as_str()).collect();
         let (unknown, tenants): (Vec<_>, Vec<_>) = (unknown.into_iter().collect(), tenants.into_iter().collect());
-        let (read, recipients) =
-            insist!(async { tokio::try_join!(self.tasks_by_id(&unknown), self.recipients_by_tenant(&tenants)) })?;
+        let (read, recipients) = insist!(self.tasks_and_recipients(&unknown, &tenants))?;
         tasks.extend(read.into_iter().map(|(id, task)| (id, Arc::new(task))));
         let recipients = recipients.into_iter().map(|(tenant, recipient)| (tenant, Arc::new(recipient))).collect();
         Ok(Around { tasks, recipients })
     }
+
+    /// Tasks, and who is told of them: by one statement, unless one of the tasks is gone or can't be read.
+    async fn tasks_and_recipients(
+        &self,
+        ids: &[Uuid],
+        tenants: &[&str],
+    ) -> Result<(HashMap<Uuid, Task>, HashMap<String, Recipient>), StoreError> {
+        if !ids.is_empty() {
+            match self.tasks_with_recipients(ids).await {
+                Ok((tasks, told)) if tenants.iter().all(|tenant| told.contains_key(*tenant)) => {
+                    return Ok((tasks, told.into_iter().filter_map(|(tenant, told)| Some((tenant, told?))).collect()));
+                }
+                Ok(_) | Err(StoreError::Corrupt(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        tokio::try_join!(self.tasks_by_id(ids), self.recipients_by_tenant(tenants))
+    }
+
+    /// Tasks by their ids; and their tenants, each with its recipient if it has one that can be read.
+    async fn tasks_with_recipients(
+        &self,
+        ids: &[Uuid],
+    ) -> Result<(HashMap<Uuid, Task>, HashMap<String, Option<Recipient>>), StoreError> {
+        let rows: Vec<ToldTask> = match &self.db {
+            Db::Postgres { quick, waits, .. } => {
+                let mut held = quickly!(quick, waits);
+                sqlx::query_as(told_task!("where t.id = any($1)")).bind(ids).fetch_all(&mut *held).await?
+            }
+            Db::Sqlite { readers, .. } => {
+                let mut rows = Vec::with_capacity(ids.len());
+                for id in ids {
+                    let row = sqlx::query_as(told_task!("where t.id = $1")).bind(id).fetch_optional(readers);
+                    rows.extend(row.await?);
+                }
+                rows
+            }
+        };
+        let (mut tasks, mut told) = (HashMap::with_capacity(rows.len()), HashMap::<_, Option<Recipient>>::new());
+        for ToldTask { task, recipient } in rows {
+            let of_tenant = told.entry(task.tenant_id.clone()).or_default();
+            if let (None, Some(body)) = (&of_tenant, recipient) {
+                *of_tenant = recipients::read(&task.tenant_id, body.0);
+            }
+            tasks.insert(task.id, task.task()?);
+        }
+        Ok((tasks, told))
+    }
+}
+
+/// A task, and where its tenant is reached, as that is stored; many tasks of a tenant bring that once.
+#[derive(sqlx::FromRow)]
+struct ToldTask {
+    #[sqlx(flatten)]
+    task: TaskRow,
+    recipient: Option<Json<Value>>,
 }
 
 /// The tasks of runs, and who is told of them, by tenant.

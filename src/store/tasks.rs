@@ -111,10 +111,14 @@ impl<S> TaskRow<S> {
 
 macro_rules! select_task {
     ($rest:literal) => {
+        $crate::store::tasks::select_task!("", $rest)
+    };
+    ($more:literal, $rest:literal) => {
         concat!(
             "select t.id, t.tenant_id, t.key, t.name, t.spec, t.status, t.status_reason, t.epoch, t.version, t.anchor_at,
-                    t.active_since, d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at, t.updated_at
-               from tasks t join due d on d.task_id = t.id ",
+                    t.active_since, d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at, t.updated_at",
+            $more,
+            " from tasks t join due d on d.task_id = t.id ",
             $rest
         )
     };

@@ -3,11 +3,12 @@
 //!
 //! Between instances they go by LISTEN and NOTIFY. A transaction that notifies takes a lock of the whole database when it
 //! commits, so ours do not: what is called is gathered for a moment and told in a statement of its own, and only what this
-//! instance can't do at once itself.
+//! instance can't do at once itself. That statement's commit doesn't wait for the disk: a crash may lose a hint. But a run
+//! that is asked for when nothing was told for that moment is told of by its own commit, which is the faster way.
 
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::{Duration, Instant};
 
 use sqlx::PgPool;
 use sqlx::postgres::PgListener;
@@ -40,6 +41,9 @@ pub enum Topic {
 const TOPICS: usize = 7;
 /// What one instance can't do alone: a run to be cancelled, or a session, may be anybody's.
 const EVERYBODYS: [Topic; 3] = [Topic::Cancels, Topic::Events, Topic::Live];
+/// Its commit waits for nothing; the setting ends with it.
+const TELL: &str =
+    "select set_config('synchronous_commit', 'off', true), pg_notify('reveille_' || current_schema(), $1)";
 /// What is called within this time after a call is one call.
 const GATHER: Duration = Duration::from_millis(5);
 /// How long is waited before a database that is away is asked again.
@@ -64,9 +68,14 @@ pub(super) struct Hints(Arc<Shared>);
 struct Shared {
     here: [watch::Sender<()>; TOPICS],
     seat: RwLock<Option<Arc<dyn Seat>>>,
+    /// The name of this instance for the others: tests have databases of their own, and a database may have several
+    /// schemas with a service each.
+    origin: String,
     /// Topics to be told to other instances, a bit each.
     called: AtomicU8,
     bell: Notify,
+    /// When they were told last.
+    told: Mutex<Option<Instant>>,
     /// Whether events may be waited for.
     reading: watch::Sender<bool>,
 }
@@ -76,8 +85,10 @@ impl Hints {
         Hints(Arc::new(Shared {
             here: std::array::from_fn(|_| watch::channel(()).0),
             seat: RwLock::default(),
+            origin: format!("{:016x}", fastrand::u64(..)),
             called: AtomicU8::new(0),
             bell: Notify::new(),
+            told: Mutex::default(),
             reading: watch::channel(true).0,
         }))
     }
@@ -90,23 +101,33 @@ impl Hints {
 
     /// Tells other instances what is called here, and hears them, until the pool is closed.
     pub(super) fn join_others(&self, pool: &PgPool, ears: &PgPool) {
-        // tests have databases of their own, and a database may have several schemas with a service each
-        let origin = format!("{:016x}", fastrand::u64(..));
-        tokio::spawn(self.clone().tell(pool.clone(), origin.clone()));
-        tokio::spawn(self.clone().hear(ears.clone(), origin));
+        tokio::spawn(self.clone().tell(pool.clone()));
+        tokio::spawn(self.clone().hear(ears.clone()));
     }
 
-    async fn tell(self, pool: PgPool, origin: String) {
+    /// What a commit may tell other instances itself; `None` where they were told of something just now.
+    fn along(&self, topic: Topic) -> Option<String> {
+        let mut told = self.0.told.lock().expect("told lock");
+        let quiet = told.is_none_or(|told| told.elapsed() >= GATHER);
+        quiet.then(|| {
+            *told = Some(Instant::now());
+            self.message(1 << topic as u8)
+        })
+    }
+
+    fn message(&self, called: u8) -> String {
+        format!("{} {called}", self.0.origin)
+    }
+
+    async fn tell(self, pool: PgPool) {
         loop {
             tokio::select! {
                 () = self.0.bell.notified() => {}
                 () = pool.close_event() => return,
             }
+            *self.0.told.lock().expect("told lock") = Some(Instant::now());
             let called = self.0.called.swap(0, Ordering::AcqRel);
-            let told = sqlx::query("select pg_notify('reveille_' || current_schema(), $1)")
-                .bind(format!("{origin} {called}"))
-                .execute(&pool)
-                .await;
+            let told = sqlx::query(TELL).bind(self.message(called)).execute(&pool).await;
             if let Err(error) = told {
                 tracing::debug!(%error, "other instances could not be told, they look by themselves");
             }
@@ -114,9 +135,9 @@ impl Hints {
         }
     }
 
-    async fn hear(self, ears: PgPool, origin: String) {
+    async fn hear(self, ears: PgPool) {
         while !ears.is_closed() {
-            if let Err(error) = self.listen(&ears, &origin).await
+            if let Err(error) = self.listen(&ears).await
                 && !ears.is_closed()
             {
                 tracing::debug!(%error, "other instances can't be heard, services look by themselves");
@@ -129,7 +150,7 @@ impl Hints {
         }
     }
 
-    async fn listen(&self, ears: &PgPool, origin: &str) -> Result<(), sqlx::Error> {
+    async fn listen(&self, ears: &PgPool) -> Result<(), sqlx::Error> {
         let schema: String = sqlx::query_scalar("select current_schema()").fetch_one(ears).await?;
         let mut listener = PgListener::connect_with(ears).await?;
         listener.listen(&format!("reveille_{schema}")).await?;
@@ -141,7 +162,7 @@ impl Hints {
             };
             let Some((by, called)) = told.payload().split_once(' ') else { continue };
             let called: u8 = called.parse().unwrap_or(u8::MAX);
-            if by != origin {
+            if by != self.0.origin {
                 for (_, topic) in self.0.here.iter().enumerate().filter(|(topic, _)| called & (1 << topic) != 0) {
                     topic.send_replace(());
                 }
@@ -160,13 +181,24 @@ impl Store {
     pub(super) fn hint(&self, topic: Topic) {
         match EVERYBODYS.contains(&topic) || self.free_seat().is_none() {
             true => self.hint_everybody(topic),
-            false => self.hints.0.here[topic as usize].send_replace(()),
+            false => self.hint_here(topic),
         }
+    }
+
+    /// What a commit may tell other instances itself, where that is the faster way; then [`Store::hint_here`] is left to be
+    /// done.
+    pub(super) fn told_along(&self, topic: Topic) -> Option<String> {
+        self.hints.along(topic)
+    }
+
+    /// Tells those in this process.
+    pub(super) fn hint_here(&self, topic: Topic) {
+        self.hints.0.here[topic as usize].send_replace(());
     }
 
     /// The same of what this instance leaves to others though it could do some of it.
     pub(super) fn hint_everybody(&self, topic: Topic) {
-        self.hints.0.here[topic as usize].send_replace(());
+        self.hint_here(topic);
         self.hints.0.called.fetch_or(1 << topic as u8, Ordering::AcqRel);
         self.hints.0.bell.notify_one();
     }

@@ -23,6 +23,8 @@ pub(in crate::store) struct RunNow<'a> {
     pub priority: i32,
     /// The worker that could start it now, and until when it would have its lease.
     pub worker: Option<(Uuid, DateTime<Utc>)>,
+    /// What other instances are told with the commit; SQLite has none.
+    pub tells: Option<String>,
 }
 
 /// The task as it is, the run if it has started, and who is told of it then, as it is stored.
@@ -46,11 +48,12 @@ struct RequestedRow {
     recipient: Option<Json<Value>>,
 }
 
-/// The statement of either database, which has the same places and answers the same row.
+/// The statement of either database, which has the same places and answers the same row. It is read to its end: what
+/// is left of a text that nobody reads on is not executed.
 macro_rules! run_now {
     ($conn:expr, $statement:expr, $ask:expr) => {{
         let (ask, worker): (&RunNow<'_>, _) = ($ask, $ask.worker);
-        let row: Option<RequestedRow> = sqlx::query_as($statement)
+        let rows: Vec<RequestedRow> = sqlx::query_as($statement)
             .bind(ask.task_id)
             .bind(ask.tenant)
             .bind(ask.run_id)
@@ -60,9 +63,10 @@ macro_rules! run_now {
             .bind(worker.map(|(worker, _)| worker))
             .bind(worker.map(|(_, lease_until)| lease_until))
             .bind(ask.priority)
-            .fetch_optional($conn)
+            .bind(ask.tells.as_deref())
+            .fetch_all($conn)
             .await?;
-        Ok(row.map(|row| row.requested(ask)))
+        Ok(rows.into_iter().next().map(|row| row.requested(ask)))
     }};
 }
 
@@ -76,6 +80,20 @@ impl HotNow for SqliteConnection {
     async fn run_now(&mut self, ask: &RunNow<'_>) -> Result<Option<Requested>, StoreError> {
         run_now!(self, include_str!("../sql/run_now.sqlite.sql"), ask)
     }
+}
+
+/// The same with the transaction around it, all of it on one way to the connection's thread: nobody may have begun one.
+pub(in crate::store) async fn run_now_committed(
+    conn: &mut SqliteConnection,
+    ask: &RunNow<'_>,
+) -> Result<Option<Requested>, StoreError> {
+    let whole = concat!("begin immediate;", include_str!("../sql/run_now.sqlite.sql"), "; commit");
+    let asked: Result<_, StoreError> = async { run_now!(&mut *conn, whole, ask) }.await;
+    if asked.is_err() {
+        // some faults have ended it already
+        let _ = sqlx::query("rollback").execute(conn).await;
+    }
+    asked
 }
 
 impl RequestedRow {

@@ -4,8 +4,8 @@ mod firing;
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
-use sqlx::PgConnection;
 use sqlx::types::Json;
+use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
 
 use crate::id::new_id;
@@ -15,13 +15,15 @@ use crate::store::fires::{Batch, FireDue, Written};
 use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE, Taken, TakenRuns};
 use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease, Park, line};
 use crate::store::limits::one_at_a_time;
+use crate::store::runs::run_in;
 use crate::store::starting::{Take, Turn};
 use crate::store::text::{document, optional, optional_document, text};
 
-/// A row that `take` answers; without a run: the last tenant whose turn it was, and how many there were.
+/// A row that `take` answers, which holds the whole run where that has started; without a run: the last tenant whose
+/// turn it was, and how many there were.
 #[derive(sqlx::FromRow)]
 struct TakenRow {
-    run_id: Option<Uuid>,
+    id: Option<Uuid>,
     task_id: Option<Uuid>,
     tenant_id: Option<String>,
     run_at: Option<DateTime<Utc>>,
@@ -64,7 +66,7 @@ impl Hot for PgConnection {
         if take.limits.any() {
             one_at_a_time(self).await?;
         }
-        let rows: Vec<TakenRow> = sqlx::query_as(unlocked(include_str!("../sql/take.postgres.sql")))
+        let rows = sqlx::query(unlocked(include_str!("../sql/take.postgres.sql")))
             .bind(take.now)
             .bind(take.ahead)
             .bind(take.limit)
@@ -80,10 +82,14 @@ impl Hot for PgConnection {
             .await?;
         let mut taken = TakenRuns::default();
         let (mut served, mut last, mut tenants) = (None, String::new(), 0);
-        for row in rows {
-            match row.run_id {
+        for whole in rows {
+            let row = TakenRow::from_row(&whole)?;
+            match row.id {
                 Some(run_id) => {
                     served = served.max(row.tenant_id.clone());
+                    if row.deadline_at.is_some() {
+                        taken.runs.extend(run_in(&whole).map(|run| (run_id, run)));
+                    }
                     row.add_to(&mut taken, run_id, take.now);
                 }
                 None => (last, tenants) = (row.tenant_id.unwrap_or_default(), row.lease_token),

@@ -2,6 +2,7 @@
 -- their task's slot, taken now or handed over. Those that fall due soon ($2), or found the slot taken, are claimed.
 -- Picked are the most urgent; or, where there are more than can be taken ($6), as many of each tenant: of those
 -- that follow the name $7, and then from the first again.
+-- What has started is answered whole, as it is by then: nobody has to read it again.
 -- Where so many may be under way at once of each tenant ($10) or of all ($11), what is leased is counted, and each gets
 -- what is left to it; takes come one after the other then. What has no limit is null, and nothing is counted.
 with recursive held as materialized (
@@ -66,14 +67,14 @@ with recursive held as materialized (
        set state = 'running', attempt = r.attempt + 1, started_at = coalesce(r.started_at, $1)
       from going g
      where r.id = g.run_id and r.state = 'queued'
-    returning r.id, greatest(g.timeout_seconds * 1000 - r.ran_ms, 0) as left_ms
+    returning r.*, greatest(g.timeout_seconds * 1000 - r.ran_ms, 0) as left_ms
 ), started as (
     update queue q
        set state = 'started', lease_token = nextval('lease_tokens'), lease_until = $4,
            deadline_at = $1 + running.left_ms * interval '1 millisecond', worker = $5
       from running
      where q.run_id = running.id
-    returning q.run_id, q.task_id, q.tenant_id, q.run_at, q.lease_token, q.lease_until, q.deadline_at
+    returning q.run_at, q.lease_token, q.lease_until, q.deadline_at, running.*
 ), claimed as (
     update queue q
        set state = 'claimed', lease_token = nextval('lease_tokens'),
@@ -82,8 +83,18 @@ with recursive held as materialized (
      where q.run_id = a.run_id and a.run_id not in (select id from running)
     returning q.run_id, q.task_id, q.tenant_id, q.run_at, q.lease_token, q.lease_until, q.deadline_at
 )
-select run_id, task_id, tenant_id, run_at, lease_token, lease_until, deadline_at from started
+select id, task_id, tenant_id, run_at, lease_token, lease_until, deadline_at,
+       fire_key, trigger_type, scheduled_for, state, reason, blocked_by, attempt, crashes, infra_retries, missed,
+       retry_of, event_ids, cause, input, created_at, started_at, finished_at, output, error, turns, tool_calls,
+       input_tokens, output_tokens, cost_micros
+  from started
 union all
-select run_id, task_id, tenant_id, run_at, lease_token, lease_until, deadline_at from claimed
+select run_id, task_id, tenant_id, run_at, lease_token, lease_until, deadline_at,
+       null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
+       null, null, null, null, null, null
+  from claimed
 union all
-select null, null, max(tenant_id), null, count(*), null, null from turn where $6
+select null, null, max(tenant_id), null, count(*), null, null,
+       null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
+       null, null, null, null, null, null
+  from turn where $6
