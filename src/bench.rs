@@ -6,6 +6,7 @@
 //! Reading order: [`figure`] is what comes out, [`place`] where it is measured, [`stock`] what is measured, `limits/` what
 //! it is measured against; one file per figure or two, [`paper`] and [`plot`] for people.
 
+mod alone;
 mod burst;
 mod create;
 mod drain;

@@ -33,6 +33,7 @@ mod hot;
 mod idempotency;
 mod lease;
 mod limits;
+mod listed;
 mod live;
 mod matching;
 mod measuring;

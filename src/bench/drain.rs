@@ -1,10 +1,10 @@
 //! `drain` and `drain_100k`: a backlog of queued runs is worked off, by one instance, on tables that were never analysed.
 
-use crate::bench::Bench;
 use crate::bench::figure::{Figure, Limit, Point, median};
 use crate::bench::instance::Instance;
 use crate::bench::limits::drain;
 use crate::bench::place::Place;
+use crate::bench::{Bench, alone};
 
 /// The longer backlog is so many times the other.
 const LONGER: usize = 5;
@@ -20,7 +20,8 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     if bench.wants("drain") {
         bench.limits.push(Limit::new("bare_drain", BARE, "runs/s", first.limit));
         let figure = Figure::new("drain", WHAT, "runs/s", short, first.value);
-        bench.figures.push(figure.against("bare drain", first.limit).at_least(0.75));
+        let figure = figure.against("bare drain", first.limit).at_least(0.75);
+        bench.figures.push(figure.part(alone::WHAT, "runs/s", by_itself(bench, short, rounds).await?));
     }
     if !bench.wants("drain_100k") {
         return Ok(());
@@ -47,6 +48,15 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         .asks("≥ 90 % of the rate of `drain`".into(), kept >= 0.9);
     bench.figures.push(Figure { series, ..figure });
     Ok(())
+}
+
+async fn by_itself(bench: &Bench<'_>, size: usize, rounds: usize) -> anyhow::Result<f64> {
+    let mut rates = Vec::new();
+    for round in 1..=rounds {
+        bench.tell(&format!("drain: {size} queued runs by statements alone, round {round}"));
+        rates.push(Place::with(bench.at, async |place| alone::drain(place, size).await).await?);
+    }
+    Ok(median(rates))
 }
 
 async fn point(bench: &Bench<'_>, size: usize, rounds: usize) -> anyhow::Result<Point> {

@@ -7,7 +7,7 @@ use crate::bench::instance::Instance;
 use crate::bench::limits::{fire, rows};
 use crate::bench::place::Place;
 use crate::bench::stock::{hourly, hourly_with_a_slot};
-use crate::bench::{Bench, Where};
+use crate::bench::{Bench, Where, alone};
 
 const WHAT: &str = "due → run recorded → executor that does nothing → finished, by one instance";
 
@@ -16,7 +16,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         return Ok(());
     }
     let fires = bench.size.fires;
-    let (mut bare, mut ours, mut slotted) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut bare, mut ours, mut slotted, mut alone) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 1..=bench.size.rounds {
         bench.tell(&format!("fire: {fires} tasks, round {round}"));
         let (limit, value) = Place::with(bench.at, async |place| {
@@ -33,12 +33,14 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         bare.push(limit);
         ours.push(value);
         slotted.push(Place::with(bench.at, async |place| fire_all(place, fires, hourly_with_a_slot()).await).await?);
+        alone.push(Place::with(bench.at, async |place| alone::fire(place, fires).await).await?);
     }
     let limit = median(bare);
     let bare_words = "bare fire: 500 claimed, moved on, recorded and marked done in two statements, 2 connections";
     bench.limits.push(Limit::new("bare_fire", bare_words, "fires/s", limit));
     let figure = Figure::new("fire", WHAT, "runs/s", fires, median(ours)).against("bare fire", limit);
-    bench.figures.push(figure.at_least(0.7).part("runs that take their task's slot", "runs/s", median(slotted)));
+    let figure = figure.part("runs that take their task's slot", "runs/s", median(slotted));
+    bench.figures.push(figure.at_least(0.7).part(alone::WHAT, "runs/s", median(alone)));
     Ok(())
 }
 
@@ -49,7 +51,7 @@ pub async fn on_sqlite(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     }
     let at: Where = bench.at.on_sqlite();
     let (fires, count) = (bench.size.fires / 5, bench.size.rows());
-    let (mut inserted, mut updated, mut ours) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut inserted, mut updated, mut ours, mut by_itself) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 1..=bench.size.rounds {
         bench.tell(&format!("sqlite_fire: {fires} tasks, round {round}"));
         let (rows, value) = Place::with(&at, async |place| {
@@ -60,6 +62,7 @@ pub async fn on_sqlite(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         inserted.push(rows.inserted);
         updated.push(rows.updated);
         ours.push(value);
+        by_itself.push(Place::with(&at, async |place| alone::fire(place, fires).await).await?);
     }
     let limit = median(inserted);
     let words = |done| format!("SQLite, synchronous = FULL: rows {done}, 100 in a statement and commit");
@@ -67,7 +70,8 @@ pub async fn on_sqlite(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     bench.limits.push(Limit::new("sqlite_update_100", words("updated"), "rows/s", median(updated)));
     let what = format!("{WHAT}, on SQLite with synchronous = FULL");
     let figure = Figure::new("sqlite_fire", what, "runs/s", fires, median(ours));
-    bench.figures.push(figure.against("SQLite's 100-row inserts", limit).at_least(0.15));
+    let figure = figure.against("SQLite's 100-row inserts", limit).at_least(0.15);
+    bench.figures.push(figure.part(alone::WHAT, "runs/s", median(by_itself)));
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use crate::id::Scope;
 use crate::notification::Recipient;
 use crate::store::db::Db;
 use crate::store::text::{document, text};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, listed};
 
 /// A recipient as it is stored.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,6 +31,8 @@ pub(super) fn read(tenant: &str, body: Value) -> Option<Recipient> {
         }
     }
 }
+
+pub(super) const LISTED: &str = "select tenant_id, body from recipients where tenant_id in ";
 
 impl Store {
     /// Where the tenant is reached.
@@ -63,17 +65,7 @@ impl Store {
                     .fetch_all(&mut *held)
                     .await?
             }
-            Db::Sqlite { readers, .. } => {
-                let mut rows = Vec::with_capacity(tenants.len());
-                for tenant in tenants {
-                    let row = sqlx::query_as("select tenant_id, body from recipients where tenant_id = $1")
-                        .bind(tenant)
-                        .fetch_optional(readers)
-                        .await?;
-                    rows.extend(row);
-                }
-                rows
-            }
+            Db::Sqlite { readers, .. } => listed::read(readers, LISTED, tenants).await?,
         };
         let mut readable = HashMap::with_capacity(rows.len());
         for (tenant, body) in rows {

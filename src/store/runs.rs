@@ -18,7 +18,7 @@ use crate::run::{Missed, Run, RunState, Usage};
 use crate::store::db::Db;
 use crate::store::retention::oldest_id;
 use crate::store::text::text;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, listed};
 pub(super) use new_run::{NewRun, key_instant, missed_key};
 
 /// Which runs to list. Newest first, after the run `before`.
@@ -170,6 +170,8 @@ macro_rules! select_run {
     };
 }
 
+pub(super) const LISTED: &str = select_run!(whole "where r.id in ");
+
 impl Store {
     /// One run.
     pub async fn get_run(&self, scope: &Scope, id: Uuid) -> Result<Run, StoreError> {
@@ -208,15 +210,7 @@ impl Store {
                 let mut held = quickly!(quick, waits);
                 sqlx::query_as(select_run!(whole "where r.id = any($1)")).bind(ids).fetch_all(&mut *held).await?
             }
-            Db::Sqlite { readers, .. } => {
-                let mut rows = Vec::with_capacity(ids.len());
-                for id in ids {
-                    rows.extend(
-                        sqlx::query_as(select_run!(whole "where r.id = $1")).bind(id).fetch_optional(readers).await?,
-                    );
-                }
-                rows
-            }
+            Db::Sqlite { readers, .. } => listed::read(readers, LISTED, ids).await?,
         };
         rows.into_iter().map(|row| Ok((row.id, row.run()?))).collect()
     }

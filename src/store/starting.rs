@@ -23,7 +23,7 @@ use crate::store::limits::Limits;
 use crate::store::recipients;
 use crate::store::slots::resolve_blocked;
 use crate::store::tasks::{TaskRow, select_task};
-use crate::store::{Store, StoreError, Topic};
+use crate::store::{Store, StoreError, Topic, listed};
 use crate::task::Task;
 
 /// What to take of the ready runs.
@@ -146,6 +146,8 @@ macro_rules! told_task {
         )
     };
 }
+pub(super) const LISTED: &str = told_task!("where t.id in ");
+
 /// How often what belongs to a started run is read again, and the first and the longest wait before that.
 const TRIES: u32 = 8;
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -299,14 +301,7 @@ impl Store {
                 let mut held = quickly!(quick, waits);
                 sqlx::query_as(told_task!("where t.id = any($1)")).bind(ids).fetch_all(&mut *held).await?
             }
-            Db::Sqlite { readers, .. } => {
-                let mut rows = Vec::with_capacity(ids.len());
-                for id in ids {
-                    let row = sqlx::query_as(told_task!("where t.id = $1")).bind(id).fetch_optional(readers);
-                    rows.extend(row.await?);
-                }
-                rows
-            }
+            Db::Sqlite { readers, .. } => listed::read(readers, LISTED, ids).await?,
         };
         let (mut tasks, mut told) = (HashMap::with_capacity(rows.len()), HashMap::<_, Option<Recipient>>::new());
         for ToldTask { task, recipient } in rows {

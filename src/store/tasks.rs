@@ -13,7 +13,7 @@ use crate::store::closing::FORGET_TASK;
 use crate::store::db::Db;
 use crate::store::event_index::index_event_task;
 use crate::store::text::text;
-use crate::store::{Split, Store, StoreError, Topic};
+use crate::store::{Split, Store, StoreError, Topic, listed};
 use crate::task::{Spec, Task, TaskStatus};
 use crate::trigger::Trigger;
 
@@ -141,6 +141,8 @@ macro_rules! lock_task {
 pub(super) use lock_task;
 pub(super) use select_task;
 
+pub(super) const LISTED: &str = select_task!("where t.id in ");
+
 impl Store {
     /// One task.
     pub async fn get_task(&self, scope: &Scope, id: Uuid) -> Result<Task, StoreError> {
@@ -180,15 +182,7 @@ impl Store {
                 let mut held = quickly!(quick, waits);
                 sqlx::query_as(select_task!("where t.id = any($1)")).bind(ids).fetch_all(&mut *held).await?
             }
-            Db::Sqlite { readers, .. } => {
-                let mut rows = Vec::with_capacity(ids.len());
-                for id in ids {
-                    rows.extend(
-                        sqlx::query_as(select_task!("where t.id = $1")).bind(id).fetch_optional(readers).await?,
-                    );
-                }
-                rows
-            }
+            Db::Sqlite { readers, .. } => listed::read(readers, LISTED, ids).await?,
         };
         rows.into_iter().map(|row| Ok((row.id, row.task()?))).collect()
     }

@@ -235,3 +235,18 @@ impl Store {
         seat.filter(|seat| seat.is_free())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_commit_may_tell_others_itself_where_nothing_was_told_for_a_moment() {
+        let hints = Hints::new();
+        let told = hints.along(Topic::Queue).expect("the first");
+        assert_eq!(told, format!("{} {}", hints.0.origin, 1 << Topic::Queue as u8));
+        assert_eq!(hints.along(Topic::Queue), None, "just now");
+        pause(GATHER).await;
+        assert!(hints.along(Topic::Due).is_some_and(|told| told != hints.message(1 << Topic::Queue as u8)));
+    }
+}

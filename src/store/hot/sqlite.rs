@@ -1,5 +1,4 @@
-//! Batches on SQLite: statements over many rows, as lists of values, in the one transaction of the one writer. What a
-//! statement costs beside its rows, on its way to the thread of the connection and back, is most of what a row costs.
+//! Batches on SQLite: statements over many rows, as lists of values, in the one transaction of the one writer.
 
 mod finishing;
 mod firing;
@@ -21,28 +20,10 @@ use crate::store::hot::sqlite::starting::{
 use crate::store::hot::{Going, Hot, Taken, TakenRuns};
 use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease, line};
 use crate::store::limits::Room;
+use crate::store::listed::{comes_again, list, pieces};
 use crate::store::runs::insert_run;
 use crate::store::starting::{Take, Turn};
 use crate::store::text::{document, optional, text};
-
-/// Rows of a statement: as many as go together often enough for it to be kept prepared. Of two hundred listed rows and more
-/// SQLite believes that it is quicker to read the whole table that they are looked for in.
-const ROWS: [usize; 2] = [100, 20];
-
-/// Cuts a batch into the rows of its statements: few, and of few sizes.
-fn pieces<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> {
-    std::iter::from_fn(move || {
-        let size = ROWS.into_iter().find(|size| *size <= rows.len()).unwrap_or(rows.len());
-        let (piece, rest) = rows.split_at(size);
-        rows = rest;
-        (size > 0).then_some(piece)
-    })
-}
-
-/// Whether a statement over so many rows will come again and is worth being kept prepared.
-fn comes_again(rows: usize) -> bool {
-    rows == 1 || ROWS.contains(&rows)
-}
 
 impl Hot for SqliteConnection {
     async fn fire(&mut self, batch: &Batch, ask: &FireDue) -> Result<Written, StoreError> {
@@ -189,16 +170,6 @@ async fn claim(conn: &mut SqliteConnection, claims: &[Claim], worker: Uuid) -> R
     Ok(())
 }
 
-/// `(…, …)`, for `in`.
-fn list(statement: &mut QueryBuilder<Sqlite>, ids: impl Iterator<Item = Uuid>) {
-    statement.push("(");
-    let mut listed = statement.separated(", ");
-    ids.for_each(|id| {
-        listed.push_bind(id);
-    });
-    statement.push(")");
-}
-
 /// Takes `count` lease tokens; answers the last one given before them. None are taken where none are needed: a write
 /// would cost an idle service a commit to disk with each look.
 pub(super) async fn next_tokens(conn: &mut SqliteConnection, count: usize) -> Result<i64, StoreError> {
@@ -238,14 +209,7 @@ mod tests {
     use crate::run::{RunState, Usage};
     use crate::store::db::sqlite_plan;
     use crate::store::fires::Move;
-
-    #[test]
-    fn a_batch_is_cut_into_pieces_of_few_sizes() {
-        let sizes = |rows: usize| pieces(&vec![(); rows]).map(<[()]>::len).collect::<Vec<_>>();
-        assert_eq!(sizes(0), [0; 0]);
-        assert_eq!(sizes(19), [19]);
-        assert_eq!(sizes(265), [100, 100, 20, 20, 20, 5]);
-    }
+    use crate::store::listed::ROWS;
 
     #[tokio::test]
     async fn rows_that_are_listed_are_found_by_an_index() {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use reveille::id::Scope;
+use reveille::notification::Recipient;
 use reveille::run::RunState;
 use reveille::store::{Blocked, FireDue, Fired, Limits, Seat, StartNow, StartedRun, Take, Taking, Topic};
 use reveille::task::Task;
@@ -15,6 +16,7 @@ use super::world::{LEASE, START, WORKER, World, end_of};
 
 on_both!(
     ready_runs_that_are_due_start_when_they_are_taken_and_later_ones_are_leased,
+    runs_that_are_taken_bring_their_tasks_and_who_is_told,
     a_taken_run_that_finds_the_slot_taken_is_judged_at_once,
     a_due_fire_starts_with_its_record,
     of_fires_that_are_caught_up_with_one_starts_and_the_others_are_leased,
@@ -57,6 +59,29 @@ async fn ready_runs_that_are_due_start_when_they_are_taken_and_later_ones_are_le
     assert_eq!(world.get_run(claim.lease.run_id).await.state, RunState::Queued);
     assert!(take(world, 15).await.is_empty(), "what is taken is not taken again");
     world.succeed(started).await;
+}
+
+async fn runs_that_are_taken_bring_their_tasks_and_who_is_told(world: &World) {
+    let mut expected = Vec::new();
+    for (tenant, locale) in [("ann", Some("de")), ("bob", None), ("cleo", Some("fr"))] {
+        if let Some(locale) = locale {
+            let recipient = Recipient { locale: locale.into(), ..Recipient::default() };
+            world.store.put_recipient(&Scope::Every, tenant, &recipient, 0).await.unwrap();
+        }
+        for _ in 0..2 {
+            let task = world.task_with(tenant, json!({"interval": "1h"}), json!({})).await;
+            expected.push((world.run_now(&task).await, task.id, locale.map(str::to_owned)));
+        }
+    }
+    let taken = take(world, 0).await;
+    let brought = taken.starts.started.iter().map(|started| {
+        let locale = started.recipient.as_ref().map(|recipient| recipient.locale.clone());
+        (started.run.id, started.task.as_ref().expect("its task").id, locale)
+    });
+    let mut brought: Vec<_> = brought.collect();
+    brought.sort();
+    expected.sort();
+    assert_eq!(brought, expected);
 }
 
 async fn a_taken_run_that_finds_the_slot_taken_is_judged_at_once(world: &World) {

@@ -10,8 +10,8 @@ use uuid::Uuid;
 use crate::store::StoreError;
 use crate::store::completions::PARK;
 use crate::store::hot::Taken;
-use crate::store::hot::sqlite::{comes_again, list, pieces};
 use crate::store::lease::{Finish, Lease};
+use crate::store::listed::{comes_again, list, pieces};
 use crate::store::text::{optional, optional_document};
 
 /// What the queue says of a run whose lease still stands: run, token, task, why it is to be cancelled, its own overlap.

@@ -8,9 +8,10 @@ use uuid::Uuid;
 
 use crate::store::StoreError;
 use crate::store::fires::{FireDue, Move, Ready, Written};
+use crate::store::hot::sqlite::next_tokens;
 use crate::store::hot::sqlite::starting::take_slots;
-use crate::store::hot::sqlite::{comes_again, list, next_tokens, pieces};
 use crate::store::lease::{Claim, Lease, line};
+use crate::store::listed::{comes_again, list, pieces};
 use crate::store::slots::free;
 use crate::store::text::optional_document;
 

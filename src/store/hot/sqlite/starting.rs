@@ -7,10 +7,10 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::StoreError;
-use crate::store::hot::sqlite::{comes_again, list, pieces};
 use crate::store::hot::{Going, TENANTS_AT_ONCE};
 use crate::store::lease::Lease;
 use crate::store::limits::Room;
+use crate::store::listed::{comes_again, list, pieces};
 use crate::store::starting::Take;
 
 pub(super) const READY: &str = "

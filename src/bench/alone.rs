@@ -1,0 +1,109 @@
+//! What the service's own statements give by themselves: the store is called by two callers, one batch after the other, with
+//! no service and no executor between. What the service reaches lies below that by what it costs itself.
+
+use std::time::Instant;
+
+use anyhow::ensure;
+use chrono::{DateTime, TimeDelta, Utc};
+use futures::future::try_join_all;
+use uuid::Uuid;
+
+use crate::bench::instance::{Instance, record};
+use crate::bench::limits::rate;
+use crate::bench::place::{Place, any_id};
+use crate::bench::stock::hourly;
+use crate::run::{RunState, Usage};
+use crate::store::{Finish, FireDue, Limits, StartNow, StartedRun, Store, Take};
+
+/// The name of the part.
+pub const WHAT: &str = "its statements by themselves, two callers";
+const CALLERS: usize = 2;
+const BATCH: usize = 500;
+/// Longer than any measurement.
+const LEASE: TimeDelta = TimeDelta::minutes(30);
+
+/// What the statements of a figure do.
+#[derive(Clone, Copy)]
+enum Batch {
+    /// Fire what is due, and start it.
+    Fire,
+    /// Take what is ready, and start it.
+    Take,
+}
+
+/// So many tasks that are due are fired, started and ended: runs a second.
+pub async fn fire(place: &Place, fires: usize) -> anyhow::Result<f64> {
+    let instance = Instance::build(place).await?;
+    instance.stock(place).due_by(hourly(), fires, instance.store.clock().now()).await?;
+    work_off(place, instance, Batch::Fire, fires).await
+}
+
+/// So many runs that are ready are taken, started and ended: runs a second.
+pub async fn drain(place: &Place, runs: usize) -> anyhow::Result<f64> {
+    let instance = Instance::build(place).await?;
+    instance.stock(place).queued(runs).await?;
+    work_off(place, instance, Batch::Take, runs).await
+}
+
+async fn work_off(place: &Place, instance: Instance, batch: Batch, runs: usize) -> anyhow::Result<f64> {
+    let began = Instant::now();
+    let callers = (0..CALLERS).map(|_| tokio::spawn(call(instance.store.clone(), batch)));
+    for called in try_join_all(callers).await? {
+        called?;
+    }
+    let value = rate(runs, began);
+    let record = record(place).await?;
+    ensure!(record.finished == runs as i64, "of {runs} runs, {record:?}");
+    instance.store.close().await;
+    Ok(value)
+}
+
+/// One batch after the other, until there is none.
+async fn call(store: Store, batch: Batch) -> anyhow::Result<()> {
+    let worker = any_id();
+    loop {
+        let now = store.clock().now();
+        let started = match batch {
+            Batch::Fire => store.fire_due(&firing(worker, now)).await?.started,
+            Batch::Take => store.take_runs(&taking(worker, now)).await?.starts.started,
+        };
+        if started.is_empty() {
+            return Ok(());
+        }
+        let ends: Vec<Finish> = started.iter().map(end).collect();
+        let lost = store.finish_runs(&ends).await?;
+        ensure!(lost.is_empty(), "the leases of {} runs were lost", lost.len());
+    }
+}
+
+fn firing(worker: Uuid, now: DateTime<Utc>) -> FireDue {
+    let start = Some(StartNow { places: 2 * BATCH, lease_until: now + LEASE });
+    FireDue { now, limit: BATCH as i64, worker, room: 2 * BATCH, start, ..FireDue::default() }
+}
+
+fn taking(worker: Uuid, now: DateTime<Utc>) -> Take {
+    let limits = Limits::default();
+    Take { worker, now, ahead: now, lease_until: now + LEASE, limit: BATCH as i64, fair: None, limits }
+}
+
+/// The end of a run that did nothing.
+fn end(started: &StartedRun) -> Finish {
+    Finish {
+        lease: started.lease,
+        task_id: started.run.task_id,
+        state: RunState::Succeeded,
+        reason: None,
+        output: None,
+        error: None,
+        usage: Usage::default(),
+        ran_ms: 0,
+        again: None,
+        deliveries: Vec::new(),
+        tells: None,
+        crashed: false,
+        infra_retry: false,
+        park: None,
+        unconfirmed: None,
+        waiting_counts: false,
+    }
+}
