@@ -275,7 +275,7 @@ impl Engine {
     /// Loops every service until `Running::stop`.
     ///
     /// # Errors
-    /// `housekeeping` is no cron expression; then nothing runs.
+    /// `housekeeping` is no cron expression, or never comes; then nothing runs.
     pub async fn start(self) -> anyhow::Result<Running> {
         let housekeeping = self.housekeeping.start()?;
         let stop_claiming = CancellationToken::new();

@@ -120,7 +120,7 @@ impl Housekeeping {
     /// Goes round at its times until it is stopped.
     ///
     /// # Errors
-    /// The times can't be read.
+    /// The times can't be read, or never come.
     pub(super) fn start(&self) -> anyhow::Result<Rounds> {
         let times = self.times().with_context(|| format!("`engine.housekeeping` is `{}`", self.cron))?;
         let (stop, keeper) = (CancellationToken::new(), self.clone());
@@ -164,10 +164,13 @@ impl Housekeeping {
 }
 
 impl Rounds {
-    /// Returns once none goes on, but for a transaction that takes too long.
+    /// Returns once none goes on. A transaction that takes too long is broken off.
     pub(super) async fn stop(self) {
         self.stop.cancel();
-        let _ = tokio::time::timeout(LAST_BATCH, self.going).await;
+        let breaks_off = self.going.abort_handle();
+        if tokio::time::timeout(LAST_BATCH, self.going).await.is_err() {
+            breaks_off.abort();
+        }
     }
 }
 

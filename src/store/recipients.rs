@@ -32,6 +32,7 @@ pub(super) fn read(tenant: &str, body: Value) -> Option<Recipient> {
     }
 }
 
+/// The beginning of a read by listed keys.
 pub(super) const LISTED: &str = "select tenant_id, body from recipients where tenant_id in ";
 
 impl Store {

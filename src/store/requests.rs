@@ -139,7 +139,6 @@ impl Store {
             now,
             priority: 1,
             worker,
-            tells: if seat.is_none() { self.told_along(Topic::Queue) } else { None },
         };
         let requested = match &self.db {
             // one statement, which confines itself
@@ -167,7 +166,6 @@ impl Store {
                 let (run, task) = (Arc::new(run), Some(Arc::new(task)));
                 seat.start(StartedRun { lease, run, task, recipient, lease_until, deadline_at, confirmed: true });
             }
-            _ if ask.tells.is_some() => self.hint_here(Topic::Queue),
             _ => self.hint(Topic::Queue),
         }
         Ok(Answer::Done(()))

@@ -144,7 +144,7 @@ impl RunRow {
     }
 }
 
-/// The run that a row holds with all its columns; `None` where it can't be read.
+/// The run that a row holds with all its columns; `None` where it can't be read, which is said when it is read by itself.
 pub(super) fn run_in(row: &PgRow) -> Option<Run> {
     RunRow::from_row(row).ok()?.run().ok()
 }
@@ -170,6 +170,7 @@ macro_rules! select_run {
     };
 }
 
+/// The beginning of a read by listed keys.
 pub(super) const LISTED: &str = select_run!(whole "where r.id in ");
 
 impl Store {
@@ -294,5 +295,25 @@ impl Store {
             .fetch_all(conn)
             .await?
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_take_answers_every_column_that_a_run_is_read_with() {
+        let (columns, _) = LISTED.split_once(" from runs").expect("a select");
+        let columns: Vec<&str> = columns.trim_start_matches("select").split(',').map(str::trim).collect();
+        let take = include_str!("sql/take.postgres.sql");
+        let answer = &take
+            [take.find("\nselect id,").expect("its answer")..take.find("  from started").expect("runs that started")];
+        let answered: Vec<&str> = answer.trim_start().trim_start_matches("select").split(',').map(str::trim).collect();
+        assert_eq!(columns.len(), 27);
+        for column in columns {
+            let column = column.trim_start_matches("r.");
+            assert!(answered.contains(&column), "{column} is not in {answered:?}");
+        }
     }
 }

@@ -8,8 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use serde_json::Value;
-use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::clock::pause;
@@ -20,10 +18,8 @@ use crate::store::db::Db;
 use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE};
 use crate::store::lease::{Claim, Lease};
 use crate::store::limits::Limits;
-use crate::store::recipients;
 use crate::store::slots::resolve_blocked;
-use crate::store::tasks::{TaskRow, select_task};
-use crate::store::{Store, StoreError, Topic, listed};
+use crate::store::{Store, StoreError, Topic};
 use crate::task::Task;
 
 /// What to take of the ready runs.
@@ -136,17 +132,6 @@ macro_rules! insist {
         }
     }};
 }
-
-macro_rules! told_task {
-    ($rest:literal) => {
-        select_task!(
-            ", case when row_number() over (partition by t.tenant_id) = 1
-                    then (select body from recipients p where p.tenant_id = t.tenant_id) end as recipient",
-            $rest
-        )
-    };
-}
-pub(super) const LISTED: &str = told_task!("where t.id in ");
 
 /// How often what belongs to a started run is read again, and the first and the longest wait before that.
 const TRIES: u32 = 8;
@@ -267,60 +252,12 @@ impl Store {
         let unknown: BTreeSet<Uuid> = unknown.collect();
         let tenants: BTreeSet<&str> = going.map(|going| going.tenant_id.as_str()).collect();
         let (unknown, tenants): (Vec<_>, Vec<_>) = (unknown.into_iter().collect(), tenants.into_iter().collect());
-        let (read, recipients) = insist!(self.tasks_and_recipients(&unknown, &tenants))?;
+        let (read, recipients) =
+            insist!(async { tokio::try_join!(self.tasks_by_id(&unknown), self.recipients_by_tenant(&tenants)) })?;
         tasks.extend(read.into_iter().map(|(id, task)| (id, Arc::new(task))));
         let recipients = recipients.into_iter().map(|(tenant, recipient)| (tenant, Arc::new(recipient))).collect();
         Ok(Around { tasks, recipients })
     }
-
-    /// Tasks, and who is told of them: by one statement, unless one of the tasks is gone or can't be read.
-    async fn tasks_and_recipients(
-        &self,
-        ids: &[Uuid],
-        tenants: &[&str],
-    ) -> Result<(HashMap<Uuid, Task>, HashMap<String, Recipient>), StoreError> {
-        if !ids.is_empty() {
-            match self.tasks_with_recipients(ids).await {
-                Ok((tasks, told)) if tenants.iter().all(|tenant| told.contains_key(*tenant)) => {
-                    return Ok((tasks, told.into_iter().filter_map(|(tenant, told)| Some((tenant, told?))).collect()));
-                }
-                Ok(_) | Err(StoreError::Corrupt(_)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        tokio::try_join!(self.tasks_by_id(ids), self.recipients_by_tenant(tenants))
-    }
-
-    /// Tasks by their ids; and their tenants, each with its recipient if it has one that can be read.
-    async fn tasks_with_recipients(
-        &self,
-        ids: &[Uuid],
-    ) -> Result<(HashMap<Uuid, Task>, HashMap<String, Option<Recipient>>), StoreError> {
-        let rows: Vec<ToldTask> = match &self.db {
-            Db::Postgres { quick, waits, .. } => {
-                let mut held = quickly!(quick, waits);
-                sqlx::query_as(told_task!("where t.id = any($1)")).bind(ids).fetch_all(&mut *held).await?
-            }
-            Db::Sqlite { readers, .. } => listed::read(readers, LISTED, ids).await?,
-        };
-        let (mut tasks, mut told) = (HashMap::with_capacity(rows.len()), HashMap::<_, Option<Recipient>>::new());
-        for ToldTask { task, recipient } in rows {
-            let of_tenant = told.entry(task.tenant_id.clone()).or_default();
-            if let (None, Some(body)) = (&of_tenant, recipient) {
-                *of_tenant = recipients::read(&task.tenant_id, body.0);
-            }
-            tasks.insert(task.id, task.task()?);
-        }
-        Ok((tasks, told))
-    }
-}
-
-/// A task, and where its tenant is reached, as that is stored; many tasks of a tenant bring that once.
-#[derive(sqlx::FromRow)]
-struct ToldTask {
-    #[sqlx(flatten)]
-    task: TaskRow,
-    recipient: Option<Json<Value>>,
 }
 
 /// The tasks of runs, and who is told of them, by tenant.

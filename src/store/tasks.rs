@@ -111,14 +111,10 @@ impl<S> TaskRow<S> {
 
 macro_rules! select_task {
     ($rest:literal) => {
-        $crate::store::tasks::select_task!("", $rest)
-    };
-    ($more:literal, $rest:literal) => {
         concat!(
             "select t.id, t.tenant_id, t.key, t.name, t.spec, t.status, t.status_reason, t.epoch, t.version, t.anchor_at,
-                    t.active_since, d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at, t.updated_at",
-            $more,
-            " from tasks t join due d on d.task_id = t.id ",
+                    t.active_since, d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at, t.updated_at
+               from tasks t join due d on d.task_id = t.id ",
             $rest
         )
     };
@@ -141,6 +137,7 @@ macro_rules! lock_task {
 pub(super) use lock_task;
 pub(super) use select_task;
 
+/// The beginning of a read by listed keys.
 pub(super) const LISTED: &str = select_task!("where t.id in ");
 
 impl Store {

@@ -3,12 +3,11 @@
 //!
 //! Between instances they go by LISTEN and NOTIFY. A transaction that notifies takes a lock of the whole database when it
 //! commits, so ours do not: what is called is gathered for a moment and told in a statement of its own, and only what this
-//! instance can't do at once itself. That statement's commit doesn't wait for the disk: a crash may lose a hint. But a run
-//! that is asked for when nothing was told for that moment is told of by its own commit, which is the faster way.
+//! instance can't do at once itself. The commit of that statement doesn't wait for the disk: a crash may lose a hint.
 
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
 
 use sqlx::PgPool;
 use sqlx::postgres::PgListener;
@@ -68,14 +67,9 @@ pub(super) struct Hints(Arc<Shared>);
 struct Shared {
     here: [watch::Sender<()>; TOPICS],
     seat: RwLock<Option<Arc<dyn Seat>>>,
-    /// The name of this instance for the others: tests have databases of their own, and a database may have several
-    /// schemas with a service each.
-    origin: String,
     /// Topics to be told to other instances, a bit each.
     called: AtomicU8,
     bell: Notify,
-    /// When they were told last.
-    told: Mutex<Option<Instant>>,
     /// Whether events may be waited for.
     reading: watch::Sender<bool>,
 }
@@ -85,10 +79,8 @@ impl Hints {
         Hints(Arc::new(Shared {
             here: std::array::from_fn(|_| watch::channel(()).0),
             seat: RwLock::default(),
-            origin: format!("{:016x}", fastrand::u64(..)),
             called: AtomicU8::new(0),
             bell: Notify::new(),
-            told: Mutex::default(),
             reading: watch::channel(true).0,
         }))
     }
@@ -101,33 +93,20 @@ impl Hints {
 
     /// Tells other instances what is called here, and hears them, until the pool is closed.
     pub(super) fn join_others(&self, pool: &PgPool, ears: &PgPool) {
-        tokio::spawn(self.clone().tell(pool.clone()));
-        tokio::spawn(self.clone().hear(ears.clone()));
+        // tests have databases of their own, and a database may have several schemas with a service each
+        let origin = format!("{:016x}", fastrand::u64(..));
+        tokio::spawn(self.clone().tell(pool.clone(), origin.clone()));
+        tokio::spawn(self.clone().hear(ears.clone(), origin));
     }
 
-    /// What a commit may tell other instances itself; `None` where they were told of something just now.
-    fn along(&self, topic: Topic) -> Option<String> {
-        let mut told = self.0.told.lock().expect("told lock");
-        let quiet = told.is_none_or(|told| told.elapsed() >= GATHER);
-        quiet.then(|| {
-            *told = Some(Instant::now());
-            self.message(1 << topic as u8)
-        })
-    }
-
-    fn message(&self, called: u8) -> String {
-        format!("{} {called}", self.0.origin)
-    }
-
-    async fn tell(self, pool: PgPool) {
+    async fn tell(self, pool: PgPool, origin: String) {
         loop {
             tokio::select! {
                 () = self.0.bell.notified() => {}
                 () = pool.close_event() => return,
             }
-            *self.0.told.lock().expect("told lock") = Some(Instant::now());
             let called = self.0.called.swap(0, Ordering::AcqRel);
-            let told = sqlx::query(TELL).bind(self.message(called)).execute(&pool).await;
+            let told = sqlx::query(TELL).bind(format!("{origin} {called}")).execute(&pool).await;
             if let Err(error) = told {
                 tracing::debug!(%error, "other instances could not be told, they look by themselves");
             }
@@ -135,9 +114,9 @@ impl Hints {
         }
     }
 
-    async fn hear(self, ears: PgPool) {
+    async fn hear(self, ears: PgPool, origin: String) {
         while !ears.is_closed() {
-            if let Err(error) = self.listen(&ears).await
+            if let Err(error) = self.listen(&ears, &origin).await
                 && !ears.is_closed()
             {
                 tracing::debug!(%error, "other instances can't be heard, services look by themselves");
@@ -150,7 +129,7 @@ impl Hints {
         }
     }
 
-    async fn listen(&self, ears: &PgPool) -> Result<(), sqlx::Error> {
+    async fn listen(&self, ears: &PgPool, origin: &str) -> Result<(), sqlx::Error> {
         let schema: String = sqlx::query_scalar("select current_schema()").fetch_one(ears).await?;
         let mut listener = PgListener::connect_with(ears).await?;
         listener.listen(&format!("reveille_{schema}")).await?;
@@ -162,7 +141,7 @@ impl Hints {
             };
             let Some((by, called)) = told.payload().split_once(' ') else { continue };
             let called: u8 = called.parse().unwrap_or(u8::MAX);
-            if by != self.0.origin {
+            if by != origin {
                 for (_, topic) in self.0.here.iter().enumerate().filter(|(topic, _)| called & (1 << topic) != 0) {
                     topic.send_replace(());
                 }
@@ -181,24 +160,13 @@ impl Store {
     pub(super) fn hint(&self, topic: Topic) {
         match EVERYBODYS.contains(&topic) || self.free_seat().is_none() {
             true => self.hint_everybody(topic),
-            false => self.hint_here(topic),
+            false => self.hints.0.here[topic as usize].send_replace(()),
         }
-    }
-
-    /// What a commit may tell other instances itself, where that is the faster way; then [`Store::hint_here`] is left to be
-    /// done.
-    pub(super) fn told_along(&self, topic: Topic) -> Option<String> {
-        self.hints.along(topic)
-    }
-
-    /// Tells those in this process.
-    pub(super) fn hint_here(&self, topic: Topic) {
-        self.hints.0.here[topic as usize].send_replace(());
     }
 
     /// The same of what this instance leaves to others though it could do some of it.
     pub(super) fn hint_everybody(&self, topic: Topic) {
-        self.hint_here(topic);
+        self.hints.0.here[topic as usize].send_replace(());
         self.hints.0.called.fetch_or(1 << topic as u8, Ordering::AcqRel);
         self.hints.0.bell.notify_one();
     }
@@ -233,20 +201,5 @@ impl Store {
     pub(super) fn free_seat(&self) -> Option<Arc<dyn Seat>> {
         let seat = self.hints.0.seat.read().expect("seat lock").clone();
         seat.filter(|seat| seat.is_free())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_commit_may_tell_others_itself_where_nothing_was_told_for_a_moment() {
-        let hints = Hints::new();
-        let told = hints.along(Topic::Queue).expect("the first");
-        assert_eq!(told, format!("{} {}", hints.0.origin, 1 << Topic::Queue as u8));
-        assert_eq!(hints.along(Topic::Queue), None, "just now");
-        pause(GATHER).await;
-        assert!(hints.along(Topic::Due).is_some_and(|told| told != hints.message(1 << Topic::Queue as u8)));
     }
 }

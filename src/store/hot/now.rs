@@ -23,8 +23,6 @@ pub(in crate::store) struct RunNow<'a> {
     pub priority: i32,
     /// The worker that could start it now, and until when it would have its lease.
     pub worker: Option<(Uuid, DateTime<Utc>)>,
-    /// What other instances are told with the commit; SQLite has none.
-    pub tells: Option<String>,
 }
 
 /// The task as it is, the run if it has started, and who is told of it then, as it is stored.
@@ -63,7 +61,6 @@ macro_rules! run_now {
             .bind(worker.map(|(worker, _)| worker))
             .bind(worker.map(|(_, lease_until)| lease_until))
             .bind(ask.priority)
-            .bind(ask.tells.as_deref())
             .fetch_all($conn)
             .await?;
         Ok(rows.into_iter().next().map(|row| row.requested(ask)))
@@ -82,7 +79,8 @@ impl HotNow for SqliteConnection {
     }
 }
 
-/// The same with the transaction around it, all of it on one way to the connection's thread: nobody may have begun one.
+/// The same with the transaction around it, all of it on one way to the connection's thread: nobody may have begun one, and
+/// it has to be awaited to its end.
 pub(in crate::store) async fn run_now_committed(
     conn: &mut SqliteConnection,
     ask: &RunNow<'_>,

@@ -1,7 +1,6 @@
 -- A run that somebody asked for: recorded, counted, and in the queue; started with it if a worker ($7) is there to
--- execute it and the task's slot is free; else its commit may tell other instances ($10). Asked for once more, it changes
--- nothing. It is confined to who asks ($2) before any of it is read, so that row-level security stands behind it as behind
--- every write for a caller.
+-- execute it and the task's slot is free. Asked for once more, it changes nothing. It is confined to who asks ($2) before
+-- any of it is read, so that row-level security stands behind it as behind every write for a caller.
 with confined as materialized (
     select set_config('reveille.tenant', coalesce($2, '*'), true) as tenant
 ), d as materialized (
@@ -47,8 +46,7 @@ with confined as materialized (
 select t.id, t.tenant_id, t.key, t.name, t.spec, t.status, t.status_reason, t.epoch, t.version, t.anchor_at, t.active_since,
        d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at, t.updated_at, q.lease_token, q.deadline_at,
        case when q.deadline_at is not null
-            then (select body from recipients p where p.tenant_id = t.tenant_id) end as recipient,
-       case when $10::text is not null then pg_notify('reveille_' || current_schema(), $10)::text end as told
+            then (select body from recipients p where p.tenant_id = t.tenant_id) end as recipient
   from t
   join d on d.task_id = t.id
   left join queued q on true

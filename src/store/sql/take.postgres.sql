@@ -2,7 +2,7 @@
 -- their task's slot, taken now or handed over. Those that fall due soon ($2), or found the slot taken, are claimed.
 -- Picked are the most urgent; or, where there are more than can be taken ($6), as many of each tenant: of those
 -- that follow the name $7, and then from the first again.
--- What has started is answered whole, as it is by then: nobody has to read it again.
+-- What has started is answered with its whole run, as this statement leaves it, so that it need not be read.
 -- Where so many may be under way at once of each tenant ($10) or of all ($11), what is leased is counted, and each gets
 -- what is left to it; takes come one after the other then. What has no limit is null, and nothing is counted.
 with recursive held as materialized (

@@ -301,3 +301,22 @@ async fn other_instances_hear_of_what_can_not_be_done_here(world: &World) {
     world.succeed(&seat.last().expect("a start")).await;
     other.close().await;
 }
+
+#[tokio::test]
+async fn a_run_that_can_not_be_recorded_leaves_nothing_and_keeps_nobody_from_writing() {
+    let world = World::sqlite().await;
+    let task = world.task(json!({"interval": "1h"})).await;
+    let asks = async || {
+        let run_id = reveille::id::new_id(world.now());
+        world.store.run_now(&Scope::Every, task.id, run_id, None, world.now(), None).await
+    };
+    world.plant("create trigger full before insert on queue begin select raise(abort, 'as told'); end").await;
+    for _ in 0..2 {
+        asks().await.expect_err("as told");
+    }
+    world.plant("drop trigger full").await;
+    assert_eq!(world.count("select count(*) from runs").await, 0);
+    asks().await.expect("a run");
+    assert_eq!(world.count("select count(*) from queue").await, 1);
+    world.leave().await;
+}
