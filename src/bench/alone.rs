@@ -12,8 +12,8 @@ use crate::bench::instance::{Instance, record};
 use crate::bench::limits::rate;
 use crate::bench::place::{Place, any_id};
 use crate::bench::stock::hourly;
-use crate::run::{RunState, Usage};
-use crate::store::{Finish, FireDue, Limits, StartNow, StartedRun, Store, Take};
+use crate::run::RunState;
+use crate::store::{Finish, FireDue, Limits, StartNow, Store, Take};
 
 /// The name of the part.
 pub const WHAT: &str = "its statements by themselves, two callers";
@@ -70,7 +70,8 @@ async fn call(store: Store, batch: Batch) -> anyhow::Result<()> {
         if started.is_empty() {
             return Ok(());
         }
-        let ends: Vec<Finish> = started.iter().map(end).collect();
+        let ends = started.iter().map(|run| Finish::of(run.lease, run.run.task_id, RunState::Succeeded));
+        let ends: Vec<Finish> = ends.collect();
         let lost = store.finish_runs(&ends).await?;
         ensure!(lost.is_empty(), "the leases of {} runs were lost", lost.len());
     }
@@ -84,26 +85,4 @@ fn firing(worker: Uuid, now: DateTime<Utc>) -> FireDue {
 fn taking(worker: Uuid, now: DateTime<Utc>) -> Take {
     let limits = Limits::default();
     Take { worker, now, ahead: now, lease_until: now + LEASE, limit: BATCH as i64, fair: None, limits }
-}
-
-/// The end of a run that did nothing.
-fn end(started: &StartedRun) -> Finish {
-    Finish {
-        lease: started.lease,
-        task_id: started.run.task_id,
-        state: RunState::Succeeded,
-        reason: None,
-        output: None,
-        error: None,
-        usage: Usage::default(),
-        ran_ms: 0,
-        again: None,
-        deliveries: Vec::new(),
-        tells: None,
-        crashed: false,
-        infra_retry: false,
-        park: None,
-        unconfirmed: None,
-        waiting_counts: false,
-    }
 }

@@ -145,22 +145,11 @@ impl Ending<'_> {
 
     fn end(&self, event: RunEvent) -> Result<Finish, IllegalTransition> {
         Ok(Finish {
-            lease: self.lease,
-            task_id: self.run.task_id,
-            state: RunState::Running.on(event)?,
-            reason: None,
-            output: None,
-            error: None,
             usage: self.usage,
             ran_ms: self.ran.as_millis() as i64,
-            again: None,
-            deliveries: Vec::new(),
-            tells: None,
-            crashed: false,
-            infra_retry: false,
-            park: None,
             unconfirmed: self.unconfirmed,
             waiting_counts: self.task.is_some_and(|task| task.spec.trigger.waiting_counts()),
+            ..Finish::of(self.lease, self.run.task_id, RunState::Running.on(event)?)
         })
     }
 }

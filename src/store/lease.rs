@@ -125,6 +125,28 @@ pub struct Again {
 }
 
 impl Finish {
+    /// An end of which nothing else is known.
+    pub fn of(lease: Lease, task_id: Option<Uuid>, state: RunState) -> Finish {
+        Finish {
+            lease,
+            task_id,
+            state,
+            reason: None,
+            output: None,
+            error: None,
+            usage: Usage::default(),
+            ran_ms: 0,
+            again: None,
+            deliveries: Vec::new(),
+            tells: None,
+            crashed: false,
+            infra_retry: false,
+            park: None,
+            unconfirmed: None,
+            waiting_counts: false,
+        }
+    }
+
     /// When it ended, if it did.
     pub(super) fn finished_at(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
         (self.again.is_none() && self.park.is_none()).then_some(now)

@@ -206,7 +206,7 @@ async fn settle<S: AsRef<str>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::{RunState, Usage};
+    use crate::run::RunState;
     use crate::store::db::sqlite_plan;
     use crate::store::fires::Move;
     use crate::store::listed::ROWS;
@@ -215,24 +215,7 @@ mod tests {
     async fn rows_that_are_listed_are_found_by_an_index() {
         let lease = Lease { run_id: Uuid::nil(), token: 0 };
         let to = || Move { task_id: Uuid::nil(), epoch: 0, next_at: None, nominal_at: None, fired: 0 };
-        let end = Finish {
-            lease,
-            task_id: None,
-            state: RunState::Succeeded,
-            reason: None,
-            output: None,
-            error: None,
-            usage: Usage::default(),
-            ran_ms: 0,
-            again: None,
-            deliveries: Vec::new(),
-            tells: None,
-            crashed: false,
-            infra_retry: false,
-            park: None,
-            unconfirmed: None,
-            waiting_counts: false,
-        };
+        let end = Finish::of(lease, None, RunState::Succeeded);
         let moves: Vec<Move> = (0..ROWS[0]).map(|_| to()).collect();
         let statements = [
             firing::moving(&moves),

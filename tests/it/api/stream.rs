@@ -116,24 +116,8 @@ async fn append(api: &Api, lease: Lease, seq: i64, turn: i64, message: Message) 
 
 async fn finish(api: &Api, lease: Lease, state: RunState, error: Option<RunFault>) {
     let usage = Usage { turns: 2, tool_calls: 1, input_tokens: 30, output_tokens: 4, cost_micros: 1500 };
-    let end = Finish {
-        lease,
-        task_id: None,
-        state,
-        reason: None,
-        output: error.is_none().then(|| "Three mails".into()),
-        error,
-        usage,
-        ran_ms: 5,
-        again: None,
-        deliveries: Vec::new(),
-        tells: None,
-        crashed: false,
-        infra_retry: false,
-        park: None,
-        unconfirmed: None,
-        waiting_counts: false,
-    };
+    let output = error.is_none().then(|| "Three mails".into());
+    let end = Finish { output, error, usage, ran_ms: 5, ..Finish::of(lease, None, state) };
     assert_eq!(api.store.finish_runs(&[end]).await.unwrap(), [] as [Uuid; 0]);
 }
 

@@ -7,7 +7,7 @@ use reveille::approval::matrix::{Category, Consequence};
 use reveille::approval::{Approval, Choice, Identity, OnExpiry, Proposal};
 use reveille::http::server::Peer;
 use reveille::id::{Scope, new_id};
-use reveille::run::{RunState, Usage};
+use reveille::run::RunState;
 use reveille::store::{ApprovalLink, Finish, Park};
 use reveille::token::TokenHash;
 use serde_json::{Value, json};
@@ -87,27 +87,14 @@ pub async fn ask(api: &Api, tenant: &str, proposals: Vec<Proposal>) -> Asked {
         .enumerate()
         .map(|(index, proposal)| approval(api, tenant, &task, run, batch, index, proposal));
     let approvals: Vec<Approval> = asks.collect();
+    let started = &starts.started[0];
     let finish = Finish {
-        lease: starts.started[0].lease,
-        task_id: starts.started[0].run.task_id,
-        state: RunState::PendingApproval,
-        reason: None,
-        output: None,
-        error: None,
-        usage: Usage::default(),
-        ran_ms: 0,
-        again: None,
-        deliveries: Vec::new(),
-        tells: None,
-        crashed: false,
-        infra_retry: false,
         park: Some(Park::Approval {
             wake_at: now + TIME,
             asks: approvals.iter().cloned().map(|approval| (approval, None)).collect(),
             open: Vec::new(),
         }),
-        unconfirmed: None,
-        waiting_counts: false,
+        ..Finish::of(started.lease, started.run.task_id, RunState::PendingApproval)
     };
     let lost = api.store.finish_runs(&[finish]).await.expect("parked");
     assert!(lost.is_empty(), "the lease was lost");

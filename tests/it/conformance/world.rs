@@ -7,7 +7,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::clock::Clock;
 use reveille::id::{Scope, Tenant, new_id};
-use reveille::run::{Run, RunState, Usage};
+use reveille::run::{Run, RunState};
 use reveille::secret::SecretUrl;
 use reveille::store::{Again, Answer, Claim, Finish, FireDue, Fired, Lease, Outlook, Settings, StartedRun, Store};
 use reveille::task::{Draft, Spec, Task};
@@ -344,24 +344,7 @@ pub fn leases(claims: &[Claim]) -> Vec<Lease> {
 
 /// An end without anything that is told.
 pub fn end_of(started: &StartedRun, state: RunState) -> Finish {
-    Finish {
-        lease: started.lease,
-        task_id: started.run.task_id,
-        state,
-        reason: None,
-        output: None,
-        error: None,
-        usage: Usage::default(),
-        ran_ms: 0,
-        again: None,
-        deliveries: Vec::new(),
-        tells: None,
-        crashed: false,
-        infra_retry: false,
-        park: None,
-        unconfirmed: None,
-        waiting_counts: false,
-    }
+    Finish::of(started.lease, started.run.task_id, state)
 }
 
 /// Back to the queue, to be tried at `run_at`.
