@@ -44,6 +44,7 @@ mod live;
 mod matching;
 mod outbox;
 mod outlook;
+mod plans;
 mod races;
 mod recipients;
 mod rescue;

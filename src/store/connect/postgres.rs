@@ -51,11 +51,13 @@ async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Resul
     check_postgres(&mut first).await?;
     migrate_postgres(&mut first).await?;
     let _ = first.close().await;
-    // a vanished worker must not hide its locked rows, nor a lost statement hold a connection
+    // a vanished worker must not hide its locked rows, nor a lost statement hold a connection; and no statement of ours is
+    // so long that to compile it, at each execution anew, would gain anything: that takes a quarter of a second
     let guarded = base.clone().options([
         ("statement_timeout", "5s"),
         ("lock_timeout", "3s"),
         ("idle_in_transaction_session_timeout", "5s"),
+        ("jit", "off"),
         ("reveille.tenant", "*"),
     ]);
     let most = settings.max_connections.max(LEAST_CONNECTIONS);
@@ -72,16 +74,16 @@ async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Resul
         })
     };
     // one shape of batch after the other: to plan each anew costs a third of its time, and gains nothing. What such a
-    // statement looks for it finds by an index, whatever the planner makes of tables that nobody has analysed yet
+    // statement looks for it finds by an index, and the first of an order is where its index begins, whatever the planner
+    // makes of tables that nobody has analysed yet, or while nothing was going on
     let planned_once = guarded.clone().options([
         ("plan_cache_mode", "force_generic_plan"),
         ("enable_seqscan", "off"),
         ("enable_bitmapscan", "off"),
+        ("enable_sort", "off"),
     ]);
     let hot = unasked(HOT_CONNECTIONS).connect_with(planned_once.clone()).await.map_err(refused)?;
     let rest = most - HOT_CONNECTIONS - 1;
-    // and the first of an order is where its index begins
-    let planned_once = planned_once.options([("enable_sort", "off")]);
     let quick = unasked((rest / 3).max(1)).connect_with(planned_once).await.map_err(refused)?;
     // a connection that hears what other instances say does nothing else
     let ears = pool(1).min_connections(0).idle_timeout(None).max_lifetime(None).connect_lazy_with(guarded.clone());

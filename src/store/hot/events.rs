@@ -61,7 +61,11 @@ impl HotEvents for PgConnection {
         if tasks.is_empty() {
             return Ok(Vec::new());
         }
-        let lock = "select task_id, epoch, fired from due where task_id = any($1) order by task_id for update";
+        let lock = "select d.task_id, d.epoch, d.fired
+                      from unnest($1::uuid[]) as t (task_id)
+                      join due d on d.task_id = any (array[t.task_id])
+                     order by t.task_id
+                       for update of d";
         Ok(sqlx::query_as(lock).bind(tasks).fetch_all(self).await?)
     }
 
@@ -69,8 +73,10 @@ impl HotEvents for PgConnection {
         if matches.is_empty() {
             return Ok(Vec::new());
         }
-        let known = "select w.task_id, w.event_key from unnest($1::uuid[], $2::text[]) as m (task_id, event_key)
-                       join window_events w using (task_id, event_key)";
+        let known = "select m.task_id, m.event_key
+                       from unnest($1::uuid[], $2::text[]) as m (task_id, event_key)
+                      where (select true from window_events w
+                              where w.task_id = m.task_id and w.event_key = m.event_key)";
         Ok(sqlx::query_as(known)
             .bind(matches.iter().map(|matched| matched.task_id).collect::<Vec<_>>())
             .bind(matches.iter().map(|matched| matched.arrival.key()).collect::<Vec<_>>())

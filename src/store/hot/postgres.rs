@@ -1,4 +1,10 @@
 //! Batches on Postgres: a statement each, and one more for what few of them have.
+//!
+//! A plan is made once, when a table may be empty or nothing be going on, and kept. So no text here leaves a choice: rows
+//! are looked up by `key = any (array[listed.key])`, which is an index lookup for each listed row or nothing, while of
+//! `key = listed.key` a planner that believes in few rows makes a walk through the whole index, to be merged. Their order
+//! is that of the list, not of the key. And a condition that is that of a narrow index (`state`) is asked of the rows
+//! that were found, else that index is walked.
 
 mod firing;
 
@@ -156,8 +162,10 @@ impl Hot for PgConnection {
         if tasks.is_empty() {
             return Ok(Vec::new());
         }
-        let waited_for =
-            "select distinct task_id from parked where task_id = any($1) and why = 'overlap' order by task_id";
+        let waited_for = "select t.task_id
+               from unnest($1::uuid[]) as t (task_id)
+              where exists (select from parked p where p.task_id = any (array[t.task_id]) and p.why = 'overlap')
+              order by t.task_id";
         Ok(sqlx::query_scalar(waited_for).bind(tasks).fetch_all(self).await?)
     }
 
@@ -217,7 +225,7 @@ async fn settle<S: AsRef<str>>(
     sqlx::query(
         "update tasks t set status = $3, status_reason = s.reason, version = version + 1, updated_at = $4
            from unnest($1::uuid[], $2::text[]) as s (id, reason)
-          where t.id = s.id and t.status = 'active'",
+          where t.id = any (array[s.id]) and t.status = 'active'",
     )
     .bind(tasks.iter().map(|(id, _)| *id).collect::<Vec<_>>())
     .bind(tasks.iter().map(|(_, reason)| text(reason.as_ref())).collect::<Vec<_>>())

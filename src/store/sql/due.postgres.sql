@@ -20,7 +20,5 @@ select t.id, t.tenant_id, t.key, t.name, t.spec, t.status, t.status_reason, t.ep
        d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at, t.updated_at, t.trigger_type,
        (t.spec ->> 'max_runs')::bigint as max_runs, coalesce((t.spec ->> 'timeout_seconds')::bigint, 600) as timeout_seconds
   from (select * from earliest union all select * from latest) d
-  -- each task by its key, whatever the planner believes of how many are due: it would read all tasks there are
- cross join lateral (select * from tasks where id = d.task_id offset 0) t
- where t.epoch = d.epoch
+  join tasks t on t.id = any (array[d.task_id]) and t.epoch = d.epoch
  order by d.next_at

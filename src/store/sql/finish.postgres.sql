@@ -4,8 +4,9 @@
 -- that nothing has to be joined to it again. A column of a batch costs about half a microsecond per row, so what few ends
 -- have stands in one document (`rare`), which is null for the others.
 with mine as (
-    select q.run_id, q.task_id, q.tenant_id, q.cancel_reason, q.overlap, q.state = 'claimed' as unmarked,
-           f.state, f.reason, f.output, f.error, f.turns, f.tool_calls, f.input_tokens, f.output_tokens, f.cost_micros,
+  select *, was = 'claimed' as unmarked
+    from (
+    select q.run_id, q.task_id, q.tenant_id, q.cancel_reason, q.overlap, q.state as was, f.state, f.reason, f.output, f.error, f.turns, f.tool_calls, f.input_tokens, f.output_tokens, f.cost_micros,
            f.ran_ms, f.keeps_slot, f.began_at,
            (f.rare ->> 'run_at')::timestamptz as run_at, coalesce((f.rare ->> 'attempts_back')::int, 0) as attempts_back,
            coalesce((f.rare ->> 'crashes')::int, 0) as crashes, coalesce((f.rare ->> 'infra_retries')::int, 0) as infra_retries,
@@ -14,12 +15,13 @@ with mine as (
                   $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bool[], $14::timestamptz[], $16::jsonb[])
            as f (run_id, lease_token, state, reason, output, error, turns, tool_calls,
                  input_tokens, output_tokens, cost_micros, ran_ms, keeps_slot, began_at, rare)
-      join queue q on q.run_id = f.run_id and q.lease_token = f.lease_token
-     where q.state = 'started' or (q.state = 'claimed' and f.began_at is not null)
-     order by q.run_id
-       for update of q
+      join queue q on q.run_id = any (array[f.run_id]) and q.lease_token = f.lease_token
+     order by f.run_id
+    offset 0
+       for update of q) listed
+   where was = 'started' or (was = 'claimed' and began_at is not null)
 ), gone as (
-    delete from queue q using mine where q.run_id = mine.run_id and mine.run_at is null
+    delete from queue q using mine where q.run_id = any (array[mine.run_id]) and mine.run_at is null
 ), waits as (
     insert into parked (run_id, task_id, tenant_id, why, wake_at, overlap)
     select run_id, task_id, tenant_id, park_why, park_at, overlap
@@ -29,18 +31,18 @@ with mine as (
     update queue q
        set state = 'ready', run_at = mine.run_at, lease_token = 0, lease_until = null, worker = null, deadline_at = null
       from mine
-     where q.run_id = mine.run_id and mine.run_at is not null
+     where q.run_id = any (array[mine.run_id]) and mine.run_at is not null
 ), held as (
     select s.task_id
       from slots s
-      join mine on s.task_id = mine.task_id and s.run_id = mine.run_id
+      join mine on s.task_id = any (array[mine.task_id]) and s.run_id = mine.run_id
      where mine.run_at is null and (not mine.keeps_slot or mine.cancel_reason is not null)
-     order by s.task_id
+     order by mine.task_id
        for update of s
 ), freed as (
     delete from slots s
      using held
-     where s.task_id = held.task_id
+     where s.task_id = any (array[held.task_id])
 )
 update runs r
    set state = f.state, reason = f.reason, output = f.output, error = f.error, turns = f.turns,
@@ -50,7 +52,7 @@ update runs r
        crashes = r.crashes + f.crashes, infra_retries = r.infra_retries + f.infra_retries,
        finished_at = case when f.run_at is null and f.park_at is null then $15 end
   from mine f
- where r.id = f.run_id
+ where r.id = any (array[f.run_id])
 returning r.id as run_id, case when f.run_at is null then f.cancel_reason end as cancel_reason,
           exists (select from approvals a
                    where a.run_id = r.id

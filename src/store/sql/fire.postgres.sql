@@ -15,7 +15,7 @@ with r as materialized (
            fired = d.fired + m.fired, run_count = d.run_count + m.fired
       from unnest($1::uuid[], $2::bigint[], $3::timestamptz[], $4::timestamptz[], $5::bigint[])
            as m (task_id, epoch, next_at, nominal_at, fired)
-     where d.task_id = m.task_id and d.epoch = m.epoch
+     where d.task_id = any (array[m.task_id]) and d.epoch = m.epoch
     returning 1
 ), made as (
     insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, missed, created_at, attempt,

@@ -3,7 +3,11 @@
 -- Then events that windows have had are left out. Without tasks, all is looked at and locked already. Which runs are new
 -- is asked by `in`, never joined, see `fire`.
 with locked as materialized (
-    select task_id, epoch from due where task_id = any($15) order by task_id for update
+    select d.task_id, d.epoch
+      from unnest($15::uuid[]) as t (task_id)
+      join due d on d.task_id = any (array[t.task_id])
+     order by t.task_id
+       for update of d
 ), fresh as materialized (
     select (select count(*) from unnest($15::uuid[], $16::bigint[]) as t (task_id, epoch)
                             join locked using (task_id, epoch)) = cardinality($15)
@@ -18,14 +22,14 @@ with locked as materialized (
            as r (id, task_id, tenant_id, fire_key, state, reason, event_ids, cause)
      where (select yes from fresh)
        and (cardinality($15) = 0 or not exists (select from window_events w
-                                                 where w.task_id = r.task_id and w.event_key = substr(r.fire_key, 3)))
+                                                 where w.task_id = any (array[r.task_id]) and w.event_key = substr(r.fire_key, 3)))
     on conflict (task_id, fire_key) do nothing
     returning id, task_id, tenant_id, state
 ), counted as (
     update due d
        set fired = d.fired + c.runs, run_count = d.run_count + c.runs
       from (select task_id, count(*) as runs from made where state = 'queued' group by task_id) c
-     where d.task_id = c.task_id
+     where d.task_id = any (array[c.task_id])
 ), queued as (
     insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, lease_token, lease_until, worker)
     select run_id, task_id, tenant_id, epoch, $1, 0,

@@ -12,9 +12,9 @@ with confined as materialized (
     select t.*, coalesce(t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap,
            coalesce((t.spec ->> 'timeout_seconds')::bigint, 600) as timeout_seconds,
            $7::uuid is not null and not exists (select from runs r where r.id = $3) as may_start
-      from tasks t
-      join d on d.task_id = t.id
-     where $2::text is null or t.tenant_id = $2
+      from d
+     cross join tasks t
+     where t.id = $1 and ($2::text is null or t.tenant_id = $2)
 ), slotted as (
     insert into slots (task_id, run_id)
     select id, $3 from t where may_start and overlap <> 'allow'
@@ -41,7 +41,7 @@ with confined as materialized (
       from made, d, t
     returning run_id, lease_token, deadline_at
 ), counted as (
-    update due set run_count = due.run_count + 1 from made where due.task_id = made.task_id
+    update due set run_count = run_count + 1 where task_id = $1 and exists (select from made)
 )
 select t.id, t.tenant_id, t.key, t.name, t.spec, t.status, t.status_reason, t.epoch, t.version, t.anchor_at, t.active_since,
        d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at, t.updated_at, q.lease_token, q.deadline_at,

@@ -1,16 +1,18 @@
 -- A claim is started if it still stands (the fence), was not cancelled, and has its task's slot: taken now, or handed
 -- over by the run before it. Rows are locked in the order of their ids, as every batch on `queue` does.
 -- What this token has started already is answered once more: the answer before may have been lost.
-with asked as (
-    select q.run_id, q.task_id, q.lease_token,
-           coalesce(q.overlap, t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap,
-           coalesce((t.spec ->> 'timeout_seconds')::bigint, 600) as timeout_seconds
+with listed as (
+    select q.run_id, q.task_id, q.lease_token, q.state, q.cancel_reason, q.overlap
       from unnest($1::uuid[], $2::bigint[]) as l (run_id, lease_token)
-      join queue q on q.run_id = l.run_id and q.lease_token = l.lease_token
-                  and q.state = 'claimed' and q.cancel_reason is null
-      left join tasks t on t.id = q.task_id
-     order by q.run_id
+      join queue q on q.run_id = any (array[l.run_id]) and q.lease_token = l.lease_token
+     order by l.run_id
        for update of q
+), asked as materialized (
+    select q.run_id, q.task_id, coalesce(q.overlap, t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap,
+           coalesce((t.spec ->> 'timeout_seconds')::bigint, 600) as timeout_seconds
+      from listed q
+      left join tasks t on t.id = any (array[q.task_id])
+     where q.state = 'claimed' and q.cancel_reason is null
 ), slotted as (
     insert into slots (task_id, run_id)
     select task_id, run_id from asked where task_id is not null and overlap <> 'allow' order by task_id, run_id
@@ -26,19 +28,19 @@ with asked as (
     update runs r
        set state = 'running', attempt = r.attempt + 1, started_at = coalesce(r.started_at, $3)
       from going g
-     where r.id = g.run_id and r.state = 'queued'
+     where r.id = any (array[g.run_id]) and r.state = 'queued'
     returning r.id, greatest(g.timeout_seconds * 1000 - r.ran_ms, 0) as left_ms
 ), started as (
     update queue q
        set state = 'started', lease_until = $4, deadline_at = $3 + running.left_ms * interval '1 millisecond'
       from running
-     where q.run_id = running.id
+     where q.run_id = any (array[running.id])
     returning q.run_id, q.task_id, q.tenant_id, q.lease_token, q.deadline_at
 ), again as (
     update queue q
        set lease_until = $4
-      from unnest($1::uuid[], $2::bigint[]) as l (run_id, lease_token)
-     where q.run_id = l.run_id and q.lease_token = l.lease_token and q.state = 'started'
+      from listed
+     where q.run_id = any (array[listed.run_id]) and listed.state = 'started'
     returning q.run_id, q.task_id, q.tenant_id, q.lease_token, q.deadline_at
 )
 select run_id, task_id, tenant_id, lease_token, deadline_at from started

@@ -31,8 +31,8 @@ with recursive held as materialized (
       from turn
      cross join lateral (select run_id, task_id, run_at, overlap, cancel_reason
                            from queue
-                          where state = 'ready' and tenant_id = turn.tenant_id and run_at <= $2
-                          order by priority desc, run_at
+                          where state = 'ready' and tenant_id between turn.tenant_id and turn.tenant_id and run_at <= $2
+                          order by tenant_id, priority desc, run_at
                           limit least((select greatest((select runs from room) / greatest(count(*), 1), 1) from turn),
                                       turn.left_to_it)
                             for update skip locked) each
@@ -49,7 +49,7 @@ with recursive held as materialized (
            coalesce(q.overlap, t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap,
            coalesce((t.spec ->> 'timeout_seconds')::bigint, 600) as timeout_seconds
       from (select * from fair union all select * from urgent) q
-      left join tasks t on t.id = q.task_id
+      left join tasks t on t.id = any (array[q.task_id])
 ), slotted as (
     insert into slots (task_id, run_id)
     select task_id, run_id from asked where may_start and task_id is not null and overlap <> 'allow'
@@ -66,21 +66,21 @@ with recursive held as materialized (
     update runs r
        set state = 'running', attempt = r.attempt + 1, started_at = coalesce(r.started_at, $1)
       from going g
-     where r.id = g.run_id and r.state = 'queued'
+     where r.id = any (array[g.run_id]) and r.state = 'queued'
     returning r.*, greatest(g.timeout_seconds * 1000 - r.ran_ms, 0) as left_ms
 ), started as (
     update queue q
        set state = 'started', lease_token = nextval('lease_tokens'), lease_until = $4,
            deadline_at = $1 + running.left_ms * interval '1 millisecond', worker = $5
       from running
-     where q.run_id = running.id
+     where q.run_id = any (array[running.id])
     returning q.run_at, q.lease_token, q.lease_until, q.deadline_at, running.*
 ), claimed as (
     update queue q
        set state = 'claimed', lease_token = nextval('lease_tokens'),
            lease_until = greatest(q.run_at, $1) + $9 * interval '1 millisecond', deadline_at = null, worker = $5
       from asked a
-     where q.run_id = a.run_id and a.run_id not in (select id from running)
+     where q.run_id = any (array[a.run_id]) and a.run_id not in (select id from running)
     returning q.run_id, q.task_id, q.tenant_id, q.run_at, q.lease_token, q.lease_until, q.deadline_at
 )
 select id, task_id, tenant_id, run_at, lease_token, lease_until, deadline_at,

@@ -5,7 +5,7 @@ use reveille::run::{Missed, Run, RunState, Usage};
 use reveille::store::{CLAIM_MARGIN, Claim, FireDue, Fired, Outlook, StartNow};
 use reveille::task::TaskStatus;
 use serde_json::json;
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use sqlx::Connection;
 
 use super::world::{OTHER_WORKER, START, World, leases};
 use crate::support::world::claim_ready;
@@ -308,43 +308,4 @@ async fn a_trigger_that_can_not_be_read_disables_its_task_and_harms_no_other(wor
     assert_eq!((after.status, after.next_fire_at), (TaskStatus::Disabled, None));
     assert!(after.status_reason.unwrap().starts_with("/trigger/timezone: "), "says where");
     assert_eq!(world.runs_of(&sound).await.len(), 1);
-}
-
-/// As the engine's connections ask, whose plans are made once for all values.
-#[tokio::test]
-async fn tasks_that_are_due_are_read_by_their_keys_however_many_are_stored() {
-    let world = World::postgres().await;
-    world.task(json!({"interval": "1h"})).await;
-    world
-        .plant(
-            "with more as (
-                insert into tasks (id, tenant_id, name, trigger_type, spec, status, epoch, version, anchor_at, active_since,
-                                   zone_database, created_at, updated_at)
-                select gen_random_uuid(), tenant_id, name, trigger_type, spec, status, epoch, version, anchor_at, active_since,
-                       zone_database, created_at, updated_at
-                  from tasks, generate_series(1, 20000)
-                returning id, epoch
-             )
-             insert into due (task_id, kind, next_at, nominal_at, epoch)
-             select id, 'schedule', now(), now(), epoch from more",
-        )
-        .await;
-    world.plant("analyze").await;
-    let mut connection = PgConnection::connect(&world.url()).await.unwrap();
-    let due = include_str!("../../../src/store/sql/due.postgres.sql");
-    for statement in [
-        "set reveille.tenant = '*'",
-        "set plan_cache_mode = force_generic_plan",
-        "set enable_seqscan = off",
-        "set enable_bitmapscan = off",
-        &format!("prepare due (timestamptz, bigint, bigint) as {due}"),
-    ] {
-        sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(&mut connection).await.unwrap();
-    }
-    let explain = "explain execute due (now(), 500, 50)";
-    let plan: Vec<String> = sqlx::query_scalar(explain).persistent(false).fetch_all(&mut connection).await.unwrap();
-    let plan = plan.join("\n");
-    assert!(plan.contains("Index Cond: (id = "), "{plan}");
-    assert!(!plan.contains("Merge Join") && !plan.contains("Hash Join"), "{plan}");
-    world.leave().await;
 }

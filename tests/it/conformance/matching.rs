@@ -57,7 +57,7 @@ fn at(seconds: i64) -> DateTime<Utc> {
     START + TimeDelta::seconds(seconds)
 }
 
-async fn task(world: &World, trigger: Value) -> Task {
+pub(super) async fn task(world: &World, trigger: Value) -> Task {
     task_with(world, trigger, json!({})).await
 }
 
@@ -67,7 +67,7 @@ async fn task_with(world: &World, trigger: Value, more: Value) -> Task {
     world.task_with("a", event, more).await
 }
 
-fn event(id: &str) -> Event {
+pub(super) fn event(id: &str) -> Event {
     event_with(id, json!({}))
 }
 
@@ -107,7 +107,7 @@ impl Matching {
     }
 }
 
-async fn publish(world: &World, events: Vec<Event>) -> EventsRecorded {
+pub(super) async fn publish(world: &World, events: Vec<Event>) -> EventsRecorded {
     match Matching::of(world, events).await.record(world, 100).await {
         EventsFired::Done(recorded) => recorded,
         EventsFired::Stale => panic!("nothing has changed meanwhile"),

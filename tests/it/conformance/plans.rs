@@ -1,0 +1,265 @@
+//! What a batch reads of the tables of Postgres does not grow with what is stored, whatever the planner believes of them:
+//! plans of the engine's connections are made once, perhaps of tables that were empty, or looked at in an odd moment.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use reveille::clock::pause;
+use reveille::id::new_id;
+use reveille::run::RunState;
+use reveille::store::{Again, Claim, Finish, FireDue, Limits, Park, StartNow, StartedRun, Take, Turn};
+use serde_json::json;
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use uuid::Uuid;
+
+use super::matching::{self, event};
+use super::world::{LEASE, OTHER_WORKER, WORKER, World, end_of, leases, new_task, open_postgres};
+
+/// Of each kind: tasks that are due, runs that are ready, started, or wait behind another.
+const STORED: i64 = 10_000;
+/// Of one kind, how many a batch of these tests has to do with.
+const BATCH: i64 = 20;
+/// What may be read, of tables and indexes together, for [`every_step`].
+const READ: i64 = 5_000;
+
+#[tokio::test]
+async fn on_tables_that_nobody_has_analysed() {
+    let world = quiet_world().await;
+    store_much(&world).await;
+    stays_small(open(&world).await).await;
+}
+
+#[tokio::test]
+async fn on_tables_that_were_empty_when_the_statements_were_planned() {
+    let world = quiet_world().await;
+    plant(&world, &["analyze"]).await;
+    let world = open(&world).await;
+    for _ in 0..2 {
+        every_step(&world).await;
+    }
+    store_much(&world).await;
+    stays_small(world).await;
+}
+
+#[tokio::test]
+async fn on_tables_that_were_analysed_with_all_of_it() {
+    let world = quiet_world().await;
+    store_much(&world).await;
+    plant(&world, &["analyze"]).await;
+    stays_small(open(&world).await).await;
+}
+
+/// As a service is after a night at rest: of what is leased and ready now nothing is known.
+#[tokio::test]
+async fn on_tables_that_were_analysed_while_nothing_was_going_on() {
+    let world = quiet_world().await;
+    store_much(&world).await;
+    let at_night = ["update queue set state = 'later'", "update due set next_at = null", "vacuum analyze"];
+    let by_day = [
+        "update queue set state = case when lease_token = 0 then 'ready' else 'started' end",
+        "update due set next_at = nominal_at",
+    ];
+    plant(&world, &[&at_night[..], &by_day[..]].concat()).await;
+    stays_small(open(&world).await).await;
+}
+
+/// Does everything once, and looks at what that has read.
+async fn stays_small(world: World) {
+    let before = read_of(&world).await;
+    every_step(&world).await;
+    world.store.close().await;
+    wait_until_gone(&world, "reveille").await;
+    let mut read = read_of(&world).await;
+    read.iter_mut().for_each(|(name, tuples)| *tuples -= before.get(name).copied().unwrap_or_default());
+    read.retain(|_, tuples| *tuples > 0);
+    let all: i64 = read.values().sum();
+    assert!(all > BATCH, "nothing was counted");
+    assert!(all < READ, "{all} read: {read:#?}");
+}
+
+/// Tuples read of each table in its order, and of each index, by all who have gone.
+async fn read_of(world: &World) -> BTreeMap<String, i64> {
+    let mut connection = PgConnection::connect(&world.url()).await.unwrap();
+    let read: Vec<(String, i64)> = sqlx::query_as(
+        "select relname::text, coalesce(seq_tup_read, 0) from pg_stat_user_tables
+         union all
+         select indexrelname::text, idx_tup_read from pg_stat_user_indexes",
+    )
+    .fetch_all(&mut connection)
+    .await
+    .unwrap();
+    connection.close().await.unwrap();
+    read.into_iter().collect()
+}
+
+/// A connection says what it has read when it ends, at the latest.
+async fn wait_until_gone(world: &World, name: &str) {
+    let there = format!(
+        "select count(*) from pg_stat_activity where datname = current_database() and application_name = '{name}'"
+    );
+    while world.count(&there).await > 0 {
+        pause(Duration::from_millis(20)).await;
+    }
+}
+
+/// Changes the database by a connection that has gone then.
+async fn plant<S: AsRef<str>>(world: &World, statements: &[S]) {
+    let mut connection = PgConnection::connect(&world.url()).await.unwrap();
+    let first = ["set application_name = 'planter'", "set reveille.tenant = '*'"];
+    for statement in first.into_iter().chain(statements.iter().map(AsRef::as_ref)) {
+        sqlx::query(AssertSqlSafe(statement.to_owned())).execute(&mut connection).await.unwrap();
+    }
+    connection.close().await.unwrap();
+    wait_until_gone(world, "planter").await;
+}
+
+/// A database whose statistics change only where a case says so; its store is closed.
+async fn quiet_world() -> World {
+    let world = World::postgres().await;
+    world.store.close().await;
+    let by_hand = "do $$ declare t text; begin
+                     for t in select relname from pg_stat_user_tables loop
+                       execute format('alter table %I set (autovacuum_enabled = false)', t);
+                     end loop;
+                   end $$";
+    plant(&world, &[by_hand]).await;
+    world
+}
+
+/// The same with a store that has planned nothing yet.
+async fn open(world: &World) -> World {
+    let mut world = world.clone();
+    world.store = open_postgres(&world.url(), &world.clock).await;
+    world
+}
+
+async fn store_much(world: &World) {
+    let now = format!("'{}'::timestamptz", world.now().to_rfc3339());
+    // ids that come before all that a case makes
+    let older = "overlay(gen_random_uuid()::text placing '00' from 1)::uuid";
+    let each = format!("generate_series(1, {STORED}) n");
+    let spec = r#"'{"trigger": {"type": "schedule", "interval": "1h", "overlap": "allow"}, "executor": "orchestrator",
+                    "action": {"instruction": "say hello"}, "max_runs": null, "timeout_seconds": 600, "retry": {},
+                    "pause_after_failures": null, "metadata": {}}'::jsonb"#;
+    let statements = [
+        format!(
+            "insert into tasks (id, tenant_id, name, trigger_type, spec, status, epoch, version, anchor_at, active_since,
+                                zone_database, created_at, updated_at)
+             select {older}, 'tenant-' || n % 100, 'A task', 'schedule', {spec}, 'active', 1, 1, {now}, {now}, 'x',
+                    {now}, {now}
+               from {each}"
+        ),
+        format!(
+            "insert into due (task_id, kind, next_at, nominal_at, epoch)
+             select id, 'schedule', {now}, {now}, 1 from tasks where zone_database = 'x'"
+        ),
+        // of each task one run that is ready, one that is started, and one that waits behind that
+        format!(
+            "insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, created_at)
+             select {older}, id, tenant_id, 'a:' || state, 'manual', {now}, state, {now}
+               from tasks cross join unnest(array['ready', 'started', 'parked']) as state
+              where zone_database = 'x'"
+        ),
+        format!(
+            "insert into queue (run_id, task_id, tenant_id, epoch, run_at, state, lease_token, lease_until, worker, deadline_at)
+             select id, task_id, tenant_id, 1, {now}, state,
+                    case when state = 'started' then nextval('lease_tokens') else 0 end,
+                    case when state = 'started' then {now} + interval '1 hour' end,
+                    case when state = 'started' then '{OTHER_WORKER}'::uuid end,
+                    case when state = 'started' then {now} + interval '1 hour' end
+               from runs where state in ('ready', 'started')"
+        ),
+        "insert into slots (task_id, run_id) select task_id, id from runs where state = 'started'".into(),
+        format!(
+            "insert into parked (run_id, task_id, tenant_id, why, wake_at)
+             select id, task_id, tenant_id, 'overlap', {now} + interval '1 hour' from runs where state = 'parked'"
+        ),
+        format!(
+            "insert into window_events (task_id, event_key, window_id, seq, created_at)
+             select id, 'shop/e', gen_random_uuid(), 1, {now} from tasks where zone_database = 'x'"
+        ),
+        "update runs set state = case state when 'started' then 'running' else 'queued' end
+          where state in ('ready', 'started', 'parked')"
+            .into(),
+    ];
+    plant(world, &statements).await;
+}
+
+/// What the engine does all the time.
+async fn every_step(world: &World) {
+    create(world).await;
+    let (started, claims) = fire(world).await;
+    end(world, started).await;
+    let starts = world.store.start_runs(&leases(&claims), world.now() + LEASE).await.unwrap();
+    end(world, starts.started).await;
+    for fair in [None, Some(Turn::default())] {
+        let started = take(world, fair).await;
+        end(world, started).await;
+    }
+    ask(world).await;
+    publish(world).await;
+    look(world).await;
+}
+
+/// A few that are due before all others, of which one fires for the last time and one can't be read any more.
+async fn create(world: &World) {
+    let sooner = world.now() - TimeDelta::minutes(2);
+    let once = json!({"at": (world.now() - TimeDelta::minutes(1)).to_rfc3339()});
+    let mut tasks = vec![new_task("a", once, json!({}), sooner)];
+    tasks.extend((0..BATCH).map(|_| new_task("a", json!({"interval": "1m", "overlap": "allow"}), json!({}), sooner)));
+    let made = world.store.create_tasks(&tasks).await.unwrap();
+    assert!(made.iter().all(|made| *made));
+    let unreadable = r#"update tasks set spec = jsonb_set(spec, '{trigger,interval}', '"x"') where id = "#;
+    world.plant(&format!("{unreadable} '{}'", tasks[1].0.id)).await;
+    world.task(json!({"interval": "1h"})).await;
+}
+
+async fn fire(world: &World) -> (Vec<StartedRun>, Vec<Claim>) {
+    let start = StartNow { places: BATCH as usize / 2, lease_until: world.now() + LEASE };
+    let ask = FireDue { limit: BATCH, start: Some(start), ..world.ask(0, BATCH as usize) };
+    let fired = world.store.fire_due(&ask).await.unwrap();
+    assert!(fired.started.len() + fired.claims.len() > BATCH as usize / 2, "{fired:?}");
+    (fired.started, fired.claims)
+}
+
+async fn take(world: &World, fair: Option<Turn>) -> Vec<StartedRun> {
+    let (now, lease_until, limits) = (world.now(), world.now() + LEASE, Limits::default());
+    let take = Take { worker: WORKER, now, ahead: now, lease_until, limit: BATCH, fair, limits };
+    world.store.take_runs(&take).await.unwrap().starts.started
+}
+
+/// Most have ended; one is tried again, and one waits for somebody.
+async fn end(world: &World, started: Vec<StartedRun>) {
+    let held: Vec<_> = started.iter().map(|started| started.lease).collect();
+    world.store.heartbeat(&held, world.now() + LEASE).await.unwrap();
+    let later = world.now() + TimeDelta::hours(1);
+    let ends = started.iter().enumerate().map(|(place, started)| match place {
+        0 => Finish { again: Some(Again { run_at: later, uses_attempt: true }), ..end_of(started, RunState::Queued) },
+        1 => {
+            Finish { park: Some(Park::Completion { until: later }), ..end_of(started, RunState::WaitingForCompletion) }
+        }
+        _ => end_of(started, RunState::Succeeded),
+    });
+    assert_eq!(world.store.finish_runs(&ends.collect::<Vec<_>>()).await.unwrap(), Vec::<Uuid>::new());
+}
+
+async fn ask(world: &World) {
+    let task = world.task(json!({"interval": "1h"})).await;
+    world.run_now(&task).await;
+    world.run_now(&task).await;
+}
+
+/// Once straight, and once by a rule with a memory.
+async fn publish(world: &World) {
+    for rule in [json!({}), json!({"throttle": {"limit": 1, "per": "1h"}})] {
+        matching::task(world, rule).await;
+        matching::publish(world, vec![event(&new_id(world.now()).to_string())]).await;
+    }
+}
+
+async fn look(world: &World) {
+    world.store.outlook().await.unwrap();
+    world.store.next_due().await.unwrap();
+    assert_eq!(world.store.cancels_asked(WORKER).await.unwrap(), []);
+}
