@@ -34,6 +34,26 @@ struct Claims {
     /// By instant, then by token.
     waiting: BTreeMap<(DateTime<Utc>, i64), Claim>,
     due: Lines,
+    shared: Shared,
+    /// Whether runs that are ready found no place because of what others have asked for.
+    missed: bool,
+}
+
+/// What all shares have together.
+#[derive(Default)]
+struct Shared {
+    room: usize,
+    places: usize,
+}
+
+/// Room that somebody has asked the database to fill, and does not know yet whether it does: nobody else counts on it
+/// until this is dropped, after what was leased was [added](Held::add) or has started.
+pub struct Share {
+    held: Arc<Held>,
+    /// How many runs may be leased, those that start included.
+    pub room: usize,
+    /// How many of them may start.
+    pub places: usize,
 }
 
 /// Claims in lines.
@@ -99,36 +119,47 @@ impl Held {
         Arc::new(Held { claims, prepared, capacity, prefetch: 0, as_recorded: false, active, bell })
     }
 
-    /// Whether a run may start here with the commit that records it.
-    pub fn starts_as_recorded(&self) -> bool {
-        self.as_recorded && self.free() > 0
+    /// Room for up to `most` runs that are leased as they are recorded: none where runs that are ready come first.
+    pub fn share_as_recorded(self: &Arc<Held>, most: usize) -> Share {
+        let mut claims = self.claims.lock().expect("held lock");
+        let first = self.as_recorded && !claims.missed;
+        self.share(&mut claims, if first { most } else { 0 })
     }
 
-    /// How many runs may be leased as they are recorded.
-    pub fn room(&self) -> usize {
-        match self.as_recorded {
-            true => self.room_ahead(),
-            false => 0,
-        }
+    /// Room for up to `most` runs that are ready. Where others have all of it just now, the bell rings as soon as they know
+    /// what they need, and they get no more before it was asked for again.
+    pub fn share_of_ready(self: &Arc<Held>, most: usize) -> Share {
+        let mut claims = self.claims.lock().expect("held lock");
+        claims.missed = false;
+        let share = self.share(&mut claims, most);
+        claims.missed = share.places == 0 && claims.shared.places > 0;
+        share
     }
 
-    /// How many more runs may be leased ahead: those that could start now, and of the prefetch the same share. So a busy
-    /// instance leaves to the others what it could not start itself.
-    pub fn room_ahead(&self) -> usize {
+    /// Leased ahead may be those that could start now, and of the prefetch the same part: so a busy instance leaves to the
+    /// others what it could not start itself. Starting may those that find a place beside the claims whose instant has come.
+    fn share(self: &Arc<Held>, claims: &mut Claims, most: usize) -> Share {
         let free = self.free();
         let ahead = self.prefetch * free / self.capacity.max(1);
-        let claims = self.claims.lock().expect("held lock");
-        (free + ahead).saturating_sub(claims.waiting.len() + claims.due.len)
+        let room = (free + ahead).saturating_sub(claims.waiting.len() + claims.due.len + claims.shared.room);
+        let places = free.saturating_sub(claims.due.len + claims.shared.places);
+        self.shared(claims, room.min(most), places.min(most))
     }
 
-    /// How many runs may start now.
+    /// The places of so many claims that were taken to be started.
+    pub fn starting(self: &Arc<Held>, claims: usize) -> Share {
+        self.shared(&mut self.claims.lock().expect("held lock"), claims, claims)
+    }
+
+    fn shared(self: &Arc<Held>, claims: &mut Claims, room: usize, places: usize) -> Share {
+        claims.shared.room += room;
+        claims.shared.places += places;
+        Share { held: Arc::clone(self), room, places }
+    }
+
+    /// How many runs are not under way that could be.
     pub fn free(&self) -> usize {
         self.capacity.saturating_sub(self.active.len())
-    }
-
-    /// How many may start beside those whose instant has come.
-    pub fn places(&self) -> usize {
-        self.free().saturating_sub(self.claims.lock().expect("held lock").due.len)
     }
 
     /// Keeps claims until their instant, and wakes who starts them.
@@ -172,7 +203,7 @@ impl Held {
     /// Takes up to `limit` claims whose instant has come, a tenant's after another's.
     pub fn take_due(&self, now: DateTime<Utc>, limit: usize) -> Vec<Claim> {
         let mut claims = self.claims.lock().expect("held lock");
-        let Claims { waiting, due } = &mut *claims;
+        let Claims { waiting, due, .. } = &mut *claims;
         while let Some(first) = waiting.first_entry().filter(|first| first.key().0 <= now) {
             due.push(first.remove());
         }
@@ -189,6 +220,17 @@ impl Held {
     /// Rings when claims were added.
     pub fn bell(&self) -> Bell {
         Arc::clone(&self.bell)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut claims = self.held.claims.lock().expect("held lock");
+        claims.shared.room -= self.room;
+        claims.shared.places -= self.places;
+        if self.places > 0 && claims.missed {
+            self.held.bell.notify_one();
+        }
     }
 }
 
@@ -217,6 +259,14 @@ mod tests {
         claims.iter().map(|claim| claim.lease.token).collect()
     }
 
+    fn room(held: &Arc<Held>) -> usize {
+        held.share_as_recorded(100).room
+    }
+
+    fn free(held: &Arc<Held>) -> usize {
+        held.share_as_recorded(100).places
+    }
+
     #[test]
     fn claims_come_out_at_their_instant_the_earliest_first_and_equal_ones_as_they_were_claimed() {
         let held = Held::new(10, 10, Active::default());
@@ -237,24 +287,63 @@ mod tests {
         held.add(vec![of(2, 7, 5), of(3, 8, 6), of(3, 9, 6)]);
         assert_eq!(tokens(held.take_due(at(6), 4)), [3, 7, 8, 4]);
         assert_eq!(tokens(held.take_due(at(6), 10)), [9, 5, 6]);
-        assert_eq!((held.next(), held.room()), (None, 20));
+        assert_eq!((held.next(), room(&held)), (None, 20));
     }
 
     #[test]
     fn what_is_leased_ahead_shrinks_with_the_places_that_are_free() {
         let active = Active::default();
         let held = Held::new(4, 8, active.clone());
-        assert_eq!((held.free(), held.room()), (4, 12));
+        assert_eq!((held.free(), room(&held)), (4, 12));
         let places: Vec<_> = (1..=3).map(|token| active.add(claim(token, 0).lease, at(60))).collect();
-        assert_eq!((held.free(), held.room()), (1, 3));
+        assert_eq!((held.free(), room(&held)), (1, 3));
         held.add(vec![claim(9, 1)]);
-        assert_eq!((held.room(), held.places()), (2, 1));
+        assert_eq!((room(&held), free(&held)), (2, 1));
         assert_eq!(held.take_due(at(1), 0), []);
-        assert_eq!((held.room(), held.places()), (2, 0));
+        assert_eq!((room(&held), free(&held)), (2, 0));
         let last = active.add(claim(4, 0).lease, at(60));
-        assert_eq!((held.free(), held.room()), (0, 0));
+        assert_eq!((held.free(), room(&held)), (0, 0));
         drop((places, last));
-        assert_eq!((held.free(), held.room()), (4, 11));
+        assert_eq!((held.free(), room(&held)), (4, 11));
+    }
+
+    #[test]
+    fn what_one_has_asked_for_nobody_else_counts_on_until_it_is_known_what_is_needed_of_it() {
+        let active = Active::default();
+        let held = Held::new(4, 4, active.clone());
+        let one = held.share_as_recorded(3);
+        assert_eq!((one.room, one.places, room(&held), free(&held)), (3, 3, 5, 1));
+        let other = held.share_of_ready(100);
+        assert_eq!((other.room, other.places, room(&held), free(&held)), (5, 1, 0, 0));
+        held.add(vec![claim(1, 1), claim(2, 1)]);
+        let _started = active.add(claim(3, 0).lease, at(60));
+        drop(one);
+        assert_eq!((room(&held), free(&held)), (0, 2));
+        drop(other);
+        assert_eq!((room(&held), free(&held)), (4, 3));
+        let starting = held.starting(held.take_due(at(1), 2).len());
+        assert_eq!((room(&held), free(&held)), (4, 1));
+        drop(starting);
+    }
+
+    #[tokio::test]
+    async fn who_missed_places_is_rung_when_they_are_given_back() {
+        let held = Held::new(4, 0, Active::default());
+        drop((held.share_as_recorded(4), held.share_as_recorded(4)));
+        let rings =
+            async |held: &Held| tokio::time::timeout(std::time::Duration::ZERO, held.bell().notified()).await.is_ok();
+        let some = (held.share_as_recorded(2), held.share_of_ready(4));
+        assert_eq!(some.1.places, 2);
+        drop(some);
+        assert!(!rings(&held).await, "nobody missed all of it");
+        let all = held.share_as_recorded(4);
+        drop(held.share_of_ready(2));
+        assert!(!rings(&held).await);
+        drop(all);
+        assert!(rings(&held).await);
+        assert_eq!(held.share_as_recorded(4).places, 0, "what is ready comes first");
+        assert_eq!(held.share_of_ready(2).places, 2);
+        assert_eq!(held.share_as_recorded(4).places, 4);
     }
 
     #[test]
@@ -263,11 +352,11 @@ mod tests {
         held.add(vec![claim(1, 1), claim(2, 2), of(3, 3, 1)]);
         held.forget_expired(at(5));
         assert_eq!(held.take_due(at(1), 0), []);
-        assert_eq!(held.room(), 9);
+        assert_eq!(room(&held), 9);
         held.forget_expired(at(6));
-        assert_eq!((held.room(), held.next()), (11, Some(at(2))));
+        assert_eq!((room(&held), held.next()), (11, Some(at(2))));
         assert_eq!(held.take_due(at(2), 0), []);
         held.forget_expired(at(7));
-        assert_eq!((held.room(), held.next()), (12, None));
+        assert_eq!((room(&held), held.next()), (12, None));
     }
 }

@@ -20,6 +20,8 @@ use crate::store::{FireDue, StartNow, Store, Topic};
 pub const HORIZON: Duration = Duration::from_millis(1500);
 /// Tasks fired in one transaction.
 const BATCH: i64 = 500;
+/// Runs leased by the transactions of one tick: a task may have several that it missed.
+const SHARE: usize = 2 * BATCH as usize;
 
 pub struct Scheduler {
     store: Store,
@@ -78,13 +80,11 @@ impl Service for Scheduler {
         if behind {
             self.executions.catch_up().await;
         }
-        let (room, places) = (self.held.room(), self.held.places());
         let full = match behind {
-            false => self.fire(room, places).await?,
+            false => self.fire(SHARE).await?,
             // while one batch is planned the other is written
             true => {
-                let (one, other) = (self.fire(room / 2, places / 2), self.fire(room - room / 2, places - places / 2));
-                let (one, other) = tokio::join!(one, other);
+                let (one, other) = tokio::join!(self.fire(SHARE / 2), self.fire(SHARE / 2));
                 one? | other?
             }
         };
@@ -108,15 +108,16 @@ impl Service for Scheduler {
 
 impl Scheduler {
     /// Fires a batch of what is due; answers whether it was a whole one, so that there may be more.
-    async fn fire(&self, room: usize, places: usize) -> Result<bool, TickError> {
+    async fn fire(&self, most: usize) -> Result<bool, TickError> {
+        let share = self.held.share_as_recorded(most);
         let now = self.store.clock().now();
-        let start = StartNow { places, lease_until: now + signed(self.lease) };
+        let start = StartNow { places: share.places, lease_until: now + signed(self.lease) };
         let ask = FireDue {
             now,
             horizon: HORIZON,
             limit: BATCH,
             worker: self.worker,
-            room,
+            room: share.room,
             prepare: self.executions.prepares(),
             start: Some(start),
         };

@@ -42,7 +42,8 @@ impl Windows {
     async fn close(&self) -> Result<bool, TickError> {
         let now = self.store.clock().now();
         let due = self.store.due_windows(now, BATCH).await?;
-        match self.store.close_windows(&due, now, self.worker, self.held.room()).await {
+        let share = self.held.share_as_recorded(due.len());
+        match self.store.close_windows(&due, now, self.worker, share.room).await {
             Ok(recorded) => self.held.add(recorded.claims),
             Err(error @ StoreError::Unavailable(_)) => return Err(error.into()),
             Err(error) => {
@@ -56,7 +57,8 @@ impl Windows {
     }
 
     async fn close_one(&self, window: &DueWindow, now: DateTime<Utc>) -> Result<(), TickError> {
-        match self.store.close_windows(std::slice::from_ref(window), now, self.worker, self.held.room()).await {
+        let share = self.held.share_as_recorded(1);
+        match self.store.close_windows(std::slice::from_ref(window), now, self.worker, share.room).await {
             Ok(recorded) => self.held.add(recorded.claims),
             Err(error @ StoreError::Unavailable(_)) => return Err(error.into()),
             Err(error) => {
@@ -78,8 +80,8 @@ impl Windows {
                 Err(error) => return Err(error.into()),
             };
             let matches = self.judge(held, task.as_ref());
-            let room = self.held.room();
-            let ask = FireEvents { now, shards: &[], matches: &matches, worker: self.worker, room };
+            let share = self.held.share_as_recorded(matches.len());
+            let ask = FireEvents { now, shards: &[], matches: &matches, worker: self.worker, room: share.room };
             // a task that changes meanwhile is read anew at the next tick
             if let EventsFired::Done(recorded) = self.store.release_events(held.window_id, held.task_id, &ask).await? {
                 self.held.add(recorded.claims);

@@ -1,6 +1,7 @@
 //! The worker: takes ready runs, starts claimed ones at their instant in batches, and hears when one is to be cancelled.
 //! Each run is a task of its own, so a slow one delays no other.
 
+use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -70,16 +71,16 @@ impl Worker {
         if in_turn {
             self.executions.catch_up().await;
         }
-        let free = self.held.free().min(if by_two { 2 * BATCH } else { BATCH });
-        self.short_of_room.store(free == 0, Ordering::Relaxed);
-        if free == 0 {
+        let share = self.held.share_of_ready(if by_two { 2 * BATCH } else { BATCH });
+        self.short_of_room.store(share.places == 0, Ordering::Relaxed);
+        if share.places == 0 {
             return Ok(false);
         }
         let turn = self.turn.lock().expect("turn lock").take();
         let now = self.store.clock().now();
         // who holds all that it can start leaves what is not due yet to the others
-        let (room, ahead) = match self.held.room_ahead().min(free) {
-            0 => (free, now),
+        let (room, ahead) = match share.room.min(share.places) {
+            0 => (share.places, now),
             room => (room, now + signed(HORIZON)),
         };
         let take = Take {
@@ -152,6 +153,7 @@ impl Worker {
 
     /// Starts claims that the database has to agree to.
     async fn mark_and_start(&self, due: Vec<Claim>) -> Result<(), TickError> {
+        let _starting = self.held.starting(due.len());
         let leases: Vec<Lease> = due.iter().map(|claim: &Claim| claim.lease).collect();
         let lease_until = self.store.clock().now() + signed(self.lease);
         match self.store.start_runs(&leases, lease_until).await {
@@ -201,8 +203,9 @@ impl Seat for Desk {
         self.lease
     }
 
-    fn is_free(&self) -> bool {
-        self.held.starts_as_recorded()
+    fn place(&self) -> Option<Box<dyn Any + Send>> {
+        let share = self.held.share_as_recorded(1);
+        (share.places > 0).then(|| Box::new(share) as Box<dyn Any + Send>)
     }
 
     fn start(&self, run: StartedRun) {

@@ -128,7 +128,7 @@ impl Store {
         idempotency: Option<&Idempotency>,
     ) -> Result<Answer<()>, StoreError> {
         let seat = self.free_seat();
-        let worker = seat.as_ref().map(|seat| (seat.worker(), now + signed(seat.lease())));
+        let worker = seat.as_ref().map(|(seat, _)| (seat.worker(), now + signed(seat.lease())));
         let fire_key = format!("m:{run_id}");
         let ask = RunNow {
             tenant: scope.tenant(),
@@ -158,7 +158,11 @@ impl Store {
             }),
         };
         match (seat, worker, requested.going) {
-            (Some(seat), Some((_, lease_until)), Some(Going { lease_token: token, deadline_at, tenant_id, .. })) => {
+            (
+                Some((seat, _place)),
+                Some((_, lease_until)),
+                Some(Going { lease_token: token, deadline_at, tenant_id, .. }),
+            ) => {
                 let task = requested.task.task()?;
                 let run = NewRun { id: run_id, input, ..NewRun::queued(&task, fire_key, now, now) }.running(now);
                 let recipient = requested.recipient.and_then(|body| recipients::read(&tenant_id, body)).map(Arc::new);

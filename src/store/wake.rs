@@ -5,6 +5,7 @@
 //! commits, so ours do not: what is called is gathered for a moment and told in a statement of its own, and only what this
 //! instance can't do at once itself. The commit of that statement doesn't wait for the disk: a crash may lose a hint.
 
+use std::any::Any;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -54,8 +55,8 @@ pub trait Seat: Send + Sync {
     fn worker(&self) -> Uuid;
     /// How long a lease lasts.
     fn lease(&self) -> Duration;
-    /// Whether a run could start here now.
-    fn is_free(&self) -> bool;
+    /// A place for a run that could start here now; it is nobody else's until it is dropped.
+    fn place(&self) -> Option<Box<dyn Any + Send>>;
     /// Executes a run that is started on the record.
     fn start(&self, run: StartedRun);
 }
@@ -197,9 +198,10 @@ impl Store {
         *self.hints.0.seat.write().expect("seat lock") = None;
     }
 
-    /// The worker of this process, if it could start a run now.
-    pub(super) fn free_seat(&self) -> Option<Arc<dyn Seat>> {
-        let seat = self.hints.0.seat.read().expect("seat lock").clone();
-        seat.filter(|seat| seat.is_free())
+    /// The worker of this process, with a place for a run, if it could start one now.
+    pub(super) fn free_seat(&self) -> Option<(Arc<dyn Seat>, Box<dyn Any + Send>)> {
+        let seat = self.hints.0.seat.read().expect("seat lock").clone()?;
+        let place = seat.place()?;
+        Some((seat, place))
     }
 }

@@ -1,5 +1,6 @@
 //! Runs that start with the commit that records or takes them, here or where somebody else hears of them.
 
+use std::any::Any;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -190,8 +191,8 @@ impl Seat for Noting {
         LEASE.to_std().expect("a lease")
     }
 
-    fn is_free(&self) -> bool {
-        *self.places.lock().unwrap() > 0
+    fn place(&self) -> Option<Box<dyn Any + Send>> {
+        (*self.places.lock().unwrap() > 0).then(|| Box::new(()) as Box<dyn Any + Send>)
     }
 
     fn start(&self, run: StartedRun) {
