@@ -35,7 +35,7 @@ struct Claims {
     waiting: BTreeMap<(DateTime<Utc>, i64), Claim>,
     due: Lines,
     shared: Shared,
-    /// Whether runs that are ready found no place because of what others have asked for.
+    /// Whether the worker found no place because of what others have asked for.
     missed: bool,
 }
 
@@ -119,47 +119,42 @@ impl Held {
         Arc::new(Held { claims, prepared, capacity, prefetch: 0, as_recorded: false, active, bell })
     }
 
-    /// Room for up to `most` runs that are leased as they are recorded: none where runs that are ready come first.
+    /// Room for up to `most` runs that are leased as they are recorded, and half of the places, so that claims whose instant
+    /// comes meanwhile find one: none where the worker missed some.
     pub fn share_as_recorded(self: &Arc<Held>, most: usize) -> Share {
         let mut claims = self.claims.lock().expect("held lock");
-        let first = self.as_recorded && !claims.missed;
-        self.share(&mut claims, if first { most } else { 0 })
+        let most = if self.as_recorded && !claims.missed { most } else { 0 };
+        let (room, places) = self.left(&claims);
+        self.share(&mut claims, room.min(most), places.div_ceil(2).min(most))
     }
 
     /// Room for up to `most` runs that are ready. Where others have all of it just now, the bell rings as soon as they know
     /// what they need, and they get no more before it was asked for again.
     pub fn share_of_ready(self: &Arc<Held>, most: usize) -> Share {
         let mut claims = self.claims.lock().expect("held lock");
-        claims.missed = false;
-        let share = self.share(&mut claims, most);
-        claims.missed = share.places == 0 && claims.shared.places > 0;
-        share
-    }
-
-    /// Leased ahead may be those that could start now, and of the prefetch the same part: so a busy instance leaves to the
-    /// others what it could not start itself. Starting may those that find a place beside the claims whose instant has come.
-    fn share(self: &Arc<Held>, claims: &mut Claims, most: usize) -> Share {
-        let free = self.free();
-        let ahead = self.prefetch * free / self.capacity.max(1);
-        let room = (free + ahead).saturating_sub(claims.waiting.len() + claims.due.len + claims.shared.room);
-        let places = free.saturating_sub(claims.due.len + claims.shared.places);
-        self.shared(claims, room.min(most), places.min(most))
+        let (room, places) = self.left(&claims);
+        claims.missed = places == 0 && claims.shared.places > 0;
+        self.share(&mut claims, room.min(most), places.min(most))
     }
 
     /// The places of so many claims that were taken to be started.
     pub fn starting(self: &Arc<Held>, claims: usize) -> Share {
-        self.shared(&mut self.claims.lock().expect("held lock"), claims, claims)
+        self.share(&mut self.claims.lock().expect("held lock"), claims, claims)
     }
 
-    fn shared(self: &Arc<Held>, claims: &mut Claims, room: usize, places: usize) -> Share {
+    /// Leased ahead may be those that could start now, and of the prefetch the same part: so a busy instance leaves to the
+    /// others what it could not start itself. Starting may those that find a place beside the claims whose instant has come.
+    fn left(&self, claims: &Claims) -> (usize, usize) {
+        let free = self.free();
+        let ahead = self.prefetch * free / self.capacity.max(1);
+        let room = (free + ahead).saturating_sub(claims.waiting.len() + claims.due.len + claims.shared.room);
+        (room, self.places(claims).saturating_sub(claims.due.len))
+    }
+
+    fn share(self: &Arc<Held>, claims: &mut Claims, room: usize, places: usize) -> Share {
         claims.shared.room += room;
         claims.shared.places += places;
         Share { held: Arc::clone(self), room, places }
-    }
-
-    /// How many runs are not under way that could be.
-    pub fn free(&self) -> usize {
-        self.capacity.saturating_sub(self.active.len())
     }
 
     /// Keeps claims until their instant, and wakes who starts them.
@@ -200,14 +195,33 @@ impl Held {
         }
     }
 
-    /// Takes up to `limit` claims whose instant has come, a tenant's after another's.
+    /// Takes up to `limit` claims whose instant has come and that find a place, a tenant's after another's.
     pub fn take_due(&self, now: DateTime<Utc>, limit: usize) -> Vec<Claim> {
         let mut claims = self.claims.lock().expect("held lock");
+        let places = self.places(&claims);
         let Claims { waiting, due, .. } = &mut *claims;
         while let Some(first) = waiting.first_entry().filter(|first| first.key().0 <= now) {
             due.push(first.remove());
         }
-        std::iter::from_fn(|| due.pop()).take(limit).collect()
+        std::iter::from_fn(|| due.pop()).take(limit.min(places)).collect()
+    }
+
+    /// Whether a claim could start. Where others have all places just now, the bell rings as soon as they know what they
+    /// need.
+    pub fn has_place(&self) -> bool {
+        let mut claims = self.claims.lock().expect("held lock");
+        let places = self.places(&claims);
+        claims.missed |= places == 0 && claims.shared.places > 0;
+        places > 0
+    }
+
+    fn places(&self, claims: &Claims) -> usize {
+        self.free().saturating_sub(claims.shared.places)
+    }
+
+    /// How many more runs may be under way.
+    fn free(&self) -> usize {
+        self.capacity.saturating_sub(self.active.len())
     }
 
     /// The earliest instant that is waited for.
@@ -236,6 +250,8 @@ impl Drop for Share {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use chrono::TimeDelta;
 
     use super::*;
@@ -259,12 +275,9 @@ mod tests {
         claims.iter().map(|claim| claim.lease.token).collect()
     }
 
-    fn room(held: &Arc<Held>) -> usize {
-        held.share_as_recorded(100).room
-    }
-
-    fn free(held: &Arc<Held>) -> usize {
-        held.share_as_recorded(100).places
+    /// Room to lease, and places to start.
+    fn left(held: &Held) -> (usize, usize) {
+        held.left(&held.claims.lock().unwrap())
     }
 
     #[test]
@@ -287,63 +300,74 @@ mod tests {
         held.add(vec![of(2, 7, 5), of(3, 8, 6), of(3, 9, 6)]);
         assert_eq!(tokens(held.take_due(at(6), 4)), [3, 7, 8, 4]);
         assert_eq!(tokens(held.take_due(at(6), 10)), [9, 5, 6]);
-        assert_eq!((held.next(), room(&held)), (None, 20));
+        assert_eq!((held.next(), left(&held)), (None, (20, 10)));
     }
 
     #[test]
     fn what_is_leased_ahead_shrinks_with_the_places_that_are_free() {
         let active = Active::default();
         let held = Held::new(4, 8, active.clone());
-        assert_eq!((held.free(), room(&held)), (4, 12));
+        assert_eq!(left(&held), (12, 4));
         let places: Vec<_> = (1..=3).map(|token| active.add(claim(token, 0).lease, at(60))).collect();
-        assert_eq!((held.free(), room(&held)), (1, 3));
+        assert_eq!(left(&held), (3, 1));
         held.add(vec![claim(9, 1)]);
-        assert_eq!((room(&held), free(&held)), (2, 1));
+        assert_eq!(left(&held), (2, 1));
         assert_eq!(held.take_due(at(1), 0), []);
-        assert_eq!((room(&held), free(&held)), (2, 0));
+        assert_eq!((left(&held), held.has_place()), ((2, 0), true));
         let last = active.add(claim(4, 0).lease, at(60));
-        assert_eq!((held.free(), room(&held)), (0, 0));
+        assert_eq!((left(&held), held.has_place()), ((0, 0), false));
+        assert_eq!(held.take_due(at(1), 1), [], "there is no place");
         drop((places, last));
-        assert_eq!((held.free(), room(&held)), (4, 11));
+        assert_eq!((left(&held), held.has_place()), ((11, 3), true));
     }
 
     #[test]
     fn what_one_has_asked_for_nobody_else_counts_on_until_it_is_known_what_is_needed_of_it() {
         let active = Active::default();
-        let held = Held::new(4, 4, active.clone());
-        let one = held.share_as_recorded(3);
-        assert_eq!((one.room, one.places, room(&held), free(&held)), (3, 3, 5, 1));
+        let held = Held::new(6, 6, active.clone());
+        let one = held.share_as_recorded(5);
+        assert_eq!((one.room, one.places, left(&held)), (5, 3, (7, 3)), "places are left for what becomes due");
         let other = held.share_of_ready(100);
-        assert_eq!((other.room, other.places, room(&held), free(&held)), (5, 1, 0, 0));
+        assert_eq!((other.room, other.places, left(&held)), (7, 3, (0, 0)));
         held.add(vec![claim(1, 1), claim(2, 1)]);
         let _started = active.add(claim(3, 0).lease, at(60));
+        assert_eq!(held.take_due(at(1), 2), [], "none of the places is free that others asked for");
         drop(one);
-        assert_eq!((room(&held), free(&held)), (0, 2));
+        assert_eq!(left(&held), (1, 0));
         drop(other);
-        assert_eq!((room(&held), free(&held)), (4, 3));
+        assert_eq!(left(&held), (8, 3));
         let starting = held.starting(held.take_due(at(1), 2).len());
-        assert_eq!((room(&held), free(&held)), (4, 1));
+        assert_eq!(left(&held), (8, 3));
         drop(starting);
+        assert_eq!(left(&held), (10, 5));
+    }
+
+    #[test]
+    fn where_limits_are_kept_nothing_is_leased_as_it_is_recorded() {
+        let held = Held::under_limits(4, Active::default());
+        let (recorded, ready) = (held.share_as_recorded(4), held.share_of_ready(4));
+        assert_eq!(((recorded.room, recorded.places), (ready.room, ready.places)), ((0, 0), (4, 4)));
     }
 
     #[tokio::test]
-    async fn who_missed_places_is_rung_when_they_are_given_back() {
-        let held = Held::new(4, 0, Active::default());
-        drop((held.share_as_recorded(4), held.share_as_recorded(4)));
-        let rings =
-            async |held: &Held| tokio::time::timeout(std::time::Duration::ZERO, held.bell().notified()).await.is_ok();
-        let some = (held.share_as_recorded(2), held.share_of_ready(4));
-        assert_eq!(some.1.places, 2);
+    async fn who_missed_places_is_rung_when_they_are_given_back_and_comes_first() {
+        let rings = async |held: &Held| tokio::time::timeout(Duration::ZERO, held.bell().notified()).await.is_ok();
+        let held = Held::new(2, 0, Active::default());
+        let some = (held.share_as_recorded(2), held.share_of_ready(2));
+        assert_eq!(some.1.places, 1);
         drop(some);
         assert!(!rings(&held).await, "nobody missed all of it");
-        let all = held.share_as_recorded(4);
-        drop(held.share_of_ready(2));
+        let all = (held.share_as_recorded(2), held.share_as_recorded(2));
+        assert_eq!(held.share_of_ready(1).places, 0);
         assert!(!rings(&held).await);
         drop(all);
         assert!(rings(&held).await);
-        assert_eq!(held.share_as_recorded(4).places, 0, "what is ready comes first");
-        assert_eq!(held.share_of_ready(2).places, 2);
-        assert_eq!(held.share_as_recorded(4).places, 4);
+        assert_eq!(held.share_as_recorded(2).places, 0);
+        assert_eq!(held.share_of_ready(1).places, 1);
+        let all = (held.share_as_recorded(2), held.share_as_recorded(2));
+        assert_eq!((all.0.places, all.1.places, held.has_place()), (1, 1, false));
+        drop(all.0);
+        assert!(rings(&held).await);
     }
 
     #[test]
@@ -352,11 +376,11 @@ mod tests {
         held.add(vec![claim(1, 1), claim(2, 2), of(3, 3, 1)]);
         held.forget_expired(at(5));
         assert_eq!(held.take_due(at(1), 0), []);
-        assert_eq!(room(&held), 9);
+        assert_eq!(left(&held), (9, 2));
         held.forget_expired(at(6));
-        assert_eq!((room(&held), held.next()), (11, Some(at(2))));
+        assert_eq!((left(&held), held.next()), ((11, 4), Some(at(2))));
         assert_eq!(held.take_due(at(2), 0), []);
         held.forget_expired(at(7));
-        assert_eq!((room(&held), held.next()), (12, None));
+        assert_eq!((left(&held), held.next()), ((12, 4), None));
     }
 }

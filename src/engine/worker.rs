@@ -130,9 +130,8 @@ impl Worker {
     /// before the database is asked about any other.
     async fn start_due(&self) -> Result<bool, TickError> {
         loop {
-            let limit = self.held.free().min(BATCH);
-            let mut due = self.held.take_due(self.store.clock().now(), limit);
-            let more = !due.is_empty() && due.len() == limit;
+            let mut due = self.held.take_due(self.store.clock().now(), BATCH);
+            let more = due.len() == BATCH;
             due.retain(|claim| match self.held.prepared(claim) {
                 Some(prepared) => {
                     self.started.inc();
@@ -233,13 +232,16 @@ impl Service for Worker {
         let more_due = self.start_due().await?;
         let more_ready = self.take().await?;
         self.hear_cancels().await?;
-        if (more_due || more_ready) && self.held.free() > 0 {
-            return Ok(Next::Now);
+        let next = match (more_due || more_ready, self.held.next()) {
+            (true, _) => Next::Now,
+            (false, Some(next)) => Next::At(next),
+            (false, None) => return Ok(Next::OnWake),
+        };
+        if self.held.has_place() {
+            return Ok(next);
         }
-        Ok(match self.held.next() {
-            Some(next) if self.held.free() > 0 => Next::At(next),
-            _ => Next::OnWake,
-        })
+        self.short_of_room.store(true, Ordering::Relaxed);
+        Ok(Next::OnWake)
     }
 
     fn hint(&self) -> BoxFuture<'static, ()> {

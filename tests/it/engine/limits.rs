@@ -10,6 +10,7 @@ use crate::support::world::{ADMIN, World, on_both};
 
 on_both! {
     a_limit_holds_for_what_is_asked_for_and_for_what_falls_due
+    no_more_runs_are_under_way_than_there_are_places
     a_crowd_of_one_tenant_delays_anothers_run_by_less_than_two_seconds
     where_places_come_one_by_one_tenants_have_them_in_turn
 }
@@ -43,6 +44,36 @@ async fn a_limit_holds_for_what_is_asked_for_and_for_what_falls_due(mut world: W
         }
     }
     assert_eq!(instance.run(asked).await.state, RunState::Succeeded);
+    instance.on(|_| async move { running.stop().await }).await;
+    instance.finish(&world).await;
+}
+
+async fn no_more_runs_are_under_way_than_there_are_places(mut world: World) {
+    (world.settings.max_concurrent_runs, world.settings.prefetch) = (3, 2);
+    let mut instance = world.instance();
+    let trigger = json!({ "type": "schedule", "interval": "1m", "overlap": "allow" });
+    let mut tasks = Vec::new();
+    for _ in 0..12 {
+        tasks.push(instance.task(json!({ "acts": ["wait"], "trigger": trigger })).await);
+    }
+    let running = instance.start().await;
+    world.advance_to("08:00:59.500");
+    futures::join!(futures::future::join_all(tasks.iter().map(|task| instance.run_now(task))), async {
+        reveille::clock::pause(Duration::from_millis(10)).await;
+        world.advance_to("08:01");
+    });
+    let (mut most, began) = (0, Instant::now());
+    while most < 3 || began.elapsed() < Duration::from_secs(1) {
+        most = most.max(world.journal.begun().len());
+        assert!(most <= 3 && began.elapsed() < Duration::from_secs(30), "{:?}", world.journal.begun());
+        reveille::clock::pause(Duration::from_millis(5)).await;
+    }
+    world.journal.open_gate();
+    for task in &tasks {
+        for run in instance.runs(task).await {
+            instance.until(run.id, |run| run.state == RunState::Succeeded).await;
+        }
+    }
     instance.on(|_| async move { running.stop().await }).await;
     instance.finish(&world).await;
 }
