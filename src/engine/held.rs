@@ -119,13 +119,27 @@ impl Held {
         Arc::new(Held { claims, prepared, capacity, prefetch: 0, as_recorded: false, active, bell })
     }
 
-    /// Room for up to `most` runs that are leased as they are recorded, and half of the places, so that claims whose instant
-    /// comes meanwhile find one: none where the worker missed some.
+    /// Room for up to `most` runs that are leased as they are recorded, of which those that are late may start at once: beside
+    /// all that is held, so that nothing that is on time waits for them.
     pub fn share_as_recorded(self: &Arc<Held>, most: usize) -> Share {
         let mut claims = self.claims.lock().expect("held lock");
-        let most = if self.as_recorded && !claims.missed { most } else { 0 };
-        let (room, places) = self.left(&claims);
-        self.share(&mut claims, room.min(most), places.div_ceil(2).min(most))
+        let (room, places) = self.left_as_recorded(&claims);
+        let places = places.saturating_sub(claims.waiting.len());
+        self.share(&mut claims, room.min(most), places.min(most))
+    }
+
+    /// Room for up to `most` runs that are leased as they are recorded, and none of which starts with it.
+    pub fn share_ahead(self: &Arc<Held>, most: usize) -> Share {
+        let mut claims = self.claims.lock().expect("held lock");
+        let (room, _) = self.left_as_recorded(&claims);
+        self.share(&mut claims, room.min(most), 0)
+    }
+
+    /// The place of a run that is asked for and may start as it is recorded.
+    pub fn place(self: &Arc<Held>) -> Option<Share> {
+        let mut claims = self.claims.lock().expect("held lock");
+        let (_, places) = self.left_as_recorded(&claims);
+        (places > 0).then(|| self.share(&mut claims, 1, 1))
     }
 
     /// Room for up to `most` runs that are ready. Where others have all of it just now, the bell rings as soon as they know
@@ -149,6 +163,14 @@ impl Held {
         let ahead = self.prefetch * free / self.capacity.max(1);
         let room = (free + ahead).saturating_sub(claims.waiting.len() + claims.due.len + claims.shared.room);
         (room, self.places(claims).saturating_sub(claims.due.len))
+    }
+
+    /// Nothing where only a take leases, or the worker missed a place.
+    fn left_as_recorded(&self, claims: &Claims) -> (usize, usize) {
+        match self.as_recorded && !claims.missed {
+            true => self.left(claims),
+            false => (0, 0),
+        }
     }
 
     fn share(self: &Arc<Held>, claims: &mut Claims, room: usize, places: usize) -> Share {
@@ -325,15 +347,15 @@ mod tests {
     fn what_one_has_asked_for_nobody_else_counts_on_until_it_is_known_what_is_needed_of_it() {
         let active = Active::default();
         let held = Held::new(6, 6, active.clone());
-        let one = held.share_as_recorded(5);
-        assert_eq!((one.room, one.places, left(&held)), (5, 3, (7, 3)), "places are left for what becomes due");
+        let one = held.share_as_recorded(4);
+        assert_eq!((one.room, one.places, left(&held)), (4, 4, (8, 2)));
         let other = held.share_of_ready(100);
-        assert_eq!((other.room, other.places, left(&held)), (7, 3, (0, 0)));
+        assert_eq!((other.room, other.places, left(&held)), (8, 2, (0, 0)));
         held.add(vec![claim(1, 1), claim(2, 1)]);
         let _started = active.add(claim(3, 0).lease, at(60));
         assert_eq!(held.take_due(at(1), 2), [], "none of the places is free that others asked for");
         drop(one);
-        assert_eq!(left(&held), (1, 0));
+        assert_eq!(left(&held), (0, 1));
         drop(other);
         assert_eq!(left(&held), (8, 3));
         let starting = held.starting(held.take_due(at(1), 2).len());
@@ -343,30 +365,58 @@ mod tests {
     }
 
     #[test]
+    fn what_is_late_starts_beside_what_is_held_for_its_instant() {
+        let held = Held::new(4, 4, Active::default());
+        held.add(vec![claim(1, 9), claim(2, 9), claim(3, 9)]);
+        let late = held.share_as_recorded(100);
+        assert_eq!((late.room, late.places), (5, 1));
+        assert_eq!(tokens(held.take_due(at(9), 100)), [1, 2, 3]);
+    }
+
+    #[test]
+    fn what_is_leased_and_does_not_start_takes_no_place() {
+        let held = Held::new(2, 2, Active::default());
+        let ahead = held.share_ahead(3);
+        assert_eq!((ahead.room, ahead.places, left(&held)), (3, 0, (1, 2)));
+    }
+
+    #[test]
+    fn there_are_as_many_places_for_what_is_asked_for_as_runs_that_may_start() {
+        let held = Held::new(2, 0, Active::default());
+        let (one, other, third) = (held.place(), held.place(), held.place());
+        assert!(one.is_some() && other.is_some() && third.is_none());
+        drop(one);
+        assert!(held.place().is_some());
+    }
+
+    #[test]
     fn where_limits_are_kept_nothing_is_leased_as_it_is_recorded() {
         let held = Held::under_limits(4, Active::default());
-        let (recorded, ready) = (held.share_as_recorded(4), held.share_of_ready(4));
-        assert_eq!(((recorded.room, recorded.places), (ready.room, ready.places)), ((0, 0), (4, 4)));
+        let (recorded, ahead, place) = (held.share_as_recorded(4), held.share_ahead(4), held.place());
+        assert_eq!((recorded.room, recorded.places, ahead.room, place.is_none()), (0, 0, 0, true));
+        let ready = held.share_of_ready(4);
+        assert_eq!((ready.room, ready.places), (4, 4));
     }
 
     #[tokio::test]
     async fn who_missed_places_is_rung_when_they_are_given_back_and_comes_first() {
         let rings = async |held: &Held| tokio::time::timeout(Duration::ZERO, held.bell().notified()).await.is_ok();
         let held = Held::new(2, 0, Active::default());
-        let some = (held.share_as_recorded(2), held.share_of_ready(2));
+        let some = (held.place(), held.share_of_ready(2));
         assert_eq!(some.1.places, 1);
         drop(some);
         assert!(!rings(&held).await, "nobody missed all of it");
-        let all = (held.share_as_recorded(2), held.share_as_recorded(2));
+        let all = held.share_as_recorded(2);
         assert_eq!(held.share_of_ready(1).places, 0);
         assert!(!rings(&held).await);
         drop(all);
         assert!(rings(&held).await);
-        assert_eq!(held.share_as_recorded(2).places, 0);
+        assert!(held.place().is_none());
+        assert_eq!((held.share_as_recorded(2).places, held.share_ahead(2).room), (0, 0));
         assert_eq!(held.share_of_ready(1).places, 1);
-        let all = (held.share_as_recorded(2), held.share_as_recorded(2));
-        assert_eq!((all.0.places, all.1.places, held.has_place()), (1, 1, false));
-        drop(all.0);
+        let (one, other) = (held.place(), held.place());
+        assert!(one.is_some() && other.is_some() && !held.has_place());
+        drop(one);
         assert!(rings(&held).await);
     }
 

@@ -222,7 +222,7 @@ impl Matcher {
         let nothing = straight.is_empty() && by_rules.is_empty();
         for matches in parts.chain(nothing.then_some(straight)) {
             let now = self.store.clock().now();
-            let share = self.held.share_as_recorded(matches.len());
+            let share = self.held.share_ahead(matches.len());
             let ask = FireEvents { now, shards, matches, worker: self.worker, room: share.room };
             let EventsFired::Done(recorded) = self.store.fire_events(&ask).await? else { return Ok(Fired::Stale) };
             self.matched.inc_by(recorded.recorded as u64);

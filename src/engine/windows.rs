@@ -42,12 +42,13 @@ impl Windows {
     async fn close(&self) -> Result<bool, TickError> {
         let now = self.store.clock().now();
         let due = self.store.due_windows(now, BATCH).await?;
-        let share = self.held.share_as_recorded(due.len());
+        let share = self.held.share_ahead(due.len());
         match self.store.close_windows(&due, now, self.worker, share.room).await {
             Ok(recorded) => self.held.add(recorded.claims),
             Err(error @ StoreError::Unavailable(_)) => return Err(error.into()),
             Err(error) => {
                 tracing::warn!(%error, "windows of events can't be closed together, they are closed one by one");
+                drop(share);
                 for window in &due {
                     self.close_one(window, now).await?;
                 }
@@ -57,7 +58,7 @@ impl Windows {
     }
 
     async fn close_one(&self, window: &DueWindow, now: DateTime<Utc>) -> Result<(), TickError> {
-        let share = self.held.share_as_recorded(1);
+        let share = self.held.share_ahead(1);
         match self.store.close_windows(std::slice::from_ref(window), now, self.worker, share.room).await {
             Ok(recorded) => self.held.add(recorded.claims),
             Err(error @ StoreError::Unavailable(_)) => return Err(error.into()),
@@ -80,7 +81,7 @@ impl Windows {
                 Err(error) => return Err(error.into()),
             };
             let matches = self.judge(held, task.as_ref());
-            let share = self.held.share_as_recorded(matches.len());
+            let share = self.held.share_ahead(matches.len());
             let ask = FireEvents { now, shards: &[], matches: &matches, worker: self.worker, room: share.room };
             // a task that changes meanwhile is read anew at the next tick
             if let EventsFired::Done(recorded) = self.store.release_events(held.window_id, held.task_id, &ask).await? {

@@ -203,8 +203,7 @@ impl Seat for Desk {
     }
 
     fn place(&self) -> Option<Box<dyn Any + Send>> {
-        let share = self.held.share_as_recorded(1);
-        (share.places > 0).then(|| Box::new(share) as Box<dyn Any + Send>)
+        self.held.place().map(|place| Box::new(place) as Box<dyn Any + Send>)
     }
 
     fn start(&self, run: StartedRun) {

@@ -126,7 +126,7 @@ impl Store {
     async fn of(db: Db, clock: Clock) -> Result<Store, OpenError> {
         let hints = Hints::new();
         if let Db::Postgres { quick, ears, .. } = &db {
-            hints.join_others(quick, ears);
+            hints.join_others(quick, ears).await;
         }
         let (creating, marks) = (Gathering::new(creating::TOGETHER), Gathering::new(deliveries::TOGETHER));
         let store = Store { db, clock, hints, counts: Counts::default(), creating, marks, seen: Seen::default() };

@@ -92,12 +92,14 @@ impl Hints {
         }
     }
 
-    /// Tells other instances what is called here, and hears them, until the pool is closed.
-    pub(super) fn join_others(&self, pool: &PgPool, ears: &PgPool) {
+    /// Tells other instances what is called here, and hears them, until the pool is closed. They are heard once this
+    /// returns, so who looks after it misses nothing.
+    pub(super) async fn join_others(&self, pool: &PgPool, ears: &PgPool) {
         // tests have databases of their own, and a database may have several schemas with a service each
         let origin = format!("{:016x}", fastrand::u64(..));
+        let heard = listen(ears).await;
         tokio::spawn(self.clone().tell(pool.clone(), origin.clone()));
-        tokio::spawn(self.clone().hear(ears.clone(), origin));
+        tokio::spawn(self.clone().hear(ears.clone(), heard, origin));
     }
 
     async fn tell(self, pool: PgPool, origin: String) {
@@ -115,30 +117,37 @@ impl Hints {
         }
     }
 
-    async fn hear(self, ears: PgPool, origin: String) {
-        while !ears.is_closed() {
-            if let Err(error) = self.listen(&ears, &origin).await
-                && !ears.is_closed()
-            {
-                tracing::debug!(%error, "other instances can't be heard, services look by themselves");
+    async fn hear(self, ears: PgPool, mut listener: Result<PgListener, sqlx::Error>, origin: String) {
+        loop {
+            let error = match listener {
+                Ok(listener) => self.heed(listener, &origin).await,
+                Err(error) => error,
+            };
+            if ears.is_closed() {
+                return;
             }
+            tracing::debug!(%error, "other instances can't be heard, services look by themselves");
             tokio::select! {
                 () = pause(LOOK_AGAIN) => {}
                 () = ears.close_event() => return,
             }
+            // something may have been missed until they are heard again
+            listener = listen(&ears).await;
             self.wake_all();
         }
     }
 
-    async fn listen(&self, ears: &PgPool, origin: &str) -> Result<(), sqlx::Error> {
-        let schema: String = sqlx::query_scalar("select current_schema()").fetch_one(ears).await?;
-        let mut listener = PgListener::connect_with(ears).await?;
-        listener.listen(&format!("reveille_{schema}")).await?;
+    /// Wakes those who wait for what others tell, until they are not heard any more.
+    async fn heed(&self, mut listener: PgListener, origin: &str) -> sqlx::Error {
         loop {
-            let Some(told) = listener.try_recv().await? else {
-                // the connection was lost, and is there again: something may have been missed
-                self.wake_all();
-                continue;
+            let told = match listener.try_recv().await {
+                Ok(Some(told)) => told,
+                Ok(None) => {
+                    // the connection was lost, and is there again: something may have been missed
+                    self.wake_all();
+                    continue;
+                }
+                Err(error) => return error,
             };
             let Some((by, called)) = told.payload().split_once(' ') else { continue };
             let called: u8 = called.parse().unwrap_or(u8::MAX);
@@ -149,6 +158,13 @@ impl Hints {
             }
         }
     }
+}
+
+async fn listen(ears: &PgPool) -> Result<PgListener, sqlx::Error> {
+    let schema: String = sqlx::query_scalar("select current_schema()").fetch_one(ears).await?;
+    let mut listener = PgListener::connect_with(ears).await?;
+    listener.listen(&format!("reveille_{schema}")).await?;
+    Ok(listener)
 }
 
 impl Store {

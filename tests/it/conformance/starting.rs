@@ -11,6 +11,7 @@ use reveille::run::RunState;
 use reveille::store::{Blocked, FireDue, Fired, Limits, Seat, StartNow, StartedRun, Take, Taking, Topic};
 use reveille::task::Task;
 use serde_json::json;
+use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use super::world::{LEASE, START, WORKER, World, end_of};
@@ -278,19 +279,19 @@ async fn other_instances_hear_of_what_can_not_be_done_here(world: &World) {
         queue.borrow_and_update();
         return;
     }
-    let other = world.other_instance().await;
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
+    let other = world.other_instance().await;
     let mut queue = other.listen(Topic::Queue);
-    let heard = async {
-        loop {
-            world.run_now(&task).await;
-            // until the other one listens, nothing is heard
-            if tokio::time::timeout(Duration::from_millis(200), queue.changed()).await.is_ok() {
-                break;
-            }
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), heard).await.expect("to be heard");
+    world.run_now(&task).await;
+    let patience = Duration::from_secs(30);
+    tokio::time::timeout(patience, queue.changed()).await.expect("heard from the beginning").expect("open");
+
+    // what is told while nobody listens is lost, so who listens again looks
+    let lost = "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()
+        and query ilike 'listen%'";
+    let mut look = PgConnection::connect(&world.url()).await.expect("a connection");
+    sqlx::query(lost).execute(&mut look).await.expect("cut off");
+    tokio::time::timeout(patience, queue.changed()).await.expect("woken").expect("open");
 
     let seat = Noting::free();
     world.store.seat(Arc::clone(&seat) as Arc<dyn Seat>);
