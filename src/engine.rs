@@ -328,6 +328,9 @@ impl Running {
         stop_claiming.cancel();
         engine.store.end_reads();
         futures::future::join_all(claiming).await;
+        if tokio::time::timeout(engine.grace, engine.worker.all_settled()).await.is_err() {
+            tracing::warn!("the database does not say whether a run that was asked for has started");
+        }
         engine.watcher.drain().await;
         if let Err(error) = engine.store.release_claims(engine.worker_id).await {
             tracing::warn!(%error, "claims could not be given back; they run out by themselves");

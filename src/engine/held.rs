@@ -120,11 +120,12 @@ impl Held {
     }
 
     /// Room for up to `most` runs that are leased as they are recorded, of which those that are late may start at once: beside
-    /// all that is held, so that nothing that is on time waits for them.
-    pub fn share_as_recorded(self: &Arc<Held>, most: usize) -> Share {
+    /// all that is held, so that nothing that is on time waits for them. Who is not `behind` leaves places to what is asked
+    /// for meanwhile.
+    pub fn share_as_recorded(self: &Arc<Held>, most: usize, behind: bool) -> Share {
         let mut claims = self.claims.lock().expect("held lock");
         let (room, places) = self.left_as_recorded(&claims);
-        let places = places.saturating_sub(claims.waiting.len());
+        let places = asked_for(places.saturating_sub(claims.waiting.len()), behind);
         self.share(&mut claims, room.min(most), places.min(most))
     }
 
@@ -142,18 +143,34 @@ impl Held {
         (places > 0).then(|| self.share(&mut claims, 1, 1))
     }
 
-    /// Room for up to `most` runs that are ready. Where others have all of it just now, the bell rings as soon as they know
-    /// what they need, and they get no more before it was asked for again.
-    pub fn share_of_ready(self: &Arc<Held>, most: usize) -> Share {
+    /// Whether a run that is asked for may start as it is recorded.
+    pub fn is_open(&self) -> bool {
+        self.left_as_recorded(&self.claims.lock().expect("held lock")).1 > 0
+    }
+
+    /// Room for up to `most` runs that are ready, no more than could start. Who is not `behind` leaves places to what is
+    /// asked for meanwhile. Where others have all of them just now, the bell rings as soon as they know what they need, and
+    /// they get no more before it was asked for again.
+    pub fn share_of_ready(self: &Arc<Held>, most: usize, behind: bool) -> Share {
         let mut claims = self.claims.lock().expect("held lock");
         let (room, places) = self.left(&claims);
         claims.missed = places == 0 && claims.shared.places > 0;
-        self.share(&mut claims, room.min(most), places.min(most))
+        let places = asked_for(places, behind).min(most);
+        self.share(&mut claims, room.min(places), places)
     }
 
-    /// The places of so many claims that were taken to be started.
-    pub fn starting(self: &Arc<Held>, claims: usize) -> Share {
-        self.share(&mut self.claims.lock().expect("held lock"), claims, claims)
+    /// Returns once nobody has a place that nothing is executed in.
+    pub async fn all_settled(&self) {
+        loop {
+            {
+                let mut claims = self.claims.lock().expect("held lock");
+                if claims.shared.places == 0 {
+                    return;
+                }
+                claims.missed = true;
+            }
+            self.bell.notified().await;
+        }
     }
 
     /// Leased ahead may be those that could start now, and of the prefetch the same part: so a busy instance leaves to the
@@ -217,15 +234,18 @@ impl Held {
         }
     }
 
-    /// Takes up to `limit` claims whose instant has come and that find a place, a tenant's after another's.
-    pub fn take_due(&self, now: DateTime<Utc>, limit: usize) -> Vec<Claim> {
+    /// Takes up to `limit` claims whose instant has come and that find a place, a tenant's after another's; the places are
+    /// theirs until they have started.
+    pub fn take_due(self: &Arc<Held>, now: DateTime<Utc>, limit: usize) -> (Vec<Claim>, Share) {
         let mut claims = self.claims.lock().expect("held lock");
         let places = self.places(&claims);
         let Claims { waiting, due, .. } = &mut *claims;
         while let Some(first) = waiting.first_entry().filter(|first| first.key().0 <= now) {
             due.push(first.remove());
         }
-        std::iter::from_fn(|| due.pop()).take(limit.min(places)).collect()
+        let taken: Vec<Claim> = std::iter::from_fn(|| due.pop()).take(limit.min(places)).collect();
+        let share = self.share(&mut claims, taken.len(), taken.len());
+        (taken, share)
     }
 
     /// Whether a claim could start. Where others have all places just now, the bell rings as soon as they know what they
@@ -257,6 +277,11 @@ impl Held {
     pub fn bell(&self) -> Bell {
         Arc::clone(&self.bell)
     }
+}
+
+/// Unless there is more than can be done at once, a quarter of the places is left.
+fn asked_for(places: usize, behind: bool) -> usize {
+    if behind { places } else { places - places / 4 }
 }
 
 impl Drop for Share {
@@ -293,6 +318,10 @@ mod tests {
         Claim { lease, run_at: at(seconds), until: at(seconds + 5), line }
     }
 
+    fn due(held: &Arc<Held>, seconds: i64, limit: usize) -> Vec<i64> {
+        tokens(held.take_due(at(seconds), limit).0)
+    }
+
     fn tokens(claims: Vec<Claim>) -> Vec<i64> {
         claims.iter().map(|claim| claim.lease.token).collect()
     }
@@ -307,10 +336,10 @@ mod tests {
         let held = Held::new(10, 10, Active::default());
         held.add(vec![claim(3, 7), claim(2, 5), claim(1, 5), claim(4, 6)]);
         assert_eq!(held.next(), Some(at(5)));
-        assert_eq!(held.take_due(at(4), 10), []);
-        assert_eq!(tokens(held.take_due(at(6), 2)), [1, 2]);
+        assert!(due(&held, 4, 10).is_empty());
+        assert_eq!(due(&held, 6, 2), [1, 2]);
         assert_eq!(held.next(), Some(at(6)));
-        assert_eq!(tokens(held.take_due(at(6), 10)), [4]);
+        assert_eq!(due(&held, 6, 10), [4]);
         assert_eq!(held.next(), Some(at(7)));
     }
 
@@ -318,10 +347,10 @@ mod tests {
     fn tenants_take_turns_and_the_one_with_many_gets_what_the_others_leave() {
         let held = Held::new(10, 10, Active::default());
         held.add((1..=6).map(|token| of(1, token, 5)).collect());
-        assert_eq!(tokens(held.take_due(at(5), 2)), [1, 2]);
+        assert_eq!(due(&held, 5, 2), [1, 2]);
         held.add(vec![of(2, 7, 5), of(3, 8, 6), of(3, 9, 6)]);
-        assert_eq!(tokens(held.take_due(at(6), 4)), [3, 7, 8, 4]);
-        assert_eq!(tokens(held.take_due(at(6), 10)), [9, 5, 6]);
+        assert_eq!(due(&held, 6, 4), [3, 7, 8, 4]);
+        assert_eq!(due(&held, 6, 10), [9, 5, 6]);
         assert_eq!((held.next(), left(&held)), (None, (20, 10)));
     }
 
@@ -334,11 +363,11 @@ mod tests {
         assert_eq!(left(&held), (3, 1));
         held.add(vec![claim(9, 1)]);
         assert_eq!(left(&held), (2, 1));
-        assert_eq!(held.take_due(at(1), 0), []);
+        assert!(due(&held, 1, 0).is_empty());
         assert_eq!((left(&held), held.has_place()), ((2, 0), true));
         let last = active.add(claim(4, 0).lease, at(60));
         assert_eq!((left(&held), held.has_place()), ((0, 0), false));
-        assert_eq!(held.take_due(at(1), 1), [], "there is no place");
+        assert!(due(&held, 1, 1).is_empty(), "there is no place");
         drop((places, last));
         assert_eq!((left(&held), held.has_place()), ((11, 3), true));
     }
@@ -347,19 +376,19 @@ mod tests {
     fn what_one_has_asked_for_nobody_else_counts_on_until_it_is_known_what_is_needed_of_it() {
         let active = Active::default();
         let held = Held::new(6, 6, active.clone());
-        let one = held.share_as_recorded(4);
+        let one = held.share_as_recorded(4, true);
         assert_eq!((one.room, one.places, left(&held)), (4, 4, (8, 2)));
-        let other = held.share_of_ready(100);
-        assert_eq!((other.room, other.places, left(&held)), (8, 2, (0, 0)));
+        let other = held.share_of_ready(100, true);
+        assert_eq!((other.room, other.places, left(&held)), (2, 2, (6, 0)));
         held.add(vec![claim(1, 1), claim(2, 1)]);
         let _started = active.add(claim(3, 0).lease, at(60));
-        assert_eq!(held.take_due(at(1), 2), [], "none of the places is free that others asked for");
+        assert!(due(&held, 1, 2).is_empty(), "none of the places is free that others asked for");
         drop(one);
-        assert_eq!(left(&held), (0, 1));
+        assert_eq!(left(&held), (6, 1));
         drop(other);
         assert_eq!(left(&held), (8, 3));
-        let starting = held.starting(held.take_due(at(1), 2).len());
-        assert_eq!(left(&held), (8, 3));
+        let starting = held.take_due(at(1), 2);
+        assert_eq!((starting.0.len(), left(&held)), (2, (8, 3)));
         drop(starting);
         assert_eq!(left(&held), (10, 5));
     }
@@ -368,9 +397,9 @@ mod tests {
     fn what_is_late_starts_beside_what_is_held_for_its_instant() {
         let held = Held::new(4, 4, Active::default());
         held.add(vec![claim(1, 9), claim(2, 9), claim(3, 9)]);
-        let late = held.share_as_recorded(100);
+        let late = held.share_as_recorded(100, true);
         assert_eq!((late.room, late.places), (5, 1));
-        assert_eq!(tokens(held.take_due(at(9), 100)), [1, 2, 3]);
+        assert_eq!(due(&held, 9, 100), [1, 2, 3]);
     }
 
     #[test]
@@ -390,11 +419,33 @@ mod tests {
     }
 
     #[test]
+    fn who_is_not_behind_leaves_places_to_what_is_asked_for() {
+        for capacity in [1, 3, 8] {
+            let held = Held::new(capacity, 0, Active::default());
+            assert_eq!(held.share_as_recorded(100, false).places, capacity - capacity / 4);
+            let ready = held.share_of_ready(100, false);
+            assert_eq!((ready.places, held.is_open()), (capacity - capacity / 4, capacity >= 4));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stop_waits_for_places_in_which_something_may_yet_start() {
+        let held = Held::new(2, 0, Active::default());
+        held.all_settled().await;
+        let asked = held.place();
+        let mut settled = std::pin::pin!(held.all_settled());
+        assert!(futures::poll!(&mut settled).is_pending());
+        drop(asked);
+        assert!(futures::poll!(&mut settled).is_ready());
+    }
+
+    #[test]
     fn where_limits_are_kept_nothing_is_leased_as_it_is_recorded() {
         let held = Held::under_limits(4, Active::default());
-        let (recorded, ahead, place) = (held.share_as_recorded(4), held.share_ahead(4), held.place());
+        let (recorded, ahead, place) = (held.share_as_recorded(4, true), held.share_ahead(4), held.place());
         assert_eq!((recorded.room, recorded.places, ahead.room, place.is_none()), (0, 0, 0, true));
-        let ready = held.share_of_ready(4);
+        assert!(!held.is_open());
+        let ready = held.share_of_ready(4, true);
         assert_eq!((ready.room, ready.places), (4, 4));
     }
 
@@ -402,18 +453,18 @@ mod tests {
     async fn who_missed_places_is_rung_when_they_are_given_back_and_comes_first() {
         let rings = async |held: &Held| tokio::time::timeout(Duration::ZERO, held.bell().notified()).await.is_ok();
         let held = Held::new(2, 0, Active::default());
-        let some = (held.place(), held.share_of_ready(2));
+        let some = (held.place(), held.share_of_ready(2, true));
         assert_eq!(some.1.places, 1);
         drop(some);
         assert!(!rings(&held).await, "nobody missed all of it");
-        let all = held.share_as_recorded(2);
-        assert_eq!(held.share_of_ready(1).places, 0);
+        let all = held.share_as_recorded(2, true);
+        assert_eq!(held.share_of_ready(1, true).places, 0);
         assert!(!rings(&held).await);
         drop(all);
         assert!(rings(&held).await);
         assert!(held.place().is_none());
-        assert_eq!((held.share_as_recorded(2).places, held.share_ahead(2).room), (0, 0));
-        assert_eq!(held.share_of_ready(1).places, 1);
+        assert_eq!((held.share_as_recorded(2, true).places, held.share_ahead(2).room), (0, 0));
+        assert_eq!(held.share_of_ready(1, true).places, 1);
         let (one, other) = (held.place(), held.place());
         assert!(one.is_some() && other.is_some() && !held.has_place());
         drop(one);
@@ -425,11 +476,11 @@ mod tests {
         let held = Held::new(4, 8, Active::default());
         held.add(vec![claim(1, 1), claim(2, 2), of(3, 3, 1)]);
         held.forget_expired(at(5));
-        assert_eq!(held.take_due(at(1), 0), []);
+        assert!(due(&held, 1, 0).is_empty());
         assert_eq!(left(&held), (9, 2));
         held.forget_expired(at(6));
         assert_eq!((left(&held), held.next()), ((11, 4), Some(at(2))));
-        assert_eq!(held.take_due(at(2), 0), []);
+        assert!(due(&held, 2, 0).is_empty());
         held.forget_expired(at(7));
         assert_eq!((left(&held), held.next()), ((12, 4), None));
     }

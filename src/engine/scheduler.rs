@@ -81,10 +81,10 @@ impl Service for Scheduler {
             self.executions.catch_up().await;
         }
         let full = match behind {
-            false => self.fire(SHARE).await?,
+            false => self.fire(SHARE, behind).await?,
             // while one batch is planned the other is written
             true => {
-                let (one, other) = tokio::join!(self.fire(SHARE / 2), self.fire(SHARE / 2));
+                let (one, other) = tokio::join!(self.fire(SHARE / 2, behind), self.fire(SHARE / 2, behind));
                 one? | other?
             }
         };
@@ -108,8 +108,8 @@ impl Service for Scheduler {
 
 impl Scheduler {
     /// Fires a batch of what is due; answers whether it was a whole one, so that there may be more.
-    async fn fire(&self, most: usize) -> Result<bool, TickError> {
-        let share = self.held.share_as_recorded(most);
+    async fn fire(&self, most: usize, behind: bool) -> Result<bool, TickError> {
+        let share = self.held.share_as_recorded(most, behind);
         let now = self.store.clock().now();
         let start = StartNow { places: share.places, lease_until: now + signed(self.lease) };
         let ask = FireDue {

@@ -71,7 +71,7 @@ impl Worker {
         if in_turn {
             self.executions.catch_up().await;
         }
-        let share = self.held.share_of_ready(if by_two { 2 * BATCH } else { BATCH });
+        let share = self.held.share_of_ready(if by_two { 2 * BATCH } else { BATCH }, in_turn);
         self.short_of_room.store(share.places == 0, Ordering::Relaxed);
         if share.places == 0 {
             return Ok(false);
@@ -79,7 +79,7 @@ impl Worker {
         let turn = self.turn.lock().expect("turn lock").take();
         let now = self.store.clock().now();
         // who holds all that it can start leaves what is not due yet to the others
-        let (room, ahead) = match share.room.min(share.places) {
+        let (room, ahead) = match share.room {
             0 => (share.places, now),
             room => (room, now + signed(HORIZON)),
         };
@@ -130,7 +130,7 @@ impl Worker {
     /// before the database is asked about any other.
     async fn start_due(&self) -> Result<bool, TickError> {
         loop {
-            let mut due = self.held.take_due(self.store.clock().now(), BATCH);
+            let (mut due, _places) = self.held.take_due(self.store.clock().now(), BATCH);
             let more = due.len() == BATCH;
             due.retain(|claim| match self.held.prepared(claim) {
                 Some(prepared) => {
@@ -152,7 +152,6 @@ impl Worker {
 
     /// Starts claims that the database has to agree to.
     async fn mark_and_start(&self, due: Vec<Claim>) -> Result<(), TickError> {
-        let _starting = self.held.starting(due.len());
         let leases: Vec<Lease> = due.iter().map(|claim: &Claim| claim.lease).collect();
         let lease_until = self.store.clock().now() + signed(self.lease);
         match self.store.start_runs(&leases, lease_until).await {
@@ -172,6 +171,11 @@ impl Worker {
     pub(super) fn desk(&self) -> Arc<Desk> {
         let (held, executions) = (Arc::clone(&self.held), self.executions.clone());
         Arc::new(Desk { held, executions, worker: self.id, lease: self.lease })
+    }
+
+    /// Returns once no run that was asked for may yet start here.
+    pub(super) async fn all_settled(&self) {
+        self.held.all_settled().await;
     }
 
     async fn hear_cancels(&self) -> Result<(), TickError> {
@@ -200,6 +204,10 @@ impl Seat for Desk {
 
     fn lease(&self) -> Duration {
         self.lease
+    }
+
+    fn is_free(&self) -> bool {
+        self.held.is_open()
     }
 
     fn place(&self) -> Option<Box<dyn Any + Send>> {

@@ -4,9 +4,11 @@
 //! run makes no second one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::clock::signed;
@@ -22,6 +24,9 @@ use crate::store::runs::{NewRun, insert_run, key_instant};
 use crate::store::slots::{EACH_IN_TURN, LOCK_QUEUED, free, hand_over};
 use crate::store::text::{Document, text};
 use crate::store::{Split, StartedRun, Store, StoreError, Topic};
+
+/// A statement that makes a run is given up after this long; the server gives it up after half of that.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// What a cancel did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,7 +148,10 @@ impl Store {
         let requested = match &self.db {
             // one statement, which confines itself
             Db::Postgres { quick, waits, .. } if idempotency.is_none() => {
-                let requested = quickly!(quick, waits).run_now(&ask).await?;
+                let mut quick = quickly!(quick, waits);
+                // a wire that has gone silent must not keep the place
+                let asked = timeout(ANSWER_LIMIT, quick.run_now(&ask)).await;
+                let requested = asked.map_err(|_| StoreError::Unavailable("the database does not answer".into()))??;
                 fault!();
                 requested.ok_or(StoreError::NotFound)?
             }
@@ -170,7 +178,11 @@ impl Store {
                 let (run, task) = (Arc::new(run), Some(Arc::new(task)));
                 seat.start(StartedRun { lease, run, task, recipient, lease_until, deadline_at, confirmed: true });
             }
-            _ => self.hint(Topic::Queue),
+            (seat, ..) => {
+                // who hears of it finds the place free
+                drop(seat);
+                self.hint(Topic::Queue);
+            }
         }
         Ok(Answer::Done(()))
     }

@@ -6,6 +6,7 @@
 //! instance can't do at once itself. The commit of that statement doesn't wait for the disk: a crash may lose a hint.
 
 use std::any::Any;
+use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use sqlx::PgPool;
 use sqlx::postgres::PgListener;
 use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::clock::pause;
@@ -49,12 +51,17 @@ const GATHER: Duration = Duration::from_millis(5);
 /// How long is waited before a database that is away is asked again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+/// A database that says nothing for this long when it is to tell what others say counts as away.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
 /// The worker of this process, as the store sees it: what was just recorded may start here at once, without a look into
 /// the queue.
 pub trait Seat: Send + Sync {
     fn worker(&self) -> Uuid;
     /// How long a lease lasts.
     fn lease(&self) -> Duration;
+    /// Whether a run could start here now.
+    fn is_free(&self) -> bool;
     /// A place for a run that could start here now; it is nobody else's until it is dropped.
     fn place(&self) -> Option<Box<dyn Any + Send>>;
     /// Executes a run that is started on the record.
@@ -93,7 +100,7 @@ impl Hints {
     }
 
     /// Tells other instances what is called here, and hears them, until the pool is closed. They are heard once this
-    /// returns, so who looks after it misses nothing.
+    /// returns, so who looks after it misses nothing; where that is refused, or takes long, it is tried again.
     pub(super) async fn join_others(&self, pool: &PgPool, ears: &PgPool) {
         // tests have databases of their own, and a database may have several schemas with a service each
         let origin = format!("{:016x}", fastrand::u64(..));
@@ -161,10 +168,13 @@ impl Hints {
 }
 
 async fn listen(ears: &PgPool) -> Result<PgListener, sqlx::Error> {
-    let schema: String = sqlx::query_scalar("select current_schema()").fetch_one(ears).await?;
-    let mut listener = PgListener::connect_with(ears).await?;
-    listener.listen(&format!("reveille_{schema}")).await?;
-    Ok(listener)
+    let listening = async {
+        let schema: String = sqlx::query_scalar("select current_schema()").fetch_one(ears).await?;
+        let mut listener = PgListener::connect_with(ears).await?;
+        listener.listen(&format!("reveille_{schema}")).await?;
+        Ok(listener)
+    };
+    timeout(ANSWER_LIMIT, listening).await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
 }
 
 impl Store {
@@ -175,7 +185,7 @@ impl Store {
 
     /// Tells those who wait that something was committed: in this process, and elsewhere if it may not be done here.
     pub(super) fn hint(&self, topic: Topic) {
-        match EVERYBODYS.contains(&topic) || self.free_seat().is_none() {
+        match EVERYBODYS.contains(&topic) || !self.could_start() {
             true => self.hint_everybody(topic),
             false => self.hints.0.here[topic as usize].send_replace(()),
         }
@@ -212,6 +222,10 @@ impl Store {
     /// From now on none starts in this process as it is recorded.
     pub fn unseat(&self) {
         *self.hints.0.seat.write().expect("seat lock") = None;
+    }
+
+    fn could_start(&self) -> bool {
+        self.hints.0.seat.read().expect("seat lock").as_ref().is_some_and(|seat| seat.is_free())
     }
 
     /// The worker of this process, with a place for a run, if it could start one now.

@@ -5,20 +5,22 @@
 -- have stands in one document (`rare`), which is null for the others.
 with mine as (
   select *, was = 'claimed' as unmarked
-    from (
-    select q.run_id, q.task_id, q.tenant_id, q.cancel_reason, q.overlap, q.state as was, f.state, f.reason, f.output, f.error, f.turns, f.tool_calls, f.input_tokens, f.output_tokens, f.cost_micros,
-           f.ran_ms, f.keeps_slot, f.began_at,
-           (f.rare ->> 'run_at')::timestamptz as run_at, coalesce((f.rare ->> 'attempts_back')::int, 0) as attempts_back,
-           coalesce((f.rare ->> 'crashes')::int, 0) as crashes, coalesce((f.rare ->> 'infra_retries')::int, 0) as infra_retries,
-           (f.rare ->> 'park_at')::timestamptz as park_at, f.rare ->> 'park_why' as park_why
-      from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::jsonb[], $7::bigint[], $8::bigint[],
-                  $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bool[], $14::timestamptz[], $16::jsonb[])
-           as f (run_id, lease_token, state, reason, output, error, turns, tool_calls,
-                 input_tokens, output_tokens, cost_micros, ran_ms, keeps_slot, began_at, rare)
-      join queue q on q.run_id = any (array[f.run_id]) and q.lease_token = f.lease_token
-     order by f.run_id
-    offset 0
-       for update of q) listed
+    from (select q.run_id, q.task_id, q.tenant_id, q.cancel_reason, q.overlap, q.state as was, f.state, f.reason, f.output,
+                 f.error, f.turns, f.tool_calls, f.input_tokens, f.output_tokens, f.cost_micros, f.ran_ms, f.keeps_slot,
+                 f.began_at, (f.rare ->> 'run_at')::timestamptz as run_at,
+                 coalesce((f.rare ->> 'attempts_back')::int, 0) as attempts_back,
+                 coalesce((f.rare ->> 'crashes')::int, 0) as crashes,
+                 coalesce((f.rare ->> 'infra_retries')::int, 0) as infra_retries,
+                 (f.rare ->> 'park_at')::timestamptz as park_at, f.rare ->> 'park_why' as park_why
+            from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::jsonb[], $7::bigint[],
+                        $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bool[],
+                        $14::timestamptz[], $16::jsonb[])
+                 as f (run_id, lease_token, state, reason, output, error, turns, tool_calls, input_tokens, output_tokens,
+                       cost_micros, ran_ms, keeps_slot, began_at, rare)
+            join queue q on q.run_id = any (array[f.run_id]) and q.lease_token = f.lease_token
+           order by f.run_id
+          offset 0 -- the state is asked of rows that were found: it has indexes, which would be walked
+             for update of q) listed
    where was = 'started' or (was = 'claimed' and began_at is not null)
 ), gone as (
     delete from queue q using mine where q.run_id = any (array[mine.run_id]) and mine.run_at is null

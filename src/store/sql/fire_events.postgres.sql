@@ -21,8 +21,9 @@ with locked as materialized (
       from unnest($2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::jsonb[], $9::jsonb[])
            as r (id, task_id, tenant_id, fire_key, state, reason, event_ids, cause)
      where (select yes from fresh)
-       and (cardinality($15) = 0 or not exists (select from window_events w
-                                                 where w.task_id = any (array[r.task_id]) and w.event_key = substr(r.fire_key, 3)))
+       and (cardinality($15) = 0
+            or not exists (select from window_events w
+                            where w.task_id = any (array[r.task_id]) and w.event_key = substr(r.fire_key, 3)))
     on conflict (task_id, fire_key) do nothing
     returning id, task_id, tenant_id, state
 ), counted as (

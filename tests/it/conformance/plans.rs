@@ -114,7 +114,8 @@ async fn plant<S: AsRef<str>>(world: &World, statements: &[S]) {
     wait_until_gone(world, "planter").await;
 }
 
-/// A database whose statistics change only where a case says so; its store is closed.
+/// A database whose statistics change only where a case says so, and which refuses what would compile statements; its
+/// store is closed.
 async fn quiet_world() -> World {
     let world = World::postgres().await;
     world.store.close().await;
@@ -123,7 +124,17 @@ async fn quiet_world() -> World {
                        execute format('alter table %I set (autovacuum_enabled = false)', t);
                      end loop;
                    end $$";
-    plant(&world, &[by_hand]).await;
+    let refused = "create function refuse_jit () returns trigger language plpgsql as $$ begin
+                     if current_setting('jit')::bool and current_setting('application_name') = 'reveille' then
+                       raise exception 'costly statements would be compiled at each execution';
+                     end if;
+                     return null;
+                   end $$";
+    let everywhere = ["tasks", "due", "runs", "queue"].map(|table| {
+        format!("create trigger refuse_jit after insert or update on {table} execute function refuse_jit()")
+    });
+    let planted: Vec<&str> = [by_hand, refused].into_iter().chain(everywhere.iter().map(String::as_str)).collect();
+    plant(&world, &planted).await;
     world
 }
 

@@ -180,6 +180,8 @@ async fn what_began_unmarked_is_marked_by_its_end(world: &World) {
 #[derive(Default)]
 pub struct Noting {
     places: Mutex<usize>,
+    /// Has a clone for each place that somebody has just now.
+    asked: Arc<()>,
     given: Mutex<Vec<StartedRun>>,
 }
 
@@ -192,11 +194,16 @@ impl Seat for Noting {
         LEASE.to_std().expect("a lease")
     }
 
+    fn is_free(&self) -> bool {
+        *self.places.lock().unwrap() > 0
+    }
+
     fn place(&self) -> Option<Box<dyn Any + Send>> {
-        (*self.places.lock().unwrap() > 0).then(|| Box::new(()) as Box<dyn Any + Send>)
+        self.is_free().then(|| Box::new(Arc::clone(&self.asked)) as Box<dyn Any + Send>)
     }
 
     fn start(&self, run: StartedRun) {
+        assert!(Arc::strong_count(&self.asked) > 1, "the place is kept until the run has it");
         self.given.lock().unwrap().push(run);
     }
 }
@@ -208,6 +215,7 @@ impl Noting {
     }
 
     fn last(&self) -> Option<StartedRun> {
+        assert_eq!(Arc::strong_count(&self.asked), 1, "and given back whatever came of it");
         self.given.lock().unwrap().pop()
     }
 }
