@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::bench::Bench;
 use crate::bench::figure::{Figure, Limit, Samples};
@@ -13,10 +14,16 @@ use crate::bench::place::Place;
 use crate::bench::scale::Scale;
 use crate::bench::stock::{draft, hourly, hourly_with_a_slot};
 use crate::clock::signed;
+use crate::engine::housekeeping::Housekeeping;
+use crate::store::Store;
 
 const BURSTS: [(&str, usize); 3] = [("burst_100", 100), ("burst_1000", 1_000), ("burst_10000", 10_000)];
 /// How long the making of so many tasks may take before they are due, beyond the scheduler's horizon.
 const AHEAD: Duration = Duration::from_secs(4);
+/// The burst that is measured once more while housekeeping forgets runs, and how many there are of these for each task.
+const CLEANED: (&str, usize) = ("burst_1000", 200);
+/// Housekeeping is at work for so long before the tasks are due.
+const CLEANING: TimeDelta = TimeDelta::milliseconds(500);
 /// Between two sleeps of the timer alone.
 const GAP: Duration = Duration::from_millis(100);
 
@@ -31,8 +38,8 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         for _ in 0..rounds {
             sleeps.push(timer::burst(tasks).await);
         }
-        let starts = bursts(bench, tasks, rounds, hourly).await?;
-        let slotted = bursts(bench, tasks, rounds, hourly_with_a_slot).await?;
+        let starts = bursts(bench, tasks, rounds, hourly, 0).await?;
+        let slotted = bursts(bench, tasks, rounds, hourly_with_a_slot, 0).await?;
         let sleeps = Samples::all(sleeps);
         let words = format!("timer burst: {tasks} sleeps of the runtime that end at once; p99");
         let limit = sleeps.at(0.99);
@@ -41,16 +48,29 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let figure = Figure::new(name, what, "ms", starts.count(), starts.at(0.99));
         let figure = figure.against("timer burst of that size, p99", limit).at_most(5.0).never_early(&starts);
         let words = "p99 where each start is committed before it begins";
-        bench.figures.push(figure.spread(&starts).part(words, "ms", slotted.at(0.99)));
+        let mut figure = figure.spread(&starts).part(words, "ms", slotted.at(0.99));
+        if name == CLEANED.0 {
+            let amid = bursts(bench, tasks, rounds, hourly, tasks * CLEANED.1).await?;
+            figure = figure.part("p99 while runs past their retention are deleted", "ms", amid.at(0.99));
+        }
+        bench.figures.push(figure);
     }
     Ok(())
 }
 
-/// How late each task started, in milliseconds, of so many that are due at once, so often.
-async fn bursts(bench: &Bench<'_>, tasks: usize, rounds: usize, trigger: fn() -> Value) -> anyhow::Result<Samples> {
+/// How late each task started, in milliseconds, of so many that are due at once, so often. If there are `old` runs,
+/// housekeeping forgets some of them at each of these instants.
+async fn bursts(
+    bench: &Bench<'_>,
+    tasks: usize,
+    rounds: usize,
+    trigger: fn() -> Value,
+    old: usize,
+) -> anyhow::Result<Samples> {
     let (lost, starts) = Place::with(bench.at, async |place| {
         let service = Instance::build(place).await?.start().await?;
-        let mut starts = Vec::new();
+        service.stock(place).old_runs(old).await?;
+        let (mut starts, mut forgotten) = (Vec::new(), 0);
         for round in 1..=rounds as u64 {
             let clock = service.store.clock().clone();
             // on a whole second, as most are
@@ -59,10 +79,20 @@ async fn bursts(bench: &Bench<'_>, tasks: usize, rounds: usize, trigger: fn() ->
             service.stock(place).due_by(trigger(), tasks, at).await?;
             let scale = Scale::of(place).await?;
             anyhow::ensure!(clock.now() < at, "the tasks were made too late");
+            let stop = CancellationToken::new();
+            let cleaning = (old > 0).then(|| tokio::spawn(clean(service.store.clone(), at - CLEANING, stop.clone())));
             service.noop.until_executed(round * tasks as u64, PATIENCE).await?;
+            stop.cancel();
+            if let Some(cleaning) = cleaning {
+                forgotten += cleaning.await?;
+            }
             let noted = service.noop.noted();
             starts.push(Samples::new(noted.iter().map(|start| scale.late(start.at, start.scheduled_for)).collect()));
         }
+        anyhow::ensure!(
+            old == 0 || (1..old).contains(&forgotten),
+            "{forgotten} of {old} runs were forgotten meanwhile"
+        );
         let executed = service.noop.executed();
         service.stop().await;
         Ok(((rounds * tasks) as u64 - executed, Samples::all(starts)))
@@ -70,6 +100,12 @@ async fn bursts(bench: &Bench<'_>, tasks: usize, rounds: usize, trigger: fn() ->
     .await?;
     anyhow::ensure!(lost == 0, "{lost} fires were lost");
     Ok(starts)
+}
+
+/// Does what housekeeping does, from then on; answers how many runs it forgot.
+async fn clean(store: Store, from: DateTime<Utc>, stop: CancellationToken) -> usize {
+    store.clock().sleep_until(from).await;
+    Housekeeping::clean(&store, TimeDelta::days(1), &stop).await
 }
 
 pub async fn lone(bench: &mut Bench<'_>) -> anyhow::Result<()> {

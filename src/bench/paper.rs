@@ -5,7 +5,9 @@ use std::path::Path;
 
 use crate::bench::Report;
 use crate::bench::figure::{Distribution, Figure, Limit, Part, number};
+use crate::bench::place::{AT_ONCE, CONNECTIONS};
 use crate::bench::plot::{Axis, Line, Plot};
+use crate::config::Config;
 
 /// The least lateness that is drawn, in milliseconds: below it the axis would be all noise.
 const LEAST: f64 = 0.05;
@@ -107,6 +109,7 @@ impl Report {
 
     fn write(&self, out: &mut String, images: &str, notes: &str) -> std::fmt::Result {
         let machine = &self.machine;
+        let default = Config::default();
         writeln!(out, "# Performance\n")?;
         writeln!(
             out,
@@ -138,6 +141,18 @@ impl Report {
             machine.fsync,
             machine.synchronous_commit,
             number(machine.load)
+        )?;
+        writeln!(
+            out,
+            "The service has `max_concurrent_runs = {AT_ONCE}`, `prefetch = {AT_ONCE}` and `max_connections = {}`. Without configuration it has {}, {} and {}: who expects",
+            CONNECTIONS + 2,
+            default.engine.max_concurrent_runs,
+            default.engine.prefetch,
+            default.database.max_connections,
+        )?;
+        writeln!(
+            out,
+            "hundreds of tasks at one instant raises the first two, or some of them wait until others have ended.\n"
         )?;
         if self.quick || machine.build != "release" {
             writeln!(out, "> **Not to be judged by**: small sizes, or a build without optimisation.\n")?;

@@ -21,7 +21,7 @@ use crate::secret::SecretUrl;
 /// Connections for bare work: as many as the clients of the widest limit.
 pub const CONNECTIONS: u32 = 16;
 /// Runs that an instance executes at once here: the no-op is done before the next batch is started.
-const AT_ONCE: usize = 16 * 1024;
+pub const AT_ONCE: usize = 16 * 1024;
 /// How often it is tried to remove a schema in which statements that were cut off are still at work.
 const REMOVALS: usize = 5;
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use serde_json::to_value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -18,6 +19,7 @@ use crate::secret::SecretUrl;
 It works in schemas and under a Redis prefix of its own, and removes them also when it is interrupted.
 Without --database-url it measures what there is to measure on SQLite, in a temporary file.
 A build without optimisation says little: use the released binary, on a machine that does nothing else.
+Everything takes about ten minutes there.
 
 Examples:
   reveille bench --database-url postgres://… --quick
@@ -27,7 +29,7 @@ Examples:
   reveille bench events --database-url postgres://… --redis-url redis://127.0.0.1:6379")]
 pub struct Args {
     /// What to measure; everything when absent
-    #[arg(value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(NAMES.map(|(name, _)| name)))]
+    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(NAMES.map(|(name, what)| PossibleValue::new(name).help(what))))]
     names: Vec<String>,
     /// PostgreSQL to measure; its disk is what most figures hang on
     #[arg(long, value_name = "URL")]
