@@ -15,6 +15,7 @@ mod closing;
 mod completions;
 mod conditions;
 mod connect;
+mod connections;
 mod counts;
 mod creating;
 mod credentials;
@@ -78,6 +79,7 @@ pub use credentials::{
     CredentialFilter, NewCredential, SavedCredential, SealedDocument, SealedRow, StoredCredential, UseFilter,
     next_generation,
 };
+pub use db::answered;
 pub use dead_letters::{Burial, StoredDeadLetter, StoredDeadLetterFilter};
 pub use deliveries::{DeliveryFilter, InLine};
 pub use depths::{COUNTED_TO, Depths};

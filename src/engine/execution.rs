@@ -18,7 +18,7 @@ use crate::clock;
 use crate::engine::active::{Active, Place};
 use crate::engine::crowd::Member;
 use crate::engine::ending::Ending;
-use crate::engine::finisher::{ANSWER_LIMIT, Finisher};
+use crate::engine::finisher::Finisher;
 use crate::engine::lacking;
 use crate::engine::measures::Measures;
 use crate::executor::host::{LeasedTranscript, StoreHost};
@@ -30,7 +30,7 @@ use crate::notification::new_delivery::channels as order_of;
 use crate::run::RunState;
 use crate::run::outcome::{Outcome, RunError};
 use crate::run::stream::StreamEvent;
-use crate::store::{Finish, StartedRun, Store, StoreError};
+use crate::store::{Finish, StartedRun, Store, StoreError, answered};
 use crate::task::{Output, Task};
 use crate::vault::credentials::Known;
 
@@ -279,11 +279,11 @@ impl Shared {
     /// The tenant's recipient; a store that is away is asked until it answers.
     async fn recipient(&self, tenant: &str) -> Option<Arc<Recipient>> {
         loop {
-            match tokio::time::timeout(ANSWER_LIMIT, self.store.get_recipient(&Scope::Every, tenant)).await {
-                Ok(Ok(stored)) => return Some(Arc::new(stored.recipient)),
-                Ok(Err(StoreError::Unavailable(_))) | Err(_) => clock::pause(ASK_AGAIN).await,
-                Ok(Err(StoreError::NotFound)) => return None,
-                Ok(Err(error)) => {
+            match answered(self.store.get_recipient(&Scope::Every, tenant)).await {
+                Ok(stored) => return Some(Arc::new(stored.recipient)),
+                Err(StoreError::Unavailable(_)) => clock::pause(ASK_AGAIN).await,
+                Err(StoreError::NotFound) => return None,
+                Err(error) => {
                     tracing::error!(tenant_id = tenant, %error, "a recipient can't be read");
                     return None;
                 }

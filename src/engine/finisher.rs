@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use crate::clock;
 use crate::engine::crowd::Crowd;
@@ -16,7 +15,7 @@ use crate::notification::{Kind, NewDelivery};
 use crate::retry::full_jitter;
 use crate::run::RunState;
 use crate::run::outcome::RunFault;
-use crate::store::{Finish, Store, StoreError};
+use crate::store::{Finish, Store, StoreError, answered};
 
 /// Ends written in one transaction.
 const BATCH: usize = 500;
@@ -24,8 +23,6 @@ const BATCH: usize = 500;
 const FEW: usize = 2 * BATCH;
 /// The first and the longest wait before a store that is away is asked again.
 pub(super) const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// How long an answer of the store is waited for.
-pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// How long a store that is away is waited for when the service stops.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// The fault of a run whose own end can't be stored.
@@ -108,12 +105,6 @@ impl Finisher {
         })
     }
 
-    /// As the store does, but a wire that was cut without a word counts as a store that is away.
-    async fn finish_runs(&self, ends: &[Finish]) -> Result<Vec<Uuid>, StoreError> {
-        let written = tokio::time::timeout(ANSWER_LIMIT, self.store.finish_runs(ends)).await;
-        written.unwrap_or_else(|_| Err(StoreError::Unavailable(format!("no answer within {ANSWER_LIMIT:?}"))))
-    }
-
     async fn write(&self, mut batch: Vec<Request>) {
         // those whose execution has gone are left out: nobody waits for the answer
         batch.retain(|request| !request.taken.is_closed());
@@ -121,7 +112,7 @@ impl Finisher {
         while !batch.is_empty() {
             let (ends, answers): (Vec<Finish>, Vec<_>) =
                 batch.into_iter().map(|request| (*request.finish, request.taken)).unzip();
-            let error = match self.finish_runs(&ends).await {
+            let error = match answered(self.store.finish_runs(&ends)).await {
                 Ok(lost) => {
                     for (end, taken) in ends.iter().zip(answers) {
                         let _ = taken.send(!lost.contains(&end.lease.run_id));

@@ -7,10 +7,10 @@ use uuid::Uuid;
 
 use crate::clock;
 use crate::credential::Lack;
-use crate::engine::finisher::{ANSWER_LIMIT, BACK_OFF};
+use crate::engine::finisher::BACK_OFF;
 use crate::retry::full_jitter;
 use crate::run::outcome::{Outcome, RunError};
-use crate::store::{Lacked, Store, StoreError};
+use crate::store::{Lacked, Store, StoreError, answered};
 
 /// What a run could not go on without, if that is how it failed.
 pub fn lack_of(result: &Result<Outcome, RunError>) -> Option<&Lack> {
@@ -42,10 +42,9 @@ async fn until_answered<F: Future<Output = Result<Lacked, StoreError>>>(
     ask: impl Fn() -> F,
 ) -> Result<Lacked, StoreError> {
     for tries in 1.. {
-        let error = match tokio::time::timeout(ANSWER_LIMIT, ask()).await {
-            Ok(Err(StoreError::Unavailable(error))) => error,
-            Ok(answer) => return answer,
-            Err(_) => format!("no answer within {ANSWER_LIMIT:?}"),
+        let error = match answered(ask()).await {
+            Err(StoreError::Unavailable(error)) => error,
+            answer => return answer,
         };
         tracing::warn!(%error, "a task that lacks a credential could not be paused, trying again");
         clock::pause(full_jitter(BACK_OFF.0, tries, BACK_OFF.1, fastrand::f64())).await;

@@ -25,7 +25,7 @@ use crate::metrics::Metrics;
 use crate::notification::dedupe;
 use crate::notification::{NewDelivery, wording};
 use crate::poll::{Ask, Missed, Poller};
-use crate::store::{Lacked, PollClaim, RecordedPoll, Store, StoreError, Topic};
+use crate::store::{Lacked, PollClaim, RecordedPoll, Store, StoreError, Topic, answered};
 use crate::trigger::Trigger;
 use crate::trigger::condition::{Condition, Notice, PollFault, Seen, Step};
 
@@ -159,7 +159,7 @@ impl Work {
     async fn watch(&self, claim: PollClaim) {
         let outcome = self.outcome(&claim).await;
         let give_up = claim.until;
-        while let Err(error) = self.write(&claim, &outcome).await {
+        while let Err(error) = answered(self.write(&claim, &outcome)).await {
             if !matches!(error, StoreError::Unavailable(_)) || self.store.clock().now() >= give_up {
                 tracing::error!(task_id = %claim.subject.id, %error, "a poll could not be recorded; it is made again");
                 return;

@@ -20,7 +20,7 @@ use crate::notification::new_delivery::channels as order_of;
 use crate::notification::{Kind, NewDelivery, Urgency};
 use crate::run::transcript::Entry;
 use crate::run::{Run, Usage};
-use crate::store::{Answer, GrantUse, Idempotency, Lease, Store, StoreError, TaskFilter};
+use crate::store::{Answer, GrantUse, Idempotency, Lease, Store, StoreError, TaskFilter, answered};
 use crate::task::Known;
 use crate::task::change::TaskChange;
 use crate::task::{DEFAULT_EXECUTOR, Draft, Output, Route, Spec, Task, TaskStatus};
@@ -57,7 +57,7 @@ impl StoreHost {
             status: 201,
             body: brief(&task),
         };
-        match self.store.create_task(&task, next.map(|n| n.nominal), Some(&once)).await.map_err(told)? {
+        match answered(self.store.create_task(&task, next.map(|n| n.nominal), Some(&once))).await.map_err(told)? {
             Answer::Done(()) => Ok(once.body),
             Answer::Replayed { body, .. } => Ok(body),
             Answer::Mismatch => Err(HostError::Conflict("this call has created another task already".into())),
@@ -72,24 +72,24 @@ impl StoreHost {
             })?),
         };
         let filter = TaskFilter { status, q: filter.q, limit: filter.limit.into(), ..TaskFilter::default() };
-        let tasks = self.store.list_tasks(&Scope::Only(tenant.clone()), &filter).await.map_err(told)?;
+        let tasks = answered(self.store.list_tasks(&Scope::Only(tenant.clone()), &filter)).await.map_err(told)?;
         Ok(json!({ "items": tasks.iter().map(brief).collect::<Vec<_>>() }))
     }
 
     async fn pause(&self, tenant: &Tenant, id: Uuid) -> Result<Value, HostError> {
         let change = TaskChange::Pause { reason: Some(REASON_PAUSED.into()) };
-        let task = self.store.change_task(&Scope::Only(tenant.clone()), id, &change).await.map_err(told)?;
+        let task = answered(self.store.change_task(&Scope::Only(tenant.clone()), id, &change)).await.map_err(told)?;
         Ok(brief(&task))
     }
 
     async fn delete(&self, tenant: &Tenant, id: Uuid) -> Result<Value, HostError> {
-        self.store.delete_task(&Scope::Only(tenant.clone()), id).await.map_err(told)?;
+        answered(self.store.delete_task(&Scope::Only(tenant.clone()), id)).await.map_err(told)?;
         Ok(json!({ "deleted": id }))
     }
 
     async fn post(&self, tenant: &Tenant, notice: Notice) -> Result<Value, HostError> {
         let scope = Scope::Only(tenant.clone());
-        let recipient = match self.store.get_recipient(&scope, tenant.as_str()).await {
+        let recipient = match answered(self.store.get_recipient(&scope, tenant.as_str())).await {
             Ok(stored) => Some(stored.recipient),
             Err(StoreError::NotFound) => None,
             Err(error) => return Err(told(error)),
@@ -119,8 +119,9 @@ impl StoreHost {
             subject: Some(notice.subject),
             text: Some(notice.text),
         };
-        self.store.post_delivery(&delivery).await.map_err(told)?;
-        let stored = self.store.find_delivery(&scope, tenant.as_str(), &notice.dedupe_key).await.map_err(told)?;
+        answered(self.store.post_delivery(&delivery)).await.map_err(told)?;
+        let stored =
+            answered(self.store.find_delivery(&scope, tenant.as_str(), &notice.dedupe_key)).await.map_err(told)?;
         Ok(json!({ "delivery_id": stored.id }))
     }
 
@@ -228,7 +229,7 @@ impl Host for StoreHost {
         Box::pin(self.publish(tenant, event))
     }
     fn task_state<'a>(&'a self, tenant: &'a Tenant, task_id: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
-        Box::pin(async move { self.store.task_state(tenant, task_id).await.map(Value::Object).map_err(told) })
+        Box::pin(async move { answered(self.store.task_state(tenant, task_id)).await.map(Value::Object).map_err(told) })
     }
 
     fn put_task_state<'a>(
@@ -241,8 +242,8 @@ impl Host for StoreHost {
         Box::pin(async move {
             let now = self.store.clock().now();
             let done = match value {
-                Some(value) => self.store.put_task_state(tenant, task_id, name, &value, now).await,
-                None => self.store.delete_task_state(tenant, task_id, name).await,
+                Some(value) => answered(self.store.put_task_state(tenant, task_id, name, &value, now)).await,
+                None => answered(self.store.delete_task_state(tenant, task_id, name)).await,
             };
             done.map_err(told)
         })
@@ -283,8 +284,9 @@ impl AgentStore for LeasedTranscript {
             let mut entries: Vec<Entry> = Vec::new();
             loop {
                 let from = entries.last().map_or(0, |last| last.seq + 1);
-                let page =
-                    self.store.transcript(&Scope::Every, self.lease.run_id, from, PAGE).await.map_err(refused)?;
+                let page = answered(self.store.transcript(&Scope::Every, self.lease.run_id, from, PAGE))
+                    .await
+                    .map_err(refused)?;
                 let last_page = (page.len() as i64) < PAGE;
                 entries.extend(page);
                 if last_page {
@@ -300,18 +302,20 @@ impl AgentStore for LeasedTranscript {
     fn append(&self, entries: Vec<Entry>) -> BoxFuture<'_, Result<(), AppendError>> {
         Box::pin(async move {
             let until = self.store.clock().now() + signed(self.length);
-            self.store.append(self.lease, until, &entries).await.map_err(refused)?;
+            answered(self.store.append(self.lease, until, &entries)).await.map_err(refused)?;
             self.count(&entries);
             Ok(())
         })
     }
 
     fn approvals(&self, turn: i64) -> BoxFuture<'_, Result<Vec<Approval>, AppendError>> {
-        Box::pin(async move { self.store.approvals_of_turn(self.lease.run_id, turn).await.map_err(refused) })
+        Box::pin(async move { answered(self.store.approvals_of_turn(self.lease.run_id, turn)).await.map_err(refused) })
     }
 
     fn begin<'a>(&'a self, approval: Uuid, digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
-        Box::pin(async move { self.store.begin_approved(self.lease, approval, digest).await.map_err(refused) })
+        Box::pin(
+            async move { answered(self.store.begin_approved(self.lease, approval, digest)).await.map_err(refused) },
+        )
     }
 
     fn use_grant<'a>(&'a self, call: GrantAsk<'a>) -> BoxFuture<'a, Result<Option<Uuid>, AppendError>> {
@@ -320,13 +324,13 @@ impl AgentStore for LeasedTranscript {
             let GrantAsk { turn, call_id, tool, definition, arguments } = call;
             let (run_id, task_id) = (self.lease.run_id, *task_id);
             let wanted = GrantUse { tenant, task_id, run_id, turn, call_id, tool, definition, arguments };
-            self.store.use_grant(&wanted).await.map_err(refused)
+            answered(self.store.use_grant(&wanted)).await.map_err(refused)
         })
     }
 
     fn note_outcome(&self, approval: Uuid, outcome: CallOutcome) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            if let Err(error) = self.store.note_outcome(approval, &outcome).await {
+            if let Err(error) = answered(self.store.note_outcome(approval, &outcome)).await {
                 tracing::warn!(%error, "what came of an approved call could not be noted");
             }
         })

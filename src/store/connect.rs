@@ -17,7 +17,7 @@ use sqlx::{ConnectOptions, SqlitePool};
 use crate::clock::Clock;
 use crate::secret::SecretUrl;
 use crate::store::counts::{Counts, Waits};
-use crate::store::db::Db;
+use crate::store::db::{Db, answered};
 use crate::store::gathering::Gathering;
 use crate::store::outlook::Seen;
 use crate::store::wake::Hints;
@@ -158,26 +158,30 @@ impl Store {
                     "select current_setting('server_version'), rolsuper or rolbypassrls
                      from pg_roles where rolname = current_user",
                 )
-                .fetch_one(pool)
+                .fetch_one(&mut *pool.acquire().await?)
                 .await?;
                 ServerFacts { kind: "postgres", version, above_row_security }
             }
         })
     }
 
-    /// Closes every connection after what it does now.
+    /// Closes every connection after what it does now; of one that does not come to an end nobody waits for more than ten
+    /// seconds.
     pub async fn close(&self) {
-        match &self.db {
-            Db::Postgres { pool, hot, quick, ears, .. } => {
-                ears.close().await;
-                hot.close().await;
-                quick.close().await;
-                pool.close().await;
+        let closed = async {
+            match &self.db {
+                Db::Postgres { pool, hot, quick, ears, .. } => {
+                    tokio::join!(ears.close(), hot.close(), quick.close(), pool.close());
+                }
+                Db::Sqlite { readers, writer, .. } => {
+                    readers.close().await;
+                    writer.close().await;
+                }
             }
-            Db::Sqlite { readers, writer, .. } => {
-                readers.close().await;
-                writer.close().await;
-            }
+            Ok::<_, StoreError>(())
+        };
+        if let Err(error) = answered(closed).await {
+            tracing::warn!(%error, "a connection to the database does not end, it is left to itself");
         }
     }
 

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use sqlx::{Database, Pool};
+use sqlx::{Pool, Sqlite};
 
 use crate::metrics::Metrics;
 use crate::store::Store;
+use crate::store::connections::Connections;
 use crate::store::db::Db;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -63,15 +64,11 @@ pub(super) struct Waits(Arc<Family<Named, Counter>>);
 
 impl Waits {
     /// To be called before a connection is taken: counts if none is free and no more may be opened.
-    pub(super) fn look<D: Database>(&self, name: &'static str, pool: &Pool<D>) {
-        if is_spent(pool) {
+    pub(super) fn look(&self, name: &'static str, pool: &impl Pooled) {
+        if pool.usage(name).is_spent() {
             self.0.get_or_create(&Named { pool: name }).inc();
         }
     }
-}
-
-fn is_spent<D: Database>(pool: &Pool<D>) -> bool {
-    pool.num_idle() == 0 && pool.size() >= pool.options().get_max_connections()
 }
 
 /// The connections of one pool.
@@ -86,9 +83,30 @@ pub struct PoolUse {
 }
 
 impl PoolUse {
-    fn of<D: Database>(name: &'static str, pool: &Pool<D>) -> PoolUse {
-        let (open, idle) = (pool.size(), pool.num_idle() as u32);
-        PoolUse { pool: name, in_use: open.saturating_sub(idle), idle, most: pool.options().get_max_connections() }
+    fn of(pool: &'static str, open: u32, idle: u32, most: u32) -> PoolUse {
+        PoolUse { pool, in_use: open.saturating_sub(idle), idle, most }
+    }
+
+    fn is_spent(&self) -> bool {
+        self.in_use >= self.most
+    }
+}
+
+/// Connections that can be counted.
+pub(super) trait Pooled {
+    fn usage(&self, name: &'static str) -> PoolUse;
+}
+
+impl Pooled for Connections {
+    fn usage(&self, name: &'static str) -> PoolUse {
+        let (open, idle, most) = self.counted();
+        PoolUse::of(name, open, idle, most)
+    }
+}
+
+impl Pooled for Pool<Sqlite> {
+    fn usage(&self, name: &'static str) -> PoolUse {
+        PoolUse::of(name, self.size(), self.num_idle() as u32, self.options().get_max_connections())
     }
 }
 
@@ -115,9 +133,9 @@ impl Store {
     pub fn pools(&self) -> Vec<PoolUse> {
         match &self.db {
             Db::Postgres { pool, hot, quick, .. } => {
-                vec![PoolUse::of("shared", pool), PoolUse::of("hot", hot), PoolUse::of("quick", quick)]
+                vec![pool.usage("shared"), hot.usage("hot"), quick.usage("quick")]
             }
-            Db::Sqlite { readers, writer, .. } => vec![PoolUse::of("readers", readers), PoolUse::of("writer", writer)],
+            Db::Sqlite { readers, writer, .. } => vec![readers.usage("readers"), writer.usage("writer")],
         }
     }
 }

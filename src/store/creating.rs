@@ -12,7 +12,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::store::credentials::add_credentials;
-use crate::store::db::Db;
+use crate::store::db::{Db, answered};
 use crate::store::event_index::{event_shard, index_event_task, is_indexed};
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::text::{document, optional, text};
@@ -126,7 +126,9 @@ impl Store {
     /// By a statement that confines itself.
     async fn create_one(&self, task: &Task, nominal_at: Option<DateTime<Utc>>) -> Result<(), StoreError> {
         match &self.db {
-            Db::Postgres { quick, waits, .. } => create_alone(&mut *quickly!(quick, waits), task, nominal_at).await,
+            Db::Postgres { quick, waits, .. } => {
+                answered(create_alone(&mut *quickly!(quick, waits), task, nominal_at)).await
+            }
             Db::Sqlite { .. } => self.create_with_more(task, nominal_at, None).await.map(drop),
         }
     }
@@ -154,13 +156,13 @@ impl Store {
         }
         let made: HashSet<Uuid> = match &self.db {
             Db::Postgres { pool, .. } if tasks.iter().any(|(task, _)| is_indexed(task)) => {
-                committed!(pool.begin().await?, |conn| {
+                committed!(by pool, |conn| {
                     let made = create_batch(conn, tasks).await?;
                     index_batch(conn, tasks, &made).await?;
                     made
                 })
             }
-            Db::Postgres { quick, waits, .. } => create_batch(&mut *quickly!(quick, waits), tasks).await?,
+            Db::Postgres { quick, waits, .. } => answered(create_batch(&mut *quickly!(quick, waits), tasks)).await?,
             Db::Sqlite { writer, .. } => committed!(writer.begin_with("begin immediate").await?, |conn| {
                 let mut made = HashSet::with_capacity(tasks.len());
                 for (task, nominal_at) in tasks {

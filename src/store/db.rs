@@ -1,25 +1,38 @@
 //! Two databases, one text: the pools, and the macros through which every statement goes.
 
 use std::fs::File;
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sqlx::{PgPool, SqlitePool};
+use tokio::time::timeout;
 
 use crate::id::Scope;
+use crate::store::connections::Connections;
 use crate::store::counts::Waits;
 use crate::store::{Split, StoreError};
+
+/// A database that says nothing for this long counts as away; it gives up a statement itself after half of that.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+/// The answer, or that the database is away: a wire can go silent without an end. What was asked may have taken effect.
+pub async fn answered<T, E: From<sqlx::Error>>(asked: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+    let silent = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {ANSWER_LIMIT:?}"));
+    timeout(ANSWER_LIMIT, asked).await.unwrap_or_else(|_| Err(sqlx::Error::Io(silent()).into()))
+}
 
 /// The database behind a store.
 #[derive(Clone)]
 pub(super) enum Db {
     Postgres {
-        pool: PgPool,
+        pool: Connections,
         /// The same database by a few connections that only the engine's batches go by: warm, and never waited for
         /// behind what callers ask.
-        hot: PgPool,
+        hot: Connections,
         /// The same for single statements that find their rows by a key, whoever asks: planned once, and not again.
-        quick: PgPool,
-        /// One connection that hears what other instances say.
+        quick: Connections,
+        /// A connection that hears what other instances say.
         ears: PgPool,
         waits: Waits,
     },
@@ -87,7 +100,8 @@ macro_rules! on_read {
         match &$db {
             $crate::store::db::Db::Postgres { pool, waits, .. } => {
                 waits.look("shared", pool);
-                let mut held = pool.begin().await?;
+                let mut connection = pool.acquire().await?;
+                let mut held = sqlx::Connection::begin(&mut *connection).await?;
                 $crate::store::db::confine(&mut held, $scope).await?;
                 let $conn = &mut *held;
                 let read = $body;
@@ -106,6 +120,10 @@ macro_rules! on_read {
 
 /// Runs the body in a transaction that has begun; commits after it, rolls back when it returns early.
 macro_rules! committed {
+    (by $connections:expr, |$conn:ident| $body:expr) => {{
+        let mut connection = $connections.acquire().await?;
+        committed!(sqlx::Connection::begin(&mut *connection).await?, |$conn| $body)
+    }};
     ($begun:expr, |$conn:ident| $body:expr) => {{
         let mut held = $begun;
         fault!();
@@ -126,9 +144,9 @@ macro_rules! on_write {
     ($db:expr, |$conn:ident| $first:expr, then $tenant:expr, $body:expr) => {
         match &$db {
             $crate::store::db::Db::Postgres { pool, waits, .. } => committed!(
-                {
+                by {
                     waits.look("shared", pool);
-                    pool.begin().await?
+                    pool
                 },
                 |$conn| {
                     let () = $first;
@@ -148,9 +166,9 @@ macro_rules! on_write {
     ($db:expr, $scope:expr, |$conn:ident| $body:expr) => {
         match &$db {
             $crate::store::db::Db::Postgres { pool, waits, .. } => committed!(
-                {
+                by {
                     waits.look("shared", pool);
-                    pool.begin().await?
+                    pool
                 },
                 |$conn| {
                     $crate::store::db::confine(&mut *$conn, $scope).await?;
@@ -170,9 +188,9 @@ macro_rules! on_hot_write {
     ($db:expr, |$conn:ident| $body:expr) => {
         match &$db {
             $crate::store::db::Db::Postgres { hot, waits, .. } => committed!(
-                {
+                by {
                     waits.look("hot", hot);
-                    hot.begin().await?
+                    hot
                 },
                 |$conn| $body
             ),

@@ -4,18 +4,16 @@
 //! run makes no second one.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
-use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::clock::signed;
 use crate::id::Scope;
 use crate::run::{RunEvent, RunState};
 use crate::store::approvals::close_questions;
-use crate::store::db::Db;
+use crate::store::db::{Db, answered};
 use crate::store::hot::{Going, HotNow, RunNow, run_now_committed};
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::lease::Lease;
@@ -24,9 +22,6 @@ use crate::store::runs::{NewRun, insert_run, key_instant};
 use crate::store::slots::{EACH_IN_TURN, LOCK_QUEUED, free, hand_over};
 use crate::store::text::{Document, text};
 use crate::store::{Split, StartedRun, Store, StoreError, Topic};
-
-/// A statement that makes a run is given up after this long; the server gives it up after half of that.
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// What a cancel did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,8 +145,7 @@ impl Store {
             Db::Postgres { quick, waits, .. } if idempotency.is_none() => {
                 let mut quick = quickly!(quick, waits);
                 // a wire that has gone silent must not keep the place
-                let asked = timeout(ANSWER_LIMIT, quick.run_now(&ask)).await;
-                let requested = asked.map_err(|_| StoreError::Unavailable("the database does not answer".into()))??;
+                let requested = answered(quick.run_now(&ask)).await?;
                 fault!();
                 requested.ok_or(StoreError::NotFound)?
             }

@@ -35,7 +35,7 @@ impl Store {
                     .bind(bound)
                     .bind(limit)
                     .bind(ROWS_AT_ONCE)
-                    .fetch_one(pool)
+                    .fetch_one(&mut *pool.acquire().await?)
                     .await?;
                 forgotten as usize
             }

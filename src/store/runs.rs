@@ -229,7 +229,7 @@ impl Store {
                 ))
                 .bind(tasks)
                 .bind(scope.tenant())
-                .fetch_all(pool)
+                .fetch_all(&mut *pool.acquire().await?)
                 .await?
             }
             // no round trip to save: the database is in this process

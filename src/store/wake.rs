@@ -6,7 +6,6 @@
 //! instance can't do at once itself. The commit of that statement doesn't wait for the disk: a crash may lose a hint.
 
 use std::any::Any;
-use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -19,6 +18,8 @@ use uuid::Uuid;
 
 use crate::clock::pause;
 use crate::store::Store;
+use crate::store::connections::Connections;
+use crate::store::db::answered;
 use crate::store::starting::StartedRun;
 
 /// What a service may wait for.
@@ -50,9 +51,8 @@ const TELL: &str =
 const GATHER: Duration = Duration::from_millis(5);
 /// How long is waited before a database that is away is asked again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-/// A database that says nothing for this long when it is to tell what others say counts as away.
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// Who has heard nothing for this long asks whether anything would come through: a wire can go silent without an end.
+const QUIET: Duration = Duration::from_secs(10);
 
 /// The worker of this process, as the store sees it: what was just recorded may start here at once, without a look into
 /// the queue.
@@ -101,23 +101,25 @@ impl Hints {
 
     /// Tells other instances what is called here, and hears them, until the pool is closed. They are heard once this
     /// returns, so who looks after it misses nothing; where that is refused, or takes long, it is tried again.
-    pub(super) async fn join_others(&self, pool: &PgPool, ears: &PgPool) {
+    pub(super) async fn join_others(&self, quick: &Connections, ears: &PgPool) {
         // tests have databases of their own, and a database may have several schemas with a service each
         let origin = format!("{:016x}", fastrand::u64(..));
         let heard = listen(ears).await;
-        tokio::spawn(self.clone().tell(pool.clone(), origin.clone()));
+        tokio::spawn(self.clone().tell(quick.clone(), ears.clone(), origin.clone()));
         tokio::spawn(self.clone().hear(ears.clone(), heard, origin));
     }
 
-    async fn tell(self, pool: PgPool, origin: String) {
+    async fn tell(self, quick: Connections, ears: PgPool, origin: String) {
         loop {
             tokio::select! {
                 () = self.0.bell.notified() => {}
-                () = pool.close_event() => return,
+                () = ears.close_event() => return,
             }
             let called = self.0.called.swap(0, Ordering::AcqRel);
-            let told = sqlx::query(TELL).bind(format!("{origin} {called}")).execute(&pool).await;
-            if let Err(error) = told {
+            let told = answered(async {
+                sqlx::query(TELL).bind(format!("{origin} {called}")).execute(&mut *quick.acquire().await?).await
+            });
+            if let Err(error) = told.await {
                 tracing::debug!(%error, "other instances could not be told, they look by themselves");
             }
             pause(GATHER).await;
@@ -147,14 +149,19 @@ impl Hints {
     /// Wakes those who wait for what others tell, until they are not heard any more.
     async fn heed(&self, mut listener: PgListener, origin: &str) -> sqlx::Error {
         loop {
-            let told = match listener.try_recv().await {
-                Ok(Some(told)) => told,
-                Ok(None) => {
+            let told = match timeout(QUIET, listener.try_recv()).await {
+                Ok(Ok(Some(told))) => told,
+                Ok(Ok(None)) => {
                     // the connection was lost, and is there again: something may have been missed
                     self.wake_all();
                     continue;
                 }
-                Err(error) => return error,
+                Ok(Err(error)) => return error,
+                // nobody has told anything, or nothing comes through
+                Err(_) => match answered(sqlx::query("select 1").execute(&mut listener)).await {
+                    Ok(_) => continue,
+                    Err(error) => return error,
+                },
             };
             let Some((by, called)) = told.payload().split_once(' ') else { continue };
             let called: u8 = called.parse().unwrap_or(u8::MAX);
@@ -168,13 +175,13 @@ impl Hints {
 }
 
 async fn listen(ears: &PgPool) -> Result<PgListener, sqlx::Error> {
-    let listening = async {
+    answered(async {
         let schema: String = sqlx::query_scalar("select current_schema()").fetch_one(ears).await?;
         let mut listener = PgListener::connect_with(ears).await?;
         listener.listen(&format!("reveille_{schema}")).await?;
         Ok(listener)
-    };
-    timeout(ANSWER_LIMIT, listening).await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+    })
+    .await
 }
 
 impl Store {

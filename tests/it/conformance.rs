@@ -50,6 +50,7 @@ mod recipients;
 mod rescue;
 mod retention;
 mod runs;
+mod silent;
 mod slots;
 mod starting;
 mod task_state;

@@ -9,6 +9,7 @@ use sqlx::{ConnectOptions, Connection, PgConnection};
 
 use super::{OpenError, Settings};
 use crate::clock;
+use crate::store::connections::Connections;
 use crate::store::counts::Waits;
 use crate::store::db::Db;
 
@@ -17,8 +18,6 @@ use crate::store::db::Db;
 const HOT_CONNECTIONS: u32 = 2;
 /// Two for batches, one that hears, one for what is quick, and two for the rest: some calls need one beside another.
 const LEAST_CONNECTIONS: u32 = 6;
-/// A connection of the engine's that was idle for longer is asked whether it is still there.
-const UNASKED: Duration = Duration::from_secs(1);
 /// Row-level security, `on conflict` and the rest of our text work from here on.
 const OLDEST_POSTGRES: i32 = 130_000;
 /// A server that does not answer a connection at all for this long counts as down.
@@ -61,18 +60,6 @@ async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Resul
         ("reveille.tenant", "*"),
     ]);
     let most = settings.max_connections.max(LEAST_CONNECTIONS);
-    let pool = |most| PgPoolOptions::new().max_connections(most).acquire_timeout(Duration::from_secs(5));
-    // a question before each use costs as much as the use itself; one that has been idle may be gone
-    let unasked = |most| {
-        pool(most).test_before_acquire(false).before_acquire(|conn, about| {
-            Box::pin(async move {
-                if about.idle_for > UNASKED {
-                    conn.ping().await?;
-                }
-                Ok(true)
-            })
-        })
-    };
     // one shape of batch after the other: to plan each anew costs a third of its time, and gains nothing. What such a
     // statement looks for it finds by an index, and the first of an order is where its index begins, whatever the planner
     // makes of tables that nobody has analysed yet, or while nothing was going on
@@ -82,12 +69,14 @@ async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Resul
         ("enable_bitmapscan", "off"),
         ("enable_sort", "off"),
     ]);
-    let hot = unasked(HOT_CONNECTIONS).connect_with(planned_once.clone()).await.map_err(refused)?;
+    let hot = Connections::open(planned_once.clone(), HOT_CONNECTIONS).await.map_err(refused)?;
     let rest = most - HOT_CONNECTIONS - 1;
-    let quick = unasked((rest / 3).max(1)).connect_with(planned_once).await.map_err(refused)?;
-    // a connection that hears what other instances say does nothing else
-    let ears = pool(1).min_connections(0).idle_timeout(None).max_lifetime(None).connect_lazy_with(guarded.clone());
-    let pool = pool(rest - (rest / 3).max(1)).connect_with(guarded).await.map_err(refused)?;
+    let quick = Connections::open(planned_once, (rest / 3).max(1)).await.map_err(refused)?;
+    let pool = Connections::open(guarded.clone(), rest - (rest / 3).max(1)).await.map_err(refused)?;
+    // one connection hears what other instances say, and does nothing else. Where its wire has gone silent another takes its
+    // place; until the system has given the first one up there may be more
+    let ears = PgPoolOptions::new().max_connections(4).min_connections(0).idle_timeout(None).max_lifetime(None);
+    let ears = ears.connect_lazy_with(guarded);
     Ok(Db::Postgres { pool, hot, quick, ears, waits: Waits::default() })
 }
 
@@ -97,7 +86,7 @@ pub(in crate::store) fn refused(error: sqlx::Error) -> OpenError {
 }
 
 /// Nobody listens, or the server starts or stops (57P01 to 57P03), or has no connection left (53300).
-fn comes_up_later(error: &sqlx::Error) -> bool {
+pub(in crate::store) fn comes_up_later(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut => true,
         sqlx::Error::Database(database) => {

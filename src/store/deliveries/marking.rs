@@ -10,7 +10,7 @@ use crate::store::gathering::Gathering;
 use crate::store::hot::Hot;
 use crate::store::text::optional;
 use crate::store::told::untell;
-use crate::store::{Store, StoreError, Topic};
+use crate::store::{Store, StoreError, Topic, answered};
 
 /// Marks in one transaction.
 pub(in crate::store) const TOGETHER: usize = 100;
@@ -121,7 +121,7 @@ impl Store {
 
     /// In one transaction, as long as the database has nothing against any of them.
     async fn mark_each(&self, marks: &[(Claim, Written)]) -> Vec<Result<DeliveryState, StoreError>> {
-        match self.mark_together(marks).await {
+        match answered(self.mark_together(marks)).await {
             Ok(stand) => stand,
             // it may have taken effect
             Err(StoreError::Unavailable(why)) => {
@@ -131,7 +131,7 @@ impl Store {
             Err(_) => {
                 let mut stand = Vec::with_capacity(marks.len());
                 for mark in marks {
-                    let alone = self.mark_together(std::slice::from_ref(mark)).await;
+                    let alone = answered(self.mark_together(std::slice::from_ref(mark))).await;
                     stand.push(alone.and_then(|mut only| only.remove(0)));
                 }
                 stand

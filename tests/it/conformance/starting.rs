@@ -214,7 +214,8 @@ impl Noting {
         Arc::new(Noting { places: Mutex::new(1), ..Noting::default() })
     }
 
-    fn last(&self) -> Option<StartedRun> {
+    /// What was given to it last.
+    pub fn last(&self) -> Option<StartedRun> {
         assert_eq!(Arc::strong_count(&self.asked), 1, "and given back whatever came of it");
         self.given.lock().unwrap().pop()
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use reveille::clock::{machine_now, pause};
 
 use super::stage::Stage;
@@ -45,6 +46,14 @@ async fn an_event_that_was_accepted_outlives_redis_crashes_cuts_and_silence() {
         }
         stage.may_lose_leases(from).await;
     }
+    // the connections that there are go silent for ever: others take their place
+    let (from, before) = (machine_now(), stage.accepted.len());
+    proxy.forsake();
+    while stage.accepted.len() < before + 20 {
+        assert!(machine_now() - from < TimeDelta::seconds(60), "nothing is accepted\n{}", stage.logs());
+        publish(&mut stage, OUTAGE).await;
+    }
+    stage.may_lose_leases(from).await;
     // and the consumer dies with events in its hands
     for _ in 0..3 {
         publish(&mut stage, Duration::from_millis(500)).await;

@@ -13,6 +13,8 @@ use crate::support::proxy::{Proxy, Wire};
 const EXECUTION: Duration = Duration::from_millis(100);
 /// Long enough to lose leases; shorter than what makes a service give up.
 const OUTAGE: Duration = Duration::from_secs(3);
+/// After so long nobody waits for the end of a statement any more, and a service that still does counts as stalled.
+const GIVEN_UP: Duration = Duration::from_secs(45);
 /// While all is well between two faults.
 const WELL: Duration = Duration::from_secs(3);
 
@@ -60,6 +62,21 @@ async fn a_wire_to_postgres_that_is_cut_or_silent_costs_time_and_nothing_else() 
         stage.may_lose_leases(from).await;
     }
     let verdict = stage.must_hold("the wire to postgres cut twice, silent twice").await;
+    assert!(verdict.instants > 50, "{verdict}");
+}
+
+#[tokio::test]
+async fn connections_that_go_silent_for_ever_are_left_for_new_ones() {
+    let (_database, proxy, mut stage) = behind_a_proxy().await;
+    stage.once().await;
+    pause(WELL).await;
+    let from = machine_now();
+    proxy.forsake();
+    pause(GIVEN_UP).await;
+    stage.may_lose_leases(from).await;
+    let ended = stage.source.number("select count(*) from runs where state = 'succeeded'").await.expect("a count");
+    stage.ran(ended + 50).await;
+    let verdict = stage.must_hold("every connection to postgres silent for ever").await;
     assert!(verdict.instants > 50, "{verdict}");
 }
 

@@ -39,6 +39,8 @@ struct State {
     /// Of so many commits the answer to one is lost; 0: of none.
     one_of: AtomicU64,
     lost: AtomicU64,
+    /// How often connections were forsaken: those from before are.
+    forsaken: AtomicU64,
 }
 
 impl Proxy {
@@ -48,8 +50,8 @@ impl Proxy {
         let target = format!("{}:{}", url.host_str().expect("a host"), url.port().expect("a port"));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("its address");
-        let (one_of, lost) = (AtomicU64::new(0), AtomicU64::new(0));
-        let state = Arc::new(State { target, wire: watch::channel(Wire::Whole).0, one_of, lost });
+        let (one_of, lost, forsaken) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        let state = Arc::new(State { target, wire: watch::channel(Wire::Whole).0, one_of, lost, forsaken });
         let serving = Arc::clone(&state);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -74,6 +76,11 @@ impl Proxy {
         self.state.wire.send_replace(wire);
     }
 
+    /// Nothing comes through the connections that there are, and none of them ends; new ones are as the wire is.
+    pub fn forsake(&self) {
+        self.state.forsaken.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// From now on the answer to one of so many commits is lost, and its connection with it; 0: to none.
     pub fn lose_commits(&self, one_of: u64) {
         self.state.one_of.store(one_of, Ordering::Relaxed);
@@ -96,24 +103,28 @@ impl State {
         for socket in [&client, &server] {
             let _ = socket.set_nodelay(true);
         }
-        let swallow = AtomicBool::new(false);
+        let (swallow, born) = (AtomicBool::new(false), self.forsaken.load(Ordering::SeqCst));
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
         tokio::select! {
-            () = self.requests(from_client, to_server, &swallow) => {}
-            () = self.answers(from_server, to_client, &swallow) => {}
+            () = self.requests(from_client, to_server, &swallow, born) => {}
+            () = self.answers(from_server, to_client, &swallow, born) => {}
             _ = wire.wait_for(|wire| *wire == Wire::Cut) => {}
         }
     }
 
-    async fn passes(&self) {
+    /// Returns once what has come may go on.
+    async fn passes(&self, born: u64) {
+        if self.forsaken.load(Ordering::SeqCst) != born {
+            std::future::pending::<()>().await;
+        }
         let _ = self.wire.subscribe().wait_for(|wire| *wire == Wire::Whole).await;
     }
 
-    async fn requests(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, swallow: &AtomicBool) {
+    async fn requests(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, swallow: &AtomicBool, born: u64) {
         let mut chunk = [0; 16 * 1024];
         while let Ok(count @ 1..) = from.read(&mut chunk).await {
-            self.passes().await;
+            self.passes(born).await;
             if is_commit(&chunk[..count]) && self.loses_this_one() {
                 swallow.store(true, Ordering::SeqCst);
             }
@@ -124,10 +135,10 @@ impl State {
     }
 
     /// Ends, and with it the connection, once the answer to a commit that is to be lost has come.
-    async fn answers(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, swallow: &AtomicBool) {
+    async fn answers(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, swallow: &AtomicBool, born: u64) {
         let mut chunk = [0; 16 * 1024];
         while let Ok(count @ 1..) = from.read(&mut chunk).await {
-            self.passes().await;
+            self.passes(born).await;
             if swallow.load(Ordering::SeqCst) {
                 self.lost.fetch_add(1, Ordering::Relaxed);
                 return;
@@ -194,6 +205,13 @@ async fn a_cut_wire_refuses_and_a_black_hole_says_nothing_until_the_wire_is_whol
     assert!(silent.is_err(), "nothing comes through");
     proxy.set(Wire::Whole);
     assert_eq!((stream.read(&mut answer).await.unwrap(), answer), (1, *b"b"));
+    proxy.forsake();
+    stream.write_all(b"c").await.unwrap();
+    let silent = tokio::time::timeout(std::time::Duration::from_millis(200), stream.read(&mut answer)).await;
+    assert!(silent.is_err(), "nothing comes through any more");
+    let mut stream = TcpStream::connect(proxy.address).await.unwrap();
+    stream.write_all(b"d").await.unwrap();
+    assert_eq!((stream.read(&mut answer).await.unwrap(), answer), (1, *b"d"), "new ones are served");
     proxy.set(Wire::Cut);
     assert_eq!(stream.read(&mut answer).await.unwrap(), 0, "the end");
     let mut refused = TcpStream::connect(proxy.address).await.unwrap();

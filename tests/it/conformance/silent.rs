@@ -1,0 +1,105 @@
+//! Wires to the database that go silent without an end: nobody waits for one for ever, and others take their place.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use reveille::id::{Scope, new_id};
+use reveille::run::RunState;
+use reveille::store::{Limits, Seat, Store, StoreError, Take, Topic};
+use reveille::task::Task;
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::starting::Noting;
+use super::world::{LEASE, WORKER, World, new_task, open_postgres};
+use crate::support::proxy::{Proxy, Wire};
+
+/// Several limits of ten seconds, one after the other, on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+async fn create(store: &Store) -> Result<(), StoreError> {
+    let (task, nominal) = new_task("a", json!({"interval": "1h"}), json!({}), store.clock().now());
+    store.create_task(&task, nominal, None).await.map(drop)
+}
+
+async fn run_now(store: &Store, task: &Task) -> Result<(), StoreError> {
+    let now = store.clock().now();
+    store.run_now(&Scope::Every, task.id, new_id(now), None, now, None).await.map(drop)
+}
+
+/// Asks until it is done: there are several connections that may have to be given up.
+async fn until_done(ask: impl AsyncFn() -> Result<(), StoreError>) {
+    let done = async { while ask().await.is_err() {} };
+    timeout(PATIENCE, done).await.expect("another connection takes its place");
+}
+
+#[tokio::test]
+async fn who_asks_over_a_wire_that_has_gone_silent_is_told_so_and_the_next_is_served() {
+    let world = World::postgres().await;
+    let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
+    let proxy = Proxy::before(&world.url()).await;
+    let other = open_postgres(&proxy.url(&world.url()), &world.clock).await;
+
+    create(&other).await.expect("a task");
+    proxy.forsake();
+    // more than go at once
+    let asked = async { tokio::join!(create(&other), create(&other), create(&other), create(&other)) };
+    let (first, second, third, fourth) = timeout(PATIENCE, asked).await.expect("nobody waits for ever");
+    for answer in [first, second, third, fourth] {
+        assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
+    }
+    until_done(async || create(&other).await).await;
+
+    let seat = Noting::free();
+    other.seat(Arc::clone(&seat) as Arc<dyn Seat>);
+    proxy.forsake();
+    let answer = timeout(PATIENCE, run_now(&other, &task)).await.expect("nobody waits for ever");
+    assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
+    assert_eq!(seat.last(), None, "nothing starts, and the place is given back");
+    until_done(async || run_now(&other, &task).await).await;
+    assert!(seat.last().is_some(), "and it starts there");
+    timeout(PATIENCE, other.close()).await.expect("nobody waits for the first wire");
+}
+
+#[tokio::test]
+async fn what_is_done_after_a_beginning_was_broken_off_is_done_for_all_to_see() {
+    let world = World::postgres().await;
+    let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
+    let proxy = Proxy::before(&world.url()).await;
+    let other = open_postgres(&proxy.url(&world.url()), &world.clock).await;
+    let ask = world.ask(0, 100);
+    let (first, second) = tokio::join!(other.fire_due(&ask), other.fire_due(&ask));
+    assert!(first.is_ok() && second.is_ok(), "both connections of the engine are there");
+
+    // nobody waits for the transactions to begin, and they do
+    proxy.set(Wire::BlackHole);
+    let begun = async { tokio::join!(other.fire_due(&ask), other.fire_due(&ask)) };
+    assert!(timeout(Duration::from_millis(200), begun).await.is_err(), "nothing comes through");
+    proxy.set(Wire::Whole);
+    reveille::clock::pause(Duration::from_millis(200)).await;
+
+    // one statement, which is its own transaction
+    let run = world.run_now(&task).await;
+    let (now, limits) = (world.now(), Limits::default());
+    let take = Take { worker: WORKER, now, ahead: now, lease_until: now + LEASE, limit: 100, fair: None, limits };
+    let taken = other.take_runs(&take).await.expect("a take");
+    assert_eq!(taken.starts.started.len(), 1, "{taken:?}");
+    assert_eq!(world.get_run(run).await.state, RunState::Running, "whoever looks sees it");
+    other.close().await;
+}
+
+#[tokio::test]
+async fn others_are_heard_again_after_a_wire_has_gone_silent() {
+    let world = World::postgres().await;
+    let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
+    let proxy = Proxy::before(&world.url()).await;
+    let other = open_postgres(&proxy.url(&world.url()), &world.clock).await;
+    let mut queue = other.listen(Topic::Queue);
+    proxy.forsake();
+    world.run_now(&task).await;
+    timeout(PATIENCE, queue.changed()).await.expect("somebody asks why it is so quiet").expect("open");
+    queue.borrow_and_update();
+    world.run_now(&task).await;
+    timeout(PATIENCE, queue.changed()).await.expect("heard").expect("open");
+    timeout(PATIENCE, other.close()).await.expect("nobody waits for the first wire");
+}
