@@ -74,7 +74,7 @@ use crate::executor::hub::Hub;
 use crate::id::new_id;
 use crate::metrics::Metrics;
 use crate::poll::Poller;
-use crate::store::{Limits, Store};
+use crate::store::{Limits, Store, answered};
 use crate::vault::Vault;
 
 /// `[engine]`
@@ -332,7 +332,7 @@ impl Running {
             tracing::warn!("the database does not say whether a run that was asked for has started");
         }
         engine.watcher.drain().await;
-        if let Err(error) = engine.store.release_claims(engine.worker_id).await {
+        if let Err(error) = answered(engine.store.release_claims(engine.worker_id)).await {
             tracing::warn!(%error, "claims could not be given back; they run out by themselves");
         }
         if !engine.active.drained_within(engine.grace, engine.store.clock()).await {

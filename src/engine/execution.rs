@@ -240,7 +240,7 @@ impl Shared {
     async fn pause_if_failing(&self, started: &StartedRun) {
         let Some(task) = &started.task else { return };
         let Some(limit) = task.spec.pause_after_failures else { return };
-        match self.store.pause_if_failing(task.id, limit).await {
+        match answered(self.store.pause_if_failing(task.id, limit)).await {
             Ok(true) => tracing::warn!(task_id = %task.id, failures = limit, "a task keeps failing, it is paused"),
             Ok(false) => {}
             Err(error) => tracing::warn!(task_id = %task.id, %error, "failures could not be counted"),

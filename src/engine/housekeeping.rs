@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::bus::Bus;
 use crate::clock::pause;
 use crate::engine::Settings;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, answered};
 use crate::trigger::schedule::{Schedule, When};
 use crate::trigger::timetable::Timetable;
 
@@ -100,7 +100,7 @@ impl Housekeeping {
                     return runs;
                 }
                 let begun = Instant::now();
-                match forget(store, kind, retention).await {
+                match answered(forget(store, kind, retention)).await {
                     Ok(0) => continue,
                     Ok(count) => {
                         runs += if kind == Kind::Runs { count as usize } else { 0 };

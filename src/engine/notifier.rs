@@ -21,7 +21,7 @@ use crate::engine::sending::Sending;
 use crate::engine::service::{AtRest, Next, REST, Service, TickError};
 use crate::notification::delivery::retry_at;
 use crate::notification::{Claim, Mark};
-use crate::store::{InLine, StoreError, Topic, answered};
+use crate::store::{InLine, StoreError, Topic};
 
 /// How many of the deliveries that are due are looked at, those first that are due for the longest time.
 const LOOKED_AT: usize = 256;
@@ -126,7 +126,7 @@ async fn deliver(sending: Sending, claim: Claim) {
     let (id, store) = (claim.delivery.id, &sending.store);
     // what takes longer than its claim may be under way elsewhere by then
     let mark = match tokio::time::timeout(LEASE, sending.tell(&claim)).await {
-        Err(_) => return tracing::error!(delivery_id = %id, "what a delivery tells of could not be read in time"),
+        Err(_) => return tracing::error!(delivery_id = %id, "an attempt did not come to its end in time"),
         Ok(Ok(mark)) => mark,
         Ok(Err(error)) => unread(&claim, &error, store.clock().now(), fastrand::f64()),
     };
@@ -137,7 +137,7 @@ async fn deliver(sending: Sending, claim: Claim) {
     }
     let give_up = store.clock().now() + signed(LEASE);
     loop {
-        let error = match answered(store.mark_delivery(&claim, &mark)).await {
+        let error = match store.mark_delivery(&claim, &mark).await {
             Ok(state) => return sending.measures.delivered(&claim.delivery.channel, state),
             Err(error) => error,
         };

@@ -21,7 +21,7 @@ use crate::notification::telling::{DigestItem, Reader};
 use crate::notification::wording::References;
 use crate::notification::{Claim, Delivery, Kind, Mark, Recipient};
 use crate::secret::Secret;
-use crate::store::{Referred, Store, StoreError};
+use crate::store::{Referred, Store, StoreError, answered};
 
 /// Messages that a digest tells in their own words.
 const IN_A_DIGEST: i64 = 50;
@@ -82,9 +82,9 @@ impl Sending {
     /// Does what there is to be done for a claim, and says what is to be recorded.
     pub async fn tell(&self, claim: &Claim) -> Result<Mark, StoreError> {
         let delivery = &claim.delivery;
-        let stored = found(self.store.get_recipient(&Scope::Every, &delivery.recipient).await)?;
+        let stored = found(answered(self.store.get_recipient(&Scope::Every, &delivery.recipient)).await)?;
         let recipient = stored.as_ref().map(|stored| &stored.recipient);
-        let told = match self.told(claim, recipient).await? {
+        let told = match answered(self.told(claim, recipient)).await? {
             Ok(told) => told,
             Err(unsent) => return Ok(unsent),
         };
@@ -103,7 +103,7 @@ impl Sending {
                 return Ok(left_alone(claim, &place, (now, closed), fastrand::f64()));
             }
             if let Some(recipient) = recipient {
-                let budget = holding::budget(&self.store, claim, recipient, now).await;
+                let budget = answered(holding::budget(&self.store, claim, recipient, now)).await;
                 if matches!(budget, Ok(Budget::Over(_)) | Err(_)) {
                     // it may have been let through as the probe
                     self.breakers.report(&place, Sign::Silent, now);
@@ -127,7 +127,7 @@ impl Sending {
     /// What was refused interrupted nobody. Where that can't be written, the day has one interruption less: no message
     /// waits for it.
     async fn give_back(&self, recipient: &str, day: &str) {
-        if let Err(error) = self.store.uncount_interruption(recipient, day).await {
+        if let Err(error) = answered(self.store.uncount_interruption(recipient, day)).await {
             tracing::warn!(%error, "an interruption that was none could not be given back");
         }
     }

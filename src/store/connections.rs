@@ -1,10 +1,11 @@
 //! Connections to Postgres that are kept open, for whoever needs one next.
 //!
-//! One that is given back is there for the next at once, unless something is under way on it. A transaction that was left is
-//! rolled back first. What was broken off in the middle of a statement is thrown away, and another takes its place: nobody
-//! knows what it is in the middle of, which may be the beginning of a transaction, and whether its wire has not gone silent;
-//! the system would give that up a quarter of an hour later.
+//! One that is given back is there for the next at once, unless something is under way on it: the end of a statement that was
+//! broken off, or of a transaction that was left. That is waited for first, but not for ever: where the wire has gone silent
+//! the connection is thrown away, and another takes its place; the system would give it up a quarter of an hour later. Thrown
+//! away is also one whose transaction was broken off as it began: the next would write into it, and nobody commit it.
 
+use std::io::ErrorKind;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
@@ -12,11 +13,11 @@ use deadpool::Runtime;
 use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, QueueMode, RecycleError, RecycleResult};
 use futures::FutureExt;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, Connection, PgConnection};
+use sqlx::{ConnectOptions, Connection, PgConnection, Postgres, Transaction};
 use tokio::runtime::Handle;
+use tokio::time::timeout;
 
 use crate::clock::pause;
-use crate::store::connect::postgres::comes_up_later;
 use crate::store::db::answered;
 
 /// A connection is waited for no longer, nor is its beginning.
@@ -34,6 +35,7 @@ const IDLE: Duration = Duration::from_secs(10 * 60);
 const LIFETIME: Duration = Duration::from_secs(30 * 60);
 /// Between two looks for those that nobody uses.
 const TIDY: Duration = Duration::from_secs(60);
+const TAKEN: &str = "it is taken when it is dropped";
 /// Between two looks whether all are closed.
 const CLOSING: Duration = Duration::from_millis(2);
 
@@ -44,7 +46,11 @@ pub(super) struct Connections(Pool<Connector, Held>);
 pub(super) struct Connector(PgConnectOptions);
 
 /// A connection that nobody else has until it is dropped.
-pub(super) struct Held(Option<Object<Connector>>);
+pub(super) struct Held {
+    object: Option<Object<Connector>>,
+    /// A transaction has been asked for, and whether it has begun is not known.
+    begins: bool,
+}
 
 impl Connections {
     /// At most so many; one of them is there when this returns.
@@ -52,8 +58,6 @@ impl Connections {
         let pool = Pool::builder(Connector(options))
             .max_size(most as usize)
             .queue_mode(QueueMode::Lifo)
-            .wait_timeout(Some(WAIT))
-            .create_timeout(Some(WAIT))
             .recycle_timeout(Some(ASKED))
             .runtime(Runtime::Tokio1)
             .build()
@@ -72,11 +76,12 @@ impl Connections {
     }
 
     pub(super) async fn acquire(&self) -> Result<Held, sqlx::Error> {
-        self.0.get().await.map_err(|error| match error {
-            PoolError::Backend(error) => error,
-            PoolError::Closed => sqlx::Error::PoolClosed,
-            _ => sqlx::Error::PoolTimedOut,
-        })
+        match timeout(WAIT, self.0.get()).await {
+            Ok(Ok(held)) => Ok(held),
+            Ok(Err(PoolError::Backend(error))) => Err(error),
+            Ok(Err(PoolError::Closed)) => Err(sqlx::Error::PoolClosed),
+            Ok(Err(_)) | Err(_) => Err(sqlx::Error::PoolTimedOut),
+        }
     }
 
     /// Closes them, each after what it does now.
@@ -104,7 +109,7 @@ impl Manager for Connector {
         let connected = async {
             loop {
                 match self.0.connect().await {
-                    Err(error) if comes_up_later(&error) => pause(TRY_AGAIN).await,
+                    Err(error) if is_starting(&error) => pause(TRY_AGAIN).await,
                     done => return done,
                 }
             }
@@ -123,9 +128,29 @@ impl Manager for Connector {
     }
 }
 
+/// Nobody listens, or the server starts or stops: 57P01 to 57P03.
+fn is_starting(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(error) => error.kind() == ErrorKind::ConnectionRefused,
+        sqlx::Error::Database(database) => matches!(database.code().as_deref(), Some("57P01" | "57P02" | "57P03")),
+        _ => false,
+    }
+}
+
 impl From<Object<Connector>> for Held {
     fn from(object: Object<Connector>) -> Held {
-        Held(Some(object))
+        Held { object: Some(object), begins: false }
+    }
+}
+
+impl Held {
+    /// A transaction, which is rolled back unless it is committed.
+    pub(super) async fn begin(&mut self) -> Result<Transaction<'_, Postgres>, sqlx::Error> {
+        let Held { object, begins } = self;
+        *begins = true;
+        let begun = object.as_mut().expect(TAKEN).begin().await?;
+        *begins = false;
+        Ok(begun)
     }
 }
 
@@ -133,26 +158,28 @@ impl Deref for Held {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
-        self.0.as_ref().expect("it is taken when it is dropped")
+        self.object.as_ref().expect(TAKEN)
     }
 }
 
 impl DerefMut for Held {
     fn deref_mut(&mut self) -> &mut PgConnection {
-        self.0.as_mut().expect("it is taken when it is dropped")
+        self.object.as_mut().expect(TAKEN)
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let Some(mut object) = self.0.take() else { return };
-        // the word that a transaction was left waits to be sent
-        let left = object.should_flush();
+        let Some(mut object) = self.object.take() else { return };
+        if self.begins {
+            return drop(Object::take(object));
+        }
         match (object.flush().now_or_never(), Handle::try_current()) {
             // nothing is under way
             (Some(Ok(())), _) => {}
-            (None, Ok(runtime)) if left => drop(runtime.spawn(async move {
-                if answered(object.flush()).await.is_err() {
+            (None, Ok(runtime)) => drop(runtime.spawn(async move {
+                if let Err(error) = answered(object.flush()).await {
+                    tracing::debug!(%error, "a connection to the database is thrown away");
                     drop(Object::take(object));
                 }
             })),

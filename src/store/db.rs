@@ -101,7 +101,7 @@ macro_rules! on_read {
             $crate::store::db::Db::Postgres { pool, waits, .. } => {
                 waits.look("shared", pool);
                 let mut connection = pool.acquire().await?;
-                let mut held = sqlx::Connection::begin(&mut *connection).await?;
+                let mut held = connection.begin().await?;
                 $crate::store::db::confine(&mut held, $scope).await?;
                 let $conn = &mut *held;
                 let read = $body;
@@ -122,7 +122,7 @@ macro_rules! on_read {
 macro_rules! committed {
     (by $connections:expr, |$conn:ident| $body:expr) => {{
         let mut connection = $connections.acquire().await?;
-        committed!(sqlx::Connection::begin(&mut *connection).await?, |$conn| $body)
+        committed!(connection.begin().await?, |$conn| $body)
     }};
     ($begun:expr, |$conn:ident| $body:expr) => {{
         let mut held = $begun;

@@ -176,8 +176,8 @@ impl Hints {
 
 async fn listen(ears: &PgPool) -> Result<PgListener, sqlx::Error> {
     answered(async {
-        let schema: String = sqlx::query_scalar("select current_schema()").fetch_one(ears).await?;
         let mut listener = PgListener::connect_with(ears).await?;
+        let schema: String = sqlx::query_scalar("select current_schema()").fetch_one(&mut listener).await?;
         listener.listen(&format!("reveille_{schema}")).await?;
         Ok(listener)
     })

@@ -86,7 +86,7 @@ pub(in crate::store) fn refused(error: sqlx::Error) -> OpenError {
 }
 
 /// Nobody listens, or the server starts or stops (57P01 to 57P03), or has no connection left (53300).
-pub(in crate::store) fn comes_up_later(error: &sqlx::Error) -> bool {
+fn comes_up_later(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut => true,
         sqlx::Error::Database(database) => {

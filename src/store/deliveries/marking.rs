@@ -108,11 +108,11 @@ impl Store {
     /// stands then, which a report of the provider may have decided before.
     pub async fn mark_delivery(&self, claim: &Claim, mark: &Mark) -> Result<DeliveryState, StoreError> {
         if let Mark::Hold { held, digest, at } = mark {
-            return self.hold_delivery(claim, *held, digest, *at).await;
+            return answered(self.hold_delivery(claim, *held, digest, *at)).await;
         }
         let written = Written::of(claim, mark, self.clock.now())?;
         if !stands_alone(claim, mark) {
-            return self.mark_with_more(claim, mark, &written).await;
+            return answered(self.mark_with_more(claim, mark, &written)).await;
         }
         let store = self.clone();
         let together = self.marks.go((claim.clone(), written), |marks| async move { store.mark_each(&marks).await });
