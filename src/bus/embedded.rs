@@ -20,7 +20,7 @@ use crate::event::Event;
 use crate::id::{Scope, new_id};
 use crate::retry::{CALM, resting};
 use crate::store::{
-    Burial, EventFilter, LeasedEvent, Store, StoreError, StoredDeadLetter, StoredDeadLetterFilter, Topic,
+    Burial, EventFilter, LeasedEvent, Store, StoreError, StoredDeadLetter, StoredDeadLetterFilter, Topic, answered,
 };
 
 /// How long a reader waits at most before it looks for what no hint told of; and at rest, when look after look has found
@@ -171,7 +171,7 @@ impl Bus for Embedded {
 
     fn publish<'a>(&'a self, events: &'a [Event]) -> BoxFuture<'a, Result<(), BusError>> {
         Box::pin(async {
-            self.store.publish_events(events).await?;
+            answered(self.store.publish_events(events)).await?;
             Ok(())
         })
     }

@@ -6,6 +6,7 @@
 //! instance can't do at once itself. The commit of that statement doesn't wait for the disk: a crash may lose a hint.
 
 use std::any::Any;
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -151,11 +152,7 @@ impl Hints {
         loop {
             let told = match timeout(QUIET, listener.try_recv()).await {
                 Ok(Ok(Some(told))) => told,
-                Ok(Ok(None)) => {
-                    // the connection was lost, and is there again: something may have been missed
-                    self.wake_all();
-                    continue;
-                }
+                Ok(Ok(None)) => return sqlx::Error::Io(ErrorKind::ConnectionAborted.into()),
                 Ok(Err(error)) => return error,
                 // nobody has told anything, or nothing comes through
                 Err(_) => match answered(sqlx::query("select 1").execute(&mut listener)).await {
@@ -179,6 +176,8 @@ async fn listen(ears: &PgPool) -> Result<PgListener, sqlx::Error> {
         let mut listener = PgListener::connect_with(ears).await?;
         let schema: String = sqlx::query_scalar("select current_schema()").fetch_one(&mut listener).await?;
         listener.listen(&format!("reveille_{schema}")).await?;
+        // one that is lost is not replaced behind our back: something may have been missed meanwhile
+        listener.eager_reconnect(false);
         Ok(listener)
     })
     .await

@@ -26,7 +26,7 @@ use crate::credential::{Credential, CredentialStatus, CredentialUse, Inject, Ref
 use crate::egress::{Egress, EgressError, REDIRECT_LIMIT, Request, Response, redirected};
 use crate::id::{Scope, Tenant, new_id};
 use crate::secret::Secret;
-use crate::store::{Store, StoreError, StoredCredential, UseFilter};
+use crate::store::{Store, StoreError, StoredCredential, UseFilter, answered};
 use crate::vault::Vault;
 use crate::vault::credentials::guard::{Document, Guard};
 use crate::vault::credentials::inject::{Unfit, inject};
@@ -242,7 +242,7 @@ impl Shelf {
         let trouble = |trouble, why: String| CredentialError::new(trouble, with.reference, why);
         let Reference { service, account } = with.reference;
         let scope = Scope::Only(with.tenant.clone());
-        let stored = match self.store.get_credential(&scope, with.tenant.as_str(), service, account).await {
+        let stored = match answered(self.store.get_credential(&scope, with.tenant.as_str(), service, account)).await {
             Ok(stored) => stored,
             Err(StoreError::NotFound) => {
                 let last_used = self.last_used(with).await.map_err(|error| busy(with, &error))?;
@@ -281,7 +281,7 @@ impl Shelf {
             limit: 1,
             ..UseFilter::default()
         };
-        let uses = self.store.credential_uses(&Scope::Only(with.tenant.clone()), &filter).await?;
+        let uses = answered(self.store.credential_uses(&Scope::Only(with.tenant.clone()), &filter)).await?;
         Ok(uses.first().map_or(0, |used| used.at.timestamp_millis()))
     }
 
@@ -322,7 +322,7 @@ impl Shelf {
     /// Records that what was sent was refused, in the place of its use.
     async fn taken_back(&self, url: &Url, with: &Use<'_>, used: &CredentialUse) -> CredentialError {
         let outcome = Trouble::Refused.outcome();
-        if let Err(error) = self.store.mark_credential_use(used.id, outcome).await {
+        if let Err(error) = answered(self.store.mark_credential_use(used.id, outcome)).await {
             tracing::warn!(credential = %with.reference, %error, "a credential was refused; that could not be recorded");
         }
         let why = format!("{} answered 401", hosts::shown(url));
@@ -343,7 +343,7 @@ impl Shelf {
             host: hosts::shown(url),
             outcome: outcome.to_owned(),
         };
-        self.store.note_credential_use(&used).await?;
+        answered(self.store.note_credential_use(&used)).await?;
         Ok(used)
     }
 }

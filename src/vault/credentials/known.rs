@@ -14,7 +14,7 @@ use crate::credential::Reference;
 use crate::id::Scope;
 use crate::redact::{Redactor, secrets_of};
 use crate::run::Run;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, answered};
 use crate::vault::Vault;
 use crate::vault::credentials::guard::Document;
 use crate::vault::credentials::inject::parts;
@@ -84,7 +84,7 @@ impl Known {
     /// Reads what earlier executions of the run have used, once.
     pub(super) async fn recall(&self, store: &Store, vault: &Vault) -> Result<(), StoreError> {
         let Some(Earlier { tenant, run_id, since }) = self.kept().unread.clone() else { return Ok(()) };
-        let used = store.credentials_used_by(&tenant, run_id, since).await?;
+        let used = answered(store.credentials_used_by(&tenant, run_id, since)).await?;
         self.read(store, vault, &tenant, &used).await?;
         self.kept().unread = None;
         Ok(())
@@ -93,12 +93,14 @@ impl Known {
     /// Opens these credentials; what is gone, or can't be opened, is left out.
     async fn read(&self, store: &Store, vault: &Vault, tenant: &str, named: &[Reference]) -> Result<(), StoreError> {
         for reference in named {
-            let stored = match store.get_credential(&Scope::Every, tenant, &reference.service, &reference.account).await
-            {
-                Ok(stored) => stored,
-                Err(StoreError::NotFound) => continue,
-                Err(error) => return Err(error),
-            };
+            let stored =
+                match answered(store.get_credential(&Scope::Every, tenant, &reference.service, &reference.account))
+                    .await
+                {
+                    Ok(stored) => stored,
+                    Err(StoreError::NotFound) => continue,
+                    Err(error) => return Err(error),
+                };
             let Some(document) = vault.open_document(&stored).ok().and_then(|secret| Document::read(&secret)) else {
                 tracing::warn!(tenant_id = tenant, credential = %reference, "a credential that a run has used can't be opened");
                 continue;

@@ -20,7 +20,7 @@ use crate::clock::{pause, signed};
 use crate::credential::{Credential, CredentialStatus};
 use crate::id::Scope;
 use crate::secret::Secret;
-use crate::store::{SealedDocument, StoreError, StoredCredential, next_generation};
+use crate::store::{SealedDocument, StoreError, StoredCredential, answered, next_generation};
 use crate::vault::oauth::endpoint::{Endpoint, Refusal, TIMEOUT};
 use crate::vault::oauth::tokens::{Age, Granted, Tokens};
 use crate::vault::oauth::{OAuthError, Shared, notice};
@@ -107,7 +107,8 @@ impl Refresher {
         if refused && age != Age::Over && tokens.refresh_token.is_none() {
             return Err(OAuthError::NoRefreshToken);
         }
-        let lease = self.0.store.claim_refresh(credential.id, credential.version, now + signed(LEASE)).await?;
+        let lease =
+            answered(self.0.store.claim_refresh(credential.id, credential.version, now + signed(LEASE))).await?;
         let Some(lease) = lease else { return Ok((!must).then(|| held.document.clone())) };
         let turn = Turn { shared: self.0.clone(), stored: held.stored.clone(), lease, must };
         let (document, reference) = (held.document.clone(), credential.reference());
@@ -135,7 +136,7 @@ impl Refresher {
     async fn read_again(&self, stored: &StoredCredential) -> Result<Held, OAuthError> {
         let read = &stored.credential;
         let (tenant, service, account) = (&read.tenant_id, &read.service, &read.account_name);
-        let stored = self.0.store.get_credential(&Scope::Every, tenant, service, account).await?;
+        let stored = answered(self.0.store.get_credential(&Scope::Every, tenant, service, account)).await?;
         if !is_used_alike(read, &stored.credential) {
             return Err(written_meanwhile());
         }
@@ -232,7 +233,7 @@ impl Turn {
 
     async fn now_stored(&self) -> Result<StoredCredential, StoreError> {
         let c = &self.stored.credential;
-        self.shared.store.get_credential(&Scope::Every, &c.tenant_id, &c.service, &c.account_name).await
+        answered(self.shared.store.get_credential(&Scope::Every, &c.tenant_id, &c.service, &c.account_name)).await
     }
 
     /// What the provider gave can't be kept, so it must not be used.
@@ -252,7 +253,7 @@ impl Turn {
             return Err(written_meanwhile());
         }
         notice::needs_consent(&self.shared.store, &self.stored, &why).await?;
-        match self.shared.store.mark_needs_consent(credential.id, self.lease, &why).await {
+        match answered(self.shared.store.mark_needs_consent(credential.id, self.lease, &why)).await {
             Ok(_) => Err(OAuthError::NeedsConsent(why)),
             Err(StoreError::LeaseLost) => Err(written_meanwhile()),
             Err(error) => Err(error.into()),
@@ -263,7 +264,7 @@ impl Turn {
     /// endpoint that is away; without a good token the next use tries at once.
     async fn give_back(&self, error: OAuthError) -> Result<Secret, OAuthError> {
         if self.must {
-            self.shared.store.release_refresh(self.stored.credential.id, self.lease).await?;
+            answered(self.shared.store.release_refresh(self.stored.credential.id, self.lease)).await?;
         }
         Err(error)
     }

@@ -7,6 +7,7 @@ use reveille::clock::{Clock, signed};
 use reveille::engine::Running;
 use reveille::run::RunState;
 use serde_json::{Value, json};
+use sqlx::{Connection, Executor, PgConnection};
 
 use crate::support::app::Instance;
 use crate::support::journal::Ended;
@@ -89,6 +90,38 @@ async fn a_stop_waits_for_runs_and_hands_back_what_does_not_end(mut world: World
     assert_eq!(first.run(waiting).await.state, RunState::Succeeded, "what ends within the grace is recorded");
     assert_eq!(first.queue().await, [("ready".into(), 3)], "nothing stays claimed");
     first.crash();
+}
+
+/// The commit of one that was asked for comes after the engine could have seen itself empty.
+#[tokio::test]
+async fn a_stop_waits_for_a_run_that_is_being_recorded() {
+    let mut world = World::postgres().await;
+    world.clock = Clock::system();
+    let mut instance = world.instance();
+    let running = instance.start().await;
+    let task = instance.task(json!({ "trigger": after(&world.clock, Duration::from_secs(3000)) })).await;
+
+    let mut other = PgConnection::connect(&world.url()).await.expect("a connection");
+    let mut keeper = other.begin().await.expect("a transaction");
+    keeper.execute("lock table runs in share mode").await.expect("a lock");
+    let is_recorded = async || {
+        while world.number("select count(*) from pg_locks where not granted").await == 0 {
+            reveille::clock::pause(Duration::from_millis(5)).await;
+        }
+    };
+    let lets_go = async {
+        is_recorded().await;
+        reveille::clock::pause(Duration::from_millis(500)).await;
+        keeper.rollback().await.expect("let go");
+    };
+    let stops = async {
+        is_recorded().await;
+        stop(&instance, running).await;
+    };
+    let (run, (), ()) = tokio::join!(instance.run_now(&task), lets_go, stops);
+    let run = instance.run(run).await;
+    assert_eq!((run.state, run.attempt, run.crashes), (RunState::Succeeded, 1, 0), "it is not left to its lease");
+    instance.finish(&world).await;
 }
 
 /// The matcher reads for ten seconds while nothing comes.
