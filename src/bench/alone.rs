@@ -8,6 +8,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::try_join_all;
 use uuid::Uuid;
 
+use crate::bench::figure::Figure;
 use crate::bench::instance::{Instance, record};
 use crate::bench::limits::rate;
 use crate::bench::place::{Place, any_id};
@@ -15,8 +16,7 @@ use crate::bench::stock::hourly;
 use crate::run::RunState;
 use crate::store::{Finish, FireDue, Limits, StartNow, Store, Take};
 
-/// The name of the part.
-pub const WHAT: &str = "its statements by themselves, two callers";
+const WHAT: &str = "its statements by themselves, two callers";
 const CALLERS: usize = 2;
 const BATCH: usize = 500;
 /// Longer than any measurement.
@@ -43,6 +43,22 @@ pub async fn drain(place: &Place, runs: usize) -> anyhow::Result<f64> {
     let instance = Instance::build(place).await?;
     instance.stock(place).queued(runs).await?;
     work_off(place, instance, Batch::Take, runs).await
+}
+
+/// Tells beside a figure, in runs a second, what its statements gave, and how much of the limit that is: what can be reached
+/// with these statements.
+pub fn tell(figure: Figure, rate: f64) -> Figure {
+    let limit = figure.limit;
+    let figure = figure.part(WHAT, "runs/s", rate);
+    match limit {
+        Some(limit) => figure.part("which is of the limit", "", rate / limit),
+        None => figure,
+    }
+}
+
+/// What was told beside a figure.
+pub fn told(figure: &Figure) -> Option<f64> {
+    figure.parts.iter().find(|part| part.name == WHAT).map(|part| part.value)
 }
 
 async fn work_off(place: &Place, instance: Instance, batch: Batch, runs: usize) -> anyhow::Result<f64> {
@@ -85,4 +101,17 @@ fn firing(worker: Uuid, now: DateTime<Utc>) -> FireDue {
 fn taking(worker: Uuid, now: DateTime<Utc>) -> Take {
     let limits = Limits::default();
     Take { worker, now, ahead: now, lease_until: now + LEASE, limit: BATCH as i64, fair: None, limits }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_statements_gave_is_told_with_its_share_of_the_limit() {
+        let figure = tell(Figure::new("fire", "due → finished", "runs/s", 10, 20.0).against("bare fire", 80.0), 28.0);
+        let told_beside: Vec<(&str, f64)> = figure.parts.iter().map(|part| (part.name.as_str(), part.value)).collect();
+        assert_eq!(told_beside, [(WHAT, 28.0), ("which is of the limit", 0.35)]);
+        assert_eq!((told(&figure), told(&Figure::default())), (Some(28.0), None));
+    }
 }

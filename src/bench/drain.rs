@@ -21,7 +21,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         bench.limits.push(Limit::new("bare_drain", BARE, "runs/s", first.limit));
         let figure = Figure::new("drain", WHAT, "runs/s", short, first.value);
         let figure = figure.against("bare drain", first.limit).at_least(0.75);
-        bench.figures.push(figure.part(alone::WHAT, "runs/s", by_itself(bench, short, rounds).await?));
+        bench.figures.push(alone::tell(figure, by_itself(bench, short, rounds).await?));
     }
     if !bench.wants("drain_100k") {
         return Ok(());

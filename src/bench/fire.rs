@@ -40,7 +40,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     bench.limits.push(Limit::new("bare_fire", bare_words, "fires/s", limit));
     let figure = Figure::new("fire", WHAT, "runs/s", fires, median(ours)).against("bare fire", limit);
     let figure = figure.part("runs that take their task's slot", "runs/s", median(slotted));
-    bench.figures.push(figure.at_least(0.7).part(alone::WHAT, "runs/s", median(alone)));
+    bench.figures.push(alone::tell(figure.at_least(0.7), median(alone)));
     Ok(())
 }
 
@@ -71,7 +71,7 @@ pub async fn on_sqlite(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let what = format!("{WHAT}, on SQLite with synchronous = FULL");
     let figure = Figure::new("sqlite_fire", what, "runs/s", fires, median(ours));
     let figure = figure.against("SQLite's 100-row inserts", limit).at_least(0.15);
-    bench.figures.push(figure.part(alone::WHAT, "runs/s", median(by_itself)));
+    bench.figures.push(alone::tell(figure, median(by_itself)));
     Ok(())
 }
 

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
 
-use crate::bench::Bench;
 use crate::bench::burst::next_second;
 use crate::bench::figure::{Figure, Samples};
 use crate::bench::instance::{Instance, PATIENCE, record, until_recorded};
 use crate::bench::limits::fire;
 use crate::bench::place::Place;
 use crate::bench::scale::Scale;
+use crate::bench::{Bench, alone};
 use crate::clock::{pause, signed};
 
 /// Whose lone task it is.
@@ -74,7 +74,14 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         .never_early(&late)
         .part("executed again", "runs", again)
         .spread(&took);
-    bench.figures.push(figure);
+    // of the same run, where that was measured, too
+    let by_itself = bench.figures.iter().find(|figure| figure.name == "fire").and_then(alone::told);
+    bench.figures.push(match by_itself {
+        Some(rate) => {
+            figure.part("as many at the rate of the statements of `fire` by themselves", "s", herd as f64 / rate)
+        }
+        None => figure,
+    });
     Ok(())
 }
 
