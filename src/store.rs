@@ -22,6 +22,7 @@ mod credentials;
 mod dead_letters;
 mod deliveries;
 mod depths;
+mod ears;
 mod event_index;
 mod events;
 mod examine;

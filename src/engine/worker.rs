@@ -17,7 +17,7 @@ use crate::engine::held::Held;
 use crate::engine::scheduler::HORIZON;
 use crate::engine::service::{AtRest, NOW, Next, REST, Service, TickError};
 use crate::metrics::Metrics;
-use crate::store::{Claim, Lease, Limits, Seat, StartedRun, Starts, Store, Take, Topic, Turn};
+use crate::store::{Claim, Lease, Limits, Seat, StartedRun, Starts, Store, Take, Topic, Turn, answered};
 
 /// Runs taken or started in one transaction.
 const BATCH: usize = 500;
@@ -154,7 +154,7 @@ impl Worker {
     async fn mark_and_start(&self, due: Vec<Claim>) -> Result<(), TickError> {
         let leases: Vec<Lease> = due.iter().map(|claim: &Claim| claim.lease).collect();
         let lease_until = self.store.clock().now() + signed(self.lease);
-        match self.store.start_runs(&leases, lease_until).await {
+        match answered(self.store.start_runs(&leases, lease_until)).await {
             Ok(starts) => {
                 self.spawn(starts);
                 Ok(())

@@ -18,7 +18,6 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use crate::clock::pause;
-use crate::store::db::answered;
 
 /// A connection is waited for no longer, nor is its beginning.
 const WAIT: Duration = Duration::from_secs(5);
@@ -35,6 +34,8 @@ const IDLE: Duration = Duration::from_secs(10 * 60);
 const LIFETIME: Duration = Duration::from_secs(30 * 60);
 /// Between two looks for those that nobody uses.
 const TIDY: Duration = Duration::from_secs(60);
+/// What is under way when one is given back is waited for no longer; the server itself ends a statement after five seconds.
+const ENDS: Duration = Duration::from_secs(6);
 const TAKEN: &str = "it is taken when it is dropped";
 /// Between two looks whether all are closed.
 const CLOSING: Duration = Duration::from_millis(2);
@@ -178,8 +179,8 @@ impl Drop for Held {
             // nothing is under way
             (Some(Ok(())), _) => {}
             (None, Ok(runtime)) => drop(runtime.spawn(async move {
-                if let Err(error) = answered(object.flush()).await {
-                    tracing::debug!(%error, "a connection to the database is thrown away");
+                if !matches!(timeout(ENDS, object.flush()).await, Ok(Ok(()))) {
+                    tracing::debug!("a connection to the database is thrown away");
                     drop(Object::take(object));
                 }
             })),

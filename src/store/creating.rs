@@ -127,7 +127,9 @@ impl Store {
     async fn create_one(&self, task: &Task, nominal_at: Option<DateTime<Utc>>) -> Result<(), StoreError> {
         match &self.db {
             Db::Postgres { quick, waits, .. } => {
-                answered(create_alone(&mut *quickly!(quick, waits), task, nominal_at)).await
+                answered(create_alone(&mut *quickly!(quick, waits), task, nominal_at)).await?;
+                fault!();
+                Ok(())
             }
             Db::Sqlite { .. } => self.create_with_more(task, nominal_at, None).await.map(drop),
         }
@@ -162,7 +164,11 @@ impl Store {
                     made
                 })
             }
-            Db::Postgres { quick, waits, .. } => answered(create_batch(&mut *quickly!(quick, waits), tasks)).await?,
+            Db::Postgres { quick, waits, .. } => {
+                let made = answered(create_batch(&mut *quickly!(quick, waits), tasks)).await?;
+                fault!();
+                made
+            }
             Db::Sqlite { writer, .. } => committed!(writer.begin_with("begin immediate").await?, |conn| {
                 let mut made = HashSet::with_capacity(tasks.len());
                 for (task, nominal_at) in tasks {

@@ -5,12 +5,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::{PgPool, SqlitePool};
+use sqlx::SqlitePool;
 use tokio::time::timeout;
 
 use crate::id::Scope;
 use crate::store::connections::Connections;
 use crate::store::counts::Waits;
+use crate::store::ears::Ears;
 use crate::store::{Split, StoreError};
 
 /// A database that says nothing for this long counts as away; it gives up a statement itself after half of that.
@@ -32,8 +33,8 @@ pub(super) enum Db {
         hot: Connections,
         /// The same for single statements that find their rows by a key, whoever asks: planned once, and not again.
         quick: Connections,
-        /// A connection that hears what other instances say.
-        ears: PgPool,
+        /// Hears what other instances say, by a connection of its own.
+        ears: Ears,
         waits: Waits,
     },
     /// One writer, because a pool of writers waits for each other's locks; and a few readers.
@@ -103,6 +104,7 @@ macro_rules! on_read {
                 let mut connection = pool.acquire().await?;
                 let mut held = connection.begin().await?;
                 $crate::store::db::confine(&mut held, $scope).await?;
+                fault!();
                 let $conn = &mut *held;
                 let read = $body;
                 held.commit().await?;
@@ -111,6 +113,7 @@ macro_rules! on_read {
             $crate::store::db::Db::Sqlite { readers, waits, .. } => {
                 waits.look("readers", readers);
                 let mut held = readers.acquire().await?;
+                fault!();
                 let $conn = &mut *held;
                 $body
             }

@@ -97,8 +97,10 @@ impl Store {
     /// takes one statement.
     pub async fn fire_events(&self, ask: &FireEvents<'_>) -> Result<EventsFired, StoreError> {
         match &self.db {
-            Db::Postgres { hot, .. } if ask.matches.iter().all(Match::goes_straight) => {
-                self.fire_straight(&mut *hot.acquire().await?, ask).await
+            Db::Postgres { hot, waits, .. } if ask.matches.iter().all(Match::goes_straight) => {
+                let fired = self.fire_straight(&mut *quickly!("hot", hot, waits), ask).await?;
+                fault!();
+                Ok(fired)
             }
             _ => self.fire_by_rules(ask).await,
         }

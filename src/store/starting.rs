@@ -15,6 +15,7 @@ use crate::notification::Recipient;
 use crate::retry::full_jitter;
 use crate::run::Run;
 use crate::store::db::Db;
+use crate::store::db::answered;
 use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE};
 use crate::store::lease::{Claim, Lease};
 use crate::store::limits::Limits;
@@ -122,7 +123,7 @@ macro_rules! insist {
     ($read:expr) => {{
         let mut tries = 0;
         loop {
-            match $read.await {
+            match answered($read).await {
                 Err(StoreError::Unavailable(_)) if tries < TRIES => {
                     tries += 1;
                     pause(full_jitter(BACK_OFF.0, tries, BACK_OFF.1, fastrand::f64())).await;
@@ -144,7 +145,7 @@ impl Store {
         let (taken, blocked) = match &self.db {
             // one statement, which is its own transaction; what it could not start it has claimed, as a start finds it
             Db::Postgres { hot, waits, .. } if !take.limits.any() => {
-                let taken = quickly!("hot", hot, waits).take(take).await?;
+                let taken = answered(quickly!("hot", hot, waits).take(take)).await?;
                 fault!();
                 let blocked = self.resolve(&taken.stopped, take.now).await;
                 (taken, blocked)

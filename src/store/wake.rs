@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use sqlx::PgPool;
 use sqlx::postgres::PgListener;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
@@ -21,6 +20,7 @@ use crate::clock::pause;
 use crate::store::Store;
 use crate::store::connections::Connections;
 use crate::store::db::answered;
+use crate::store::ears::Ears;
 use crate::store::starting::StartedRun;
 
 /// What a service may wait for.
@@ -100,23 +100,23 @@ impl Hints {
         }
     }
 
-    /// Tells other instances what is called here, and hears them, until the pool is closed. They are heard once this
+    /// Tells other instances what is called here, and hears them, until the ears are closed. They are heard once this
     /// returns, so who looks after it misses nothing; where that is refused, or takes long, it is tried again.
-    pub(super) async fn join_others(&self, quick: &Connections, ears: &PgPool) {
+    pub(super) async fn join_others(&self, quick: &Connections, ears: &Ears) {
         // tests have databases of their own, and a database may have several schemas with a service each
         let origin = format!("{:016x}", fastrand::u64(..));
-        let heard = listen(ears).await;
-        tokio::spawn(self.clone().tell(quick.clone(), ears.clone(), origin.clone()));
-        tokio::spawn(self.clone().hear(ears.clone(), heard, origin));
+        let heard = ears.listen().await;
+        ears.spawn(self.clone().tell(quick.clone(), origin.clone()));
+        ears.spawn(self.clone().hear(ears.clone(), heard, origin));
     }
 
-    async fn tell(self, quick: Connections, ears: PgPool, origin: String) {
+    async fn tell(self, quick: Connections, origin: String) {
         loop {
-            tokio::select! {
-                () = self.0.bell.notified() => {}
-                () = ears.close_event() => return,
-            }
+            self.0.bell.notified().await;
             let called = self.0.called.swap(0, Ordering::AcqRel);
+            if called == 0 {
+                continue;
+            }
             let told = answered(async {
                 sqlx::query(TELL).bind(format!("{origin} {called}")).execute(&mut *quick.acquire().await?).await
             });
@@ -127,22 +127,16 @@ impl Hints {
         }
     }
 
-    async fn hear(self, ears: PgPool, mut listener: Result<PgListener, sqlx::Error>, origin: String) {
+    async fn hear(self, ears: Ears, mut listener: Result<PgListener, sqlx::Error>, origin: String) {
         loop {
             let error = match listener {
                 Ok(listener) => self.heed(listener, &origin).await,
                 Err(error) => error,
             };
-            if ears.is_closed() {
-                return;
-            }
             tracing::debug!(%error, "other instances can't be heard, services look by themselves");
-            tokio::select! {
-                () = pause(LOOK_AGAIN) => {}
-                () = ears.close_event() => return,
-            }
+            pause(LOOK_AGAIN).await;
             // something may have been missed until they are heard again
-            listener = listen(&ears).await;
+            listener = ears.listen().await;
             self.wake_all();
         }
     }
@@ -169,18 +163,6 @@ impl Hints {
             }
         }
     }
-}
-
-async fn listen(ears: &PgPool) -> Result<PgListener, sqlx::Error> {
-    answered(async {
-        let mut listener = PgListener::connect_with(ears).await?;
-        let schema: String = sqlx::query_scalar("select current_schema()").fetch_one(&mut listener).await?;
-        listener.listen(&format!("reveille_{schema}")).await?;
-        // one that is lost is not replaced behind our back: something may have been missed meanwhile
-        listener.eager_reconnect(false);
-        Ok(listener)
-    })
-    .await
 }
 
 impl Store {
@@ -236,8 +218,9 @@ impl Store {
 
     /// The worker of this process, with a place for a run, if it could start one now.
     pub(super) fn free_seat(&self) -> Option<(Arc<dyn Seat>, Box<dyn Any + Send>)> {
-        let seat = self.hints.0.seat.read().expect("seat lock").clone()?;
-        let place = seat.place()?;
-        Some((seat, place))
+        // under the lock: after `unseat` nobody gets a place any more
+        let seat = self.hints.0.seat.read().expect("seat lock");
+        let seat = seat.as_ref()?;
+        Some((Arc::clone(seat), seat.place()?))
     }
 }

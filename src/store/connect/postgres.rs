@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use sqlx::migrate::MigrateError;
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection};
 
 use super::{OpenError, Settings};
@@ -12,11 +12,12 @@ use crate::clock;
 use crate::store::connections::Connections;
 use crate::store::counts::Waits;
 use crate::store::db::Db;
+use crate::store::ears::Ears;
 
 /// Of the connections to Postgres, how many the engine's batches have for themselves. More gain nothing: each of them
 /// writes batches one after the other.
 const HOT_CONNECTIONS: u32 = 2;
-/// Two for batches, one that hears, one for what is quick, and two for the rest: some calls need one beside another.
+/// Two for batches, one that hears, one for what is quick, and two for the rest.
 const LEAST_CONNECTIONS: u32 = 6;
 /// Row-level security, `on conflict` and the rest of our text work from here on.
 const OLDEST_POSTGRES: i32 = 130_000;
@@ -73,11 +74,7 @@ async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Resul
     let rest = most - HOT_CONNECTIONS - 1;
     let quick = Connections::open(planned_once, (rest / 3).max(1)).await.map_err(refused)?;
     let pool = Connections::open(guarded.clone(), rest - (rest / 3).max(1)).await.map_err(refused)?;
-    // one connection hears what other instances say, and does nothing else. Where its wire has gone silent another takes its
-    // place; until the system has given the first one up there may be more
-    let ears = PgPoolOptions::new().max_connections(4).min_connections(0).idle_timeout(None).max_lifetime(None);
-    let ears = ears.connect_lazy_with(guarded);
-    Ok(Db::Postgres { pool, hot, quick, ears, waits: Waits::default() })
+    Ok(Db::Postgres { pool, hot, quick, ears: Ears::of(guarded), waits: Waits::default() })
 }
 
 /// Whether it is worth looking again.

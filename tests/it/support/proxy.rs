@@ -1,12 +1,12 @@
-//! A wire that can fail: a TCP proxy that cuts connections, swallows bytes without a word, or loses the answer to a
-//! `COMMIT` that the server has carried out.
+//! A wire that can fail: a TCP proxy that cuts connections, swallows bytes without a word, or loses the answer to what the
+//! server has committed: a `COMMIT`, or a statement that is its own transaction.
 //!
-//! It knows just enough of PostgreSQL's protocol for that last fault: a length before each message, and what a simple
-//! query looks like. To any other server it passes bytes.
+//! It knows just enough of PostgreSQL's protocol for that last fault: what a simple query and one with values look like, and
+//! how an answer ends. To any other server it passes bytes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -15,6 +15,14 @@ use tokio::sync::watch;
 
 /// The longest message that is looked into: a `COMMIT` is short.
 const SHORT: usize = 64;
+
+/// What a connection does: something, or nothing outside of a transaction; or that whose answer is to be lost.
+const BUSY: u8 = 0;
+const IDLE: u8 = 1;
+const LOSES_COMMIT: u8 = 2;
+const LOSES_STATEMENT: u8 = 3;
+/// With it an answer of PostgreSQL ends, but for one byte: `I` outside of a transaction.
+const READY: &[u8; 5] = b"Z\0\0\0\x05";
 
 /// How the wire is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,11 +44,17 @@ pub struct Proxy {
 struct State {
     target: String,
     wire: watch::Sender<Wire>,
-    /// Of so many commits the answer to one is lost; 0: of none.
-    one_of: AtomicU64,
-    lost: AtomicU64,
+    commits: Losses,
+    statements: Losses,
     /// How often connections were forsaken: those from before are.
     forsaken: AtomicU64,
+}
+
+/// Of so many the answer to one is lost; 0: of none.
+#[derive(Default)]
+struct Losses {
+    one_of: AtomicU64,
+    lost: AtomicU64,
 }
 
 impl Proxy {
@@ -50,8 +64,9 @@ impl Proxy {
         let target = format!("{}:{}", url.host_str().expect("a host"), url.port().expect("a port"));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("its address");
-        let (one_of, lost, forsaken) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        let state = Arc::new(State { target, wire: watch::channel(Wire::Whole).0, one_of, lost, forsaken });
+        let wire = watch::channel(Wire::Whole).0;
+        let (commits, statements, forsaken) = Default::default();
+        let state = Arc::new(State { target, wire, commits, statements, forsaken });
         let serving = Arc::clone(&state);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -83,12 +98,31 @@ impl Proxy {
 
     /// From now on the answer to one of so many commits is lost, and its connection with it; 0: to none.
     pub fn lose_commits(&self, one_of: u64) {
-        self.state.one_of.store(one_of, Ordering::Relaxed);
+        self.state.commits.one_of.store(one_of, Ordering::Relaxed);
+    }
+
+    /// The same of statements with values outside of a transaction, which commit by themselves if they write.
+    pub fn lose_statements(&self, one_of: u64) {
+        self.state.statements.one_of.store(one_of, Ordering::Relaxed);
     }
 
     /// How many answers to commits were lost.
     pub fn lost(&self) -> u64 {
-        self.state.lost.load(Ordering::Relaxed)
+        self.state.commits.lost.load(Ordering::Relaxed)
+    }
+
+    /// How many answers to statements were lost.
+    pub fn lost_statements(&self) -> u64 {
+        self.state.statements.lost.load(Ordering::Relaxed)
+    }
+}
+
+impl Losses {
+    fn has_this_one(&self) -> bool {
+        match self.one_of.load(Ordering::Relaxed) {
+            0 => false,
+            of => fastrand::u64(..of) == 0,
+        }
     }
 }
 
@@ -103,12 +137,12 @@ impl State {
         for socket in [&client, &server] {
             let _ = socket.set_nodelay(true);
         }
-        let (swallow, born) = (AtomicBool::new(false), self.forsaken.load(Ordering::SeqCst));
+        let (phase, born) = (AtomicU8::new(BUSY), self.forsaken.load(Ordering::SeqCst));
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
         tokio::select! {
-            () = self.requests(from_client, to_server, &swallow, born) => {}
-            () = self.answers(from_server, to_client, &swallow, born) => {}
+            () = self.requests(from_client, to_server, &phase, born) => {}
+            () = self.answers(from_server, to_client, &phase, born) => {}
             _ = wire.wait_for(|wire| *wire == Wire::Cut) => {}
         }
     }
@@ -121,38 +155,52 @@ impl State {
         let _ = self.wire.subscribe().wait_for(|wire| *wire == Wire::Whole).await;
     }
 
-    async fn requests(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, swallow: &AtomicBool, born: u64) {
+    async fn requests(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, phase: &AtomicU8, born: u64) {
         let mut chunk = [0; 16 * 1024];
         while let Ok(count @ 1..) = from.read(&mut chunk).await {
             self.passes(born).await;
-            if is_commit(&chunk[..count]) && self.loses_this_one() {
-                swallow.store(true, Ordering::SeqCst);
-            }
+            let sent = &chunk[..count];
+            let before = phase.load(Ordering::SeqCst);
+            let now = match before {
+                _ if is_commit(sent) && self.commits.has_this_one() => LOSES_COMMIT,
+                IDLE if sent[0] == b'B' && self.statements.has_this_one() => LOSES_STATEMENT,
+                // more of what has begun
+                LOSES_COMMIT | LOSES_STATEMENT => before,
+                _ => BUSY,
+            };
+            phase.store(now, Ordering::SeqCst);
             if to.write_all(&chunk[..count]).await.is_err() {
                 return;
             }
         }
     }
 
-    /// Ends, and with it the connection, once the answer to a commit that is to be lost has come.
-    async fn answers(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, swallow: &AtomicBool, born: u64) {
-        let mut chunk = [0; 16 * 1024];
+    /// Ends, and with it the connection, once the whole answer that is to be lost has come: before that a statement may
+    /// not have been committed.
+    async fn answers(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, phase: &AtomicU8, born: u64) {
+        let (mut chunk, mut end) = ([0; 16 * 1024], Vec::new());
         while let Ok(count @ 1..) = from.read(&mut chunk).await {
             self.passes(born).await;
-            if swallow.load(Ordering::SeqCst) {
-                self.lost.fetch_add(1, Ordering::Relaxed);
-                return;
+            end.extend_from_slice(&chunk[..count]);
+            end.drain(..end.len().saturating_sub(READY.len() + 1));
+            let ready = end.strip_prefix(READY.as_slice());
+            let lost = match phase.load(Ordering::SeqCst) {
+                LOSES_COMMIT => Some(&self.commits),
+                LOSES_STATEMENT => Some(&self.statements),
+                _ => None,
+            };
+            match (ready, lost) {
+                (Some(_), Some(lost)) => {
+                    lost.lost.fetch_add(1, Ordering::Relaxed);
+                    return;
+                }
+                (None, Some(_)) => continue,
+                (Some(b"I"), None) => phase.store(IDLE, Ordering::SeqCst),
+                _ => {}
             }
             if to.write_all(&chunk[..count]).await.is_err() {
                 return;
             }
-        }
-    }
-
-    fn loses_this_one(&self) -> bool {
-        match self.one_of.load(Ordering::Relaxed) {
-            0 => false,
-            of => fastrand::u64(..of) == 0,
         }
     }
 }
@@ -177,9 +225,27 @@ async fn a_commit_whose_answer_is_lost_has_been_carried_out() {
     transaction.execute("insert into t values (1)").await.unwrap();
     let committed = transaction.commit().await;
     assert!(committed.is_err(), "the answer was lost");
-    assert_eq!(proxy.lost(), 1);
+    assert_eq!((proxy.lost(), proxy.lost_statements()), (1, 0));
     let rows: i64 = sqlx::query_scalar("select count(*) from t").fetch_one(&mut direct).await.unwrap();
     assert_eq!(rows, 1, "and yet it was done");
+}
+
+#[tokio::test]
+async fn a_statement_whose_answer_is_lost_has_been_carried_out() {
+    use sqlx::{Connection, Executor, PgConnection};
+    let database = super::postgres::Database::empty().await;
+    let proxy = Proxy::before(&database.url).await;
+    let mut direct = database.connect().await;
+    direct.execute("create table t (n int)").await.unwrap();
+    let mut through = PgConnection::connect(&proxy.url(&database.url)).await.unwrap();
+    // its answer comes in many pieces, the first of them before it is committed
+    let many = "insert into t select g from generate_series(1, $1) g returning n, repeat('x', 100)";
+    proxy.lose_statements(1);
+    let written = sqlx::query(many).bind(5000).execute(&mut through).await;
+    assert!(written.is_err(), "the answer was lost");
+    assert_eq!((proxy.lost(), proxy.lost_statements()), (0, 1));
+    let rows: i64 = sqlx::query_scalar("select count(*) from t").fetch_one(&mut direct).await.unwrap();
+    assert_eq!(rows, 5000, "and yet it was done");
 }
 
 #[tokio::test]
