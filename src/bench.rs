@@ -25,6 +25,7 @@ mod part;
 mod place;
 pub mod plot;
 mod process;
+mod rate;
 mod rest;
 mod scale;
 mod size;

@@ -11,6 +11,7 @@ use crate::bench::figure::{Figure, median};
 use crate::bench::instance::Instance;
 use crate::bench::limits::{commits, rate, rows};
 use crate::bench::place::Place;
+use crate::bench::rate::{Rate, Watch};
 use crate::bench::stock::{draft, tenant};
 use crate::bench::write::BODY;
 use crate::store::NewTask;
@@ -37,9 +38,9 @@ pub async fn single(bench: &mut Bench<'_>) -> anyhow::Result<()> {
                 }
                 anyhow::Ok(())
             };
-            let began = Instant::now();
+            let watch = Watch::start();
             try_join_all((0..CLIENTS).map(client)).await?;
-            let value = rate(count, began);
+            let value = watch.rate(count);
             all_are_stored(place, count).await?;
             instance.store.close().await;
             Ok((limit, value))
@@ -49,8 +50,10 @@ pub async fn single(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         ours.push(value);
     }
     let what = "tasks read, checked and stored one by one, by 16 clients at once";
-    let figure = Figure::new("create_single", what, "tasks/s", count, median(ours));
-    bench.figures.push(figure.against("one-row commits, 16 clients", median(bare)).at_least(0.7));
+    let (limit, value) = (Rate::median(bare), Rate::median(ours));
+    let figure = Figure::new("create_single", what, "tasks/s", count, value.value);
+    let figure = figure.against("one-row commits, 16 clients", limit.value).at_least(0.7);
+    bench.figures.push(limit.profile_limit(value.profile(figure)));
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use crate::bench::figure::{Figure, Limit, Point, median};
 use crate::bench::instance::Instance;
 use crate::bench::limits::drain;
 use crate::bench::place::Place;
+use crate::bench::rate::Rate;
 use crate::bench::{Bench, alone};
 
 /// The longer backlog is so many times the other.
@@ -16,12 +17,13 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         return Ok(());
     }
     let (short, rounds) = (bench.size.backlog, bench.size.rounds);
-    let first = point(bench, short, rounds).await?;
+    let first = work_off(bench, short, rounds).await?;
     if bench.wants("drain") {
-        bench.limits.push(Limit::new("bare_drain", BARE, "runs/s", first.limit));
-        let figure = Figure::new("drain", WHAT, "runs/s", short, first.value);
-        let figure = figure.against("bare drain", first.limit).at_least(0.75);
-        bench.figures.push(alone::tell(figure, by_itself(bench, short, rounds).await?));
+        bench.limits.push(Limit::new("bare_drain", BARE, "runs/s", first.limit.value));
+        let figure = Figure::new("drain", WHAT, "runs/s", short, first.ours.value);
+        let figure = figure.against("bare drain", first.limit.value).at_least(0.75);
+        let figure = alone::tell(figure, by_itself(bench, short, rounds).await?);
+        bench.figures.push(first.profile(figure));
     }
     if !bench.wants("drain_100k") {
         return Ok(());
@@ -31,22 +33,23 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     // from a twentieth of it on, in steps that look even on a logarithmic axis
     let steps = [short / 20, short / 10, short / 4, short / 2];
     for size in steps.into_iter().skip(if bench.size.quick { 3 } else { 0 }) {
-        series.push(point(bench, size.max(1), 1).await?);
+        series.push(work_off(bench, size.max(1), 1).await?.point());
     }
-    series.push(first);
+    series.push(first.point());
     if !bench.size.quick {
-        series.push(point(bench, short * 5 / 2, 1).await?);
+        series.push(work_off(bench, short * 5 / 2, 1).await?.point());
     }
-    let last = point(bench, long, rounds.min(2)).await?;
-    series.push(last);
-    bench.limits.push(Limit::new("bare_drain_100k", BARE, "runs/s", last.limit));
-    let kept = last.value / first.value;
-    let figure = Figure::new("drain_100k", WHAT, "runs/s", long, last.value)
-        .against("bare drain of as many", last.limit)
+    let last = work_off(bench, long, rounds.min(2)).await?;
+    series.push(last.point());
+    bench.limits.push(Limit::new("bare_drain_100k", BARE, "runs/s", last.limit.value));
+    let (value, limit) = (last.ours.value, last.limit.value);
+    let kept = value / first.ours.value;
+    let figure = Figure::new("drain_100k", WHAT, "runs/s", long, value)
+        .against("bare drain of as many", limit)
         .part("of the rate of drain", "", kept)
-        .asks("≥ 75 % of the limit".into(), last.value >= 0.75 * last.limit)
+        .asks("≥ 75 % of the limit".into(), value >= 0.75 * limit)
         .asks("≥ 90 % of the rate of `drain`".into(), kept >= 0.9);
-    bench.figures.push(Figure { series, ..figure });
+    bench.figures.push(Figure { series, ..last.profile(figure) });
     Ok(())
 }
 
@@ -59,7 +62,24 @@ async fn by_itself(bench: &Bench<'_>, size: usize, rounds: usize) -> anyhow::Res
     Ok(median(rates))
 }
 
-async fn point(bench: &Bench<'_>, size: usize, rounds: usize) -> anyhow::Result<Point> {
+/// A backlog of one size.
+struct Worked {
+    size: u64,
+    ours: Rate,
+    limit: Rate,
+}
+
+impl Worked {
+    fn point(&self) -> Point {
+        Point { size: self.size, value: self.ours.value, limit: self.limit.value }
+    }
+
+    fn profile(&self, figure: Figure) -> Figure {
+        self.limit.profile_limit(self.ours.profile(figure))
+    }
+}
+
+async fn work_off(bench: &Bench<'_>, size: usize, rounds: usize) -> anyhow::Result<Worked> {
     let (mut bare, mut ours) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
         bench.tell(&format!("drain: {size} queued runs, round {round}"));
@@ -70,12 +90,11 @@ async fn point(bench: &Bench<'_>, size: usize, rounds: usize) -> anyhow::Result<
                 place.inside.execute(format!("alter table {table} set (autovacuum_enabled = false)")).await?;
             }
             instance.stock(place).queued(size).await?;
-            let took = instance.work_off(place, size, size.min(500)).await?;
-            Ok((limit, size as f64 / took.as_secs_f64()))
+            Ok((limit, instance.work_off(place, size, size.min(500)).await?))
         })
         .await?;
         bare.push(limit);
         ours.push(value);
     }
-    Ok(Point { size: size as u64, value: median(ours), limit: median(bare) })
+    Ok(Worked { size: size as u64, ours: Rate::median(ours), limit: Rate::median(bare) })
 }

@@ -6,6 +6,7 @@ use crate::bench::figure::{Figure, Limit, median};
 use crate::bench::instance::Instance;
 use crate::bench::limits::{fire, rows};
 use crate::bench::place::Place;
+use crate::bench::rate::Rate;
 use crate::bench::stock::{hourly, hourly_with_a_slot};
 use crate::bench::{Bench, Where, alone};
 
@@ -32,15 +33,18 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         .await?;
         bare.push(limit);
         ours.push(value);
-        slotted.push(Place::with(bench.at, async |place| fire_all(place, fires, hourly_with_a_slot()).await).await?);
+        let with_slots =
+            Place::with(bench.at, async |place| fire_all(place, fires, hourly_with_a_slot()).await).await?;
+        slotted.push(with_slots.value);
         alone.push(Place::with(bench.at, async |place| alone::fire(place, fires).await).await?);
     }
-    let limit = median(bare);
+    let (limit, value) = (Rate::median(bare), Rate::median(ours));
     let bare_words = "bare fire: 500 claimed, moved on, recorded and marked done in two statements, 2 connections";
-    bench.limits.push(Limit::new("bare_fire", bare_words, "fires/s", limit));
-    let figure = Figure::new("fire", WHAT, "runs/s", fires, median(ours)).against("bare fire", limit);
+    bench.limits.push(Limit::new("bare_fire", bare_words, "fires/s", limit.value));
+    let figure = Figure::new("fire", WHAT, "runs/s", fires, value.value).against("bare fire", limit.value);
     let figure = figure.part("runs that take their task's slot", "runs/s", median(slotted));
-    bench.figures.push(alone::tell(figure.at_least(0.7), median(alone)));
+    let figure = alone::tell(figure.at_least(0.7), median(alone));
+    bench.figures.push(limit.profile_limit(value.profile(figure)));
     Ok(())
 }
 
@@ -69,22 +73,21 @@ pub async fn on_sqlite(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     bench.limits.push(Limit::new("sqlite_insert_100", words("inserted"), "rows/s", limit));
     bench.limits.push(Limit::new("sqlite_update_100", words("updated"), "rows/s", median(updated)));
     let what = format!("{WHAT}, on SQLite with synchronous = FULL");
-    let figure = Figure::new("sqlite_fire", what, "runs/s", fires, median(ours));
+    let value = Rate::median(ours);
+    let figure = Figure::new("sqlite_fire", what, "runs/s", fires, value.value);
     let figure = figure.against("SQLite's 100-row inserts", limit).at_least(0.15);
-    bench.figures.push(alone::tell(figure, median(by_itself)));
+    bench.figures.push(value.profile(alone::tell(figure, median(by_itself))));
     Ok(())
 }
 
-async fn bare_fire(place: &Place, fires: usize) -> anyhow::Result<f64> {
+async fn bare_fire(place: &Place, fires: usize) -> anyhow::Result<Rate> {
     // its tables are copies of the service's
     Instance::build(place).await?.store.close().await;
     fire::measure(place.postgres()?, fires).await
 }
 
-/// Runs a second.
-async fn fire_all(place: &Place, fires: usize, trigger: Value) -> anyhow::Result<f64> {
+async fn fire_all(place: &Place, fires: usize, trigger: Value) -> anyhow::Result<Rate> {
     let instance = Instance::build(place).await?;
     instance.stock(place).due_by(trigger, fires, instance.store.clock().now()).await?;
-    let took = instance.work_off(place, fires, fires).await?;
-    Ok(fires as f64 / took.as_secs_f64())
+    instance.work_off(place, fires, fires).await
 }

@@ -32,7 +32,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     bench.tell(&format!("herd: {herd} tasks at one instant, among {stored}"));
     let (limit, took, lone, late, again) = Place::with(bench.at, async |place| {
         let instance = Instance::build(place).await?;
-        let bare = fire::measure(place.postgres()?, fires).await?;
+        let bare = fire::measure(place.postgres()?, fires).await?.value;
         let stock = instance.stock(place);
         let clock = instance.store.clock().clone();
         let began = Instant::now();

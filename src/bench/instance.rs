@@ -1,13 +1,14 @@
 //! An instance of the service in this process: the real one, with an executor that does nothing.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
 use crate::app::{self, Built, Ending, Extras};
 use crate::bench::noop::Noop;
 use crate::bench::place::{Place, on_bare};
+use crate::bench::rate::{Rate, Watch};
 use crate::bench::stock::Stock;
 use crate::clock::{Clock, pause};
 use crate::engine::{Engine, Running};
@@ -62,23 +63,23 @@ impl Instance {
         Ok(Started { store, known, noop, running: engine.start().await? })
     }
 
-    /// Starts it, waits until so many runs are finished on the record, and stops it; answers how long that took.
+    /// Starts it, waits until so many runs are finished on the record, and stops it; answers how fast that was.
     ///
     /// # Errors
     /// One was lost or doubled, or took more than one attempt.
-    pub async fn work_off(self, place: &Place, runs: usize, tasks: usize) -> anyhow::Result<Duration> {
-        let began = Instant::now();
+    pub async fn work_off(self, place: &Place, runs: usize, tasks: usize) -> anyhow::Result<Rate> {
+        let watch = Watch::start();
         let started = self.start().await?;
         started.noop.until_executed(runs as u64, PATIENCE).await?;
         until_recorded(place).await?;
-        let took = began.elapsed();
+        let rate = watch.rate(runs);
         let executed = started.noop.executed();
         started.stop().await;
         let record = record(place).await?;
         let (runs, tasks) = (runs as i64, tasks as i64);
         let right = (record.runs, record.tasks, record.finished, executed as i64) == (runs, tasks, runs, runs);
         anyhow::ensure!(right, "of {runs} runs of {tasks} tasks, {executed} executions came to {record:?}");
-        Ok(took)
+        Ok(rate)
     }
 }
 

@@ -1,14 +1,13 @@
 //! What writing costs: the limits of commits and of rows, and `sqlite_enqueue`.
 
-use std::time::Instant;
-
 use serde_json::json;
 
 use crate::bench::Bench;
-use crate::bench::figure::{Figure, Limit, median};
+use crate::bench::figure::{Figure, Limit};
 use crate::bench::instance::Instance;
-use crate::bench::limits::{commits, rate, rows};
+use crate::bench::limits::{commits, rows};
 use crate::bench::place::{Place, any_id};
+use crate::bench::rate::{Rate, Watch};
 use crate::bench::stock::draft;
 use crate::id::Scope;
 
@@ -20,8 +19,8 @@ pub async fn limits(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     bench.tell("limits: commits, and 100 rows at once");
     let (length, count) = (bench.size.commit_time(), bench.size.rows());
     let (one, many, rows) = Place::with(bench.at, async |place| {
-        let one = commits::rate(&place.bare, 1, length).await?;
-        let many = commits::rate(&place.bare, 16, length).await?;
+        let one = commits::rate(&place.bare, 1, length).await?.value;
+        let many = commits::rate(&place.bare, 16, length).await?.value;
         Ok((one, many, rows::rates(&place.bare, count, BODY).await?))
     })
     .await?;
@@ -49,12 +48,12 @@ pub async fn sqlite_enqueue(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             let instance = Instance::build(place).await?;
             let trigger = json!({ "type": "schedule", "interval": "1d", "overlap": "allow" });
             let task = instance.stock(place).task("ann", &draft(trigger)).await?;
-            let began = Instant::now();
+            let watch = Watch::start();
             for _ in 0..starts {
                 let now = instance.store.clock().now();
                 instance.store.run_now(&Scope::Every, task.id, any_id(), None, now, None).await?;
             }
-            let value = rate(starts, began);
+            let value = watch.rate(starts);
             let queued = place.inside.count("select count(*) from queue").await?;
             anyhow::ensure!(queued == starts as i64, "{queued} of {starts} runs are queued");
             instance.store.close().await;
@@ -64,11 +63,12 @@ pub async fn sqlite_enqueue(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         bare.push(limit);
         ours.push(value);
     }
-    let limit = median(bare);
+    let (limit, value) = (Rate::median(bare), Rate::median(ours));
     let words = "SQLite, synchronous = FULL: one-row commits";
-    bench.limits.push(Limit::new("sqlite_commits", words, "commits/s", limit));
+    bench.limits.push(Limit::new("sqlite_commits", words, "commits/s", limit.value));
     let what = "run now, one after the other, on SQLite with synchronous = FULL";
-    let figure = Figure::new("sqlite_enqueue", what, "runs/s", starts, median(ours));
-    bench.figures.push(figure.against("SQLite's one-row commits", limit).at_least(0.7));
+    let figure = Figure::new("sqlite_enqueue", what, "runs/s", starts, value.value);
+    let figure = figure.against("SQLite's one-row commits", limit.value).at_least(0.7);
+    bench.figures.push(limit.profile_limit(value.profile(figure)));
     Ok(())
 }

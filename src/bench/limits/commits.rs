@@ -7,6 +7,7 @@ use futures::future::try_join_all;
 use crate::bench::figure::Samples;
 use crate::bench::limits::millis;
 use crate::bench::place::{Bare, any_id, on_bare};
+use crate::bench::rate::{Rate, Watch};
 use crate::clock::pause;
 
 const INSERT: &str = "insert into bare_commits (id, body) values ($1, $2)";
@@ -20,9 +21,9 @@ pub async fn prepare(bare: &Bare) -> anyhow::Result<()> {
 }
 
 /// Rows a second, each committed by itself, by so many clients at once for so long.
-pub async fn rate(bare: &Bare, clients: usize, length: Duration) -> anyhow::Result<f64> {
+pub async fn rate(bare: &Bare, clients: usize, length: Duration) -> anyhow::Result<Rate> {
     prepare(bare).await?;
-    let began = Instant::now();
+    let watch = Watch::start();
     let counts = match bare {
         Bare::Postgres(pool) => {
             let client = async || {
@@ -31,7 +32,7 @@ pub async fn rate(bare: &Bare, clients: usize, length: Duration) -> anyhow::Resu
                 loop {
                     sqlx::query(INSERT).bind(any_id()).bind(BODY).execute(&mut *connection).await?;
                     rows += 1;
-                    if began.elapsed() >= length {
+                    if watch.elapsed() >= length {
                         return Ok::<u64, sqlx::Error>(rows);
                     }
                 }
@@ -42,14 +43,14 @@ pub async fn rate(bare: &Bare, clients: usize, length: Duration) -> anyhow::Resu
         Bare::Sqlite(pool) => {
             let mut connection = pool.acquire().await?;
             let mut rows = 0;
-            while rows == 0 || began.elapsed() < length {
+            while rows == 0 || watch.elapsed() < length {
                 sqlx::query(INSERT).bind(any_id()).bind(BODY).execute(&mut *connection).await?;
                 rows += 1;
             }
             vec![rows]
         }
     };
-    Ok(counts.iter().sum::<u64>() as f64 / began.elapsed().as_secs_f64())
+    Ok(watch.rate(counts.iter().sum::<u64>() as usize))
 }
 
 /// How long each of so many groups of commits takes, one commit after the other, in milliseconds. `gap` passes after each

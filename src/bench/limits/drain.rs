@@ -2,15 +2,14 @@
 //! ever analysed: the statistics are missing, as after a burst.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 use futures::future::try_join_all;
 use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::bench::limits::fire::{BATCH, CLIENTS};
-use crate::bench::limits::rate;
 use crate::bench::place::any_id;
+use crate::bench::rate::{Rate, Watch};
 
 const TABLES: [&str; 6] = [
     "drop table if exists bare_queue, bare_done",
@@ -45,7 +44,7 @@ const DONE: &str = "
       from gone where r.id = gone.run_id";
 
 /// Runs a second.
-pub async fn measure(pool: &PgPool, count: usize) -> anyhow::Result<f64> {
+pub async fn measure(pool: &PgPool, count: usize) -> anyhow::Result<Rate> {
     for statement in TABLES {
         sqlx::query(statement).execute(pool).await?;
     }
@@ -65,9 +64,9 @@ pub async fn measure(pool: &PgPool, count: usize) -> anyhow::Result<f64> {
             sqlx::query(DONE).bind(&claimed).execute(&mut *connection).await?;
         }
     };
-    let began = Instant::now();
+    let watch = Watch::start();
     try_join_all((0..CLIENTS).map(|_| client())).await?;
-    let rate = rate(count, began);
+    let rate = watch.rate(count);
     let done = done.into_inner();
     anyhow::ensure!(done == count, "the bare loop drained {done} of {count}");
     Ok(rate)

@@ -5,15 +5,14 @@
 //! nothing is found, or could be recorded twice.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 use chrono::{DateTime, Utc};
 use futures::future::try_join_all;
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::bench::limits::rate;
 use crate::bench::place::any_id;
+use crate::bench::rate::{Rate, Watch};
 
 /// Rows of a statement.
 pub const BATCH: usize = 500;
@@ -53,7 +52,7 @@ const DONE: &str = "
     update bare_fired set state = 'succeeded', output = '', ran_ms = 1, finished_at = $2 where id = any($1)";
 
 /// Fires a second.
-pub async fn measure(pool: &PgPool, count: usize) -> anyhow::Result<f64> {
+pub async fn measure(pool: &PgPool, count: usize) -> anyhow::Result<Rate> {
     for statement in TABLES {
         sqlx::query(statement).execute(pool).await?;
     }
@@ -74,9 +73,9 @@ pub async fn measure(pool: &PgPool, count: usize) -> anyhow::Result<f64> {
             sqlx::query(DONE).bind(&made).bind(until).execute(&mut *connection).await?;
         }
     };
-    let began = Instant::now();
+    let watch = Watch::start();
     try_join_all((0..CLIENTS).map(|_| client())).await?;
-    let rate = rate(count, began);
+    let rate = watch.rate(count);
     let fired = fired.into_inner();
     anyhow::ensure!(fired == count, "the bare loop fired {fired} of {count}");
     Ok(rate)
