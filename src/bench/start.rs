@@ -28,7 +28,7 @@ pub async fn local(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     }
     let starts = bench.size.starts;
     bench.tell(&format!("start_local: {starts} runs, one after the other"));
-    let (commit, rested, took) = Place::with(bench.at, async |place| {
+    let (commit, rested, took, idle) = Place::with(bench.at, async |place| {
         let commit = commits::times(&place.bare, starts, 1, Duration::ZERO).await?;
         let rested = commits::times(&place.bare, starts, 1, GAP).await?;
         let service = Instance::build(place).await?.start().await?;
@@ -36,27 +36,33 @@ pub async fn local(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let task = service.stock(place).task("ann", &draft(trigger)).await?;
         let mut heard = service.noop.listen();
         let clock = service.store.clock().clone();
-        let mut took = Vec::with_capacity(starts);
-        for _ in 0..starts {
-            let run_id = any_id();
-            let began = clock.elapsed();
-            service.store.run_now(&Scope::Every, task.id, run_id, None, clock.now(), None).await?;
-            let start = timeout(PATIENCE, heard.recv()).await.context("a run was not started")?.context("a start")?;
-            anyhow::ensure!(start.run_id == run_id, "another run was started than the one that was asked for");
-            took.push(start.at.saturating_sub(began).as_secs_f64() * 1000.0);
-            pause(GAP).await;
-        }
+        let mut measure = async |gap: Duration| {
+            let mut took = Vec::with_capacity(starts);
+            for _ in 0..starts {
+                let run_id = any_id();
+                let began = clock.elapsed();
+                service.store.run_now(&Scope::Every, task.id, run_id, None, clock.now(), None).await?;
+                let start =
+                    timeout(PATIENCE, heard.recv()).await.context("a run was not started")?.context("a start")?;
+                anyhow::ensure!(start.run_id == run_id, "another run was started than the one that was asked for");
+                took.push(start.at.saturating_sub(began).as_secs_f64() * 1000.0);
+                pause(gap).await;
+            }
+            anyhow::Ok(Samples::new(took))
+        };
+        let (took, idle) = (measure(Duration::ZERO).await?, measure(GAP).await?);
         service.stop().await;
-        Ok((commit, rested, Samples::new(took)))
+        Ok((commit, rested, took, idle))
     })
     .await?;
     let limit = commit.at(0.5);
     let words = "one row, committed; one client";
     bench.limits.push(Limit::new("commit", words, "ms", limit).spread(commit.distribution("ms")));
-    let what = "run now → start on the same instance, idle";
+    let what = "run now → start on the same instance, one after the other, as the limit's commits";
     let figure = Figure::new("start_local", what, "ms", took.count(), took.at(0.5)).against("a one-row commit", limit);
-    let figure = figure.part("a commit after the same pause", "ms", rested.at(0.5));
-    bench.figures.push(figure.at_most(2.0).spread(&took));
+    let figure = figure.at_most(2.0).spread(&took);
+    let figure = figure.part("p50 on an idle machine, a pause before each", "ms", idle.at(0.5));
+    bench.figures.push(figure.part("a commit after the same pause", "ms", rested.at(0.5)));
     Ok(())
 }
 
@@ -68,7 +74,7 @@ pub async fn remote(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     bench.tell(&format!("start_remote: {starts} runs, one after the other"));
     let at = bench.at;
     let (bare, took) = Place::with(at, async |place| {
-        let bare = notify::measure(at, place, place.postgres()?, starts).await?;
+        let bare = notify::measure(at, place, place.postgres()?, starts, GAP).await?;
         // the services of this one do not run: it is asked, and the other one starts
         let asked = Instance::build(place).await?;
         let trigger = json!({ "type": "schedule", "interval": "1d", "overlap": "allow" });

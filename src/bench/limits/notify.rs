@@ -18,8 +18,14 @@ fn channel(place: &Place) -> String {
     place.dir.file_name().map(|name| name.to_string_lossy().replace('-', "_")).unwrap_or_default()
 }
 
-/// Milliseconds from before the insert until the second commit, so often.
-pub async fn measure(at: &Where, place: &Place, pool: &PgPool, samples: usize) -> anyhow::Result<Samples> {
+/// Milliseconds from before the insert until the second commit, so often; `gap` passes after each.
+pub async fn measure(
+    at: &Where,
+    place: &Place,
+    pool: &PgPool,
+    samples: usize,
+    gap: Duration,
+) -> anyhow::Result<Samples> {
     sqlx::query("create table bare_asked (id uuid primary key, state text not null)").execute(pool).await?;
     let url = place.config.database.url.expose().to_owned();
     let channel = channel(place);
@@ -46,7 +52,7 @@ pub async fn measure(at: &Where, place: &Place, pool: &PgPool, samples: usize) -
                 break;
             }
         }
-        pause(Duration::from_millis(3)).await;
+        pause(gap).await;
     }
     other.stop().await?;
     Ok(Samples::new(took))
