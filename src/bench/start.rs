@@ -13,6 +13,7 @@ use crate::bench::limits::{commits, notify};
 use crate::bench::part::{Part, Said};
 use crate::bench::place::{Place, any_id};
 use crate::bench::process::Process;
+use crate::bench::rate::Watch;
 use crate::bench::stock::draft;
 use crate::clock::pause;
 use crate::id::Scope;
@@ -26,18 +27,19 @@ pub async fn local(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     if !bench.wants("start_local") {
         return Ok(());
     }
-    let starts = bench.size.starts;
+    let (starts, length) = (bench.size.starts, bench.size.commit_time());
     bench.tell(&format!("start_local: {starts} runs, one after the other"));
-    let (commit, rested, took, idle) = Place::with(bench.at, async |place| {
+    let (commit, rested, rate, (took, ours), (idle, _)) = Place::with(bench.at, async |place| {
         let commit = commits::times(&place.bare, starts, 1, Duration::ZERO).await?;
         let rested = commits::times(&place.bare, starts, 1, GAP).await?;
+        let rate = commits::rate(&place.bare, 1, length).await?;
         let service = Instance::build(place).await?.start().await?;
         let trigger = json!({ "type": "schedule", "interval": "1d", "overlap": "allow" });
         let task = service.stock(place).task("ann", &draft(trigger)).await?;
         let mut heard = service.noop.listen();
         let clock = service.store.clock().clone();
         let mut measure = async |gap: Duration| {
-            let mut took = Vec::with_capacity(starts);
+            let (mut took, watch) = (Vec::with_capacity(starts), Watch::start());
             for _ in 0..starts {
                 let run_id = any_id();
                 let began = clock.elapsed();
@@ -48,11 +50,11 @@ pub async fn local(bench: &mut Bench<'_>) -> anyhow::Result<()> {
                 took.push(start.at.saturating_sub(began).as_secs_f64() * 1000.0);
                 pause(gap).await;
             }
-            anyhow::Ok(Samples::new(took))
+            anyhow::Ok((Samples::new(took), watch.rate(starts)))
         };
         let (took, idle) = (measure(Duration::ZERO).await?, measure(GAP).await?);
         service.stop().await;
-        Ok((commit, rested, took, idle))
+        Ok((commit, rested, rate, took, idle))
     })
     .await?;
     let limit = commit.at(0.5);
@@ -62,7 +64,8 @@ pub async fn local(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let figure = Figure::new("start_local", what, "ms", took.count(), took.at(0.5)).against("a one-row commit", limit);
     let figure = figure.at_most(2.0).spread(&took);
     let figure = figure.part("p50 on an idle machine, a pause before each", "ms", idle.at(0.5));
-    bench.figures.push(figure.part("a commit after the same pause", "ms", rested.at(0.5)));
+    let figure = figure.part("a commit after the same pause", "ms", rested.at(0.5));
+    bench.figures.push(rate.profile_limit(ours.profile(figure)));
     Ok(())
 }
 
@@ -73,7 +76,7 @@ pub async fn remote(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let starts = bench.size.starts;
     bench.tell(&format!("start_remote: {starts} runs, one after the other"));
     let at = bench.at;
-    let (bare, took) = Place::with(at, async |place| {
+    let ((bare, rate), (took, ours)) = Place::with(at, async |place| {
         let bare = notify::measure(at, place, place.postgres()?, starts, GAP).await?;
         // the services of this one do not run: it is asked, and the other one starts
         let asked = Instance::build(place).await?;
@@ -81,7 +84,7 @@ pub async fn remote(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let task = asked.stock(place).task("ann", &draft(trigger)).await?;
         let mut other = Process::start(at, &Part::serve(place, true)).await?;
         let clock = asked.store.clock().clone();
-        let mut took = Vec::with_capacity(starts);
+        let (mut took, watch) = (Vec::with_capacity(starts), Watch::start());
         for _ in 0..starts {
             let id = any_id();
             let began = clock.elapsed();
@@ -92,9 +95,10 @@ pub async fn remote(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             took.push(at.saturating_sub(began).as_secs_f64() * 1000.0);
             pause(GAP).await;
         }
+        let ours = watch.rate(starts);
         other.stop().await?;
         asked.store.close().await;
-        Ok((bare, Samples::new(took)))
+        Ok((bare, (Samples::new(took), ours)))
     })
     .await?;
     let words = "bare notify: a commit that notifies, heard by another process, which commits; p50";
@@ -104,10 +108,9 @@ pub async fn remote(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         Figure::new("start_remote", what, "ms", took.count(), took.at(0.5)).against("bare notify", bare.at(0.5));
     let figure = figure.at_most(1.25).spread(&took);
     let allowed = 2.0 * bare.at(0.99);
-    bench.figures.push(
-        figure
-            .part("p99 of bare notify", "ms", bare.at(0.99))
-            .asks("p99 ≤ 2 × that of the limit".into(), took.at(0.99) <= allowed),
-    );
+    let figure = figure
+        .part("p99 of bare notify", "ms", bare.at(0.99))
+        .asks("p99 ≤ 2 × that of the limit".into(), took.at(0.99) <= allowed);
+    bench.figures.push(rate.profile_limit(ours.profile(figure)));
     Ok(())
 }

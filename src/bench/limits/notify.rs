@@ -11,6 +11,7 @@ use crate::bench::figure::Samples;
 use crate::bench::part::{Part, Said};
 use crate::bench::place::{Place, any_id};
 use crate::bench::process::Process;
+use crate::bench::rate::{Rate, Watch};
 use crate::clock::{Clock, pause};
 
 /// The channel, within the database: its name holds that of the schema.
@@ -25,14 +26,14 @@ pub async fn measure(
     pool: &PgPool,
     samples: usize,
     gap: Duration,
-) -> anyhow::Result<Samples> {
+) -> anyhow::Result<(Samples, Rate)> {
     sqlx::query("create table bare_asked (id uuid primary key, state text not null)").execute(pool).await?;
     let url = place.config.database.url.expose().to_owned();
     let channel = channel(place);
     let mut other = Process::start(at, &Part::Listen { url, channel: channel.clone() }).await?;
     let clock = Clock::system();
-    let mut took = Vec::with_capacity(samples);
     let mut connection = pool.acquire().await?;
+    let (mut took, watch) = (Vec::with_capacity(samples), Watch::start());
     for _ in 0..samples {
         let id = any_id();
         let began = clock.elapsed();
@@ -54,8 +55,9 @@ pub async fn measure(
         }
         pause(gap).await;
     }
+    let rate = watch.rate(samples);
     other.stop().await?;
-    Ok(Samples::new(took))
+    Ok((Samples::new(took), rate))
 }
 
 /// The other process: marks what it is told of, and says when it had done so. Until `stop`.
