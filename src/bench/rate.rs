@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::bench::figure::Figure;
 
-/// `/proc/stat` counts in these.
-const TICK: Duration = Duration::from_millis(10);
+/// `/proc/stat` counts in ticks of so many milliseconds.
+const TICK: u64 = 10;
 
 /// Runs while something is measured.
 pub struct Watch {
@@ -92,7 +92,7 @@ fn busy(stat: &str) -> Option<Duration> {
     let counts: Vec<u64> =
         stat.lines().next()?.split_whitespace().skip(1).map_while(|count| count.parse().ok()).collect();
     let [user, nice, system, _, _, irq, softirq, ..] = counts[..] else { return None };
-    u32::try_from(user + nice + system + irq + softirq).ok().map(|ticks| TICK * ticks)
+    Some(Duration::from_millis(TICK * (user + nice + system + irq + softirq)))
 }
 
 #[cfg(test)]

@@ -127,7 +127,8 @@ impl Stock<'_> {
         let (id, long_ago) = (self.id_of("00000000000000000000", "g.n"), "'1970-01-01T00:00:00+00:00'");
         let text = format!(
             "insert into runs (id, tenant_id, fire_key, trigger_type, scheduled_for, state, created_at, finished_at)
-             select {id}, {}, 'old:' || g.n, 'schedule', {long_ago}, 'succeeded', {long_ago}, {long_ago} from generate_series(1, {count}) as g (n)",
+             select {id}, {}, 'old:' || g.n, 'schedule', {long_ago}, 'succeeded', {long_ago}, {long_ago}
+               from generate_series(1, {count}) as g (n)",
             self.tenant_of("g.n")
         );
         self.place.inside.execute(text).await

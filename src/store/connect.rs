@@ -171,7 +171,8 @@ impl Store {
         let closed = async {
             match &self.db {
                 Db::Postgres { pool, hot, quick, ears, .. } => {
-                    tokio::join!(ears.close(), hot.close(), quick.close(), pool.close());
+                    ears.close().await;
+                    tokio::join!(hot.close(), quick.close(), pool.close());
                 }
                 Db::Sqlite { readers, writer, .. } => {
                     readers.close().await;

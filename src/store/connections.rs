@@ -34,7 +34,8 @@ const IDLE: Duration = Duration::from_secs(10 * 60);
 const LIFETIME: Duration = Duration::from_secs(30 * 60);
 /// Between two looks for those that nobody uses.
 const TIDY: Duration = Duration::from_secs(60);
-/// What is under way when one is given back is waited for no longer; the server itself ends a statement after five seconds.
+/// What is under way when one is given back is waited for no longer: the server itself ends a statement after five seconds,
+/// and who closes the store waits for ten.
 const ENDS: Duration = Duration::from_secs(6);
 const TAKEN: &str = "it is taken when it is dropped";
 /// Between two looks whether all are closed.

@@ -14,17 +14,18 @@ use crate::store::db::answered;
 pub(super) struct Ears {
     options: Arc<PgConnectOptions>,
     closed: CancellationToken,
-    listening: TaskTracker,
+    at_work: TaskTracker,
 }
 
 impl Ears {
     pub(super) fn of(options: PgConnectOptions) -> Ears {
-        Ears { options: Arc::new(options), closed: CancellationToken::new(), listening: TaskTracker::new() }
+        Ears { options: Arc::new(options), closed: CancellationToken::new(), at_work: TaskTracker::new() }
     }
 
     /// Hears what the services of this schema say from now on. A connection that is lost ends it.
     pub(super) async fn listen(&self) -> Result<PgListener, sqlx::Error> {
-        let one = PgPoolOptions::new().max_connections(1).min_connections(0).idle_timeout(None).max_lifetime(None);
+        // a listener comes from a pool; one that looks after nothing has no task of its own
+        let one = PgPoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None);
         let one = one.connect_lazy_with((*self.options).clone());
         answered(async {
             let mut listener = PgListener::connect_with(&one).await?;
@@ -37,15 +38,20 @@ impl Ears {
         .await
     }
 
-    /// Does this until they are closed.
+    /// Does what is to be done until they are closed; their end waits for it.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let closed = self.closed.clone();
-        self.listening.spawn(async move { closed.run_until_cancelled(work).await });
+        self.at_work.spawn(work);
     }
 
+    /// `None` once they are closed.
+    pub(super) async fn while_open<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        self.closed.run_until_cancelled(work).await
+    }
+
+    /// Nobody listens any more, and what was to be told is told. The connection of who listened ends by itself.
     pub(super) async fn close(&self) {
         self.closed.cancel();
-        self.listening.close();
-        self.listening.wait().await;
+        self.at_work.close();
+        self.at_work.wait().await;
     }
 }

@@ -14,8 +14,7 @@ use crate::clock::pause;
 use crate::notification::Recipient;
 use crate::retry::full_jitter;
 use crate::run::Run;
-use crate::store::db::Db;
-use crate::store::db::answered;
+use crate::store::db::{Db, answered};
 use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE};
 use crate::store::lease::{Claim, Lease};
 use crate::store::limits::Limits;
@@ -118,7 +117,8 @@ pub enum Blocked {
 }
 
 /// Reads what belongs to runs that are started on the record: a store that is away for a moment is asked again, since
-/// nobody else would execute them until their leases run out.
+/// nobody else would execute them until their leases run out. Starts of claims are asked for
+/// again as a whole after ten seconds.
 macro_rules! insist {
     ($read:expr) => {{
         let mut tries = 0;

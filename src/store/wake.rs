@@ -106,39 +106,49 @@ impl Hints {
         // tests have databases of their own, and a database may have several schemas with a service each
         let origin = format!("{:016x}", fastrand::u64(..));
         let heard = ears.listen().await;
-        ears.spawn(self.clone().tell(quick.clone(), origin.clone()));
+        ears.spawn(self.clone().tell(quick.clone(), ears.clone(), origin.clone()));
         ears.spawn(self.clone().hear(ears.clone(), heard, origin));
     }
 
-    async fn tell(self, quick: Connections, origin: String) {
-        loop {
-            self.0.bell.notified().await;
-            let called = self.0.called.swap(0, Ordering::AcqRel);
-            if called == 0 {
-                continue;
-            }
-            let told = answered(async {
-                sqlx::query(TELL).bind(format!("{origin} {called}")).execute(&mut *quick.acquire().await?).await
-            });
-            if let Err(error) = told.await {
-                tracing::debug!(%error, "other instances could not be told, they look by themselves");
-            }
+    /// To the end, and then what is left: what is handed back at a stop is for others to do.
+    async fn tell(self, quick: Connections, ears: Ears, origin: String) {
+        while ears.while_open(self.0.bell.notified()).await.is_some() {
+            self.tell_once(&quick, &origin).await;
             pause(GATHER).await;
+        }
+        self.tell_once(&quick, &origin).await;
+    }
+
+    async fn tell_once(&self, quick: &Connections, origin: &str) {
+        let called = self.0.called.swap(0, Ordering::AcqRel);
+        if called == 0 {
+            return;
+        }
+        let told = answered(async {
+            sqlx::query(TELL).bind(format!("{origin} {called}")).execute(&mut *quick.acquire().await?).await
+        });
+        if let Err(error) = told.await {
+            tracing::debug!(%error, "other instances could not be told, they look by themselves");
         }
     }
 
     async fn hear(self, ears: Ears, mut listener: Result<PgListener, sqlx::Error>, origin: String) {
-        loop {
-            let error = match listener {
-                Ok(listener) => self.heed(listener, &origin).await,
-                Err(error) => error,
-            };
-            tracing::debug!(%error, "other instances can't be heard, services look by themselves");
-            pause(LOOK_AGAIN).await;
-            // something may have been missed until they are heard again
-            listener = ears.listen().await;
-            self.wake_all();
-        }
+        let hearing = async {
+            loop {
+                let error = match listener {
+                    Ok(listener) => self.heed(listener, &origin).await,
+                    Err(error) => error,
+                };
+                tracing::debug!(%error, "other instances can't be heard, services look by themselves");
+                pause(LOOK_AGAIN).await;
+                listener = ears.listen().await;
+                if listener.is_ok() {
+                    // something may have been missed until they were heard again
+                    self.wake_all();
+                }
+            }
+        };
+        let _: Option<()> = ears.while_open(hearing).await;
     }
 
     /// Wakes those who wait for what others tell, until they are not heard any more.

@@ -252,7 +252,7 @@ impl Turn {
         if now.generation != self.stored.generation || !is_used_alike(credential, &now.credential) {
             return Err(written_meanwhile());
         }
-        notice::needs_consent(&self.shared.store, &self.stored, &why).await?;
+        answered(notice::needs_consent(&self.shared.store, &self.stored, &why)).await?;
         match answered(self.shared.store.mark_needs_consent(credential.id, self.lease, &why)).await {
             Ok(_) => Err(OAuthError::NeedsConsent(why)),
             Err(StoreError::LeaseLost) => Err(written_meanwhile()),

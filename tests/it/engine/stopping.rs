@@ -7,7 +7,7 @@ use reveille::clock::{Clock, signed};
 use reveille::engine::Running;
 use reveille::run::RunState;
 use serde_json::{Value, json};
-use sqlx::{Connection, Executor, PgConnection};
+use sqlx::{Connection, PgConnection};
 
 use crate::support::app::Instance;
 use crate::support::journal::Ended;
@@ -103,9 +103,13 @@ async fn a_stop_waits_for_a_run_that_is_being_recorded() {
 
     let mut other = PgConnection::connect(&world.url()).await.expect("a connection");
     let mut keeper = other.begin().await.expect("a transaction");
-    keeper.execute("lock table runs in share mode").await.expect("a lock");
+    // nobody but who asks for a run waits for that row
+    let row = sqlx::query("select 1 from due where task_id = $1 for update").bind(task.id);
+    row.execute(&mut *keeper).await.expect("a lock");
+    let waiting =
+        "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
     let is_recorded = async || {
-        while world.number("select count(*) from pg_locks where not granted").await == 0 {
+        while world.number(waiting).await == 0 {
             reveille::clock::pause(Duration::from_millis(5)).await;
         }
     };

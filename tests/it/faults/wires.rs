@@ -1,4 +1,4 @@
-//! Postgres crashes, is cut off, goes silent, and loses its answers to commits; the services live on.
+//! Postgres crashes, is cut off, goes silent, and loses its answers to what it has committed; the services live on.
 
 use std::time::Duration;
 
@@ -81,12 +81,12 @@ async fn connections_that_go_silent_for_ever_are_left_for_new_ones() {
 }
 
 #[tokio::test]
-async fn an_answer_to_a_commit_that_is_lost_neither_loses_nor_doubles_what_was_committed() {
+async fn an_answer_that_is_lost_neither_loses_nor_doubles_what_was_committed() {
     let (_database, proxy, mut stage) = behind_a_proxy().await;
     proxy.lose_commits(10);
     proxy.lose_statements(40);
     let from = machine_now();
-    while proxy.lost() < 60 || proxy.lost_statements() < 60 {
+    while proxy.lost_commits() < 60 || proxy.lost_statements() < 60 {
         stage.once().await;
         stage.publish().await;
         pause(Duration::from_millis(200)).await;
@@ -94,7 +94,7 @@ async fn an_answer_to_a_commit_that_is_lost_neither_loses_nor_doubles_what_was_c
     proxy.lose_commits(0);
     proxy.lose_statements(0);
     stage.may_lose_leases(from).await;
-    let (commits, statements) = (proxy.lost(), proxy.lost_statements());
+    let (commits, statements) = (proxy.lost_commits(), proxy.lost_statements());
     let verdict = stage.must_hold(&format!("{commits} answers to commits lost, {statements} to statements")).await;
     assert!(verdict.instants > 50, "{verdict}");
 }

@@ -265,7 +265,7 @@ async fn a_write_that_is_told_as_failed_and_was_done_is_found() {
         pause(Duration::from_millis(5)).await;
     }
     proxy.lose_commits(1);
-    while proxy.lost() < 1 {
+    while proxy.lost_commits() < 1 {
         pause(Duration::from_millis(5)).await;
     }
     proxy.lose_commits(0);

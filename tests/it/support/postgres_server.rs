@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use sqlx::{Connection, Executor, PgConnection};
 
 use super::binary::TempDir;
+use super::servers;
 
 /// How long a start or a recovery may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -47,8 +48,7 @@ impl PostgresServer {
         let found = Command::new("sh").args(["-c", "command -v initdb"]).output().expect("sh runs");
         let initdb = PathBuf::from(String::from_utf8_lossy(&found.stdout).trim());
         let programs = initdb.parent().expect("scripts/test.sh puts PostgreSQL's programs into PATH").to_owned();
-        let port =
-            std::net::TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("its address").port();
+        let port = servers::lasting_port();
         let user = rustix::process::getuid().is_root().then_some("postgres");
         let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
         let server = PostgresServer { port, dir: TempDir::new(), programs, user, disk, environment };
@@ -99,8 +99,8 @@ impl PostgresServer {
         show(&self.programs.join(name))
     }
 
-    /// Runs a line as the server's user, where its disk is seen.
-    fn shell(&self, line: &str, must: bool) -> bool {
+    /// A line as the server's user, where its disk is seen.
+    fn line(&self, line: &str) -> Command {
         let mut words: Vec<String> = Vec::new();
         if self.disk.is_some() {
             let keeper = std::fs::read_to_string(self.dir.path().join("keeper")).expect("who keeps the disk");
@@ -111,8 +111,14 @@ impl PostgresServer {
         }
         words.extend(["sh".into(), "-c".into(), line.into()]);
         let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).current_dir("/");
+        command
+    }
+
+    /// Runs it.
+    fn shell(&self, line: &str, must: bool) -> bool {
         // the log of a server that is to be read goes to a file, and nothing keeps our output open
-        let done = command.args(&words[1..]).current_dir("/").stdout(Stdio::null()).output().expect("a shell");
+        let done = self.line(line).stdout(Stdio::null()).output().expect("a shell");
         assert!(done.status.success() || !must, "{line}: {}", String::from_utf8_lossy(&done.stderr));
         done.status.success()
     }
@@ -151,13 +157,19 @@ impl PostgresServer {
         self.shell(&format!("dd if=/dev/zero of={data}/filler bs=64k 2>/dev/null; dd if=/dev/zero of={data}/rest bs=1 count=65536 2>/dev/null"), false);
     }
 
+    /// How full its disk is, and the end of its log.
+    fn said(&self) -> String {
+        let said = self.line(&format!("df -m {0}; tail -c 3000 {0}/log", show(&self.data()))).output();
+        said.map_or_else(|error| error.to_string(), |said| String::from_utf8_lossy(&said.stdout).into_owned())
+    }
+
     /// Makes room again, and starts it if it gave up meanwhile.
     pub fn free_disk(&self) {
         let data = show(&self.data());
         self.shell(&format!("rm -f {data}/filler {data}/rest"), true);
         let begun = Instant::now();
         while !self.shell(&format!("{} -q -h 127.0.0.1 -p {}", self.program("pg_isready"), self.port), false) {
-            assert!(begun.elapsed() < PATIENCE, "it does not come back");
+            assert!(begun.elapsed() < PATIENCE, "it does not come back: {}", self.said());
             if !self.shell(&format!("{} -D {data} status", self.program("pg_ctl")), false) {
                 self.shell(&self.start_line(), false);
             }

@@ -1,7 +1,7 @@
 //! A wire that can fail: a TCP proxy that cuts connections, swallows bytes without a word, or loses the answer to what the
 //! server has committed: a `COMMIT`, or a statement that is its own transaction.
 //!
-//! It knows just enough of PostgreSQL's protocol for that last fault: what a simple query and one with values look like, and
+//! It knows just enough of PostgreSQL's protocol for that last fault: what a simple and a prepared statement look like, and
 //! how an answer ends. To any other server it passes bytes.
 
 use std::net::SocketAddr;
@@ -101,13 +101,13 @@ impl Proxy {
         self.state.commits.one_of.store(one_of, Ordering::Relaxed);
     }
 
-    /// The same of statements with values outside of a transaction, which commit by themselves if they write.
+    /// The same of prepared statements outside of a transaction, which commit by themselves if they write.
     pub fn lose_statements(&self, one_of: u64) {
         self.state.statements.one_of.store(one_of, Ordering::Relaxed);
     }
 
     /// How many answers to commits were lost.
-    pub fn lost(&self) -> u64 {
+    pub fn lost_commits(&self) -> u64 {
         self.state.commits.lost.load(Ordering::Relaxed)
     }
 
@@ -169,7 +169,7 @@ impl State {
                 _ => BUSY,
             };
             phase.store(now, Ordering::SeqCst);
-            if to.write_all(&chunk[..count]).await.is_err() {
+            if to.write_all(sent).await.is_err() {
                 return;
             }
         }
@@ -225,7 +225,7 @@ async fn a_commit_whose_answer_is_lost_has_been_carried_out() {
     transaction.execute("insert into t values (1)").await.unwrap();
     let committed = transaction.commit().await;
     assert!(committed.is_err(), "the answer was lost");
-    assert_eq!((proxy.lost(), proxy.lost_statements()), (1, 0));
+    assert_eq!((proxy.lost_commits(), proxy.lost_statements()), (1, 0));
     let rows: i64 = sqlx::query_scalar("select count(*) from t").fetch_one(&mut direct).await.unwrap();
     assert_eq!(rows, 1, "and yet it was done");
 }
@@ -243,7 +243,7 @@ async fn a_statement_whose_answer_is_lost_has_been_carried_out() {
     proxy.lose_statements(1);
     let written = sqlx::query(many).bind(5000).execute(&mut through).await;
     assert!(written.is_err(), "the answer was lost");
-    assert_eq!((proxy.lost(), proxy.lost_statements()), (0, 1));
+    assert_eq!((proxy.lost_commits(), proxy.lost_statements()), (0, 1));
     let rows: i64 = sqlx::query_scalar("select count(*) from t").fetch_one(&mut direct).await.unwrap();
     assert_eq!(rows, 5000, "and yet it was done");
 }

@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::binary::TempDir;
+use super::servers;
 
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -47,8 +48,7 @@ pub struct RedisServer {
 impl RedisServer {
     /// With an append-only file that is synced at each write, and these arguments after that.
     pub fn start(arguments: &[&str]) -> RedisServer {
-        let port =
-            std::net::TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("its address").port();
+        let port = servers::lasting_port();
         let arguments = arguments.iter().map(|word| word.to_string()).collect();
         let mut server = RedisServer { port, arguments, dir: TempDir::new(), child: None };
         server.start_again();

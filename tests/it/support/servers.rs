@@ -46,6 +46,13 @@ pub fn chaos_cycles() -> usize {
     asked.map_or(50, |cycles| cycles.parse().expect("REVEILLE_CHAOS_CYCLES is a number"))
 }
 
+/// A port for a server that goes down and comes back: below those that the system gives to whoever asks for any, or one of
+/// these might have it meanwhile.
+pub fn lasting_port() -> u16 {
+    let free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    std::iter::repeat_with(|| fastrand::u16(10_000..32_000)).find(free).expect("a free port")
+}
+
 #[tokio::test]
 async fn the_redis_of_the_tests_keeps_what_it_is_given() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
