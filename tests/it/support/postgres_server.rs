@@ -46,8 +46,10 @@ impl PostgresServer {
 
     async fn make(disk: Option<u32>, environment: &[(&str, String)]) -> Option<PostgresServer> {
         let found = Command::new("sh").args(["-c", "command -v initdb"]).output().expect("sh runs");
-        let initdb = PathBuf::from(String::from_utf8_lossy(&found.stdout).trim());
-        let programs = initdb.parent().expect("scripts/test.sh puts PostgreSQL's programs into PATH").to_owned();
+        // where it really is the others are, too
+        let initdb = std::fs::canonicalize(String::from_utf8_lossy(&found.stdout).trim())
+            .expect("scripts/test.sh puts PostgreSQL's programs into PATH");
+        let programs = initdb.parent().expect("a folder").to_owned();
         let port = servers::lasting_port();
         let user = rustix::process::getuid().is_root().then_some("postgres");
         let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
