@@ -3,7 +3,7 @@
 # tests/it/faults.rs (the faults) and tests/it/support/checker.rs (the judge). Says at the end what was done, in figures.
 #
 #   scripts/chaos.sh --short            every fault, 50 cycles of kill -9 on each database (scripts/test.sh runs these, too)
-#   scripts/chaos.sh --long [CYCLES]    the same with 1000 cycles on each database, or CYCLES: about an hour
+#   scripts/chaos.sh --long [CYCLES]    the same with 1000 cycles on each database, or CYCLES: about half an hour
 #   scripts/chaos.sh --planted          a build with bugs planted in it, each of which must be caught; and the service with
 #                                       1 % of the store's calls failing
 #   scripts/chaos.sh --engine           the engine's tests with 1 % of the store's calls failing; for reading, not for CI
