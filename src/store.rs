@@ -145,6 +145,7 @@ pub enum StoreError {
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> StoreError {
         use sqlx::Error as E;
+        connections::notice(&error);
         match &error {
             E::RowNotFound => StoreError::NotFound,
             E::ColumnDecode { .. } | E::Decode(_) | E::ColumnNotFound(_) | E::TypeNotFound { .. } => {

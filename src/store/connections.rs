@@ -7,7 +7,8 @@
 
 use std::io::ErrorKind;
 use std::ops::{Deref, DerefMut};
-use std::time::Duration;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use deadpool::Runtime;
 use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, QueueMode, RecycleError, RecycleResult};
@@ -40,6 +41,18 @@ const ENDS: Duration = Duration::from_secs(6);
 const TAKEN: &str = "it is taken when it is dropped";
 /// Between two looks whether all are closed.
 const CLOSING: Duration = Duration::from_millis(2);
+
+/// When one was last found to have been ended. One for the process: who finds it knows the error, not the connection, and a
+/// question too many does no harm.
+static ENDED: Mutex<Option<Instant>> = Mutex::new(None);
+
+/// Where this is the end of a connection, the others are asked before their next use whether they are still there: a server
+/// that crashed or was cut off ended them, too, and each would fail what it is used for.
+pub(super) fn notice(error: &sqlx::Error) {
+    if is_end(error) {
+        *ENDED.lock().expect("ended lock") = Some(Instant::now());
+    }
+}
 
 /// A few connections of one kind. Cheap to clone.
 #[derive(Clone)]
@@ -123,20 +136,31 @@ impl Manager for Connector {
         if about.age() > LIFETIME {
             return Err(RecycleError::message("it is old"));
         }
-        if about.last_used() > UNASKED {
+        let used = about.recycled.unwrap_or(about.created);
+        let ended = ENDED.lock().expect("ended lock").is_some_and(|ended| used <= ended);
+        if ended || used.elapsed() > UNASKED {
             connection.ping().await?;
         }
         Ok(())
     }
 }
 
-/// Nobody listens, or the server starts or stops: 57P01 to 57P03.
+/// Nobody listens, or the server starts or stops.
 fn is_starting(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(error) => error.kind() == ErrorKind::ConnectionRefused,
-        sqlx::Error::Database(database) => matches!(database.code().as_deref(), Some("57P01" | "57P02" | "57P03")),
-        _ => false,
+        other => is_shutdown(other),
     }
+}
+
+fn is_end(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Io(_)) || is_shutdown(error)
+}
+
+/// 57P01 to 57P03: the server ends the session, crashes, or is not up yet.
+fn is_shutdown(error: &sqlx::Error) -> bool {
+    let sqlx::Error::Database(database) = error else { return false };
+    matches!(database.code().as_deref(), Some("57P01" | "57P02" | "57P03"))
 }
 
 impl From<Object<Connector>> for Held {

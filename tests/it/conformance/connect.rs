@@ -5,8 +5,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use chrono::TimeDelta;
+use futures::future::join_all;
 use reveille::clock::{self, Clock};
-use reveille::id::Scope;
+use reveille::id::{Scope, new_id};
 use reveille::secret::SecretUrl;
 use reveille::store::{Answer, Idempotency, OpenError, Settings, Store, StoreError};
 use serde_json::json;
@@ -210,7 +211,7 @@ async fn a_role_that_sees_through_row_level_security_is_told() {
 async fn two_instances_that_start_at_once_migrate_once() {
     let database = Database::empty().await;
     let clock = Clock::manual(START);
-    let stores = futures::future::join_all((0..3).map(|_| open_postgres(&database.url, &clock))).await;
+    let stores = join_all((0..3).map(|_| open_postgres(&database.url, &clock))).await;
     let mut connection = database.connect().await;
     let applied: i64 =
         sqlx::query_scalar("select count(*) from _sqlx_migrations").fetch_one(&mut connection).await.unwrap();
@@ -246,6 +247,38 @@ async fn every_session_is_guarded_against_hanging() {
     assert!(matches!(&waited, Err(StoreError::Unavailable(why)) if why.contains("lock")), "{waited:?}");
     transaction.rollback().await.unwrap();
     world.store.delete_task(&Scope::Every, task.id).await.unwrap();
+    world.leave().await;
+}
+
+#[tokio::test]
+async fn where_a_server_ended_all_sessions_one_question_at_most_fails() {
+    let world = World::postgres().await;
+    let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
+    let (scope, ask) = (Scope::Every, world.ask(0, 100));
+    let each_kind = async || {
+        let look = async || world.store.get_task(&scope, task.id).await.map(drop);
+        let fire = async || world.store.fire_due(&ask).await.map(drop);
+        let run = async || {
+            let now = world.now();
+            world.store.run_now(&scope, task.id, new_id(now), None, now, None).await.map(drop)
+        };
+        let (looks, fires, runs) =
+            tokio::join!(join_all([look(), look(), look()]), join_all([fire(), fire()]), join_all([run(), run()]));
+        looks.into_iter().chain(fires).chain(runs)
+    };
+    for done in each_kind().await {
+        done.expect("done");
+    }
+    let end = "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity
+                where datname = current_database() and pid <> pg_backend_pid()";
+    let mut other = PgConnection::connect(&world.url()).await.unwrap();
+    let ended: i64 = sqlx::query_scalar(end).fetch_one(&mut other).await.unwrap();
+    assert!(ended >= 4, "{ended} were connected");
+    // who hears the other instances may have noticed before
+    let _ = world.store.get_task(&scope, task.id).await;
+    for done in each_kind().await {
+        done.expect("done at once");
+    }
     world.leave().await;
 }
 
