@@ -84,7 +84,7 @@ async fn connections_that_go_silent_for_ever_are_left_for_new_ones() {
 async fn an_answer_that_is_lost_neither_loses_nor_doubles_what_was_committed() {
     let (_database, proxy, mut stage) = behind_a_proxy().await;
     proxy.lose_commits(10);
-    proxy.lose_statements(40);
+    proxy.lose_statements(15);
     let from = machine_now();
     while proxy.lost_commits() < 60 || proxy.lost_statements() < 60 {
         stage.once().await;
