@@ -29,8 +29,11 @@ from=$SECONDS
 
 begin=faults:: features=() nextest=()
 case "$mode" in
-    # its cases wait more than they do: within five minutes on two processors
-    --short) nextest=(--test-threads 3) ;;
+    --short)
+        # its cases wait more than they do: within five minutes on two processors
+        export NEXTEST_TEST_THREADS=$(($(nproc) + 1))
+        export RUST_TEST_THREADS=$NEXTEST_TEST_THREADS
+        ;;
     --long)
         export REVEILLE_CHAOS_CYCLES=${2:-1000}
         nextest=(--profile chaos)

@@ -24,8 +24,8 @@ use crate::clock::pause;
 const WAIT: Duration = Duration::from_secs(5);
 /// Between two tries to connect to a server that is not up.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
-/// One that was not used for longer is asked whether it is still there; a question before each use would cost as much as
-/// the use itself.
+/// One that was not used for longer is asked whether it is still there, and each after the end of another; a question before
+/// each use would cost as much as the use itself.
 const UNASKED: Duration = Duration::from_secs(1);
 /// The answer to that is waited for no longer.
 const ASKED: Duration = Duration::from_secs(2);
@@ -137,9 +137,9 @@ impl Manager for Connector {
             return Err(RecycleError::message("it is old"));
         }
         let used = about.recycled.unwrap_or(about.created);
-        let ended = ENDED.lock().expect("ended lock").is_some_and(|ended| used <= ended);
-        if ended || used.elapsed() > UNASKED {
-            connection.ping().await?;
+        let in_doubt = ENDED.lock().expect("ended lock").is_some_and(|ended| used <= ended);
+        if in_doubt || used.elapsed() > UNASKED {
+            connection.ping().await.inspect_err(notice)?;
         }
         Ok(())
     }

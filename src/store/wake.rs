@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use crate::clock::pause;
 use crate::store::Store;
-use crate::store::connections::Connections;
+use crate::store::connections::{Connections, notice};
 use crate::store::db::answered;
 use crate::store::ears::Ears;
 use crate::store::starting::StartedRun;
@@ -127,7 +127,7 @@ impl Hints {
         let told = answered(async {
             sqlx::query(TELL).bind(format!("{origin} {called}")).execute(&mut *quick.acquire().await?).await
         });
-        if let Err(error) = told.await {
+        if let Err(error) = told.await.inspect_err(notice) {
             tracing::debug!(%error, "other instances could not be told, they look by themselves");
         }
     }
@@ -139,6 +139,7 @@ impl Hints {
                     Ok(listener) => self.heed(listener, &origin).await,
                     Err(error) => error,
                 };
+                notice(&error);
                 tracing::debug!(%error, "other instances can't be heard, services look by themselves");
                 pause(LOOK_AGAIN).await;
                 listener = ears.listen().await;

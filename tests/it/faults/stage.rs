@@ -181,9 +181,17 @@ impl Stage {
 
     /// Asks the first living instance, again and again while it says that it can't now.
     pub async fn post(&self, path: &str, body: &Value) -> Value {
+        self.until_answered(path, async || self.try_post(path, body).await).await
+    }
+
+    pub async fn get(&self, path: &str) -> Value {
+        self.until_answered(path, async || answer(self.client.get(format!("{}{path}", self.url()))).await).await
+    }
+
+    async fn until_answered(&self, path: &str, ask: impl AsyncFn() -> Result<Value, String>) -> Value {
         let begun = Instant::now();
         loop {
-            match self.try_post(path, body).await {
+            match ask().await {
                 Ok(answer) => return answer,
                 Err(failed) => assert!(begun.elapsed() < PATIENCE, "{path}: {failed}"),
             }
@@ -192,17 +200,7 @@ impl Stage {
     }
 
     async fn try_post(&self, path: &str, body: &Value) -> Result<Value, String> {
-        let request = self.client.post(format!("{}{path}", self.url())).bearer_auth(TOKEN).json(body);
-        match request.send().await {
-            Ok(answer) if answer.status().is_success() => Ok(answer.json().await.unwrap_or(Value::Null)),
-            Ok(answer) => Err(format!("{}: {}", answer.status(), answer.text().await.unwrap_or_default())),
-            Err(error) => Err(error.to_string()),
-        }
-    }
-
-    pub async fn get(&self, path: &str) -> Value {
-        let request = self.client.get(format!("{}{path}", self.url())).bearer_auth(TOKEN);
-        request.send().await.expect("an answer").json().await.expect("JSON")
+        answer(self.client.post(format!("{}{path}", self.url())).json(body)).await
     }
 
     /// The status of a request without a token.
@@ -374,5 +372,14 @@ impl Stage {
         }
         verdict.must_hold();
         verdict
+    }
+}
+
+/// What an instance answered; why not, where it did not or it was a problem.
+async fn answer(request: reqwest::RequestBuilder) -> Result<Value, String> {
+    match request.bearer_auth(TOKEN).send().await {
+        Ok(answer) if answer.status().is_success() => Ok(answer.json().await.unwrap_or(Value::Null)),
+        Ok(answer) => Err(format!("{}: {}", answer.status(), answer.text().await.unwrap_or_default())),
+        Err(error) => Err(error.to_string()),
     }
 }
