@@ -5,7 +5,8 @@
 //! measurement is old or uncertain must claim nothing: [`Clock::trusted`].
 //! Tests use [`Clock::manual`], which moves only by [`Clock::advance`].
 
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -45,14 +46,58 @@ pub struct Clock(Arc<Kind>);
 
 #[derive(Debug)]
 enum Kind {
-    System(Mutex<Option<Measurement>>),
+    System(System),
     Manual(watch::Sender<DateTime<Utc>>),
+}
+
+#[derive(Debug)]
+struct System {
+    measured: Mutex<Option<Measurement>>,
+    /// The database's time less the time that has passed, in microseconds: all that is asked for at each look.
+    offset: AtomicI64,
+}
+
+/// Before there is a measurement.
+const NO_OFFSET: i64 = i64::MIN;
+
+impl System {
+    fn new() -> System {
+        System { measured: Mutex::default(), offset: AtomicI64::new(NO_OFFSET) }
+    }
+
+    fn measured(&self) -> MutexGuard<'_, Option<Measurement>> {
+        self.measured.lock().expect("clock lock")
+    }
+
+    /// A slow answer does not take the place of what can still be believed.
+    fn take(&self, new: Measurement) {
+        let mut measured = self.measured();
+        if new.certain() || !measured.is_some_and(|m| m.believable(self.elapsed())) {
+            *measured = Some(new);
+            let offset = new.database_now.timestamp_micros().saturating_sub(new.at.as_micros() as i64);
+            self.offset.store(offset, Ordering::Relaxed);
+        }
+    }
+
+    /// Time since the machine was started.
+    fn elapsed(&self) -> Duration {
+        let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+    }
+
+    /// Microseconds since the epoch.
+    fn micros(&self) -> i64 {
+        match self.offset.load(Ordering::Relaxed) {
+            NO_OFFSET => machine_micros(),
+            offset => offset.saturating_add(self.elapsed().as_micros() as i64),
+        }
+    }
 }
 
 impl Clock {
     /// The machine's clock until the store has measured the database's.
     pub fn system() -> Clock {
-        Clock(Arc::new(Kind::System(Mutex::new(None))))
+        Clock(Arc::new(Kind::System(System::new())))
     }
 
     /// A clock that stands still until it is told to move.
@@ -64,10 +109,7 @@ impl Clock {
     pub fn now(&self) -> DateTime<Utc> {
         match &*self.0 {
             Kind::Manual(time) => *time.borrow(),
-            Kind::System(measured) => match *measured.lock().expect("clock lock") {
-                Some(m) => cut(m.database_now + signed(self.elapsed()) - signed(m.at)),
-                None => machine_now(),
-            },
+            Kind::System(system) => millis(system.micros().div_euclid(1000)),
         }
     }
 
@@ -75,21 +117,15 @@ impl Clock {
     pub fn elapsed(&self) -> Duration {
         match &*self.0 {
             Kind::Manual(time) => (*time.borrow() - DateTime::UNIX_EPOCH).to_std().unwrap_or_default(),
-            Kind::System(_) => {
-                let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-                Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
-            }
+            Kind::System(system) => system.elapsed(),
         }
     }
 
     /// Takes the store's newest measurement of the database's clock. One that is too uncertain does not take the place
     /// of one that can still be believed: a slow answer says nothing new. Ignored by a manual clock.
     pub fn measured(&self, measurement: Measurement) {
-        if let Kind::System(slot) = &*self.0 {
-            let mut slot = slot.lock().expect("clock lock");
-            if measurement.certain() || !slot.is_some_and(|m| m.believable(self.elapsed())) {
-                *slot = Some(measurement);
-            }
+        if let Kind::System(system) = &*self.0 {
+            system.take(measurement);
         }
     }
 
@@ -106,7 +142,7 @@ impl Clock {
     pub fn trusted(&self) -> bool {
         match &*self.0 {
             Kind::Manual(_) => true,
-            Kind::System(slot) => slot.lock().expect("clock lock").is_some_and(|m| m.believable(self.elapsed())),
+            Kind::System(system) => system.measured().is_some_and(|m| m.believable(self.elapsed())),
         }
     }
 
@@ -128,11 +164,11 @@ impl Clock {
                 let mut seen = time.subscribe();
                 let _ = seen.wait_for(|now| *now >= instant).await;
             }
-            Kind::System(_) => {
-                while let Ok(left) = (instant - self.now()).to_std()
-                    && !left.is_zero()
-                {
-                    pause(left.min(LONGEST_SLEEP)).await;
+            // by the time as it is, not as it is cut: else a sleep would begin up to a millisecond too long
+            Kind::System(system) => {
+                let until = whole_millis(instant).saturating_mul(1000);
+                while let Ok(left @ 1..) = u64::try_from(until.saturating_sub(system.micros())) {
+                    pause(Duration::from_micros(left).min(LONGEST_SLEEP)).await;
                 }
             }
         }
@@ -151,9 +187,23 @@ pub async fn pause(length: Duration) {
 }
 
 /// The machine's own wall clock, for what happens before there is a database, and to measure against it.
-#[allow(clippy::disallowed_methods)] // the owner
 pub fn machine_now() -> DateTime<Utc> {
-    cut(Utc::now())
+    millis(machine_micros().div_euclid(1000))
+}
+
+#[allow(clippy::disallowed_methods)] // the owner
+fn machine_micros() -> i64 {
+    Utc::now().timestamp_micros()
+}
+
+/// The instant so many milliseconds after the epoch, or the last there is.
+fn millis(since_epoch: i64) -> DateTime<Utc> {
+    DateTime::from_timestamp_millis(since_epoch).unwrap_or(DateTime::<Utc>::MAX_UTC)
+}
+
+/// Milliseconds since the epoch; one that has begun counts.
+fn whole_millis(instant: DateTime<Utc>) -> i64 {
+    instant.timestamp_millis() + i64::from(instant > cut(instant))
 }
 
 /// Cuts an instant to whole milliseconds, which is what both databases keep.
@@ -193,6 +243,27 @@ mod tests {
         clock.measured(Measurement { database_now, at: clock.elapsed(), uncertainty: Duration::ZERO });
         assert!(clock.trusted());
         assert!(clock.now() >= database_now && clock.now() < database_now + TimeDelta::seconds(5));
+    }
+
+    #[tokio::test]
+    async fn a_sleep_ends_once_its_instant_is_here() {
+        for offset in [TimeDelta::zero(), TimeDelta::days(2)] {
+            let clock = Clock::system();
+            let database_now = machine_now() + offset;
+            clock.measured(Measurement { database_now, at: clock.elapsed(), uncertainty: Duration::ZERO });
+            for length in [Duration::ZERO, Duration::from_micros(300), Duration::from_micros(4_900)] {
+                let instant = clock.now() + signed(length);
+                clock.sleep_until(instant).await;
+                assert!(clock.now() >= instant, "{length:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_millisecond_that_has_begun_is_slept_to_its_end() {
+        for (nanos, millis) in [(-1, 0), (0, 0), (1, 1), (999_999, 1), (1_000_000, 1), (1_000_001, 2)] {
+            assert_eq!(whole_millis(DateTime::from_timestamp_nanos(nanos)), millis, "{nanos}");
+        }
     }
 
     #[test]

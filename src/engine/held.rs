@@ -227,7 +227,10 @@ impl Held {
         while let Some(first) = claims.waiting.first_entry().filter(|first| first.get().until <= now) {
             first.remove();
         }
-        drop(claims);
+    }
+
+    /// Forgets what was known of runs whose claim is gone.
+    pub fn forget_prepared(&self, now: DateTime<Utc>) {
         let mut prepared = self.prepared.lock().expect("prepared lock");
         if !prepared.is_empty() {
             prepared.retain(|_, run| run.run.started_at.is_none_or(|at| at + CLAIM_MARGIN > now));

@@ -237,6 +237,8 @@ impl Service for Worker {
         }
         self.held.forget_expired(self.store.clock().now());
         let more_due = self.start_due().await?;
+        // once those that were due have begun: few are left to look at
+        self.held.forget_prepared(self.store.clock().now());
         let more_ready = self.take().await?;
         self.hear_cancels().await?;
         let next = match (more_due || more_ready, self.held.next()) {
