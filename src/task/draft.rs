@@ -383,6 +383,7 @@ mod tests {
     use std::sync::Arc;
 
     use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
     use serde_json::json;
 
     use super::*;
@@ -426,7 +427,12 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4_000))]
+        #![proptest_config(ProptestConfig {
+            cases: 4_000,
+            rng_seed: RngSeed::Fixed(20_261_123),
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
 
         #[test]
         fn no_field_of_any_kind_brings_a_draft_down(field in prop::sample::select(DECIDED.to_vec()), value in anything()) {

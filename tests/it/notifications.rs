@@ -21,6 +21,8 @@ use uuid::Uuid;
 use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
+/// How long an answer may take: what hangs is waited for, and the machine may hold up what does not.
+const ANSWER_SECONDS: u64 = 5;
 const DELIVERY: Uuid = Uuid::from_u128(0x0193_f7a2_0000_7000_8000_0000_0000_0042);
 
 fn created_at() -> DateTime<Utc> {

@@ -28,7 +28,7 @@ fn service(model: &ModelServer, mail: Option<&MailServer>) -> Service {
     Service::new().with_config(&format!(
         "[llm.models.main]\nprovider = \"{}\"\nbase_url = \"{}\"\nmodel = \"test-model\"\napi_key = \"sk-test-0123456789\"\n\
          [react]\nsystem_prompt = \"Be brief.\"\n\
-         [engine]\nlease_seconds = 2.0\n\
+         [engine]\nlease_seconds = 6.0\n\
          {channels}",
         model.provider(),
         model.url(),
@@ -210,13 +210,14 @@ async fn create_tasks(store: &Store, at: DateTime<Utc>) {
         "name": "at once", "trigger": { "type": "schedule", "at": at.to_rfc3339() },
         "action": { "instruction": "Say hello." }, "output": null,
     });
-    for n in 0..AT_ONCE {
-        let now = store.clock().now();
+    let now = store.clock().now();
+    let made = (0..AT_ONCE).map(|n| {
         let tenant = Ok(Tenant::new(format!("tenant-{}", n % 7)).unwrap());
         let draft = Draft::parse(tenant, &body, &known, now).expect("a good draft");
         let (task, next) = Task::new(new_id(now), draft, now).expect("a good task");
-        store.create_task(&task, next.map(|next| next.nominal), None).await.expect("create a task");
-    }
+        (task, next.map(|next| next.nominal))
+    });
+    store.create_tasks(&made.collect::<Vec<_>>()).await.expect("create the tasks");
     assert!(store.clock().now() < at, "all tasks are there before they fall due");
 }
 

@@ -3,7 +3,7 @@
 // Started with one JSON argument: { redirect, ttl }. Prints {"port": …} once it listens. Everything below /test/ is the
 // test's hand on it: it moves the clock, breaks the token endpoint, takes consent back, and counts.
 
-import { generateKeyPairSync, randomBytes } from 'node:crypto';
+import { createPrivateKey, generateKeyPairSync, randomBytes } from 'node:crypto';
 import http from 'node:http';
 import { Provider } from 'oidc-provider';
 
@@ -14,10 +14,19 @@ const realNow = Date.now.bind(Date);
 let offset = 0;
 Date.now = () => realNow() + offset;
 
-const { privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 });
+// By way of its text: Node 20 waits for itself where a key that it has just made is exported while what made it is
+// collected as garbage.
+const pem = (type) => ({ type, format: 'pem' });
+const made = generateKeyPairSync('rsa', {
+  modulusLength: 2048,
+  privateKeyEncoding: pem('pkcs8'),
+  publicKeyEncoding: pem('spki'),
+});
+const privateKey = createPrivateKey(made.privateKey);
 const grants = new Set();
 const seen = { asked: 0, granted: {}, refused: [] };
 let fault = { mode: 'none', times: 0, ms: 0 };
+let release = () => {};
 
 const server = http.createServer();
 await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
@@ -88,6 +97,7 @@ const hand = {
   '/test/seen': () => seen,
   '/test/clock': ({ ms }) => void (offset = ms - realNow()),
   '/test/fault': (wish) => void (fault = { ms: 0, ...wish }),
+  '/test/release': () => void release(),
   '/test/revoke': async () => {
     for (const id of grants) {
       await Promise.all(['AccessToken', 'RefreshToken'].map((kind) => provider[kind].revokeByGrantId(id)));
@@ -97,7 +107,8 @@ const hand = {
   },
 };
 
-// The token endpoint as the tests want it: it hangs, is down, does the work and loses the answer, or takes its time.
+// The token endpoint as the tests want it: it hangs, is down, does the work and loses the answer, takes its time, or
+// keeps the answer until it is let go.
 async function token(req, res) {
   seen.asked += 1;
   const { mode, ms } = fault.times > 0 ? fault : { mode: 'none' };
@@ -116,6 +127,12 @@ async function token(req, res) {
     case 'slow': {
       const end = res.end.bind(res);
       res.end = (...args) => (setTimeout(() => end(...args), ms), res);
+      break;
+    }
+    case 'keep': {
+      const end = res.end.bind(res);
+      const released = new Promise((resolve) => (release = resolve));
+      res.end = (...args) => (released.then(() => end(...args)), res);
       break;
     }
     default:

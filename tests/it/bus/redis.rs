@@ -68,8 +68,8 @@ async fn what_was_deleted_while_a_dead_consumer_held_it_is_acknowledged() {
     let held = read(&*dead, 2).await;
     drop(dead);
     let (_, id) = held[0].id.split_once('/').unwrap();
-    stage.redis_server().ask(&["XDEL", &stage.stream("a"), id]);
     stage.stall().await;
+    stage.redis_server().ask(&["XDEL", &stage.stream("a"), id]);
     let again = read(&*stage.bus, 1).await;
     assert_eq!((ids_of(&again), again[0].deliveries), (vec!["2".to_owned()], 2));
     assert_eq!(stage.bus.backlog().await.unwrap().pending, 1, "nothing but what is held now");

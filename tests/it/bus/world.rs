@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 use crate::conformance::world::World;
-use crate::support::redis::Redis;
+use crate::support::redis::{self, Redis};
 use crate::support::servers;
 
 /// What the case's clock shows first, and what its bus and its database are.
@@ -21,8 +21,6 @@ pub struct Stage {
     pub redis: Option<Redis>,
 }
 
-/// How long an entry may be held in tests before others get it.
-pub const STALLED: Duration = Duration::from_millis(200);
 /// How long a reader waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -42,7 +40,7 @@ impl Stage {
         let settings = Settings {
             url: SecretUrl::new(url.clone()),
             stream_prefix: format!("t{:016x}", fastrand::u64(..)),
-            stalled_after_seconds: STALLED.as_secs_f64(),
+            stalled_after_seconds: redis::STALLED.as_secs_f64(),
             ..settings
         };
         let redis = Redis::at(&url);
@@ -73,7 +71,7 @@ impl Stage {
     /// Lets so much time pass that what is held counts as stalled.
     pub async fn stall(&self) {
         match self.redis {
-            Some(_) => reveille::clock::pause(STALLED * 3 / 2).await,
+            Some(_) => redis::stall(&self.settings).await,
             None => self.world.pass(60),
         }
     }

@@ -153,7 +153,7 @@ async fn a_wrong_configuration_is_refused_with_its_places() {
 
 #[tokio::test]
 async fn sigterm_lets_a_run_that_is_nearly_done_finish() {
-    let mut service = with_slow_model(Service::new(), 1.0);
+    let mut service = with_slow_model(Service::new(), 5.0);
     service.start().await;
     let run = started_run(&service).await;
     assert!(service.terminate().await.success());

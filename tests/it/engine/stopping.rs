@@ -29,16 +29,18 @@ fn after(clock: &Clock, wait: Duration) -> Value {
 }
 
 async fn the_loops_fire_execute_and_stop(mut world: World) {
-    world.settings.lease_seconds = 1.0;
+    let lease = Duration::from_secs(3);
+    world.settings.lease_seconds = lease.as_secs_f64();
     world.clock = Clock::system();
     let mut instance = world.instance();
     let running = instance.start().await;
     let trigger = json!({ "type": "schedule", "interval": "1s", "overlap": "queue_all" });
     let task = instance.task(json!({ "trigger": trigger, "max_runs": 2 })).await;
     let slow = instance.task(json!({ "acts": ["wait"] })).await;
-    // it needs several heartbeats
     let slow = instance.run_now(&slow).await;
     instance.until(slow, |run| run.state == RunState::Running).await;
+    // it needs heartbeats
+    reveille::clock::pause(lease * 5 / 4).await;
     loop {
         let runs = instance.runs(&task).await;
         if let [_, second] = runs.as_slice() {
@@ -62,7 +64,6 @@ async fn the_loops_fire_execute_and_stop(mut world: World) {
 
 async fn a_stop_waits_for_runs_and_hands_back_what_does_not_end(mut world: World) {
     world.settings.shutdown_grace_seconds = 0.3;
-    world.clock = Clock::system();
     let mut first = world.instance();
     let running = first.start().await;
     let mut start = Vec::new();
@@ -77,10 +78,24 @@ async fn a_stop_waits_for_runs_and_hands_back_what_does_not_end(mut world: World
     while first.runs(&ahead).await.is_empty() {
         reveille::clock::pause(Duration::from_millis(5)).await;
     }
-    world.journal.open_gate();
-    stop(&first, running).await;
-
     let [hanging, deaf, waiting] = start[..] else { unreachable!() };
+    world.journal.open_gate();
+    let passes = async {
+        first.until(waiting, |run| run.state == RunState::Succeeded).await;
+        while first.queue().await != [("ready".into(), 1), ("started".into(), 2)] {
+            reveille::clock::pause(Duration::from_millis(5)).await;
+        }
+        // the grace of the others begins
+        loop {
+            reveille::clock::pause(Duration::from_millis(50)).await;
+            world.advance(0.05);
+        }
+    };
+    tokio::select! {
+        () = stop(&first, running) => {}
+        () = passes => {}
+    }
+
     for id in [hanging, deaf] {
         let run = first.run(id).await;
         assert_eq!((run.state, run.attempt), (RunState::Queued, 0), "handed back, and no attempt is used up");
@@ -135,7 +150,7 @@ async fn a_stop_does_not_wait_for_events(mut world: World) {
     let running = instance.start().await;
     reveille::clock::pause(Duration::from_millis(500)).await;
     // a read waits for five seconds at least
-    let stopped = tokio::time::timeout(Duration::from_secs(3), stop(&instance, running)).await;
+    let stopped = tokio::time::timeout(Duration::from_secs(4), stop(&instance, running)).await;
     assert!(stopped.is_ok(), "the stop waits for a read of events");
     instance.finish(&world).await;
 }

@@ -79,7 +79,7 @@ async fn an_instance_at_rest_goes_on_with_what_a_dead_one_had_claimed() {
     stage.start_all().await;
     pause(REST).await;
     // the first is asked, and nobody tells the other
-    let at = machine_now() + TimeDelta::seconds(4);
+    let at = machine_now() + TimeDelta::seconds(8);
     for _ in 0..20 {
         stage.task(json!({ "type": "schedule", "at": at.to_rfc3339(), "overlap": "allow" })).await;
     }

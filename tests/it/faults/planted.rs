@@ -61,7 +61,7 @@ async fn claims_without_skip_locked_are_caught() {
     // whether two of them meet at a run is a matter of chance, in each round
     for _ in 0..12 {
         at_once(&mut stage, 40).await;
-        pause(Duration::from_secs(5)).await;
+        pause(Duration::from_secs(8)).await;
         if breaks(&stage.verdict().await, &["place", "fence"]) {
             break;
         }
@@ -110,7 +110,7 @@ async fn a_rescue_without_a_token_is_caught() {
 
 /// So many runs that are due at one instant, in some seconds.
 async fn at_once(stage: &mut Stage, count: usize) {
-    let at = (machine_now() + TimeDelta::seconds(5)).to_rfc3339();
+    let at = (machine_now() + TimeDelta::seconds(8)).to_rfc3339();
     for _ in 0..count {
         stage.task(json!({ "type": "schedule", "at": at, "overlap": "allow" })).await;
     }

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::{deliver, recipient};
+use super::{ANSWER_SECONDS, deliver, recipient};
 
 /// The key pair of the server in RFC 8291, appendix A.
 const VAPID_PRIVATE: &str = "yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw";
@@ -32,9 +32,9 @@ fn vault() -> Vault {
     Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
 }
 
-/// As `[channels.push]` says it; a second for each attempt.
+/// As `[channels.push]` says it.
 fn settings(toml: &str) -> Settings {
-    toml::from_str(&format!("timeout_seconds = 1\n{toml}")).unwrap()
+    toml::from_str(&format!("timeout_seconds = {ANSWER_SECONDS}\n{toml}")).unwrap()
 }
 
 fn with_vapid() -> Settings {

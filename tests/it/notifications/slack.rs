@@ -13,7 +13,8 @@ use wiremock::ResponseTemplate;
 
 use super::webhook::vault;
 use super::{
-    answering, bad_lines, created_at, deliver, deliver_words, header, only_request, outcome, recipient, words,
+    ANSWER_SECONDS, answering, bad_lines, created_at, deliver, deliver_words, header, only_request, outcome, recipient,
+    words,
 };
 
 const TOKEN: &str = "xoxb-canary-of-the-token";
@@ -25,7 +26,7 @@ fn slack(base: &str, token: Option<&str>) -> Slack {
         token: token.map(Secret::new),
         base_url: format!("{base}/api"),
         webhook_hosts: vec!["hooks.slack.com".into(), base.into()],
-        timeout_seconds: 1,
+        timeout_seconds: ANSWER_SECONDS,
     };
     Slack::new(&settings, Egress::new(&egress).unwrap(), vault()).unwrap()
 }
@@ -227,7 +228,7 @@ async fn login(base: &str, token: Option<&str>) -> Option<Login> {
     let settings = Settings {
         token: token.map(Secret::new),
         base_url: format!("{base}/api"),
-        timeout_seconds: 1,
+        timeout_seconds: ANSWER_SECONDS,
         ..Settings::default()
     };
     settings.login().await.expect("settings that are right")

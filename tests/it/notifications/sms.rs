@@ -16,7 +16,8 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::webhook::vault;
 use super::{
-    DELIVERY, answering, bad_lines, created_at, deliver, deliver_words, header, only_request, outcome, recipient, words,
+    ANSWER_SECONDS, DELIVERY, answering, bad_lines, created_at, deliver, deliver_words, header, only_request, outcome,
+    recipient, words,
 };
 
 const TOKEN: &str = "canary-of-the-token";
@@ -27,7 +28,7 @@ fn settings(base: &str) -> Settings {
         token: Some(Secret::new(TOKEN)),
         from: Some("+14155550100".into()),
         base_url: Some(base.into()),
-        timeout_seconds: 1,
+        timeout_seconds: ANSWER_SECONDS,
         ..Settings::default()
     }
 }
@@ -211,7 +212,7 @@ async fn what_was_sent_and_not_answered_is_unknown_and_what_was_not_sent_is_trie
     }
     let slow = MockServer::start().await;
     wiremock::Mock::given(wiremock::matchers::any())
-        .respond_with(taken().set_delay(Duration::from_secs(5)))
+        .respond_with(taken().set_delay(Duration::from_secs(4 * ANSWER_SECONDS)))
         .mount(&slow)
         .await;
     let late = outcome(deliver(&sms(&slow.uri()), &ann()).await);

@@ -13,13 +13,14 @@ use serde_json::{Value, json};
 use wiremock::ResponseTemplate;
 
 use super::{
-    DELIVERY, answering, bad_lines, created_at, deliver, deliver_words, header, only_request, outcome, recipient, words,
+    ANSWER_SECONDS, DELIVERY, answering, bad_lines, created_at, deliver, deliver_words, header, only_request, outcome,
+    recipient, words,
 };
 
 const TOKEN: &str = "123456:canary-of-the-token";
 
 fn telegram(base: &str) -> Telegram {
-    let settings = Settings { token: Some(Secret::new(TOKEN)), base_url: base.into(), timeout_seconds: 1 };
+    let settings = Settings { token: Some(Secret::new(TOKEN)), base_url: base.into(), timeout_seconds: ANSWER_SECONDS };
     Telegram::new(&settings).unwrap().expect("a configured channel")
 }
 

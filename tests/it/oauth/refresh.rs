@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use chrono::TimeDelta;
 use futures::future::join_all;
@@ -11,9 +11,13 @@ use reveille::credential::OAuth;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::time::timeout;
 
 use super::stage::{Instance, LIFE, Stage, ann, text};
 use crate::support::oauth::{BODY_CLIENT, secret_of};
+
+/// How long anything may take on a loaded machine with two cores.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Twenty uses at once, spread over these.
 async fn twenty(instances: &[&Instance]) -> Vec<Result<(u16, Value), String>> {
@@ -65,15 +69,15 @@ async fn a_token_is_renewed_before_its_end_and_the_others_do_not_wait_for_it() {
     stage.advance(LIFE - TimeDelta::seconds(90)).await;
     assert_eq!(text(&one.fresh().await.unwrap(), "access_token"), old, "a tenth of its life is a minute");
     stage.advance(TimeDelta::seconds(30)).await;
-    stage.server.fault("slow", 1, 1000).await;
+    stage.server.fault("keep", 1, 0).await;
     let first = tokio::spawn({
         let one = one.clone();
         async move { one.fresh().await }
     });
     while stage.server.asked().await < 2 {}
-    let begun = Instant::now();
-    assert_eq!(text(&two.fresh().await.unwrap(), "access_token"), old);
-    assert!(begun.elapsed() < Duration::from_millis(900), "the old token is good, nobody waits");
+    let other = timeout(PATIENCE, two.fresh()).await.expect("the old token is good, nobody waits");
+    assert_eq!(text(&other.unwrap(), "access_token"), old);
+    stage.server.release().await;
     let new = text(&first.await.unwrap().unwrap(), "access_token");
     assert_ne!(new, old);
     assert_eq!(text(&two.fresh().await.unwrap(), "access_token"), new);
@@ -198,7 +202,7 @@ async fn a_token_that_is_renewed_while_its_owner_binds_it_elsewhere_is_kept_and_
     let one = stage.instance().await;
     stage.connect(&one).await;
     let old = one.token("access_token").await;
-    stage.server.fault("slow", 1, 1000).await;
+    stage.server.fault("keep", 1, 0).await;
     let renewing = tokio::spawn({
         let one = one.clone();
         async move { one.renewed().await }
@@ -206,6 +210,7 @@ async fn a_token_that_is_renewed_while_its_owner_binds_it_elsewhere_is_kept_and_
     while stage.server.asked().await < 2 {}
     let oauth = one.stored().await.0.credential.oauth;
     one.put_at("api2.example.org".into(), None, oauth, None).await;
+    stage.server.release().await;
     let told = renewing.await.unwrap().unwrap_err();
     assert_eq!(told, "it can't be renewed now: it was written while it was renewed");
     assert_ne!(one.token("access_token").await, old);
@@ -256,7 +261,7 @@ async fn a_write_that_is_told_as_failed_and_was_done_is_found() {
     stage.connect(&one).await;
     let old = one.token("access_token").await;
     stage.advance(LIFE + TimeDelta::seconds(1)).await;
-    stage.server.fault("slow", 1, 1000).await;
+    stage.server.fault("keep", 1, 0).await;
     let using = tokio::spawn({
         let one = one.clone();
         async move { one.fresh().await }
@@ -265,6 +270,7 @@ async fn a_write_that_is_told_as_failed_and_was_done_is_found() {
         pause(Duration::from_millis(5)).await;
     }
     proxy.lose_commits(1);
+    stage.server.release().await;
     while proxy.lost_commits() < 1 {
         pause(Duration::from_millis(5)).await;
     }

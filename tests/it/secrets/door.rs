@@ -376,7 +376,7 @@ async fn what_a_run_has_used_comes_back_by_no_other_request_of_it(world: World) 
     server.reset().await;
     let says = || ResponseTemplate::new(200).set_body_string(format!("kept: {SECRET}"));
     Mock::given(wiremock::matchers::header_exists("authorization")).respond_with(says()).mount(&server).await;
-    let late = says().set_delay(std::time::Duration::from_secs(1));
+    let late = says().set_delay(std::time::Duration::from_secs(5));
     Mock::given(wiremock::matchers::any()).respond_with(late).mount(&server).await;
     let together = Known::default();
     let (plain, with) = tokio::join!(ask(together.clone(), false), ask(together.clone(), true));

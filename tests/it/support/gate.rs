@@ -12,6 +12,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::servers;
+
 /// What a client's message begins with when it ends a request.
 const ENDS_REQUEST: [u8; 2] = [b'S', b'Q'];
 
@@ -35,8 +37,7 @@ impl Gate {
     pub async fn before(url: &str) -> Gate {
         let url = url::Url::parse(url).expect("a URL");
         let target = format!("{}:{}", url.host_str().expect("a host"), url.port().unwrap_or(5432));
-        let reserved = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = reserved.local_addr().expect("its address");
+        let address = ([127, 0, 0, 1], servers::lasting_port()).into();
         let hold = Arc::new(Hold { left: Mutex::new(None), held: watch::channel(false).0 });
         Gate { address, target, hold, open: Mutex::new(None) }
     }

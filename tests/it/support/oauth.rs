@@ -82,9 +82,14 @@ impl OAuthServer {
     }
 
     /// Breaks the next `times` requests to the token endpoint: `hang`, `down`, `lose` (does the work, and the answer is
-    /// lost), `slow` (answers after `ms`).
+    /// lost), `slow` (answers after `ms`), `keep` (does the work, and answers when it is released).
     pub async fn fault(&self, mode: &str, times: u32, ms: u64) {
         self.hand("fault", json!({ "mode": mode, "times": times, "ms": ms })).await;
+    }
+
+    /// Lets the answer go that it keeps.
+    pub async fn release(&self) {
+        self.hand("release", json!({})).await;
     }
 
     /// The person takes every consent back.

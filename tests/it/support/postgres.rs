@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::str::FromStr;
+use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, Connection, Executor};
@@ -52,19 +53,16 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        // as the owner of the server: the database's own role may not end an autovacuum that is at work in there
-        let statement = format!("drop database if exists {} with (force)", self.name);
+        let name = self.name.clone();
         // a destructor can't wait in the test's own runtime
         let dropped = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
-                let mut server = connect(&servers::postgres_owner_url()).await;
-                server.execute("set statement_timeout = '1s'").await.expect("a time limit");
                 // A connection that this test was just making can't be ended before the server gives it up, in a minute.
                 // Then the database stays; it goes with its server.
-                match server.execute(AssertSqlSafe(statement)).await {
+                match drop_within(&name, Duration::from_secs(1)).await {
                     Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("57014") => {}
-                    dropped => drop(dropped.expect("dropped")),
+                    dropped => dropped.expect("dropped"),
                 }
             });
         });
@@ -72,6 +70,13 @@ impl Drop for Database {
             panic!("the database {} could not be dropped", self.name);
         }
     }
+}
+
+/// As the owner of the server: the database's own role may not end an autovacuum that is at work in there.
+async fn drop_within(name: &str, limit: Duration) -> Result<(), sqlx::Error> {
+    let mut server = connect(&servers::postgres_owner_url()).await;
+    run(&mut server, format!("set statement_timeout = {}", limit.as_millis())).await;
+    server.execute(AssertSqlSafe(format!("drop database if exists {name} with (force)"))).await.map(drop)
 }
 
 async fn create(server: &mut PgConnection, template: Option<&str>) -> Database {
@@ -111,7 +116,9 @@ async fn a_test_gets_a_database_of_its_own_as_a_role_without_privileges() {
     assert_eq!(rows, 0);
 
     let name = database.name.clone();
-    drop((connection, database));
+    drop(connection);
+    drop_within(&name, Duration::from_secs(60)).await.expect("dropped");
+    drop(database);
     let left: bool = sqlx::query_scalar("select exists(select 1 from pg_database where datname = $1)")
         .bind(name)
         .fetch_one(&mut connect(&servers::postgres_url()).await)

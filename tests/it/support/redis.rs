@@ -4,11 +4,36 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use reveille::bus::Settings;
+use reveille::clock::pause;
+
 use super::binary::TempDir;
 use super::servers;
 
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An entry that is held for so long is someone else's: longer than the machine holds a test up.
+pub const STALLED: Duration = Duration::from_secs(2);
+
+/// Makes all that is held of one stream so old, where it has the group. A claim that names no more than ids is not
+/// counted as a delivery.
+const AGE: &str = "
+    local held = redis.pcall('XPENDING', KEYS[1], ARGV[1], '-', '+', 1000)
+    for _, entry in ipairs(held.err and {} or held) do
+        redis.call('XCLAIM', KEYS[1], ARGV[1], entry[2], 0, entry[1], 'IDLE', ARGV[2], 'JUSTID')
+    end";
+
+/// Makes all that consumers of this bus hold as old as what is stalled, and waits until each would look for it.
+pub async fn stall(bus: &Settings) {
+    let redis = Redis::at(bus.url.expose());
+    let age = bus.stalled_after().as_millis().to_string();
+    for partition in 0..bus.partitions {
+        let stream = format!("{}:{partition}", bus.stream_prefix);
+        redis.ask(&["EVAL", AGE, "1", &stream, &bus.group, &age]);
+    }
+    pause(bus.stalled_after() / 4).await;
+}
 
 /// Speaks the protocol of `redis-cli`.
 pub struct Redis {

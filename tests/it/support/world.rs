@@ -11,7 +11,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::agent::Configured;
 use reveille::app::Extras;
-use reveille::clock::{Clock, pause};
+use reveille::clock::Clock;
 use reveille::config::Config;
 use reveille::secret::{Secret, SecretUrl};
 use reveille::store::{self, Claim, Limits, Store, Take};
@@ -27,10 +27,8 @@ use super::app::Instance;
 use super::binary::TempDir;
 use super::journal::Journal;
 use super::postgres::Database;
-use super::servers;
+use super::{redis, servers};
 
-/// After so long an entry in Redis is someone else's; that of the embedded bus after the usual minute.
-const REDIS_STALLED: Duration = Duration::from_millis(200);
 /// How long SQLite's one writer is waited for.
 const BUSY: Duration = Duration::from_secs(30);
 /// Instances on Postgres share their keys.
@@ -134,17 +132,17 @@ impl World {
         let bus = bus::Settings {
             url: SecretUrl::new(servers::redis_url()),
             stream_prefix: format!("w{:016x}", fastrand::u64(..)),
-            stalled_after_seconds: REDIS_STALLED.as_secs_f64(),
+            stalled_after_seconds: redis::STALLED.as_secs_f64(),
             ..bus::Settings::default()
         };
         World { bus, ..World::postgres().await }
     }
 
-    /// Lets so much time pass that what a dead consumer holds is handed to another. Redis has a clock of its own.
+    /// Lets so much time pass that what a dead consumer holds is handed to another: the usual minute, or Redis is told so.
     pub async fn stall(&self) {
         self.advance(61.0);
         if !self.bus.is_embedded() {
-            pause(REDIS_STALLED * 2).await;
+            redis::stall(&self.bus).await;
         }
     }
 

@@ -151,7 +151,7 @@ async fn who_is_nobody_or_may_not_gets_no_session() {
 #[tokio::test]
 async fn one_that_answers_no_ping_is_gone_and_its_place_is_free() {
     let limits =
-        Limits { keep_alive: Duration::from_millis(200), sessions_per_tenant: 1, connections: 1, ..Limits::default() };
+        Limits { keep_alive: Duration::from_secs(2), sessions_per_tenant: 1, connections: 1, ..Limits::default() };
     let server = Server::with(limits).await;
     let mut socket = server.open("/v1/live/ws?tenant_id=ann", Some(ADMIN)).await.unwrap();
     assert_eq!(socket.next().await, opened());
