@@ -10,8 +10,8 @@ use crate::clock::{Clock, machine_now, signed};
 
 /// Questions to the database; the one that was answered soonest counts.
 const QUESTIONS: usize = 100;
-/// Looks at two clocks that lie no further apart are one.
-const AT_ONCE: Duration = Duration::from_micros(100);
+/// Changes of the machine's clock that are looked at; the one that was seen soonest counts.
+const CHANGES: usize = 10;
 
 /// The database's time on the scale of [`Clock::elapsed`].
 pub struct Scale {
@@ -46,16 +46,22 @@ impl Scale {
 
 /// The machine's clock, which SQLite's is, at the moment that it goes on to its next millisecond.
 fn of_machine(clock: &Clock) -> Scale {
-    let mut before = machine_now();
-    loop {
-        let (at, now, until) = (clock.elapsed(), machine_now(), clock.elapsed());
-        // it may be stepped back meanwhile: any change is good, if nothing held us up at it
-        if now != before && until - at < AT_ONCE {
-            return Scale { now, at };
+    let (mut now, mut at) = (machine_now(), clock.elapsed());
+    let (mut soonest, mut best) = (Duration::MAX, Scale { now, at });
+    let mut changes = 0;
+    while changes < CHANGES {
+        let (before, since) = (now, at);
+        (now, at) = (machine_now(), clock.elapsed());
+        // it may be stepped back meanwhile: any change is good
+        if now != before {
+            changes += 1;
+            if at - since < soonest {
+                (soonest, best) = (at - since, Scale { now, at });
+            }
         }
-        before = now;
         std::hint::spin_loop();
     }
+    best
 }
 
 #[cfg(test)]

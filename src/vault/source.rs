@@ -201,28 +201,32 @@ impl<'de> Visitor<'de> for Reading {
 mod tests {
     use super::*;
 
-    fn printed(script: &str) -> Result<String, String> {
-        // one that hangs is waited for; the others end by themselves, when the machine lets them
-        let limit = if script.contains("sleep") { Duration::from_millis(500) } else { Duration::from_secs(30) };
+    /// Longer than the machine holds up what ends by itself.
+    const ENDS: Duration = Duration::from_secs(30);
+    /// What hangs is waited for.
+    const HANGS: Duration = Duration::from_millis(500);
+
+    fn printed(script: &str, limit: Duration) -> Result<String, String> {
         let argv = ["sh", "-c", script].map(str::to_owned);
         printed_by(&argv, limit).map(|text| text.to_string())
     }
 
     #[test]
     fn a_command_prints_the_key_and_nothing_of_it_is_shown_when_it_fails() {
-        assert_eq!(printed("echo a:canary"), Ok("a:canary\n".into()));
+        assert_eq!(printed("echo a:canary", ENDS), Ok("a:canary\n".into()));
         let refused = [
             (
                 "echo canary; echo canary >&2; exit 3",
+                ENDS,
                 "ended with exit status: 3; hint: run it by hand as the user of the service",
             ),
-            ("printf canary; exec sleep 20", "has not ended after 10 s"),
-            ("printf canary; exec >&-; exec sleep 20", "has not ended after 10 s"),
-            ("yes canary", "printed more than 4096 bytes"),
-            ("printf '\\377'", "it is not UTF-8"),
+            ("printf canary; exec sleep 20", HANGS, "has not ended after 10 s"),
+            ("printf canary; exec >&-; exec sleep 20", HANGS, "has not ended after 10 s"),
+            ("yes canary", ENDS, "printed more than 4096 bytes"),
+            ("printf '\\377'", ENDS, "it is not UTF-8"),
         ];
-        for (script, why) in refused {
-            assert_eq!(printed(script), Err(why.into()), "{script}");
+        for (script, limit, why) in refused {
+            assert_eq!(printed(script, limit), Err(why.into()), "{script}");
         }
         let absent = KeySource::Command(vec!["/nowhere/canary".into(), "secret-argument".into()]);
         let why = absent.text().unwrap_err();

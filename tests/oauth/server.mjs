@@ -14,8 +14,7 @@ const realNow = Date.now.bind(Date);
 let offset = 0;
 Date.now = () => realNow() + offset;
 
-// By way of its text: Node 20 waits for itself where a key that it has just made is exported while what made it is
-// collected as garbage.
+// Goes through PEM: Node 20 deadlocks when a key is exported while the job that generated it is collected as garbage.
 const pem = (type) => ({ type, format: 'pem' });
 const made = generateKeyPairSync('rsa', {
   modulusLength: 2048,

@@ -68,6 +68,7 @@ async fn what_was_deleted_while_a_dead_consumer_held_it_is_acknowledged() {
     let held = read(&*dead, 2).await;
     drop(dead);
     let (_, id) = held[0].id.split_once('/').unwrap();
+    // what is deleted can't be aged
     stage.stall().await;
     stage.redis_server().ask(&["XDEL", &stage.stream("a"), id]);
     let again = read(&*stage.bus, 1).await;

@@ -79,13 +79,14 @@ async fn a_stop_waits_for_runs_and_hands_back_what_does_not_end(mut world: World
         reveille::clock::pause(Duration::from_millis(5)).await;
     }
     let [hanging, deaf, waiting] = start[..] else { unreachable!() };
-    world.journal.open_gate();
     let passes = async {
-        first.until(waiting, |run| run.state == RunState::Succeeded).await;
-        while first.queue().await != [("ready".into(), 1), ("started".into(), 2)] {
+        // what was claimed is given back, and the grace begins
+        while first.queue().await != [("ready".into(), 1), ("started".into(), 3)] {
             reveille::clock::pause(Duration::from_millis(5)).await;
         }
-        // the grace of the others begins
+        world.journal.open_gate();
+        first.until(waiting, |run| run.state == RunState::Succeeded).await;
+        assert_eq!([world.journal.ended(hanging), world.journal.ended(deaf)], [[], []], "the others have their grace");
         loop {
             reveille::clock::pause(Duration::from_millis(50)).await;
             world.advance(0.05);
@@ -147,10 +148,11 @@ async fn a_stop_waits_for_a_run_that_is_being_recorded() {
 async fn a_stop_does_not_wait_for_events(mut world: World) {
     world.clock = Clock::system();
     let mut instance = world.instance();
+    // a read waits for five seconds at least, and none begins before
+    let read = tokio::time::Instant::now() + Duration::from_millis(4800);
     let running = instance.start().await;
     reveille::clock::pause(Duration::from_millis(500)).await;
-    // a read waits for five seconds at least
-    let stopped = tokio::time::timeout(Duration::from_secs(4), stop(&instance, running)).await;
+    let stopped = tokio::time::timeout_at(read, stop(&instance, running)).await;
     assert!(stopped.is_ok(), "the stop waits for a read of events");
     instance.finish(&world).await;
 }

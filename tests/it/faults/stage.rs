@@ -21,9 +21,9 @@ const TOKEN: &str = "the admin token of the fault tests";
 /// A signing secret, as webhook tasks must have one.
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 /// A lease is so short that runs of the dead go on within a few seconds.
-pub const LEASE_SECONDS: f64 = 2.0;
-/// Sets another one.
-pub const LEASE: &str = "REVEILLE_ENGINE__LEASE_SECONDS";
+const LEASE_SECONDS: f64 = 2.0;
+/// Where another length is set.
+pub const LEASE_VARIABLE: &str = "REVEILLE_ENGINE__LEASE_SECONDS";
 
 /// The identity of an event, computed apart from the product: `sha256(tenantid, 0, source, 0, id)` in hexadecimal.
 fn event_key(tenant: &str, source: &str, id: &str) -> String {
@@ -71,7 +71,7 @@ impl Stage {
         let alive = vec![false; services.len()];
         let services = services.into_iter().map(|service| {
             let service = service.with("REVEILLE_SERVER__ADMIN_TOKEN", TOKEN);
-            service.with(LEASE, LEASE_SECONDS.to_string())
+            service.with(LEASE_VARIABLE, LEASE_SECONDS.to_string())
         });
         Stage {
             effects: Effects::start().await,
@@ -265,7 +265,7 @@ impl Stage {
     /// A task for one instant within the next seconds.
     pub async fn once(&mut self) {
         loop {
-            let at = machine_now() + TimeDelta::milliseconds(fastrand::i64(100..4000));
+            let at = machine_now() + TimeDelta::milliseconds(fastrand::i64(500..4000));
             match self.task_unless_past(json!({ "type": "schedule", "at": at.to_rfc3339(), "overlap": "allow" })).await
             {
                 Ok(_) => return,

@@ -11,6 +11,7 @@ use reveille::clock::{machine_now, pause};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::support::sink::request;
@@ -35,6 +36,8 @@ pub struct Effects {
     journal: Arc<Mutex<Vec<Effect>>>,
     /// How long an answer takes, in milliseconds.
     delay: Arc<AtomicU64>,
+    /// Answers to later attempts than this are kept.
+    released: watch::Sender<i64>,
 }
 
 impl Effects {
@@ -42,7 +45,8 @@ impl Effects {
     pub async fn start() -> Effects {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let effects = Effects { address, journal: Arc::default(), delay: Arc::default() };
+        let effects =
+            Effects { address, journal: Arc::default(), delay: Arc::default(), released: watch::channel(i64::MAX).0 };
         let serving = effects.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -60,6 +64,11 @@ impl Effects {
     /// From now on each answer takes so long.
     pub fn takes(&self, delay: Duration) {
         self.delay.store(delay.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// From now on what this attempt and earlier ones of a run come to is answered, and of later ones it is kept.
+    pub fn releases(&self, attempt: i64) {
+        self.released.send_replace(attempt);
     }
 
     /// In the order in which they arrived.
@@ -80,12 +89,13 @@ impl Effects {
             scheduled_for: run["scheduled_for"].as_str().expect("an instant").parse().expect("an instant"),
             at: machine_now(),
         };
-        let output = answer_to(effect.run_id, effect.attempt);
+        let (output, attempt) = (answer_to(effect.run_id, effect.attempt), effect.attempt);
         self.journal.lock().unwrap().push(effect);
         let delay = self.delay.load(Ordering::Relaxed);
         if delay > 0 {
             pause(Duration::from_millis(delay)).await;
         }
+        let _ = self.released.subscribe().wait_for(|released| attempt <= *released).await;
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
         let body = serde_json::json!({ "output": output }).to_string();
         let _ = stream.write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes()).await;

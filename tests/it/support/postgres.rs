@@ -14,6 +14,9 @@ pub struct Database {
     pub name: String,
     /// `postgres://…/name`, as `[database] url` takes it.
     pub url: String,
+    /// How long its end may take. A connection that its test was just making can't be ended before the server gives it
+    /// up, in a minute: then the database stays, and goes with its server.
+    ends_within: Duration,
 }
 
 impl Database {
@@ -53,14 +56,12 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        let name = self.name.clone();
+        let (name, limit) = (self.name.clone(), self.ends_within);
         // a destructor can't wait in the test's own runtime
         let dropped = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
-                // A connection that this test was just making can't be ended before the server gives it up, in a minute.
-                // Then the database stays; it goes with its server.
-                match drop_within(&name, Duration::from_secs(1)).await {
+                match drop_within(&name, limit).await {
                     Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("57014") => {}
                     dropped => dropped.expect("dropped"),
                 }
@@ -85,7 +86,7 @@ async fn create(server: &mut PgConnection, template: Option<&str>) -> Database {
     run(server, format!("create database {name}{of}")).await;
     let url = servers::postgres_url();
     let (base, _) = url.rsplit_once('/').expect("a URL with a database name");
-    Database { url: format!("{base}/{name}"), name }
+    Database { url: format!("{base}/{name}"), name, ends_within: Duration::from_secs(1) }
 }
 
 async fn connect(url: &str) -> PgConnection {
@@ -101,7 +102,7 @@ async fn run(server: &mut PgConnection, statement: String) {
 
 #[tokio::test]
 async fn a_test_gets_a_database_of_its_own_as_a_role_without_privileges() {
-    let database = Database::copy_of("support_template", |url| async move {
+    let mut database = Database::copy_of("support_template", |url| async move {
         connect(&url).await.execute("create table planted (n int)").await.expect("fill the template");
     })
     .await;
@@ -116,9 +117,8 @@ async fn a_test_gets_a_database_of_its_own_as_a_role_without_privileges() {
     assert_eq!(rows, 0);
 
     let name = database.name.clone();
-    drop(connection);
-    drop_within(&name, Duration::from_secs(60)).await.expect("dropped");
-    drop(database);
+    database.ends_within = Duration::from_secs(60);
+    drop((connection, database));
     let left: bool = sqlx::query_scalar("select exists(select 1 from pg_database where datname = $1)")
         .bind(name)
         .fetch_one(&mut connect(&servers::postgres_url()).await)

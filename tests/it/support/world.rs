@@ -138,7 +138,8 @@ impl World {
         World { bus, ..World::postgres().await }
     }
 
-    /// Lets so much time pass that what a dead consumer holds is handed to another: the usual minute, or Redis is told so.
+    /// Lets so much time pass that what a dead consumer holds is handed to another: a minute by our clock; what Redis
+    /// keeps is aged.
     pub async fn stall(&self) {
         self.advance(61.0);
         if !self.bus.is_embedded() {
