@@ -13,7 +13,7 @@
 //!
 //! # Layers, each importing only what stands above it
 //!
-//! - [`clock`], [`id`], [`invalid`], [`retry`], [`secret`], [`signature`], [`template`], [`token`]: no I/O of the product.
+//! - [`clock`], [`compute`], [`id`], [`invalid`], [`retry`], [`secret`], [`signature`], [`template`], [`token`]: no I/O of the product.
 //! - [`task`], [`trigger`], [`run`], [`approval`], [`credential`], [`notification`]: pure domain, data and transitions, no await.
 //! - [`store`]: the only place that knows a database.
 //! - [`egress`], [`vault`]; then [`llm`], [`tool`], [`channel`], [`poll`]: ports, a trait and a list each, one file per adapter.
@@ -41,6 +41,7 @@ pub mod bus;
 pub mod channel;
 pub mod cli;
 pub mod clock;
+pub mod compute;
 pub mod config;
 pub mod credential;
 pub mod egress;

@@ -5,6 +5,7 @@ use super::source::Source;
 /// Time, ids and other things without I/O of the product.
 const L0: &[&str] = &[
     "clock",
+    "compute",
     "expr",
     "id",
     "invalid",

@@ -1,0 +1,172 @@
+//! Runs computations that a tenant controls (expressions, templates, schemas, schedules, searches in texts) on threads of
+//! their own, so that timers, heartbeats and connections never wait for them.
+//!
+//! Every computation is bounded before it comes here; this bounds how many run at once, and serves tenants in turn: a
+//! tenant with a thousand computations queued delays another tenant's one by at most the computations that are running.
+//! Nothing in here survives the process.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
+
+/// A limited number of computing threads, shared fairly by tenants. Cheap to clone; all clones share the limit.
+#[derive(Clone)]
+pub struct Compute(Arc<Shared>);
+
+/// The computation panicked. Its thread is intact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the computation panicked")]
+pub struct Panicked;
+
+struct Shared {
+    queue: Mutex<Queue>,
+}
+
+struct Queue {
+    /// Computations that may still start at once.
+    free: usize,
+    /// Waiting computations by tenant. A tenant without any has no entry.
+    waiting: HashMap<String, VecDeque<oneshot::Sender<Permit>>>,
+    /// The tenants in `waiting`, in the order in which they are served.
+    turns: VecDeque<String>,
+}
+
+/// The right to run one computation. Dropping it starts the next one.
+struct Permit(Arc<Shared>);
+
+impl Compute {
+    /// With so many threads at most; one at least.
+    pub fn new(threads: usize) -> Compute {
+        let queue = Queue { free: threads.max(1), waiting: HashMap::new(), turns: VecDeque::new() };
+        Compute(Arc::new(Shared { queue: Mutex::new(queue) }))
+    }
+
+    /// With as many threads as the machine has processors.
+    pub fn of_machine() -> Compute {
+        Compute::new(std::thread::available_parallelism().map_or(1, usize::from))
+    }
+
+    /// Computes `work` for a tenant, once it is its turn. Dropping the future before its turn cancels it; a computation
+    /// that has started runs to its end, and keeps its thread until then.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        tenant: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Panicked> {
+        let permit = self.permit(tenant).await;
+        let computed = spawn_blocking(move || {
+            let _permit = permit;
+            work()
+        });
+        computed.await.map_err(|_| Panicked)
+    }
+
+    async fn permit(&self, tenant: &str) -> Permit {
+        let turn = {
+            let mut queue = self.0.lock();
+            if queue.free > 0 {
+                queue.free -= 1;
+                return Permit(Arc::clone(&self.0));
+            }
+            queue.enter(tenant)
+        };
+        // the queue holds the other end until it sends the permit
+        turn.await.unwrap_or_else(|_| Permit(Arc::clone(&self.0)))
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().expect("compute lock")
+    }
+}
+
+impl Queue {
+    fn enter(&mut self, tenant: &str) -> oneshot::Receiver<Permit> {
+        let (sender, receiver) = oneshot::channel();
+        let waiting = self.waiting.entry(tenant.to_owned()).or_default();
+        if waiting.is_empty() {
+            self.turns.push_back(tenant.to_owned());
+        }
+        waiting.push_back(sender);
+        receiver
+    }
+
+    /// The next that still waits: the first of the tenant whose turn it is.
+    fn next(&mut self) -> Option<oneshot::Sender<Permit>> {
+        while let Some(tenant) = self.turns.pop_front() {
+            let waiting = self.waiting.get_mut(&tenant)?;
+            while waiting.front().is_some_and(oneshot::Sender::is_closed) {
+                waiting.pop_front();
+            }
+            let next = waiting.pop_front();
+            match waiting.is_empty() {
+                true => drop(self.waiting.remove(&tenant)),
+                false => self.turns.push_back(tenant),
+            }
+            if next.is_some() {
+                return next;
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let next = {
+            let mut queue = self.0.lock();
+            let next = queue.next();
+            queue.free += usize::from(next.is_none());
+            next
+        };
+        // a permit that nobody takes any more is dropped here, and so given to the one after
+        if let Some(next) = next {
+            let _ = next.send(Permit(Arc::clone(&self.0)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::mpsc;
+
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn tenants_are_served_in_turn() {
+        let compute = Compute::new(1);
+        let running = compute.permit("loud").await;
+        let (order, served) = mpsc::channel();
+        let ask = |tenant: &'static str| {
+            let (compute, order) = (compute.clone(), order.clone());
+            async move { compute.run(tenant, move || order.send(tenant).unwrap()).await.unwrap() }
+        };
+        let loud = futures::future::join_all((0..3).map(|_| ask("loud")));
+        let both = async { tokio::join!(loud, ask("quiet")) };
+        let mut both = pin!(both);
+        assert!((&mut both).now_or_never().is_none(), "the only thread is taken");
+        drop(running);
+        both.await;
+        assert_eq!(served.try_iter().collect::<Vec<_>>(), ["loud", "quiet", "loud", "loud"]);
+    }
+
+    #[tokio::test]
+    async fn a_dropped_request_leaves_the_queue_and_a_panic_gives_its_thread_back() {
+        let compute = Compute::new(1);
+        let running = compute.permit("a").await;
+        {
+            let mut dropped = pin!(compute.run("a", || unreachable!("nobody waits for it")));
+            assert!((&mut dropped).now_or_never().is_none());
+        }
+        drop(running);
+        assert_eq!(compute.run("a", || panic!("on purpose")).await, Err::<(), _>(Panicked));
+        assert_eq!(compute.run("b", || 7).await, Ok(7));
+        assert_eq!(compute.0.lock().free, 1);
+    }
+}
