@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use toml::Table;
 
 use crate::invalid::Faults;
+use crate::quota::Quotas;
 use crate::{agent, approval, bus, channel, egress, engine, http, llm, poll, store, telemetry, tool, vault};
 
 pub use environment::Environment;
@@ -43,6 +44,7 @@ pub struct Config {
     pub channels: channel::Settings,
     pub egress: egress::Settings,
     pub poll: poll::Settings,
+    pub quotas: Quotas,
     pub telemetry: telemetry::Settings,
 }
 
@@ -97,6 +99,7 @@ impl Config {
         self.llm.check(&mut faults);
         self.react.check(&mut faults);
         vault::oauth::check(&self.oauth, &mut faults);
+        self.quotas.check(&mut faults);
         self.telemetry.check(&mut faults);
         faults.or(())
     }

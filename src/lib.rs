@@ -14,7 +14,7 @@
 //! # Layers, each importing only what stands above it
 //!
 //! - [`clock`], [`compute`], [`id`], [`invalid`], [`retry`], [`secret`], [`signature`], [`template`], [`token`]: no I/O of the product.
-//! - [`task`], [`trigger`], [`run`], [`approval`], [`credential`], [`notification`]: pure domain, data and transitions, no await.
+//! - [`task`], [`trigger`], [`run`], [`approval`], [`credential`], [`notification`], [`quota`]: pure domain, data and transitions, no await.
 //! - [`store`]: the only place that knows a database.
 //! - [`egress`], [`vault`]; then [`llm`], [`tool`], [`channel`], [`poll`]: ports, a trait and a list each, one file per adapter.
 //! - [`agent`]: reasoning, no storage.
@@ -56,6 +56,7 @@ pub mod llm;
 pub mod metrics;
 pub mod notification;
 pub mod poll;
+pub mod quota;
 pub mod redact;
 pub mod retry;
 pub mod run;

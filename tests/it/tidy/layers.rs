@@ -21,7 +21,8 @@ const L0: &[&str] = &[
     "visible",
 ];
 /// The domain: data and transitions.
-const L1: &[&str] = &["approval", "conversation", "credential", "event", "notification", "run", "task", "trigger"];
+const L1: &[&str] =
+    &["approval", "conversation", "credential", "event", "notification", "quota", "run", "task", "trigger"];
 const L2: &[&str] = &["store"];
 const L3A: &[&str] = &["egress", "vault"];
 const L3B: &[&str] = &["bus", "channel", "llm", "poll", "tool"];

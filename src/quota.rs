@@ -1,0 +1,234 @@
+//! Quotas: how much one tenant may have and do, so that one tenant's excess is never another tenant's outage.
+//!
+//! [`Quotas`] are the numbers that hold for a tenant: those of `[quotas]`, with the tenant's own [`Overrides`] over them.
+//! A quota is a number of at least 1. There is no word for "without a limit": an operator who wants none sets a large
+//! number. The numbers here are pure; the store counts against them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::invalid::Faults;
+
+/// Largest number that a quota takes; every JSON reader holds it exactly.
+pub const MOST: u64 = 1_000_000_000_000_000;
+
+/// What is counted. The word is the key in `[quotas]`, in the API and in answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Quota {
+    /// Tasks of every kind and status.
+    Tasks,
+    /// Event tasks that listen to one source; those without a source count together.
+    EventTasksPerSource,
+    /// Events that are taken on within a minute.
+    EventsPerMinute,
+    /// Fires that are recorded to run within a minute.
+    FiresPerMinute,
+    /// Condition tasks, each of which polls.
+    Polls,
+    /// Bytes that are stored: specifications, inputs, outputs, transcripts, events, memories.
+    StoredBytes,
+    /// Streams (SSE, live sessions) that are open at once on one instance.
+    Streams,
+    /// Runs that are executed at once on one instance.
+    Places,
+}
+
+impl Quota {
+    pub const ALL: [Quota; 8] = [
+        Quota::Tasks,
+        Quota::EventTasksPerSource,
+        Quota::EventsPerMinute,
+        Quota::FiresPerMinute,
+        Quota::Polls,
+        Quota::StoredBytes,
+        Quota::Streams,
+        Quota::Places,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Quota::Tasks => "tasks",
+            Quota::EventTasksPerSource => "event_tasks_per_source",
+            Quota::EventsPerMinute => "events_per_minute",
+            Quota::FiresPerMinute => "fires_per_minute",
+            Quota::Polls => "polls",
+            Quota::StoredBytes => "stored_bytes",
+            Quota::Streams => "streams",
+            Quota::Places => "places",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<Quota> {
+        Quota::ALL.into_iter().find(|quota| quota.as_str() == word)
+    }
+}
+
+/// The quotas of a tenant, and as `[quotas]` those of every tenant without overrides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Quotas {
+    pub tasks: u64,
+    pub event_tasks_per_source: u64,
+    pub events_per_minute: u64,
+    pub fires_per_minute: u64,
+    pub polls: u64,
+    pub stored_bytes: u64,
+    pub streams: u64,
+    /// `None`: no number of its own; places are shared out fairly among the tenants that have runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub places: Option<u64>,
+}
+
+impl Default for Quotas {
+    fn default() -> Quotas {
+        Quotas {
+            tasks: 100_000,
+            event_tasks_per_source: 1_000,
+            events_per_minute: 60_000,
+            fires_per_minute: 60_000,
+            polls: 1_000,
+            stored_bytes: 10 * 1024 * 1024 * 1024,
+            streams: 50,
+            places: None,
+        }
+    }
+}
+
+impl Quotas {
+    /// So large that nobody meets them: for measurements, which say that they use them.
+    pub const OPEN: Quotas = Quotas {
+        tasks: MOST,
+        event_tasks_per_source: MOST,
+        events_per_minute: MOST,
+        fires_per_minute: MOST,
+        polls: MOST,
+        stored_bytes: MOST,
+        streams: MOST,
+        places: None,
+    };
+
+    /// The number; `None` where the quota has none.
+    pub fn of(&self, quota: Quota) -> Option<u64> {
+        match quota {
+            Quota::Tasks => Some(self.tasks),
+            Quota::EventTasksPerSource => Some(self.event_tasks_per_source),
+            Quota::EventsPerMinute => Some(self.events_per_minute),
+            Quota::FiresPerMinute => Some(self.fires_per_minute),
+            Quota::Polls => Some(self.polls),
+            Quota::StoredBytes => Some(self.stored_bytes),
+            Quota::Streams => Some(self.streams),
+            Quota::Places => self.places,
+        }
+    }
+
+    /// These, with what is said for one tenant over them.
+    pub fn with(&self, overrides: &Overrides) -> Quotas {
+        let or = |own: Option<u64>, usual| own.unwrap_or(usual);
+        Quotas {
+            tasks: or(overrides.tasks, self.tasks),
+            event_tasks_per_source: or(overrides.event_tasks_per_source, self.event_tasks_per_source),
+            events_per_minute: or(overrides.events_per_minute, self.events_per_minute),
+            fires_per_minute: or(overrides.fires_per_minute, self.fires_per_minute),
+            polls: or(overrides.polls, self.polls),
+            stored_bytes: or(overrides.stored_bytes, self.stored_bytes),
+            streams: or(overrides.streams, self.streams),
+            places: overrides.places.or(self.places),
+        }
+    }
+
+    /// Faults of `[quotas]`.
+    pub fn check(&self, faults: &mut Faults) {
+        for quota in Quota::ALL {
+            check_number(quota, self.of(quota), "/quotas", faults);
+        }
+    }
+}
+
+/// What is said for one tenant; what is absent is as `[quotas]` has it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Overrides {
+    #[schema(minimum = 1)]
+    pub tasks: Option<u64>,
+    #[schema(minimum = 1)]
+    pub event_tasks_per_source: Option<u64>,
+    #[schema(minimum = 1)]
+    pub events_per_minute: Option<u64>,
+    #[schema(minimum = 1)]
+    pub fires_per_minute: Option<u64>,
+    #[schema(minimum = 1)]
+    pub polls: Option<u64>,
+    #[schema(minimum = 1)]
+    pub stored_bytes: Option<u64>,
+    #[schema(minimum = 1)]
+    pub streams: Option<u64>,
+    #[schema(minimum = 1)]
+    pub places: Option<u64>,
+}
+
+impl Overrides {
+    /// What is said of a quota.
+    pub fn of(&self, quota: Quota) -> Option<u64> {
+        match quota {
+            Quota::Tasks => self.tasks,
+            Quota::EventTasksPerSource => self.event_tasks_per_source,
+            Quota::EventsPerMinute => self.events_per_minute,
+            Quota::FiresPerMinute => self.fires_per_minute,
+            Quota::Polls => self.polls,
+            Quota::StoredBytes => self.stored_bytes,
+            Quota::Streams => self.streams,
+            Quota::Places => self.places,
+        }
+    }
+
+    /// Faults of a request.
+    pub fn check(&self, faults: &mut Faults) {
+        for quota in Quota::ALL {
+            check_number(quota, self.of(quota), "", faults);
+        }
+    }
+}
+
+fn check_number(quota: Quota, number: Option<u64>, below: &str, faults: &mut Faults) {
+    if number.is_some_and(|number| !(1..=MOST).contains(&number)) {
+        faults.add(format!("{below}/{}", quota.as_str()), format!("must be from 1 to {MOST}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_override_outweighs_the_default_and_what_is_absent_stays() {
+        let overrides = Overrides { tasks: Some(5), places: Some(2), ..Overrides::default() };
+        let quotas = Quotas::default().with(&overrides);
+        assert_eq!(quotas, Quotas { tasks: 5, places: Some(2), ..Quotas::default() });
+        for quota in Quota::ALL {
+            let expected = overrides.of(quota).or(Quotas::default().of(quota));
+            assert_eq!(quotas.of(quota), expected, "{quota:?}");
+            assert_eq!(Quota::parse(quota.as_str()), Some(quota));
+            assert_eq!(serde_json::to_value(quota).unwrap(), quota.as_str());
+        }
+    }
+
+    #[test]
+    fn numbers_at_their_bounds_are_taken_and_those_beyond_are_named() {
+        let faults = |number: u64| {
+            let mut faults = Faults::new();
+            Quotas { polls: number, places: Some(number), ..Quotas::default() }.check(&mut faults);
+            let mut of_request = Faults::new();
+            Overrides { polls: Some(number), places: Some(number), ..Overrides::default() }.check(&mut of_request);
+            let pointers = |faults: Faults| faults.0.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>();
+            (pointers(faults), pointers(of_request))
+        };
+        for fine in [1, MOST] {
+            assert_eq!(faults(fine), (Vec::new(), Vec::new()));
+        }
+        for wrong in [0, MOST + 1] {
+            let (settings, request) = faults(wrong);
+            assert_eq!(settings, ["/quotas/polls", "/quotas/places"]);
+            assert_eq!(request, ["/polls", "/places"]);
+        }
+    }
+}
