@@ -3,6 +3,8 @@
 //! Nothing else builds a store, a model or a channel. Embedders start here, with executors and tools of their own.
 //! What is told only once (the first admin token) is made last, so that a start that fails or is broken off loses none.
 
+mod validated;
+
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -13,15 +15,13 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::{Agent, Configured};
-use crate::approval::policy::Policy;
+use crate::agent::Agent;
 use crate::bus::counted::Counted;
 use crate::bus::{self, Bus};
 use crate::channel::Channels;
 use crate::channel::live::Live;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::egress::Egress;
 use crate::engine::{self, Engine};
 use crate::executor::host::StoreHost;
 use crate::executor::hub::Hub;
@@ -33,7 +33,6 @@ use crate::http::server::Limits;
 use crate::http::{self, server};
 use crate::id::new_id;
 use crate::invalid::Faults;
-use crate::llm::Models;
 use crate::metrics::Metrics;
 use crate::poll::{Poller, Sources};
 use crate::store::{Store, StoredToken};
@@ -42,6 +41,8 @@ use crate::token::{Permission, TokenKind, TokenText};
 use crate::tool::{self, Tool};
 use crate::vault::credentials::Credentials;
 use crate::vault::{Vault, WithoutKeys, oauth};
+
+pub use validated::{Validated, validate};
 
 /// What an embedder adds to what is built in.
 #[derive(Default)]
@@ -100,6 +101,7 @@ pub async fn build(
     waiting: impl Fn(&str),
 ) -> anyhow::Result<Built> {
     let data_dir = Path::new(&config.server.data_dir);
+    let Validated { egress, models, policy, declared } = validate(config, data_dir, &clock, &extras.tools)?;
     private_dir(data_dir).with_context(|| format!("the data directory {} can't be made", data_dir.display()))?;
     let (vault, key_file) = Vault::open(&config.vault, keys_without_setting(config, data_dir))?;
     if let Some(file) = &key_file {
@@ -107,7 +109,6 @@ pub async fn build(
         tracing::warn!("the key file {} was made; keep a copy, secrets can't be read without it", file.display());
     }
     let metrics = Metrics::new();
-    let egress = Egress::new(&config.egress).map_err(under("/egress"))?;
     let without = keys_without_setting(config, data_dir);
     let (vapid, made) = config.channels.push.vapid(without, &config.server.public_url())?;
     if let Some(file) = made {
@@ -116,9 +117,6 @@ pub async fn build(
     let push_key = vapid.as_ref().map(|vapid| vapid.public_key().to_owned());
     let public_url = config.server.public_url.as_deref();
     let channels = Channels::new(&config.channels, vapid, &egress, &vault, public_url).map_err(under("/channels"))?;
-    let models = Models::build(&config.llm, config.react.retry(), &clock)?;
-    let policy = Policy::new(&config.approvals)?;
-    let declared = tool::http::read(&config.tools, &egress)?;
     let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
     store.show_counts(&metrics);
     let (refresher, connector) = oauth::open(&store, &vault, &egress, &config.oauth, &config.server.public_url());
@@ -130,10 +128,6 @@ pub async fn build(
     let sources =
         Arc::new(Sources::new(&config.poll, &credentials, Arc::clone(&tools), data_dir).map_err(under("/poll"))?);
     let agent = Agent { models, tools: Arc::clone(&tools), settings: config.react.clone(), policy };
-    let mut faults = Faults::new();
-    let (known_tools, known_models): (Vec<_>, Vec<_>) = (tools.names().collect(), agent.models.names().collect());
-    Configured::check(&config.agents, &known_tools, &known_models, &mut faults);
-    faults.or(())?;
     let channels = channels.and(Live::new(&config.channels.live, store.clone(), vault.clone()));
     let pipeline = Pipeline::new(pipeline::Parts {
         credentials: credentials.clone(),

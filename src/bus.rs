@@ -79,7 +79,7 @@ use futures::future::BoxFuture;
 use crate::event::{EVENT_BYTES, Event};
 use crate::id::Scope;
 
-pub use open::open;
+pub use open::{check_address, open};
 pub use settings::Settings;
 
 /// One entry on its way to a consumer.

@@ -93,6 +93,11 @@ impl Vault {
         Ok((Vault { keyring: Arc::new(keyring) }, made))
     }
 
+    /// A vault under a key that nobody keeps, to judge settings with: what it seals opens nowhere else.
+    pub fn ephemeral() -> Result<Vault, VaultError> {
+        Ok(Vault { keyring: Arc::new(Keyring::ephemeral()?) })
+    }
+
     /// The secret as text that may be stored anywhere and is of use in one place only.
     pub fn seal(&self, context: &Context, secret: &Secret) -> Result<String, VaultError> {
         envelope::seal(self.keyring.first(), context, secret.expose().as_bytes())

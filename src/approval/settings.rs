@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::approval::OnExpiry;
 use crate::approval::matrix::{Category, Consequence, Gate};
-use crate::invalid::Faults;
+use crate::invalid::{Faults, did_you_mean, escape};
 
 /// Longest time that a question may stay open, in minutes.
 const LONGEST_TIMEOUT: u64 = 7 * 24 * 60;
@@ -88,6 +88,20 @@ impl Settings {
                 format!("/approvals/matrix/{cell}"),
                 "is no cell of the matrix; one is a category and a consequence, such as `read.high`",
             );
+        }
+    }
+
+    /// Adds each rule that is for a tool which is not there: it would silently decide nothing.
+    pub fn check_tools(&self, known: &[&str], faults: &mut Faults) {
+        let mut named = |pointer: String, rules: &BTreeMap<String, Override>| {
+            for tool in rules.keys().filter(|tool| !known.contains(&tool.as_str())) {
+                let near = did_you_mean(tool, known.iter().copied());
+                faults.add(format!("{pointer}/{}", escape(tool)), format!("unknown tool `{tool}`{near}"));
+            }
+        };
+        named("/approvals/tools".into(), &self.tools);
+        for (tenant, rules) in &self.tenants {
+            named(format!("/approvals/tenants/{}", escape(tenant)), rules);
         }
     }
 

@@ -6,7 +6,19 @@ use crate::bus::embedded::Embedded;
 use crate::bus::outbox::Outbox;
 use crate::bus::redis::Redis;
 use crate::bus::{Bus, Settings};
+use crate::clock::Clock;
 use crate::store::Store;
+
+/// Whether `bus.url` can be an address of a bus; nobody is asked.
+///
+/// # Errors
+/// A sentence on what is wrong with it.
+pub fn check_address(settings: &Settings, clock: &Clock) -> Result<(), String> {
+    match settings.is_embedded() {
+        true => Ok(()),
+        false => Redis::new(settings, clock).map(drop),
+    }
+}
 
 /// The bus of this instance. A server that is away now is no error: it is asked again with each call.
 ///

@@ -8,6 +8,7 @@ mod place;
 mod public_url;
 mod push;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
@@ -16,11 +17,11 @@ use serde_json::json;
 use super::failure::Failure;
 use super::screen::{Screen, Tone};
 use super::setup::ConfigArgs;
+use crate::app;
 use crate::bus::Bus;
 use crate::bus::redis::Redis;
 use crate::clock::Clock;
 use crate::config::{Config, Environment, Loaded};
-use crate::egress::Egress;
 use crate::invalid::Faults;
 
 #[derive(Debug, clap::Args)]
@@ -107,20 +108,42 @@ async fn look(loaded: &Loaded) -> Vec<Finding> {
     let config = &loaded.config;
     let data_dir = Path::new(&config.server.data_dir);
     let mut findings = vec![Finding::fine("configuration", loaded.origin())];
+    let faults = app::validate(config, data_dir, &Clock::system(), &[]).err().unwrap_or_default();
+    findings.extend(sections(loaded, &faults));
     findings.push(place::data_dir(data_dir));
     findings.extend(place::database(config, data_dir).await);
     findings.extend(keys::all(config, data_dir).await);
-    findings.push(match Egress::new(&config.egress) {
-        Ok(_) => Finding::fine("egress", egress_of(config)),
-        Err(faults) => misconfigured("egress", loaded, faults),
-    });
-    findings.extend(model::all(loaded).await);
-    findings.extend(bus(config).await);
+    let fine = |section: &str| !faults.0.iter().any(|fault| section_of(&fault.pointer) == section);
+    if fine("egress") {
+        findings.push(Finding::fine("egress", egress_of(config)));
+    }
+    if fine("llm") {
+        findings.extend(model::all(loaded).await);
+    }
+    if fine("bus") {
+        findings.extend(bus(config).await);
+    }
     findings.extend(channels::all(loaded).await);
     findings.extend(oauth::all(config).await);
-    findings.push(push::look(loaded, data_dir));
+    if fine("channels") {
+        findings.push(push::look(loaded, data_dir));
+    }
     findings.push(public_url::look(config).await);
     findings
+}
+
+/// What refuses a start whatever the state of database, keys and network: one finding for each section at fault.
+fn sections(loaded: &Loaded, faults: &Faults) -> Vec<Finding> {
+    let mut sections: BTreeMap<&str, Faults> = BTreeMap::new();
+    for fault in &faults.0 {
+        sections.entry(section_of(&fault.pointer)).or_default().0.push(fault.clone());
+    }
+    sections.into_iter().map(|(section, faults)| misconfigured(section, loaded, faults)).collect()
+}
+
+/// `channels` of `/channels/email/url`.
+fn section_of(pointer: &str) -> &str {
+    pointer.trim_start_matches('/').split('/').next().unwrap_or_default()
 }
 
 async fn bus(config: &Config) -> Vec<Finding> {

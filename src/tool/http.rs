@@ -89,6 +89,7 @@ fn no_parameters() -> Value {
 }
 
 /// A declared tool that was read and checked.
+#[derive(Clone)]
 pub struct Prepared {
     definition: Definition,
     method: Method,
@@ -99,6 +100,7 @@ pub struct Prepared {
     credential: Option<Reference>,
 }
 
+#[derive(Clone)]
 enum Body {
     /// Field by field, so that one can be left out.
     Fields(Vec<(String, Tree)>),

@@ -54,6 +54,12 @@ impl Keyring {
         Ok((Keyring(vec![key]), made.then(|| path.to_owned())))
     }
 
+    /// One key that is written nowhere.
+    pub fn ephemeral() -> Result<Keyring, VaultError> {
+        let text = new_key().map_err(|error| VaultError::Keys(error.to_string()))?;
+        Ok(Keyring(vec![MasterKey::read(&text).map_err(VaultError::Keys)?]))
+    }
+
     /// The key that encrypts.
     pub fn first(&self) -> &MasterKey {
         &self.0[0]
@@ -110,13 +116,18 @@ fn make_once(path: &Path) -> std::io::Result<bool> {
     written
 }
 
-fn write_key(path: &Path) -> std::io::Result<()> {
+/// A new key, as `id:base64`.
+fn new_key() -> std::io::Result<Zeroizing<String>> {
     let mut bytes = Zeroizing::new([0_u8; KEY_LENGTH]);
     let mut id = [0_u8; 4];
     let chance = |_| std::io::Error::other("no random bytes");
     aws_lc_rs::rand::fill(&mut *bytes).map_err(chance)?;
     aws_lc_rs::rand::fill(&mut id).map_err(chance)?;
-    let text = Zeroizing::new(format!("file-{}:{}\n", hex::encode(id), STANDARD.encode(*bytes)));
+    Ok(Zeroizing::new(format!("file-{}:{}", hex::encode(id), STANDARD.encode(*bytes))))
+}
+
+fn write_key(path: &Path) -> std::io::Result<()> {
+    let text = Zeroizing::new(format!("{}\n", *new_key()?));
     let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()

@@ -1,11 +1,10 @@
 //! Looks at the ways to tell people: does each provider that is configured take our login? Nothing is sent to anybody.
 
-use super::{Finding, misconfigured};
+use super::Finding;
 use crate::channel::email::Email;
 use crate::channel::telegram::Telegram;
 use crate::channel::{Login, Settings};
 use crate::config::Loaded;
-use crate::invalid::Faults;
 
 pub async fn all(loaded: &Loaded) -> Vec<Finding> {
     let channels = &loaded.config.channels;
@@ -15,6 +14,7 @@ pub async fn all(loaded: &Loaded) -> Vec<Finding> {
             None => Ok(None),
         }
     };
+    // a fault of the settings was told with those of their section
     let (email, sms, slack, telegram) =
         tokio::join!(email(loaded), channels.sms.login(), channels.slack.login(), telegram);
     let found = [
@@ -22,8 +22,8 @@ pub async fn all(loaded: &Loaded) -> Vec<Finding> {
         ("slack", slack, "channels.slack.token is the bot token of an app that is installed: xoxb-…"),
         ("telegram", telegram, "channels.telegram.token is what @BotFather gave: 123456:ABC…"),
     ];
-    let found = found.into_iter().filter_map(|(name, login, hint)| finding(loaded, name, login, hint));
-    std::iter::once(email).chain(found).collect()
+    let found = found.into_iter().filter_map(|(name, login, hint)| Some(finding(name, login.ok()??, hint)));
+    email.into_iter().chain(found).collect()
 }
 
 /// Whether somebody is told of anything by a link that they open elsewhere.
@@ -31,33 +31,30 @@ pub fn people_are_told(channels: &Settings) -> bool {
     channels.email.url.is_some() || !others(channels).is_empty()
 }
 
-fn finding(loaded: &Loaded, name: &str, login: Result<Option<Login>, Faults>, hint: &str) -> Option<Finding> {
-    Some(match login {
-        Ok(None) => return None,
-        Ok(Some(Login::Fine(what))) => Finding::fine(name, what),
-        Ok(Some(Login::Odd(what))) => Finding::odd(name, what),
-        Ok(Some(Login::Wrong(what))) => Finding::wrong(name, what).hint(hint),
-        Err(faults) => misconfigured(name, loaded, faults),
-    })
+fn finding(name: &str, login: Login, hint: &str) -> Finding {
+    match login {
+        Login::Fine(what) => Finding::fine(name, what),
+        Login::Odd(what) => Finding::odd(name, what),
+        Login::Wrong(what) => Finding::wrong(name, what).hint(hint),
+    }
 }
 
-async fn email(loaded: &Loaded) -> Finding {
+async fn email(loaded: &Loaded) -> Option<Finding> {
     let channels = &loaded.config.channels;
-    match Email::new(&channels.email) {
-        Ok(None) => {
+    Some(match Email::new(&channels.email).ok()? {
+        None => {
             let others = match others(channels).as_slice() {
                 [] => String::new(),
                 others => format!("{}, ", others.join(", ")),
             };
             Finding::fine("email", format!("not configured; messages go by {others}push, webhook and open sessions"))
         }
-        Ok(Some(email)) => match email.check().await {
+        Some(email) => match email.check().await {
             Ok(()) => Finding::fine("email", "the mail server answers, and took the login where one is set"),
             Err(error) => Finding::wrong("email", error.to_string())
                 .hint("channels.email.url is smtp://user:password@host:587, or smtps:// where TLS comes first"),
         },
-        Err(faults) => misconfigured("email", loaded, faults),
-    }
+    })
 }
 
 /// What is configured besides email, of what needs an account of the operator's.

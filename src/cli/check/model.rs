@@ -6,10 +6,8 @@ use reqwest::{Response, StatusCode};
 use serde_json::Value;
 
 use super::Finding;
-use crate::clock::Clock;
 use crate::config::Loaded;
 use crate::egress;
-use crate::llm::Models;
 use crate::llm::settings::ModelSettings;
 
 /// How long an endpoint may take to list its models.
@@ -20,9 +18,6 @@ pub async fn all(loaded: &Loaded) -> Vec<Finding> {
     if config.llm.models.is_empty() {
         let hint = "set [llm.models.main]; config/reveille.toml shows how";
         return vec![Finding::odd("model", "none is configured, so the orchestrator can't run tasks").hint(hint)];
-    }
-    if let Err(faults) = Models::build(&config.llm, config.react.retry(), &Clock::system()) {
-        return vec![Finding::wrong("model", loaded.explain(&faults).to_string())];
     }
     let looks = config.llm.models.iter().map(|(name, settings)| one(name, settings));
     futures::future::join_all(looks).await

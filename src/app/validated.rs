@@ -1,0 +1,111 @@
+//! What a configuration decides by itself: judged as a whole, without a database, a key or the network.
+//!
+//! `serve` builds from what stands here, and `check` asks for the faults alone, so neither refuses what the other takes.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::agent::Configured;
+use crate::app::under;
+use crate::approval::policy::Policy;
+use crate::bus;
+use crate::channel::Channels;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::egress::Egress;
+use crate::invalid::Faults;
+use crate::llm::Models;
+use crate::poll::Sources;
+use crate::tool::http::Prepared;
+use crate::tool::{self, Tool};
+use crate::vault::credentials::Credentials;
+use crate::vault::{Vault, WithoutKeys};
+
+/// The parts that need nothing but the configuration.
+pub struct Validated {
+    pub egress: Egress,
+    pub models: Models,
+    pub policy: Policy,
+    /// The tools of `[[tools]]`.
+    pub declared: Vec<Prepared>,
+}
+
+/// Judges a configuration with the tools that an embedder adds.
+///
+/// # Errors
+/// Every fault that would refuse a start, whatever the state of database, keys and network. What depends on a faulty part
+/// is not judged.
+pub fn validate(config: &Config, data_dir: &Path, clock: &Clock, added: &[Arc<dyn Tool>]) -> Result<Validated, Faults> {
+    let mut faults = Faults::new();
+    let mut part = |place: &'static str, found: Faults| faults.0.extend(under(place)(found).0);
+    let egress = Egress::new(&config.egress).map_err(|found| part("/egress", found)).ok();
+    let models = Models::build(&config.llm, config.react.retry(), clock).map_err(|found| part("/llm", found)).ok();
+    let policy = Policy::new(&config.approvals).map_err(|found| part("/approvals", found)).ok();
+    if let Err(why) = bus::check_address(&config.bus, clock) {
+        part("/bus", Faults::one("/url", why));
+    }
+    let mut declared = None;
+    if let Some(egress) = &egress {
+        if let Err(found) = channels(config, egress) {
+            part("/channels", found);
+        }
+        declared = tool::http::read(&config.tools, egress).map_err(|found| part("/tools", found)).ok();
+    }
+    if let (Some(egress), Some(declared)) = (&egress, &declared) {
+        match tools(config, egress, declared, added) {
+            Ok(tools) => with_tools(config, data_dir, egress, tools, models.as_ref(), &mut part),
+            Err(why) => part("/tools", Faults::one("/tools", why)),
+        }
+    }
+    match (egress, models, policy, declared) {
+        (Some(egress), Some(models), Some(policy), Some(declared)) if faults.is_empty() => {
+            Ok(Validated { egress, models, policy, declared })
+        }
+        _ => Err(faults),
+    }
+}
+
+/// What names tools: polls, agents and the rules of approvals.
+fn with_tools(
+    config: &Config,
+    data_dir: &Path,
+    egress: &Egress,
+    tools: tool::Registry,
+    models: Option<&Models>,
+    part: &mut impl FnMut(&'static str, Faults),
+) {
+    let names: Vec<&str> = tools.names().collect();
+    let mut found = Faults::new();
+    config.approvals.check_tools(&names, &mut found);
+    if let Some(models) = models {
+        Configured::check(&config.agents, &names, &models.names().collect::<Vec<_>>(), &mut found);
+    }
+    part("", found);
+    let tools = Arc::new(tools);
+    if let Err(found) = Sources::new(&config.poll, &Credentials::none(egress.clone()), tools, data_dir) {
+        part("/poll", found);
+    }
+}
+
+/// All tools that there will be, with access to no credential.
+fn tools(
+    config: &Config,
+    egress: &Egress,
+    declared: &[Prepared],
+    added: &[Arc<dyn Tool>],
+) -> Result<tool::Registry, String> {
+    debug_assert_eq!(config.tools.len(), declared.len());
+    let credentials = Credentials::none(egress.clone());
+    let mut tools = tool::builtin::all(&credentials);
+    tools.extend(declared.iter().cloned().map(|tool| tool.with(&credentials)));
+    tools.extend(added.iter().cloned());
+    tool::Registry::new(tools)
+}
+
+/// The channels are built for their faults alone: with a key that nobody keeps, and without Web Push, whose key may be
+/// yet to be made.
+fn channels(config: &Config, egress: &Egress) -> Result<(), Faults> {
+    config.channels.push.check(WithoutKeys::Refuse)?;
+    let vault = Vault::ephemeral().map_err(|error| Faults::one("", error.to_string()))?;
+    Channels::new(&config.channels, None, egress, &vault, config.server.public_url.as_deref()).map(drop)
+}
