@@ -315,7 +315,7 @@ fn should_process(prepared: &Prepared) -> Result<(), &'static str> {
 
 /// The account of an answer. Never delays or fails it.
 fn post_process(incoming: &Incoming, result: &ReactLoopResult) {
-    tracing::info!(
+    tracing::debug!(
         run_id = %incoming.run_id,
         tenant_id = %incoming.tenant,
         turns = result.turns,

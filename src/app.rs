@@ -209,12 +209,23 @@ impl App {
             build(config, Clock::system(), extras, ending.clone(), waiting).await?;
         warn_of_role(&store).await?;
         warn_of_bus(&*bus).await;
+        let instance = engine.instance();
         let engine = engine.start().await?;
         let (limits, metrics) = (http.limits, http.metrics.clone());
         let http = tokio::spawn(server::serve(listener, http::router(http), limits, metrics, ending.http.clone()));
         let mut app = App { address, made: Made { admin_token: None, key_file }, store, engine, http, ending };
         match first_admin_token(config, &app.store).await {
-            Ok(token) => app.made.admin_token = token,
+            Ok(token) => {
+                app.made.admin_token = token;
+                tracing::info!(
+                    version = env!("CARGO_PKG_VERSION"),
+                    database = %config.database.url.shown(),
+                    bus = if config.bus.is_embedded() { "embedded".to_owned() } else { config.bus.url.shown() },
+                    listen = %address,
+                    %instance,
+                    "started"
+                );
+            }
             Err(error) => {
                 app.stop().await;
                 return Err(error);

@@ -178,6 +178,11 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// The id of this instance: its claims and leases carry it.
+    pub fn instance(&self) -> Uuid {
+        self.worker_id
+    }
+
     pub fn new(parts: Parts) -> Engine {
         let Parts {
             store,

@@ -4,6 +4,8 @@
 //! the history. The health of the services (who ticked when) lives here because engine and http never import each
 //! other, and `/readyz` must know it.
 
+mod process;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +17,10 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry};
+
+use crate::metrics::process::{FIGURES, Process};
 
 /// What all names begin with.
 const PREFIX: &str = "reveille";
@@ -71,9 +76,17 @@ pub struct Described {
     pub help: String,
 }
 
+/// What the format adds to the name of a metric.
+fn suffix(kind: MetricType) -> &'static str {
+    match kind {
+        MetricType::Counter => "_total",
+        MetricType::Info => "_info",
+        _ => "",
+    }
+}
+
 fn printed(name: &str, kind: MetricType) -> String {
-    let total = if matches!(kind, MetricType::Counter) { "_total" } else { "" };
-    format!("{PREFIX}_{name}{total}")
+    format!("{PREFIX}_{name}{}", suffix(kind))
 }
 
 /// All metrics of one instance. Cheap to clone; all clones count together.
@@ -83,6 +96,8 @@ pub struct Metrics(Arc<Handles>);
 #[derive(Debug)]
 struct Handles {
     registry: Mutex<Registry>,
+    /// What the system says of this process, under names of its own.
+    process: Registry,
     described: Mutex<Vec<Described>>,
     requests: Family<Request, Counter>,
     request_seconds: Family<Route, Histogram, fn() -> Histogram>,
@@ -102,7 +117,10 @@ impl Default for Metrics {
 impl Metrics {
     /// The metrics of this instance, all at zero.
     pub fn new() -> Metrics {
+        let mut process = Registry::default();
+        process.register_collector(Box::new(Process));
         let handles = Handles {
+            process,
             registry: Mutex::new(Registry::with_prefix(PREFIX)),
             described: Mutex::default(),
             requests: Family::default(),
@@ -115,6 +133,7 @@ impl Metrics {
         };
         let metrics = Metrics(Arc::new(handles));
         let h = &metrics.0;
+        metrics.register("build", "The build that runs", Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]));
         metrics.register("http_requests", "HTTP requests answered", h.requests.clone());
         metrics.register("http_request_seconds", "Time until the answer began", h.request_seconds.clone());
         metrics.register("http_connections", "Open HTTP connections", h.connections.clone());
@@ -143,6 +162,11 @@ impl Metrics {
     /// Every metric that is registered, those too that have no value yet; in the order of their names.
     pub fn described(&self) -> Vec<Described> {
         let mut described = self.0.described.lock().expect("registry lock").clone();
+        described.extend(FIGURES.iter().map(|figure| Described {
+            name: format!("{}{}", figure.name, suffix(figure.kind())),
+            kind: figure.kind().as_str().to_owned(),
+            help: figure.help.to_owned(),
+        }));
         described.sort_by(|a, b| a.name.cmp(&b.name));
         described
     }
@@ -202,7 +226,11 @@ impl Metrics {
     /// Everything in the OpenMetrics text format.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        text::encode(&mut text, &self.0.registry.lock().expect("registry lock")).expect("a String takes all text");
+        let registry = self.0.registry.lock().expect("registry lock");
+        let encoded = text::encode_registry(&mut text, &registry)
+            .and_then(|()| text::encode_registry(&mut text, &self.0.process))
+            .and_then(|()| text::encode_eof(&mut text));
+        encoded.expect("a String takes all text");
         text
     }
 }

@@ -27,9 +27,9 @@ use crate::executor::{Job, Registry};
 use crate::id::Scope;
 use crate::notification::Recipient;
 use crate::notification::new_delivery::channels as order_of;
-use crate::run::RunState;
-use crate::run::outcome::{Outcome, RunError};
+use crate::run::outcome::{Outcome, RunError, RunFault};
 use crate::run::stream::StreamEvent;
+use crate::run::{Run, RunState};
 use crate::store::{Finish, StartedRun, Store, StoreError, answered};
 use crate::task::{Output, Task};
 use crate::vault::credentials::Known;
@@ -209,14 +209,12 @@ impl Shared {
         let (state, reason, usage) = (finish.state, finish.reason.clone(), finish.usage);
         let took = Duration::from_millis(finish.ran_ms.max(0) as u64);
         let error = finish.error.clone();
-        if let Some(fault) = &error {
-            tracing::warn!(%run_id, code = fault.code, message = fault.message, state = state.as_str(), "a run failed");
-        }
         if !self.finisher.finish(finish).await {
             tracing::warn!(%run_id, "the end of the run could not be recorded, it goes on elsewhere");
             return;
         }
         self.measures.ended(self.executor_of(started), state, took);
+        log_end(started, state, took, error.as_ref());
         if let Some(fault) = error {
             self.hub.publish(run_id, || StreamEvent::Error { code: fault.code, message: fault.message });
         }
@@ -324,6 +322,22 @@ impl Shared {
 
     fn tell_state(&self, run_id: uuid::Uuid, state: RunState, reason: Option<String>) {
         self.hub.publish(run_id, || StreamEvent::StateChange { state: state.as_str().to_owned(), reason });
+    }
+}
+
+/// The one line that the log has of an execution, once its end is on the record.
+fn log_end(started: &StartedRun, state: RunState, took: Duration, error: Option<&RunFault>) {
+    let Run { id, tenant_id, attempt, .. } = &*started.run;
+    let task = started.task.as_ref();
+    let (task_id, name) = (task.map(|task| tracing::field::display(task.id)), task.map(|task| task.name.as_str()));
+    let (state, duration_ms) = (state.as_str(), took.as_millis() as u64);
+    match error {
+        Some(RunFault { code, message, .. }) => tracing::warn!(
+            run_id = %id, task_id, task = name, tenant_id, state, duration_ms, attempt, code, message, "execution failed"
+        ),
+        None => {
+            tracing::info!(run_id = %id, task_id, task = name, tenant_id, state, duration_ms, attempt, "execution ended")
+        }
     }
 }
 

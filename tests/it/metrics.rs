@@ -23,6 +23,7 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "questions",
         "People are asked more than they answer: `reveille approval list`; `[approvals]` has reminders and escalation.",
     ),
+    ("build", &["version"], "", "Compare over instances: during an upgrade there are two."),
     (
         "channel_breakers_open",
         &["channel"],
@@ -96,6 +97,17 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "Grows: what conditions watch does not answer; `reveille task show` has the error.",
     ),
     ("polls_postponed", &[], "polls", "Many conditions watch one host; lengthen their intervals."),
+    ("process_cpu_seconds", &[], "seconds", "As much as there are processors: add an instance."),
+    ("process_max_fds", &[], "files", "The limit of `process_open_fds`; `LimitNOFILE` in the unit of systemd."),
+    ("process_open_fds", &[], "files", "Near `process_max_fds`: raise that, or find who holds connections open."),
+    (
+        "process_resident_memory_bytes",
+        &[],
+        "bytes",
+        "Grows without end: tell us. Steps with the number of runs under way are as they should be.",
+    ),
+    ("process_start_time_seconds", &[], "unix seconds", "Changes: the process was started again; its log says why."),
+    ("process_threads", &[], "threads", "Nothing; some dozens."),
     (
         "queue_runs",
         &["state"],
@@ -143,8 +155,9 @@ looking costs nothing however much waits.
 ";
 
 fn meaning(name: &str) -> Option<&'static (&'static str, &'static [&'static str], &'static str, &'static str)> {
-    let bare = name.strip_prefix("reveille_")?;
-    MEANINGS.iter().find(|(known, ..)| *known == bare.strip_suffix("_total").unwrap_or(bare))
+    let bare = name.strip_prefix("reveille_").unwrap_or(name);
+    let bare = ["_total", "_info"].iter().find_map(|suffix| bare.strip_suffix(suffix)).unwrap_or(bare);
+    MEANINGS.iter().find(|(known, ..)| *known == bare)
 }
 
 fn reference(described: &[Described]) -> String {
@@ -207,7 +220,7 @@ async fn every_alert_is_about_a_metric_that_there_is() {
 
 /// The labels of every line are those that are described.
 fn check_labels(text: &str) {
-    for line in text.lines().filter(|line| line.starts_with("reveille_")) {
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
         let (name, labels) = line.split_once(['{', ' ']).expect("a value");
         let labels = if line.contains('{') { labels.split_once('}').expect("labels").0 } else { "" };
         let base = ["_bucket", "_sum", "_count"].iter().find_map(|part| name.strip_suffix(part)).unwrap_or(name);
