@@ -10,6 +10,8 @@ use crate::config::Environment;
 /// Where a command prints to.
 pub struct Screen {
     out: Box<dyn Write + Send>,
+    /// A person reads along, and nothing keeps what is printed.
+    pub terminal: bool,
     /// Colours and line drawing may be used.
     pub coloured: bool,
     /// Columns of the terminal; `None` in a pipe, where lines are as long as they are.
@@ -36,13 +38,13 @@ impl Screen {
         let coloured = terminal && environment.get("NO_COLOR").is_none() && environment.get("TERM") != Some("dumb");
         // a pipe gets whole blocks, a terminal each line
         let out: Box<dyn Write + Send> = if terminal { Box::new(out) } else { Box::new(io::BufWriter::new(out)) };
-        Screen { out, coloured, width: width.filter(|_| terminal) }
+        Screen { out, terminal, coloured, width: width.filter(|_| terminal) }
     }
 
     /// Prints to `out` as to a pipe.
     #[cfg(test)]
     pub fn plain(out: impl Write + Send + 'static) -> Screen {
-        Screen { out: Box::new(out), coloured: false, width: None }
+        Screen { out: Box::new(out), terminal: false, coloured: false, width: None }
     }
 
     /// Columns of the terminal; `None` in a pipe.

@@ -3,6 +3,9 @@
 //! Standard output gets what a person or a program has to know once (address, first admin token); the log goes to
 //! standard error. The first SIGTERM or SIGINT stops in order, the second at once.
 
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -14,7 +17,10 @@ use super::setup::{ConfigArgs, explained};
 use crate::app::{App, Extras};
 use crate::config::{Config, Environment};
 use crate::telemetry;
+use crate::token::TokenText;
 
+/// The first admin token's file in the data directory, where standard output is no terminal.
+const TOKEN_FILE: &str = "admin.token";
 /// What a process that did not end in order answers.
 const STOPPED_AT_ONCE: i32 = 1;
 /// A start that is nearly done is let through: it may have stored a token that nobody has read yet.
@@ -75,14 +81,37 @@ fn announce(app: &App, config: &Config, screen: &mut Screen) -> std::io::Result<
         ))?;
     }
     if let Some(token) = &made.admin_token {
-        let token = screen.tone(Tone::Strong, token.expose());
-        screen.line(format!("admin token  {token}  (shown this once)"))?;
+        screen.line(format!("admin token  {}", hand_over(token, Path::new(&config.server.data_dir), screen)))?;
     }
     if config.llm.models.is_empty() {
         screen.line("model        none yet: tasks can be made, but runs of the orchestrator fail until [llm.models.main] is set")?;
     }
     screen.line(format!("listening on http://{}", app.address()))?;
     screen.flush()
+}
+
+/// Shows the token on a terminal. Elsewhere standard output ends in a log that many may read, so the token goes into a
+/// file that only this user may read. A token that can't be written is shown: it is made once.
+fn hand_over(token: &TokenText, data_dir: &Path, screen: &Screen) -> String {
+    let shown = || format!("{}  (shown this once)", screen.tone(Tone::Strong, token.expose()));
+    if screen.terminal {
+        return shown();
+    }
+    let file = data_dir.join(TOKEN_FILE);
+    match write_private(&file, token.expose()) {
+        Ok(()) => format!("in {}  (read it, then delete the file)", file.display()),
+        Err(error) => {
+            tracing::warn!(file = %file.display(), %error, "the admin token can't be written to its file");
+            shown()
+        }
+    }
+}
+
+fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    let _ = std::fs::remove_file(path);
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    writeln!(file, "{text}")?;
+    file.sync_all()
 }
 
 /// The signals that ask for an end.

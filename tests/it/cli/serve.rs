@@ -33,24 +33,65 @@ async fn started_run(service: &Service) -> String {
 }
 
 #[tokio::test]
-async fn the_first_start_prints_a_token_and_a_key_file_and_the_second_does_not() {
+async fn the_first_start_names_the_files_of_its_token_and_its_key_and_the_second_does_not() {
     let mut service = Service::new();
     service.start().await;
     let token = service.admin_token().expect("an admin token").to_owned();
     assert!(service.announced().contains("key file     ./data/master.key"), "{}", service.announced());
     assert!(service.dir.path().join("data/reveille.db").exists());
-    assert!(!service.log().contains(&token), "a token is never logged");
+    assert!(service.announced().contains("admin token  in ./data/admin.token"), "{}", service.announced());
+    let printed = format!("{}{}", service.announced(), service.log());
+    assert!(!printed.contains(&token), "what a service manager keeps holds no token");
     assert!(service.log().contains("the key file ./data/master.key was made"), "{}", service.log());
     assert!(service.terminate().await.success());
 
     service.start().await;
     assert!(
-        !service.announced().contains("rv_") && !service.announced().contains("key file"),
+        !service.announced().contains("admin token") && !service.announced().contains("key file"),
         "{}",
         service.announced()
     );
     assert_eq!(Api::new(service.url(), &token).get("/v1/tasks").await["items"], json!([]));
     assert!(service.terminate().await.success());
+}
+
+#[tokio::test]
+async fn the_log_has_a_line_for_the_start_and_one_for_each_execution() {
+    let mut service = Service::new();
+    service.start().await;
+    let api = Api::of(&service);
+    let task = |name: &str, filter: &str| {
+        let steps = json!([{ "name": "large", "filter": filter }]);
+        json!({ "tenant_id": "ann", "name": name, "trigger": { "type": "schedule", "cron": "@yearly" },
+                "executor": "pipeline", "action": { "config": { "steps": steps } }, "output": null,
+                "retry": { "max_attempts": 1 } })
+    };
+    for (name, filter, end) in [("Good", "1 < 2", "succeeded"), ("Bad", "1 / 0 > 1", "failed")] {
+        let task = api.post("/v1/tasks", &task(name, filter)).await["id"].as_str().unwrap().to_owned();
+        api.post(&format!("/v1/tasks/{task}/run"), &json!({})).await;
+        api.until_run(&task, end, Duration::from_secs(30)).await;
+    }
+    let address = service.url().trim_start_matches("http://").to_owned();
+    assert!(service.terminate().await.success());
+    let log = service.log();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
+    let saying = |message: &str| lines.iter().filter(|line| line["message"] == message).collect::<Vec<_>>();
+    let [started] = saying("started")[..] else { panic!("one start in:\n{log}") };
+    assert_eq!((&started["version"], &started["listen"]), (&json!(env!("CARGO_PKG_VERSION")), &json!(address)));
+    assert_eq!(
+        (&started["bus"], &started["database"]),
+        (&json!("embedded"), &json!("sqlite://{data_dir}/reveille.db"))
+    );
+    assert!(started["instance"].as_str().is_some_and(|id| id.len() == 36), "{started}");
+    let told = |line: &Value| (line["level"].clone(), line["task"].clone(), line["state"].clone());
+    let [good] = saying("execution ended")[..] else { panic!("one good end in:\n{log}") };
+    assert_eq!(told(good), (json!("INFO"), json!("Good"), json!("succeeded")));
+    let [bad] = saying("execution failed")[..] else { panic!("one bad end in:\n{log}") };
+    assert_eq!(told(bad), (json!("WARN"), json!("Bad"), json!("failed")));
+    for line in [good, bad] {
+        assert!(line["duration_ms"].is_u64() && line["task_id"].is_string() && line["run_id"].is_string(), "{line}");
+        assert_eq!(line["tenant_id"], "ann");
+    }
 }
 
 #[tokio::test]
@@ -94,6 +135,7 @@ async fn what_is_stored_is_nobody_elses_to_read() {
     assert_eq!(
         files,
         [
+            "admin.token 600",
             "master.key 600",
             "reveille.db 600",
             "reveille.db-shm 600",

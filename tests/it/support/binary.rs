@@ -90,8 +90,10 @@ impl Service {
         let mut running = Running { child, stdout, address: String::new(), announced: String::new() };
         let answered = timeout(PATIENCE, running.read_until_ready()).await;
         assert_eq!(answered, Ok(true), "the service did not start; it logged:\n{}", self.log());
-        if let Some(token) = running.announced.split_whitespace().find(|word| word.starts_with("rv_")) {
-            self.admin_token = Some(token.to_owned());
+        if let Some(line) = running.announced.lines().find_map(|line| line.strip_prefix("admin token  in ")) {
+            let file = line.split("  ").next().expect("its name");
+            let token = std::fs::read_to_string(self.dir.path().join(file)).expect("the file of the admin token");
+            self.admin_token = Some(token.trim().to_owned());
         }
         &self.running.insert(running).address
     }
@@ -101,7 +103,7 @@ impl Service {
         &self.running().address
     }
 
-    /// The admin token that the first start printed.
+    /// The admin token of the first start, from the file that it named.
     pub fn admin_token(&self) -> Option<&str> {
         self.admin_token.as_deref()
     }
