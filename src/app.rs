@@ -5,6 +5,7 @@
 
 mod validated;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -40,6 +41,7 @@ use crate::task::Known;
 use crate::token::{Permission, TokenKind, TokenText};
 use crate::tool::{self, Tool};
 use crate::vault::credentials::Credentials;
+use crate::vault::rotation::locked_out;
 use crate::vault::{Vault, WithoutKeys, oauth};
 
 pub use validated::{Validated, validate};
@@ -118,6 +120,7 @@ pub async fn build(
     let public_url = config.server.public_url.as_deref();
     let channels = Channels::new(&config.channels, vapid, &egress, &vault, public_url).map_err(under("/channels"))?;
     let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
+    refuse_foreign_keys(config, &store, &vault).await?;
     store.show_counts(&metrics);
     let (refresher, connector) = oauth::open(&store, &vault, &egress, &config.oauth, &config.server.public_url());
     let credentials = Credentials::new(store.clone(), vault.clone(), egress.clone(), Some(Arc::new(refresher)));
@@ -260,6 +263,28 @@ impl App {
 /// Makes a directory that only we may read; one that is there stays as its owner made it.
 fn private_dir(path: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// With keys that open nothing of what is stored, every use of a secret would fail, and new ones would be sealed with a key
+/// that nobody means to keep.
+async fn refuse_foreign_keys(config: &Config, store: &Store, vault: &Vault) -> anyhow::Result<()> {
+    let Some(needed) = locked_out(store, vault).await? else { return Ok(()) };
+    let why = foreign_keys(&needed, vault);
+    if config.vault.accept_lost_keys {
+        tracing::warn!("{why}; it is accepted, so these secrets have to be given anew");
+        return Ok(());
+    }
+    anyhow::bail!(
+        "{why}\nhint: put the keys into vault.master_keys (or the key file back into the data directory); if they are lost \
+         for good, set vault.accept_lost_keys = true and give the secrets anew"
+    )
+}
+
+/// What is said of keys that open nothing of what is stored.
+pub(crate) fn foreign_keys(needed: &BTreeSet<String>, vault: &Vault) -> String {
+    let named = |ids: Vec<&str>| ids.into_iter().map(|id| format!("`{id}`")).collect::<Vec<_>>().join(", ");
+    let (needed, configured) = (named(needed.iter().map(String::as_str).collect()), named(vault.key_ids()));
+    format!("no master key opens any of the secrets that are stored: they need {needed}, and there is {configured}")
 }
 
 /// The promise that tenants can't see each other has two walls; without the second one the service works on.

@@ -1,6 +1,7 @@
 //! Known secrets found and taken out of texts that come from outside, in whatever encoding they come back.
 //!
-//! A server may echo what it was sent: as it was, escaped for JSON, HTML or a URL, as base64 or as hexadecimal. What
+//! A server may echo what it was sent: as it was or in other letters' case, escaped for JSON, HTML or a URL, as base64 or as
+//! hexadecimal. What
 //! was found is replaced by [`REDACTED`]. It guards against echoes, not against a server that hides a secret on purpose.
 //! It keeps nothing but the secrets that it was made with, and those are zeroed when it is dropped.
 
@@ -62,8 +63,8 @@ const PLAIN: [&str; 24] = [
 pub struct Redactor {
     /// Sorted, so that those with a common beginning are neighbours.
     needles: Vec<Needle>,
-    /// Where those that begin with a byte lie.
-    beginnings: Box<[Range<u32>; 256]>,
+    /// Where those that begin with a byte lie: of those in one case, and of those in any.
+    beginnings: Box<[[Range<u32>; 256]; 2]>,
 }
 
 /// The texts of a secret document that count as secrets: every text of at least [`SHORTEST_LEAF`] characters, but those
@@ -93,9 +94,9 @@ impl Redactor {
     /// Looks for these; those shorter than [`SHORTEST`] are left out.
     pub fn new<'a>(secrets: impl IntoIterator<Item = &'a str>) -> Redactor {
         let needles = needles(secrets);
-        let mut beginnings = Box::new(std::array::from_fn(|_| 0..0));
+        let mut beginnings = Box::new(std::array::from_fn(|_| std::array::from_fn(|_| 0..0)));
         for (needle, at) in needles.iter().zip(0_u32..) {
-            let range: &mut Range<u32> = &mut beginnings[usize::from(needle.text[0])];
+            let range: &mut Range<u32> = &mut beginnings[usize::from(needle.folded)][usize::from(needle.text[0])];
             *range = if range.start == range.end { at..at + 1 } else { range.start..at + 1 };
         }
         Redactor { needles, beginnings }
@@ -168,7 +169,7 @@ impl Redactor {
         let mut branches = 0;
         let mut found: Option<Range<usize>> = None;
         let whole = 0..self.needles.len() as u32;
-        let mut next = Some(Path { among: whole, depth: 0, at });
+        let mut next = Some(Path { among: whole, folded: false, depth: 0, at });
         while let Some(path) = next.take().or_else(|| todo.pop()) {
             if !steps.take() {
                 break;
@@ -180,8 +181,11 @@ impl Redactor {
             }
             let mut read = [Reading::NONE; MOST_READINGS];
             let count = readings(bytes, path.at, &mut read);
-            for reading in &read[..count] {
-                let Some(further) = self.follow(&path, reading) else { continue };
+            // each begins as one that is looked for in one case, and as one that is in any
+            let cases: &[bool] = if path.depth == 0 { &[false, true] } else { &[path.folded] };
+            let ways = read[..count].iter().flat_map(|reading| cases.iter().map(move |folded| (reading, *folded)));
+            for (reading, folded) in ways {
+                let Some(further) = self.follow(&path, reading, folded) else { continue };
                 match next {
                     None => next = Some(further),
                     Some(_) if branches < BRANCHES => {
@@ -205,7 +209,7 @@ impl Redactor {
     }
 
     /// The path with a reading put to it, if a secret goes on so.
-    fn follow(&self, path: &Path, reading: &Reading) -> Option<Path> {
+    fn follow(&self, path: &Path, reading: &Reading, folded: bool) -> Option<Path> {
         // a line break may be put into anything long; a secret does not begin with one
         if reading.is_empty() && path.depth == 0 {
             return None;
@@ -213,16 +217,17 @@ impl Redactor {
         let mut among = path.among.clone();
         let mut depth = path.depth;
         for byte in reading.bytes() {
+            let byte = if folded { byte.to_ascii_lowercase() } else { *byte };
             among = match depth {
-                0 => self.beginnings[usize::from(*byte)].clone(),
-                _ => self.narrowed(among, depth, *byte),
+                0 => self.beginnings[usize::from(folded)][usize::from(byte)].clone(),
+                _ => self.narrowed(among, depth, byte),
             };
             if among.is_empty() {
                 return None;
             }
             depth += 1;
         }
-        Some(Path { among, depth, at: path.at + reading.length })
+        Some(Path { among, folded, depth, at: path.at + reading.length })
     }
 
     /// Of these, which have `byte` at `depth`; they have all that is before it in common.
@@ -283,6 +288,8 @@ impl Steps {
 struct Path {
     /// The secrets that begin so.
     among: Range<u32>,
+    /// They are looked for in either case.
+    folded: bool,
     /// Bytes of them that have been read.
     depth: usize,
     at: usize,
@@ -465,6 +472,30 @@ mod tests {
                 assert!(shown.contains(REDACTED), "{secret:?} as {name}: {shown}");
             }
         }
+    }
+
+    #[test]
+    fn a_secret_in_other_letter_case_is_found_in_every_escape_and_base64_in_its_own_alone() {
+        let redactor = Redactor::new(["9f8e7d6cAbCd", "user:Password"]);
+        for echoed in [
+            "9F8E7D6CABCD",
+            "9f8e7d6cabcd",
+            "9f8E7d6CaBcD",
+            "%39%46%38E7D6CABCD",
+            "\\u0039F8E7D6CABCD",
+            "&#57;F8E7D6CABCD",
+            "396638653764366341624364",
+            "396638653764366341624364",
+            "394638453744364341424344",
+            "USER:PASSWORD",
+            "USER%3APASSWORD",
+            "User%3apassword",
+        ] {
+            assert_eq!(redactor.text(&format!("<{echoed}>")), "<[redacted]>", "{echoed}");
+        }
+        let encoded = STANDARD.encode("user:Password");
+        assert_eq!(redactor.text(&encoded), REDACTED);
+        assert!(!redactor.finds(encoded.to_lowercase().as_bytes()), "that is another text");
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub struct Settings {
     /// `"id:base64 of 32 bytes"`, or where that text lies: `{ file = "…" }`, `{ command = ["…"] }`. The first encrypts,
     /// all decrypt. Empty: on SQLite a key file in the data directory.
     pub master_keys: Vec<KeySource>,
+    /// Starts even where no key opens anything that is stored: what the lost keys have sealed has to be given anew.
+    pub accept_lost_keys: bool,
 }
 
 /// Where master keys come from when none is configured.
@@ -107,6 +109,11 @@ impl Vault {
     /// `None`: it is under that key already.
     pub fn rewrap(&self, context: &Context, sealed: &str) -> Result<Option<String>, VaultError> {
         envelope::rewrap(&self.keyring, self.keyring.first(), context, sealed)
+    }
+
+    /// Whether a configured key opens what was sealed for this place. The secret itself is not touched.
+    pub fn opens(&self, context: &Context, sealed: &str) -> bool {
+        envelope::opens(&self.keyring, context, sealed)
     }
 
     /// The id of the master key that encrypts.
@@ -222,7 +229,10 @@ mod tests {
         const OLD: &str = "old:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
         const NEW: &str = "new:HwECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
         let vault = |keys: &[&str]| {
-            let settings = Settings { master_keys: keys.iter().map(|key| KeySource::value(*key)).collect() };
+            let settings = Settings {
+                master_keys: keys.iter().map(|key| KeySource::value(*key)).collect(),
+                accept_lost_keys: false,
+            };
             Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
         };
         let (old, rotated, other) = (vault(&[OLD]), vault(&[NEW, OLD]), vault(&[NEW]));
@@ -267,8 +277,10 @@ mod tests {
 
     #[test]
     fn the_vault_shows_its_key_ids_and_nothing_more() {
-        let settings =
-            Settings { master_keys: vec![KeySource::value("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")] };
+        let settings = Settings {
+            master_keys: vec![KeySource::value("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
+            accept_lost_keys: false,
+        };
         let (vault, made) = Vault::open(&settings, WithoutKeys::Refuse).unwrap();
         assert_eq!((made, format!("{vault:?}")), (None, r#"Vault { keys: ["k"] }"#.into()));
     }

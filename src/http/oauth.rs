@@ -96,9 +96,9 @@ fn start(state: &State, tenant: &Tenant, reference: &Reference, by: &Caller) -> 
 #[utoipa::path(get, path = "/oauth/callback", tag = "credentials",
     params(("state" = Option<String>, Query), ("code" = Option<String>, Query), ("error" = Option<String>, Query),
         ("error_description" = Option<String>, Query),
-        ("iss" = Option<String>, Query, description = "Who sends them back; another than the service's `issuer` is refused")),
+        ("iss" = Option<String>, Query, description = "Who sends them back; where the service has an `issuer`, another is refused, and none is")),
     responses((status = 200, description = "The page", body = String, content_type = "text/html"),
-        (status = 403, description = "Another provider sends them back", body = String, content_type = "text/html"),
+        (status = 403, description = "Another provider sends them back, or one that does not say who it is", body = String, content_type = "text/html"),
         (status = 404, description = "The link is not known", body = String, content_type = "text/html"),
         (status = 410, description = "The link is too old", body = String, content_type = "text/html")))]
 pub async fn show_connection(Held(state): Held<State>, mut query: Query) -> Result<Response, Response> {
@@ -107,7 +107,8 @@ pub async fn show_connection(Held(state): Held<State>, mut query: Query) -> Resu
     let (error, description) = (given("error"), given("error_description"));
     let issuer = given("iss");
     let offer = offered(&state, &sealed).await?;
-    if let Some(issuer) = issuer.filter(|issuer| !state.connector.is_of(&offer.flow, issuer)) {
+    if !state.connector.is_of(&offer.flow, issuer.as_deref()) {
+        let issuer = issuer.as_deref().unwrap_or("nobody");
         tracing::warn!(credential = %offer.flow.reference, issuer, "another provider than the one asked sent somebody back");
         return Err(view::mixed_up());
     }

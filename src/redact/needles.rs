@@ -8,24 +8,27 @@ use crate::redact::SHORTEST;
 
 /// One text that is looked for.
 pub struct Needle {
-    /// Without line breaks.
+    /// Without line breaks; in lower case where the case does not matter.
     pub text: Zeroizing<Vec<u8>>,
+    /// The letters of ASCII are looked for in either case: keys in hexadecimal come back so, and header names do.
+    pub folded: bool,
     /// The character before it is of base64 and holds bits of the secret.
     pub leads: bool,
     /// So does the character after it; padding may follow.
     pub trails: bool,
 }
 
-/// All forms of all secrets, sorted, each text once.
+/// All forms of all secrets, those of one case sorted before those of any, each text once.
 pub fn needles<'a>(secrets: impl IntoIterator<Item = &'a str>) -> Vec<Needle> {
     let mut needles = Vec::new();
     for secret in secrets {
         forms(secret, &mut needles);
     }
     needles.retain(|needle| needle.text.len() >= SHORTEST);
-    needles.sort_unstable_by(|one, other| one.text.as_slice().cmp(other.text.as_slice()));
+    needles
+        .sort_unstable_by(|one, other| (one.folded, one.text.as_slice()).cmp(&(other.folded, other.text.as_slice())));
     needles.dedup_by(|later, kept| {
-        let same = later.text == kept.text;
+        let same = (later.folded, &later.text) == (kept.folded, &kept.text);
         if same {
             kept.leads |= later.leads;
             kept.trails |= later.trails;
@@ -48,7 +51,6 @@ fn forms(secret: &str, needles: &mut Vec<Needle>) {
         plain(percent(text).as_bytes(), needles);
         plain(html(text).as_bytes(), needles);
         plain(hex::encode(text).as_bytes(), needles);
-        plain(hex::encode_upper(text).as_bytes(), needles);
         for offset in 0..3 {
             base64(text.as_bytes(), offset, needles);
         }
@@ -61,8 +63,8 @@ fn forms(secret: &str, needles: &mut Vec<Needle>) {
 }
 
 fn plain(text: &[u8], needles: &mut Vec<Needle>) {
-    let text = text.iter().copied().filter(|byte| !b"\r\n".contains(byte)).collect();
-    needles.push(Needle { text: Zeroizing::new(text), leads: false, trails: false });
+    let text = text.iter().filter(|byte| !b"\r\n".contains(byte)).map(u8::to_ascii_lowercase).collect();
+    needles.push(Needle { text: Zeroizing::new(text), folded: true, leads: false, trails: false });
 }
 
 /// As it stands within the quotes of JSON.
@@ -108,6 +110,6 @@ fn base64(secret: &[u8], offset: usize, needles: &mut Vec<Needle>) {
     for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
         let encoded = Zeroizing::new(engine.encode(&shifted));
         let text = Zeroizing::new(encoded.as_bytes()[own.clone()].to_vec());
-        needles.push(Needle { text, leads: offset > 0, trails: !bits.is_multiple_of(6) });
+        needles.push(Needle { text, folded: false, leads: offset > 0, trails: !bits.is_multiple_of(6) });
     }
 }

@@ -32,6 +32,11 @@ impl Vault {
     pub fn rewrap_document(&self, stored: &StoredCredential) -> Result<Option<String>, VaultError> {
         of(stored, |context| self.rewrap(context, &stored.sealed))
     }
+
+    /// Whether a configured key opens the document of a credential.
+    pub fn opens_document(&self, stored: &StoredCredential) -> bool {
+        of(stored, |context| self.opens(context, &stored.sealed))
+    }
 }
 
 fn of<T>(stored: &StoredCredential, act: impl FnOnce(&Context) -> T) -> T {

@@ -53,6 +53,13 @@ pub fn rewrap(
     Ok(Some(format!("{VERSION}:{}:{wrapped}:{ciphertext}", master.id)))
 }
 
+/// Whether a key of the ring opens the data key.
+pub fn opens(keyring: &Keyring, context: &Context, sealed: &str) -> bool {
+    let parts: Vec<&str> = sealed.split(':').collect();
+    let [VERSION, id, wrapped, _] = parts[..] else { return false };
+    keyring.get(id).is_some_and(|master| decrypt(&master.key, &bound(KEY_LAYER, id, context), wrapped).is_ok())
+}
+
 /// The id of the master key that a sealed text needs.
 pub fn key_id(sealed: &str) -> Option<&str> {
     match sealed.split(':').collect::<Vec<_>>()[..] {

@@ -4,6 +4,7 @@
 //! goes on with the rows that are left. Only data keys are wrapped anew; no secret is opened. A row that cannot be
 //! (its key is not configured, or it is damaged) is counted, told, and left as it is.
 
+mod lost;
 mod texts;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,8 @@ use uuid::Uuid;
 use crate::clock::Clock;
 use crate::store::{SealedRow, Store, StoreError, StoredCredential};
 use crate::vault::{Vault, VaultError};
+
+pub use crate::vault::rotation::lost::locked_out;
 
 /// Rows read at once.
 const BATCH: i64 = 200;

@@ -5,11 +5,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::Finding;
+use crate::app::foreign_keys;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::sealer::chain::keys_used;
 use crate::store::{Examined, SqliteFile, Store, examine};
-use crate::vault::rotation::{Counts, Keys, survey};
+use crate::vault::rotation::{Counts, Keys, locked_out, survey};
 use crate::vault::{KEY_FILE, Vault, WithoutKeys};
 
 const NAME: &str = "keys";
@@ -37,7 +38,10 @@ pub async fn all(config: &Config, data_dir: &Path) -> Vec<Finding> {
         _ => Finding::fine(NAME, format!("{configured} configured, `{}` encrypts", vault.first_key())),
     }];
     match stored(config, data_dir, &vault).await {
-        Ok(Some((sealed, tagged))) => findings.extend(needs(&vault.key_ids(), &sealed, |id| tagged.contains(id))),
+        Ok(Some(Stored { sealed, tagged, locked_out })) => {
+            findings.extend(needs(&vault.key_ids(), &sealed, |id| tagged.contains(id)));
+            findings.extend(locked_out.map(|needed| foreign(&needed, &vault, config.vault.accept_lost_keys)));
+        }
         Ok(None) => {}
         Err(why) => findings.push(
             Finding::odd(NAME, format!("what is sealed under which key can't be counted: {why}"))
@@ -47,12 +51,32 @@ pub async fn all(config: &Config, data_dir: &Path) -> Vec<Finding> {
     findings
 }
 
-/// What is sealed under which key, and the keys of the audit record. `None`: the database can't be asked, which is a
+/// What is stored that needs keys.
+struct Stored {
+    /// What is sealed under which key.
+    sealed: Keys,
+    /// The keys of the audit record.
+    tagged: BTreeSet<String>,
+    /// The keys that are needed, where none of the configured ones opens anything.
+    locked_out: Option<BTreeSet<String>>,
+}
+
+/// The same refusal that `serve` has.
+fn foreign(needed: &BTreeSet<String>, vault: &Vault, accepted: bool) -> Finding {
+    let why = foreign_keys(needed, vault);
+    match accepted {
+        true => Finding::odd(NAME, why).hint("give these secrets anew, then take vault.accept_lost_keys out"),
+        false => Finding::wrong(NAME, why)
+            .hint("`serve` does not start so; put the keys into vault.master_keys, or the key file back"),
+    }
+}
+
+/// What is stored that needs keys. `None`: the database can't be asked, which is a
 /// finding of its own, or its tables are yet to be made, and a look makes none.
 ///
 /// # Errors
 /// Why it can't be counted.
-async fn stored(config: &Config, data_dir: &Path, vault: &Vault) -> Result<Option<(Keys, BTreeSet<String>)>, String> {
+async fn stored(config: &Config, data_dir: &Path, vault: &Vault) -> Result<Option<Stored>, String> {
     match examine(&config.database, data_dir).await {
         Err(_) | Ok(Examined::Sqlite { state: SqliteFile::Absent, .. }) => return Ok(None),
         Ok(Examined::Postgres { pending, .. }) if pending > 0 => return Ok(None),
@@ -61,9 +85,10 @@ async fn stored(config: &Config, data_dir: &Path, vault: &Vault) -> Result<Optio
     let looking = async {
         let opened = Store::look(&config.database, data_dir, Clock::system(), |_| {}).await;
         let store = opened.map_err(|error| error.to_string())?;
-        let looked = tokio::try_join!(survey(&store), keys_used(&store, vault));
+        let looked = tokio::try_join!(survey(&store), keys_used(&store, vault), locked_out(&store, vault));
         store.close().await;
-        looked.map(Some).map_err(|error| error.to_string())
+        let stored = |(sealed, tagged, locked_out)| Some(Stored { sealed, tagged, locked_out });
+        looked.map(stored).map_err(|error| error.to_string())
     };
     let too_long = |_| Err(format!("it takes longer than {} s", PATIENCE.as_secs()));
     tokio::time::timeout(PATIENCE, looking).await.unwrap_or_else(too_long)

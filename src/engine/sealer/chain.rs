@@ -158,7 +158,8 @@ mod tests {
     const NEW: &str = "new:HwECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
     fn vault(keys: &[&str]) -> Vault {
-        let settings = Settings { master_keys: keys.iter().map(|key| KeySource::value(*key)).collect() };
+        let settings =
+            Settings { master_keys: keys.iter().map(|key| KeySource::value(*key)).collect(), accept_lost_keys: false };
         Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
     }
 

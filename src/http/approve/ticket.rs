@@ -58,8 +58,10 @@ mod tests {
 
     #[test]
     fn a_ticket_is_read_back_and_none_can_be_made_up() {
-        let settings =
-            Settings { master_keys: vec![KeySource::value("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")] };
+        let settings = Settings {
+            master_keys: vec![KeySource::value("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
+            accept_lost_keys: false,
+        };
         let vault = Vault::open(&settings, WithoutKeys::Refuse).unwrap().0;
         let ticket = Ticket {
             batch_id: Uuid::from_u128(7),

@@ -60,7 +60,7 @@ mod tests {
 
     fn vault() -> Vault {
         let key = KeySource::value("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
-        Vault::open(&Settings { master_keys: vec![key] }, WithoutKeys::Refuse).unwrap().0
+        Vault::open(&Settings { master_keys: vec![key], accept_lost_keys: false }, WithoutKeys::Refuse).unwrap().0
     }
 
     fn now() -> DateTime<Utc> {

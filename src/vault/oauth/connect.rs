@@ -129,11 +129,11 @@ impl Connector {
         Ok(Offer { hosts: provider.hosts(), scopes: provider.scopes.clone(), replaces, flow })
     }
 
-    /// Whether somebody who says so of themselves may be the provider of a flow (RFC 9207, section 2.4): a code that another
-    /// provider gave must not be sent to this one.
-    pub fn is_of(&self, flow: &Flow, issuer: &str) -> bool {
+    /// Whether who says this of themselves, or nothing, may be the provider of a flow (RFC 9207, section 2.4): a code that
+    /// another provider gave must not be sent to this one. A provider whose issuer is configured says who it is.
+    pub fn is_of(&self, flow: &Flow, issuer: Option<&str>) -> bool {
         let provider = self.shared.providers.get(&flow.reference.service);
-        provider.and_then(|provider| provider.issuer.as_deref()).is_none_or(|own| own == issuer)
+        provider.and_then(|provider| provider.issuer.as_deref()).is_none_or(|own| issuer == Some(own))
     }
 
     /// Ends a flow: the code becomes tokens, and they a credential, active, in the place of the one that was there.

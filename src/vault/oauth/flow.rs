@@ -161,8 +161,10 @@ mod tests {
     use crate::vault::{KeySource, Settings, WithoutKeys};
 
     fn vault() -> Vault {
-        let settings =
-            Settings { master_keys: vec![KeySource::value("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")] };
+        let settings = Settings {
+            master_keys: vec![KeySource::value("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
+            accept_lost_keys: false,
+        };
         Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
     }
 

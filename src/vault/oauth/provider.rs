@@ -27,7 +27,8 @@ pub struct Provider {
     pub authorize_url: String,
     /// Where codes and refresh tokens become access tokens (section 3.2).
     pub token_url: String,
-    /// What the provider calls itself in `iss` when it sends people back (RFC 9207); absent: it is not looked at.
+    /// What the provider calls itself in `iss` when it sends people back (RFC 9207): another is refused, and so is one
+    /// that says nothing. Absent: it is not looked at.
     pub issuer: Option<String>,
     /// As the provider has registered us.
     pub client_id: String,

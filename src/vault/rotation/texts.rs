@@ -18,6 +18,26 @@ pub fn rewrap_recipient(vault: &Vault, tenant: &str, body: &Value) -> Result<Opt
 
 /// The same for the spec of a task.
 pub fn rewrap_task(vault: &Vault, tenant: &str, spec: &Value) -> Result<Option<Value>, VaultError> {
+    rewrap(vault, spec, tasks(tenant, spec))
+}
+
+/// Whether a configured key opens any secret of a recipient.
+pub fn opens_recipient(vault: &Vault, tenant: &str, body: &Value) -> bool {
+    opens(vault, body, recipients(tenant, body))
+}
+
+/// The same for the spec of a task.
+pub fn opens_task(vault: &Vault, tenant: &str, spec: &Value) -> bool {
+    opens(vault, spec, tasks(tenant, spec))
+}
+
+fn opens(vault: &Vault, document: &Value, texts: Texts) -> bool {
+    let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str);
+    texts.iter().any(|(pointer, place)| text(pointer).is_some_and(|text| vault.opens(&place.context(), text)))
+}
+
+/// Those of a task.
+fn tasks<'a>(tenant: &'a str, spec: &'a Value) -> Texts<'a> {
     let executor = spec.get("executor").and_then(Value::as_str).unwrap_or_default();
     let config = spec.pointer("/action/config").and_then(Value::as_object);
     // what merely has such a name further down is the task's own
@@ -26,7 +46,7 @@ pub fn rewrap_task(vault: &Vault, tenant: &str, spec: &Value) -> Result<Option<V
         let name = name.replace('~', "~0").replace('/', "~1");
         (format!("/action/config/{name}"), Place::task(tenant, executor, field))
     });
-    rewrap(vault, spec, texts.collect())
+    texts.collect()
 }
 
 /// The same for the text of a message to open sessions.
@@ -110,7 +130,8 @@ mod tests {
     const NEW: &str = "new:HwECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
     fn vault(keys: &[&str]) -> Vault {
-        let settings = Settings { master_keys: keys.iter().map(|key| KeySource::value(*key)).collect() };
+        let settings =
+            Settings { master_keys: keys.iter().map(|key| KeySource::value(*key)).collect(), accept_lost_keys: false };
         Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
     }
 

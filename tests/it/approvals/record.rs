@@ -14,7 +14,9 @@ on_both! {
 /// The key that the instances of the world seal with.
 fn vault(world: &World) -> Vault {
     let keys = if world.is_postgres() { vec![KeySource::value(MASTER_KEY)] } else { vec![] };
-    Vault::open(&Settings { master_keys: keys }, WithoutKeys::KeyFile(world.dir())).expect("a vault").0
+    Vault::open(&Settings { master_keys: keys, accept_lost_keys: false }, WithoutKeys::KeyFile(world.dir()))
+        .expect("a vault")
+        .0
 }
 
 async fn verified(instance: &Instance, world: &World) -> Verified {

@@ -120,6 +120,52 @@ async fn a_start_that_fails_loses_no_admin_token() {
 }
 
 #[tokio::test]
+async fn a_key_that_opens_nothing_of_what_is_stored_stops_the_start_and_the_check_says_so_too() {
+    let key = |id: &str, letter: &str| format!("{id}:{}=", letter.repeat(43));
+    let keys = |keys: &[String]| json!(keys).to_string();
+    let (old, new) = (key("old", "A"), key("new", "E"));
+    let mut service = Service::new();
+    let dir = service.dir.path().to_owned();
+    let config = |ring: &[String], more: &str| {
+        std::fs::write(dir.join("reveille.toml"), format!("[vault]\nmaster_keys = {}\n{more}", keys(ring))).unwrap();
+    };
+    config(std::slice::from_ref(&old), "");
+    service.start().await;
+    assert!(service.terminate().await.success());
+    config(std::slice::from_ref(&new), "");
+    service.start().await; // without secrets any key will do
+    assert!(service.terminate().await.success());
+    config(std::slice::from_ref(&old), "");
+    service.start().await;
+    let bearer = ["credential", "set", "shop", "--tenant", "ann", "--host", "api.shop.example", "--inject", "bearer"];
+    let set = Shell::beside(&service).fed(&bearer, "canary\n").await;
+    assert_eq!((set.code, set.err.as_str()), (0, ""), "{}", set.out);
+    assert!(service.terminate().await.success());
+
+    for foreign in [new.clone(), key("old", "E")] {
+        config(&[foreign], "");
+        let served = Shell::in_dir(&service.dir).run(&["serve", "--listen", "127.0.0.1:0"]).await;
+        assert_ne!(served.code, 0);
+        assert!(
+            served.err.contains("no master key opens any of the secrets that are stored: they need `old`"),
+            "{}",
+            served.err
+        );
+        assert!(!service.dir.path().join("data/master.key").exists());
+        let checked = Shell::in_dir(&service.dir).run(&["check"]).await;
+        assert_ne!(checked.code, 0);
+        assert!(checked.out.contains("they need `old`"), "{}", checked.out);
+    }
+    config(&[new.clone(), old], "");
+    service.start().await; // a rotation
+    assert!(service.terminate().await.success());
+    config(&[new], "accept_lost_keys = true\n");
+    service.start().await;
+    assert!(service.log().contains("these secrets have to be given anew"), "{}", service.log());
+    assert!(service.terminate().await.success());
+}
+
+#[tokio::test]
 async fn what_is_stored_is_nobody_elses_to_read() {
     let mut service = Service::new();
     service.start().await;

@@ -785,7 +785,7 @@ pub fn vault(ids: &[&str]) -> Vault {
         base64::Engine::encode_string(&base64::engine::general_purpose::STANDARD, [byte; 32], &mut text);
         KeySource::value(text)
     };
-    let settings = vault::Settings { master_keys: ids.iter().map(key).collect() };
+    let settings = vault::Settings { master_keys: ids.iter().map(key).collect(), accept_lost_keys: false };
     Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
 }
 

@@ -32,7 +32,7 @@ const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 fn vault() -> Vault {
     let key = vault::KeySource::value("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
-    Vault::open(&vault::Settings { master_keys: vec![key] }, WithoutKeys::Refuse).unwrap().0
+    Vault::open(&vault::Settings { master_keys: vec![key], accept_lost_keys: false }, WithoutKeys::Refuse).unwrap().0
 }
 
 /// The table, less what a field reads as no text at all.

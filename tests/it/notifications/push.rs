@@ -28,6 +28,7 @@ const AUTH: &str = "BTBZMqHH6r4Tts7J_aSIgg";
 fn vault() -> Vault {
     let settings = reveille::vault::Settings {
         master_keys: vec![reveille::vault::KeySource::value("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
+        accept_lost_keys: false,
     };
     Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
 }

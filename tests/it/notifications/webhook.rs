@@ -25,6 +25,7 @@ const OLD: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 pub fn vault() -> Vault {
     let settings = reveille::vault::Settings {
         master_keys: vec![reveille::vault::KeySource::value("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
+        accept_lost_keys: false,
     };
     Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
 }

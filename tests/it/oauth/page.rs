@@ -286,7 +286,7 @@ async fn a_person_in_a_real_browser_goes_from_the_link_to_the_provider_and_back_
 }
 
 #[tokio::test]
-async fn nobody_is_connected_whom_another_provider_sends_back() {
+async fn nobody_is_connected_whom_another_provider_sends_back_or_one_that_does_not_say_who_it_is() {
     let server = OAuthServer::start(&redirect_uri(PUBLIC_URL), LIFE.to_std().unwrap()).await;
     let own = server.url("");
     let described = Provider { issuer: Some(own.clone()), ..provider(&server, CLIENT) };
@@ -302,7 +302,12 @@ async fn nobody_is_connected_whom_another_provider_sends_back() {
     refused.hides("<form");
     let mut silent = back.clone();
     silent.query_pairs_mut().clear().extend_pairs(&others);
-    fetch(&api, "GET", &path(&silent)).await.expect(200).shows("Connect your account?");
+    let mut doubtful = silent.clone();
+    doubtful.query_pairs_mut().append_pair("iss", "");
+    for back in [silent, doubtful] {
+        let refused = fetch(&api, "GET", &path(&back)).await.expect(403);
+        refused.hides("<form");
+    }
     let page = fetch(&api, "GET", &path(&back)).await.expect(200);
     press(&api, &page, &[("origin", "null"), ("sec-fetch-site", "same-origin")]).await.expect(200);
     assert!(is_connected(&api, "work").await);

@@ -123,7 +123,7 @@ impl Stage {
 
     async fn instance_at(&self, url: Option<String>, providers: &oauth::Settings) -> Instance {
         let store = open(url, self.dir.path(), self.clock.clone()).await;
-        let keys = vault::Settings { master_keys: vec![KeySource::value(KEY)] };
+        let keys = vault::Settings { master_keys: vec![KeySource::value(KEY)], accept_lost_keys: false };
         let (vault, _) = Vault::open(&keys, WithoutKeys::Refuse).expect("a vault");
         let egress = Egress::new(&egress::Settings { allow: vec!["127.0.0.1:*".into()], ..Default::default() });
         let egress = egress.expect("an egress");

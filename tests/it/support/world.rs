@@ -194,7 +194,7 @@ impl World {
             true => vec![KeySource::value(MASTER_KEY)],
             false => Vec::new(),
         };
-        let settings = vault::Settings { master_keys: keys };
+        let settings = vault::Settings { master_keys: keys, accept_lost_keys: false };
         Vault::open(&settings, WithoutKeys::KeyFile(self.dir())).expect("a vault").0
     }
 

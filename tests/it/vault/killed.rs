@@ -38,7 +38,10 @@ fn settings(url: &str) -> Settings {
 }
 
 fn vault(keys: &[&str]) -> Vault {
-    let settings = vault::Settings { master_keys: keys.iter().map(|key| KeySource::value(*key)).collect() };
+    let settings = vault::Settings {
+        master_keys: keys.iter().map(|key| KeySource::value(*key)).collect(),
+        accept_lost_keys: false,
+    };
     Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
 }
 

@@ -9,7 +9,7 @@ use reveille::id::{Scope, Tenant};
 use reveille::notification::{Addresses, PushAddress, Recipient, SlackAddress, WebhookAddress};
 use reveille::secret::Secret;
 use reveille::store::{NewCredential, Store, StoreError, StoredCredential, next_generation};
-use reveille::vault::rotation::{Counts, Cursor, rotate, survey};
+use reveille::vault::rotation::{Counts, Cursor, locked_out, rotate, survey};
 use reveille::vault::{Place, Vault};
 use serde_json::json;
 use uuid::Uuid;
@@ -28,6 +28,7 @@ const BROWSERS: [&str; 2] = ["https://push.example.org/1", "https://push.example
 on_both!(
     under_load_and_broken_off_again_and_again_every_credential_opens_at_every_moment,
     what_cannot_be_rewrapped_is_told_and_left_as_it_is,
+    keys_that_open_nothing_of_what_is_stored_are_told_with_those_that_are_needed,
 );
 
 fn sealed(vault: &Vault, name: &str, generation: i64, written: u64) -> NewCredential {
@@ -237,4 +238,51 @@ async fn what_cannot_be_rewrapped_is_told_and_left_as_it_is(world: &World) {
     // nothing is written when nothing is left to do
     let again = rotate(&world.store, &both, &world.clock, Cursor::Start).await.unwrap();
     assert_eq!((again.rewrapped, again.failed), (Counts::default(), done.failed));
+}
+
+async fn keys_that_open_nothing_of_what_is_stored_are_told_with_those_that_are_needed(world: &World) {
+    let needed = async |vault: &Vault| locked_out(&world.store, vault).await.unwrap().unwrap_or_default();
+    let (old, both, new) = (vault(&["old"]), vault(&["new", "old"]), vault(&["new"]));
+    assert_eq!(needed(&new).await, [].into(), "a store without secrets needs no key");
+    world.task(json!({ "interval": "1h" })).await;
+    assert_eq!(needed(&new).await, [].into(), "a task without a secret needs none either");
+    let message = Uuid::from_u128(7);
+    let sealed_message = old.seal(&Place::live("a", message).context(), &Secret::new("gone within the hour")).unwrap();
+    world.store.put_live_message(&tenant(), message, false, &sealed_message).await.unwrap();
+    assert_eq!(needed(&new).await, [].into());
+
+    // each kind by itself
+    let place = Place::task("a", "webhook", "secret");
+    let secret = old.seal(&place.context(), &Secret::new("secret")).unwrap();
+    let config = json!({ "executor": "webhook", "action": { "config": { "sealed_secret": secret } } });
+    world.task_with("a", json!({ "interval": "1h" }), config).await;
+    assert_eq!(needed(&new).await, ["old".to_owned()].into());
+    assert_eq!((needed(&old).await, needed(&both).await), ([].into(), [].into()), "a rotation is possible");
+    let older = vault(&["older"]);
+    let sealed_secret = webhook::seal_secret(&older, "t", &Secret::new("secret")).unwrap();
+    let addresses = Addresses {
+        webhook: Some(WebhookAddress { url: "https://hooks.example.org".into(), sealed_secret }),
+        ..Addresses::default()
+    };
+    let recipient = Recipient {
+        timezone: chrono_tz::Tz::UTC,
+        locale: "en".into(),
+        addresses,
+        fallback: vec![],
+        quiet: Default::default(),
+        verified: Default::default(),
+    };
+    world.store.put_recipient(&Scope::Every, "t", &recipient, 0).await.unwrap();
+    assert_eq!(needed(&new).await, ["old".to_owned(), "older".into()].into());
+    assert_eq!(needed(&vault(&["new", "older"])).await, [].into());
+    let first = next_generation(None, world.now());
+    world.store.put_credential(&Scope::Every, &sealed(&vault(&["oldest"]), "shop", first, 0), 0).await.unwrap();
+    assert_eq!(needed(&new).await, ["old".to_owned(), "older".into(), "oldest".into()].into());
+    assert_eq!(needed(&vault(&["oldest"])).await, [].into());
+
+    // another key under an id that is needed opens nothing either
+    let other = reveille::vault::KeySource::value("old:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
+    let settings = reveille::vault::Settings { master_keys: vec![other], accept_lost_keys: false };
+    let other = Vault::open(&settings, reveille::vault::WithoutKeys::Refuse).unwrap().0;
+    assert_eq!(needed(&other).await, ["old".to_owned(), "older".into(), "oldest".into()].into());
 }
