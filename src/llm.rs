@@ -4,6 +4,7 @@
 //! a call is a function of its request. Nothing here survives a crash.
 
 pub mod anthropic;
+mod echo;
 pub mod fallback;
 pub mod openai;
 pub mod pricing;
@@ -23,7 +24,7 @@ use crate::egress;
 use crate::invalid::{Faults, InvalidSpec, escape};
 use crate::llm::fallback::{Chain, Link, Retry};
 use crate::llm::scripted::{Scenario, Scripted};
-use crate::run::transcript::{Message, ToolCall};
+use crate::run::transcript::{Echo, Message, ToolCall};
 use crate::secret::Secret;
 
 pub use crate::llm::settings::{ModelSettings, Settings};
@@ -81,6 +82,8 @@ pub struct ModelAnswer {
     pub tool_calls: Vec<ToolCall>,
     pub stop: StopReason,
     pub tokens: Tokens,
+    /// The provider's own message, where it is to be sent back as it was.
+    pub echo: Option<Arc<Echo>>,
 }
 
 /// How a call failed, by what can be done about it. Messages carry no secrets.

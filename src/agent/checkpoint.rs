@@ -116,7 +116,7 @@ impl Checkpoint {
     /// The answer, if the conversation has come to one.
     pub fn answer(&self) -> Option<&str> {
         match &self.entries.last()?.message {
-            Message::Assistant { text, tool_calls } if tool_calls.is_empty() => Some(text.as_deref().unwrap_or("")),
+            Message::Assistant { text, tool_calls, .. } if tool_calls.is_empty() => Some(text.as_deref().unwrap_or("")),
             _ => None,
         }
     }
@@ -209,7 +209,8 @@ mod tests {
 
     fn says(text: &str, calls: &[&str]) -> Added {
         let call = |id: &&str| ToolCall { id: (*id).into(), name: "read".into(), arguments: json!({ "id": id }) };
-        let message = Message::Assistant { text: Some(text.into()), tool_calls: calls.iter().map(call).collect() };
+        let message =
+            Message::Assistant { text: Some(text.into()), tool_calls: calls.iter().map(call).collect(), echo: None };
         let usage =
             Usage { turns: 1, tool_calls: calls.len() as i64, input_tokens: 10, output_tokens: 2, cost_micros: 5 };
         Added { message, usage, duration_ms: Some(7) }

@@ -131,7 +131,7 @@ mod tests {
 
     fn assistant(text: &str, calls: &[&str]) -> Message {
         let call = |id: &&str| ToolCall { id: (*id).into(), name: "read".into(), arguments: json!({}) };
-        Message::Assistant { text: Some(text.into()), tool_calls: calls.iter().map(call).collect() }
+        Message::Assistant { text: Some(text.into()), tool_calls: calls.iter().map(call).collect(), echo: None }
     }
 
     fn result(id: &str, content: &str) -> Message {

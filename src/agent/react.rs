@@ -5,6 +5,7 @@
 //! as unknown.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
@@ -23,10 +24,14 @@ use crate::llm::fallback::{Chain, Completed, Progress};
 use crate::llm::{LlmError, ModelRequest, StopReason as ModelStop, ToolChoice, ToolSchema};
 use crate::run::Usage;
 use crate::run::outcome::{RunError, RunFault};
-use crate::run::transcript::{Message, ToolCall};
+use crate::run::transcript::{Echo, Message, ToolCall};
 
 /// What a person reads when shortening did not help.
 const TOO_LONG: &str = "Conversation too long, please start a new conversation";
+
+/// What the model is told when it has had its turns. It is said in the request alone, as the system message is.
+pub const CLOSING: &str = "You have executed enough steps. Please provide a final answer based on the information \
+                           gathered so far.";
 
 /// One message on its way through the loop.
 pub struct ReactLoop<'a> {
@@ -88,8 +93,9 @@ impl ReactLoop<'_> {
         let forced = turn > self.max_turns;
         let begun = self.clock.elapsed();
         let Completed { mut answer, model, cost_micros } = self.ask(turn, forced).await?;
-        if forced {
+        if forced && !answer.tool_calls.is_empty() {
             answer.tool_calls.clear(); // some servers let the model call all the same
+            answer.echo = None;
         }
         if answer.stop == ModelStop::Refused {
             return Err(RunError::fail("llm_refused", "the provider of the model withheld the answer"));
@@ -115,7 +121,8 @@ impl ReactLoop<'_> {
         };
         tracing::debug!(turn, %model, duration_ms, calls = calls.len(), "turn answered");
         let text = answer.text.clone().unwrap_or_default();
-        let message = Message::Assistant { text: answer.text, tool_calls: answer.tool_calls };
+        let echo = self.sent_back(answer.echo).await;
+        let message = Message::Assistant { text: answer.text, tool_calls: answer.tool_calls, echo };
         let added = Added { message: message.clone(), usage, duration_ms: Some(duration_ms) };
         self.checkpoint.append(turn, vec![added]).await?;
         self.view.push(message);
@@ -123,13 +130,25 @@ impl ReactLoop<'_> {
         Ok(calls)
     }
 
+    /// The provider's message, if it may be stored: with a secret in it, it may not, and without it, it would not be
+    /// what the provider wrote.
+    async fn sent_back(&self, echo: Option<Arc<Echo>>) -> Option<Arc<Echo>> {
+        let echo = echo?;
+        match self.caller.known.finds(&echo.raw).await {
+            true => None,
+            false => Some(echo),
+        }
+    }
+
     /// Asks the chain, with a shorter conversation each time that it was too long.
     async fn ask(&mut self, turn: i64, forced: bool) -> Result<Completed, RunError> {
         self.window.guard(&mut self.view, &self.schemas);
-        let (mut step, mut recoveries) = (0, 0);
+        let (mut step, mut recoveries) = (Some(0), 0);
         loop {
+            let mut messages = self.view.clone();
+            messages.extend(forced.then(|| Message::user(CLOSING)));
             let request = ModelRequest {
-                messages: self.view.clone(),
+                messages,
                 tools: self.schemas.clone(),
                 tool_choice: if forced { ToolChoice::None } else { ToolChoice::Auto },
                 max_tokens: None,
@@ -143,8 +162,10 @@ impl ReactLoop<'_> {
                 Ok(completed) => return Ok(completed),
                 Err(LlmError::Overflow { message }) => {
                     tracing::info!(turn, recoveries, %message, "conversation too long for the model");
-                    let next = self.window.recover(&mut self.view, step).filter(|_| recoveries < self.max_recoveries);
-                    step = next.ok_or_else(|| RunError::fail("context_overflow", TOO_LONG))?;
+                    let next = step.filter(|_| recoveries < self.max_recoveries);
+                    let Some(from) = next else { return Err(RunError::fail("context_overflow", TOO_LONG)) };
+                    // what nothing shortens is asked once more as it is: it may have been the answer that did not fit
+                    step = self.window.recover(&mut self.view, from);
                     recoveries += 1;
                 }
                 Err(error) => return Err(run_error(error)),

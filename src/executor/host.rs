@@ -284,9 +284,7 @@ impl AgentStore for LeasedTranscript {
             let mut entries: Vec<Entry> = Vec::new();
             loop {
                 let from = entries.last().map_or(0, |last| last.seq + 1);
-                let page = answered(self.store.transcript(&Scope::Every, self.lease.run_id, from, PAGE))
-                    .await
-                    .map_err(refused)?;
+                let page = answered(self.store.checkpoint(self.lease.run_id, from, PAGE)).await.map_err(refused)?;
                 let last_page = (page.len() as i64) < PAGE;
                 entries.extend(page);
                 if last_page {

@@ -205,7 +205,9 @@ impl Follower {
     fn end(&mut self, run: &Run) {
         if let Some(fault) = &run.error {
             let error = StreamEvent::Error { code: fault.code.clone(), message: fault.message.clone() };
-            self.outbox.push_back(event(&error, None));
+            if self.told.hears(&error) {
+                self.outbox.push_back(event(&error, None));
+            }
         }
         let usage = serde_json::to_value(run.usage).unwrap_or_default();
         self.outbox.push_back(event(&StreamEvent::ExecutionEnd { conversation_id: None, usage }, None));

@@ -6,14 +6,21 @@ use std::collections::BTreeMap;
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::llm::{LlmError, Model, ModelAnswer, ModelRequest, Offer, OnDelta, StopReason, Tokens, ToolChoice, wire};
+use crate::llm::wire::{Body, raw};
+use crate::llm::{
+    LlmError, Model, ModelAnswer, ModelRequest, Offer, OnDelta, StopReason, Tokens, ToolChoice, echo, wire,
+};
 use crate::run::transcript::{Message, ToolCall};
 use crate::secret::Secret;
 
 pub(super) const DEFAULT_BASE_URL: &str = "https://api.anthropic.com/v1";
 const VERSION: &str = "2023-06-01";
+/// What a kept message's raw text is: the blocks of its content.
+const WIRE: &str = "anthropic";
 /// The API wants a number.
 const DEFAULT_MAX_TOKENS: u32 = 8192;
 
@@ -45,14 +52,13 @@ impl Anthropic {
         }
     }
 
-    fn body(&self, request: &ModelRequest, stream: bool) -> Value {
+    fn body(&self, request: &ModelRequest, stream: bool) -> Body {
         let mut body = Map::new();
         body.insert("model".into(), json!(self.model));
         body.insert("max_tokens".into(), json!(request.max_tokens.unwrap_or(self.max_tokens)));
         if let Some(system) = system(&request.messages) {
             body.insert("system".into(), json!(system));
         }
-        body.insert("messages".into(), json!(messages(&request.messages)));
         if !request.tools.is_empty() {
             let tools: Vec<Value> = request
                 .tools
@@ -72,7 +78,7 @@ impl Anthropic {
         if stream {
             body.insert("stream".into(), json!(true));
         }
-        Value::Object(body)
+        Body { messages: messages(&request.messages, &self.model), rest: body }
     }
 
     async fn ask(&self, request: &ModelRequest, on_delta: Option<OnDelta<'_>>) -> Result<ModelAnswer, LlmError> {
@@ -85,7 +91,8 @@ impl Anthropic {
         if stream && wire::is_event_stream(&response) {
             return self.streamed(response, on_delta).await;
         }
-        let answer = whole(&wire::json(response, self.key.as_ref()).await?)?;
+        let (body, text) = wire::json(response, self.key.as_ref()).await?;
+        let answer = self.whole(&body, &text)?;
         if let (Some(on_delta), Some(text)) = (on_delta, &answer.text) {
             on_delta(text);
         }
@@ -101,11 +108,37 @@ impl Anthropic {
         let mut gathered = Gathered::default();
         while let Some(event) = events.next().await {
             if gathered.add(&event?, on_delta) == Progress::Ended {
-                return gathered.answer();
+                let written = gathered.written();
+                return Ok(self.keeping(written, gathered.answer()?));
             }
         }
         Err(wire::transient("the stream ended before the answer did"))
     }
+
+    /// An answer that came in one piece.
+    fn whole(&self, body: &Value, text: &[u8]) -> Result<ModelAnswer, LlmError> {
+        let blocks = body["content"].as_array().ok_or_else(|| wire::transient("the answer has no content"))?;
+        let mut gathered = Gathered::default();
+        gathered.usage(&body["usage"]);
+        for (index, block) in blocks.iter().enumerate() {
+            gathered.begin(index as u64, block);
+        }
+        gathered.stop_reason = body["stop_reason"].as_str().map(str::to_owned);
+        let Whole { content } = serde_json::from_slice(text).map_err(|error| wire::transient(error.to_string()))?;
+        Ok(self.keeping(content, gathered.answer()?))
+    }
+
+    /// The answer with its blocks as they are to come back.
+    fn keeping(&self, blocks: Vec<Box<RawValue>>, answer: ModelAnswer) -> ModelAnswer {
+        let echo = echo::keep(WIRE, &self.model, raw(&blocks).to_string(), self.key.as_ref());
+        ModelAnswer { echo, ..answer }
+    }
+}
+
+/// The blocks of an answer, byte for byte.
+#[derive(Deserialize)]
+struct Whole {
+    content: Vec<Box<RawValue>>,
 }
 
 impl Model for Anthropic {
@@ -128,18 +161,42 @@ fn system(messages: &[Message]) -> Option<String> {
 }
 
 /// The rest, in blocks. Neighbours of one role are one message: results of one turn must stand together.
-fn messages(messages: &[Message]) -> Vec<Value> {
-    let mut merged: Vec<(&str, Vec<Value>)> = Vec::new();
-    for (role, blocks) in messages.iter().map(blocks).filter(|(_, blocks)| !blocks.is_empty()) {
+fn messages(messages: &[Message], model: &str) -> Vec<Box<RawValue>> {
+    let mut merged: Vec<(&str, Vec<Box<RawValue>>)> = Vec::new();
+    let said = messages.iter().map(|message| blocks(message, model));
+    for (role, blocks) in said.filter(|(_, blocks)| !blocks.is_empty()) {
         match merged.last_mut() {
             Some((last, before)) if *last == role => before.extend(blocks),
             _ => merged.push((role, blocks)),
         }
     }
-    merged.into_iter().map(|(role, content)| json!({ "role": role, "content": content })).collect()
+    merged.into_iter().map(|(role, content)| raw(&Said { role, content })).collect()
 }
 
-fn blocks(message: &Message) -> (&'static str, Vec<Value>) {
+#[derive(Serialize)]
+struct Said<'a> {
+    role: &'a str,
+    content: Vec<Box<RawValue>>,
+}
+
+/// A message in blocks. What this model wrote itself goes back as it was: its thinking is signed, and the order of its
+/// blocks is part of it.
+fn blocks(message: &Message, model: &str) -> (&'static str, Vec<Box<RawValue>>) {
+    let kept = echo::of(message, WIRE, model).and_then(|kept| serde_json::from_str::<Vec<Box<RawValue>>>(kept).ok());
+    if let Some(kept) = kept {
+        return ("assistant", kept.into_iter().filter(|block| !is_empty_text(block)).collect());
+    }
+    let (role, blocks) = own_blocks(message);
+    (role, blocks.iter().map(raw).collect())
+}
+
+/// The API writes empty text blocks and refuses them.
+fn is_empty_text(block: &RawValue) -> bool {
+    let read: Result<Value, _> = serde_json::from_str(block.get());
+    read.is_ok_and(|block| block["type"] == "text" && block["text"].as_str().is_none_or(|text| text.trim().is_empty()))
+}
+
+fn own_blocks(message: &Message) -> (&'static str, Vec<Value>) {
     // empty text blocks are refused by the API
     let text = |text: &str| (!text.is_empty()).then(|| json!({ "type": "text", "text": text }));
     match message {
@@ -147,7 +204,7 @@ fn blocks(message: &Message) -> (&'static str, Vec<Value>) {
             ("user", vec![])
         }
         Message::User { text: said, .. } => ("user", text(said).into_iter().collect()),
-        Message::Assistant { text: said, tool_calls } => {
+        Message::Assistant { text: said, tool_calls, .. } => {
             let said = said.as_deref().and_then(text);
             ("assistant", said.into_iter().chain(tool_calls.iter().map(tool_use)).collect())
         }
@@ -162,24 +219,15 @@ fn blocks(message: &Message) -> (&'static str, Vec<Value>) {
 }
 
 fn tool_use(call: &ToolCall) -> Value {
-    // the API takes objects only; what the model wrote and was no JSON goes back inside one
-    let input = match &call.arguments {
-        object @ Value::Object(_) => object.clone(),
-        other => json!({ "not_an_object": other }),
-    };
-    json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": input })
+    json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": object(&call.arguments) })
 }
 
-/// An answer that came in one piece.
-fn whole(body: &Value) -> Result<ModelAnswer, LlmError> {
-    let blocks = body["content"].as_array().ok_or_else(|| wire::transient("the answer has no content"))?;
-    let mut gathered = Gathered::default();
-    gathered.usage(&body["usage"]);
-    for (index, block) in blocks.iter().enumerate() {
-        gathered.begin(index as u64, block);
+/// The API takes objects only; what the model wrote and was no JSON goes back inside one.
+fn object(input: &Value) -> Value {
+    match input {
+        object @ Value::Object(_) => object.clone(),
+        other => json!({ "not_an_object": other }),
     }
-    gathered.stop_reason = body["stop_reason"].as_str().map(str::to_owned);
-    gathered.answer()
 }
 
 #[derive(PartialEq)]
@@ -196,17 +244,66 @@ struct Gathered {
     tokens: Tokens,
 }
 
-enum Block {
-    Text(String),
-    /// `written` is the input as it was streamed; empty: the input came whole.
-    Call {
-        id: String,
-        name: String,
-        input: Value,
-        written: String,
-    },
-    /// Thinking, and what is yet to be invented.
-    Other,
+/// Text, a call, thinking, or what is yet to be invented.
+struct Block {
+    fields: Map<String, Value>,
+    /// The input of a call as it was streamed; empty: the input came whole.
+    written: String,
+}
+
+impl Block {
+    fn is(&self, kind: &str) -> bool {
+        self.fields.get("type").is_some_and(|value| value == kind)
+    }
+
+    fn text(&self, name: &str) -> &str {
+        self.fields.get(name).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// Adds a piece: fields of texts go on, whichever they are; the two whose pieces have names of their own are known.
+    fn add(&mut self, delta: &Map<String, Value>) {
+        for (name, value) in delta {
+            match (name.as_str(), value) {
+                ("type", _) => {}
+                ("partial_json", piece) => self.written.push_str(piece.as_str().unwrap_or_default()),
+                ("citation", citation) => {
+                    let place = self.fields.entry("citations").or_insert(Value::Null);
+                    match place {
+                        Value::Array(citations) => citations.push(citation.clone()),
+                        place => *place = json!([citation]),
+                    }
+                }
+                (name, value) => match (self.fields.get_mut(name), value) {
+                    (Some(Value::String(text)), Value::String(piece)) => text.push_str(piece),
+                    _ => drop(self.fields.insert(name.to_owned(), value.clone())),
+                },
+            }
+        }
+    }
+
+    /// What a call is called with; what is no JSON stays text, which no tool's schema accepts.
+    fn input(&self) -> Value {
+        let whole = || self.fields.get("input").filter(|input| !input.is_null()).cloned();
+        match self.written.trim() {
+            "" => whole().unwrap_or_else(|| json!({})),
+            json => serde_json::from_str(json).unwrap_or_else(|_| Value::String(self.written.clone())),
+        }
+    }
+
+    fn call(&self) -> ToolCall {
+        ToolCall { id: self.text("id").to_owned(), name: self.text("name").to_owned(), arguments: self.input() }
+    }
+
+    /// The block as it would have come in one piece.
+    fn whole(&self) -> Box<RawValue> {
+        let mut fields: BTreeMap<&str, Box<RawValue>> =
+            self.fields.iter().map(|(name, value)| (name.as_str(), raw(value))).collect();
+        if !self.written.trim().is_empty() {
+            let written = serde_json::from_str(&self.written).ok().filter(|_| self.input().is_object());
+            fields.insert("input", written.unwrap_or_else(|| raw(&object(&self.input()))));
+        }
+        raw(&fields)
+    }
 }
 
 impl Gathered {
@@ -227,29 +324,16 @@ impl Gathered {
     }
 
     fn begin(&mut self, index: u64, block: &Value) {
-        let text = |name: &str| block[name].as_str().unwrap_or_default().to_owned();
-        let begun = match block["type"].as_str() {
-            Some("text") => Block::Text(text("text")),
-            Some("tool_use") => {
-                let input = if block["input"].is_null() { json!({}) } else { block["input"].clone() };
-                Block::Call { id: text("id"), name: text("name"), input, written: String::new() }
-            }
-            _ => Block::Other,
-        };
-        self.blocks.insert(index, begun);
+        let fields = block.as_object().cloned().unwrap_or_default();
+        self.blocks.insert(index, Block { fields, written: String::new() });
     }
 
     fn extend(&mut self, index: u64, delta: &Value, on_delta: Option<OnDelta<'_>>) {
-        match self.blocks.get_mut(&index) {
-            Some(Block::Text(text)) => {
-                let piece = delta["text"].as_str().unwrap_or_default();
-                text.push_str(piece);
-                if let Some(on_delta) = on_delta.filter(|_| !piece.is_empty()) {
-                    on_delta(piece);
-                }
-            }
-            Some(Block::Call { written, .. }) => written.push_str(delta["partial_json"].as_str().unwrap_or_default()),
-            Some(Block::Other) | None => {}
+        let (Some(block), Some(piece)) = (self.blocks.get_mut(&index), delta.as_object()) else { return };
+        block.add(piece);
+        let text = delta["text"].as_str().filter(|text| block.is("text") && !text.is_empty());
+        if let (Some(on_delta), Some(text)) = (on_delta, text) {
+            on_delta(text);
         }
     }
 
@@ -265,22 +349,21 @@ impl Gathered {
         }
     }
 
+    /// The blocks as they would have come in one piece.
+    fn written(&self) -> Vec<Box<RawValue>> {
+        self.blocks.values().map(Block::whole).collect()
+    }
+
     fn answer(self) -> Result<ModelAnswer, LlmError> {
         if self.stop_reason.as_deref() == Some("model_context_window_exceeded") {
             return Err(LlmError::Overflow { message: "the answer did not fit into the context window".into() });
         }
         let (mut text, mut tool_calls) = (String::new(), Vec::new());
         for block in self.blocks.into_values() {
-            match block {
-                Block::Text(piece) => text.push_str(&piece),
-                Block::Call { id, name, input, written } => {
-                    let arguments = match written.trim() {
-                        "" => input,
-                        json => serde_json::from_str(json).unwrap_or(Value::String(written)),
-                    };
-                    tool_calls.push(ToolCall { id, name, arguments });
-                }
-                Block::Other => {}
+            if block.is("text") {
+                text.push_str(block.text("text"));
+            } else if block.is("tool_use") {
+                tool_calls.push(block.call());
             }
         }
         let stop = match self.stop_reason.as_deref() {
@@ -290,6 +373,6 @@ impl Gathered {
             _ => StopReason::Done,
         };
         let text = Some(text).filter(|text| !text.is_empty());
-        Ok(ModelAnswer { text, tool_calls, stop, tokens: self.tokens })
+        Ok(ModelAnswer { text, tool_calls, stop, tokens: self.tokens, echo: None })
     }
 }

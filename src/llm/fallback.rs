@@ -226,6 +226,7 @@ mod tests {
                 tool_calls: vec![],
                 stop: StopReason::Done,
                 tokens: Tokens { input: 1000, output: 10 },
+                echo: None,
             };
             let failure = self.failures.lock().unwrap().pop_front();
             Box::pin(async move { failure.map_or(Ok(answer), Err) })
@@ -348,7 +349,8 @@ mod tests {
                 arguments: serde_json::json!({}),
             };
             let tool_calls = calls.iter().map(call).collect();
-            sound(ModelAnswer { text: None, tool_calls, stop: StopReason::ToolCalls, tokens: Tokens::default() })
+            let tokens = Tokens::default();
+            sound(ModelAnswer { text: None, tool_calls, stop: StopReason::ToolCalls, tokens, echo: None })
         };
         assert!(answer(&[("1", "a"), ("2", "a")]).is_ok());
         for odd in [&[("", "a")][..], &[("1", "")], &[("1", "a"), ("1", "b")]] {

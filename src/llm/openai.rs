@@ -4,15 +4,20 @@
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use crate::llm::wire::{Body, raw};
 use crate::llm::{
-    LlmError, Model, ModelAnswer, ModelRequest, Offer, OnDelta, StopReason, Tokens, ToolChoice, ToolSchema, wire,
+    LlmError, Model, ModelAnswer, ModelRequest, Offer, OnDelta, StopReason, Tokens, ToolChoice, ToolSchema, echo, wire,
 };
 use crate::run::transcript::{Message, ToolCall};
 use crate::secret::Secret;
 
 pub(super) const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
+/// What a kept message's raw text is: the message of a choice.
+const WIRE: &str = "openai";
 
 /// One model behind one key.
 pub struct OpenAi {
@@ -40,13 +45,9 @@ impl OpenAi {
         }
     }
 
-    fn body(&self, request: &ModelRequest, stream: bool) -> Value {
+    fn body(&self, request: &ModelRequest, stream: bool) -> Body {
         let mut body = Map::new();
         body.insert("model".into(), json!(self.model));
-        body.insert(
-            "messages".into(),
-            request.messages.iter().filter(|message| message.is_said()).map(message).collect(),
-        );
         if !request.tools.is_empty() {
             let choice = match request.tool_choice {
                 ToolChoice::Auto => "auto",
@@ -65,7 +66,15 @@ impl OpenAi {
             body.insert("stream".into(), json!(true));
             body.insert("stream_options".into(), json!({ "include_usage": true }));
         }
-        Value::Object(body)
+        let said = request.messages.iter().filter(|message| message.is_said());
+        Body { messages: said.map(|message| self.message(message)).collect(), rest: body }
+    }
+
+    /// A message as it is sent. What this model wrote itself goes back as it was, foreign fields included: some models go
+    /// on with their calls only when they get their thinking back.
+    fn message(&self, said: &Message) -> Box<RawValue> {
+        let kept = echo::of(said, WIRE, &self.model).and_then(|kept| RawValue::from_string(kept.to_owned()).ok());
+        kept.unwrap_or_else(|| raw(&message(said)))
     }
 
     /// OpenAI itself has renamed the limit and refuses the old name; the others know the old one.
@@ -83,7 +92,8 @@ impl OpenAi {
         if stream && wire::is_event_stream(&response) {
             return self.streamed(response, on_delta).await;
         }
-        let answer = whole(&wire::json(response, self.key.as_ref()).await?)?;
+        let (body, text) = wire::json(response, self.key.as_ref()).await?;
+        let answer = self.keeping(written(&text), whole(&body)?);
         if let (Some(on_delta), Some(text)) = (on_delta, &answer.text) {
             on_delta(text);
         }
@@ -103,8 +113,31 @@ impl OpenAi {
         if gathered.finish_reason.is_none() {
             return Err(wire::transient("the stream ended before the answer did"));
         }
-        Ok(gathered.answer())
+        let written = gathered.written();
+        Ok(self.keeping(written, gathered.answer()))
     }
+
+    /// The answer with its message as it is to come back.
+    fn keeping(&self, written: Option<String>, answer: ModelAnswer) -> ModelAnswer {
+        let echo = written.and_then(|raw| echo::keep(WIRE, &self.model, raw, self.key.as_ref()));
+        ModelAnswer { echo, ..answer }
+    }
+}
+
+/// The message of an answer that came in one piece, byte for byte; `None`: it does not say whose it is.
+fn written(text: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Whole {
+        choices: Vec<Choice>,
+    }
+    #[derive(Deserialize)]
+    struct Choice {
+        message: Box<RawValue>,
+    }
+    let Whole { choices } = serde_json::from_slice(text).ok()?;
+    let raw = choices.into_iter().next()?.message.to_string();
+    let message: Value = serde_json::from_str(&raw).ok()?;
+    (message["role"] == "assistant").then_some(raw)
 }
 
 impl Model for OpenAi {
@@ -121,10 +154,10 @@ fn message(message: &Message) -> Value {
     match message {
         Message::System { text } => json!({ "role": "system", "content": text }),
         Message::User { text, .. } => json!({ "role": "user", "content": text }),
-        Message::Assistant { text, tool_calls } if tool_calls.is_empty() => {
+        Message::Assistant { text, tool_calls, .. } if tool_calls.is_empty() => {
             json!({ "role": "assistant", "content": text.as_deref().unwrap_or_default() })
         }
-        Message::Assistant { text, tool_calls } => {
+        Message::Assistant { text, tool_calls, .. } => {
             let calls: Vec<Value> = tool_calls.iter().map(call).collect();
             json!({ "role": "assistant", "content": text, "tool_calls": calls })
         }
@@ -169,6 +202,8 @@ fn whole(body: &Value) -> Result<ModelAnswer, LlmError> {
 /// An answer, as far as it has come.
 #[derive(Default)]
 struct Gathered {
+    /// All that was streamed of the message.
+    message: Map<String, Value>,
     text: String,
     calls: Vec<PartialCall>,
     finish_reason: Option<String>,
@@ -211,6 +246,9 @@ impl Gathered {
             self.tokens = tokens(&chunk["usage"]);
         }
         let Some(choice) = chunk["choices"].get(0) else { return };
+        if let Some(piece) = choice["delta"].as_object() {
+            echo::add(&mut self.message, piece);
+        }
         if let Some(text) = choice["delta"]["content"].as_str().filter(|text| !text.is_empty()) {
             self.text.push_str(text);
             if let Some(on_delta) = on_delta {
@@ -242,6 +280,23 @@ impl Gathered {
         &mut self.calls[place]
     }
 
+    /// The message as it would have come in one piece.
+    fn written(&mut self) -> Option<String> {
+        let mut message = std::mem::take(&mut self.message);
+        if message.is_empty() {
+            return None;
+        }
+        message.insert("role".into(), json!("assistant"));
+        message.entry("content").or_insert(Value::Null);
+        let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
+        for call in calls.into_iter().flatten().filter_map(Value::as_object_mut) {
+            // it orders the pieces, and is no part of a whole message
+            call.remove("index");
+            call.entry("type").or_insert(json!("function"));
+        }
+        Some(Value::Object(message).to_string())
+    }
+
     fn answer(self) -> ModelAnswer {
         let tool_calls: Vec<ToolCall> = self.calls.into_iter().map(PartialCall::whole).collect();
         let stop = match self.finish_reason.as_deref() {
@@ -253,7 +308,7 @@ impl Gathered {
             _ => StopReason::Done,
         };
         let text = Some(self.text).filter(|text| !text.is_empty());
-        ModelAnswer { text, tool_calls, stop, tokens: self.tokens }
+        ModelAnswer { text, tool_calls, stop, tokens: self.tokens, echo: None }
     }
 }
 

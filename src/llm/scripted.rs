@@ -137,6 +137,9 @@ struct Scene<'a> {
 
 impl<'a> Scene<'a> {
     fn of(messages: &'a [Message]) -> Scene<'a> {
+        // behind results it is the service that says something, not the person
+        let closes = matches!(messages, [.., Message::Tool { .. }, Message::User { .. }]);
+        let messages = &messages[..messages.len() - usize::from(closes)];
         let last = messages.iter().rposition(|message| matches!(message, Message::User { .. }));
         let user = match last.map(|at| &messages[at]) {
             Some(Message::User { text, .. }) => text,
@@ -159,11 +162,11 @@ impl<'a> Scene<'a> {
             arguments: self.filled_value(&Value::Object(call.arguments.clone())),
         };
         let tool_calls: Vec<ToolCall> = calls.iter().enumerate().map(call).collect();
-        let said = Message::Assistant { text: text.clone(), tool_calls: tool_calls.clone() };
+        let said = Message::Assistant { text: text.clone(), tool_calls: tool_calls.clone(), echo: None };
         let count = Counter::of("scripted");
         let tokens = Tokens { input: count.request(request) as i64, output: count.message(&said) as i64 };
         let stop = if tool_calls.is_empty() { StopReason::Done } else { StopReason::ToolCalls };
-        ModelAnswer { text, tool_calls, stop, tokens }
+        ModelAnswer { text, tool_calls, stop, tokens, echo: None }
     }
 
     fn filled_value(&self, value: &Value) -> Value {
@@ -278,7 +281,7 @@ mod tests {
         assert_eq!(first.tool_calls, [ToolCall { id: "call_1_1".into(), name: "inbox".into(), arguments }]);
         assert_eq!(first.stop, StopReason::ToolCalls);
 
-        let said = Message::Assistant { text: first.text, tool_calls: first.tool_calls };
+        let said = Message::Assistant { text: first.text, tool_calls: first.tool_calls, echo: None };
         let inbox = r#"{"unread":2,"first":{"from":"Ann"}}"#;
         let second =
             model().complete(&request(vec![Message::user("any mail?"), said, result(inbox)]), None).await.unwrap();
@@ -294,6 +297,17 @@ mod tests {
         let answer = model().complete(&forced, None).await.unwrap();
         assert_eq!(answer.text.as_deref(), Some("I only know about mail."));
         assert_eq!(answer.tool_calls, []);
+    }
+
+    #[tokio::test]
+    async fn what_the_service_says_behind_results_is_not_the_question() {
+        let first = model().complete(&request(vec![Message::user("any mail?")]), None).await.unwrap();
+        let said = Message::Assistant { text: first.text, tool_calls: first.tool_calls, echo: None };
+        let inbox = r#"{"unread":2,"first":{"from":"Ann"}}"#;
+        let closing = Message::user("Please provide a final answer.");
+        let asked = request(vec![Message::user("any mail?"), said, result(inbox), closing]);
+        let answer = model().complete(&asked, None).await.unwrap();
+        assert_eq!(answer.text.as_deref(), Some("2 unread, the first from Ann."));
     }
 
     #[tokio::test]

@@ -46,7 +46,9 @@ impl Counter {
             Message::System { text } | Message::User { text, .. } => self.text(text),
             Message::Pipeline { .. } | Message::Step { .. } | Message::StepResult { .. } => 0,
             Message::Tool { content, name, .. } => self.text(content) + self.text(name),
-            Message::Assistant { text, tool_calls } => {
+            // what is sent is the provider's message, thinking included
+            Message::Assistant { echo: Some(echo), .. } => self.text(&echo.raw),
+            Message::Assistant { text, tool_calls, echo: None } => {
                 let calls = tool_calls.iter().map(|c| FRAME + self.text(&c.name) + self.text(&c.arguments.to_string()));
                 text.as_deref().map_or(0, |text| self.text(text)) + calls.sum::<u64>()
             }
@@ -106,7 +108,7 @@ mod tests {
             name: "abcd".into(),
             arguments: serde_json::json!({}),
         }];
-        let assistant = Message::Assistant { text: Some("abcdefgh".into()), tool_calls: calls };
+        let assistant = Message::Assistant { text: Some("abcdefgh".into()), tool_calls: calls, echo: None };
         assert_eq!(gpt.message(&assistant), 4 + 2 + 4 + 1 + 1);
         let tool = ToolSchema { name: "abcd".into(), description: "abcd".into(), parameters: serde_json::json!({}) };
         assert_eq!(gpt.tools(&[tool]), 4 + 1 + 1 + 1);

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt, TryStreamExt};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value};
 use sse_stream::SseStream;
 
 use crate::llm::LlmError;
@@ -29,11 +31,24 @@ pub async fn send(request: reqwest::RequestBuilder, key: Option<&Secret>) -> Res
     Err(failure(status, &headers, &redacted(&String::from_utf8_lossy(&body), key)))
 }
 
-/// The whole answer as JSON.
-pub async fn json(response: reqwest::Response, key: Option<&Secret>) -> Result<Value, LlmError> {
+/// The whole answer as JSON, and as it was written.
+pub async fn json(response: reqwest::Response, key: Option<&Secret>) -> Result<(Value, Vec<u8>), LlmError> {
     let body = read(response, ANSWER_LIMIT).await?;
     let answer = serde_json::from_slice(&body).map_err(|error| transient(format!("the answer is no JSON: {error}")))?;
-    without_error(answer, key)
+    Ok((without_error(answer, key)?, body))
+}
+
+/// A request's body: the messages are JSON that is written already.
+#[derive(Debug, Serialize)]
+pub struct Body {
+    pub messages: Vec<Box<RawValue>>,
+    #[serde(flatten)]
+    pub rest: Map<String, Value>,
+}
+
+/// A value as JSON text.
+pub fn raw(value: &impl Serialize) -> Box<RawValue> {
+    to_raw_value(value).expect("what is sent is JSON")
 }
 
 /// The key as a header's value, which no log shows.

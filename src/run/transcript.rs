@@ -4,6 +4,8 @@
 //! assistant message with tool calls is appended *before* the tools run (the intent), their results after; a call
 //! without a result after a crash has an unknown outcome.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -32,6 +34,9 @@ pub enum Message {
         text: Option<String>,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         tool_calls: Vec<ToolCall>,
+        /// Kept beside the message, for its model alone: no answer of the API and no stream carries it.
+        #[serde(skip)]
+        echo: Option<Arc<Echo>>,
     },
     Tool {
         call_id: String,
@@ -98,6 +103,18 @@ impl Message {
     pub fn user(text: impl Into<String>) -> Message {
         Message::User { text: text.into(), metadata: Map::new() }
     }
+}
+
+/// An assistant message as its provider wrote it. Models that think refuse to go on with their calls unless they get
+/// their thinking back, signatures included, exactly as it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Echo {
+    /// The protocol that `raw` is written in.
+    pub wire: String,
+    /// The provider's name of the model, as it was asked for.
+    pub model: String,
+    /// JSON, kept as text: a parsed document would not keep the order of its fields.
+    pub raw: String,
 }
 
 /// A call that the model asked for. The id is the model's, never made by us.

@@ -1,12 +1,14 @@
 //! Transcripts: what was said and done in a run, append only, fenced by the run's lease.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::Scope;
 use crate::run::Usage;
-use crate::run::transcript::{Entry, FORMAT, Message};
+use crate::run::transcript::{Echo, Entry, FORMAT, Message};
 use crate::store::lease::Lease;
 use crate::store::text::document;
 use crate::store::{Store, StoreError};
@@ -17,6 +19,7 @@ struct TurnRow {
     turn: i64,
     format: i16,
     body: Json<Message>,
+    echo: Option<String>,
     turns: i64,
     tool_calls: i64,
     input_tokens: i64,
@@ -31,11 +34,15 @@ impl TurnRow {
         if self.format != FORMAT {
             return Err(StoreError::Corrupt(format!("a transcript has the format {}, known is {FORMAT}", self.format)));
         }
+        let mut message = self.body.0;
+        if let Message::Assistant { echo, .. } = &mut message {
+            *echo = self.echo.as_deref().map(echo_of).transpose()?;
+        }
         Ok(Entry {
             seq: self.seq,
             turn: self.turn,
             at: self.created_at,
-            message: self.body.0,
+            message,
             usage: Usage {
                 turns: self.turns,
                 tool_calls: self.tool_calls,
@@ -46,6 +53,18 @@ impl TurnRow {
             duration_ms: self.duration_ms,
         })
     }
+}
+
+fn echo_of(text: &str) -> Result<Arc<Echo>, StoreError> {
+    let unreadable = |error| StoreError::Corrupt(format!("a provider's message can't be read: {error}"));
+    serde_json::from_str(text).map(Arc::new).map_err(unreadable)
+}
+
+/// The provider's message as it is stored: JSON in a column of text, where no database changes it.
+fn echo_text(message: &Message) -> Result<Option<String>, StoreError> {
+    let Message::Assistant { echo: Some(echo), .. } = message else { return Ok(None) };
+    let unwritable = |error| StoreError::Corrupt(format!("a provider's message can't be written: {error}"));
+    serde_json::to_string(&**echo).map(Some).map_err(unwritable)
 }
 
 impl Store {
@@ -68,8 +87,8 @@ impl Store {
             for entry in entries {
                 sqlx::query(
                     "insert into turns (run_id, seq, turn, format, body, turns, tool_calls, input_tokens, output_tokens,
-                                        cost_micros, duration_ms, created_at)
-                     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+                                        cost_micros, duration_ms, created_at, echo)
+                     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
                      on conflict (run_id, seq) do nothing",
                 )
                 .bind(lease.run_id)
@@ -84,6 +103,7 @@ impl Store {
                 .bind(entry.usage.cost_micros)
                 .bind(entry.duration_ms)
                 .bind(entry.at)
+                .bind(echo_text(&entry.message)?)
                 .execute(&mut *conn)
                 .await?;
             }
@@ -108,7 +128,8 @@ impl Store {
         Ok(Usage { turns, tool_calls, input_tokens, output_tokens, cost_micros })
     }
 
-    /// The transcript from entry `from` on, at most `limit` entries, in order; nothing of a run outside the scope.
+    /// The transcript from entry `from` on, at most `limit` entries, in order; nothing of a run outside the scope. Without
+    /// what only models get back.
     pub async fn transcript(
         &self,
         scope: &Scope,
@@ -116,10 +137,26 @@ impl Store {
         from: i64,
         limit: i64,
     ) -> Result<Vec<Entry>, StoreError> {
+        self.entries(scope, run_id, from, limit, false).await
+    }
+
+    /// The transcript as a run goes on with it: with the messages of providers.
+    pub async fn checkpoint(&self, run_id: Uuid, from: i64, limit: i64) -> Result<Vec<Entry>, StoreError> {
+        self.entries(&Scope::Every, run_id, from, limit, true).await
+    }
+
+    async fn entries(
+        &self,
+        scope: &Scope,
+        run_id: Uuid,
+        from: i64,
+        limit: i64,
+        with_echoes: bool,
+    ) -> Result<Vec<Entry>, StoreError> {
         let rows: Vec<TurnRow> = on_read!(self.db, |conn| {
             sqlx::query_as(
-                "select seq, turn, format, body, turns, tool_calls, input_tokens, output_tokens, cost_micros,
-                        duration_ms, created_at
+                "select seq, turn, format, body, case when $5 then echo end as echo, turns, tool_calls, input_tokens,
+                        output_tokens, cost_micros, duration_ms, created_at
                    from turns
                   where run_id = $1 and seq >= $2
                     and ($4 is null or exists (select 1 from runs where id = $1 and tenant_id = $4))
@@ -129,6 +166,7 @@ impl Store {
             .bind(from)
             .bind(limit)
             .bind(scope.tenant())
+            .bind(with_echoes)
             .fetch_all(conn)
             .await?
         });

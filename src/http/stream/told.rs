@@ -15,6 +15,8 @@ pub struct Told {
     /// By turn, because some models count their calls anew in each.
     calls: HashSet<(i64, String)>,
     results: HashSet<(i64, String)>,
+    /// The error that was told last: how an attempt ended, and perhaps the run.
+    error: Option<StreamEvent>,
 }
 
 impl Told {
@@ -22,6 +24,9 @@ impl Told {
     pub fn hears(&mut self, event: &StreamEvent) -> bool {
         if let StreamEvent::MessageStart { turn } | StreamEvent::MessageEnd { turn, .. } = event {
             self.turn = self.turn.max(*turn);
+        }
+        if matches!(event, StreamEvent::MessageStart { .. }) {
+            self.error = None; // another attempt: how it fails is news
         }
         self.is_news(self.turn, event)
     }
@@ -46,6 +51,7 @@ impl Told {
             StreamEvent::MessageEnd { turn, .. } => self.ended.insert(*turn),
             StreamEvent::ToolCallStart { id, .. } => self.calls.insert((turn, id.clone())),
             StreamEvent::ToolResult { id, .. } => self.results.insert((turn, id.clone())),
+            StreamEvent::Error { .. } => self.error.replace(event.clone()).as_ref() != Some(event),
             _ => true,
         }
     }
@@ -56,7 +62,7 @@ fn events(entry: &Entry) -> Vec<StreamEvent> {
     match &entry.message {
         Message::System { .. } | Message::User { .. } => Vec::new(),
         Message::Pipeline { .. } | Message::Step { .. } | Message::StepResult { .. } => Vec::new(),
-        Message::Assistant { text, tool_calls } => {
+        Message::Assistant { text, tool_calls, .. } => {
             let end = StreamEvent::MessageEnd { turn: entry.turn, text: text.clone().unwrap_or_default() };
             let calls = tool_calls.iter().map(|call| StreamEvent::ToolCallStart {
                 tool: call.name.clone(),
@@ -100,7 +106,7 @@ mod tests {
 
     fn entry(turn: i64) -> Entry {
         let call = ToolCall { id: "call_0".into(), name: "t".into(), arguments: json!({}) };
-        let message = Message::Assistant { text: Some("hello".into()), tool_calls: vec![call] };
+        let message = Message::Assistant { text: Some("hello".into()), tool_calls: vec![call], echo: None };
         let at = chrono::DateTime::UNIX_EPOCH;
         Entry { seq: turn, turn, at, message, usage: Usage::default(), duration_ms: None }
     }
@@ -121,6 +127,18 @@ mod tests {
         assert!(told.hears(&end(2)) && told.hears(&call()));
         assert_eq!(told.reads(&entry(1)), []);
         assert_eq!(told.reads(&entry(3)), [start(3), end(3), call()]);
+    }
+
+    #[test]
+    fn an_error_is_told_once_live_and_at_the_end_and_again_where_a_later_attempt_has_it() {
+        let error = |message: &str| StreamEvent::Error { code: "llm_timeout".into(), message: message.into() };
+        let mut told = Told::default();
+        assert!(told.hears(&start(1)) && told.hears(&error("late")));
+        assert!(!told.hears(&error("late")), "the record's error is the one that was heard");
+        assert!(told.hears(&error("too late")), "another one is news");
+        assert!(told.hears(&start(1)) && told.hears(&error("too late")), "the next attempt failed, too");
+        assert_eq!(told.reads(&entry(1)), [end(1), call()]);
+        assert!(!told.hears(&error("too late")), "what is read of the transcript forgets nothing");
     }
 
     #[test]

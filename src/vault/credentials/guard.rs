@@ -14,8 +14,8 @@ use crate::redact::{Redactor, secrets_of};
 use crate::secret::{REDACTED, Secret, erase};
 use crate::vault::credentials::{FetchError, Known};
 
-/// Longer bodies are read aside, where they keep nothing else waiting, in bytes.
-const READ_ASIDE: usize = 64 * 1024;
+/// Longer texts are read aside, where they keep nothing else waiting, in bytes.
+pub(super) const READ_ASIDE: usize = 64 * 1024;
 
 /// A document in the clear, zeroed when it is dropped.
 pub struct Document(Value);

@@ -16,7 +16,7 @@ use crate::redact::{Redactor, secrets_of};
 use crate::run::Run;
 use crate::store::{Store, StoreError, answered};
 use crate::vault::Vault;
-use crate::vault::credentials::guard::Document;
+use crate::vault::credentials::guard::{Document, READ_ASIDE};
 use crate::vault::credentials::inject::parts;
 
 /// By how much the clock that a use was recorded by may be behind the one that the run was.
@@ -63,11 +63,22 @@ impl Known {
         self.redactor().map_or_else(|| text.to_owned(), |redactor| redactor.text(text).into_owned())
     }
 
+    /// Whether there is something in a text that is known, or may be.
+    pub async fn finds(&self, text: &str) -> bool {
+        let Some(redactor) = self.redactor() else { return false };
+        if text.len() <= READ_ASIDE {
+            return redactor.finds(text.as_bytes());
+        }
+        let text = text.to_owned();
+        tokio::task::spawn_blocking(move || redactor.finds(text.as_bytes())).await.unwrap_or(true)
+    }
+
     pub(super) fn redactor(&self) -> Option<Arc<Redactor>> {
         self.kept().redactor.clone()
     }
 
-    pub(super) fn learn<'a>(&self, secrets: impl IntoIterator<Item = &'a str>) {
+    /// Looks for these, too, from now on.
+    pub fn learn<'a>(&self, secrets: impl IntoIterator<Item = &'a str>) {
         let mut kept = self.kept();
         let before = kept.secrets.len();
         for secret in secrets {

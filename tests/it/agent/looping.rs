@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use reveille::agent::{Agent, AppendError, Handled, Settings, Wishes};
 use reveille::approval::matrix::Category;
-use reveille::llm::{LlmError, ModelAnswer, Models, StopReason, Tokens, ToolChoice};
+use reveille::llm::{LlmError, ModelAnswer, ModelRequest, Models, StopReason, Tokens, ToolChoice};
 use reveille::run::Usage;
 use reveille::run::outcome::{RunError, RunFault};
 use reveille::run::stream::StreamEvent;
@@ -46,6 +46,7 @@ async fn a_message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_a
             tool_calls: vec![call("c1", "echo", json!({ "n": 1 }))],
             stop: StopReason::ToolCalls,
             tokens: Tokens { input: 200, output: 30 },
+            echo: None,
         }),
         says("One."),
     ];
@@ -73,6 +74,7 @@ async fn a_message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_a
         Message::Assistant {
             text: Some("Let me look.".into()),
             tool_calls: vec![call("c1", "echo", json!({ "n": 1 }))],
+            echo: None,
         },
         Message::Tool {
             call_id: "c1".into(),
@@ -81,7 +83,7 @@ async fn a_message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_a
             is_error: false,
             reasons: vec!["the matrix says auto for read of low consequence".into()],
         },
-        Message::Assistant { text: Some("One.".into()), tool_calls: vec![] },
+        Message::Assistant { text: Some("One.".into()), tool_calls: vec![], echo: None },
     ];
     assert_eq!(stage.store.messages(), conversation);
     let requests = stage.model.requests.lock().unwrap();
@@ -239,8 +241,30 @@ async fn a_deprecated_tool_works_and_is_warned_of() {
     let stage = Stage::new(vec![calls(vec![call("1", "old", json!({}))]), says("done")], vec![old]);
     stage.answer("go").await;
     assert_eq!(stage.results(), [("1".into(), "{}".into(), false)]);
+    let requests = stage.model.requests.lock().unwrap();
+    assert!(requests.iter().all(|request| request.tools.is_empty()), "it is offered to no model");
+    assert!(matches!(&requests[0].messages[0], Message::System { text } if !text.contains("old")));
     let warning = StreamEvent::ToolWarning { tool: "old".into(), message: "the tool is deprecated".into() };
     assert!(stage.told.lock().unwrap().contains(&warning));
+}
+
+#[tokio::test]
+async fn a_deprecated_tool_is_offered_only_to_tasks_that_name_it_and_never_in_the_hint_of_an_unknown_one() {
+    let old = || Prop::echo("old").with(|tool| tool.status = ToolStatus::Deprecated);
+    let stage =
+        Stage::new(vec![calls(vec![call("1", "odl", json!({}))]), says("done")], vec![Prop::echo("new"), old()]);
+    stage.answer("go").await;
+    let told = &stage.results()[0].1;
+    assert!(told.contains("available: new") && !told.contains("old"), "{told}");
+    let names = |stage: &Stage| -> Vec<String> {
+        stage.model.requests.lock().unwrap()[0].tools.iter().map(|tool| tool.name.clone()).collect()
+    };
+    assert_eq!(names(&stage), ["new"]);
+    let stage = Stage::new(vec![says("done")], vec![Prop::echo("new"), old()]);
+    let mut incoming = stage.incoming("go");
+    incoming.wishes.tools = Some(vec!["old".into()]);
+    passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
+    assert_eq!(names(&stage), ["old"]);
 }
 
 #[tokio::test]
@@ -255,6 +279,27 @@ async fn after_ten_turns_one_answer_is_forced_without_tools() {
     let requests = stage.model.requests.lock().unwrap();
     let choices: Vec<ToolChoice> = requests.iter().map(|request| request.tool_choice).collect();
     assert_eq!(choices, [vec![ToolChoice::Auto; 10], vec![ToolChoice::None]].concat());
+    let closing =
+        "You have executed enough steps. Please provide a final answer based on the information gathered so far.";
+    let closes = |request: &ModelRequest| request.messages.last() == Some(&Message::user(closing));
+    assert_eq!(requests.iter().filter(|request| closes(request)).count(), 1);
+    assert!(closes(&requests[10]));
+    assert!(!stage.store.messages().contains(&Message::user(closing)), "nobody said it");
+}
+
+#[tokio::test]
+async fn an_overflow_that_nothing_shortens_is_tried_once_more_and_then_given_up() {
+    let overflow = || Err(LlmError::Overflow { message: "too long".into() });
+    let stage = Stage::new(vec![overflow(), says("done")], vec![]);
+    assert_eq!(stage.answer("go").await.response, "done");
+    let stage = Stage::new(vec![overflow(), overflow(), says("never")], vec![]);
+    let sentence = "Conversation too long, please start a new conversation";
+    assert_eq!(stage.handle("go").await, Err(RunError::fail("context_overflow", sentence)));
+    assert_eq!(stage.model.asked(), 2);
+    let settings = Settings { max_overflow_recovery_attempts: 0, ..Settings::default() };
+    let stage = Stage::with_settings(vec![overflow(), says("never")], vec![], settings);
+    assert_eq!(stage.handle("go").await, Err(RunError::fail("context_overflow", sentence)));
+    assert_eq!(stage.model.asked(), 1);
 }
 
 #[tokio::test]
@@ -268,7 +313,7 @@ async fn a_forced_answer_that_says_nothing_fails_the_run() {
 
 #[tokio::test]
 async fn an_answer_that_was_withheld_or_never_begun_fails_the_run() {
-    let answer = |stop| Ok(ModelAnswer { text: None, tool_calls: vec![], stop, tokens: Tokens::default() });
+    let answer = |stop| Ok(ModelAnswer { text: None, tool_calls: vec![], stop, tokens: Tokens::default(), echo: None });
     for (stop, code) in [(StopReason::Refused, "llm_refused"), (StopReason::Length, "llm_truncated")] {
         let stage = Stage::new(vec![answer(stop)], vec![]);
         match stage.handle("go").await {

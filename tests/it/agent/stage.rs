@@ -217,6 +217,7 @@ pub fn says(text: &str) -> Result<ModelAnswer, LlmError> {
         tool_calls: vec![],
         stop: StopReason::Done,
         tokens: Tokens { input: 100, output: 10 },
+        echo: None,
     })
 }
 
@@ -226,7 +227,7 @@ pub fn call(id: &str, name: &str, arguments: Value) -> ToolCall {
 
 pub fn calls(tool_calls: Vec<ToolCall>) -> Result<ModelAnswer, LlmError> {
     let tokens = Tokens { input: 100, output: 10 };
-    Ok(ModelAnswer { text: None, tool_calls, stop: StopReason::ToolCalls, tokens })
+    Ok(ModelAnswer { text: None, tool_calls, stop: StopReason::ToolCalls, tokens, echo: None })
 }
 
 type Deed = dyn Fn(ToolContext, Value) -> BoxFuture<'static, Result<ToolOutput, ToolError>> + Send + Sync;

@@ -1,6 +1,7 @@
 //! What goes over the wire to models and what is made of what comes back: whole request bodies, answers in one piece
-//! and in the oddest pieces, and every way to fail.
+//! and in the oddest pieces, what thinking models want back, and every way to fail.
 
 mod anthropic;
 mod openai;
 mod server;
+mod thinking;

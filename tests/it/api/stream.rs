@@ -123,7 +123,7 @@ async fn finish(api: &Api, lease: Lease, state: RunState, error: Option<RunFault
 
 fn asks_for_time() -> Message {
     let call = ToolCall { id: "call_1".into(), name: "current_time".into(), arguments: json!({}) };
-    Message::Assistant { text: Some("One moment".into()), tool_calls: vec![call] }
+    Message::Assistant { text: Some("One moment".into()), tool_calls: vec![call], echo: None }
 }
 
 fn time_result() -> Message {
@@ -137,7 +137,7 @@ fn time_result() -> Message {
 }
 
 fn answer() -> Message {
-    Message::Assistant { text: Some("Three mails".into()), tool_calls: Vec::new() }
+    Message::Assistant { text: Some("Three mails".into()), tool_calls: Vec::new(), echo: None }
 }
 
 #[tokio::test]
@@ -255,6 +255,20 @@ async fn a_run_that_another_instance_executes_is_followed_by_its_transcript() {
     let told = client.until("execution_end").await;
     assert_eq!(names(&told), ["state_change", "error", "execution_end"]);
     assert_eq!(told[1].data, json!({ "type": "error", "code": "timeout", "message": "took too long" }));
+}
+
+#[tokio::test]
+async fn a_failing_run_tells_its_error_once_to_who_listens() {
+    let api = Api::new().await;
+    let (run, lease) = started(&api).await;
+    let mut client = Client::follow(&api, run, None).await;
+    client.until("state_change").await;
+    let fault = RunFault::new("timeout", "took too long");
+    finish(&api, lease, RunState::Failed, Some(fault.clone())).await;
+    api.hub.publish(run, || StreamEvent::Error { code: fault.code, message: fault.message });
+    api.hub.publish(run, || StreamEvent::ExecutionEnd { conversation_id: None, usage: json!({}) });
+    let told = client.until("execution_end").await;
+    assert_eq!(names(&told).iter().filter(|name| **name == "error").count(), 1, "{told:?}");
 }
 
 #[tokio::test]

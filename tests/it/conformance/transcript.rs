@@ -1,9 +1,11 @@
 //! Transcripts: append only, in order, fenced by the lease.
 
+use std::sync::Arc;
+
 use chrono::TimeDelta;
 use reveille::id::Scope;
 use reveille::run::Usage;
-use reveille::run::transcript::{Entry, Message, ToolCall};
+use reveille::run::transcript::{Echo, Entry, Message, ToolCall};
 use reveille::store::{Lease, StoreError};
 use serde_json::json;
 use uuid::Uuid;
@@ -12,6 +14,7 @@ use super::world::{START, World};
 
 on_both!(
     entries_read_back_as_they_were_appended,
+    a_provider_s_message_is_kept_byte_for_byte_for_the_run_alone,
     appending_again_after_a_lost_answer_changes_nothing,
     appending_renews_the_lease,
     without_the_lease_nothing_is_appended,
@@ -36,7 +39,7 @@ fn conversation() -> Vec<Entry> {
     vec![
         entry(0, Message::system("You are kind.")),
         entry(1, Message::user("[Scheduled Task] say hello")),
-        entry(2, Message::Assistant { text: None, tool_calls: vec![call] }),
+        entry(2, Message::Assistant { text: None, tool_calls: vec![call], echo: None }),
         Entry { duration_ms: None, usage: Usage::default(), ..entry(3, told) },
     ]
 }
@@ -50,6 +53,22 @@ async fn entries_read_back_as_they_were_appended(world: &World) {
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 2, 1).await.unwrap(), entries[2..3]);
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 4, 9).await.unwrap(), []);
     assert_eq!(world.store.transcript(&Scope::Every, Uuid::nil(), 0, 9).await.unwrap(), []);
+}
+
+async fn a_provider_s_message_is_kept_byte_for_byte_for_the_run_alone(world: &World) {
+    let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
+    // order, spaces, doubled fields, escapes, a NUL, a lone surrogate and numbers that no parser would give back
+    let raw = r#"{ "z":1,"a":"\u00e9\u0000\\u0000\ud800 🕗","a":"2", "n":1.0e+02, "big":12345678901234567890123 }"#;
+    let echo = Echo { wire: "openai".into(), model: "m".into(), raw: raw.into() };
+    let said = |echo| Message::Assistant { text: Some("hi".into()), tool_calls: vec![], echo };
+    let entries = [entry(0, said(Some(Arc::new(echo)))), entry(1, said(None))];
+    world.store.append(started.lease, started.lease_until, &entries).await.unwrap();
+    assert_eq!(world.store.checkpoint(started.run.id, 0, 9).await.unwrap(), entries);
+    let shown = [entry(0, said(None)), entry(1, said(None))];
+    assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 9).await.unwrap(), shown);
+    world.plant("update turns set echo = '{' where seq = 0").await;
+    let unread = world.store.checkpoint(started.run.id, 0, 9).await;
+    assert!(matches!(&unread, Err(StoreError::Corrupt(_))), "{unread:?}");
 }
 
 async fn appending_again_after_a_lost_answer_changes_nothing(world: &World) {

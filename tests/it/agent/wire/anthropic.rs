@@ -33,11 +33,12 @@ fn request() -> ModelRequest {
         Message::Assistant {
             text: Some("Let me look.".into()),
             tool_calls: vec![call("c1", "read", json!({ "box": "in" })), call("c2", "read", json!("{broken"))],
+            echo: None,
         },
         result("c1", "2 mails", false),
         result("c2", "Operation failed.", true),
         Message::user("Hurry."),
-        Message::Assistant { text: None, tool_calls: vec![] },
+        Message::Assistant { text: None, tool_calls: vec![], echo: None },
         Message::user("From whom?"),
     ];
     let parameters = json!({ "type": "object", "properties": { "box": { "type": "string" } } });
@@ -170,6 +171,7 @@ async fn a_request_goes_out_whole_and_its_answer_is_read_whole() {
             tool_calls: vec![call("d1", "read", json!({ "box": "out" }))],
             stop: StopReason::ToolCalls,
             tokens: Tokens { input: 82, output: 17 },
+            echo: answer.echo.clone(),
         }
     );
     let received = server.requests().remove(0);
@@ -194,6 +196,7 @@ async fn a_stream_is_put_together_however_it_is_cut() {
                 tool_calls: vec![call("d1", "read", json!({ "box": "ön" })), call("d2", "write", json!({}))],
                 stop: StopReason::ToolCalls,
                 tokens: Tokens { input: 82, output: 17 },
+                echo: answer.echo.clone(),
             },
             "pieces of {size}"
         );

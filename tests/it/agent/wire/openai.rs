@@ -32,12 +32,13 @@ fn conversation() -> Vec<Message> {
         Message::Assistant {
             text: Some("Let me look.".into()),
             tool_calls: vec![call("c1", "read", json!({ "box": "in" })), call("c2", "read", json!("{broken"))],
+            echo: None,
         },
         result("c1", "2 mails", false),
         result("c2", "Operation failed.", true),
-        Message::Assistant { text: None, tool_calls: vec![call("c3", "read", json!({}))] },
+        Message::Assistant { text: None, tool_calls: vec![call("c3", "read", json!({}))], echo: None },
         result("c3", "none", false),
-        Message::Assistant { text: Some("Two.".into()), tool_calls: vec![] },
+        Message::Assistant { text: Some("Two.".into()), tool_calls: vec![], echo: None },
         Message::user("From whom?"),
     ]
 }
@@ -142,6 +143,7 @@ async fn a_request_goes_out_whole_and_its_answer_is_read_whole() {
             tool_calls: vec![call("d1", "read", json!({ "box": "out" })), call("d2", "read", json!({}))],
             stop: StopReason::ToolCalls,
             tokens: Tokens { input: 82, output: 17 },
+            echo: answer.echo.clone(),
         }
     );
     let received = server.requests().remove(0);
@@ -164,6 +166,7 @@ async fn a_stream_is_put_together_however_it_is_cut() {
                 tool_calls: vec![call("d1", "read", json!({ "box": "ön" })), call("d2", "write", json!({ "a": 1 }))],
                 stop: StopReason::ToolCalls,
                 tokens: Tokens { input: 82, output: 17 },
+                echo: answer.echo.clone(),
             },
             "pieces of {size}"
         );

@@ -61,6 +61,8 @@ pub struct Received {
     /// Lower-case names.
     pub headers: Vec<(String, String)>,
     pub body: Value,
+    /// The body as it was written.
+    pub text: String,
 }
 
 impl Received {
@@ -78,6 +80,14 @@ pub struct Server {
 impl Server {
     /// Answers one request after the other, each on a connection of its own.
     pub async fn start(replies: Vec<Reply>) -> Server {
+        Server::strict(replies, |_| None).await
+    }
+
+    /// Gives the answer of `judge`, where it has one, in the place of the next.
+    pub async fn strict(
+        replies: Vec<Reply>,
+        judge: impl Fn(&Received) -> Option<Reply> + Send + Sync + 'static,
+    ) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let received: Arc<Mutex<Vec<Received>>> = Arc::default();
@@ -88,6 +98,7 @@ impl Server {
             while let Some(reply) = replies.pop_front() {
                 let (mut connection, _) = listener.accept().await.unwrap();
                 let request = read(&mut connection).await;
+                let reply = judge(&request).unwrap_or(reply);
                 kept.lock().unwrap().push(request);
                 write(&mut connection, &reply).await;
                 if reply.end == End::Hangs {
@@ -131,7 +142,8 @@ async fn read(connection: &mut TcpStream) -> Received {
     let mut more = vec![0; missing];
     connection.read_exact(&mut more).await.unwrap();
     body.extend(more);
-    Received { line: line.to_owned(), headers, body: serde_json::from_slice(&body).unwrap() }
+    let text = String::from_utf8(body).unwrap();
+    Received { line: line.to_owned(), headers, body: serde_json::from_str(&text).unwrap(), text }
 }
 
 async fn write(connection: &mut TcpStream, reply: &Reply) {
