@@ -189,7 +189,9 @@ struct Prepared<'a> {
     incoming: &'a Incoming,
     chain: Chain,
     window: Window,
-    /// Names of the tools that the model is offered.
+    /// Names of the tools that may be called.
+    callable: Vec<&'a str>,
+    /// Of these, the ones that the model is offered.
     offered: Vec<&'a str>,
     system: String,
     checkpoint: Checkpoint,
@@ -219,7 +221,11 @@ impl Agent {
             Some(only) => only.iter().any(|tool| tool == name),
             None => true,
         };
-        let offered: Vec<&str> = self.tools.names().filter(allowed).collect();
+        let callable: Vec<&str> = self.tools.names().filter(allowed).collect();
+        // a task that names a deprecated tool was written when it was none
+        let is_named = incoming.wishes.tools.is_some();
+        let offered: Vec<&str> =
+            callable.iter().copied().filter(|name| is_named || !self.tools.is_deprecated(name)).collect();
         let prompt = Prompt {
             persona: incoming.wishes.system_prompt.as_deref().unwrap_or(&self.settings.system_prompt),
             now: incoming.clock.now(),
@@ -230,7 +236,7 @@ impl Agent {
         let system = prompt.text();
         let checkpoint = Checkpoint::load(incoming.store.clone(), incoming.clock.clone()).await?;
         let teller = Teller::new(incoming.sink.clone());
-        Ok(Prepared { incoming, chain, window, offered, system, checkpoint, teller })
+        Ok(Prepared { incoming, chain, window, callable, offered, system, checkpoint, teller })
     }
 
     fn chain(&self, model: Option<&str>) -> Result<Chain, RunError> {
@@ -241,7 +247,7 @@ impl Agent {
     }
 
     async fn react_loop(&self, prepared: Prepared<'_>) -> Result<Ended, RunError> {
-        let Prepared { incoming, chain, window, offered, system, mut checkpoint, teller } = prepared;
+        let Prepared { incoming, chain, window, callable, offered, system, mut checkpoint, teller } = prepared;
         if checkpoint.is_empty() {
             checkpoint.append(incoming.first_turn, opening(incoming, &system)).await?;
         }
@@ -253,6 +259,7 @@ impl Agent {
         });
         let caller = Caller {
             tools: &self.tools,
+            callable: &callable,
             offered: &offered,
             tenant: &incoming.tenant,
             run_id: incoming.run_id,

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use chrono_tz::Tz;
 use futures::future::BoxFuture;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -30,11 +30,12 @@ pub use crate::tool::registry::Registry;
 pub use crate::vault::credentials::Known;
 
 /// Where a tool is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolStatus {
+    #[default]
     Active,
-    /// Still works; its use is warned of.
+    /// Works where it is called by name, with a warning; is offered to models only where a task names it.
     Deprecated,
     /// Is offered to no model, and refused when called by name.
     Removed,

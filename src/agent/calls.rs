@@ -25,6 +25,8 @@ use crate::tool::{CalledBy, Failure, Host, Known, Registry, ToolContext, ToolErr
 /// All that calls of one run have in common.
 pub struct Caller<'a> {
     pub tools: &'a Registry,
+    /// The names that may be called.
+    pub callable: &'a [&'a str],
     /// The names that the model was offered.
     pub offered: &'a [&'a str],
     pub tenant: &'a Tenant,
@@ -153,9 +155,9 @@ impl Caller<'_> {
 
     /// Everything that may stand in the way of a call, then the call.
     async fn attempt(&self, turn: i64, call: &ToolCall, asked: &Asked, resumed: bool) -> Result<Tried, RunError> {
-        let offered = self.offered.contains(&call.name.as_str());
+        let may = self.callable.contains(&call.name.as_str());
         let approval = asked.of(&call.id);
-        let Some(tool) = self.tools.find(&call.name).filter(|tool| offered || is_removed(tool)) else {
+        let Some(tool) = self.tools.find(&call.name).filter(|tool| may || is_removed(tool)) else {
             return Ok(Tried::failed(unknown_tool(&call.name, self.offered.iter().copied())));
         };
         let arguments = approval.map_or(&call.arguments, Approval::arguments);

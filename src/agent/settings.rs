@@ -17,7 +17,7 @@ pub struct Settings {
     pub max_turns: u32,
     /// One tool call, unless the tool has a limit of its own.
     pub tool_execution_timeout: u64,
-    /// One call of an agent that looks like a tool.
+    /// One agent in a pipeline, unless its step has a limit of its own.
     pub agent_tool_execution_timeout: u64,
     /// The part of the window that one tool result may fill.
     pub max_tool_result_share: f64,
@@ -60,6 +60,11 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// How long an agent that something else calls may take.
+    pub fn agent_limit(&self) -> Duration {
+        Duration::from_secs(self.agent_tool_execution_timeout)
+    }
+
     /// How the keys of a model are asked again.
     pub fn retry(&self) -> Retry {
         let base_delay = Duration::try_from_secs_f64(self.llm_retry_base_delay).unwrap_or_default();

@@ -106,6 +106,20 @@ impl Policy {
         &self.0.settings
     }
 
+    /// Whether there may be a call of this tool that runs by itself: with arguments that are not known yet, for a tenant
+    /// that is not known yet. Whether a call does, [`Policy::decide`] says.
+    pub fn may_let_through(&self, tool: &str, category: Category, consequence: Consequence) -> bool {
+        let Compiled { settings, tools, tenants } = &*self.0;
+        let cell = settings.cell(category, consequence).unwrap_or_else(|| gate(category, consequence, false));
+        let rule_of = |rules: &Rules, before: bool| match rules.0.get(tool) {
+            Some(Rule { gate: Gate::Auto, .. }) => true,
+            Some(Rule { gate: Gate::Confirm, when: None }) => false,
+            Some(Rule { gate: Gate::Confirm, when: Some(_) }) | None => before,
+        };
+        let for_all = rule_of(tools, cell == Gate::Auto);
+        for_all || tenants.values().any(|rules| rule_of(rules, for_all))
+    }
+
     /// Decides about an act. `more`: who else has a say, each with a name, the weightiest last.
     pub fn decide(&self, act: &Act, more: &[(&str, &Rules)]) -> Ruling {
         let (category, consequence) = (act.category.as_str(), act.consequence.as_str());
@@ -247,6 +261,20 @@ mod tests {
         assert_eq!(policy(json!({ "tools": rule })).decide(&act, &[]).gate, Gate::Auto);
         assert_eq!(policy(json!({})).decide(&act, &[("the task", &rules(rule))]).gate, Gate::Auto);
         assert_eq!(policy(json!({})).decide(&Act { credential: None, ..act }, &[]).gate, Gate::Auto);
+    }
+
+    #[test]
+    fn whether_any_call_may_run_by_itself_goes_by_all_rules_together() {
+        let may = |settings| policy(settings).may_let_through("pay", Category::Write, Consequence::Low);
+        assert!(!may(json!({})));
+        assert!(may(json!({ "matrix": { "write.low": "auto" } })));
+        assert!(may(json!({ "tools": { "pay": { "gate": "auto", "when": "args.amount < 9" } } })));
+        assert!(may(json!({ "tenants": { "ann": { "pay": { "gate": "auto" } } } })));
+        assert!(!may(json!({ "tenants": { "ann": { "pray": { "gate": "auto" } } } })));
+        let strict = json!({ "gate": "confirm" });
+        assert!(!may(json!({ "matrix": { "write.low": "auto" }, "tools": { "pay": strict } })));
+        let at_times = json!({ "gate": "confirm", "when": "args.amount > 9" });
+        assert!(may(json!({ "matrix": { "write.low": "auto" }, "tools": { "pay": at_times } })));
     }
 
     #[test]

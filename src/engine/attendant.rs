@@ -111,17 +111,20 @@ impl Attendant {
         for (batch, approvals) in by_batch(approvals) {
             let due = due(&approvals, &self.settings, now);
             wake_at = wake_at.min(due.wake_at);
-            let put = |kind, key, to: &str, recipient: Option<&Recipient>| {
-                NewDelivery::question((&run.tenant_id, run.id), to, recipient, kind, key)
+            let put = |kind, key, to: (&str, Option<&Recipient>), output| {
+                NewDelivery::question((&run.tenant_id, run.id), to, output, kind, key)
             };
+            // the task's channels are its owner's; another recipient has an order of their own
+            let own = task.as_ref().map(|task| &task.spec.output);
             let reminder = due.reminder.map(|n| dedupe::reminder(batch, n));
-            let to_owner = reminder.clone().and_then(|key| put(Kind::Reminder, key, &run.tenant_id, owner.as_ref()));
+            let to_owner =
+                reminder.clone().and_then(|key| put(Kind::Reminder, key, (&run.tenant_id, owner.as_ref()), own));
             deliveries.extend(to_owner);
             if let Some(other) = other.filter(|_| due.escalated) {
                 let recipient = self.recipient(other).await?;
-                deliveries.extend(put(Kind::Ask, dedupe::ask(batch), other, recipient.as_ref()));
+                deliveries.extend(put(Kind::Ask, dedupe::ask(batch), (other, recipient.as_ref()), None));
                 let again = reminder.filter(|_| due.reminds_all);
-                deliveries.extend(again.and_then(|key| put(Kind::Reminder, key, other, recipient.as_ref())));
+                deliveries.extend(again.and_then(|key| put(Kind::Reminder, key, (other, recipient.as_ref()), None)));
             }
         }
         // who was asked hears of the end, even where results are told to nobody

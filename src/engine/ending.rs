@@ -140,7 +140,9 @@ impl Ending<'_> {
     /// The question to the recipient, whatever becomes of the run's result.
     fn ask(&self, batch: Uuid) -> Option<NewDelivery> {
         let Run { id, tenant_id, .. } = self.run;
-        NewDelivery::question((tenant_id, *id), tenant_id, self.recipient, Kind::Ask, dedupe::ask(batch))
+        let output = self.task.map(|task| &task.spec.output);
+        let to = (tenant_id.as_str(), self.recipient);
+        NewDelivery::question((tenant_id, *id), to, output, Kind::Ask, dedupe::ask(batch))
     }
 
     fn end(&self, event: RunEvent) -> Result<Finish, IllegalTransition> {

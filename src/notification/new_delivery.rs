@@ -51,16 +51,17 @@ impl NewDelivery {
         NewDelivery { urgency: urgency.unwrap_or(self.urgency), ..self }
     }
 
-    /// A question, or a reminder of one, to a recipient; `None` where there is no way to. It reaches people whatever
-    /// becomes of the run's result.
+    /// A question, or a reminder of one, to a recipient, through the channels of `output` first; `None` where there is no
+    /// way to. It reaches people whatever becomes of the run's result.
     pub fn question(
         of: (&str, Uuid),
-        to: &str,
-        recipient: Option<&Recipient>,
+        to: (&str, Option<&Recipient>),
+        output: Option<&Output>,
         kind: Kind,
         dedupe_key: String,
     ) -> Option<NewDelivery> {
-        let order = channels(&Output::default(), recipient);
+        let (to, recipient) = to;
+        let order = channels_of_questions(output, recipient);
         let (first, rest) = order.split_first()?;
         Some(NewDelivery {
             tenant_id: of.0.to_owned(),
@@ -114,6 +115,17 @@ pub fn channels(output: &Output, recipient: Option<&Recipient>) -> Vec<String> {
     }
 }
 
+/// The channels that questions about a task go through: those that its results do, then the recipient's others.
+fn channels_of_questions(output: Option<&Output>, recipient: Option<&Recipient>) -> Vec<String> {
+    let mut order = output.map(|output| channels(output, recipient)).unwrap_or_default();
+    for channel in channels(&Output::default(), recipient) {
+        if !order.contains(&channel) {
+            order.push(channel);
+        }
+    }
+    order
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,5 +136,21 @@ mod tests {
         assert_eq!(channels(&named, None), ["sms", "email"]);
         assert_eq!(channels(&Output::nobody(), None), [""; 0]);
         assert_eq!(channels(&Output::default(), None), [""; 0]);
+    }
+
+    #[test]
+    fn questions_go_by_the_output_first_and_reach_people_whatever_it_says() {
+        let recipient: Recipient = serde_json::from_value(serde_json::json!({
+            "timezone": "UTC", "locale": "en", "addresses": { "email": "ann@example.org", "sms": "+14155550100" },
+            "fallback": ["email", "sms"],
+        }))
+        .unwrap();
+        let order = |output: Option<Output>| channels_of_questions(output.as_ref(), Some(&recipient));
+        assert_eq!(order(Some(Output::channels(vec!["sms".into()]))), ["sms", "email"]);
+        assert_eq!(order(Some(Output::channels(vec!["webhook".into(), "email".into()]))), ["webhook", "email", "sms"]);
+        for output in [None, Some(Output::nobody()), Some(Output::default())] {
+            assert_eq!(order(output), ["email", "sms"]);
+        }
+        assert_eq!(channels_of_questions(Some(&Output::nobody()), None), [""; 0]);
     }
 }

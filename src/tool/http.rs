@@ -46,6 +46,9 @@ pub struct Declared {
     pub timeout_seconds: Option<u64>,
     #[serde(default = "first_version")]
     pub version: String,
+    /// Where it is in its life: `active`, `deprecated` or `removed`.
+    #[serde(default)]
+    pub status: ToolStatus,
     /// JSON Schema of the arguments, of the type `object`.
     #[serde(default = "no_parameters")]
     pub parameters: Value,
@@ -226,7 +229,7 @@ impl Declared {
             requires_confirmation: self.requires_confirmation,
             timeout: self.timeout_seconds.map(Duration::from_secs),
             version: self.version.clone(),
-            status: ToolStatus::Active,
+            status: self.status,
             // RFC 9110, section 9.2.2
             idempotent: matches!(self.http.method.as_str(), "GET" | "HEAD" | "PUT" | "DELETE"),
             summary: self.summary.clone(),

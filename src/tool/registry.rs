@@ -54,6 +54,10 @@ impl Registry {
         there.map(|definition| definition.name.as_str())
     }
 
+    pub fn is_deprecated(&self, name: &str) -> bool {
+        self.find(name).is_some_and(|tool| tool.definition().status == ToolStatus::Deprecated)
+    }
+
     /// Whatever its status.
     pub fn find(&self, name: &str) -> Option<&Registered> {
         self.0.iter().find(|registered| registered.tool.definition().name == name)

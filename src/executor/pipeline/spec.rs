@@ -17,7 +17,7 @@ const NAME_LENGTH: usize = 64;
 /// Time limits that may be asked for, in seconds.
 const TIMEOUTS: std::ops::RangeInclusive<u64> = 1..=3_600;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
-/// An agent or a model takes longer.
+/// A model takes longer; for an agent `[react]` says.
 const MODEL_TIMEOUT: Duration = Duration::from_secs(300);
 /// Repetitions that may be asked for.
 const RETRIES: std::ops::RangeInclusive<u64> = 0..=10;
@@ -156,7 +156,8 @@ impl Step {
             None => What::Each(Box::new(ForEach::read(&name, &written[kind], &mut reading.below(kind))?)),
         };
         let (kind, usual) = match KINDS.iter().find(|(known, _)| *known == kind) {
-            Some((kind @ ("agent" | "llm"), _)) => (*kind, MODEL_TIMEOUT),
+            Some((kind @ "agent", _)) => (*kind, reading.parts.agent.settings.agent_limit()),
+            Some((kind @ "llm", _)) => (*kind, MODEL_TIMEOUT),
             Some((kind, _)) => (*kind, DEFAULT_TIMEOUT),
             None => (FOR_EACH, DEFAULT_TIMEOUT),
         };

@@ -1,21 +1,27 @@
-//! `tool`: a call of a registered tool, without a model. Tools that need a person's approval are refused when the task is
-//! saved.
+//! `tool`: a call of a registered tool, without a model. Nobody can be asked here: a tool that no rule lets through is
+//! refused when the task is saved, and a call that the rules do not let through is refused when it is made.
 
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use crate::approval::matrix::{Category, Gate, gate};
+use crate::agent::Agent;
+use crate::approval::matrix::{Category, Gate};
+use crate::approval::policy::Act as Proposed;
+use crate::approval::proposal::undo_window;
+use crate::credential::Reference;
 use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
 use crate::executor::pipeline::reading::{Reading, given};
 use crate::executor::pipeline::scope::Scope;
 use crate::template::Tree;
-use crate::tool::registry::unknown_tool;
+use crate::tool::registry::{Registered, unknown_tool};
 use crate::tool::{CalledBy, Definition, Failure, ToolContext, ToolError, ToolStatus};
 
 struct Tool {
     name: String,
     arguments: Tree,
     effect: Effect,
+    /// The credential that is written out in the arguments: the task names it.
+    credential: Option<Reference>,
 }
 
 /// `{"name": …, "arguments": {…}}`.
@@ -28,7 +34,7 @@ pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
         reading.below("name").fault(format!("unknown tool `{name}`{near}"));
         return None;
     };
-    if let Some(why) = refused(tool.definition()) {
+    if let Some(why) = refused(tool.definition(), &reading.parts.agent) {
         reading.below("name").fault(why);
         return None;
     }
@@ -41,7 +47,8 @@ pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
     {
         reading.below("arguments").fault(message(&error));
     }
-    Some(Box::new(Tool { effect: effect(tool.definition()), name, arguments }))
+    let credential = given(fields, "arguments").and_then(|written| tool.tool.credential_chosen(written));
+    Some(Box::new(Tool { effect: effect(tool.definition()), name, arguments, credential }))
 }
 
 fn effect(tool: &Definition) -> Effect {
@@ -52,17 +59,21 @@ fn effect(tool: &Definition) -> Effect {
     }
 }
 
-/// Why a tool can't be a step.
-fn refused(tool: &Definition) -> Option<String> {
-    if tool.status == ToolStatus::Removed {
-        return Some(format!("the tool `{}` has been removed", tool.name));
+/// Why a tool can't be a step, whoever calls it and with whatever.
+fn refused(tool: &Definition, agent: &Agent) -> Option<String> {
+    let Definition { name, category, consequence, requires_confirmation, status, undo_seconds, .. } = tool;
+    if *status == ToolStatus::Removed {
+        return Some(format!("the tool `{name}` has been removed"));
     }
-    match gate(tool.category, tool.consequence, tool.requires_confirmation) {
-        Gate::Auto => None,
-        Gate::Confirm => {
-            Some(format!("`{}` needs a person's approval, which a pipeline can't ask for; an agent can", tool.name))
-        }
+    if undo_window(*undo_seconds).is_some() {
+        return Some(format!("`{name}` is held for a while before it runs, and a pipeline can't wait; an agent can"));
     }
+    let may = !requires_confirmation && agent.policy.may_let_through(name, *category, *consequence);
+    (!may).then(|| needs_approval(name))
+}
+
+fn needs_approval(tool: &str) -> String {
+    format!("`{tool}` needs a person's approval, which a pipeline can't ask for; an agent can")
 }
 
 fn message(error: &ToolError) -> String {
@@ -80,10 +91,11 @@ impl Tool {
             return Err(StepFault::new("unknown_tool", message(&unknown_tool(&self.name, tools.names()))));
         };
         // the registry may be another one than when the task was saved
-        if let Some(why) = refused(tool.definition()) {
+        if let Some(why) = refused(tool.definition(), &act.world.parts.agent) {
             return Err(StepFault::new("tool_refused", why));
         }
         tool.check(&arguments).map_err(|error| StepFault::new("invalid_arguments", message(&error)))?;
+        self.permit(act, tool, &arguments)?;
         let context = ToolContext {
             tenant: act.world.tenant.clone(),
             run_id: act.world.run_id,
@@ -103,6 +115,29 @@ impl Tool {
             // what reads as JSON is JSON: later steps can then name its parts
             Ok(output) => Ok(Done::plain(serde_json::from_str(&output.text).unwrap_or(Value::String(output.text)))),
             Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    /// Whether the rules let this call through, for this tenant and with these arguments.
+    fn permit(&self, act: &Act<'_>, tool: &Registered, arguments: &Value) -> Result<(), StepFault> {
+        let Definition { name, category, consequence, requires_confirmation, .. } = tool.definition();
+        let chosen = tool.tool.credential_chosen(arguments);
+        let proposed = Proposed {
+            tool: name,
+            category: *category,
+            consequence: *consequence,
+            requires_confirmation: *requires_confirmation,
+            arguments,
+            tenant: act.world.tenant.as_str(),
+            credential: chosen.as_ref().filter(|chosen| self.credential.as_ref() != Some(chosen)),
+        };
+        let ruling = act.world.parts.agent.policy.decide(&proposed, &[]);
+        match (ruling.gate, ruling.reasons.last()) {
+            (Gate::Auto, _) => Ok(()),
+            (Gate::Confirm, why) => {
+                let why = why.map_or(String::new(), |why| format!(": {why}"));
+                Err(StepFault::new("tool_refused", needs_approval(name) + &why))
+            }
         }
     }
 
@@ -147,7 +182,8 @@ mod tests {
 
     #[test]
     fn a_call_that_was_not_sent_may_be_tried_again_even_where_its_effect_happens_once() {
-        let send = Tool { name: "send".into(), arguments: Tree::Literal(json!({})), effect: Effect::Once };
+        let send =
+            Tool { name: "send".into(), arguments: Tree::Literal(json!({})), effect: Effect::Once, credential: None };
         let failed = |trouble| {
             let reference = Reference::parse("shop").unwrap();
             let error = CredentialError { trouble, reference, why: String::new(), last_used: 0, sent_at: None };

@@ -1,9 +1,10 @@
 //! What is refused when a task is saved, each fault at its place, and what an agent can't give itself by making tasks.
 
 use reveille::approval::matrix::Category;
+use reveille::approval::policy::Policy;
 use serde_json::{Value, json};
 
-use super::stage::faults;
+use super::stage::{answer, failure, faults, run};
 use crate::agent::stage::{Prop, Stage};
 
 fn stage() -> Stage {
@@ -14,6 +15,52 @@ fn stage() -> Stage {
         Prop::echo("send").with(|tool| tool.category = Category::SideEffect),
     ];
     Stage::new(vec![], tools)
+}
+
+/// A stage on which the operator and the tenants say this of tools.
+fn ruled(approvals: Value) -> Stage {
+    let mut stage = stage();
+    stage.agent.policy = Policy::new(&serde_json::from_value(approvals).unwrap()).unwrap();
+    stage
+}
+
+#[tokio::test]
+async fn a_tool_step_runs_where_the_rules_of_its_tenant_let_the_call_through() {
+    let steps = |n: u64| json!({ "steps": [{ "name": "s", "tool": { "name": "send", "arguments": { "n": n } } }] });
+    let stage = ruled(json!({ "tenants": { "ann": { "send": { "gate": "auto", "when": "args.n < 3" } } } }));
+    assert_eq!(faults(&stage, steps(1)), []);
+    assert_eq!(answer(&stage, steps(1)["steps"].clone(), None).await, r#"{"n":1}"#);
+    let refused = ruled(json!({ "tenants": { "ann": { "send": { "gate": "auto", "when": "args.n < 3" } } } }));
+    assert_eq!(failure(run(&refused, steps(3), None).await), "fail tool_refused");
+    let foreign = ruled(json!({ "tenants": { "bob": { "send": { "gate": "auto" } } } }));
+    assert_eq!(failure(run(&foreign, steps(1), None).await), "fail tool_refused", "it is another tenant's rule");
+}
+
+#[tokio::test]
+async fn a_tool_step_is_refused_where_the_rules_ask_for_what_the_matrix_lets_through() {
+    let steps = json!({ "steps": [{ "name": "s", "tool": { "name": "echo", "arguments": { "n": 1 } } }] });
+    let strict = ruled(json!({ "tools": { "echo": { "gate": "confirm" } } }));
+    let told = faults(&strict, steps.clone());
+    assert!(told[0].1.contains("needs a person's approval"), "{told:?}");
+    let at_times = ruled(json!({ "tools": { "echo": { "gate": "confirm", "when": "args.n > 0" } } }));
+    assert_eq!(faults(&at_times, steps.clone()), []);
+    assert_eq!(failure(run(&at_times, steps, None).await), "fail tool_refused");
+}
+
+#[test]
+fn a_tool_that_demands_a_person_or_a_wait_is_no_step_whatever_the_rules_say() {
+    let tools = vec![
+        Prop::echo("pay").with(|tool| tool.requires_confirmation = true),
+        Prop::echo("post").with(|tool| tool.undo_seconds = Some(10)),
+    ];
+    let mut stage = Stage::new(vec![], tools);
+    let auto = json!({ "gate": "auto" });
+    let rules = json!({ "tools": { "pay": auto, "post": auto } });
+    stage.agent.policy = Policy::new(&serde_json::from_value(rules).unwrap()).unwrap();
+    for (tool, why) in [("pay", "needs a person's approval"), ("post", "can't wait")] {
+        let told = faults(&stage, json!({ "steps": [{ "name": "s", "tool": { "name": tool } }] }));
+        assert!(told.len() == 1 && told[0].1.contains(why), "{told:?}");
+    }
 }
 
 /// The faults of one step among others, `place: part of the message`.

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use reveille::run::Usage;
-use reveille::run::outcome::Outcome;
+use reveille::run::outcome::{Outcome, RunError};
 use reveille::tool::{Failure, ToolError};
 use serde_json::{Value, json};
 use wiremock::matchers::{body_json, header, method, path, query_param};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::stage::{answer, event, failure, ledger, run};
-use crate::agent::stage::{Prop, RUN, Stage, says};
+use crate::agent::stage::{Prop, RUN, Stage, passing, says};
 
 fn stage() -> Stage {
     Stage::new(vec![], vec![Prop::echo("echo")])
@@ -286,4 +286,17 @@ async fn one_completion_and_an_agent_are_steps_and_what_they_use_is_counted() {
     assert!(format!("{:?}", requests[1].messages).contains("Look for a short text"));
     assert!(format!("{:?}", requests[1].messages).contains("You look things up."));
     assert_eq!(requests[1].messages.len(), 2, "the ledger is no part of the conversation");
+}
+
+#[tokio::test]
+async fn an_agent_that_hangs_ends_at_the_limit_that_the_configuration_sets_for_agents() {
+    for (seconds, own, limit) in [(7, json!(null), 7_000), (7, json!(20), 20_000), (40, json!(null), 40_000)] {
+        let settings = reveille::agent::Settings { agent_tool_execution_timeout: seconds, ..Default::default() };
+        let stage = Stage::with_settings(vec![], vec![], settings);
+        let agent = json!({ "name": "librarian", "instruction": "Look it up." });
+        let step = json!({ "name": "s", "agent": agent, "timeout_seconds": own });
+        let failed = passing(&stage.clock, run(&stage, json!({ "steps": [step] }), None)).await;
+        assert!(matches!(failed, Err(RunError::Fail { .. } | RunError::Retry { .. })), "{failed:?}");
+        assert!((limit..limit + 500).contains(&stage.elapsed()), "{} of {limit}", stage.elapsed());
+    }
 }
