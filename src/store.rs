@@ -62,7 +62,10 @@ mod wake;
 mod whereabouts;
 mod windows;
 
+use std::sync::Arc;
+
 use crate::clock::Clock;
+use crate::compute::Compute;
 use crate::store::counts::Counts;
 use crate::store::db::Db;
 use crate::store::gathering::Gathering;
@@ -120,6 +123,9 @@ pub struct Store {
     creating: Gathering<NewTask, Result<(), StoreError>>,
     marks: deliveries::Marks,
     seen: outlook::Seen,
+    /// Threads for what tenants wrote and the store has to compute before it writes: never in a transaction.
+    planning: Compute,
+    apart: Arc<fires::Apart>,
 }
 
 /// Why the store could not do what was asked, by what the caller can do about it.

@@ -19,6 +19,7 @@ pub mod once;
 pub mod policy;
 pub mod rrule;
 pub mod schedule;
+pub mod steps;
 pub mod timetable;
 pub mod zone;
 
@@ -118,11 +119,10 @@ impl Trigger {
         nominal: DateTime<Utc>,
     ) -> Result<Option<(Next, bool)>, InvalidSpec> {
         match self {
-            Trigger::Schedule(schedule) => {
-                let timetable = schedule.compile(anchor)?;
+            Trigger::Schedule(schedule) => schedule.ask(anchor, steps::PLANNED, |timetable| {
                 let has = timetable.next_after(nominal - timetable::TICK) == Some(nominal);
-                Ok(has.then(|| (timetable.with_run_at(task_id, nominal), timetable.excludes(nominal))))
-            }
+                has.then(|| (timetable.with_run_at(task_id, nominal), timetable.excludes(nominal)))
+            }),
             Trigger::Event(_) => Ok(None),
             Trigger::Condition(_) => Ok(None),
         }
@@ -145,11 +145,9 @@ impl Trigger {
         now: DateTime<Utc>,
     ) -> Result<Option<Missed>, InvalidSpec> {
         match self {
-            Trigger::Schedule(schedule) => {
-                let timetable = schedule.compile(anchor)?;
-                let to = timetable.last_before(now, from);
-                Ok(to.map(|to| timetable.range(from, to)))
-            }
+            Trigger::Schedule(schedule) => schedule.ask(anchor, steps::PLANNED, |timetable| {
+                timetable.last_before(now, from).map(|to| timetable.range(from, to))
+            }),
             Trigger::Event(_) => Ok(None),
             Trigger::Condition(_) => Ok(None),
         }

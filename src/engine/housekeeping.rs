@@ -125,7 +125,7 @@ impl Housekeeping {
         let times = self.times().with_context(|| format!("`engine.housekeeping` is `{}`", self.cron))?;
         let (stop, keeper) = (CancellationToken::new(), self.clone());
         let asked = stop.clone();
-        Ok(Rounds { stop, going: tokio::spawn(async move { keeper.go_round(&times, &asked).await }) })
+        Ok(Rounds { stop, going: tokio::spawn(async move { keeper.go_round(times, &asked).await }) })
     }
 
     fn times(&self) -> anyhow::Result<Timetable> {
@@ -136,7 +136,7 @@ impl Housekeeping {
     }
 
     /// A round that takes longer than the times are apart leaves out those that pass meanwhile.
-    async fn go_round(&self, times: &Timetable, stop: &CancellationToken) {
+    async fn go_round(&self, times: Timetable, stop: &CancellationToken) {
         let clock = self.store.clock();
         while let Some(next) = times.next_after(clock.now()) {
             if stop.run_until_cancelled(clock.sleep_until(next)).await.is_none() {

@@ -133,6 +133,6 @@ impl Scheduler {
         for started in fired.started {
             self.executions.spawn(started);
         }
-        Ok(fired.tasks as i64 >= BATCH)
+        Ok((fired.tasks + fired.lost) as i64 >= BATCH)
     }
 }

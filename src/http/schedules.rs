@@ -36,7 +36,12 @@ pub async fn preview_schedule(Held(state): Held<State>, caller: Caller, body: Bo
     caller.may(Permission::TasksRead)?;
     let value = body.json()?;
     only(&value, &["trigger", "count", "from"])?;
-    let now = state.clock.now();
+    let (now, tenant) = (state.clock.now(), caller.scope.tenant().unwrap_or_default().to_owned());
+    let fires = state.store.compute(&tenant, move || fires(&value, now)).await??;
+    Ok(Json(Preview { fires }))
+}
+
+fn fires(value: &Value, now: DateTime<Utc>) -> Result<Vec<DateTime<Utc>>, Faults> {
     let mut faults = Faults::new();
     let trigger = match value.get("trigger") {
         Some(trigger) => Trigger::parse(trigger, "/trigger", now, &mut faults),
@@ -45,14 +50,13 @@ pub async fn preview_schedule(Held(state): Held<State>, caller: Caller, body: Bo
             None
         }
     };
-    let count = count(&value, &mut faults);
+    let count = count(value, &mut faults);
     let from = match value.get("from").filter(|from| !from.is_null()) {
         None => Some(now),
         Some(from) => faults.read::<DateTime<Utc>>(from, "/from"),
     };
-    let (Some(trigger), Some(from), true) = (trigger, from, faults.is_empty()) else { return Err(faults.into()) };
-    let fires = trigger.anchor(from).and_then(|anchor| trigger.preview(from, anchor, count));
-    Ok(Json(Preview { fires: fires.map_err(|fault| Faults(vec![fault]))? }))
+    let (Some(trigger), Some(from), true) = (trigger, from, faults.is_empty()) else { return Err(faults) };
+    trigger.anchor(from).and_then(|anchor| trigger.preview(from, anchor, count)).map_err(|fault| Faults(vec![fault]))
 }
 
 fn count(value: &Value, faults: &mut Faults) -> usize {

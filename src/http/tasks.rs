@@ -287,8 +287,9 @@ pub async fn backfill_task(Held(state): Held<State>, caller: Caller, id: Id, bod
     let now = state.clock.now();
     let (from, to) = range(&body.json()?, now)?;
     let task = state.store.get_task(&caller.scope, task_id).await.map_err(missing)?;
-    let fires =
-        task.spec.trigger.between(from, to, task.anchor_at, BACKFILL + 1).map_err(|fault| Faults(vec![fault]))?;
+    let (tenant, trigger, anchor) = (task.tenant_id, task.spec.trigger, task.anchor_at);
+    let listed = state.store.compute(&tenant, move || trigger.between(from, to, anchor, BACKFILL + 1)).await?;
+    let fires = listed.map_err(|fault| Faults(vec![fault]))?;
     if fires.len() > BACKFILL {
         return Err(ApiError::invalid("/to", format!("there are more than {BACKFILL} instants; take a shorter range")));
     }

@@ -83,16 +83,27 @@ impl NewDelivery {
         task: &Task,
         recipient: Option<&Recipient>,
         dedupe_key: String,
+        words: (String, String),
+    ) -> Option<NewDelivery> {
+        NewDelivery::notice_of(&task.tenant_id, &task.spec.output, recipient, dedupe_key, words)
+    }
+
+    /// A notice about a task of which no more than its tenant and its output can be read.
+    pub fn notice_of(
+        tenant_id: &str,
+        output: &Output,
+        recipient: Option<&Recipient>,
+        dedupe_key: String,
         (subject, text): (String, String),
     ) -> Option<NewDelivery> {
-        let order = match task.spec.output.route {
+        let order = match output.route {
             Route::Nobody => channels(&Output::default(), recipient),
-            _ => channels(&task.spec.output, recipient),
+            _ => channels(output, recipient),
         };
         let (first, rest) = order.split_first()?;
         Some(NewDelivery {
-            tenant_id: task.tenant_id.clone(),
-            recipient: task.tenant_id.clone(),
+            tenant_id: tenant_id.to_owned(),
+            recipient: tenant_id.to_owned(),
             channel: first.clone(),
             fallback: rest.to_vec(),
             dedupe_key,

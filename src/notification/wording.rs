@@ -83,6 +83,15 @@ pub fn paused(task_name: &str, failures: u32) -> (String, String) {
     (format!("Paused: {task_name}"), text)
 }
 
+/// Subject and text of the notice that a task can't be scheduled any more and is disabled.
+pub fn disabled(task_name: &str, why: &str) -> (String, String) {
+    let text = format!(
+        "The task \"{task_name}\" can't be scheduled any more and is disabled now: {why}. It fires again once its trigger is \
+         corrected."
+    );
+    (format!("Disabled: {task_name}"), text)
+}
+
 /// Subject and text of the notice that a task goes on failing as it was told.
 pub fn still_failing(task_name: &str, count: i64, code: &str) -> (String, String) {
     let text = format!(

@@ -15,9 +15,11 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use sqlx::{ConnectOptions, SqlitePool};
 
 use crate::clock::Clock;
+use crate::compute::Compute;
 use crate::secret::SecretUrl;
 use crate::store::counts::{Counts, Waits};
 use crate::store::db::{Db, answered};
+use crate::store::fires::Apart;
 use crate::store::gathering::Gathering;
 use crate::store::outlook::Seen;
 use crate::store::wake::Hints;
@@ -129,7 +131,9 @@ impl Store {
             hints.join_others(quick, ears).await;
         }
         let (creating, marks) = (Gathering::new(creating::TOGETHER), Gathering::new(deliveries::TOGETHER));
-        let store = Store { db, clock, hints, counts: Counts::default(), creating, marks, seen: Seen::default() };
+        let (counts, seen, apart, planning) =
+            (Counts::default(), Seen::default(), Arc::<Apart>::default(), Compute::of_machine());
+        let store = Store { db, clock, hints, counts, creating, marks, seen, planning, apart };
         store.measure_clock().await.map_err(|error| OpenError::Refused(error.to_string()))?;
         Ok(store)
     }

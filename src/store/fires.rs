@@ -1,11 +1,17 @@
 //! Firing: due tasks become runs, and their next instants move on, in one transaction.
 //!
-//! Once `fire_due` has returned, every instant that it considered has its record. If it has not returned, asking
-//! again is safe: fire keys are unique, and the `due` row moves only from the epoch that was read.
+//! Due rows are read without a lock, and planned on threads of their own: what a tenant wrote is never computed inside a
+//! transaction. What is planned is written where the rows are still as they were read, and belong to nobody else; the others
+//! are left out, and read anew.
+//!
+//! Once `fire_due` has returned, every instant that it recorded has moved its task on. If it has not returned, asking
+//! again is safe: fire keys are unique, and the `due` row moves only from the state that was read.
 
+mod apart;
 mod batch;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -17,8 +23,10 @@ use crate::store::hot::{Going, Hot};
 use crate::store::lease::Claim;
 use crate::store::starting::StartedRun;
 use crate::store::{Split, Store, StoreError, Topic, split};
-pub(super) use batch::{Batch, Move, Ready, all_moved};
-use batch::{DueRow, decide};
+use crate::task::Task;
+pub(super) use apart::Apart;
+pub(super) use batch::{AsRead, Batch, Move, Ready, all_moved};
+use batch::{DueRow, Unplannable, decide};
 
 /// What to fire.
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,6 +45,13 @@ pub struct FireDue {
     pub start: Option<StartNow>,
 }
 
+impl FireDue {
+    /// Whether the tasks of what fires are asked for.
+    fn needs_tasks(&self) -> bool {
+        self.start.is_some() || self.prepare
+    }
+}
+
 /// How due runs start with the commit that records them.
 #[derive(Debug, Clone, Copy)]
 pub struct StartNow {
@@ -47,8 +62,10 @@ pub struct StartNow {
 /// What was fired.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Fired {
-    /// Tasks that were due.
+    /// Tasks that were due, and are recorded.
     pub tasks: usize,
+    /// Tasks that were due, and that somebody else changed, moved or held meanwhile.
+    pub lost: usize,
     /// Runs that were recorded to be executed, and instants that were recorded as skipped.
     pub recorded: usize,
     pub skipped: usize,
@@ -67,6 +84,9 @@ pub struct Fired {
 /// Beside the earliest that are due, one for so many of them is of those that are due last.
 const LATEST: i64 = 10;
 
+/// Whose turn it is when batches are planned.
+const ENGINE: &str = "";
+
 const DUE: Split = split!("due");
 const DUE_TASK: Split = split!("due_task");
 
@@ -75,24 +95,15 @@ impl Store {
     /// are due after those, latest first, so that they need not wait until what is late is done.
     pub async fn fire_due(&self, ask: &FireDue) -> Result<Fired, StoreError> {
         let until = ask.now + signed(ask.horizon);
-        let (mut fired, going, ahead, missed, mut tasks) = on_hot_write!(self.db, |conn| {
-            let due = planted_text!("no_compare_and_set", self.db.text(DUE), "for update skip locked" => "");
-            let latest = ask.limit / LATEST;
-            let due: Vec<DueRow> =
-                sqlx::query_as(due).bind(until).bind(ask.limit).bind(latest).fetch_all(&mut *conn).await?;
-            let count = due.len();
-            let mut batch = decide(due, ask);
-            let mut written = conn.fire(&batch, ask).await?;
-            let tasks = std::mem::take(&mut batch.tasks);
-            let going = std::mem::take(&mut written.going);
-            let ahead = if ask.prepare { ahead(&batch, &written.claims) } else { Vec::new() };
-            let missed: Vec<String> = batch.skipped.iter().filter_map(|run| run.reason.clone()).collect();
-            (summary(count, batch, written), going, ahead, missed, tasks)
-        });
-        self.counts.each_skipped(&missed);
-        if fired.recorded > fired.claims.len() + going.len() {
-            self.hint_everybody(Topic::Queue);
-        }
+        let place = self.apart.place(ask.limit);
+        let due = self.read_due(until, ask.limit, place.offset).await?;
+        let read = due.len();
+        let (mut fired, going, ahead, mut tasks) = match read {
+            0 => Default::default(),
+            _ => self.record(self.planned(due, *ask).await?, ask).await?,
+        };
+        fired.lost = read - fired.tasks;
+        place.settle(read, fired.tasks);
         if let Some(start) = ask.start {
             fired.started = self.with_their_tasks(going, &mut tasks, start.lease_until).await?;
         }
@@ -102,19 +113,79 @@ impl Store {
         Ok(fired)
     }
 
-    /// Records what is due of one task, for a change that must not lose it.
+    /// Records what is due of one task, for a change that must not lose it. Where somebody else moves it meanwhile, nothing.
     pub(super) async fn fire_task(&self, task_id: Uuid, now: DateTime<Utc>) -> Result<(), StoreError> {
         let ask = FireDue { now, limit: 1, ..FireDue::default() };
-        let missed: Vec<String> = on_write!(self.db, |conn| {
-            let due: Vec<DueRow> =
-                sqlx::query_as(self.db.text(DUE_TASK)).bind(now).bind(task_id).fetch_all(&mut *conn).await?;
-            let batch = decide(due, &ask);
-            conn.fire(&batch, &ask).await?;
-            batch.skipped.into_iter().filter_map(|run| run.reason).collect()
+        let due: Vec<DueRow> = on_read!(self.db, |conn| {
+            sqlx::query_as(self.db.text(DUE_TASK)).bind(now).bind(task_id).fetch_all(&mut *conn).await?
         });
-        self.counts.each_skipped(&missed);
+        if !due.is_empty() {
+            self.record(self.planned(due, ask).await?, &ask).await?;
+        }
         self.hint(Topic::Queue);
         Ok(())
+    }
+
+    /// What is due, as it is now: nobody is kept from it.
+    async fn read_due(&self, until: DateTime<Utc>, limit: i64, offset: i64) -> Result<Vec<DueRow>, StoreError> {
+        let latest = limit / LATEST;
+        Ok(on_read!(quick self.db, |conn| {
+            sqlx::query_as(self.db.text(DUE))
+                .bind(until)
+                .bind(limit)
+                .bind(latest)
+                .bind(offset)
+                .fetch_all(&mut *conn)
+                .await?
+        }))
+    }
+
+    /// What becomes of these tasks, computed aside, and what the owners of those are told that can't be scheduled.
+    async fn planned(&self, due: Vec<DueRow>, ask: FireDue) -> Result<Batch, StoreError> {
+        let (mut batch, unplannable) = self.compute(ENGINE, move || decide(due, &ask)).await?;
+        if !unplannable.is_empty() {
+            let tenants: BTreeSet<&str> = unplannable.iter().map(|task| task.tenant_id.as_str()).collect();
+            let recipients = self.recipients_by_tenant(&tenants.into_iter().collect::<Vec<_>>()).await?;
+            let notice = |task: &Unplannable| Some((task.task_id, task.notice(recipients.get(&task.tenant_id))?));
+            batch.notices = unplannable.iter().filter_map(notice).collect();
+        }
+        Ok(batch)
+    }
+
+    /// Writes what is still as it was read; who waits for it is told after the commit.
+    async fn record(&self, mut batch: Batch, ask: &FireDue) -> Result<Recorded, StoreError> {
+        let ids: Vec<Uuid> = batch.read.iter().map(|row| row.task_id).collect();
+        let (fired, going, ahead, missed, tasks) = on_hot_write!(self.db, |conn| {
+            if !planted!("no_compare_and_set") {
+                batch.keep(conn.due_as_read(&ids).await?);
+            }
+            let mut written = conn.fire(&batch, ask).await?;
+            if !batch.notices.is_empty() {
+                conn.post(&batch.notices.iter().map(|(_, notice)| notice).collect::<Vec<_>>(), ask.now).await?;
+            }
+            let tasks = std::mem::take(&mut batch.tasks);
+            let going = std::mem::take(&mut written.going);
+            let ahead = if ask.prepare { ahead(&batch, &written.claims, &tasks) } else { Vec::new() };
+            let missed: Vec<String> = batch.skipped.iter().filter_map(|run| run.reason.clone()).collect();
+            (summary(batch, written), going, ahead, missed, tasks)
+        });
+        self.counts.each_skipped(&missed);
+        if fired.recorded > fired.claims.len() + going.len() {
+            self.hint_everybody(Topic::Queue);
+        }
+        if !fired.disabled.is_empty() {
+            self.hint(Topic::Outbox);
+        }
+        Ok((fired, going, ahead, tasks))
+    }
+
+    /// Computes what a tenant wrote, when it is its turn, away from the threads that serve others.
+    pub async fn compute<T: Send + 'static>(
+        &self,
+        tenant: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.planning.run(tenant, work).await.map_err(|panicked| StoreError::Corrupt(panicked.to_string()))
     }
 
     /// The earliest instant that any task waits for; `None` where none does.
@@ -129,9 +200,14 @@ impl Store {
     }
 }
 
-/// What will be the case once these claims have started at their instants.
-fn ahead(batch: &Batch, claims: &[Claim]) -> Vec<(Going, Run)> {
-    let ready: HashMap<Uuid, &Ready> = batch.runs.iter().map(|ready| (ready.run.id, ready)).collect();
+/// What was fired, the runs that start, those that will at their instants, and the tasks of both that are known.
+type Recorded = (Fired, Vec<(Going, Run)>, Vec<(Going, Run)>, HashMap<Uuid, Arc<Task>>);
+
+/// What will be the case once these claims have started at their instants. Tasks that were too long to be read with the
+/// others are read when they start.
+fn ahead(batch: &Batch, claims: &[Claim], tasks: &HashMap<Uuid, Arc<Task>>) -> Vec<(Going, Run)> {
+    let short = batch.runs.iter().filter(|ready| tasks.contains_key(&ready.run.task_id));
+    let ready: HashMap<Uuid, &Ready> = short.map(|ready| (ready.run.id, ready)).collect();
     let known = claims.iter().filter_map(|claim| Some((claim, ready.get(&claim.lease.run_id)?)));
     known.map(|(claim, ready)| ready.going(claim.lease, claim.run_at)).collect()
 }
@@ -145,9 +221,10 @@ pub(super) struct Written {
     pub skipped: usize,
 }
 
-fn summary(tasks: usize, batch: Batch, written: Written) -> Fired {
+fn summary(batch: Batch, written: Written) -> Fired {
     Fired {
-        tasks,
+        tasks: batch.read.len(),
+        lost: 0,
         conflicts: (batch.runs.len() + batch.skipped.len()) - (written.recorded + written.skipped),
         recorded: written.recorded,
         skipped: written.skipped,

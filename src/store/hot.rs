@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::notification::NewDelivery;
 use crate::run::Run;
 use crate::store::StoreError;
-use crate::store::fires::{Batch, FireDue, Written};
+use crate::store::fires::{AsRead, Batch, FireDue, Written};
 use crate::store::lease::{Beat, Claim, Finish, Lease};
 use crate::store::starting::{Take, Turn};
 
@@ -71,6 +71,9 @@ pub(super) struct Taken {
 }
 
 pub(super) trait Hot {
+    /// Locks the due rows of these tasks, but for those that somebody else holds, and answers how they are now.
+    async fn due_as_read(&mut self, tasks: &[Uuid]) -> Result<Vec<AsRead>, StoreError>;
+
     /// Moves due rows on, records runs, queues them.
     async fn fire(&mut self, batch: &Batch, ask: &FireDue) -> Result<Written, StoreError>;
 

@@ -16,6 +16,9 @@ use crate::trigger::timetable::{EXAMINED, TICK, Timetable};
 pub const MISFIRE_GRACE: TimeDelta = TimeDelta::seconds(30);
 /// The most missed instants that `catch_up: all` runs.
 pub const MOST_CAUGHT_UP: usize = 100;
+/// The outage that a schedule is tried with when it is made: as many days as are looked at one by one.
+const LONG_OUTAGE: TimeDelta = TimeDelta::days(3 * 366);
+
 /// Why instants were skipped, as recorded.
 pub mod reason {
     /// Older than the catch-up window.
@@ -98,6 +101,24 @@ impl Timetable {
         let coalesced = planning.catch_up(first, expired_end, missed_end);
         planning.take_live(missed_end, until);
         planning.finish(coalesced, room)
+    }
+}
+
+impl Timetable {
+    /// Plans as after an outage of three years and the catch-up window, from the first instant after `now` on: what
+    /// planning costs at most is taken from the budget.
+    pub fn rehearse(&self, now: DateTime<Utc>) {
+        let Some(nominal) = self.next_after(now) else { return };
+        let due = Due {
+            task_id: Uuid::nil(),
+            anchor: self.anchor(),
+            active_since: nominal,
+            nominal,
+            fired: 0,
+            max_runs: None,
+        };
+        let later = nominal + LONG_OUTAGE + self.window;
+        self.plan(&due, later, later + TICK);
     }
 }
 
@@ -220,12 +241,19 @@ impl Planning<'_> {
 
     /// Skips the excluded ones, a range for each group without another instant between; answers the others.
     fn skip_excluded(&mut self, listed: &[DateTime<Utc>]) -> Vec<DateTime<Utc>> {
-        for group in listed.chunk_by(|a, b| self.timetable.excludes(*a) == self.timetable.excludes(*b)) {
-            let excluded = group.first().is_some_and(|instant| self.timetable.excludes(*instant));
-            let missed = stand_for(None, group).filter(|_| excluded);
-            self.plan.skips.extend(missed.map(|missed| Skip { missed, reason: reason::EXCLUDED }));
+        let marked: Vec<_> = listed.iter().map(|instant| (*instant, self.timetable.excludes(*instant))).collect();
+        let mut kept = Vec::new();
+        for group in marked.chunk_by(|(_, one), (_, other)| one == other) {
+            let instants: Vec<_> = group.iter().map(|(instant, _)| *instant).collect();
+            match group.first() {
+                Some((_, true)) => {
+                    let missed = stand_for(None, &instants);
+                    self.plan.skips.extend(missed.map(|missed| Skip { missed, reason: reason::EXCLUDED }));
+                }
+                _ => kept.extend(instants),
+            }
         }
-        listed.iter().copied().filter(|instant| !self.timetable.excludes(*instant)).collect()
+        kept
     }
 
     /// `catch_up: all`: the newest run, the older ones are skipped in one range.

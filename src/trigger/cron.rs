@@ -13,7 +13,8 @@ use croner::parser::{CronParser, Seconds, Year};
 use croner::{CronComponent, CronPattern};
 
 use crate::trigger::cron::expression::Expression;
-use crate::trigger::zone::{WallTimes, midnight};
+use crate::trigger::steps::Steps;
+use crate::trigger::zone::midnight;
 
 /// Expressions that were asked for lately and are kept compiled; as many again are kept until they are pushed out.
 const KEPT: usize = 256;
@@ -95,10 +96,10 @@ impl Cron {
 
     /// Whether a wall time matches; an expression of five fields matches each second of its minutes.
     pub fn matches(&self, local: NaiveDateTime) -> bool {
-        self.on_date(local.date())
-            && has(self.hours, local.hour())
+        has(self.hours, local.hour())
             && has(self.minutes, local.minute())
             && (self.five_fields || has(self.seconds, local.second()))
+            && self.on_date(local.date())
     }
 
     fn on_date(&self, date: NaiveDate) -> bool {
@@ -134,12 +135,13 @@ impl Cron {
             None => NaiveDate::from_ymd_opt(date.year() + 1, next_bit(self.months, 1)?, 1),
         }
     }
-}
 
-impl WallTimes for Cron {
-    fn next_from(&self, from: NaiveDateTime, horizon: NaiveDateTime) -> Option<NaiveDateTime> {
+    /// The first wall time at or after `from` and before `horizon`, in whole seconds; `None`, too, where the steps are
+    /// used up.
+    pub fn search(&self, from: NaiveDateTime, horizon: NaiveDateTime, steps: &Steps) -> Option<NaiveDateTime> {
         let mut at = from;
         while at < horizon {
+            steps.search(1)?;
             if self.on_date(at.date()) {
                 if let Some(time) = self.time_from(at.time()) {
                     return Some(at.date().and_time(time)).filter(|found| *found < horizon);
@@ -152,7 +154,8 @@ impl WallTimes for Cron {
         None
     }
 
-    fn follows_elapsed(&self) -> bool {
+    /// Whether it follows elapsed time (`*` minutes or hours) and not fixed times of a day.
+    pub fn follows_elapsed(&self) -> bool {
         self.follows_elapsed
     }
 }
@@ -194,7 +197,8 @@ mod tests {
     fn next(expression: &str, from: &str) -> Option<String> {
         let from: NaiveDateTime = from.parse().unwrap();
         let horizon = from.checked_add_months(chrono::Months::new(480)).unwrap();
-        Cron::parse(expression).unwrap().next_from(from, horizon).map(|at| at.format("%F %T").to_string())
+        let cron = Cron::parse(expression).unwrap();
+        cron.search(from, horizon, &Steps::unlimited()).map(|at| at.format("%F %T").to_string())
     }
 
     #[test]

@@ -1,11 +1,57 @@
 //! Times at which a schedule does not fire: whole days, or whatever a cron expression matches, on the zone's wall clock.
 
+use std::collections::HashSet;
+
 use chrono::{NaiveDate, NaiveDateTime};
 
 use crate::trigger::cron::Cron;
+use crate::trigger::steps::Steps;
 
 /// The most exclusions of one schedule.
 pub const MOST: usize = 200;
+/// The most characters that the exclusions of one schedule have together.
+pub const MOST_TEXT: usize = 20_000;
+/// Longest exclusion, in characters: that of a cron expression.
+const LENGTH: usize = 1000;
+/// Steps that it takes to read one.
+const READING: u64 = 50;
+
+/// The exclusions of one schedule. A date is found without a look at the others.
+#[derive(Debug, Clone, Default)]
+pub struct Exclusions {
+    days: HashSet<NaiveDate>,
+    crons: Vec<Cron>,
+}
+
+impl Exclusions {
+    pub fn new(all: Vec<Exclusion>) -> Exclusions {
+        let mut exclusions = Exclusions::default();
+        for exclusion in all {
+            match exclusion {
+                Exclusion::Day(date) => drop(exclusions.days.insert(date)),
+                Exclusion::Cron(cron) => exclusions.crons.push(*cron),
+            }
+        }
+        exclusions
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.days.is_empty() && self.crons.is_empty()
+    }
+
+    /// The steps that reading them took.
+    pub fn cost(&self) -> u64 {
+        self.crons.len() as u64 * READING
+    }
+
+    /// Whether one of them covers a wall time; as if none did where the steps are used up.
+    pub fn cover(&self, local: NaiveDateTime, steps: &Steps) -> bool {
+        if self.is_empty() || steps.exclude(1 + self.crons.len() as u64).is_none() {
+            return false;
+        }
+        self.days.contains(&local.date()) || self.crons.iter().any(|cron| cron.matches(local))
+    }
+}
 
 /// One exclusion.
 #[derive(Debug, Clone)]
@@ -20,6 +66,9 @@ impl Exclusion {
     /// Reads a date such as `2026-12-25`, or a cron expression such as `* * * * SUN`.
     pub fn parse(text: &str) -> Result<Exclusion, String> {
         let trimmed = text.trim();
+        if trimmed.chars().count() > LENGTH {
+            return Err(format!("is longer than {LENGTH} characters"));
+        }
         if trimmed.len() >= 8 && !trimmed.contains(' ') && trimmed.bytes().all(|b| b.is_ascii_digit() || b == b'-') {
             return trimmed
                 .parse()
@@ -30,13 +79,6 @@ impl Exclusion {
             .map(|cron| Exclusion::Cron(Box::new(cron)))
             .map_err(|why| format!("write a date such as `2026-12-25`, or a cron expression; as cron: {why}"))
     }
-
-    pub fn covers(&self, local: NaiveDateTime) -> bool {
-        match self {
-            Exclusion::Day(date) => local.date() == *date,
-            Exclusion::Cron(cron) => cron.matches(local),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -44,7 +86,8 @@ mod tests {
     use super::*;
 
     fn covers(exclusion: &str, local: &str) -> bool {
-        Exclusion::parse(exclusion).unwrap().covers(local.parse().unwrap())
+        let exclusions = Exclusions::new(vec![Exclusion::parse(exclusion).unwrap()]);
+        exclusions.cover(local.parse().unwrap(), &Steps::unlimited())
     }
 
     #[test]

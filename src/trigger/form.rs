@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use crate::invalid::{Faults, did_you_mean, escape};
 use crate::trigger::policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
 use crate::trigger::schedule::{Schedule, When};
+use crate::trigger::steps::ADMITTED;
 use crate::trigger::timetable::Timetable;
 use crate::trigger::zone::is_local;
 
@@ -78,10 +79,19 @@ pub fn read(fields: &Map<String, Value>, pointer: &str, now: DateTime<Utc>, faul
             let message = format!("is needed where an rrule has a COUNT, which counts from it; write `{example}`");
             faults.add(format!("{pointer}/start_at"), message);
         }
-        refuse_past(&schedule, &timetable, pointer, now, faults);
-        if faults.0.len() == known && timetable.excludes_all(now) {
+        let timetable = timetable.within(ADMITTED);
+        let past = past(&schedule, &timetable, now);
+        let excluded = past.is_none() && timetable.excludes_all(now);
+        if past.is_none() && !excluded && timetable.is_intricate() {
+            timetable.rehearse(now);
+        }
+        let costly = timetable.exceeded().map(|part| schedule.too_costly(part));
+        let excludes_all = || {
             let message = "excludes every instant of the schedule, so that it never fires; leave out what is too wide";
-            faults.add(format!("{pointer}/exclude"), message);
+            excluded.then(|| ("exclude", message.to_owned()))
+        };
+        if let Some((field, message)) = costly.or(past).or_else(excludes_all) {
+            faults.add(format!("{pointer}/{field}"), message);
         }
     }
     (faults.0.len() == known).then_some(schedule)
@@ -96,32 +106,23 @@ fn needs_zone(schedule: &Schedule) -> bool {
     }
 }
 
-/// A schedule must have something to come.
-fn refuse_past(schedule: &Schedule, timetable: &Timetable, pointer: &str, now: DateTime<Utc>, faults: &mut Faults) {
+/// The field by which a schedule has nothing to come, and why; `None`: it has.
+fn past(schedule: &Schedule, timetable: &Timetable, now: DateTime<Utc>) -> Option<(&'static str, String)> {
     if timetable.first(uuid::Uuid::nil(), now).is_some() {
-        return;
+        return None;
     }
-    let field = schedule.when.field();
-    if let Some(end) = timetable.end()
-        && schedule.end_at.is_some()
-        && end <= now
-    {
-        faults.add(
-            format!("{pointer}/end_at"),
-            format!("is in the past: it is {} now", now.to_rfc3339_opts(chrono::SecondsFormat::Secs, true)),
-        );
-        return;
+    let is_past = || format!("is in the past: it is {} now", now.to_rfc3339_opts(chrono::SecondsFormat::Secs, true));
+    if timetable.end().is_some_and(|end| end <= now) && schedule.end_at.is_some() {
+        return Some(("end_at", is_past()));
     }
     let message = match &schedule.when {
-        When::At(_) if schedule.start_at.is_none() && schedule.end_at.is_none() => {
-            format!("is in the past: it is {} now", now.to_rfc3339_opts(chrono::SecondsFormat::Secs, true))
-        }
+        When::At(_) if schedule.start_at.is_none() && schedule.end_at.is_none() => is_past(),
         _ if schedule.start_at.is_some() || schedule.end_at.is_some() => {
             "never fires: nothing lies between now or `start_at`, and `end_at`".into()
         }
         _ => "never fires: there is no such date within 40 years".into(),
     };
-    faults.add(format!("{pointer}/{field}"), message);
+    Some((schedule.when.field(), message))
 }
 
 /// The fields at one place, and where their faults go.
@@ -336,6 +337,68 @@ mod tests {
             "/trigger/waiting_counts",
         ];
         assert_eq!(places, expected);
+    }
+
+    #[test]
+    fn schedule_that_costs_too_much_names_the_field_that_does() {
+        let crons: Vec<String> = (0..199).map(|n| format!("{} 0 1 1 *", n % 60)).chain(["* * * * *".into()]).collect();
+        let costly = json!({"type": "schedule", "cron": "* * * * * *", "exclude": crons});
+        let message = "takes too many steps to compute; write dates, or fewer cron expressions";
+        assert_eq!(fault(costly), ("/trigger/exclude".into(), message.into()));
+        let list = |to: u32| (1..=to).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
+        let (weeks, positions) = (list(53), list(210));
+        let days = "MO,TU,WE,TH,FR,SA,SU";
+        let rule = format!("FREQ=YEARLY;BYWEEKNO={weeks};BYDAY={days};BYSETPOS={positions}");
+        let costly = json!({"type": "schedule", "rrule": rule, "catch_up": "all", "catch_up_window": "366d"});
+        let message = "takes too many steps to compute; write a rule of fewer values and positions";
+        assert_eq!(fault(costly), ("/trigger/rrule".into(), message.into()));
+    }
+
+    #[test]
+    fn schedule_at_its_bounds_is_taken_and_beyond_them_it_is_refused() {
+        let dates = |count: usize| -> Vec<String> {
+            (0..count).map(|n| format!("2027-{:02}-{:02}", n / 28 + 1, n % 28 + 1)).collect()
+        };
+        let crons = |count: usize, length: usize| vec![format!("* * * * {}", "0".repeat(length - 8)); count];
+        let rule = |length: usize| format!("FREQ=DAILY;BYHOUR={}", "0,".repeat((length - 18) / 2) + "0");
+        let values = |count: usize| format!("FREQ=DAILY;BYHOUR={}", vec!["0"; count].join(","));
+        let padded = |length: usize| format!("{:0>length$}", "5m");
+        let daily = |field: &str, value: Value| {
+            let mut trigger = json!({"type": "schedule", "cron": "0 8 * * *"});
+            trigger[field] = value;
+            trigger
+        };
+        let rrule = |text: String| json!({"type": "schedule", "rrule": text});
+        for (trigger, place) in [
+            (daily("exclude", json!(dates(201))), "/trigger/exclude"),
+            (daily("exclude", json!(crons(1, 1001))), "/trigger/exclude/0"),
+            (
+                daily("exclude", json!(crons(20, 1000).into_iter().chain(["2027-01-01".into()]).collect::<Vec<_>>())),
+                "/trigger/exclude",
+            ),
+            (daily("jitter", json!(padded(1001))), "/trigger/jitter"),
+            (daily("timezone", json!("x".repeat(1001))), "/trigger/timezone"),
+            (daily("start_at", json!("1".repeat(1001))), "/trigger/start_at"),
+            (json!({"type": "schedule", "cron": "0".repeat(1001)}), "/trigger/cron"),
+            (rrule(rule(1002)), "/trigger/rrule"),
+            (rrule(values(367)), "/trigger/rrule"),
+        ] {
+            let (pointer, message) = fault(trigger);
+            assert!(pointer == place && !message.contains("000000"), "{pointer}: {message}");
+        }
+        for trigger in [
+            daily("exclude", json!(dates(200))),
+            daily("jitter", json!(padded(20))),
+            rrule(values(366)),
+            json!({"type": "schedule", "cron": "* * * * * *", "exclude": ["* 1 * * *", "2027-01-01"], "catch_up": "all",
+                   "catch_up_window": "366d"}),
+            json!({"type": "schedule", "rrule": "FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1", "catch_up": "all",
+                   "catch_up_window": "366d"}),
+            json!({"type": "schedule", "rrule": "FREQ=YEARLY;BYYEARDAY=100", "catch_up_window": "366d"}),
+            json!({"type": "schedule", "rrule": "FREQ=YEARLY;BYDAY=20MO;COUNT=100", "start_at": "2026-01-01T00:00:00Z"}),
+        ] {
+            assert_eq!(faults(trigger), []);
+        }
     }
 
     #[test]

@@ -2,27 +2,54 @@
 //!
 //! A rule is a sequence of periods (days, weeks, months, years) counted from its start; a date of a period belongs to it
 //! if it passes every `BY…` part, which is how the RFC's tables of "expand" and "limit" read once the parts that follow
-//! from the start are written out. The period of any time is found by arithmetic, so a rule that began ten years ago
-//! costs what one of today does. Wall times only: zones are [`zone`](super::zone)'s.
+//! from the start are written out. Nothing is ever listed: the period of any time, the dates of a month, the times of a day
+//! and the instant at a position are found by arithmetic, so a rule costs neither its past nor its density. Wall times
+//! only: zones are [`zone`](super::zone)'s.
 
+mod dates;
 pub mod parts;
+mod times;
 
-use chrono::{Datelike, Days, Months, NaiveDate, NaiveDateTime, NaiveTime, Timelike, Weekday};
+use chrono::{Datelike, Days, Months, NaiveDate, NaiveDateTime, TimeDelta, Timelike};
 
+use crate::trigger::rrule::dates::{Dates, week_of};
 use crate::trigger::rrule::parts::{Frequency, Parts, Until};
-use crate::trigger::zone::WallTimes;
+use crate::trigger::rrule::times::Times;
+use crate::trigger::steps::Steps;
+use crate::trigger::zone::midnight;
 
-/// A rule with a `COUNT` is written out; what lies further than this many months from its start is not.
-const WRITTEN_OUT: Months = Months::new(100 * 12);
+/// The instants of a `COUNT` are counted; what lies further than this many months from the start is not.
+const COUNTED: Months = Months::new(100 * 12);
+/// Positions that are looked up in one step.
+const POSITIONS: u64 = 16;
 
 /// The wall times of one rule from its start on.
 #[derive(Debug, Clone)]
 pub struct Rrule {
     parts: Parts,
     start: NaiveDateTime,
-    times: Vec<NaiveTime>,
-    /// Every wall time of a rule with a `COUNT`.
-    written_out: Option<Vec<NaiveDateTime>>,
+    dates: Dates,
+    times: Times,
+    /// What a search goes by: a rule of all periods without positions does not need its own.
+    span: Frequency,
+    /// After the last instant of a `COUNT`.
+    end: Option<NaiveDateTime>,
+    /// Steps that it took to find that end.
+    cost: u64,
+}
+
+/// The dates of one period: from `first` on and before `end`.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    first: NaiveDate,
+    end: NaiveDate,
+}
+
+/// The positions of a period with so many instants, counted from 0, in order; kept while the number stays.
+#[derive(Default)]
+struct Picks {
+    of: u32,
+    indexes: Vec<u32>,
 }
 
 impl Rrule {
@@ -31,11 +58,15 @@ impl Rrule {
         let mut parts = Parts::parse(text)?;
         let start = start.with_nanosecond(0).unwrap_or(start);
         follow_from_start(&mut parts, start);
-        let times = times_of_day(&parts);
-        let mut rule = Rrule { parts, start, times, written_out: None };
+        let (dates, times) = (Dates::new(&parts), Times::new(&parts.hours, &parts.minutes, &parts.seconds));
+        let is_whole = parts.positions.is_empty() && parts.interval == 1;
+        let span = if is_whole { Frequency::Monthly } else { parts.frequency };
+        let mut rule = Rrule { parts, start, dates, times, span, end: None, cost: 0 };
         if let Some(count) = rule.parts.count {
-            let end = start.checked_add_months(WRITTEN_OUT).unwrap_or(start);
-            rule.written_out = Some(rule.from(start, end).take(count as usize).collect());
+            let steps = Steps::unlimited();
+            let end = start.checked_add_months(COUNTED).unwrap_or(start);
+            rule.end = Some(rule.end_of_count(count, end, &steps).unwrap_or(end));
+            rule.cost = steps.taken();
         }
         Ok(rule)
     }
@@ -49,125 +80,155 @@ impl Rrule {
         self.parts.until
     }
 
-    /// All wall times from `from` on and before `end`, in order, `COUNT` aside.
-    fn from(&self, from: NaiveDateTime, end: NaiveDateTime) -> impl Iterator<Item = NaiveDateTime> {
-        let from = from.max(self.start);
+    /// Whether a search may look at many dates for each that it finds.
+    pub fn is_intricate(&self) -> bool {
+        !self.parts.positions.is_empty() || self.dates.looks_at_each()
+    }
+
+    /// The steps that reading it took.
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// The first wall time at or after `from` and before `horizon`, in whole seconds; `None`, too, where the steps are
+    /// used up.
+    pub fn search(&self, from: NaiveDateTime, horizon: NaiveDateTime, steps: &Steps) -> Option<NaiveDateTime> {
+        let from = whole_second(from)?.max(self.start);
+        let horizon = self.end.map_or(horizon, |end| end.min(horizon));
+        let mut picks = Picks::default();
         let mut period = self.period_of(from.date());
-        let mut ready = Vec::new().into_iter();
-        std::iter::from_fn(move || {
-            loop {
-                if let Some(time) = ready.find(|time| *time >= from) {
-                    return (time < end).then_some(time);
-                }
-                let first = self.first_date(period).filter(|first| first.and_time(NaiveTime::MIN) < end)?;
-                ready = self.times_in(first).into_iter();
-                period += 1;
+        loop {
+            steps.search(1)?;
+            let span = self.span(period).filter(|span| midnight(span.first) < horizon)?;
+            if let Some(found) = self.first_in(span, from, &mut picks, steps) {
+                return Some(found).filter(|found| *found < horizon);
             }
-        })
+            period += 1;
+        }
+    }
+
+    /// The first wall time of a period that is not before `from`.
+    fn first_in(&self, span: Span, from: NaiveDateTime, picks: &mut Picks, steps: &Steps) -> Option<NaiveDateTime> {
+        if !self.parts.positions.is_empty() {
+            let passed = self.passed(span, from, steps)?;
+            self.pick(span, picks, steps)?;
+            let next = picks.indexes.get(picks.indexes.partition_point(|index| *index < passed))?;
+            return self.nth(span, *next, steps);
+        }
+        let date = self.dates.next(span.first.max(from.date()), span.end, steps)?;
+        let earlier = if date == from.date() { self.times.before(from.time()) } else { 0 };
+        if let Some(time) = self.times.nth(earlier) {
+            return Some(date.and_time(time));
+        }
+        let date = self.dates.next(date.succ_opt()?, span.end, steps)?;
+        Some(date.and_time(self.times.nth(0)?))
+    }
+
+    /// After the instant that is the last of so many; `None` where they are fewer before `end`.
+    fn end_of_count(&self, count: u32, end: NaiveDateTime, steps: &Steps) -> Option<NaiveDateTime> {
+        let mut picks = Picks::default();
+        let mut left = count;
+        let mut period = self.period_of(self.start.date());
+        loop {
+            let span = self.span(period).filter(|span| midnight(span.first) < end)?;
+            let passed = self.passed(span, self.start, steps)?;
+            let of_span = match self.parts.positions.is_empty() {
+                true => self.instants_of(span, steps)? - passed,
+                false => {
+                    self.pick(span, &mut picks, steps)?;
+                    picks.indexes.retain(|index| *index >= passed);
+                    picks.indexes.len() as u32
+                }
+            };
+            if of_span >= left {
+                let index = picks.indexes.get(left as usize - 1).copied().unwrap_or(passed + left - 1);
+                return Some(self.nth(span, index, steps)? + TimeDelta::seconds(1));
+            }
+            if passed > 0 {
+                picks = Picks::default();
+            }
+            left -= of_span;
+            period += 1;
+        }
+    }
+
+    /// How many instants of a period are before a time, positions aside.
+    fn passed(&self, span: Span, time: NaiveDateTime, steps: &Steps) -> Option<u32> {
+        let date = time.date().min(span.end);
+        if date < span.first {
+            return Some(0);
+        }
+        let days = self.dates.count(span.first, date, steps)?;
+        let is_one = date < span.end && self.dates.next(date, date.succ_opt()?, steps).is_some();
+        let of_day = if is_one { self.times.before(time.time()) } else { 0 };
+        Some(days * self.times.count() + of_day)
+    }
+
+    fn instants_of(&self, span: Span, steps: &Steps) -> Option<u32> {
+        Some(self.dates.count(span.first, span.end, steps)? * self.times.count())
+    }
+
+    /// The instant of a period before which `index` others are, positions aside.
+    fn nth(&self, span: Span, index: u32, steps: &Steps) -> Option<NaiveDateTime> {
+        let of_day = self.times.count().max(1);
+        let date = self.dates.nth(span.first, index / of_day, steps)?;
+        Some(date.and_time(self.times.nth(index % of_day)?))
+    }
+
+    /// Finds what the positions pick of a period.
+    fn pick(&self, span: Span, picks: &mut Picks, steps: &Steps) -> Option<()> {
+        let of = self.instants_of(span, steps)?;
+        if of != picks.of {
+            steps.search(self.parts.positions.len() as u64 / POSITIONS)?;
+            let index = |position: &i32| match u32::try_from(*position) {
+                Ok(front) => front.checked_sub(1).filter(|index| *index < of),
+                Err(_) => of.checked_sub(position.unsigned_abs()),
+            };
+            picks.of = of;
+            picks.indexes = self.parts.positions.iter().filter_map(index).collect();
+            picks.indexes.sort_unstable();
+            picks.indexes.dedup();
+        }
+        Some(())
     }
 
     /// The number of the period that a date is in or, between two, of the one before; counted from the start's.
     fn period_of(&self, date: NaiveDate) -> i64 {
         let start = self.start.date();
         let months = |date: NaiveDate| i64::from(date.year()) * 12 + i64::from(date.month0());
-        let passed = match self.parts.frequency {
+        let week_of = |date| week_of(date, self.parts.week_start);
+        let passed = match self.span {
             Frequency::Daily => (date - start).num_days(),
-            Frequency::Weekly => (self.week_of(date) - self.week_of(start)).num_days().div_euclid(7),
+            Frequency::Weekly => (week_of(date) - week_of(start)).num_days().div_euclid(7),
             Frequency::Monthly => months(date) - months(start),
             Frequency::Yearly => i64::from(date.year() - start.year()),
         };
         passed.div_euclid(self.parts.interval.into())
     }
 
-    fn first_date(&self, period: i64) -> Option<NaiveDate> {
+    fn span(&self, period: i64) -> Option<Span> {
         let start = self.start.date();
         let steps = u32::try_from(period).ok()?.checked_mul(self.parts.interval)?;
-        match self.parts.frequency {
-            Frequency::Daily => start.checked_add_days(Days::new(steps.into())),
-            Frequency::Weekly => self.week_of(start).checked_add_days(Days::new(u64::from(steps) * 7)),
-            Frequency::Monthly => start.with_day(1)?.checked_add_months(Months::new(steps)),
-            Frequency::Yearly => NaiveDate::from_ymd_opt(start.year().checked_add_unsigned(steps)?, 1, 1),
-        }
-    }
-
-    /// The first day of the week of a date.
-    fn week_of(&self, date: NaiveDate) -> NaiveDate {
-        date.week(self.parts.week_start).checked_first_day().unwrap_or(date)
-    }
-
-    /// The wall times of the period that begins at `first`, in order, positions picked.
-    fn times_in(&self, first: NaiveDate) -> Vec<NaiveDateTime> {
-        let length = match self.parts.frequency {
-            Frequency::Daily => 1,
-            Frequency::Weekly => 7,
-            Frequency::Monthly => month_length(first),
-            Frequency::Yearly => year_length(first.year()),
-        };
-        let dates = first.iter_days().take(length as usize).filter(|date| self.on_date(*date));
-        let all: Vec<NaiveDateTime> =
-            dates.flat_map(|date| self.times.iter().map(move |time| date.and_time(*time))).collect();
-        if self.parts.positions.is_empty() {
-            return all;
-        }
-        let count = all.len() as i32;
-        let picked = |index: i32| self.parts.positions.iter().any(|p| *p == index + 1 || *p == index - count);
-        all.iter().zip(0..).filter(|(_, index)| picked(*index)).map(|(time, _)| *time).collect()
-    }
-
-    fn on_date(&self, date: NaiveDate) -> bool {
-        let parts = &self.parts;
-        let (day, month_days) = (date.day() as i32, month_length(date) as i32);
-        let (ordinal, year_days) = (date.ordinal() as i32, year_length(date.year()) as i32);
-        let passes = |list: &[i32], number: i32, length: i32| {
-            list.is_empty() || list.contains(&number) || list.contains(&(number - length - 1))
-        };
-        (parts.months.is_empty() || parts.months.contains(&(date.month() as i32)))
-            && passes(&parts.month_days, day, month_days)
-            && passes(&parts.year_days, ordinal, year_days)
-            && self.in_week_number(date)
-            && (parts.weekdays.is_empty() || parts.weekdays.iter().any(|wanted| self.is_weekday(date, *wanted)))
-    }
-
-    fn in_week_number(&self, date: NaiveDate) -> bool {
-        if self.parts.week_numbers.is_empty() {
-            return true;
-        }
-        // the year that has most days of a week owns it, so its fourth day tells (ISO 8601, for any first day)
-        let fourth_of = |date: NaiveDate| self.week_of(date) + Days::new(3);
-        let fourth = fourth_of(date);
-        let number = (fourth.ordinal0() / 7 + 1) as i32;
-        let weeks = NaiveDate::from_ymd_opt(fourth.year(), 12, 28)
-            .map_or(52, |last| (fourth_of(last).ordinal0() / 7 + 1) as i32);
-        self.parts.week_numbers.contains(&number) || self.parts.week_numbers.contains(&(number - weeks - 1))
-    }
-
-    /// Whether a date is the weekday, and the numbered one of its month, or of its year where no month is named.
-    fn is_weekday(&self, date: NaiveDate, (which, weekday): (Option<i32>, Weekday)) -> bool {
-        if date.weekday() != weekday {
-            return false;
-        }
-        let Some(which) = which else { return true };
-        let of_year = self.parts.frequency == Frequency::Yearly && self.parts.months.is_empty();
-        let (before, length) = match of_year {
-            true => (date.ordinal0(), year_length(date.year())),
-            false => (date.day0(), month_length(date)),
-        };
-        let from_front = (before / 7 + 1) as i32;
-        let from_back = ((length - 1 - before) / 7 + 1) as i32;
-        which == from_front || -which == from_back
+        let days = |first: NaiveDate, days: u64| Some((first, first.checked_add_days(Days::new(days))?));
+        let months = |first: NaiveDate, months: u32| Some((first, first.checked_add_months(Months::new(months))?));
+        let (first, end) = match self.span {
+            Frequency::Daily => days(start.checked_add_days(Days::new(steps.into()))?, 1),
+            Frequency::Weekly => {
+                let week = week_of(start, self.parts.week_start);
+                days(week.checked_add_days(Days::new(u64::from(steps) * 7))?, 7)
+            }
+            Frequency::Monthly => months(start.with_day(1)?.checked_add_months(Months::new(steps))?, 1),
+            Frequency::Yearly => months(NaiveDate::from_ymd_opt(start.year().checked_add_unsigned(steps)?, 1, 1)?, 12),
+        }?;
+        Some(Span { first, end })
     }
 }
 
-impl WallTimes for Rrule {
-    fn next_from(&self, from: NaiveDateTime, horizon: NaiveDateTime) -> Option<NaiveDateTime> {
-        match &self.written_out {
-            Some(all) => all.get(all.partition_point(|time| *time < from)).copied().filter(|time| *time < horizon),
-            None => self.from(from, horizon).next(),
-        }
-    }
-
-    fn follows_elapsed(&self) -> bool {
-        false
+/// The first whole second at or after a time.
+fn whole_second(time: NaiveDateTime) -> Option<NaiveDateTime> {
+    match time.nanosecond() {
+        0 => Some(time),
+        _ => time.with_nanosecond(0)?.checked_add_signed(TimeDelta::seconds(1)),
     }
 }
 
@@ -206,26 +267,6 @@ fn only_week_numbers(parts: &Parts) -> bool {
     parts.weekdays.is_empty() && parts.month_days.is_empty() && parts.year_days.is_empty()
 }
 
-fn times_of_day(parts: &Parts) -> Vec<NaiveTime> {
-    let mut times = Vec::new();
-    for hour in &parts.hours {
-        for minute in &parts.minutes {
-            for second in &parts.seconds {
-                times.extend(NaiveTime::from_hms_opt(*hour as u32, *minute as u32, *second as u32));
-            }
-        }
-    }
-    times
-}
-
-fn month_length(date: NaiveDate) -> u32 {
-    date.num_days_in_month().into()
-}
-
-fn year_length(year: i32) -> u32 {
-    if NaiveDate::from_ymd_opt(year, 2, 29).is_some() { 366 } else { 365 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,7 +277,7 @@ mod tests {
         let horizon = start.checked_add_months(Months::new(480)).unwrap();
         let mut from = start;
         let mut found = Vec::new();
-        while let Some(time) = rule.next_from(from, horizon)
+        while let Some(time) = rule.search(from, horizon, &Steps::unlimited())
             && found.len() < n
         {
             found.push(time.format("%Y%m%dT%H%M").to_string());
@@ -306,6 +347,53 @@ mod tests {
             ["20260131T0800", "20260331T0800", "20260531T0800"]
         );
         assert_eq!(first("FREQ=YEARLY", "2024-02-29T08:00:00", 2), ["20240229T0800", "20280229T0800"]);
+    }
+
+    /// A rule of every second, written out: 533 characters.
+    fn every_second() -> String {
+        let list = |from: u32, to: u32| (from..=to).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
+        let (days, hours, sixty) = (list(1, 31), list(0, 23), list(0, 59));
+        format!("FREQ=YEARLY;BYMONTHDAY={days};BYHOUR={hours};BYMINUTE={sixty};BYSECOND={sixty}")
+    }
+
+    #[test]
+    fn dense_rule_costs_what_a_sparse_one_does() {
+        let start: NaiveDateTime = "2026-01-01T00:00:00".parse().unwrap();
+        let horizon = start + TimeDelta::days(40 * 366);
+        let dense = every_second();
+        assert_eq!(dense.len(), 533);
+        for (parts, from, expected) in [
+            ("", "2026-06-15T12:34:56", Some("2026-06-15T12:34:56")),
+            (";BYSETPOS=-1", "2026-06-15T12:34:56", Some("2026-12-31T23:59:59")),
+            (";BYSETPOS=-1,60", "2026-12-31T23:59:60", Some("2027-01-01T00:00:59")),
+            (";COUNT=10000", "2026-01-01T02:46:39", Some("2026-01-01T02:46:39")),
+            (";COUNT=10000", "2026-01-01T02:46:40", None),
+            (";INTERVAL=2", "2027-01-01T00:00:00", Some("2028-01-01T00:00:00")),
+        ] {
+            let rule = Rrule::parse(&format!("{dense}{parts}"), start).unwrap();
+            let steps = Steps::unlimited();
+            let from = from.parse::<NaiveDateTime>().unwrap();
+            let found = rule.search(from, horizon, &steps);
+            assert_eq!(found, expected.map(|time| time.parse().unwrap()), "{parts} from {from}");
+            assert!(rule.cost() + steps.taken() < 100, "{parts}: {} + {}", rule.cost(), steps.taken());
+        }
+    }
+
+    #[test]
+    fn search_ends_with_its_steps_and_costs_no_more_than_the_months_to_its_horizon() {
+        let start: NaiveDateTime = "2026-01-01T00:00:00".parse().unwrap();
+        let horizon = start + TimeDelta::days(40 * 366);
+        for rule in
+            ["FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30", "FREQ=MONTHLY;BYDAY=MO;BYSETPOS=6", "FREQ=YEARLY;BYYEARDAY=366"]
+        {
+            let never = Rrule::parse(rule, start + TimeDelta::days(1)).unwrap();
+            let steps = Steps::unlimited();
+            let found = never.search(start + TimeDelta::days(3 * 366), horizon, &steps);
+            assert_eq!(found.is_some(), rule.ends_with("366"), "{rule}");
+            assert!(steps.taken() < 5_000, "{rule}: {}", steps.taken());
+        }
+        let daily = Rrule::parse("FREQ=DAILY", start).unwrap();
+        assert_eq!(daily.search(start, horizon, &Steps::new(1)), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::invalid::{Faults, InvalidSpec};
 use crate::trigger::catch_up::{Due, Next, Plan};
 use crate::trigger::policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
+use crate::trigger::steps::{Costly, LISTED, PLANNED};
 use crate::trigger::timetable::Timetable;
 
 /// Where a schedule stands in a task; faults that are found after its creation point there.
@@ -107,6 +108,19 @@ impl Schedule {
         }
     }
 
+    /// The texts that were written, but for the exclusions, with their fields.
+    pub(super) fn texts(&self) -> Vec<(&'static str, &str)> {
+        let written = [
+            (self.when.field(), Some(self.when.text())),
+            ("timezone", self.timezone.as_deref()),
+            ("start_at", self.start_at.as_deref()),
+            ("end_at", self.end_at.as_deref()),
+            ("jitter", self.jitter.as_deref()),
+            ("catch_up_window", self.catch_up_window.as_deref()),
+        ];
+        written.into_iter().filter_map(|(field, text)| Some((field, text?))).collect()
+    }
+
     /// The form that answers questions, for a task whose intervals count from `anchor`.
     /// A few microseconds; do it once for many questions.
     pub fn compile(&self, anchor: DateTime<Utc>) -> Result<Timetable, InvalidSpec> {
@@ -117,6 +131,37 @@ impl Schedule {
                 pointer: PLACE.into(),
                 message: "the schedule can't be read".into(),
             })),
+        }
+    }
+
+    /// Answers a question within a budget of steps; a fault that names the field where it is used up.
+    pub(super) fn ask<T>(
+        &self,
+        anchor: DateTime<Utc>,
+        steps: u64,
+        question: impl FnOnce(&Timetable) -> T,
+    ) -> Result<T, InvalidSpec> {
+        let timetable = self.compile(anchor)?.within(steps);
+        let answer = question(&timetable);
+        match timetable.exceeded() {
+            None => Ok(answer),
+            Some(part) => {
+                let (field, message) = self.too_costly(part);
+                Err(InvalidSpec { pointer: format!("{PLACE}/{field}"), message })
+            }
+        }
+    }
+
+    /// The field that used up a budget, and what would be right.
+    pub(super) fn too_costly(&self, part: Costly) -> (&'static str, String) {
+        match part {
+            Costly::Search => (
+                self.when.field(),
+                "takes too many steps to compute; write a rule of fewer values and positions".into(),
+            ),
+            Costly::Exclusions => {
+                ("exclude", "takes too many steps to compute; write dates, or fewer cron expressions".into())
+            }
         }
     }
 
@@ -131,27 +176,27 @@ impl Schedule {
         after: DateTime<Utc>,
         anchor: DateTime<Utc>,
     ) -> Result<Option<DateTime<Utc>>, InvalidSpec> {
-        Ok(self.compile(anchor)?.next_after(after))
+        self.ask(anchor, PLANNED, |timetable| timetable.next_after(after))
     }
 
     /// What a new, edited or resumed task waits for: strictly after `now`, but for `at` the instant itself, too.
     pub fn first(&self, task_id: Uuid, anchor: DateTime<Utc>, now: DateTime<Utc>) -> Result<Option<Next>, InvalidSpec> {
-        Ok(self.compile(anchor)?.first(task_id, now))
+        self.ask(anchor, PLANNED, |timetable| timetable.first(task_id, now))
     }
 
     /// What is to be recorded of all instants that are due by `until`, seen at `now`.
     pub fn plan(&self, due: &Due, now: DateTime<Utc>, until: DateTime<Utc>) -> Result<Plan, InvalidSpec> {
-        Ok(self.compile(due.anchor)?.plan(due, now, until))
+        self.ask(due.anchor, PLANNED, |timetable| timetable.plan(due, now, until))
     }
 
-    /// The next `count` instants strictly after `from` that would fire, jitter aside.
+    /// The next `count` instants strictly after `from` that would fire, jitter aside; fewer where they are too far to seek.
     pub fn preview(
         &self,
         from: DateTime<Utc>,
         anchor: DateTime<Utc>,
         count: usize,
     ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
-        Ok(self.compile(anchor)?.preview(from, count))
+        Ok(self.compile(anchor)?.within(LISTED).preview(from, count))
     }
 
     /// For a backfill: the first `limit` instants from `from` (inclusive) to `to` (exclusive), exclusions applied.
@@ -162,7 +207,7 @@ impl Schedule {
         anchor: DateTime<Utc>,
         limit: usize,
     ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
-        Ok(self.compile(anchor)?.between(from, to, limit))
+        self.ask(anchor, LISTED, |timetable| timetable.between(from, to, limit))
     }
 
     /// Nominal plus jitter, where the next nominal instant is `gap_to_next` away.

@@ -2,10 +2,13 @@
 //!
 //! Compiled once (5 µs for cron, less for the others) and asked many times; an answer costs about half a microsecond, a
 //! rare date some more, and never depends on how long ago the last instant was. Instants are *nominal*: jitter and exclusions are applied by who fires, not here in `next_after`.
+//!
+//! Each search is bounded by its horizon. What asks many of them has a budget ([`Timetable::within`]), and believes no
+//! answer before it has looked at [`Timetable::exceeded`].
 
 use std::sync::Arc;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, NaiveDateTime, TimeDelta, Utc};
 use chrono_tz::Tz;
 use uuid::Uuid;
 
@@ -14,7 +17,7 @@ use crate::invalid::Faults;
 use crate::run::Missed;
 use crate::trigger::catch_up::Next;
 use crate::trigger::cron::Cron;
-use crate::trigger::exclusion::{Exclusion, MOST};
+use crate::trigger::exclusion::{Exclusion, Exclusions, MOST, MOST_TEXT};
 use crate::trigger::interval::{Interval, parse_length};
 use crate::trigger::jitter::{LONGEST_HOURS, spread};
 use crate::trigger::once::Once;
@@ -22,10 +25,13 @@ use crate::trigger::policy::CatchUp;
 use crate::trigger::rrule::Rrule;
 use crate::trigger::rrule::parts::Until;
 use crate::trigger::schedule::{Schedule, When};
-use crate::trigger::zone::{Wall, first_date, last_date, midnight, parse_instant, parse_zone};
+use crate::trigger::steps::{Costly, Steps, ZONE};
+use crate::trigger::zone::{Wall, WallTimes, first_date, last_date, midnight, parse_instant, parse_zone};
 
 /// How late a fire may still start, where the schedule does not say.
 pub const CATCH_UP_WINDOW: TimeDelta = TimeDelta::hours(1);
+/// The longest text of a schedule, in characters.
+const LONGEST_TEXT: usize = 1000;
 /// A search for instants that fire gives up after this many excluded ones: more than a day has seconds.
 const MOST_EXCLUDED: usize = 100_000;
 /// The most instants of a range that are looked at one by one.
@@ -33,7 +39,7 @@ pub const EXAMINED: usize = 1000;
 /// The least step of time that we tell apart.
 pub const TICK: TimeDelta = TimeDelta::milliseconds(1);
 
-/// All instants of a schedule, and the rules that `plan` needs.
+/// All instants of a schedule, the rules that `plan` needs, and the steps that its answers have taken so far.
 #[derive(Debug, Clone)]
 pub struct Timetable {
     instants: Instants,
@@ -41,7 +47,8 @@ pub struct Timetable {
     anchor: DateTime<Utc>,
     start: Option<DateTime<Utc>>,
     end: Option<DateTime<Utc>>,
-    exclusions: Vec<Exclusion>,
+    exclusions: Exclusions,
+    steps: Steps,
     jitter: TimeDelta,
     pub(super) catch_up: CatchUp,
     pub(super) window: TimeDelta,
@@ -61,6 +68,10 @@ impl Timetable {
     pub fn compile(schedule: &Schedule, anchor: DateTime<Utc>, place: &str, faults: &mut Faults) -> Option<Timetable> {
         let known = faults.0.len();
         let mut fault = |field: &str, message: String| faults.add(format!("{place}/{field}"), message);
+        if let Some((field, _)) = schedule.texts().into_iter().find(|(_, text)| text.chars().count() > LONGEST_TEXT) {
+            fault(field, format!("is longer than {LONGEST_TEXT} characters"));
+            return None;
+        }
         let zone = match schedule.timezone.as_deref().map_or(Ok(Tz::UTC), parse_zone) {
             Ok(zone) => zone,
             Err(why) => {
@@ -90,6 +101,7 @@ impl Timetable {
             start,
             end,
             exclusions,
+            steps: Steps::unlimited(),
             jitter,
             catch_up: schedule.catch_up,
             window,
@@ -98,9 +110,30 @@ impl Timetable {
         (faults.0.len() == known).then_some(timetable)
     }
 
+    /// With a budget for all answers together, what compiling it took included.
+    pub fn within(mut self, steps: u64) -> Timetable {
+        self.steps = Steps::new(steps);
+        if let Instants::Rrule(rule) = &self.instants {
+            self.steps.search(rule.cost());
+        }
+        self.steps.exclude(self.exclusions.cost());
+        self
+    }
+
+    /// What used up the budget, if it is used up: the answers since then are void.
+    pub fn exceeded(&self) -> Option<Costly> {
+        self.steps.exceeded()
+    }
+
     /// Where intervals and rrules are counted from.
     pub fn anchor(&self) -> DateTime<Utc> {
         self.anchor
+    }
+
+    /// Whether planning may cost more than its instants do: it is worth a rehearsal.
+    pub fn is_intricate(&self) -> bool {
+        let is_intricate = matches!(&self.instants, Instants::Rrule(rule) if rule.is_intricate());
+        is_intricate || self.exclusions.cost() > 0
     }
 
     /// Whether it is an rrule with a `COUNT`.
@@ -129,10 +162,15 @@ impl Timetable {
             return None;
         }
         let next = match &self.instants {
-            Instants::Cron(cron) => self.wall.next_after(cron.as_ref(), after),
-            Instants::Interval(interval) => interval.next_after(after),
+            Instants::Interval(interval) => {
+                self.steps.search(1)?;
+                interval.next_after(after)
+            }
             Instants::Once(once) => once.next_after(after),
-            Instants::Rrule(rule) => self.wall.next_after(rule.as_ref(), after),
+            Instants::Cron(_) | Instants::Rrule(_) => {
+                self.steps.search(ZONE)?;
+                self.wall.next_after(self, after)
+            }
         };
         next.filter(|next| self.end.is_none_or(|end| *next <= end))
     }
@@ -154,7 +192,7 @@ impl Timetable {
         let mut back = TimeDelta::seconds(1);
         let mut low = loop {
             let from = (edge - back).max(first);
-            if before_edge(self.next_after(from)).is_some() {
+            if from == first || before_edge(self.next_after(from)).is_some() {
                 break from;
             }
             back = back * 2;
@@ -201,19 +239,18 @@ impl Timetable {
 
     /// Whether nothing fires at this instant.
     pub fn excludes(&self, instant: DateTime<Utc>) -> bool {
-        let covers = |local| self.exclusions.iter().any(|exclusion| exclusion.covers(local));
-        !self.exclusions.is_empty() && covers(self.wall.shows(instant))
+        !self.exclusions.is_empty() && self.exclusions.cover(self.wall.shows(instant), &self.steps)
     }
 
     /// Whether nothing fires after `now` as far as can be seen: the next 1,000 instants are excluded, and so are those
-    /// met in steps of a minute over the next week, and in steps of an hour over the next year. A schedule of seconds
+    /// met in steps of a minute over the next hours, and in steps of an hour over the next year. A schedule of seconds
     /// that rests for a holiday is not one that never fires.
     pub fn excludes_all(&self, now: DateTime<Utc>) -> bool {
         if self.exclusions.is_empty() {
             return false;
         }
         // a little less than a minute, so that none is passed over, and an hour and a minute, so that another is met each time
-        let steps = [(TICK, EXAMINED), (TimeDelta::seconds(59), 11_000), (TimeDelta::seconds(3_659), 9_000)];
+        let steps = [(TICK, EXAMINED), (TimeDelta::seconds(59), EXAMINED), (TimeDelta::seconds(3_659), 9_000)];
         let mut after = now - TICK;
         for (step, times) in steps {
             for _ in 0..times {
@@ -251,7 +288,7 @@ impl Timetable {
     }
 
     /// The next `count` instants strictly after `from` that would fire, jitter aside. Fewer where the schedule ends, or
-    /// where 100,000 excluded ones lie between.
+    /// where 100,000 excluded ones lie between, or its budget is used up.
     pub fn preview(&self, from: DateTime<Utc>, count: usize) -> Vec<DateTime<Utc>> {
         self.firing_after(from).take(count).collect()
     }
@@ -275,6 +312,20 @@ impl Timetable {
             }
             None
         })
+    }
+}
+
+impl WallTimes for Timetable {
+    fn next_from(&self, from: NaiveDateTime, horizon: NaiveDateTime) -> Option<NaiveDateTime> {
+        match &self.instants {
+            Instants::Cron(cron) => cron.search(from, horizon, &self.steps),
+            Instants::Rrule(rule) => rule.search(from, horizon, &self.steps),
+            Instants::Interval(_) | Instants::Once(_) => None,
+        }
+    }
+
+    fn follows_elapsed(&self) -> bool {
+        matches!(&self.instants, Instants::Cron(cron) if cron.follows_elapsed())
     }
 }
 
@@ -317,10 +368,15 @@ fn lengths(schedule: &Schedule, fault: &mut impl FnMut(&str, String)) -> (TimeDe
     (jitter, window)
 }
 
-fn exclusions(schedule: &Schedule, fault: &mut impl FnMut(&str, String)) -> Vec<Exclusion> {
+fn exclusions(schedule: &Schedule, fault: &mut impl FnMut(&str, String)) -> Exclusions {
     if schedule.exclude.len() > MOST {
         fault("exclude", format!("has {} entries; at most {MOST} are possible", schedule.exclude.len()));
-        return Vec::new();
+        return Exclusions::default();
+    }
+    let length: usize = schedule.exclude.iter().map(|text| text.chars().count()).sum();
+    if length > MOST_TEXT {
+        fault("exclude", format!("has {length} characters; at most {MOST_TEXT} are possible"));
+        return Exclusions::default();
     }
     let read = |(index, text): (usize, &String)| match Exclusion::parse(text) {
         Ok(exclusion) => Some(exclusion),
@@ -329,7 +385,7 @@ fn exclusions(schedule: &Schedule, fault: &mut impl FnMut(&str, String)) -> Vec<
             None
         }
     };
-    schedule.exclude.iter().enumerate().filter_map(read).collect()
+    Exclusions::new(schedule.exclude.iter().enumerate().filter_map(read).collect())
 }
 
 #[cfg(test)]

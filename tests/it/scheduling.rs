@@ -648,10 +648,17 @@ fn a_rule() -> impl Strategy<Value = String> {
         of_month.prop_map(|parts| format!("FREQ=YEARLY{parts}")),
         of_year.prop_map(|parts| format!("FREQ=YEARLY{parts}")),
     ];
-    (frequency, common, prop::option::weighted(0.3, 1_u32..12)).prop_map(
-        |(rule, (interval, week_start, months), count)| {
+    let times = prop::option::weighted(0.3, (0_u32..12, 0_u32..30, prop::bool::ANY)).prop_map(|times| match times {
+        Some((hour, minute, true)) => {
+            format!(";BYHOUR={hour},{};BYMINUTE={minute},{};BYSECOND=0,1", hour + 12, minute + 30)
+        }
+        Some((hour, minute, false)) => format!(";BYHOUR={hour};BYMINUTE={minute},{}", minute + 1),
+        None => String::new(),
+    });
+    (frequency, common, prop::option::weighted(0.3, 1_u32..12), times).prop_map(
+        |(rule, (interval, week_start, months), count, times)| {
             let count = count.map(|count| format!(";COUNT={count}")).unwrap_or_default();
-            format!("{rule};INTERVAL={interval}{week_start}{}{count}", months.unwrap_or_default())
+            format!("{rule};INTERVAL={interval}{week_start}{}{times}{count}", months.unwrap_or_default())
         },
     )
 }

@@ -1,6 +1,6 @@
 //! What a batch of due tasks becomes: decided before the first write, and pure but for the ids.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::FireDue;
 use crate::clock::signed;
+use crate::notification::{NewDelivery, Recipient, dedupe, wording};
 use crate::run::{Missed, Run, RunState};
 use crate::store::StoreError;
 use crate::store::hot::Going;
@@ -21,7 +22,7 @@ use crate::store::runs::{NewRun, key_instant, missed_key};
 use crate::store::slots::EACH_IN_TURN;
 use crate::store::tasks::TaskRow;
 use crate::task::change::{REASON_ENDED, REASON_MAX_RUNS};
-use crate::task::{Spec, Task};
+use crate::task::{Output, Spec, Task};
 use crate::trigger::catch_up::MISFIRE_GRACE;
 use crate::trigger::{Due, Plan, PlannedFire, Trigger};
 
@@ -29,8 +30,10 @@ use crate::trigger::{Due, Plan, PlannedFire, Trigger};
 pub(super) struct DueRow {
     /// Read by [`DueRow::read`]: one that can't be read must not keep the other tasks from firing. Without a nominal
     /// instant the last fire is recorded, and its instant has come by now.
+    /// Without what it is told to do where that is long: then its trigger stands by itself.
     #[sqlx(flatten)]
-    task: TaskRow<Json<Box<RawValue>>>,
+    task: TaskRow<Option<Json<Box<RawValue>>>>,
+    trigger: Option<Json<Box<RawValue>>>,
     trigger_type: String,
     max_runs: Option<i64>,
     timeout_seconds: i64,
@@ -39,14 +42,66 @@ pub(super) struct DueRow {
 /// Everything that one call writes, decided before the first write.
 #[derive(Default)]
 pub(in crate::store) struct Batch {
+    /// The due rows as they were read, and are to be still when this is written.
+    pub read: Vec<AsRead>,
     pub moves: Vec<Move>,
     pub runs: Vec<Ready>,
     pub skipped: Vec<NewRun>,
     /// Statuses change by themselves here, so the epoch stays: the last fire must not be taken for void.
     pub completed: Vec<(Uuid, &'static str)>,
     pub disabled: Vec<(Uuid, String)>,
+    /// What the owners of those that are disabled are told, by the task.
+    pub notices: Vec<(Uuid, NewDelivery)>,
     /// What fires, as it will be: who starts it need not read it again.
     pub tasks: HashMap<Uuid, Arc<Task>>,
+}
+
+/// A due row and the version of its task.
+#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+pub(in crate::store) struct AsRead {
+    pub task_id: Uuid,
+    pub epoch: i64,
+    pub next_at: Option<DateTime<Utc>>,
+    pub nominal_at: Option<DateTime<Utc>>,
+    pub fired: i64,
+    pub version: i64,
+}
+
+/// A task that can't be scheduled any more, and who is to be told.
+pub(super) struct Unplannable {
+    pub task_id: Uuid,
+    pub tenant_id: String,
+    pub name: String,
+    pub version: i64,
+    pub output: Output,
+    pub why: String,
+}
+
+impl Unplannable {
+    /// What its owner is told; `None` where there is no way to.
+    pub fn notice(&self, recipient: Option<&Recipient>) -> Option<NewDelivery> {
+        let key = dedupe::notice("disabled", self.task_id, self.version);
+        let words = wording::disabled(&self.name, &self.why);
+        NewDelivery::notice_of(&self.tenant_id, &self.output, recipient, key, words)
+    }
+}
+
+impl Batch {
+    /// Leaves out what is not as it was read: somebody else has moved or changed it, or is about to.
+    pub fn keep(&mut self, now: Vec<AsRead>) {
+        let now: HashMap<Uuid, AsRead> = now.into_iter().map(|row| (row.task_id, row)).collect();
+        self.read.retain(|row| now.get(&row.task_id) == Some(row));
+        if self.read.len() == self.moves.len() {
+            return;
+        }
+        let kept: HashSet<Uuid> = self.read.iter().map(|row| row.task_id).collect();
+        self.moves.retain(|to| kept.contains(&to.task_id));
+        self.runs.retain(|ready| kept.contains(&ready.run.task_id));
+        self.skipped.retain(|run| kept.contains(&run.task_id));
+        self.completed.retain(|(id, _)| kept.contains(id));
+        self.disabled.retain(|(id, _)| kept.contains(id));
+        self.notices.retain(|(id, _)| kept.contains(id));
+    }
 }
 
 /// Where the `due` row of a task goes.
@@ -92,15 +147,16 @@ struct Left {
     places: usize,
 }
 
-/// Plans each due task.
-pub(super) fn decide(due: Vec<DueRow>, ask: &FireDue) -> Batch {
-    let mut batch = Batch::default();
-    if ask.start.is_some() {
+/// Plans each due task; those that can't be are answered beside the batch.
+pub(super) fn decide(due: Vec<DueRow>, ask: &FireDue) -> (Batch, Vec<Unplannable>) {
+    let (mut batch, mut unplannable) = (Batch::default(), Vec::new());
+    if ask.needs_tasks() {
         batch.tasks.reserve(due.len());
     }
     let places = ask.start.map_or(0, |start| start.places);
     let mut left = Left { room: ask.room, places: places.min(ask.room) };
     for row in due {
+        batch.read.push(row.as_read());
         let Some(nominal) = row.task.nominal_at else {
             batch.moves.push(row.stand_still());
             batch.completed.push((row.task.id, row.why_completed(0)));
@@ -110,29 +166,52 @@ pub(super) fn decide(due: Vec<DueRow>, ask: &FireDue) -> Batch {
         match planned {
             Ok((plan, trigger, spec)) => {
                 row.add(plan, &trigger, ask, &mut left, &mut batch);
-                if let (Some(spec), Some(to)) = (spec.filter(|_| ask.start.is_some()), batch.moves.last()) {
+                if let (Some(spec), Some(to)) = (spec.filter(|_| ask.needs_tasks()), batch.moves.last()) {
                     batch.tasks.extend(row.moved(spec, to).map(|task| (task.id, Arc::new(task))));
                 }
             }
             Err(why) => {
                 batch.moves.push(row.stand_still());
-                batch.disabled.push((row.task.id, why));
+                batch.disabled.push((row.task.id, why.clone()));
+                unplannable.push(row.unplannable(why));
             }
         }
     }
-    batch
+    (batch, unplannable)
 }
 
 impl DueRow {
     /// The trigger, and the whole if that can be read, too; or why not.
     fn read(&self) -> Result<(Trigger, Option<Spec>), String> {
-        let written = self.task.spec.0.get();
-        if let Ok(spec) = serde_json::from_str::<Spec>(written) {
+        let unreadable = |error| format!("the trigger can't be read: {error}");
+        let Some(Json(written)) = &self.task.spec else {
+            let Some(Json(trigger)) = &self.trigger else { return Err("the trigger is longer than 64 KiB".into()) };
+            return serde_json::from_str(trigger.get()).map(|trigger| (trigger, None)).map_err(unreadable);
+        };
+        if let Ok(spec) = serde_json::from_str::<Spec>(written.get()) {
             return Ok((spec.trigger.clone(), Some(spec)));
         }
-        let written: Value = serde_json::from_str(written).unwrap_or_default();
-        let trigger = Trigger::deserialize(&written["trigger"]);
-        Ok((trigger.map_err(|error| format!("the trigger can't be read: {error}"))?, None))
+        let written: Value = serde_json::from_str(written.get()).unwrap_or_default();
+        Trigger::deserialize(&written["trigger"]).map(|trigger| (trigger, None)).map_err(unreadable)
+    }
+
+    fn as_read(&self) -> AsRead {
+        let TaskRow { id, epoch, next_at, nominal_at, fired, version, .. } = &self.task;
+        AsRead {
+            task_id: *id,
+            epoch: *epoch,
+            next_at: *next_at,
+            nominal_at: *nominal_at,
+            fired: *fired,
+            version: *version,
+        }
+    }
+
+    fn unplannable(self, why: String) -> Unplannable {
+        let TaskRow { id: task_id, tenant_id, name, version, spec, .. } = self.task;
+        let written: Option<Value> = spec.and_then(|Json(written)| serde_json::from_str(written.get()).ok());
+        let output = written.and_then(|written| Output::deserialize(&written["output"]).ok()).unwrap_or_default();
+        Unplannable { task_id, tenant_id, name, version, output, why }
     }
 
     /// What is to be recorded, or why this task can't be scheduled any more. A fault of one task, even a panic of the

@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::id::new_id;
 use crate::notification::NewDelivery;
 use crate::store::StoreError;
-use crate::store::fires::{Batch, FireDue, Written};
+use crate::store::fires::{AsRead, Batch, FireDue, Written};
 use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE, Taken, TakenRuns};
 use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease, Park, line};
 use crate::store::limits::one_at_a_time;
@@ -56,6 +56,11 @@ impl TakenRow {
 }
 
 impl Hot for PgConnection {
+    async fn due_as_read(&mut self, tasks: &[Uuid]) -> Result<Vec<AsRead>, StoreError> {
+        let locked = sqlx::query_as(include_str!("../sql/due_as_read.postgres.sql"));
+        Ok(locked.bind(tasks).fetch_all(self).await?)
+    }
+
     async fn fire(&mut self, batch: &Batch, ask: &FireDue) -> Result<Written, StoreError> {
         let mut written = Written::default();
         if batch.moves.is_empty() {

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::id::new_id;
 use crate::notification::NewDelivery;
 use crate::store::StoreError;
-use crate::store::fires::{Batch, FireDue, Written, all_moved};
+use crate::store::fires::{AsRead, Batch, FireDue, Written, all_moved};
 use crate::store::hot::sqlite::starting::{
     READY, READY_OF_TENANT, pick, start_each, started_before, tenants_in_turn, with_leases,
 };
@@ -26,6 +26,21 @@ use crate::store::starting::{Take, Turn};
 use crate::store::text::{document, optional, text};
 
 impl Hot for SqliteConnection {
+    /// The one writer has them all.
+    async fn due_as_read(&mut self, tasks: &[Uuid]) -> Result<Vec<AsRead>, StoreError> {
+        let mut rows = Vec::with_capacity(tasks.len());
+        for tasks in pieces(tasks) {
+            let mut select = QueryBuilder::new(
+                "select d.task_id, d.epoch, d.next_at, d.nominal_at, d.fired, t.version
+                   from due d join tasks t on t.id = d.task_id where d.task_id in ",
+            );
+            list(&mut select, tasks.iter().copied());
+            let select = select.build_query_as().persistent(comes_again(tasks.len()));
+            rows.extend(select.fetch_all(&mut *self).await?);
+        }
+        Ok(rows)
+    }
+
     async fn fire(&mut self, batch: &Batch, ask: &FireDue) -> Result<Written, StoreError> {
         let mut written = Written::default();
         all_moved(firing::move_on(self, &batch.moves).await?, batch)?;

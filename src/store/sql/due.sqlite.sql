@@ -1,5 +1,5 @@
 with earliest as materialized (
-    select * from due where kind = 'schedule' and next_at <= $1 order by next_at limit $2
+    select * from due where kind = 'schedule' and next_at <= $1 order by next_at limit $2 offset $4
 ), latest as materialized (
     select *
       from due
@@ -7,9 +7,12 @@ with earliest as materialized (
      order by next_at desc
      limit $3
 )
-select t.id, t.tenant_id, t.key, t.name, t.spec, t.status, t.status_reason, t.epoch, t.version, t.anchor_at, t.active_since,
-       d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at, t.updated_at, t.trigger_type,
+select t.id, t.tenant_id, t.key, t.name, case when octet_length(t.spec) <= 16384 then t.spec end as spec, t.status,
+       t.status_reason, t.epoch, t.version, t.anchor_at, t.active_since, d.next_at, d.nominal_at, d.run_count, d.fired,
+       t.created_at, t.updated_at, t.trigger_type,
+       case when octet_length(t.spec) > 16384 and octet_length(t.spec -> 'trigger') <= 65536 then t.spec -> 'trigger' end
+           as "trigger",
        t.spec ->> 'max_runs' as max_runs, coalesce(t.spec ->> 'timeout_seconds', 600) as timeout_seconds
   from (select * from earliest union all select * from latest) d
-  join tasks t on t.id = d.task_id
+  join tasks t on t.id = d.task_id and t.epoch = d.epoch
  order by d.next_at

@@ -10,7 +10,9 @@ use crate::invalid::did_you_mean;
 /// The most instants a `COUNT` may ask for.
 pub const MOST_COUNT: u32 = 10_000;
 /// Longest rule, in characters.
-const LENGTH: usize = 1000;
+pub const LENGTH: usize = 1000;
+/// The most values of one part.
+pub const MOST_VALUES: usize = 366;
 
 const NAMES: &[&str] = &[
     "FREQ",
@@ -78,10 +80,10 @@ pub struct Parts {
 impl Parts {
     /// Reads a rule, with or without `RRULE:` before it; an error is a sentence that names the part.
     pub fn parse(text: &str) -> Result<Parts, String> {
-        let upper = text.trim().to_ascii_uppercase();
-        if upper.chars().count() > LENGTH {
+        if text.trim().chars().count() > LENGTH {
             return Err(format!("is longer than {LENGTH} characters"));
         }
+        let upper = text.trim().to_ascii_uppercase();
         if upper.contains("DTSTART") || upper.contains("EXDATE") || upper.contains("RDATE") {
             return Err("give the rule alone; its start is `start_at`, and exceptions are `exclude`".into());
         }
@@ -94,6 +96,9 @@ impl Parts {
             };
             if seen.contains(&name) {
                 return Err(format!("`{name}` is given twice"));
+            }
+            if value.split(',').count() > MOST_VALUES {
+                return Err(format!("`{name}` has more than {MOST_VALUES} values"));
             }
             parts.take(name, value)?;
             seen.push(name);

@@ -27,6 +27,9 @@ on_both!(
     the_last_fire_completes_the_task,
     max_runs_completes_the_task,
     a_trigger_that_can_not_be_read_disables_its_task_and_harms_no_other,
+    hostile_schedules_are_disabled_alone_and_their_owners_are_told_once,
+    long_specification_is_read_when_its_run_starts_and_not_before,
+    trigger_beyond_the_bytes_of_a_batch_disables_its_task,
 );
 
 fn at(seconds: i64) -> DateTime<Utc> {
@@ -232,7 +235,8 @@ async fn a_task_that_another_instance_holds_is_passed_over(world: &World) {
     let mut transaction = other.begin().await.unwrap();
     let lock = "select 1 from due where task_id = $1 for update";
     sqlx::query(lock).bind(held.id).execute(&mut *transaction).await.unwrap();
-    assert_eq!(world.fire().await.recorded, 1);
+    let fired = world.fire().await;
+    assert_eq!((fired.tasks, fired.lost, fired.recorded), (1, 1, 1));
     assert_eq!((world.runs_of(&held).await.len(), world.runs_of(&free).await.len()), (0, 1));
     transaction.rollback().await.unwrap();
     assert_eq!(world.fire().await.recorded, 1);
@@ -308,4 +312,70 @@ async fn a_trigger_that_can_not_be_read_disables_its_task_and_harms_no_other(wor
     assert_eq!((after.status, after.next_fire_at), (TaskStatus::Disabled, None));
     assert!(after.status_reason.unwrap().starts_with("/trigger/timezone: "), "says where");
     assert_eq!(world.runs_of(&sound).await.len(), 1);
+}
+
+/// Replaces a text in every specification.
+async fn rewrite(world: &World, from: &str, to: &str) {
+    let spec = format!("replace(cast(spec as text), '{from}', '{to}')");
+    let spec = if world.is_postgres() { format!("({spec})::jsonb") } else { spec };
+    world.plant(&format!("update tasks set spec = {spec}")).await;
+}
+
+async fn hostile_schedules_are_disabled_alone_and_their_owners_are_told_once(world: &World) {
+    let told = json!({"output": {"channel": "email"}});
+    let mut hostile = Vec::new();
+    for _ in 0..10 {
+        let trigger = json!({"cron": "* * * * * *", "exclude": ["59 59 23 31 12 *"]});
+        hostile.push(world.task_with("hostile", trigger, told.clone()).await);
+    }
+    let quiet = world.task(json!({"interval": "1h"})).await;
+    // it takes a step for each of these at each of the seconds, and no second is left
+    let exclusions: Vec<String> = (0..199).map(|n| format!("\"{} 0 1 1 *\"", n % 60)).collect();
+    rewrite(world, "\"59 59 23 31 12 *\"", &format!("{}, \"* * * * *\"", exclusions.join(", "))).await;
+    world.pass(3600);
+    let fired = world.fire().await;
+    assert_eq!((fired.tasks, fired.recorded, fired.disabled.len()), (11, 1, 10));
+    assert_eq!(world.runs_of(&quiet).await.len(), 1, "in the first batch");
+    for task in &hostile {
+        let after = world.get_task(task.id).await;
+        assert_eq!((after.status, after.next_fire_at), (TaskStatus::Disabled, None));
+        let reason = after.status_reason.unwrap();
+        assert!(reason.starts_with("/trigger/exclude: takes too many steps"), "{reason}");
+    }
+    let notices = "select count(*) from deliveries where kind = 'notice' and dedupe_key like 'notice:disabled:%'";
+    assert_eq!(world.count(notices).await, 10);
+    // whoever starts later finds nothing to compute
+    let restarted = world.other_instance().await;
+    world.pass(3600);
+    let ask = world.ask(0, 100);
+    let fired = restarted.fire_due(&ask).await.unwrap();
+    assert_eq!((fired.tasks, fired.recorded, fired.disabled), (1, 1, vec![]));
+    assert_eq!(world.count(notices).await, 10);
+}
+
+async fn long_specification_is_read_when_its_run_starts_and_not_before(world: &World) {
+    let long = json!({"action": {"instruction": "x".repeat(100_000)}});
+    let long = world.task_with("a", json!({"interval": "1m"}), long).await;
+    let short = world.task(json!({"interval": "1m"})).await;
+    world.pass(30);
+    let ahead = world.store.fire_due(&FireDue { prepare: true, ..world.ask(30, 9) }).await.unwrap();
+    assert_eq!((ahead.recorded, ahead.claims.len()), (2, 2));
+    let prepared: Vec<_> = ahead.prepared.iter().map(|run| run.run.task_id).collect();
+    assert_eq!(prepared, [Some(short.id)], "the other is not held in memory");
+    world.pass(30);
+    let starts = world.store.start_runs(&leases(&ahead.claims), at(100)).await.unwrap();
+    let started: Vec<_> = starts.started.iter().filter_map(|run| run.task.as_ref()).map(|task| task.id).collect();
+    assert!(started.contains(&long.id) && started.contains(&short.id), "{started:?}");
+    world.pass(60);
+    let start = StartNow { places: 9, lease_until: at(180) };
+    let fired = world.store.fire_due(&FireDue { start: Some(start), ..world.ask(0, 9) }).await.unwrap();
+    assert_eq!((fired.tasks, fired.disabled), (2, vec![]));
+}
+
+async fn trigger_beyond_the_bytes_of_a_batch_disables_its_task(world: &World) {
+    let task = world.task(json!({"cron": "0 9 * * *"})).await;
+    rewrite(world, "0 9 * * *", &"0".repeat(70_000)).await;
+    world.pass(3600);
+    let fired = world.fire().await;
+    assert_eq!(fired.disabled, [(task.id, "the trigger is longer than 64 KiB".to_owned())]);
 }

@@ -1,0 +1,103 @@
+//! Where batches of due tasks begin, so that those who read at the same time plan different ones.
+//!
+//! Due rows are read without a lock, and of two who have planned the same rows one loses. Within an instance the batches
+//! that are under way are known, and the next begins behind them. Instances that lose to others begin a batch later for
+//! a few times. A row is never passed over for longer: what is passed over is read first again after [`STAY`] batches, or
+//! as soon as a batch is not full.
+
+use std::sync::{Mutex, MutexGuard};
+
+/// Batches in a row that begin behind those of other instances.
+const STAY: u32 = 8;
+/// The most batches that are left to other instances.
+const MOST: i64 = 4;
+
+/// The batches that this instance has under way, and what it leaves to others.
+#[derive(Default)]
+pub(in crate::store) struct Apart(Mutex<Places>);
+
+#[derive(Default)]
+struct Places {
+    under_way: i64,
+    left_to_others: i64,
+    stay: u32,
+}
+
+/// The place of one batch, until it is dropped.
+pub(super) struct Place<'a> {
+    apart: &'a Apart,
+    limit: i64,
+    /// So many of the earliest rows are passed over.
+    pub offset: i64,
+}
+
+impl Apart {
+    /// A place for a batch of at most `limit` rows.
+    pub(super) fn place(&self, limit: i64) -> Place<'_> {
+        let mut places = self.lock();
+        let offset = places.under_way + places.left_to_others;
+        places.under_way += limit;
+        Place { apart: self, limit, offset }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Places> {
+        self.0.lock().expect("places lock")
+    }
+}
+
+impl Place<'_> {
+    /// Learns how many of the rows that were read were still there to be moved.
+    pub(super) fn settle(&self, read: usize, kept: usize) {
+        let mut places = self.apart.lock();
+        if (read as i64) < self.limit {
+            (places.left_to_others, places.stay) = (0, 0);
+        } else if kept * 2 < read {
+            places.left_to_others = (places.left_to_others + self.limit) % (MOST * self.limit.max(1));
+            places.stay = STAY;
+        } else {
+            places.stay = places.stay.saturating_sub(1);
+            if places.stay == 0 {
+                places.left_to_others = 0;
+            }
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.apart.lock().under_way -= self.limit;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_of_one_instance_begin_behind_each_other() {
+        let apart = Apart::default();
+        let first = apart.place(500);
+        assert_eq!((first.offset, apart.place(100).offset), (0, 500));
+        drop(first);
+        assert_eq!(apart.place(500).offset, 0);
+    }
+
+    #[test]
+    fn an_instance_that_lost_its_rows_begins_later_and_returns_after_a_few_batches() {
+        let apart = Apart::default();
+        let next = |read, kept| {
+            let place = apart.place(500);
+            place.settle(read, kept);
+            place.offset
+        };
+        assert_eq!([next(500, 0), next(500, 249), next(500, 250)], [0, 500, 1000]);
+        assert_eq!((next(499, 499), next(500, 500)), (1000, 0), "fewer than a batch were left");
+        next(500, 0);
+        let offsets: Vec<i64> = (0..10).map(|_| next(500, 500)).collect();
+        assert_eq!(offsets, [500, 500, 500, 500, 500, 500, 500, 500, 0, 0]);
+        for _ in 0..MOST {
+            next(500, 0);
+        }
+        assert_eq!(next(500, 500), 0, "there is a most");
+    }
+}

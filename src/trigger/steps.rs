@@ -1,0 +1,80 @@
+//! The budget of a question to a schedule: how many steps its answer may cost.
+//!
+//! A step is a date, a month or a period that a search looks at, or an exclusion that is asked. It takes tens of
+//! nanoseconds, and it is counted instead of time, so that the same schedule is admitted on every machine. A search whose
+//! budget is used up finds nothing more; whoever asked looks at [`Steps::exceeded`] before it believes that.
+
+use std::cell::Cell;
+
+/// What all questions at a schedule's creation may cost together, a plan after its longest outage included.
+pub const ADMITTED: u64 = 150_000;
+/// What a stored schedule may cost each time that it is planned: more than any that was admitted does.
+pub const PLANNED: u64 = 500_000;
+/// What a list of instants may cost, for a preview or a backfill.
+pub const LISTED: u64 = 2_000_000;
+/// What it costs to turn the wall times of one search into an instant.
+pub const ZONE: u64 = 8;
+
+/// The steps that are left, and what used them up.
+#[derive(Debug, Clone)]
+pub struct Steps {
+    most: u64,
+    searched: Cell<u64>,
+    excluded: Cell<u64>,
+}
+
+/// Which part of a schedule used up most of its budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Costly {
+    Search,
+    Exclusions,
+}
+
+impl Steps {
+    pub fn new(most: u64) -> Steps {
+        Steps { most, searched: Cell::new(0), excluded: Cell::new(0) }
+    }
+
+    /// For single searches, which their horizon bounds.
+    pub fn unlimited() -> Steps {
+        Steps::new(u64::MAX)
+    }
+
+    /// Takes steps of a search; `None` where the budget is used up.
+    pub fn search(&self, steps: u64) -> Option<()> {
+        self.searched.set(self.searched.get().saturating_add(steps));
+        self.exceeded().is_none().then_some(())
+    }
+
+    /// Takes steps for exclusions; `None` where the budget is used up.
+    pub fn exclude(&self, steps: u64) -> Option<()> {
+        self.excluded.set(self.excluded.get().saturating_add(steps));
+        self.exceeded().is_none().then_some(())
+    }
+
+    pub fn taken(&self) -> u64 {
+        self.searched.get().saturating_add(self.excluded.get())
+    }
+
+    /// What used the budget up, if it is.
+    pub fn exceeded(&self) -> Option<Costly> {
+        let part = if self.excluded.get() > self.searched.get() { Costly::Exclusions } else { Costly::Search };
+        (self.taken() > self.most).then_some(part)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budget_is_used_up_by_the_step_after_its_last_and_names_what_took_most() {
+        let steps = Steps::new(10);
+        assert_eq!((steps.search(4), steps.exclude(6)), (Some(()), Some(())));
+        assert_eq!(steps.exceeded(), None);
+        assert_eq!(steps.search(1), None);
+        assert_eq!((steps.taken(), steps.exceeded()), (11, Some(Costly::Exclusions)));
+        let steps = Steps::new(1);
+        assert_eq!((steps.search(2), steps.exceeded()), (None, Some(Costly::Search)));
+    }
+}
