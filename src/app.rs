@@ -40,6 +40,7 @@ use crate::store::{Store, StoredToken};
 use crate::task::Known;
 use crate::token::{Permission, TokenKind, TokenText};
 use crate::tool::{self, Tool};
+use crate::trigger::zone::{self, Zones};
 use crate::vault::credentials::Credentials;
 use crate::vault::rotation::locked_out;
 use crate::vault::{Vault, WithoutKeys, oauth};
@@ -110,7 +111,12 @@ pub async fn build(
         // in the log as well: what comes after it may fail, and it is made only once
         tracing::warn!("the key file {} was made; keep a copy, secrets can't be read without it", file.display());
     }
+    let time = config.time.clone();
+    let warnings = tokio::task::spawn_blocking(move || time.renew(&Zones::of_process())).await?;
+    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let metrics = Metrics::new();
+    let zones = zone::current();
+    metrics.zones(zones.release().as_str(), zones.source().as_str());
     let without = keys_without_setting(config, data_dir);
     let (vapid, made) = config.channels.push.vapid(without, &config.server.public_url())?;
     if let Some(file) = made {

@@ -35,7 +35,8 @@ mod version;
 
 use clap::{Parser, Subcommand};
 
-use crate::config::Environment;
+use crate::config::{Config, Environment};
+use crate::trigger::zone::Zones;
 use client::Client;
 pub use failure::report;
 pub use memory::keep_private;
@@ -124,6 +125,14 @@ enum Command {
     Completions(completions::Args),
 }
 
+/// What is computed here goes by the zone rules that a service with the usual configuration would have.
+fn adopt_zones(environment: &Environment) {
+    let settings = Config::load(None, environment).map(|loaded| loaded.config.time).unwrap_or_default();
+    for warning in settings.renew(&Zones::of_process()) {
+        tracing::warn!("{warning}");
+    }
+}
+
 /// Does what was asked.
 ///
 /// # Errors
@@ -141,7 +150,10 @@ async fn act(command: Command, environment: &Environment, screen: &mut Screen) -
         Command::Serve(args) => serve::run(args, environment, screen).await,
         Command::Demo(args) => demo::run(args, screen).await,
         Command::Task(command) => task::run(*command, environment, screen).await,
-        Command::Schedule(command) => schedule::run(command, screen),
+        Command::Schedule(command) => {
+            adopt_zones(environment);
+            schedule::run(command, screen)
+        }
         Command::Condition(command) => condition::run(*command, environment, screen).await,
         Command::Pipeline(command) => pipeline::run(command, environment, screen).await,
         Command::Run(command) => run::run(command, environment, screen).await,
@@ -157,7 +169,10 @@ async fn act(command: Command, environment: &Environment, screen: &mut Screen) -
         Command::Token(command) => token::run(command, environment, screen).await,
         Command::Migrate(args) => migrate::run(args, environment, screen).await,
         Command::Check(args) => check::run(args, environment, screen).await,
-        Command::Version(args) => version::run(args, screen).await,
+        Command::Version(args) => {
+            adopt_zones(environment);
+            version::run(args, screen).await
+        }
         Command::Completions(args) => completions::run(args, screen),
     }
 }

@@ -15,6 +15,7 @@ use toml::Table;
 
 use crate::invalid::Faults;
 use crate::quota::Quotas;
+use crate::trigger::zone;
 use crate::{agent, approval, bus, channel, egress, engine, http, llm, poll, store, telemetry, tool, vault};
 
 pub use environment::Environment;
@@ -45,6 +46,7 @@ pub struct Config {
     pub egress: egress::Settings,
     pub poll: poll::Settings,
     pub quotas: Quotas,
+    pub time: zone::Settings,
     pub telemetry: telemetry::Settings,
 }
 

@@ -52,6 +52,12 @@ struct Named {
     service: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ZoneDatabase {
+    release: String,
+    source: &'static str,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Pulse {
     within: Duration,
@@ -105,6 +111,7 @@ struct Handles {
     refused: Counter,
     ticks: Family<Tick, Counter>,
     last_success: Family<Named, Gauge>,
+    zone_database: Family<ZoneDatabase, Gauge>,
     pulses: Mutex<BTreeMap<&'static str, Pulse>>,
 }
 
@@ -129,6 +136,7 @@ impl Metrics {
             refused: Counter::default(),
             ticks: Family::default(),
             last_success: Family::default(),
+            zone_database: Family::default(),
             pulses: Mutex::default(),
         };
         let metrics = Metrics(Arc::new(handles));
@@ -147,6 +155,11 @@ impl Metrics {
             "service_last_success_seconds",
             "Unix time of the last good tick or look",
             h.last_success.clone(),
+        );
+        metrics.register(
+            "zone_database",
+            "The release of the time zone rules that this instance plans by, and where they come from",
+            h.zone_database.clone(),
         );
         metrics
     }
@@ -221,6 +234,12 @@ impl Metrics {
         let pulses = self.0.pulses.lock().expect("pulse lock");
         let named = pulses.iter().filter(|(_, pulse)| late(pulse));
         named.map(|(service, pulse)| Late { service, last_success: pulse.last_success }).collect()
+    }
+
+    /// Time zone rules of this release are planned by from now on.
+    pub fn zones(&self, release: &str, source: &'static str) {
+        self.0.zone_database.clear();
+        self.0.zone_database.get_or_create(&ZoneDatabase { release: release.to_owned(), source }).set(1);
     }
 
     /// Everything in the OpenMetrics text format.

@@ -4,6 +4,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use chrono_tz::Tz;
 
 use crate::agent::ChannelLimits;
+use crate::trigger::zone::shown_in;
 
 /// What the system message is made of.
 pub struct Prompt<'a> {
@@ -20,7 +21,7 @@ impl Prompt<'_> {
         if !text.is_empty() {
             text.push_str("\n\n");
         }
-        let local = self.now.with_timezone(&self.timezone);
+        let local = shown_in(self.now, self.timezone);
         text.push_str(&format!(
             "Current time: {}, {} ({}).\nThe recipient's time zone: {}.\n",
             local.format("%A"),

@@ -7,6 +7,7 @@ mod oauth;
 mod place;
 mod public_url;
 mod push;
+mod zones;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +21,7 @@ use super::setup::ConfigArgs;
 use crate::app;
 use crate::bus::Bus;
 use crate::bus::redis::Redis;
-use crate::clock::Clock;
+use crate::clock::{Clock, machine_now};
 use crate::config::{Config, Environment, Loaded};
 use crate::invalid::Faults;
 
@@ -110,6 +111,7 @@ async fn look(loaded: &Loaded) -> Vec<Finding> {
     let mut findings = vec![Finding::fine("configuration", loaded.origin())];
     let faults = app::validate(config, data_dir, &Clock::system(), &[]).err().unwrap_or_default();
     findings.extend(sections(loaded, &faults));
+    findings.extend(zones::all(&config.time, machine_now()));
     findings.push(place::data_dir(data_dir));
     findings.extend(place::database(config, data_dir).await);
     findings.extend(keys::all(config, data_dir).await);

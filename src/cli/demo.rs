@@ -26,6 +26,7 @@ use crate::clock::{machine_now, pause};
 use crate::config::{Config, Environment, Loaded};
 use crate::run::stream::StreamEvent;
 use crate::secret::Secret;
+use crate::trigger::zone::shown_in;
 use stage::Stage;
 use world::{Arrival, World};
 
@@ -108,7 +109,7 @@ async fn reach_ann(client: &Client, world: &World, stage: &mut Stage<'_>) -> any
 
 /// A task that is due every day at a time that is a few seconds away.
 async fn create_task(client: &Client, stage: &mut Stage<'_>) -> anyhow::Result<Value> {
-    let due = (machine_now() + AHEAD).with_timezone(&ZONE);
+    let due = shown_in(machine_now() + AHEAD, ZONE);
     let cron = due.format("%-S %-M %-H * * *").to_string();
     let task = json!({
         "tenant_id": TENANT,

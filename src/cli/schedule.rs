@@ -10,7 +10,7 @@ use super::failure::Failure;
 use super::screen::Screen;
 use crate::clock;
 use crate::invalid::Faults;
-use crate::trigger::zone::{Wall, parse_instant, parse_zone};
+use crate::trigger::zone::{Wall, parse_instant, parse_zone, shown_in};
 use crate::trigger::{DstFold, DstGap, Trigger};
 
 /// How many fires are shown without being told.
@@ -133,7 +133,7 @@ fn preview(question: &Map<String, Value>, now: DateTime<Utc>) -> Result<Vec<Date
 fn from_of(written: Value, timezone: Option<&Value>, now: DateTime<Utc>, faults: &mut Faults) -> DateTime<Utc> {
     // a wrong time zone is told once, by the trigger
     let zone = timezone.and_then(Value::as_str).and_then(|name| parse_zone(name).ok()).unwrap_or(Tz::UTC);
-    let wall = Wall { zone, gap: DstGap::default(), fold: DstFold::default() };
+    let wall = Wall::new(zone, DstGap::default(), DstFold::default());
     let read = match &written {
         Value::Null => return now,
         Value::String(text) => parse_instant(text, &wall),
@@ -195,7 +195,7 @@ fn show(fires: &[DateTime<Utc>], timezone: Option<&str>, screen: &mut Screen) ->
     let Some(zone) = zone else {
         return fires.iter().try_for_each(|fire| screen.line(format!("{}  {}", fire.format("%a"), utc(fire))));
     };
-    let local = |fire: &DateTime<Utc>| fire.with_timezone(&zone).format("%a  %Y-%m-%d %H:%M:%S %:z").to_string();
+    let local = |fire: &DateTime<Utc>| shown_in(*fire, zone).format("%a  %Y-%m-%d %H:%M:%S %:z").to_string();
     let rows = fires.iter().map(|fire| vec![local(fire), utc(fire)]).collect();
     screen.table(&["local time", "utc"], rows)
 }

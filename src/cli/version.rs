@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::screen::Screen;
 use crate::store;
-use crate::trigger::zone::zone_database_version;
+use crate::trigger::zone;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -15,10 +15,14 @@ pub struct Args {
 
 pub async fn run(args: Args, screen: &mut Screen) -> anyhow::Result<()> {
     let version = env!("CARGO_PKG_VERSION");
-    let (zones, sqlite) = (zone_database_version(), store::sqlite_version().await?);
+    let (zones, sqlite) = (zone::current(), store::sqlite_version().await?);
+    let (release, source) = (zones.release().to_string(), zones.source());
     if args.json {
-        return Ok(screen.json(&json!({ "reveille": version, "zone_database": zones, "sqlite": sqlite }))?);
+        return Ok(screen.json(&json!({
+            "reveille": version, "zone_database": release, "zone_source": source.as_str(), "sqlite": sqlite,
+        }))?);
     }
-    screen.facts(&[("reveille", version.to_owned()), ("zone database", zones.to_owned()), ("sqlite", sqlite)])?;
+    let zones = format!("{release}, {source}");
+    screen.facts(&[("reveille", version.to_owned()), ("zone database", zones), ("sqlite", sqlite)])?;
     Ok(())
 }

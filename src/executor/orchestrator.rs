@@ -18,6 +18,7 @@ use crate::run::cause::Cause;
 use crate::run::outcome::{Outcome, RunError};
 use crate::run::{Missed, Run, Usage};
 use crate::task::{Action, Task};
+use crate::trigger::zone::shown_in;
 
 /// The keys of `action.config`.
 const KEYS: [&str; 6] = ["system_prompt", "model", "max_turns", "tools", "credentials", "approvals"];
@@ -205,7 +206,7 @@ fn message(job: &Job, task: &Task) -> String {
             format!("[Condition Trigger] Condition met: {expression}\nValue: {value}\n\n{instruction}")
         }
     };
-    let due = job.run.scheduled_for.with_timezone(&job.timezone).to_rfc3339_opts(SecondsFormat::Secs, false);
+    let due = shown_in(job.run.scheduled_for, job.timezone).to_rfc3339_opts(SecondsFormat::Secs, false);
     text.push_str(&format!("\n\nThis is run {} of the task \"{}\", due {due}.", job.run.id, task.name));
     if let Some(missed) = &job.run.missed {
         text.push_str(&format!(" {}", told_missed(missed, job)));
@@ -218,7 +219,7 @@ fn message(job: &Job, task: &Task) -> String {
 
 fn told_missed(missed: &Missed, job: &Job) -> String {
     let local =
-        |at: chrono::DateTime<chrono::Utc>| at.with_timezone(&job.timezone).to_rfc3339_opts(SecondsFormat::Secs, false);
+        |at: chrono::DateTime<chrono::Utc>| shown_in(at, job.timezone).to_rfc3339_opts(SecondsFormat::Secs, false);
     let (count, fires) = match missed.count {
         Some(1) => ("1".to_owned(), "fire was"),
         Some(count) => (count.to_string(), "fires were"),

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::notification::Urgency;
 use crate::trigger::policy::{DstFold, DstGap};
-use crate::trigger::zone::Wall;
+use crate::trigger::zone::{Wall, shown_in};
 
 /// Channels that interrupt nobody: programs read them, or sessions that somebody has open.
 pub const SILENT: [&str; 2] = ["webhook", "live"];
@@ -138,7 +138,7 @@ pub fn beyond_budget(urgency: Urgency) -> bool {
 
 /// The day of the recipient's calendar, for counting: `2027-03-01`.
 pub fn day(zone: Tz, now: DateTime<Utc>) -> String {
-    now.with_timezone(&zone).date_naive().to_string()
+    shown_in(now, zone).date_naive().to_string()
 }
 
 impl Quiet {
@@ -237,7 +237,7 @@ fn instants(times: &BTreeSet<WallTime>, zone: Tz, now: DateTime<Utc>) -> impl It
 const HORIZON_DAYS: usize = 9;
 
 fn wall(zone: Tz) -> Wall {
-    Wall { zone, gap: DstGap::RunAfter, fold: DstFold::First }
+    Wall::new(zone, DstGap::RunAfter, DstFold::First)
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use crate::notification::wording::{
 };
 use crate::notification::{Delivery, Kind, dedupe};
 use crate::secret::Secret;
+use crate::trigger::zone::{abbreviation, shown_in};
 use crate::visible::on_one_line;
 
 /// Room that a message of a digest has at least for its text, in characters, so that few are told in words rather than
@@ -158,7 +159,7 @@ impl DigestItem {
 
 /// As people read it.
 pub(super) fn instant(at: DateTime<Utc>, timezone: Tz) -> String {
-    at.with_timezone(&timezone).format("%Y-%m-%d %H:%M %Z").to_string()
+    format!("{} {}", shown_in(at, timezone).format("%Y-%m-%d %H:%M"), abbreviation(at, timezone))
 }
 
 impl Telling {

@@ -10,7 +10,7 @@ use crate::trigger::policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
 use crate::trigger::schedule::{Schedule, When};
 use crate::trigger::steps::ADMITTED;
 use crate::trigger::timetable::Timetable;
-use crate::trigger::zone::is_local;
+use crate::trigger::zone::{self, is_local};
 
 const WHEN: [&str; 4] = ["cron", "interval", "at", "rrule"];
 /// Fields that hold a length, in schedules and other triggers alike.
@@ -70,7 +70,7 @@ pub fn read(fields: &Map<String, Value>, pointer: &str, now: DateTime<Utc>, faul
     if schedule.timezone.is_none() && needs_zone(&schedule) {
         schedule.timezone = Some("UTC".into());
     }
-    let timetable = Timetable::compile(&schedule, now, pointer, faults);
+    let timetable = Timetable::compile(&schedule, &zone::current(), now, pointer, faults);
     if faults.0.len() == known
         && let Some(timetable) = timetable
     {

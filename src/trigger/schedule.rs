@@ -13,6 +13,7 @@ use crate::trigger::catch_up::{Due, Next, Plan};
 use crate::trigger::policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
 use crate::trigger::steps::{Costly, LISTED, PLANNED};
 use crate::trigger::timetable::Timetable;
+use crate::trigger::zone::{self, Database};
 
 /// Where a schedule stands in a task; faults that are found after its creation point there.
 const PLACE: &str = "/trigger";
@@ -124,8 +125,13 @@ impl Schedule {
     /// The form that answers questions, for a task whose intervals count from `anchor`.
     /// A few microseconds; do it once for many questions.
     pub fn compile(&self, anchor: DateTime<Utc>) -> Result<Timetable, InvalidSpec> {
+        self.compile_under(&zone::current(), anchor)
+    }
+
+    /// As [`Schedule::compile`], by the zone rules of `zones`.
+    pub fn compile_under(&self, zones: &Database, anchor: DateTime<Utc>) -> Result<Timetable, InvalidSpec> {
         let mut faults = Faults::new();
-        match Timetable::compile(self, anchor, PLACE, &mut faults) {
+        match Timetable::compile(self, zones, anchor, PLACE, &mut faults) {
             Some(timetable) => Ok(timetable),
             None => Err(faults.0.into_iter().next().unwrap_or_else(|| InvalidSpec {
                 pointer: PLACE.into(),

@@ -26,7 +26,7 @@ use crate::trigger::rrule::Rrule;
 use crate::trigger::rrule::parts::Until;
 use crate::trigger::schedule::{Schedule, When};
 use crate::trigger::steps::{Costly, Steps, ZONE};
-use crate::trigger::zone::{Wall, WallTimes, first_date, last_date, midnight, parse_instant, parse_zone};
+use crate::trigger::zone::{Database, Wall, WallTimes, first_date, last_date, midnight, parse_instant, parse_zone};
 
 /// How late a fire may still start, where the schedule does not say.
 pub const CATCH_UP_WINDOW: TimeDelta = TimeDelta::hours(1);
@@ -63,9 +63,15 @@ enum Instants {
 }
 
 impl Timetable {
-    /// Compiles a schedule that stands at `place`. Everything that is wrong is added to `faults`; `None` exactly when
-    /// something was.
-    pub fn compile(schedule: &Schedule, anchor: DateTime<Utc>, place: &str, faults: &mut Faults) -> Option<Timetable> {
+    /// Compiles a schedule that stands at `place`, by the zone rules of `zones`. Everything that is wrong is added to
+    /// `faults`; `None` exactly when something was.
+    pub fn compile(
+        schedule: &Schedule,
+        zones: &Database,
+        anchor: DateTime<Utc>,
+        place: &str,
+        faults: &mut Faults,
+    ) -> Option<Timetable> {
         let known = faults.0.len();
         let mut fault = |field: &str, message: String| faults.add(format!("{place}/{field}"), message);
         if let Some((field, _)) = schedule.texts().into_iter().find(|(_, text)| text.chars().count() > LONGEST_TEXT) {
@@ -79,7 +85,7 @@ impl Timetable {
                 Tz::UTC
             }
         };
-        let wall = Wall { zone, gap: schedule.dst_gap, fold: schedule.dst_fold };
+        let wall = Wall::under(zones, zone, schedule.dst_gap, schedule.dst_fold);
         let mut instant = |field: &str, text: Option<&str>| match parse_instant(text?, &wall) {
             Ok(instant) => Some(instant),
             Err(why) => {

@@ -1,23 +1,94 @@
 //! Wall time and instants: what a local time means in a zone, where a clock change leaves it out or shows it twice.
 //!
-//! The zone database is compiled in, so the answer depends on no file of the machine. Never rounds: a wall time that
-//! does not exist is reported with the instant after its gap, and the caller's rule decides.
+//! The rules come from one [`database`]: the newest of the one that is compiled in and the machine's own. Never rounds: a
+//! wall time that does not exist is reported with the instant after its gap, and the caller's rule decides.
 
-use chrono::{DateTime, Days, NaiveDate, NaiveDateTime, NaiveTime, Offset, TimeDelta, TimeZone, Utc};
-use chrono_tz::{GapInfo, TZ_VARIANTS, Tz};
+pub mod database;
+mod folder;
+pub mod release;
+
+use std::path::Path;
+
+use chrono::{DateTime, Days, FixedOffset, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, Utc};
+use chrono_tz::{TZ_VARIANTS, Tz};
+use serde::{Deserialize, Serialize};
 
 use crate::clock::cut;
 use crate::invalid::did_you_mean;
 use crate::trigger::policy::{DstFold, DstGap};
+
+use database::Offsets;
+pub use database::{Database, Source, Zone, Zones, current};
+pub use release::Release;
 
 /// No search looks further ahead than this many days: 40 years.
 const HORIZON: Days = Days::new(40 * 366);
 /// No schedule has an instant past this year, so that arithmetic stays far from the limits of the calendar.
 const LAST_YEAR: i32 = 9000;
 
-/// The version of the compiled zone database, such as `2025b`.
-pub fn zone_database_version() -> &'static str {
-    chrono_tz::IANA_TZDB_VERSION
+/// `[time]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The machine's zone database, used where it names its release and is newer than what is compiled in. Empty: never.
+    pub zoneinfo_dir: String,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { zoneinfo_dir: "/usr/share/zoneinfo".into() }
+    }
+}
+
+impl Settings {
+    /// The release of the machine's folder, where it has one.
+    pub fn release(&self) -> Option<Release> {
+        folder::release(self.dir()?)
+    }
+
+    /// The machine's database, where it is newer than the `present` release; with it what is to be warned of. Reads
+    /// files: a few milliseconds, not for the runtime's threads.
+    ///
+    /// # Errors
+    /// It is newer, and can't be read as a whole now.
+    pub fn newer_than(&self, present: &Release) -> Result<Option<(Database, Vec<String>)>, String> {
+        match (self.dir(), self.release()) {
+            (Some(dir), Some(release)) if release > *present => Database::of_folder(dir).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Lets `zones` be the machine's database from now on, where that is newer; answers what is to be warned of. Reads
+    /// files, as [`Settings::newer_than`].
+    pub fn renew(&self, zones: &Zones) -> Vec<String> {
+        match self.newer_than(zones.get().release()) {
+            Ok(Some((database, warnings))) => {
+                zones.adopt(database);
+                warnings
+            }
+            Ok(None) => Vec::new(),
+            Err(why) => vec![why],
+        }
+    }
+
+    fn dir(&self) -> Option<&Path> {
+        Some(Path::new(&self.zoneinfo_dir)).filter(|dir| !dir.as_os_str().is_empty())
+    }
+}
+
+/// The release that this process plans by, such as `2026f`.
+pub fn zone_database_version() -> String {
+    current().release().to_string()
+}
+
+/// An instant as the clock of a zone shows it.
+pub fn shown_in(at: DateTime<Utc>, zone: Tz) -> DateTime<FixedOffset> {
+    current().zone(zone).shows(at)
+}
+
+/// What the clock of a zone calls its time at an instant: `CET`.
+pub fn abbreviation(at: DateTime<Utc>, zone: Tz) -> String {
+    current().zone(zone).abbreviation(at)
 }
 
 /// The zone of an IANA name, or what is wrong with the name.
@@ -59,31 +130,42 @@ pub trait WallTimes {
 }
 
 /// A zone, and the rule for the times its clock leaves out or shows twice.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Wall {
-    pub zone: Tz,
-    pub gap: DstGap,
-    pub fold: DstFold,
+    zone: Zone,
+    gap: DstGap,
+    fold: DstFold,
 }
 
 impl Wall {
+    /// By the rules that this process plans by.
+    pub fn new(zone: Tz, gap: DstGap, fold: DstFold) -> Wall {
+        Wall::under(&current(), zone, gap, fold)
+    }
+
+    /// By the rules of a certain database.
+    pub fn under(database: &Database, zone: Tz, gap: DstGap, fold: DstFold) -> Wall {
+        Wall { zone: database.zone(zone), gap, fold }
+    }
+
     /// What the wall clock shows at an instant.
     pub fn shows(&self, instant: DateTime<Utc>) -> NaiveDateTime {
-        instant.with_timezone(&self.zone).naive_local()
+        instant.naive_utc() + self.offset(instant)
     }
 
     /// The instants of a wall time.
     pub fn resolve(&self, local: NaiveDateTime) -> Local {
-        match self.zone.from_local_datetime(&local) {
-            chrono::LocalResult::Single(instant) => Local::Once(instant.to_utc()),
-            chrono::LocalResult::Ambiguous(one, other) => {
-                let (first, second) = (one.to_utc().min(other.to_utc()), one.to_utc().max(other.to_utc()));
+        let at = |offset: FixedOffset| (local - length(offset)).and_utc();
+        match self.zone.offsets(local) {
+            Offsets::One(offset) => Local::Once(at(offset)),
+            Offsets::Two { before, after } => {
+                let (first, second) = (at(before), at(after));
                 let change = self.change_between(first, second);
-                Local::Twice { first, second, until: change.naive_utc() + self.offset(first) }
+                Local::Twice { first, second, until: change.naive_utc() + length(before) }
             }
-            chrono::LocalResult::None => {
-                let after = self.gap_end(local);
-                Local::Never { after, until: self.shows(after) }
+            Offsets::None { before, after } => {
+                let end = self.change_between(at(after), at(before));
+                Local::Never { after: end, until: end.naive_utc() + length(after) }
             }
         }
     }
@@ -161,8 +243,7 @@ impl Wall {
     }
 
     fn offset(&self, instant: DateTime<Utc>) -> TimeDelta {
-        let seconds = self.zone.offset_from_utc_datetime(&instant.naive_utc()).fix().local_minus_utc();
-        TimeDelta::seconds(seconds.into())
+        length(self.zone.offset(instant))
     }
 
     /// The instant between two at which the offset leaves that of the earlier one. Both lie around one clock change.
@@ -176,14 +257,10 @@ impl Wall {
         }
         DateTime::from_timestamp(high, 0).unwrap_or(after)
     }
+}
 
-    /// The instant at which the gap around a wall time ends.
-    fn gap_end(&self, local: NaiveDateTime) -> DateTime<Utc> {
-        match GapInfo::new(&local, &self.zone).and_then(|gap| gap.begin) {
-            Some((begin, offset_before)) => (begin - offset_before.fix()).and_utc(),
-            None => local.and_utc(), // a zone begins with a span without end, so a gap always has a beginning
-        }
-    }
+fn length(offset: FixedOffset) -> TimeDelta {
+    TimeDelta::seconds(offset.local_minus_utc().into())
 }
 
 /// Reads an instant: RFC 3339 with an offset, or a wall time of the zone, which a clock change may leave out.
@@ -239,7 +316,7 @@ mod tests {
     use super::*;
 
     fn wall(zone: &str) -> Wall {
-        Wall { zone: parse_zone(zone).unwrap(), gap: DstGap::RunAfter, fold: DstFold::First }
+        Wall::new(parse_zone(zone).unwrap(), DstGap::RunAfter, DstFold::First)
     }
 
     fn local(text: &str) -> NaiveDateTime {
@@ -323,7 +400,7 @@ mod tests {
         ] {
             assert_eq!(parse_instant(text, &berlin), Ok(utc(instant)), "{text}");
         }
-        let strict = Wall { gap: DstGap::Skip, ..berlin };
+        let strict = Wall { gap: DstGap::Skip, ..berlin.clone() };
         assert_eq!(
             parse_instant("2026-03-29T02:30:00", &strict).unwrap_err(),
             "`2026-03-29T02:30:00` does not exist in Europe/Berlin: the clock is put forward past it"

@@ -23,3 +23,4 @@ mod support;
 mod tidy;
 mod upgrade;
 mod vault;
+mod zones;

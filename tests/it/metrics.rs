@@ -141,6 +141,12 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "writes",
         "A few after an instance died: as it should be. Many: instances are starved, suspended or far from the database; raise `lease_seconds`.",
     ),
+    (
+        "zone_database",
+        &["release", "source"],
+        "always 1",
+        "Instances with different releases: update tzdata, or Reveille, on the older ones. `reveille check` says when it is old.",
+    ),
 ];
 
 const HEAD: &str = "# Metrics

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use chrono::{DateTime, Datelike, NaiveDate, Offset, TimeDelta, TimeZone, Utc};
+use chrono::{DateTime, Datelike, NaiveDate, TimeDelta, TimeZone, Utc};
 use chrono_tz::Tz;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -10,20 +10,37 @@ use reveille::invalid::Faults;
 use reveille::run::Missed;
 use reveille::trigger::catch_up::{MISFIRE_GRACE, MOST_CAUGHT_UP};
 use reveille::trigger::timetable::EXAMINED;
+use reveille::trigger::zone::Database;
 use reveille::trigger::{Due, Plan, PlannedFire, Schedule, Skip, Timetable, Trigger};
 use serde_json::json;
 use uuid::Uuid;
+
+use crate::support::binary::TempDir;
+use crate::support::zoneinfo;
 
 fn at(text: &str) -> DateTime<Utc> {
     text.parse().unwrap()
 }
 
-fn compile(json: serde_json::Value, anchor: DateTime<Utc>) -> Timetable {
-    serde_json::from_value::<Schedule>(json).unwrap().compile(anchor).unwrap()
+/// What is compiled in, and a folder: the machine's, else one with the same rules as the bundle.
+fn sources() -> [Database; 2] {
+    let machine = std::path::Path::new("/usr/share/zoneinfo");
+    let folder = match Database::of_folder(machine) {
+        Ok((database, warnings)) => {
+            assert_eq!(warnings, [""; 0]);
+            database
+        }
+        Err(_) => {
+            let dir = TempDir::new();
+            zoneinfo::write(dir.path(), "2026f", &[]);
+            Database::of_folder(dir.path()).unwrap().0
+        }
+    };
+    [Database::bundled(), folder]
 }
 
-fn cron(expression: &str, zone: &str) -> Timetable {
-    compile(json!({"cron": expression, "timezone": zone}), DateTime::UNIX_EPOCH)
+fn compile(json: serde_json::Value, anchor: DateTime<Utc>) -> Timetable {
+    serde_json::from_value::<Schedule>(json).unwrap().compile(anchor).unwrap()
 }
 
 /// One line of `tests/data/cron_facts.tsv`.
@@ -61,10 +78,11 @@ fn the_facts_of_other_schedulers_come_out() {
     let tick = TimeDelta::nanoseconds(1);
     let mut wrong = Vec::new();
     let facts = facts();
-    for fact in &facts {
+    let sources = sources();
+    for (fact, source) in facts.iter().flat_map(|fact| sources.iter().map(move |source| (fact, source))) {
         let schedule: Schedule =
             serde_json::from_value(json!({"cron": fact.expression, "timezone": fact.zone})).unwrap();
-        let table = match schedule.compile(DateTime::UNIX_EPOCH) {
+        let table = match schedule.compile_under(source, DateTime::UNIX_EPOCH) {
             Ok(table) => table,
             Err(fault) => {
                 wrong.push(format!("{}\n    {}", fact.line, fault.message));
@@ -87,7 +105,7 @@ fn the_facts_of_other_schedulers_come_out() {
             from = next;
         }
         if found != fact.expected {
-            wrong.push(format!("{}\n    found {found:?}", fact.line));
+            wrong.push(format!("{}\n    found {found:?} by {source:?}", fact.line));
         }
     }
     assert!(facts.len() >= 1000, "only {} facts", facts.len());
@@ -165,11 +183,11 @@ enum Because {
 /// All that may fire in a zone after one time and up to another, for each pattern, by walking all minutes.
 fn walk_minutes(
     patterns: &[Plain],
-    zone: Tz,
+    (source, zone): (&Database, Tz),
     from: DateTime<Utc>,
     to: DateTime<Utc>,
 ) -> Vec<Vec<(DateTime<Utc>, Because)>> {
-    let candidates = by_minute_of_day(patterns);
+    let (candidates, zone) = (by_minute_of_day(patterns), source.zone(zone));
     let matching = |local: i64| {
         let here = candidates[local.rem_euclid(1440) as usize].iter().copied();
         here.filter(move |index| patterns[*index].on_day_of(local))
@@ -178,7 +196,7 @@ fn walk_minutes(
     let mut shown_up_to = None;
     for minute in from.timestamp() / 60 - 2880..=to.timestamp() / 60 {
         let instant = DateTime::from_timestamp(minute * 60, 0).unwrap();
-        let offset = zone.offset_from_utc_datetime(&instant.naive_utc()).fix().local_minus_utc();
+        let offset = zone.offset(instant).local_minus_utc();
         let local = minute + i64::from(offset / 60);
         let last = *shown_up_to.get_or_insert(local - 1);
         let because = if local <= last { Because::ShownAgain } else { Because::Shown };
@@ -226,14 +244,15 @@ const PATTERNS: [&str; 12] = [
     "59 23 */2 * 1-5",
 ];
 
-fn compare_with_the_walk(zone: Tz, from: DateTime<Utc>, to: DateTime<Utc>, rules: &[(&str, &str)]) {
+fn compare_with_the_walk(source: &Database, zone: Tz, from: DateTime<Utc>, to: DateTime<Utc>, rules: &[(&str, &str)]) {
     let patterns = PATTERNS.map(Plain::new);
-    let walked = walk_minutes(&patterns, zone, from, to);
+    let walked = walk_minutes(&patterns, (source, zone), from, to);
     for (pattern, may) in patterns.iter().zip(walked) {
         for (gap, fold) in rules {
             let expected = pattern.by_rule(&may, gap, fold);
             let schedule = json!({"cron": pattern.text, "timezone": zone.name(), "dst_gap": gap, "dst_fold": fold});
-            let found = instants(&compile(schedule, from), from, to);
+            let schedule: Schedule = serde_json::from_value(schedule).unwrap();
+            let found = instants(&schedule.compile_under(source, from).unwrap(), from, to);
             let only = |a: &[DateTime<Utc>], b: &[DateTime<Utc>]| {
                 let b: BTreeSet<_> = b.iter().collect();
                 a.iter().find(|instant| !b.contains(instant)).copied()
@@ -247,8 +266,11 @@ fn compare_with_the_walk(zone: Tz, from: DateTime<Utc>, to: DateTime<Utc>, rules
 
 #[test]
 fn in_ten_years_no_wall_time_fires_twice_or_is_lost_but_by_the_rule() {
+    let (from, to) = (at("2025-01-01T00:00:00Z"), at("2035-01-01T00:00:00Z"));
     for zone in [Tz::America__New_York, Tz::Europe__Berlin, Tz::Australia__Lord_Howe] {
-        compare_with_the_walk(zone, at("2025-01-01T00:00:00Z"), at("2035-01-01T00:00:00Z"), &[("run_after", "first")]);
+        for source in sources() {
+            compare_with_the_walk(&source, zone, from, to, &[("run_after", "first")]);
+        }
     }
 }
 
@@ -267,7 +289,9 @@ fn every_rule_for_clock_changes_holds_in_the_zones_with_odd_ones() {
     for (zone, year) in zones {
         let from = Utc.with_ymd_and_hms(year, 1, 1, 0, 0, 0).unwrap();
         let rules = [("run_after", "first"), ("skip", "first"), ("run_after", "both"), ("skip", "both")];
-        compare_with_the_walk(zone, from, from + TimeDelta::days(370), &rules);
+        for source in sources() {
+            compare_with_the_walk(&source, zone, from, from + TimeDelta::days(370), &rules);
+        }
     }
 }
 
@@ -287,8 +311,11 @@ fn a_time_that_is_left_out_runs_once_after_the_gap_and_a_doubled_one_the_first_t
         ("Africa/Casablanca", "30 2 * * *", "2026-03-22T00:00:00Z", ["2026-03-22T02:00:00Z", "2026-03-23T01:30:00Z"]),
         ("Africa/Casablanca", "30 2 * * *", "2026-02-15T00:00:00Z", ["2026-02-15T01:30:00Z", "2026-02-16T02:30:00Z"]),
     ] {
-        let fires = cron(expression, zone).preview(at(from), 2);
-        assert_eq!(fires, expected.map(at), "{expression} {zone}");
+        let schedule: Schedule = serde_json::from_value(json!({"cron": expression, "timezone": zone})).unwrap();
+        for source in sources() {
+            let fires = schedule.compile_under(&source, DateTime::UNIX_EPOCH).unwrap().preview(at(from), 2);
+            assert_eq!(fires, expected.map(at), "{expression} {zone} {source:?}");
+        }
     }
 }
 

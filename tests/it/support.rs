@@ -21,3 +21,4 @@ pub mod sink;
 pub mod smtp;
 pub mod websocket;
 pub mod world;
+pub mod zoneinfo;

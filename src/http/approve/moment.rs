@@ -3,9 +3,11 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use chrono_tz::Tz;
 
+use crate::trigger::zone::shown_in;
+
 /// An instant as the reader's clock and calendar have it.
 pub fn instant(at: DateTime<Utc>, zone: Tz) -> String {
-    format!("{} ({})", at.with_timezone(&zone).format("%-d %B %Y, %H:%M"), zone.name())
+    format!("{} ({})", shown_in(at, zone).format("%-d %B %Y, %H:%M"), zone.name())
 }
 
 /// How long until then: `2 hours 5 minutes`.

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State as Held;
-use chrono::{DateTime, Offset, SecondsFormat, Utc};
+use chrono::{DateTime, SecondsFormat, Utc};
 use chrono_tz::Tz;
 use serde::Serialize;
 use uuid::Uuid;
@@ -22,6 +22,7 @@ use crate::token::Permission;
 use crate::trigger::Trigger;
 use crate::trigger::condition::{Condition, ConditionState};
 use crate::trigger::event::EventTrigger;
+use crate::trigger::zone::shown_in;
 
 /// Instants that are told ahead.
 const AHEAD: usize = 5;
@@ -165,8 +166,7 @@ fn next(facts: &Facts) -> Vec<NextInstant> {
 }
 
 fn shown(at: DateTime<Utc>, zone: &str, clock: Tz) -> NextInstant {
-    let local = at.with_timezone(&clock);
-    let local = local.with_timezone(&local.offset().fix()).to_rfc3339_opts(SecondsFormat::Secs, false);
+    let local = shown_in(at, clock).to_rfc3339_opts(SecondsFormat::Secs, false);
     NextInstant { at, local, timezone: zone.to_owned() }
 }
 

@@ -10,6 +10,7 @@ use crate::approval::matrix::{Category, Consequence};
 use crate::invalid::did_you_mean;
 use crate::tool::builtin::{definition, read};
 use crate::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput};
+use crate::trigger::zone::shown_in;
 
 pub struct CurrentTime(Definition);
 
@@ -59,7 +60,7 @@ fn zone(name: &str) -> Result<Tz, ToolError> {
 }
 
 fn told(now: DateTime<Utc>, zone: Tz) -> Value {
-    let local = now.with_timezone(&zone);
+    let local = shown_in(now, zone);
     json!({
         "local": local.to_rfc3339_opts(SecondsFormat::Secs, false),
         "timezone": zone.name(),

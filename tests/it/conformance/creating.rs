@@ -55,7 +55,8 @@ async fn a_batch_is_stored_as_its_tasks_would_be_one_by_one(world: &World) {
         }
         assert_eq!(world.get_task(task.id).await, task);
     }
-    let zones = format!("select count(*) from tasks where zone_database = '{}'", chrono_tz::IANA_TZDB_VERSION);
+    let zones =
+        format!("select count(*) from tasks where zone_database = '{}'", reveille::trigger::zone_database_version());
     assert_eq!(world.count(&zones).await, 6);
     // the same rows as of one that is stored alone
     let (alone, nominal) = on_orders("a", None);
