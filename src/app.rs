@@ -175,6 +175,7 @@ pub async fn build(
         approvals: config.approvals.clone(),
         metrics: metrics.clone(),
         settings: config.engine.clone(),
+        time: config.time.clone(),
     });
     let http = http::State::new(http::Parts {
         store: store.clone(),

@@ -4,7 +4,8 @@
 //! [`service`] is the loop, [`scheduler`] fires, [`matcher`] and [`windows`] make runs of events, [`watcher`] polls,
 //! [`worker`] starts, [`execution`] is one run from start to end,
 //! [`finisher`] writes ends in batches, [`heartbeat`] keeps leases, [`rescuer`] picks up what dead workers left,
-//! `attendant` sees to runs that wait for people, [`notifier`] sends, [`sealer`] chains the audit log, [`forwarder`] hands on events that were taken while the bus was away, [`housekeeping`] forgets.
+//! `attendant` sees to runs that wait for people, [`notifier`] sends, [`sealer`] chains the audit log, [`forwarder`] hands on events that were taken while the bus was away, [`housekeeping`] forgets,
+//! [`zones`] plans anew what a change of the rules of time zones concerns.
 
 pub mod active;
 mod asking;
@@ -34,6 +35,7 @@ pub mod service;
 pub mod watcher;
 pub mod windows;
 pub mod worker;
+pub mod zones;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +43,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -65,9 +68,11 @@ use crate::engine::rescuer::Rescuer;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::sealer::Sealer;
 use crate::engine::sending::Sending;
+use crate::engine::service::Service;
 use crate::engine::watcher::Watcher;
 use crate::engine::windows::Windows;
 use crate::engine::worker::Worker;
+use crate::engine::zones::ZoneKeeper;
 use crate::executor::Registry;
 use crate::executor::host::StoreHost;
 use crate::executor::hub::Hub;
@@ -75,6 +80,7 @@ use crate::id::new_id;
 use crate::metrics::Metrics;
 use crate::poll::Poller;
 use crate::store::{Limits, Store, answered};
+use crate::trigger::zone::{self, Zones};
 use crate::vault::Vault;
 
 /// `[engine]`
@@ -152,10 +158,13 @@ pub struct Parts {
     pub approvals: approval::Settings,
     pub metrics: Metrics,
     pub settings: Settings,
+    /// Where the rules of time zones are looked for.
+    pub time: zone::Settings,
 }
 
 /// All services of one instance, built and not yet running: `start` loops them, tests tick them by hand.
 pub struct Engine {
+    pub zones: Arc<ZoneKeeper>,
     pub scheduler: Arc<Scheduler>,
     pub matcher: Arc<Matcher>,
     pub windows: Arc<Windows>,
@@ -200,7 +209,9 @@ impl Engine {
             approvals,
             metrics,
             settings,
+            time,
         } = parts;
+        let zones = Arc::new(ZoneKeeper::new(store.clone(), time, Zones::of_process(), metrics.clone()));
         let links = Links { vault: vault.clone(), public_url };
         let worker_id = new_id(store.clock().now());
         let active = Active::default();
@@ -227,8 +238,10 @@ impl Engine {
                 Arc::clone(&held),
                 executions.clone(),
                 worker_id,
+                zones.bell(),
                 &metrics,
             )),
+            zones,
             matcher: Arc::new(Matcher::new(
                 store.clone(),
                 Arc::clone(&bus),
@@ -283,6 +296,10 @@ impl Engine {
     /// `housekeeping` is no cron expression, or never comes; then nothing runs.
     pub async fn start(self) -> anyhow::Result<Running> {
         let housekeeping = self.housekeeping.start()?;
+        // before anything fires, so that it is known which rules plan; without an answer now the first tick asks again
+        if !matches!(timeout(ZoneKeeper::TIME_LIMIT, self.zones.tick()).await, Ok(Ok(_))) {
+            tracing::warn!("it is not known yet by which rules of time zones others plan");
+        }
         let stop_claiming = CancellationToken::new();
         let stop_all = CancellationToken::new();
         let finisher = self.finisher.run(stop_all.clone());
@@ -293,6 +310,7 @@ impl Engine {
             phase: fastrand::f64(),
         };
         let claiming = vec![
+            looped.spawn(Arc::clone(&self.zones), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.scheduler), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.matcher), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.windows), stop_claiming.clone()),

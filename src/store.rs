@@ -61,6 +61,7 @@ mod verifications;
 mod wake;
 mod whereabouts;
 mod windows;
+mod zones;
 
 use std::sync::Arc;
 
@@ -111,6 +112,7 @@ pub use tokens::StoredToken;
 pub use verifications::{Verification, Verified};
 pub use wake::{Seat, Topic};
 pub use whereabouts::{Holder, Parked, Queued, Whereabouts};
+pub use zones::{NewestZones, PlannedTask, ZonedTasks};
 
 /// The store. Cheap to clone; all clones share the same connections.
 #[derive(Clone)]

@@ -5,7 +5,7 @@
 //!
 //! Reading order: [`schedule`] is what an owner wrote, [`form`] reads it from JSON with all its faults, [`timetable`]
 //! is its compiled form over [`cron`], [`interval`], [`once`] and [`rrule`]; [`zone`] turns wall time into instants;
-//! [`catch_up`] decides what is recorded for a task that is due. [`condition`] is the kind that polls.
+//! [`catch_up`] decides what is recorded for a task that is due, [`replan`] what it waits for when the rules of its zone change. [`condition`] is the kind that polls.
 
 pub mod catch_up;
 pub mod condition;
@@ -17,6 +17,7 @@ pub mod interval;
 pub mod jitter;
 pub mod once;
 pub mod policy;
+pub mod replan;
 pub mod rrule;
 pub mod schedule;
 pub mod steps;

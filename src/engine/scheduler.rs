@@ -10,6 +10,7 @@ use prometheus_client::metrics::counter::Counter;
 use uuid::Uuid;
 
 use crate::clock::signed;
+use crate::engine::Bell;
 use crate::engine::execution::Executions;
 use crate::engine::held::Held;
 use crate::engine::service::{AtRest, Next, REST, Service, TickError};
@@ -29,6 +30,8 @@ pub struct Scheduler {
     executions: Executions,
     worker: Uuid,
     lease: Duration,
+    /// Rings for who sees to the rules of time zones.
+    zones: Bell,
     /// Whether the last batch was a whole one.
     behind: AtomicBool,
     fired: Counter,
@@ -37,7 +40,14 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    pub fn new(store: Store, held: Arc<Held>, executions: Executions, worker: Uuid, metrics: &Metrics) -> Scheduler {
+    pub fn new(
+        store: Store,
+        held: Arc<Held>,
+        executions: Executions,
+        worker: Uuid,
+        zones: Bell,
+        metrics: &Metrics,
+    ) -> Scheduler {
         let lease = executions.lease();
         let scheduler = Scheduler {
             store,
@@ -45,6 +55,7 @@ impl Scheduler {
             executions,
             worker,
             lease,
+            zones,
             behind: AtomicBool::default(),
             fired: Counter::default(),
             skipped: Counter::default(),
@@ -80,12 +91,19 @@ impl Service for Scheduler {
         if behind {
             self.executions.catch_up().await;
         }
-        let full = match behind {
+        let fired = match behind {
             false => self.fire(SHARE, behind).await?,
             // while one batch is planned the other is written
             true => {
                 let (one, other) = tokio::join!(self.fire(SHARE / 2, behind), self.fire(SHARE / 2, behind));
-                one? | other?
+                one?.zip(other?).map(|(one, other)| one | other)
+            }
+        };
+        let full = match fired {
+            Some(full) => full,
+            None => {
+                self.zones.notify_one();
+                return Ok(Next::OnWake);
             }
         };
         self.behind.store(full, Ordering::Relaxed);
@@ -107,8 +125,9 @@ impl Service for Scheduler {
 }
 
 impl Scheduler {
-    /// Fires a batch of what is due; answers whether it was a whole one, so that there may be more.
-    async fn fire(&self, most: usize, behind: bool) -> Result<bool, TickError> {
+    /// Fires a batch of what is due; answers whether it was a whole one, so that there may be more. `None`: not by these
+    /// rules of time zones.
+    async fn fire(&self, most: usize, behind: bool) -> Result<Option<bool>, TickError> {
         let share = self.held.share_as_recorded(most, behind);
         let now = self.store.clock().now();
         let start = StartNow { places: share.places, lease_until: now + signed(self.lease) };
@@ -122,6 +141,9 @@ impl Scheduler {
             start: Some(start),
         };
         let fired = self.store.fire_due(&ask).await?;
+        if fired.other_zones {
+            return Ok(None);
+        }
         self.fired.inc_by(fired.recorded as u64);
         self.skipped.inc_by(fired.skipped as u64);
         self.conflicts.inc_by(fired.conflicts as u64);
@@ -133,6 +155,6 @@ impl Scheduler {
         for started in fired.started {
             self.executions.spawn(started);
         }
-        Ok((fired.tasks + fired.lost) as i64 >= BATCH)
+        Ok(Some((fired.tasks + fired.lost) as i64 >= BATCH))
     }
 }

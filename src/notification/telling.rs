@@ -45,8 +45,9 @@ impl Purpose {
     pub const WORDS: [&str; 8] = ["result", "failure", "message", "notice", "ask", "held", "reminder", "digest"];
 
     /// The kinds of notices: a credential can't be used; a task fails as before, was paused, works again; what a condition
-    /// polls fails, answers again.
-    pub const NOTICES: [&str; 6] = ["credential", "failing", "paused", "recovered", "poll_failing", "poll_recovered"];
+    /// polls fails, answers again; a task fires at other instants because the rules of its time zone have changed.
+    pub const NOTICES: [&str; 7] =
+        ["credential", "failing", "paused", "recovered", "poll_failing", "poll_recovered", "zone_rules"];
 
     /// The names that its templates may have, the most exact first.
     pub fn names(&self) -> Vec<String> {

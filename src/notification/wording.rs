@@ -1,6 +1,6 @@
 //! The words of a delivery, made from what it refers to at the moment it is sent.
 
-use chrono::SecondsFormat;
+use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::{Value, json};
 
 use crate::notification::Delivery;
@@ -10,6 +10,7 @@ use crate::notification::trouble::CredentialTelling;
 use crate::run::{Run, RunState};
 use crate::secret::Secret;
 use crate::trigger::condition::Failing;
+use crate::trigger::zone::{Release, Zone};
 
 /// Longest subject, in characters.
 const SUBJECT_LENGTH: usize = 200;
@@ -121,6 +122,28 @@ pub fn poll_failing(task_name: &str, failing: &Failing) -> (String, String) {
 pub fn poll_recovered(task_name: &str, failing: &Failing) -> (String, String) {
     let text = format!("What the task \"{task_name}\" polls answers again, after {} failing polls.", failing.count);
     (format!("Well again: {task_name}"), text)
+}
+
+/// Subject and text of the notice that a task fires at another instant, because the rules of its zone have changed.
+pub fn zone_rules(
+    task_name: &str,
+    (zone, release): (&Zone, &Release),
+    was: DateTime<Utc>,
+    becomes: Option<DateTime<Utc>>,
+) -> (String, String) {
+    let local = |at: DateTime<Utc>| {
+        let (here, abbreviation) = (zone.shows(at).format("%Y-%m-%d %H:%M"), zone.abbreviation(at));
+        format!("{here} {abbreviation} ({} UTC)", at.format("%Y-%m-%d %H:%M"))
+    };
+    let next = match becomes {
+        Some(at) => format!("It fires next at {}; it was planned for {}.", local(at), local(was)),
+        None => format!("It was planned for {}, and has no further fire.", local(was)),
+    };
+    let text = format!(
+        "The rules of the time zone {} have changed (release {release}), so the task \"{task_name}\" is planned anew. {next}",
+        zone.name()
+    );
+    (format!("Moved: {task_name}"), text)
 }
 
 /// Subject and text of a message with a code that proves an address.

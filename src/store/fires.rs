@@ -22,8 +22,10 @@ use crate::run::Run;
 use crate::store::hot::{Going, Hot};
 use crate::store::lease::Claim;
 use crate::store::starting::StartedRun;
+use crate::store::zones::may_plan;
 use crate::store::{Split, Store, StoreError, Topic, split};
 use crate::task::Task;
+use crate::trigger::zone::{self, Release};
 pub(super) use apart::Apart;
 pub(super) use batch::{AsRead, Batch, Move, Ready, all_moved};
 use batch::{DueRow, Unplannable, decide};
@@ -77,6 +79,9 @@ pub struct Fired {
     pub prepared: Vec<StartedRun>,
     /// Fires that had their record already; stays 0 unless an answer of the database was lost.
     pub conflicts: usize,
+    /// Nothing was fired: instances plan by other rules of time zones than this one, or what earlier ones have planned is
+    /// still to be planned anew.
+    pub other_zones: bool,
     /// Tasks whose trigger can't be read any more; they are disabled.
     pub disabled: Vec<(Uuid, String)>,
 }
@@ -98,12 +103,15 @@ impl Store {
         let place = self.apart.place(ask.limit);
         let due = self.read_due(until, ask.limit, place.offset).await?;
         let read = due.len();
+        let zones = zone::current().release().clone();
         let (mut fired, going, ahead, mut tasks) = match read {
             0 => Default::default(),
-            _ => self.record(self.planned(due, *ask).await?, ask).await?,
+            _ => self.record(self.planned(due, *ask).await?, ask, Some(&zones)).await?,
         };
-        fired.lost = read - fired.tasks;
-        place.settle(read, fired.tasks);
+        if !fired.other_zones {
+            fired.lost = read - fired.tasks;
+            place.settle(read, fired.tasks);
+        }
         if let Some(start) = ask.start {
             fired.started = self.with_their_tasks(going, &mut tasks, start.lease_until).await?;
         }
@@ -120,7 +128,8 @@ impl Store {
             sqlx::query_as(self.db.text(DUE_TASK)).bind(now).bind(task_id).fetch_all(&mut *conn).await?
         });
         if !due.is_empty() {
-            self.record(self.planned(due, ask).await?, &ask).await?;
+            // a change that follows moves the task on: what is not recorded now would be lost
+            self.record(self.planned(due, ask).await?, &ask, None).await?;
         }
         self.hint(Topic::Queue);
         Ok(())
@@ -152,10 +161,16 @@ impl Store {
         Ok(batch)
     }
 
-    /// Writes what is still as it was read; who waits for it is told after the commit.
-    async fn record(&self, mut batch: Batch, ask: &FireDue) -> Result<Recorded, StoreError> {
+    /// Writes what is still as it was read, unless another release of the zone rules plans than `zones`; those who wait for
+    /// it are told after the commit.
+    async fn record(&self, mut batch: Batch, ask: &FireDue, zones: Option<&Release>) -> Result<Recorded, StoreError> {
         let ids: Vec<Uuid> = batch.read.iter().map(|row| row.task_id).collect();
         let (fired, going, ahead, missed, tasks) = on_hot_write!(self.db, |conn| {
+            if let Some(zones) = zones
+                && !may_plan!(conn, zones)
+            {
+                return Ok((Fired { other_zones: true, ..Fired::default() }, Vec::new(), Vec::new(), HashMap::new()));
+            }
             if !planted!("no_compare_and_set") {
                 batch.keep(conn.due_as_read(&ids).await?);
             }
@@ -231,6 +246,7 @@ fn summary(batch: Batch, written: Written) -> Fired {
         claims: written.claims,
         started: Vec::new(),
         prepared: Vec::new(),
+        other_zones: false,
         disabled: batch.disabled,
     }
 }

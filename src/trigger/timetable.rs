@@ -147,6 +147,24 @@ impl Timetable {
         matches!(&self.instants, Instants::Rrule(rule) if rule.is_counted())
     }
 
+    /// Whether it is one instant.
+    pub(super) fn is_once(&self) -> bool {
+        matches!(self.instants, Instants::Once(_))
+    }
+
+    /// Whether its instants follow elapsed time rather than the wall clock.
+    pub(super) fn follows_elapsed(&self) -> bool {
+        match &self.instants {
+            Instants::Cron(cron) => cron.follows_elapsed(),
+            Instants::Interval(_) | Instants::Once(_) => true,
+            Instants::Rrule(rule) => rule.follows_elapsed(),
+        }
+    }
+
+    pub(super) fn wall(&self) -> &Wall {
+        &self.wall
+    }
+
     /// The last instant that may be: `end_at`, or the `UNTIL` of an rrule.
     pub fn end(&self) -> Option<DateTime<Utc>> {
         self.end

@@ -62,3 +62,4 @@ mod told;
 mod transcript;
 mod waiting;
 pub mod world;
+mod zones;

@@ -147,6 +147,7 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "always 1",
         "Instances with different releases: update tzdata, or Reveille, on the older ones. `reveille check` says when it is old.",
     ),
+    ("zone_moves", &[], "tasks", "Nothing; a government has changed its clocks, and the owners are told."),
 ];
 
 const HEAD: &str = "# Metrics

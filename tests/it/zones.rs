@@ -1,14 +1,20 @@
 //! Where the rules of time zones come from, and what becomes of tasks when they change.
 
+mod replan;
+
 use std::path::Path;
+use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use chrono_tz::{TZ_VARIANTS, Tz};
+use reveille::clock;
+use reveille::egress::operator_client;
 use reveille::trigger::Schedule;
 use reveille::trigger::zone::{Database, Release, Settings, Source};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::support::binary::TempDir;
+use crate::support::api::Api;
+use crate::support::binary::{Service, TempDir};
 use crate::support::zoneinfo;
 
 fn at(text: &str) -> DateTime<Utc> {
@@ -117,4 +123,56 @@ fn zone_databases_are_compared_by_clocks_and_not_by_names_or_bytes() {
     let from = at("2026-12-01T00:00:00Z");
     assert_eq!(database.differing(&bundled, from, from + TimeDelta::days(3660)), [Tz::Asia__Seoul]);
     assert_eq!(database.differing(&bundled, from, change - TimeDelta::days(1)), []);
+}
+
+/// What the metrics say of the rules that a service plans by.
+async fn planned_by(service: &Service) -> String {
+    let client = operator_client(Duration::from_secs(30));
+    let asked = client.get(format!("{}/metrics", service.url())).bearer_auth(service.admin_token().unwrap());
+    let page = asked.send().await.unwrap().text().await.unwrap();
+    page.lines().find(|line| line.starts_with("reveille_zone_database{")).unwrap_or_default().to_owned()
+}
+
+/// The next fire of a task, once it is this one; else the last that was seen.
+async fn next_fire(api: &Api, task: &str, expected: &str) -> Value {
+    let mut seen = Value::Null;
+    for _ in 0..600 {
+        seen = api.get(&format!("/v1/tasks/{task}")).await["next_fire_at"].clone();
+        if seen == expected {
+            break;
+        }
+        clock::pause(Duration::from_millis(50)).await;
+    }
+    seen
+}
+
+#[tokio::test]
+async fn zone_rules_that_are_replaced_between_starts_move_tasks_and_are_not_forgotten() {
+    let folder = TempDir::new();
+    let mut service = Service::new().with("REVEILLE_TIME__ZONEINFO_DIR", folder.path().display().to_string());
+    service.start().await;
+    let bundled = Database::bundled().release().to_string();
+    let line =
+        |release: &str, source: &str| format!("reveille_zone_database{{release=\"{release}\",source=\"{source}\"}} 1");
+    assert_eq!(planned_by(&service).await, line(&bundled, "bundled"));
+    let cron = json!({ "type": "schedule", "cron": "0 8 1 1 *", "timezone": "Antarctica/Vostok" });
+    let task = json!({ "tenant_id": "ann", "name": "Year", "trigger": cron, "action": { "instruction": "Say so." } });
+    let task = Api::of(&service).post("/v1/tasks", &task).await;
+    let id = task["id"].as_str().unwrap();
+    let before = at(task["next_fire_at"].as_str().unwrap());
+    service.terminate().await;
+
+    zoneinfo::write(folder.path(), "2999a", &[("Antarctica/Vostok", zoneinfo::tzif(6 * 3600, &[]))]);
+    service.start().await;
+    let moved = (before - TimeDelta::hours(1)).format("%FT%H:%M:%SZ").to_string();
+    assert_eq!(next_fire(&Api::of(&service), id, &moved).await, moved.as_str());
+    assert_eq!(planned_by(&service).await, line("2999a", "folder"));
+    service.terminate().await;
+
+    std::fs::remove_file(folder.path().join("tzdata.zi")).unwrap();
+    service.start().await;
+    assert_eq!(next_fire(&Api::of(&service), id, &moved).await, moved.as_str());
+    assert_eq!(planned_by(&service).await, line("2999a", "stored"));
+    assert!(service.log().contains("another instance has newer rules of time zones"), "{}", service.log());
+    service.terminate().await;
 }

@@ -1,0 +1,281 @@
+//! Rules of time zones: the newest release alone plans, and what an earlier one has planned is planned anew once.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use reveille::engine::service::{Next as Tick, Service};
+use reveille::engine::zones::ZoneKeeper;
+use reveille::id::Scope;
+use reveille::metrics::Metrics;
+use reveille::notification::{Addresses, Delivery, Recipient};
+use reveille::store::{DeliveryFilter, NewestZones, PlannedTask, ZonedTasks};
+use reveille::task::Task;
+use reveille::task::change::TaskChange;
+use reveille::trigger::Next;
+use reveille::trigger::zone::{Database, Release, Settings, Source, Zones};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::world::{World, new_task};
+use crate::support::binary::TempDir;
+use crate::support::zoneinfo;
+
+on_both!(
+    zone_release_that_is_not_ours_or_not_planned_holds_up_every_fire,
+    zone_release_is_stored_once_with_its_rules,
+    zoned_tasks_are_found_in_parts,
+    zoned_task_moves_only_if_it_still_waits_for_what_was_seen,
+    zone_keeper_plans_anew_what_earlier_builds_have_planned,
+    zone_keeper_fires_no_wall_time_twice,
+    zone_keeper_notices_a_newer_folder_while_it_runs,
+    zone_keeper_takes_newer_rules_from_another_instance_and_never_plans_back,
+);
+
+const HOUR: i32 = 3600;
+
+fn at(text: &str) -> DateTime<Utc> {
+    text.parse().unwrap()
+}
+
+fn release(text: &str) -> Release {
+    Release::parse(text).unwrap()
+}
+
+/// Monday, 23 November 2026, 08:00 UTC: a time at which zones differ by the releases that there are.
+fn in_november(world: &World) {
+    world.pass(267 * 86_400);
+    assert_eq!(world.now(), at("2026-11-23T08:00:00Z"));
+}
+
+/// A task of `a` as another release has planned it.
+async fn planned(world: &World, cron: &str, zone: &str, nominal: &str) -> Task {
+    let (mut task, _) = new_task("a", json!({"cron": cron, "timezone": zone}), json!({}), world.now());
+    task.next_fire_at = Some(at(nominal));
+    world.store.create_task(&task, Some(at(nominal)), None).await.unwrap();
+    world.plant("update tasks set zone_database = '2025b'").await;
+    world.get_task(task.id).await
+}
+
+async fn reachable(world: &World) {
+    let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
+    let ann = Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, ..Recipient::default() };
+    world.store.put_recipient(&Scope::Every, "a", &ann, 0).await.unwrap();
+}
+
+async fn told(world: &World) -> Vec<Delivery> {
+    world.store.list_deliveries(&Scope::Every, &DeliveryFilter { limit: 9, ..DeliveryFilter::default() }).await.unwrap()
+}
+
+async fn next_of(world: &World, task: &Task) -> DateTime<Utc> {
+    world.get_task(task.id).await.next_fire_at.unwrap()
+}
+
+fn keeper(world: &World, folder: &str, zones: &Zones) -> ZoneKeeper {
+    ZoneKeeper::new(world.store.clone(), Settings { zoneinfo_dir: folder.into() }, zones.clone(), Metrics::new())
+}
+
+/// Ticks until there is nothing more to do.
+async fn settle(keeper: &ZoneKeeper) {
+    for _ in 0..20 {
+        if keeper.tick().await.unwrap() == Tick::OnWake {
+            return;
+        }
+    }
+    panic!("the zone keeper does not come to an end");
+}
+
+fn bundled() -> Zones {
+    Zones::new(Database::bundled())
+}
+
+/// Rules under which the clock of Tokyo is so far ahead of UTC since the first of November 2026, in a folder.
+fn tokyo(release: &str, hours: i32) -> TempDir {
+    let dir = TempDir::new();
+    let change = at("2026-11-01T00:00:00Z").timestamp();
+    zoneinfo::write(dir.path(), release, &[("Asia/Tokyo", zoneinfo::tzif(9 * HOUR, &[(change, hours * HOUR)]))]);
+    dir
+}
+
+async fn store_planned(world: &World, dir: &TempDir) -> Release {
+    let database = Database::of_folder(dir.path()).unwrap().0;
+    world.store.add_zones(database.release(), &database.to_bytes(), world.now()).await.unwrap();
+    world.store.zones_are_planned(database.release(), world.now()).await.unwrap();
+    database.release().clone()
+}
+
+async fn zone_release_that_is_not_ours_or_not_planned_holds_up_every_fire(world: &World) {
+    let task = world.task(json!({"cron": "* * * * *", "timezone": "Europe/Berlin"})).await;
+    let ours = Database::bundled().release().clone();
+    for (stored, is_planned) in [("2020a", true), (ours.as_str(), false), ("2999a", true)] {
+        world.plant("delete from zone_releases").await;
+        let stored = release(stored);
+        world.store.add_zones(&stored, b"", world.now()).await.unwrap();
+        if is_planned {
+            world.store.zones_are_planned(&stored, world.now()).await.unwrap();
+        }
+        world.pass(60);
+        let fired = world.fire().await;
+        assert!(fired.other_zones && fired.recorded == 0, "{stored}: {fired:?}");
+    }
+    assert_eq!(world.runs_of(&task).await, []);
+    world.plant("delete from zone_releases").await;
+    world.store.add_zones(&ours, b"", world.now()).await.unwrap();
+    world.store.zones_are_planned(&ours, world.now()).await.unwrap();
+    let fired = world.fire().await;
+    assert!(!fired.other_zones && fired.recorded == 1, "{fired:?}");
+}
+
+async fn zone_release_is_stored_once_with_its_rules(world: &World) {
+    assert_eq!(world.store.newest_zones().await.unwrap(), None);
+    assert_eq!(world.store.planned_zones().await.unwrap(), None);
+    let (older, newer) = (release("2026e"), release("2026f"));
+    world.store.add_zones(&older, b"one", world.now()).await.unwrap();
+    world.store.zones_are_planned(&older, world.now()).await.unwrap();
+    for rules in [&b"two"[..], b"three"] {
+        world.store.add_zones(&newer, rules, world.now()).await.unwrap();
+    }
+    let newest = async || world.store.newest_zones().await.unwrap().unwrap();
+    assert_eq!(newest().await, NewestZones { release: newer.clone(), is_planned: false });
+    assert_eq!(world.store.planned_zones().await.unwrap(), Some(older.clone()));
+    assert_eq!(world.store.zones_of(&newer).await.unwrap(), Some(b"two".to_vec()));
+    assert_eq!(world.store.zones_of(&older).await.unwrap(), Some(b"one".to_vec()));
+    world.store.zones_are_planned(&newer, world.now()).await.unwrap();
+    assert_eq!(newest().await, NewestZones { release: newer, is_planned: true });
+    assert_eq!(world.store.zones_of(&older).await.unwrap(), None, "nobody needs them any more");
+}
+
+async fn zoned_tasks_are_found_in_parts(world: &World) {
+    let mut tasks = Vec::new();
+    for zone in ["Europe/Berlin", "Asia/Tokyo", "America/Havana"] {
+        world.task(json!({"interval": "1h"})).await;
+        tasks.push(world.task(json!({"cron": "0 8 * * *", "timezone": zone})).await);
+    }
+    let change = TaskChange::Pause { reason: None };
+    world.store.change_task(&Scope::Every, tasks[1].id, &change).await.unwrap();
+    let part = async |release: &str, after: Uuid| {
+        world.store.tasks_planned_before(&Release::parse(release).unwrap(), after, 4).await.unwrap()
+    };
+    let first = part("2999a", Uuid::nil()).await;
+    assert_eq!(first.found, [(tasks[0].id, "Europe/Berlin".to_owned())], "what is paused is planned when it goes on");
+    assert_eq!(first.last, Some(tasks[1].id));
+    let rest = ZonedTasks { found: vec![(tasks[2].id, "America/Havana".into())], last: None };
+    assert_eq!(part("2999a", tasks[1].id).await, rest);
+    let ours = Database::bundled().release().to_string();
+    assert_eq!(part(&ours, tasks[1].id).await.found, [], "they are planned by it");
+}
+
+async fn zoned_task_moves_only_if_it_still_waits_for_what_was_seen(world: &World) {
+    let task = world.task(json!({"cron": "0 9 * * *", "timezone": "Europe/Berlin"})).await;
+    let later = at("2026-03-02T09:00:00Z");
+    let seen = world.store.planned_task(task.id).await.unwrap().unwrap();
+    assert_eq!(seen, PlannedTask { task: task.clone(), nominal: at("2026-03-02T08:00:00Z") });
+    let next = Some(Next { nominal: later, run_at: later + TimeDelta::seconds(5) });
+    let moved = async |by: &str, seen: &PlannedTask, next| {
+        world.store.move_task(seen, next, &release(by), None, world.now()).await.unwrap()
+    };
+    assert!(moved("2999a", &seen, next).await);
+    let after = world.get_task(task.id).await;
+    assert_eq!(after, Task { next_fire_at: Some(later + TimeDelta::seconds(5)), ..task.clone() });
+    assert!(!moved("2999b", &seen, next).await, "it waits for something else by now");
+    let seen = world.store.planned_task(task.id).await.unwrap().unwrap();
+    assert_eq!(seen.nominal, later);
+    assert!(!moved("2999a", &seen, None).await, "another instance has planned it by this release");
+    // a schedule that has no further instant is completed when it is looked at
+    assert!(moved("2999b", &seen, None).await);
+    assert_eq!(world.store.planned_task(task.id).await.unwrap(), None);
+    world.fire().await;
+    assert_eq!(world.get_task(task.id).await.status.as_str(), "completed");
+    assert_eq!(world.store.planned_task(Uuid::nil()).await.unwrap(), None);
+}
+
+async fn zone_keeper_plans_anew_what_earlier_builds_have_planned(world: &World) {
+    in_november(world);
+    reachable(world).await;
+    let vancouver = planned(world, "0 8 * * *", "America/Vancouver", "2026-11-23T16:00:00Z").await;
+    let berlin = planned(world, "0 8 * * *", "Europe/Berlin", "2026-11-24T07:00:00Z").await;
+    let edmonton = planned(world, "0 8 * * *", "America/Edmonton", "2026-11-23T15:00:00Z").await;
+    let keeper = keeper(world, "", &bundled());
+    settle(&keeper).await;
+    assert_eq!(next_of(world, &vancouver).await, at("2026-11-23T15:00:00Z"));
+    assert_eq!(next_of(world, &edmonton).await, at("2026-11-23T14:00:00Z"));
+    assert_eq!(world.get_task(berlin.id).await, berlin);
+    let ours = Database::bundled().release().clone();
+    let newest = NewestZones { release: ours, is_planned: true };
+    assert_eq!(world.store.newest_zones().await.unwrap(), Some(newest));
+    let notices = told(world).await;
+    assert_eq!(notices.len(), 2, "{notices:?}");
+    let notice = notices.iter().find(|notice| notice.text.as_ref().unwrap().contains("Vancouver")).unwrap();
+    let text = notice.text.as_ref().unwrap();
+    assert!(text.contains("fires next at 2026-11-23 08:00") && text.contains("2026-11-23 16:00 UTC"), "{text}");
+    // and once
+    settle(&keeper).await;
+    assert_eq!(next_of(world, &vancouver).await, at("2026-11-23T15:00:00Z"));
+    assert_eq!(told(world).await.len(), 2);
+    world.pass(7 * 3600);
+    world.fire().await;
+    let runs = world.runs_of(&vancouver).await;
+    assert_eq!(runs.iter().map(|run| run.scheduled_for).collect::<Vec<_>>(), [at("2026-11-23T15:00:00Z")]);
+    assert_eq!(next_of(world, &vancouver).await, at("2026-11-24T15:00:00Z"));
+}
+
+async fn zone_keeper_fires_no_wall_time_twice(world: &World) {
+    in_november(world);
+    // under the earlier rules the clock of Tokyo was ten hours ahead: the 24th has fired at 22:00 UTC
+    let earlier = tokyo("2026a", 10);
+    let task = planned(world, "0 8 * * *", "Asia/Tokyo", "2026-11-23T22:00:00Z").await;
+    world.pass(14 * 3600);
+    assert_eq!(world.fire().await.recorded, 1);
+    let before = store_planned(world, &earlier).await;
+    let seen = world.store.planned_task(task.id).await.unwrap().unwrap();
+    let nominal = at("2026-11-24T22:00:00Z");
+    let by_the_earlier = Some(Next { nominal, run_at: nominal });
+    assert!(world.store.move_task(&seen, by_the_earlier, &before, None, world.now()).await.unwrap());
+    settle(&keeper(world, "", &bundled())).await;
+    // the present rules have eight o'clock of the 24th an hour from now; it was
+    assert_eq!(next_of(world, &task).await, at("2026-11-24T23:00:00Z"));
+    world.pass(3600);
+    assert_eq!(world.fire().await.recorded, 0);
+    world.pass(24 * 3600);
+    assert_eq!(world.fire().await.recorded, 1);
+    let mut fired: Vec<_> = world.runs_of(&task).await.into_iter().map(|run| run.scheduled_for).collect();
+    fired.sort();
+    assert_eq!(fired, [at("2026-11-23T22:00:00Z"), at("2026-11-24T23:00:00Z")]);
+}
+
+async fn zone_keeper_notices_a_newer_folder_while_it_runs(world: &World) {
+    in_november(world);
+    let task = world.task(json!({"cron": "0 8 * * *", "timezone": "Asia/Tokyo"})).await;
+    assert_eq!(task.next_fire_at, Some(at("2026-11-23T23:00:00Z")));
+    let dir = tokyo("2026a", 10);
+    let zones = bundled();
+    let keeper = keeper(world, &dir.path().display().to_string(), &zones);
+    settle(&keeper).await;
+    assert_eq!(zones.get().source(), &Source::Bundled, "the folder is older");
+    zoneinfo::name_release(dir.path(), "2999a");
+    assert_eq!(keeper.tick().await.unwrap(), Tick::OnWake, "it may be in the middle of being replaced");
+    settle(&keeper).await;
+    assert_eq!((zones.get().release(), zones.get().source().as_str()), (&release("2999a"), "folder"));
+    assert_eq!(next_of(world, &task).await, at("2026-11-23T22:00:00Z"));
+    let newest = NewestZones { release: release("2999a"), is_planned: true };
+    assert_eq!(world.store.newest_zones().await.unwrap(), Some(newest));
+}
+
+async fn zone_keeper_takes_newer_rules_from_another_instance_and_never_plans_back(world: &World) {
+    in_november(world);
+    let task = world.task(json!({"cron": "0 8 * * *", "timezone": "Asia/Tokyo"})).await;
+    let dir = tokyo("2999a", 10);
+    let (newer, older) = (bundled(), bundled());
+    let newer_one = keeper(world, &dir.path().display().to_string(), &newer);
+    let older_one = keeper(world, "", &older);
+    settle(&older_one).await;
+    settle(&newer_one).await;
+    settle(&newer_one).await;
+    assert_eq!(next_of(world, &task).await, at("2026-11-23T22:00:00Z"));
+    settle(&older_one).await;
+    assert_eq!((older.get().release(), older.get().source()), (&release("2999a"), &Source::Stored));
+    assert_eq!(next_of(world, &task).await, at("2026-11-23T22:00:00Z"));
+    // one that comes up with the older release alone finds the newer one, too
+    let late = bundled();
+    settle(&keeper(world, "", &late)).await;
+    assert_eq!(late.get().source(), &Source::Stored);
+    assert_eq!(next_of(world, &task).await, at("2026-11-23T22:00:00Z"));
+    assert_eq!(world.store.newest_zones().await.unwrap().unwrap().release, release("2999a"));
+}
