@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -23,7 +23,7 @@ use crate::store::{Answer, Idempotency};
 
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Said of an answer that was given before.
-const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+pub const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 /// Longest key, in characters.
 const KEY_LENGTH: usize = 255;
 
@@ -35,6 +35,14 @@ pub struct Body {
     key: Option<String>,
     /// SHA-256 over method, path with query, and body.
     digest: Vec<u8>,
+}
+
+/// The id of what a request makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    pub id: Uuid,
+    /// An earlier request with the same key has made it, or was about to.
+    pub repeated: bool,
 }
 
 impl FromRequest<State> for Body {
@@ -83,17 +91,21 @@ impl Body {
         if self.bytes.is_empty() { Ok(Value::Object(Default::default())) } else { self.json() }
     }
 
-    /// An id of what this request makes: the same for each repetition with the same key, `fresh` where no key was sent.
-    /// For effects whose own key in the store makes them happen once.
-    pub fn identity(&self, caller: &Caller, fresh: Uuid) -> Uuid {
-        let Some(key) = &self.key else { return fresh };
-        let mut digest = Context::new(&SHA256);
-        digest.update(caller.scope.tenant().unwrap_or("*").as_bytes());
-        digest.update(b"\0");
-        digest.update(key.as_bytes());
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(&digest.finish().as_ref()[..16]);
-        uuid::Builder::from_custom_bytes(bytes).into_uuid()
+    /// An id of what this request makes, for effects whose own key in the store makes them happen once: `fresh`, or the one
+    /// that was remembered of an earlier request with the same key. It is remembered before the effect, so that a
+    /// repetition has the same id even where the answer of the first was lost, and for as long as the key stands for this
+    /// request; after that, and for another body, it is another id. Asked once nothing is left to refuse.
+    pub async fn identity(&self, state: &State, caller: &Caller, fresh: Uuid) -> Result<Identity, ApiError> {
+        let Some(once) = self.once(caller, StatusCode::ACCEPTED, &json!({ "identity": fresh }))? else {
+            return Ok(Identity { id: fresh, repeated: false });
+        };
+        let body = match state.store.remember_answer(&once, state.clock.now()).await? {
+            Answer::Done(()) => return Ok(Identity { id: fresh, repeated: false }),
+            Answer::Replayed { body, .. } => body,
+            Answer::Mismatch => return Err(used_for_another()),
+        };
+        let known = body["identity"].as_str().and_then(|id| id.parse().ok());
+        known.map(|id| Identity { id, repeated: true }).ok_or_else(used_for_another)
     }
 
     /// What the store needs so that this request takes effect once; `None` where no key was sent.
@@ -150,10 +162,12 @@ pub fn answered<T>(answer: Answer<T>, fresh: impl FnOnce(T) -> Response) -> Resu
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
             Ok((status, [(REPLAYED, HeaderValue::from_static("true"))], axum::Json(body)).into_response())
         }
-        Answer::Mismatch => {
-            Err(ApiError::invalid("", "this Idempotency-Key was used for another request within the last 24 hours"))
-        }
+        Answer::Mismatch => Err(used_for_another()),
     }
+}
+
+fn used_for_another() -> ApiError {
+    ApiError::invalid("", "this Idempotency-Key was used for another request within the last 24 hours")
 }
 
 /// A body that is an object with these fields, and no others.

@@ -7,16 +7,18 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State as Held;
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::Response;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
 
 use crate::bus::{BusError, LogFilter};
+use crate::event::Event;
 use crate::http::State;
 use crate::http::auth::Caller;
-use crate::http::body::Body;
+use crate::http::body::{Body, REPLAYED};
 use crate::http::error::ApiError;
 use crate::http::events::form::Reader;
 use crate::http::page::{Items, limit};
@@ -56,20 +58,31 @@ pub async fn publish_events(
     body: Body,
 ) -> Result<Response, ApiError> {
     caller.may(Permission::EventsPublish)?;
-    if let Some(replay) = body.replay(&state, &caller).await? {
-        return Ok(replay);
-    }
     let now = state.clock.now();
-    // a repetition with the same key publishes the same events, even where the answer of the first was never stored
-    let made_id = |index: usize| match body.identity(&caller, Uuid::nil()) {
-        id if id.is_nil() => new_id(now).to_string(),
-        id if index == 0 => id.to_string(),
-        id => format!("{id}.{index}"),
-    };
-    let events = Reader { caller: &caller, made_id: &made_id, now }.read(&headers, &body)?;
+    let fresh = new_id(now);
+    let events = read(&caller, &headers, &body, fresh, now)?;
+    let made = body.identity(&state, &caller, fresh).await?;
+    // a repetition publishes the same events: those of the first may have been lost on their way
+    let events = if made.repeated { read(&caller, &headers, &body, made.id, now)? } else { events };
     state.bus.publish(&events).await.map_err(|error| of_bus(error, "event"))?;
     let ids = EventIds { ids: events.into_iter().map(|event| event.id).collect() };
-    body.settled(&state, &caller, StatusCode::ACCEPTED, &ids).await
+    let mut answer = (StatusCode::ACCEPTED, Json(ids)).into_response();
+    if made.repeated {
+        answer.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    }
+    Ok(answer)
+}
+
+/// The events of a request; those without an id get one from `made`.
+fn read(
+    caller: &Caller,
+    headers: &HeaderMap,
+    body: &Body,
+    made: Uuid,
+    now: DateTime<Utc>,
+) -> Result<Vec<Event>, ApiError> {
+    let made_id = |index: usize| if index == 0 { made.to_string() } else { format!("{made}.{index}") };
+    Reader { caller, made_id: &made_id, now }.read(headers, body)
 }
 
 /// List events

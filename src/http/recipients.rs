@@ -132,8 +132,8 @@ pub async fn test_recipient(
     let stored = state.store.get_recipient(&caller.scope, tenant.as_str()).await;
     let recipient = stored.map_err(|error| ApiError::of_store(error, "recipient"))?.recipient;
     let order = channels_to_test(&wish, &recipient, &state.known.channels)?;
-    let made = body.identity(&caller, new_id(state.clock.now()));
-    let key = dedupe::notice("test", made, 1);
+    let made = body.identity(&state, &caller, new_id(state.clock.now())).await?;
+    let key = dedupe::notice("test", made.id, 1);
     let message = NewDelivery {
         tenant_id: tenant.as_str().to_owned(),
         recipient: tenant.as_str().to_owned(),

@@ -51,8 +51,7 @@ pub async fn verify_recipient(
     let channel = text(&wish, "channel", "must be the name of a channel, such as `email`")?;
     match wish.get("code").filter(|code| !code.is_null()) {
         None => {
-            let fresh = body.identity(&caller, new_id(state.clock.now()));
-            let delivery = send(&state, &caller, &tenant, &channel, fresh).await?;
+            let delivery = send(&state, &caller, &tenant, &channel, &body).await?;
             Ok((StatusCode::ACCEPTED, Json(delivery)).into_response())
         }
         Some(_) => {
@@ -63,12 +62,21 @@ pub async fn verify_recipient(
     }
 }
 
-async fn send(state: &State, caller: &Caller, tenant: &Tenant, channel: &str, id: Uuid) -> Result<Delivery, ApiError> {
+async fn send(
+    state: &State,
+    caller: &Caller,
+    tenant: &Tenant,
+    channel: &str,
+    body: &Body,
+) -> Result<Delivery, ApiError> {
     let stored = read(state, caller, tenant).await?;
     if !state.known.channels.iter().any(|known| known == channel) {
         return Err(Faults::one("/channel", format!("the channel `{channel}` is not configured here")).into());
     }
-    let proof = proof(tenant, channel, id, &stored.recipient)?;
+    let fresh = new_id(state.clock.now());
+    let of = |id: Uuid| proof(tenant, channel, id, &stored.recipient);
+    of(fresh)?;
+    let proof = of(body.identity(state, caller, fresh).await?.id)?;
     let message = NewDelivery {
         tenant_id: tenant.as_str().to_owned(),
         recipient: tenant.as_str().to_owned(),

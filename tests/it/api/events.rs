@@ -173,10 +173,42 @@ async fn the_same_event_again_is_accepted_and_does_nothing() {
     let ask = async || api.ask_with("POST", "/v1/events", Some(ADMIN), list(), &[("idempotency-key", "k")]).await;
     let first = ask().await.expect(202);
     assert_eq!(ask().await.expect(202), first);
-    // even where the answer of the first was lost before it was remembered
-    api.store.forget_answers(api.clock.now() + chrono::TimeDelta::days(2), 10).await.unwrap();
-    assert_eq!(ask().await.expect(202), first);
     assert_eq!(log(&api, "").await.len(), 3);
+}
+
+#[tokio::test]
+async fn an_idempotency_key_that_is_used_again_after_a_day_publishes_what_is_new() {
+    let api = Api::new().await;
+    let ask = async |number: u32| {
+        let body = json!({ "tenant_id": "ann", "source": "a", "type": "t", "data": { "number": number } });
+        api.ask_with("POST", "/v1/events", Some(ADMIN), Some(body), &[("idempotency-key", "k")]).await
+    };
+    let first = ask(1).await.expect(202);
+    ask(2).await.expect(422);
+    api.advance(24 * 3600);
+    let second = ask(2).await.expect(202);
+    assert_ne!(second, first);
+    assert_eq!(ask(2).await.expect(202), second);
+    assert_eq!(log(&api, "").await.len(), 2, "another body is not lost");
+    api.advance(24 * 3600);
+    assert_ne!(ask(2).await.expect(202), second);
+    assert_eq!(log(&api, "").await.len(), 3, "nor is the same one, a day later");
+}
+
+#[tokio::test]
+async fn a_repetition_publishes_what_the_bus_did_not_take_the_first_time() {
+    let api = Api::new().await;
+    let body = || Some(json!({ "tenant_id": "ann", "source": "a", "type": "t" }));
+    let ask = async || api.ask_with("POST", "/v1/events", Some(ADMIN), body(), &[("idempotency-key", "k")]).await;
+    let first = ask().await.expect(202);
+    // as if the first had been broken off behind its key
+    api.store.acknowledge_events(&[1]).await.unwrap();
+    api.store.forget_events(api.clock.now() + chrono::TimeDelta::days(1), 10).await.unwrap();
+    assert_eq!(log(&api, "").await.len(), 0);
+    let again = ask().await;
+    assert_eq!(again.header("idempotency-replayed"), "true");
+    assert_eq!(again.expect(202), first);
+    assert_eq!(log(&api, "").await.len(), 1);
 }
 
 #[tokio::test]

@@ -98,12 +98,17 @@ async fn a_test_message_is_sent_once_for_a_key_and_only_where_there_is_an_addres
     let (first, again, other) = (ask("k1").await, ask("k1").await, ask("k2").await);
     assert_eq!(first, again);
     assert_ne!(first["id"], other["id"]);
+    let unlike = Some(json!({}));
+    api.ask_with("POST", place, Some(ADMIN), unlike, &[("idempotency-key", "k1")]).await.expect(422);
     assert_eq!(
         (&first["channel"], &first["kind"], &first["state"], &first["subject"]),
         (&json!("email"), &json!("test"), &json!("pending"), &json!("Reveille can reach you"))
     );
     let id = first["id"].as_str().unwrap();
     assert_eq!(api.admin("GET", &format!("/v1/deliveries/{id}"), None).await.expect(200), first);
+    // a key stands for its request for a day, and for another one after that
+    api.advance(24 * 3600);
+    assert_ne!(ask("k1").await["id"], first["id"]);
 }
 
 #[tokio::test]
@@ -135,6 +140,11 @@ async fn an_address_is_proved_by_a_code_that_stands_nowhere() {
     let sent = ask("k1").await.expect(202);
     assert_eq!(ask("k1").await.expect(202), sent, "the same is sent once");
     ask("k2").await.expect(409);
+    let unlike = Some(json!({ "channel": "sms" }));
+    api.ask_with("POST", place, Some(ADMIN), unlike, &[("idempotency-key", "k1")]).await.expect(422);
     assert_eq!((&sent["kind"], &sent["subject"], &sent["text"]), (&json!("code"), &Value::Null, &Value::Null));
     assert!(fault(json!({ "channel": "email", "code": "000 000" })).await.starts_with("/code: is wrong; 4 more"));
+    // a day later the key stands for another code
+    api.advance(24 * 3600);
+    assert_ne!(ask("k1").await.expect(202)["id"], sent["id"]);
 }
