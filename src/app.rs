@@ -22,6 +22,7 @@ use crate::bus::{self, Bus};
 use crate::channel::Channels;
 use crate::channel::live::Live;
 use crate::clock::Clock;
+use crate::compute::Compute;
 use crate::config::Config;
 use crate::engine::{self, Engine};
 use crate::executor::host::StoreHost;
@@ -114,7 +115,7 @@ pub async fn build(
     let time = config.time.clone();
     let warnings = tokio::task::spawn_blocking(move || time.renew(&Zones::of_process())).await?;
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    let metrics = Metrics::new();
+    let (metrics, compute) = (Metrics::new(), Compute::of_machine());
     let zones = zone::current();
     metrics.zones(zones.release().as_str(), zones.source().as_str());
     let without = keys_without_setting(config, data_dir);
@@ -165,6 +166,7 @@ pub async fn build(
         channels: channels.clone(),
         require_verified: config.channels.require_verified,
         bus: Arc::clone(&bus),
+        compute,
         max_deliveries: config.bus.max_deliveries,
         host,
         poller: poller.clone(),

@@ -1,8 +1,8 @@
 //! The event bus: the port, and the list of its adapters.
 //!
 //! An event that `publish` has accepted survives a crash and is delivered until it is acknowledged, more than once where a
-//! consumer dies in between; who consumes makes that harmless by its key. Order holds within a partition as long as no
-//! consumer dies. The bus never judges an event and never drops one that was not acknowledged or buried.
+//! consumer dies in between; who consumes makes that harmless by its key. Order holds for a tenant as long as no consumer
+//! dies, or has enough of that tenant. The bus never judges an event and never drops one that was not acknowledged or buried.
 
 /// What a bus around another one has no part in: the log and the dead letters are those of the one inside.
 macro_rules! pass_on {
@@ -77,7 +77,7 @@ use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 
 use crate::event::{EVENT_BYTES, Event};
-use crate::id::Scope;
+use crate::id::{Scope, Tenant};
 
 pub use open::{check_address, open};
 pub use settings::Settings;
@@ -193,7 +193,18 @@ pub trait Bus: Send + Sync {
     /// Entries that nobody has handled: new ones, and those whose consumer has stalled. Waits up to `wait` for the first; a
     /// stop may end the wait with nothing.
     /// Safe to drop while it waits: an entry that was taken and not answered comes again when its lease has run out.
-    fn read(&self, limit: usize, wait: Duration) -> BoxFuture<'_, Result<Vec<Entry>, BusError>>;
+    fn read(&self, limit: usize, wait: Duration) -> BoxFuture<'_, Result<Vec<Entry>, BusError>> {
+        self.read_except(&[], limit, wait)
+    }
+
+    /// Like [`Bus::read`], for a consumer that has enough of some tenants: their entries are left for later, uncounted, and
+    /// those of other tenants behind them are looked for, a bounded number at each read.
+    fn read_except<'a>(
+        &'a self,
+        full: &'a [Tenant],
+        limit: usize,
+        wait: Duration,
+    ) -> BoxFuture<'a, Result<Vec<Entry>, BusError>>;
 
     /// How long one read should wait at most: who stops reading waits for the end of the last.
     fn longest_read(&self) -> Duration {

@@ -50,6 +50,7 @@ use uuid::Uuid;
 use crate::approval;
 use crate::bus::Bus;
 use crate::channel::Channels;
+use crate::compute::Compute;
 use crate::engine::active::Active;
 use crate::engine::asking::Links;
 use crate::engine::attendant::Attendant;
@@ -143,6 +144,8 @@ pub struct Parts {
     pub require_verified: bool,
     pub host: Arc<StoreHost>,
     pub bus: Arc<dyn Bus>,
+    /// Where what tenants have written is computed.
+    pub compute: Compute,
     /// An entry of the bus that failed this often is put among the dead letters.
     pub max_deliveries: u32,
     /// Looks at what conditions watch.
@@ -200,6 +203,7 @@ impl Engine {
             require_verified,
             host,
             bus,
+            compute,
             max_deliveries,
             poller,
             polls_at_once,
@@ -246,11 +250,12 @@ impl Engine {
                 store.clone(),
                 Arc::clone(&bus),
                 Arc::clone(&held),
+                compute.clone(),
                 worker_id,
                 max_deliveries,
                 &metrics,
             )),
-            windows: Arc::new(Windows::new(store.clone(), Arc::clone(&held), worker_id)),
+            windows: Arc::new(Windows::new(store.clone(), Arc::clone(&held), compute, worker_id)),
             watcher: Arc::new(Watcher::new(store.clone(), poller, polls_at_once, &metrics)),
             worker: Arc::new(Worker::new(
                 store.clone(),

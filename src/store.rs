@@ -89,7 +89,7 @@ pub use dead_letters::{Burial, StoredDeadLetter, StoredDeadLetterFilter};
 pub use deliveries::{DeliveryFilter, InLine};
 pub use depths::{COUNTED_TO, Depths};
 pub use event_index::{EVENT_SHARDS, EventTask, EventTaskChanges, event_shard};
-pub use events::{EventBacklog, EventFilter, LeasedEvent};
+pub use events::{EventBacklog, EventFilter, Leased, LeasedEvent};
 pub use examine::{Examined, SqliteFile, examine, sqlite_version};
 pub use failing::Lacked;
 pub use fires::{FireDue, Fired, StartNow};
@@ -147,6 +147,10 @@ pub enum StoreError {
     Unavailable(String),
     /// What is stored can't be read; a person has to look.
     #[error("stored data can't be read: {0}")]
+    /// The database gave the statement up, because it took too long. Nothing was written; the same call may work later,
+    /// and one that asks for less is more likely to.
+    #[error("the database took too long: {0}")]
+    TimedOut(String),
     Corrupt(String),
 }
 
@@ -162,12 +166,18 @@ impl From<sqlx::Error> for StoreError {
             E::Database(database) if database.is_unique_violation() => StoreError::Conflict(database.to_string()),
             E::Database(database) if is_our_fault(database.code().as_deref()) => StoreError::Corrupt(error.to_string()),
             _ => StoreError::Unavailable(error.to_string()),
+            E::Database(database) if database.code().as_deref() == Some(GIVEN_UP) => {
+                StoreError::TimedOut(error.to_string())
+            }
         }
     }
 }
 
 /// What asking again does not mend. Postgres, SQLSTATE classes: data (22), constraints (23), syntax and names (42).
 /// SQLite, primary result codes: syntax and names (1), a damaged file (11, 26), too big (18), constraints (19), types (20).
+/// Postgres, SQLSTATE `query_canceled`: the statement came to `statement_timeout`. SQLite has no such limit.
+const GIVEN_UP: &str = "57014";
+
 fn is_our_fault(code: Option<&str>) -> bool {
     match code {
         Some(state) if state.len() == 5 => ["22", "23", "42"].contains(&&state[..2]),

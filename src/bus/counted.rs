@@ -10,6 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 
 use crate::bus::{Backlog, Bus, BusError, Entry};
 use crate::event::Event;
+use crate::id::Tenant;
 use crate::metrics::Metrics;
 
 pub struct Counted {
@@ -66,9 +67,14 @@ impl Bus for Counted {
         })
     }
 
-    fn read(&self, limit: usize, wait: Duration) -> BoxFuture<'_, Result<Vec<Entry>, BusError>> {
+    fn read_except<'a>(
+        &'a self,
+        full: &'a [Tenant],
+        limit: usize,
+        wait: Duration,
+    ) -> BoxFuture<'a, Result<Vec<Entry>, BusError>> {
         Box::pin(async move {
-            let entries = self.bus.read(limit, wait).await?;
+            let entries = self.bus.read_except(full, limit, wait).await?;
             self.read.inc_by(entries.len() as u64);
             Ok(entries)
         })

@@ -17,10 +17,11 @@ use crate::bus::{
 };
 use crate::clock::{pause, signed};
 use crate::event::Event;
-use crate::id::{Scope, new_id};
+use crate::id::{Scope, Tenant, new_id};
 use crate::retry::{CALM, resting};
 use crate::store::{
-    Burial, EventFilter, LeasedEvent, Store, StoreError, StoredDeadLetter, StoredDeadLetterFilter, Topic, answered,
+    Burial, EventFilter, Leased, LeasedEvent, Store, StoreError, StoredDeadLetter, StoredDeadLetterFilter, Topic,
+    answered,
 };
 
 /// How long a reader waits at most before it looks for what no hint told of; and at rest, when look after look has found
@@ -40,6 +41,8 @@ pub struct Embedded {
     lease: TimeDelta,
     retention: TimeDelta,
     looks: Mutex<Looks>,
+    /// After this tenant the next turn begins; empty: with the first.
+    turn: Mutex<String>,
 }
 
 /// When this process looked for events, so that it does so without a cause only now and then.
@@ -65,10 +68,10 @@ impl Embedded {
         let consumer = new_id(store.clock().now());
         let (lease, retention) = (signed(settings.stalled_after()), signed(settings.retention()));
         let looks = Mutex::new(Looks { hint: store.listen(Topic::Events), last: None, empty: 0 });
-        Embedded { store, consumer, lease, retention, looks }
+        Embedded { store, consumer, lease, retention, looks, turn: Mutex::default() }
     }
 
-    async fn read_within(&self, limit: usize, wait: Duration) -> Result<Vec<Entry>, BusError> {
+    async fn read_within(&self, full: &[Tenant], limit: usize, wait: Duration) -> Result<Vec<Entry>, BusError> {
         let until = Instant::now() + wait;
         loop {
             let (mut hint, pause) = {
@@ -84,7 +87,7 @@ impl Embedded {
             if !hinted && pause > left && !wait.is_zero() {
                 return Ok(Vec::new());
             }
-            let entries = self.look(limit, hinted).await?;
+            let entries = self.look(full, limit, hinted).await?;
             if !entries.is_empty() || Instant::now() >= until {
                 return Ok(entries);
             }
@@ -92,28 +95,36 @@ impl Embedded {
     }
 
     /// Looks once.
-    async fn look(&self, limit: usize, hinted: bool) -> Result<Vec<Entry>, BusError> {
+    async fn look(&self, full: &[Tenant], limit: usize, hinted: bool) -> Result<Vec<Entry>, BusError> {
         let leased = match self.is_empty(hinted).await {
-            true => Ok(Vec::new()),
+            true => Ok(Leased::default()),
             false => {
                 // what is published from now on is hinted at again
                 self.looks().hint.mark_unchanged();
                 let until = self.store.clock().now() + self.lease;
-                self.store.lease_events(self.consumer, until, limit as i64).await
+                let after = self.turn().clone();
+                self.store.lease_events(self.consumer, until, limit, &after, full).await
             }
         };
         let mut looks = self.looks();
-        let is_empty = leased.as_ref().is_ok_and(Vec::is_empty);
+        // those of tenants that are left out may be there all the same
+        let is_empty = full.is_empty() && leased.as_ref().is_ok_and(|leased| leased.events.is_empty());
         looks.last = is_empty.then(Instant::now);
         looks.empty = if is_empty && !hinted { looks.empty.saturating_add(1) } else { 0 };
         drop(looks);
-        Ok(leased?.into_iter().map(entry).collect())
+        let leased = leased?;
+        *self.turn() = leased.turn;
+        Ok(leased.events.into_iter().map(entry).collect())
     }
 
     /// Whether nothing is there, as far as it is known without a try: asked at rest alone.
     async fn is_empty(&self, hinted: bool) -> bool {
         let at_rest = !hinted && self.looks().empty > CALM;
         at_rest && self.store.shared_outlook().await.is_some_and(|outlook| !outlook.event)
+    }
+
+    fn turn(&self) -> MutexGuard<'_, String> {
+        self.turn.lock().expect("the lock of the turn")
     }
 
     fn looks(&self) -> MutexGuard<'_, Looks> {
@@ -176,8 +187,13 @@ impl Bus for Embedded {
         })
     }
 
-    fn read(&self, limit: usize, wait: Duration) -> BoxFuture<'_, Result<Vec<Entry>, BusError>> {
-        Box::pin(self.read_within(limit, wait))
+    fn read_except<'a>(
+        &'a self,
+        full: &'a [Tenant],
+        limit: usize,
+        wait: Duration,
+    ) -> BoxFuture<'a, Result<Vec<Entry>, BusError>> {
+        Box::pin(self.read_within(full, limit, wait))
     }
 
     fn longest_read(&self) -> Duration {
@@ -265,7 +281,7 @@ impl From<StoreError> for BusError {
         match error {
             StoreError::NotFound => BusError::NotFound,
             StoreError::Corrupt(why) => BusError::Corrupt { why },
-            StoreError::Unavailable(why) => BusError::Unavailable { why },
+            StoreError::Unavailable(why) | StoreError::TimedOut(why) => BusError::Unavailable { why },
             // nothing here is fenced by a lease, and each key that is unique may come again
             other @ (StoreError::Conflict(_) | StoreError::LeaseLost) => {
                 BusError::Unavailable { why: other.to_string() }

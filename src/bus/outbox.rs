@@ -89,8 +89,13 @@ impl Bus for Outbox {
         Box::pin(self.hand_on())
     }
 
-    fn read(&self, limit: usize, wait: Duration) -> BoxFuture<'_, Result<Vec<Entry>, BusError>> {
-        self.bus.read(limit, wait)
+    fn read_except<'a>(
+        &'a self,
+        full: &'a [Tenant],
+        limit: usize,
+        wait: Duration,
+    ) -> BoxFuture<'a, Result<Vec<Entry>, BusError>> {
+        self.bus.read_except(full, limit, wait)
     }
 
     fn acknowledge<'a>(&'a self, ids: &'a [String]) -> BoxFuture<'a, Result<(), BusError>> {

@@ -5,6 +5,7 @@
 
 mod concerns;
 mod dead;
+mod leaving;
 mod log;
 mod reading;
 mod servers;
@@ -24,7 +25,7 @@ use crate::bus::redis::streams::{FIELD, Names, read_entry_name};
 use crate::bus::{Backlog, Bus, BusError, DeadLetter, DeadLetterFilter, Entry, Log, LogFilter, Settings};
 use crate::clock::{Clock, signed};
 use crate::event::Event;
-use crate::id::{Scope, new_id};
+use crate::id::{Scope, Tenant, new_id};
 
 /// An answer that takes longer counts as none.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -96,8 +97,13 @@ impl Bus for Redis {
         Box::pin(self.add(events))
     }
 
-    fn read(&self, limit: usize, wait: Duration) -> BoxFuture<'_, Result<Vec<Entry>, BusError>> {
-        Box::pin(self.reader.read(&self.link, limit, wait))
+    fn read_except<'a>(
+        &'a self,
+        full: &'a [Tenant],
+        limit: usize,
+        wait: Duration,
+    ) -> BoxFuture<'a, Result<Vec<Entry>, BusError>> {
+        Box::pin(self.reader.read(&self.link, full, limit, wait))
     }
 
     fn longest_read(&self) -> Duration {

@@ -279,7 +279,7 @@ impl Shared {
         loop {
             match answered(self.store.get_recipient(&Scope::Every, tenant)).await {
                 Ok(stored) => return Some(Arc::new(stored.recipient)),
-                Err(StoreError::Unavailable(_)) => clock::pause(ASK_AGAIN).await,
+                Err(StoreError::Unavailable(_) | StoreError::TimedOut(_)) => clock::pause(ASK_AGAIN).await,
                 Err(StoreError::NotFound) => return None,
                 Err(error) => {
                     tracing::error!(tenant_id = tenant, %error, "a recipient can't be read");

@@ -124,7 +124,7 @@ impl Finisher {
             let again = ends.into_iter().map(Box::new).zip(answers);
             batch = again.map(|(finish, taken)| Request { finish, taken }).collect();
             match error {
-                StoreError::Unavailable(error) => {
+                StoreError::Unavailable(error) | StoreError::TimedOut(error) => {
                     tries += 1;
                     tracing::warn!(%error, runs = batch.len(), "ends could not be recorded, trying again");
                     clock::pause(full_jitter(BACK_OFF.0, tries, BACK_OFF.1, fastrand::f64())).await;

@@ -43,7 +43,7 @@ async fn until_answered<F: Future<Output = Result<Lacked, StoreError>>>(
 ) -> Result<Lacked, StoreError> {
     for tries in 1.. {
         let error = match answered(ask()).await {
-            Err(StoreError::Unavailable(error)) => error,
+            Err(StoreError::Unavailable(error) | StoreError::TimedOut(error)) => error,
             answer => return answer,
         };
         tracing::warn!(%error, "a task that lacks a credential could not be paused, trying again");

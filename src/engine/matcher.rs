@@ -1,12 +1,20 @@
 //! The matcher: events from the bus become runs of the tasks that they fire.
 //!
+//! It works in rounds: read, judge, record a piece. A tenant has a bounded part of each round, and tenants take turns, so
+//! that one tenant's flood is worked off beside what others publish. Judging runs beside the rounds, and the slowest
+//! tenant's holds up no other's.
+//!
 //! An entry is acknowledged after what follows from it is committed, never before; one that comes again changes nothing.
 //! What can't be read, or fails each time, goes among the dead letters. What was read and not committed is kept here
 //! while the store is away, and comes again from the bus when the process dies.
 
+mod backlog;
 pub mod index;
 mod intake;
+mod judging;
+mod slice;
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,23 +24,30 @@ use futures::future::BoxFuture;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::bus::Bus;
+use crate::bus::{Bus, Entry};
+use crate::compute::Compute;
 use crate::engine::held::Held;
-use crate::engine::matcher::intake::{Batch, Intake, Judged, Taken};
+use crate::engine::matcher::backlog::Backlog;
+use crate::engine::matcher::intake::{Batch, Intake, Judged, Judgement, Taken, Unjudged};
+use crate::engine::matcher::slice::{Failed, Piece, Ready, WRITE_BY_RULES};
 use crate::engine::service::{Next, Service, TickError};
+use crate::id::Tenant;
 use crate::metrics::Metrics;
-use crate::store::{EventsFired, FireEvents, Store, StoreError};
+use crate::store::{EventsFired, FireEvents, Match, Store, StoreError};
 
-pub use intake::matched;
+pub use judging::matched;
 
-/// Entries that are read, and events that are recorded, at once.
+/// Entries that are read at once.
 const BATCH: usize = 500;
+/// Tenants whose events are judged at once.
+const JUDGED_AT_ONCE: usize = 64;
+/// While nothing is judged yet, the bus is looked at so often.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 /// How often a read that is to end is told.
 const BETWEEN_ENDS: Duration = Duration::from_millis(100);
-/// How often one batch is matched anew because tasks change meanwhile.
-const TRIES: usize = 20;
 
 /// Turns events into runs.
 pub struct Matcher {
@@ -52,15 +67,32 @@ pub struct Matcher {
     buried: Counter,
 }
 
+/// What came of one round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Round {
+    /// Entries that are handled to their end.
+    pub finished: usize,
+    /// Whether some were read and are not at their end.
+    pub goes_on: bool,
+}
+
 /// What outlives a tick.
 #[derive(Default)]
 struct Work {
-    /// Read, and not committed yet.
-    batch: Batch,
+    backlog: Backlog,
+    judging: JoinSet<Judgement>,
+    /// The tenants whose events are being judged.
+    judged_now: HashSet<Tenant>,
+    ready: Ready,
+    hopeless: Vec<(Entry, String)>,
     /// Committed, and not acknowledged yet.
     done: Vec<String>,
+    /// Whether the last read found so much that there may be more.
+    many: bool,
+    /// Whether the database was away at the last try: nothing more is read until it answers.
+    away: bool,
     /// Of no use any more; to be forgotten where there is time for it.
-    spent: Option<Judged>,
+    spent: Vec<Taken>,
 }
 
 /// Whether what was judged still held.
@@ -70,17 +102,30 @@ enum Fired {
     Stale,
 }
 
+impl Work {
+    fn is_idle(&self) -> bool {
+        self.backlog.is_empty() && self.judging.is_empty() && self.ready.is_empty() && self.hopeless.is_empty()
+    }
+
+    fn add(&mut self, batch: Batch) {
+        self.many = batch.len() >= BATCH / 2;
+        self.hopeless.extend(batch.hopeless);
+        batch.taken.into_iter().for_each(|taken| self.backlog.push(taken));
+    }
+}
+
 impl Matcher {
     pub fn new(
         store: Store,
         bus: Arc<dyn Bus>,
         held: Arc<Held>,
+        compute: Compute,
         worker: Uuid,
         max_deliveries: u32,
         metrics: &Metrics,
     ) -> Matcher {
         let matcher = Matcher {
-            intake: Arc::new(Intake::new(store.clone(), Arc::clone(&bus), max_deliveries)),
+            intake: Arc::new(Intake::new(store.clone(), Arc::clone(&bus), compute, max_deliveries)),
             store,
             bus,
             held,
@@ -100,147 +145,215 @@ impl Matcher {
         matcher
     }
 
-    /// Handles what the bus has, one batch; waits up to `wait` for it. Answers how many entries.
+    /// Does rounds until entries are handled, or nothing is left; waits up to `wait` for the first entry. Answers how many.
     pub async fn work(&self, wait: Duration) -> Result<usize, TickError> {
-        let mut work = self.work.lock().await;
-        let Work { batch, done, spent } = &mut *work;
-        if batch.waiting() == 0 {
-            self.acknowledge(done).await?;
-            *batch = self.intake.read(BATCH, wait).await?;
+        loop {
+            let round = self.round(wait).await?;
+            if round.finished > 0 || !round.goes_on {
+                return Ok(round.finished);
+            }
         }
-        let count = batch.waiting();
-        if count == 0 {
-            *spent = None;
-            return Ok(0);
+    }
+
+    /// Does one round: one read, one write. Waits up to `wait` for an entry where none is left from before.
+    pub async fn round(&self, wait: Duration) -> Result<Round, TickError> {
+        let mut work = self.work.lock().await;
+        let work = &mut *work;
+        let idle = work.is_idle();
+        if idle {
+            self.acknowledge(&mut work.done).await?;
+            work.add(self.intake.read(&[], BATCH, wait).await?);
+            if work.is_idle() {
+                work.spent.clear();
+                return Ok(Round { finished: 0, goes_on: false });
+            }
         }
         // the wait may have been long
         if !self.store.clock().trusted() {
             return Err(TickError::ClockUnknown);
         }
-        self.bury_hopeless(batch).await?;
-        let judged = match batch.judged.take() {
-            Some(judged) => Ok(judged),
-            None => self.intake.judge(&batch.taken).await,
-        };
-        let judged = match judged {
-            Ok(judged) => judged,
-            // tasks that can't be read hold up the events of their tenants, and no others
-            Err(error) => return self.settle(Err(error), batch, done).await.map(|()| count),
-        };
-        if planted!("acknowledge_before_commit") {
-            self.bus.acknowledge(&batch.taken.iter().map(|taken| taken.id.clone()).collect::<Vec<_>>()).await?;
-            crate::clock::pause(Duration::from_millis(300)).await;
+        let buried = self.bury_hopeless(&mut work.hopeless).await?;
+        let given_up = self.judge(work).await?;
+        let recorded = self.record(work, idle).await?;
+        if work.is_idle() {
+            self.acknowledge(&mut work.done).await?;
         }
-        // where many wait, the next ones are read and judged while the database commits these
-        let many = (BATCH / 2..=BATCH).contains(&count);
-        let (fired, ahead, acknowledged) = tokio::join!(
-            self.fire(&judged, batch.taken.len()),
-            self.look_ahead(many, spent.take()),
-            self.acknowledge(done)
-        );
-        let recorded = match fired {
-            Ok(Fired::Stale) => self.record(&batch.taken).await,
-            fired => fired.map(drop),
-        };
-        let handled = self.settle(recorded, batch, done).await;
-        *spent = Some(judged);
-        batch.append(ahead?);
-        acknowledged?;
-        handled?;
-        if !many {
-            self.acknowledge(done).await?;
-        }
-        Ok(count)
+        Ok(Round { finished: buried + given_up + recorded, goes_on: !work.is_idle() })
     }
 
-    /// Takes in what comes next, on another thread. Ends with the tick that asked.
-    async fn look_ahead(&self, many: bool, spent: Option<Judged>) -> Result<Batch, TickError> {
-        if !many {
-            return Ok(Batch::default());
+    /// Has events judged, and takes in what is judged; waits for the first where nothing is to be recorded. Answers how many
+    /// entries were given up.
+    async fn judge(&self, work: &mut Work) -> Result<usize, TickError> {
+        self.start_judging(work);
+        if work.ready.is_empty() && !work.judging.is_empty() {
+            let first = timeout(BETWEEN_LOOKS, work.judging.join_next()).await;
+            match first {
+                Ok(Some(Ok(judgement))) => return Ok(self.take_in(work, judgement)? + self.take_in_all(work)?),
+                // its tenant is not known any more: nobody's turn is held up for long
+                Ok(Some(Err(_))) => work.judged_now.clear(),
+                Ok(None) | Err(_) if !work.away && work.backlog.has_room() => {
+                    let full = work.backlog.full();
+                    work.add(self.intake.read(&full, BATCH, Duration::ZERO).await?);
+                    self.start_judging(work);
+                }
+                Ok(None) | Err(_) => {}
+            }
         }
+        self.take_in_all(work)
+    }
+
+    fn take_in_all(&self, work: &mut Work) -> Result<usize, TickError> {
+        let mut given_up = 0;
+        while let Some(Ok(judgement)) = work.judging.try_join_next() {
+            given_up += self.take_in(work, judgement)?;
+        }
+        Ok(given_up)
+    }
+
+    /// Each tenant that waits has its turn, unless enough of it is judged already.
+    fn start_judging(&self, work: &mut Work) {
+        while work.judging.len() < JUDGED_AT_ONCE {
+            let (ready, now) = (&work.ready, &work.judged_now);
+            let may = |tenant: &Tenant| !now.contains(tenant) && ready.has_room(tenant);
+            let Some(share) = work.backlog.next(BATCH, may) else { return };
+            work.judged_now.insert(share.tenant.clone());
+            work.judging.spawn(Arc::clone(&self.intake).judge(share));
+        }
+    }
+
+    fn take_in(&self, work: &mut Work, Judgement { tenant, came }: Judgement) -> Result<usize, TickError> {
+        work.judged_now.remove(&tenant);
+        match came {
+            Ok(Judged { slice, rest }) => {
+                work.ready.push(slice);
+                work.backlog.put_back(&tenant, rest, None);
+                Ok(0)
+            }
+            Err(Unjudged { events, error: error @ StoreError::Unavailable(_) }) => {
+                work.backlog.put_back(&tenant, events, None);
+                work.away = true;
+                Err(error.into())
+            }
+            // tasks that can't be read hold up the events of their tenants, and no others
+            Err(Unjudged { events, error }) => {
+                let count = events.len();
+                events.into_iter().for_each(|taken| self.give_up(work, taken, &error));
+                Ok(count)
+            }
+        }
+    }
+
+    /// Records the next piece; meanwhile reads on, and has judged what comes. Answers how many entries are at their end.
+    async fn record(&self, work: &mut Work, first: bool) -> Result<usize, TickError> {
+        let Some(piece) = work.ready.next() else { return Ok(0) };
+        if planted!("acknowledge_before_commit") {
+            self.bus.acknowledge(&work.ready.ids_of(&piece)).await?;
+            crate::clock::pause(Duration::from_millis(300)).await;
+        }
+        let goes_on = work.many || !first || !work.backlog.is_empty() || !work.judging.is_empty();
+        let reads = goes_on && !work.away && work.backlog.has_room();
+        let (full, spent) = (work.backlog.full(), std::mem::take(&mut work.spent));
+        let ahead = async { if reads { self.read_ahead(full, spent).await } else { Ok(None) } };
+        let (fired, ahead, acknowledged) = tokio::join!(self.fire(&piece), ahead, self.acknowledge(&mut work.done));
+        let finished = self.settle(work, &piece, fired);
+        if let Some(batch) = ahead? {
+            work.add(batch);
+            self.start_judging(work);
+        }
+        acknowledged?;
+        finished
+    }
+
+    /// Reads without waiting, on another thread.
+    async fn read_ahead(&self, full: Vec<Tenant>, spent: Vec<Taken>) -> Result<Option<Batch>, TickError> {
         let intake = Arc::clone(&self.intake);
         let mut other = JoinSet::new();
         other.spawn(async move {
             drop(spent);
-            intake.read_ahead(BATCH).await
+            intake.read(&full, BATCH, Duration::ZERO).await
         });
         match other.join_next().await {
-            Some(Ok(batch)) => Ok(batch?),
+            Some(Ok(batch)) => Ok(Some(batch?)),
             // it panicked: what it had taken comes again when its lease has run out
-            _ => Ok(Batch::default()),
+            _ => Ok(None),
         }
     }
 
-    /// Goes by how the recording of a batch ended. One entry that fails must not hold up the others.
-    async fn settle(
-        &self,
-        recorded: Result<(), StoreError>,
-        batch: &mut Batch,
-        done: &mut Vec<String>,
-    ) -> Result<(), TickError> {
-        match recorded {
-            Ok(()) => {
-                done.extend(batch.taken.drain(..).map(|taken| taken.id));
-                return Ok(());
+    /// Goes by how the recording of a piece ended. One event that fails must not hold up the others, nor one tenant another.
+    fn settle(&self, work: &mut Work, piece: &Piece, fired: Result<Fired, StoreError>) -> Result<usize, TickError> {
+        work.away = matches!(fired, Err(StoreError::Unavailable(_) | StoreError::LeaseLost));
+        let error = match fired {
+            Ok(Fired::Done) => {
+                let whole = work.ready.recorded(piece);
+                let count = whole.len();
+                self.events.inc_by(count as u64);
+                work.done.extend(whole.iter().map(|taken| taken.id.clone()));
+                work.spent.extend(whole);
+                return Ok(count);
             }
-            Err(error @ (StoreError::Unavailable(_) | StoreError::LeaseLost)) => return Err(error.into()),
-            Err(error) => tracing::warn!(%error, "a batch of events can't be recorded, they are tried one by one"),
-        }
-        batch.taken.reverse();
-        while let Some(taken) = batch.taken.pop() {
-            match self.record(std::slice::from_ref(&taken)).await {
-                Ok(()) => done.push(taken.id),
-                Err(error @ StoreError::Unavailable(_)) => {
-                    batch.taken.push(taken);
-                    batch.taken.reverse();
-                    return Err(error.into());
+            Ok(Fired::Stale) => {
+                for slice in work.ready.stale(piece) {
+                    work.backlog.put_back(&slice.tenant, slice.events, Some(slice.version));
                 }
-                Err(error) if taken.deliveries >= self.max_deliveries => {
-                    batch.hopeless.push((taken.entry(), error.to_string()));
-                }
-                Err(error) => tracing::warn!(entry = taken.id, %error, "an event can't be recorded, it comes again"),
+                return Ok(0);
+            }
+            Err(error) if work.away => return Err(error.into()),
+            Err(error) => error,
+        };
+        tracing::warn!(%error, matches = piece.matches.len(), "events can't be recorded together, fewer are tried");
+        match work.ready.failed(piece) {
+            Failed::Again => Ok(0),
+            Failed::Event(taken) => {
+                self.give_up(work, taken, &error);
+                Ok(1)
             }
         }
-        self.bury_hopeless(batch).await
     }
 
-    /// Matches and records events by the tasks as they are now; they are to be acknowledged then.
-    async fn record(&self, events: &[Taken]) -> Result<(), StoreError> {
-        for _ in 0..TRIES {
-            let judged = self.intake.judge_anew(events).await?;
-            if self.fire(&judged, events.len()).await? == Fired::Done {
-                return Ok(());
+    /// Leaves an entry that can't be handled now: it comes again from the bus, and in the end is buried.
+    fn give_up(&self, work: &mut Work, taken: Taken, error: &StoreError) {
+        match taken.deliveries >= self.max_deliveries {
+            true => work.hopeless.push((taken.entry(), error.to_string())),
+            false => tracing::warn!(entry = taken.id, %error, "an event can't be recorded, it comes again"),
+        }
+    }
+
+    /// Records a piece.
+    async fn fire(&self, piece: &Piece) -> Result<Fired, StoreError> {
+        let rules = piece.matches.iter().filter(|matched| !matched.goes_straight());
+        let (straight, by_rules): (Vec<Match>, Vec<Match>) = match rules.count() {
+            0 => return self.fire_some(&piece.shards, &piece.matches).await,
+            _ => piece.matches.iter().cloned().partition(Match::goes_straight),
+        };
+        let straight = (!straight.is_empty()).then_some(straight.as_slice());
+        for matches in straight.into_iter().chain(by_rules.chunks(WRITE_BY_RULES)) {
+            if self.fire_some(&piece.shards, matches).await? == Fired::Stale {
+                return Ok(Fired::Stale);
             }
         }
-        Err(StoreError::Unavailable("event tasks change faster than they can be read".into()))
-    }
-
-    /// Records what so many events lead to.
-    async fn fire(&self, Judged { straight, by_rules, shards }: &Judged, events: usize) -> Result<Fired, StoreError> {
-        // where nothing matched at all, it is still to be seen whether the tasks are as they were
-        let parts = [straight, by_rules].into_iter().filter(|part| !part.is_empty());
-        let nothing = straight.is_empty() && by_rules.is_empty();
-        for matches in parts.chain(nothing.then_some(straight)) {
-            let now = self.store.clock().now();
-            let share = self.held.share_ahead(matches.len());
-            let ask = FireEvents { now, shards, matches, worker: self.worker, room: share.room };
-            let EventsFired::Done(recorded) = self.store.fire_events(&ask).await? else { return Ok(Fired::Stale) };
-            self.matched.inc_by(recorded.recorded as u64);
-            self.skipped.inc_by(recorded.skipped as u64);
-            self.held.add(recorded.claims);
-        }
-        self.events.inc_by(events as u64);
         Ok(Fired::Done)
     }
 
-    async fn bury_hopeless(&self, batch: &mut Batch) -> Result<(), TickError> {
-        while let Some((entry, why)) = batch.hopeless.last() {
+    async fn fire_some(&self, shards: &[(i32, i64)], matches: &[Match]) -> Result<Fired, StoreError> {
+        let now = self.store.clock().now();
+        let share = self.held.share_ahead(matches.len());
+        let ask = FireEvents { now, shards, matches, worker: self.worker, room: share.room };
+        let EventsFired::Done(recorded) = self.store.fire_events(&ask).await? else { return Ok(Fired::Stale) };
+        self.matched.inc_by(recorded.recorded as u64);
+        self.skipped.inc_by(recorded.skipped as u64);
+        self.held.add(recorded.claims);
+        Ok(Fired::Done)
+    }
+
+    async fn bury_hopeless(&self, hopeless: &mut Vec<(Entry, String)>) -> Result<usize, TickError> {
+        let count = hopeless.len();
+        while let Some((entry, why)) = hopeless.last() {
             tracing::warn!(entry = entry.id, why, "an entry of the event bus goes among the dead letters");
             self.bus.bury(entry, why).await?;
             self.buried.inc();
-            batch.hopeless.pop();
+            hopeless.pop();
         }
-        Ok(())
+        Ok(count)
     }
 
     /// Once nobody is to wait for events any more, ends the wait of the present read.
@@ -273,7 +386,7 @@ impl Service for Matcher {
             return Err(TickError::ClockUnknown);
         }
         tokio::select! {
-            worked = self.work(wait) => drop(worked?),
+            round = self.round(wait) => drop(round?),
             never = self.end_waits() => match never {},
         }
         self.well.store(true, Ordering::Relaxed);

@@ -141,7 +141,7 @@ async fn deliver(sending: Sending, claim: Claim) {
             Ok(state) => return sending.measures.delivered(&claim.delivery.channel, state),
             Err(error) => error,
         };
-        if !matches!(error, StoreError::Unavailable(_)) || store.clock().now() >= give_up {
+        if !matches!(error, StoreError::Unavailable(_) | StoreError::TimedOut(_)) || store.clock().now() >= give_up {
             tracing::error!(delivery_id = %id, %error, "what came of a delivery could not be recorded");
             return;
         }

@@ -160,7 +160,9 @@ impl Work {
         let outcome = self.outcome(&claim).await;
         let give_up = claim.until;
         while let Err(error) = answered(self.write(&claim, &outcome)).await {
-            if !matches!(error, StoreError::Unavailable(_)) || self.store.clock().now() >= give_up {
+            if !matches!(error, StoreError::Unavailable(_) | StoreError::TimedOut(_))
+                || self.store.clock().now() >= give_up
+            {
                 tracing::error!(task_id = %claim.subject.id, %error, "a poll could not be recorded; it is made again");
                 return;
             }

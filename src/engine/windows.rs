@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
+use serde_json::Value;
 use uuid::Uuid;
 
+use crate::compute::Compute;
 use crate::engine::held::Held;
 use crate::engine::matcher::index::indexed;
 use crate::engine::matcher::matched;
@@ -25,17 +27,19 @@ const BATCH: i64 = 100;
 const TRY_AGAIN: TimeDelta = TimeDelta::minutes(1);
 /// Tasks whose held events are released at once, and events of each.
 const RELEASED: (i64, i64) = (10, 100);
+/// Of them so many are judged before another tenant has its turn.
+const JUDGED: usize = 10;
 
 pub struct Windows {
     store: Store,
     held: Arc<Held>,
+    compute: Compute,
     worker: Uuid,
-    language: Language,
 }
 
 impl Windows {
-    pub fn new(store: Store, held: Arc<Held>, worker: Uuid) -> Windows {
-        Windows { store, held, worker, language: Language::default() }
+    pub fn new(store: Store, held: Arc<Held>, compute: Compute, worker: Uuid) -> Windows {
+        Windows { store, held, compute, worker }
     }
 
     /// Closes what is due, a part of it; answers whether there may be more.
@@ -80,7 +84,7 @@ impl Windows {
                 Err(StoreError::NotFound) => None,
                 Err(error) => return Err(error.into()),
             };
-            let matches = self.judge(held, task.as_ref());
+            let matches = self.judge(held, task).await?;
             let share = self.held.share_ahead(matches.len());
             let ask = FireEvents { now, shards: &[], matches: &matches, worker: self.worker, room: share.room };
             // a task that changes meanwhile is read anew at the next tick
@@ -91,38 +95,50 @@ impl Windows {
         Ok(!released.is_empty())
     }
 
-    fn judge(&self, held: &store::Held, task: Option<&Task>) -> Vec<Match> {
-        let Some(task) = task else { return Vec::new() };
-        let facts = EventTask {
+    /// What a task makes of the events that it has held, judged a few at a time in its tenant's turns.
+    async fn judge(&self, held: &store::Held, task: Option<Task>) -> Result<Vec<Match>, TickError> {
+        let Some(task) = task.map(Arc::new) else { return Ok(Vec::new()) };
+        let (runs, now) = (held.release == Release::Run, self.store.clock().now());
+        let mut matches = Vec::with_capacity(held.events.len());
+        for some in held.events.chunks(JUDGED) {
+            let (events, of) = (some.to_vec(), Arc::clone(&task));
+            let judged = self.compute.run(&task.tenant_id, move || released(events, &of, runs, now)).await;
+            matches.extend(judged.map_err(|panicked| StoreError::Corrupt(panicked.to_string()))?);
+        }
+        Ok(matches)
+    }
+}
+
+/// What a task makes of events that it has held; `runs`: they are not to be dropped.
+fn released(events: Vec<Value>, task: &Task, runs: bool, now: DateTime<Utc>) -> Vec<Match> {
+    let facts = EventTask {
+        task_id: task.id,
+        tenant_id: task.tenant_id.clone(),
+        name: task.name.clone(),
+        metadata: task.spec.metadata.clone(),
+        epoch: task.epoch,
+        status: task.status,
+        trigger: Value::Null,
+        max_runs: task.spec.max_runs.map(|most| most as i64),
+    };
+    let compiled = match &task.spec.trigger {
+        Trigger::Event(trigger) if runs => indexed(&facts, trigger, &Language::default()).ok(),
+        _ => None,
+    };
+    let arrivals = events.into_iter().filter_map(|event| Event::try_from(event).ok());
+    let each = arrivals.map(|event| {
+        let arrival = Arc::new(Arrival::new(event));
+        compiled.as_ref().and_then(|task| matched(task, &arrival, now)).unwrap_or_else(|| Match {
             task_id: task.id,
-            tenant_id: task.tenant_id.clone(),
-            name: task.name.clone(),
-            metadata: task.spec.metadata.clone(),
             epoch: task.epoch,
             status: task.status,
-            trigger: serde_json::Value::Null,
-            max_runs: task.spec.max_runs.map(|most| most as i64),
-        };
-        let compiled = match &task.spec.trigger {
-            Trigger::Event(trigger) if held.release == Release::Run => indexed(&facts, trigger, &self.language).ok(),
-            _ => None,
-        };
-        let now = self.store.clock().now();
-        let arrivals = held.events.iter().filter_map(|event| Event::try_from(event.clone()).ok());
-        let each = arrivals.map(|event| {
-            let arrival = Arc::new(Arrival::new(event));
-            compiled.as_ref().and_then(|task| matched(task, &arrival, now)).unwrap_or_else(|| Match {
-                task_id: task.id,
-                epoch: task.epoch,
-                status: task.status,
-                hold: true,
-                max_runs: facts.max_runs,
-                arrival: Arc::clone(&arrival),
-                verdict: Verdict::Skipped(reason::DROPPED.into()),
-            })
-        });
-        each.collect()
-    }
+            hold: true,
+            max_runs: facts.max_runs,
+            arrival: Arc::clone(&arrival),
+            verdict: Verdict::Skipped(reason::DROPPED.into()),
+        })
+    });
+    each.collect()
 }
 
 impl Service for Windows {

@@ -188,7 +188,7 @@ fn told(error: StoreError) -> HostError {
     match error {
         StoreError::NotFound => HostError::NotFound,
         StoreError::Conflict(why) => HostError::Conflict(why),
-        StoreError::LeaseLost | StoreError::Unavailable(_) | StoreError::Corrupt(_) => {
+        StoreError::LeaseLost | StoreError::Unavailable(_) | StoreError::TimedOut(_) | StoreError::Corrupt(_) => {
             tracing::warn!(%error, "a tool's call to the store failed");
             HostError::Unavailable
         }
@@ -338,7 +338,7 @@ impl AgentStore for LeasedTranscript {
 fn refused(error: StoreError) -> AppendError {
     match error {
         StoreError::LeaseLost => AppendError::LeaseLost,
-        StoreError::Unavailable(why) => {
+        StoreError::Unavailable(why) | StoreError::TimedOut(why) => {
             tracing::warn!(why, "a transcript could not be read or written");
             AppendError::Unavailable
         }

@@ -91,7 +91,7 @@ impl ApiError {
         match error {
             StoreError::NotFound => ApiError::NotFound(what),
             StoreError::Conflict(why) => ApiError::Conflict(why),
-            StoreError::Unavailable(cause) => {
+            StoreError::Unavailable(cause) | StoreError::TimedOut(cause) => {
                 tracing::warn!(cause, "the database is away");
                 ApiError::Unavailable { detail: "the database is away", retry_after: Duration::from_secs(1) }
             }

@@ -143,7 +143,8 @@ impl Store {
             .execute(&mut *conn)
             .await?;
             sqlx::query(
-                "insert into event_queue (seq) select seq from events where event_key = $1 on conflict (seq) do nothing",
+                "insert into event_queue (seq, tenant_id)
+                 select seq, tenant_id from events where event_key = $1 on conflict (seq) do nothing",
             )
             .bind(event.key())
             .execute(&mut *conn)

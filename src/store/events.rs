@@ -3,6 +3,8 @@
 //! A published event is in the log and in the queue after one commit. Reading leases an entry, acknowledging removes it
 //! from the queue; the log keeps it until it is forgotten by age, never before it was acknowledged.
 
+use std::collections::{HashMap, HashSet};
+
 use chrono::{DateTime, Utc};
 use sqlx::QueryBuilder;
 use uuid::Uuid;
@@ -28,6 +30,16 @@ pub struct LeasedEvent {
 /// Which part of the log to read: after `after`, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventFilter {
+/// Entries that were leased together, in order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Leased {
+    pub events: Vec<LeasedEvent>,
+    /// After this tenant the next turn begins; empty: with the first, since all had theirs.
+    pub turn: String,
+}
+
+type Row = (i64, Option<String>, i32, String);
+
     /// Exact.
     pub source: Option<String>,
     /// Exact, or with a trailing `*`.
@@ -50,19 +62,37 @@ pub(super) const IN_TURN: Split = Split { postgres: "select pg_advisory_xact_loc
 const LEASE: Split = Split {
     postgres: "
         with due as (
-            select seq from event_queue where lease_until is null or lease_until <= $1
-             order by seq limit $2 for update skip locked
+/// The tenants of the queue, in order, after one; each is found by a look into the index, whatever waits of it.
+const TENANTS: &str = "
+    with recursive tenants (tenant_id, number) as (
+        select (select min(q.tenant_id) from event_queue q where q.tenant_id > $1), 1
+        union all
+        select (select min(q.tenant_id) from event_queue q where q.tenant_id > t.tenant_id), t.number + 1
+          from tenants t where t.tenant_id is not null and t.number < $2
+    )
+    select tenant_id from tenants where tenant_id is not null";
+
+/// The oldest of each tenant: on Postgres of all tenants at once, on SQLite of one after the other.
+            select q.seq
+              from jsonb_array_elements_text($5::jsonb) as t (tenant_id)
+             cross join lateral (
+                select seq from event_queue
+                 where tenant_id = t.tenant_id and (lease_until is null or lease_until <= $1)
+                 order by seq limit $2 for update skip locked) q
         ), leased as (
             update event_queue q set lease_until = $3, consumer = $4, deliveries = q.deliveries + 1
               from due where q.seq = due.seq
-            returning q.seq, q.deliveries
+            returning q.seq, q.deliveries, q.tenant_id
         )
-        select l.seq, cast(e.body as text), l.deliveries from leased l left join events e on e.seq = l.seq order by l.seq",
+        select l.seq, cast(e.body as text), l.deliveries, l.tenant_id
+          from leased l left join events e on e.seq = l.seq",
     sqlite: "
         update event_queue set lease_until = $3, consumer = $4, deliveries = deliveries + 1
          where seq in (
-            select seq from event_queue where lease_until is null or lease_until <= $1 order by seq limit $2)
-        returning seq, (select e.body from events e where e.seq = event_queue.seq), deliveries",
+            select seq from event_queue
+             where tenant_id = json_extract($5, '$[0]') and (lease_until is null or lease_until <= $1)
+             order by seq limit $2)
+        returning seq, (select e.body from events e where e.seq = event_queue.seq), deliveries, tenant_id",
 };
 
 /// Narrows a query to the tenant of a scope, and to the source and type of a filter; a type may end in `*`.
@@ -113,9 +143,9 @@ impl Store {
                 let made: Vec<i64> = insert.build_query_scalar().fetch_all(&mut *conn).await?;
                 fresh += made.len() as u64;
                 if !made.is_empty() {
-                    let mut queue = QueryBuilder::new("insert into event_queue (seq) ");
-                    queue.push_values(made, |mut row, seq| {
-                        row.push_bind(seq);
+                    let mut queue = QueryBuilder::new("insert into event_queue (seq, tenant_id) ");
+                    queue.push_values(made, |mut row, (seq, tenant)| {
+                        row.push_bind(seq).push_bind(tenant);
                     });
                     queue.build().execute(&mut *conn).await?;
                 }
@@ -125,25 +155,55 @@ impl Store {
         Ok(fresh)
     }
 
-    /// Leases the oldest entries that nobody holds until `until`, those whose lease has run out among them. In order.
+    /// Leases entries that nobody holds until `until`, those whose lease has run out among them: the oldest of each tenant,
+    /// tenants in turn beginning after `after`, and none of those that are `full`. In order.
     pub async fn lease_events(
         &self,
         consumer: Uuid,
         until: DateTime<Utc>,
-        limit: i64,
-    ) -> Result<Vec<LeasedEvent>, StoreError> {
+        limit: usize,
+        after: &str,
+        full: &[Tenant],
+    ) -> Result<Leased, StoreError> {
         let now = self.clock.now();
-        let rows: Vec<(i64, Option<String>, i32)> = on_write!(self.db, |conn| {
-            sqlx::query_as(self.db.text(LEASE)).bind(now).bind(limit).bind(until).bind(consumer).fetch_all(conn).await?
-        });
-        let leased = |(seq, body, deliveries): (i64, Option<String>, i32)| LeasedEvent {
-            seq,
-            body: body.unwrap_or_default(),
-            deliveries,
-        };
-        let mut entries: Vec<LeasedEvent> = rows.into_iter().map(leased).collect();
-        entries.sort_unstable_by_key(|entry| entry.seq);
-        Ok(entries)
+        let at_once = if matches!(self.db, Db::Postgres { .. }) { limit } else { 1 };
+        Ok(on_write!(self.db, |conn| {
+            let most = (limit + full.len()) as i64;
+            let mut tenants: Vec<String> =
+                sqlx::query_scalar(TENANTS).bind(after).bind(most).fetch_all(&mut *conn).await?;
+            if !after.is_empty() && tenants.len() < limit + full.len() {
+                // and on from the first
+                let known: HashSet<String> = tenants.iter().cloned().collect();
+                let first: Vec<String> = sqlx::query_scalar(TENANTS).bind("").bind(most).fetch_all(&mut *conn).await?;
+                tenants.extend(first.into_iter().filter(|tenant| !known.contains(tenant)));
+            }
+            tenants.retain(|tenant| !full.iter().any(|full| full.as_str() == tenant));
+            let turn = tenants.get(limit.saturating_sub(1)).cloned().unwrap_or_default();
+            tenants.truncate(limit);
+            let mut leased = Leased { events: Vec::new(), turn };
+            while !tenants.is_empty() && limit - leased.events.len() >= tenants.len() {
+                let share = (limit - leased.events.len()) / tenants.len();
+                let mut counts: HashMap<String, usize> = HashMap::new();
+                for some in tenants.chunks(at_once) {
+                    let rows: Vec<Row> = sqlx::query_as(self.db.text(LEASE))
+                        .bind(now)
+                        .bind(share as i64)
+                        .bind(until)
+                        .bind(consumer)
+                        .bind(serde_json::to_string(some).unwrap_or_default())
+                        .fetch_all(&mut *conn)
+                        .await?;
+                    for (seq, body, deliveries, tenant) in rows {
+                        *counts.entry(tenant).or_default() += 1;
+                        leased.events.push(LeasedEvent { seq, body: body.unwrap_or_default(), deliveries });
+                    }
+                }
+                // who had less has no more
+                tenants.retain(|tenant| counts.get(tenant) == Some(&share));
+            }
+            leased.events.sort_unstable_by_key(|entry| entry.seq);
+            leased
+        }))
     }
 
     /// Removes entries from the queue; those that are gone already stay gone.
@@ -225,5 +285,22 @@ fn scope_of(events: &[Event]) -> Scope {
             Scope::Only(first.tenant.clone())
         }
         _ => Scope::Every,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::db::sqlite_plan;
+
+    #[tokio::test]
+    async fn the_turns_of_tenants_are_found_by_an_index_on_sqlite() {
+        for statement in [TENANTS, LEASE.sqlite] {
+            for step in sqlite_plan(statement).await {
+                let of_queue = step.contains("event_queue") || step.contains(" q ");
+                assert!(!of_queue || step.contains("INDEX") || step.contains("PRIMARY KEY"), "{step}");
+                assert!(!step.contains("TEMP B-TREE"), "{step}");
+            }
+        }
     }
 }

@@ -20,6 +20,8 @@ pub const WINDOW_EVENTS: u64 = 1000;
 pub const WINDOW_BYTES: usize = 1024 * 1024;
 /// Most events that a paused task holds; those that follow are recorded as skipped.
 pub const HELD_EVENTS: u64 = 10_000;
+/// Most runs of one event; the tasks that it would fire beyond are recorded as skipped.
+pub const EVENT_RUNS: usize = 1000;
 /// The names that expressions of event triggers know.
 pub const VARIABLES: &[&str] = &["event", "task"];
 

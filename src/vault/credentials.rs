@@ -228,7 +228,7 @@ impl Shelf {
     async fn recalled(&self, known: &Known) -> Result<(), StoreError> {
         loop {
             match known.recall(&self.store, &self.vault).await {
-                Err(StoreError::Unavailable(why)) => {
+                Err(StoreError::Unavailable(why) | StoreError::TimedOut(why)) => {
                     tracing::debug!(why, "what a run has used before can't be read yet, it is asked for again");
                     pause(ASK_AGAIN).await;
                 }

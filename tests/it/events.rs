@@ -8,11 +8,12 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 use reveille::bus::{Backlog, Bus, BusError, DeadLetter, DeadLetterFilter, Entry, Log, LogFilter};
+use reveille::compute::Compute;
 use reveille::engine::active::Active;
 use reveille::engine::held::Held;
 use reveille::engine::matcher::Matcher;
 use reveille::event::Event;
-use reveille::id::Scope;
+use reveille::id::{Scope, Tenant};
 use reveille::metrics::Metrics;
 use reveille::task::change::TaskChange;
 use serde_json::{Value, json};
@@ -42,6 +43,8 @@ macro_rules! on_each_bus {
         }
     )* };
 }
+
+mod fair;
 
 on_each_bus! {
     an_event_runs_the_tasks_that_it_matches_and_no_other
@@ -125,8 +128,13 @@ impl Bus for Deaf {
         self.0.publish(events)
     }
 
-    fn read(&self, limit: usize, wait: Duration) -> BoxFuture<'_, Result<Vec<Entry>, BusError>> {
-        self.0.read(limit, wait)
+    fn read_except<'a>(
+        &'a self,
+        full: &'a [Tenant],
+        limit: usize,
+        wait: Duration,
+    ) -> BoxFuture<'a, Result<Vec<Entry>, BusError>> {
+        self.0.read_except(full, limit, wait)
     }
 
     fn acknowledge<'a>(&'a self, _: &'a [String]) -> BoxFuture<'a, Result<(), BusError>> {
@@ -186,7 +194,15 @@ async fn an_instance_that_dies_before_it_acknowledges_leaves_no_second_run(world
     let (bus, held) = (first.bus(), Held::new(0, 0, Active::default()));
     let died = first
         .on(|store| async move {
-            let matcher = Matcher::new(store, Arc::new(Deaf(bus)), held, Uuid::from_u128(1), 5, &Metrics::new());
+            let matcher = Matcher::new(
+                store,
+                Arc::new(Deaf(bus)),
+                held,
+                Compute::of_machine(),
+                Uuid::from_u128(1),
+                5,
+                &Metrics::new(),
+            );
             matcher.work(Duration::ZERO).await
         })
         .await;

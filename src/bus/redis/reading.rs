@@ -8,12 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use redis::{Cmd, RedisError, cmd};
+use redis::{Cmd, RedisError, cmd, pipe};
 use tokio::sync::{Mutex, Notify};
 
+use crate::bus::redis::leaving::{LEFT_FOR, is_of};
 use crate::bus::redis::servers::{Connection, Link, is_lost};
 use crate::bus::redis::streams::{Names, Raw, StreamId, entry_name, event_of};
 use crate::bus::{BusError, Entry};
+use crate::id::Tenant;
 
 /// The longest block of one read; answers are waited for longer than that, or a read would fail and take all the same.
 pub(super) const BLOCK: Duration = Duration::from_secs(5);
@@ -28,10 +30,10 @@ type Claimed = (String, Vec<Option<Raw>>, Vec<String>);
 type Pending = Vec<(String, String, u64, u32)>;
 
 pub(super) struct Reader {
-    names: Names,
-    group: String,
-    consumer: String,
-    stalled_after: Duration,
+    pub(super) names: Names,
+    pub(super) group: String,
+    pub(super) consumer: String,
+    pub(super) stalled_after: Duration,
     state: Mutex<State>,
     /// Rung when something was published in this process: a cluster can't be waited for in one read.
     pub published: Notify,
@@ -51,6 +53,11 @@ struct State {
     /// What was read beyond what was asked for.
     rest: VecDeque<Entry>,
     looked_for_stalled: Option<Instant>,
+    /// Whether the last read was of stalled ones, and the stream that is looked through first for the next of them.
+    had_stalled: bool,
+    first_for_stalled: u32,
+    /// Whether some were left for later since the last look for stalled ones that found none.
+    left_some: bool,
 }
 
 impl Reader {
@@ -67,7 +74,14 @@ impl Reader {
         }
     }
 
-    pub async fn read(&self, link: &Link, limit: usize, wait: Duration) -> Result<Vec<Entry>, BusError> {
+    /// Entries of tenants that are not `full`; those of the others are left, and come again soon.
+    pub async fn read(
+        &self,
+        link: &Link,
+        full: &[Tenant],
+        limit: usize,
+        wait: Duration,
+    ) -> Result<Vec<Entry>, BusError> {
         let begun = Instant::now();
         let mut state = self.state.lock().await;
         self.ended.store(false, Ordering::Release);
@@ -86,8 +100,11 @@ impl Reader {
             };
             match self.once(link, &mut connection, &mut state, limit, wait.saturating_sub(begun.elapsed())).await {
                 Ok(entries) => {
+                    let (left, entries) = entries.into_iter().partition(|entry| is_of(entry, full));
+                    let leaving = self.leave(&mut connection, left).await;
                     state.connection = Some(connection);
-                    state.rest.extend(entries);
+                    state.rest.extend::<Vec<Entry>>(entries);
+                    state.left_some |= leaving?;
                 }
                 Err(error) if error.code() == Some("NOGROUP") => {
                     state.streams = 0;
@@ -143,13 +160,19 @@ impl Reader {
         if state.streams == 0 {
             state.streams = self.make_groups(connection).await?;
         }
-        let due = state.looked_for_stalled.is_none_or(|at| at.elapsed() >= self.stalled_after / 4);
-        if due {
-            let stalled = self.claim_stalled(connection, state.streams, limit).await?;
+        let pause = if state.left_some { LEFT_FOR } else { self.stalled_after / 4 };
+        let due = state.looked_for_stalled.is_none_or(|at| at.elapsed() >= pause);
+        // where many have stalled, every second read is of new ones
+        if due && !std::mem::take(&mut state.had_stalled) {
+            let first = state.first_for_stalled % state.streams;
+            let stalled = self.claim_stalled(connection, state.streams, first, limit).await?;
             if !stalled.is_empty() {
+                state.first_for_stalled = first + 1;
+                state.had_stalled = true;
                 return Ok(stalled);
             }
             state.looked_for_stalled = Some(Instant::now());
+            state.left_some = false;
         }
         let count = (limit / state.busy.max(1)).max(1);
         let longest = if self.number.load(Ordering::Acquire) == 0 { BLOCK_TO_THE_END } else { BLOCK };
@@ -259,10 +282,11 @@ impl Reader {
         &self,
         connection: &mut Connection,
         streams: u32,
+        first: u32,
         limit: usize,
     ) -> Result<Vec<Entry>, RedisError> {
         let mut claimed = Vec::new();
-        for partition in 0..streams {
+        for partition in (first..streams).chain(0..first) {
             let stream = self.names.stream(partition);
             let mut from = "0-0".to_owned();
             while claimed.len() < limit {
@@ -280,8 +304,9 @@ impl Reader {
                 if !deleted.is_empty() {
                     let () = cmd("XACK").arg(&stream).arg(&self.group).arg(&deleted).query_async(connection).await?;
                 }
-                for (id, fields) in raws.into_iter().flatten() {
-                    let deliveries = self.deliveries(connection, &stream, &id).await?;
+                let raws: Vec<Raw> = raws.into_iter().flatten().collect();
+                let deliveries = self.deliveries(connection, &stream, &raws).await?;
+                for ((id, fields), deliveries) in raws.into_iter().zip(deliveries) {
                     claimed.push(Entry { id: entry_name(partition, &id), event: event_of(&fields), deliveries });
                 }
                 if StreamId::parse(&next).is_none_or(|next| next == StreamId::default()) {
@@ -293,10 +318,21 @@ impl Reader {
         Ok(claimed)
     }
 
-    /// How often an entry that we hold was handed out.
-    async fn deliveries(&self, connection: &mut Connection, stream: &str, id: &str) -> Result<u32, RedisError> {
-        let pending: Pending =
-            cmd("XPENDING").arg(stream).arg(&self.group).arg(id).arg(id).arg(1).query_async(connection).await?;
-        Ok(pending.first().map_or(1, |(_, _, _, deliveries)| *deliveries))
+    /// How often each of the entries that we hold was handed out.
+    async fn deliveries(
+        &self,
+        connection: &mut Connection,
+        stream: &str,
+        raws: &[Raw],
+    ) -> Result<Vec<u32>, RedisError> {
+        if raws.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut asked = pipe();
+        for (id, _) in raws {
+            asked.cmd("XPENDING").arg(stream).arg(&self.group).arg(id).arg(id).arg(1);
+        }
+        let pending: Vec<Pending> = asked.query_async(connection).await?;
+        Ok(pending.into_iter().map(|found| found.first().map_or(1, |(_, _, _, deliveries)| *deliveries)).collect())
     }
 }

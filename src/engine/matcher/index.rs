@@ -9,13 +9,10 @@ use uuid::Uuid;
 
 use crate::event::Event;
 use crate::expr::Language;
-use crate::store::{EventTask, Store, StoreError, event_shard};
+use crate::store::{EventTask, EventTaskChanges};
 use crate::task::TaskStatus;
 use crate::trigger::event::{Matcher, Pattern};
 use crate::trigger::{EventTrigger, Trigger};
-
-/// Tasks that are read at once.
-const PAGE: i64 = 1000;
 
 /// A task with its compiled trigger.
 #[derive(Debug)]
@@ -28,10 +25,15 @@ pub struct Indexed {
     pub matcher: Matcher,
 }
 
+/// A task that is ready to be taken in.
+pub struct Compiled {
+    tenant: String,
+    task: Indexed,
+}
+
 /// Everything that is known of event tasks.
 #[derive(Default)]
 pub struct Index {
-    language: Language,
     /// The version of each shard that was taken in; a shard that is not here was never asked for.
     known: BTreeMap<i32, i64>,
     tenants: HashMap<String, Tenant>,
@@ -109,44 +111,22 @@ impl Index {
         self.places.is_empty()
     }
 
-    /// The shards of these tenants that were never asked for.
-    pub fn unknown<'a>(&self, tenants: impl Iterator<Item = &'a str>) -> Vec<i32> {
-        let mut shards: Vec<i32> = tenants.map(event_shard).filter(|shard| !self.known.contains_key(shard)).collect();
-        shards.sort_unstable();
-        shards.dedup();
-        shards
+    /// The version of a shard that was taken in; `None` where it was never asked for.
+    pub fn version(&self, shard: i32) -> Option<i64> {
+        self.known.get(&shard).copied()
     }
 
-    /// The shards of these tenants, each with the version that is known.
-    pub fn versions<'a>(&self, tenants: impl Iterator<Item = &'a str>) -> Vec<(i32, i64)> {
-        let mut shards: Vec<i32> = tenants.map(event_shard).collect();
-        shards.sort_unstable();
-        shards.dedup();
-        shards.into_iter().map(|shard| (shard, self.known.get(&shard).copied().unwrap_or(0))).collect()
-    }
-
-    /// Takes in what is newer in a shard.
-    pub async fn refresh(&mut self, store: &Store, shard: i32) -> Result<(), StoreError> {
-        let mut goes_on = false;
-        loop {
-            let known = self.known.get(&shard).copied().unwrap_or(0);
-            let changes = store.event_tasks(shard, known, PAGE, goes_on).await?;
-            goes_on = true;
-            if changes.anew {
-                let all: Vec<Uuid> =
-                    self.places.iter().filter(|(_, place)| place.shard == shard).map(|(id, _)| *id).collect();
-                all.into_iter().for_each(|id| self.remove(id));
-            }
-            changes.gone.into_iter().for_each(|id| self.remove(id));
-            for task in changes.live {
-                self.remove(task.task_id);
-                self.add(shard, task);
-            }
-            self.known.insert(shard, changes.version);
-            if !changes.more {
-                return Ok(());
-            }
+    /// Takes in what is newer in a shard, with the tasks of `changes.live` compiled.
+    pub fn take_in(&mut self, shard: i32, changes: &EventTaskChanges, compiled: Vec<Compiled>) {
+        if changes.anew {
+            let all: Vec<Uuid> =
+                self.places.iter().filter(|(_, place)| place.shard == shard).map(|(id, _)| *id).collect();
+            all.into_iter().for_each(|id| self.remove(id));
         }
+        changes.gone.iter().for_each(|id| self.remove(*id));
+        changes.live.iter().for_each(|task| self.remove(task.task_id));
+        compiled.into_iter().for_each(|task| self.add(shard, task));
+        self.known.insert(shard, changes.version);
     }
 
     /// The tasks that an event may concern: of its tenant, with a source and type that lead to it.
@@ -156,24 +136,12 @@ impl Index {
         sources.flat_map(|kinds| kinds.leading_to(&event.kind)).flat_map(BTreeMap::values)
     }
 
-    fn add(&mut self, shard: i32, task: EventTask) {
-        let compiled = match compile(&task, &self.language) {
-            Ok(Some(compiled)) => compiled,
-            Ok(None) => return,
-            Err(why) => {
-                tracing::error!(task_id = %task.task_id, why, "the trigger of a task can't be read, it fires no more");
-                return;
-            }
-        };
-        let place = Place {
-            tenant: task.tenant_id,
-            shard,
-            source: compiled.matcher.source().clone(),
-            kind: compiled.matcher.kind().clone(),
-        };
+    fn add(&mut self, shard: i32, Compiled { tenant, task }: Compiled) {
+        let place = Place { tenant, shard, source: task.matcher.source().clone(), kind: task.matcher.kind().clone() };
         let tenant = self.tenants.entry(place.tenant.clone()).or_default();
-        tenant.entry(&place.source).entry(&place.kind).insert(task.task_id, Arc::new(compiled));
-        self.places.insert(task.task_id, place);
+        let task_id = task.task_id;
+        tenant.entry(&place.source).entry(&place.kind).insert(task_id, Arc::new(task));
+        self.places.insert(task_id, place);
     }
 
     fn remove(&mut self, task_id: Uuid) {
@@ -191,11 +159,25 @@ impl Index {
     }
 }
 
-/// `None`: it does not go by events any more.
-fn compile(task: &EventTask, language: &Language) -> Result<Option<Indexed>, String> {
-    let trigger: Trigger = serde_json::from_value(task.trigger.clone()).map_err(|error| error.to_string())?;
-    let Trigger::Event(trigger) = trigger else { return Ok(None) };
-    Ok(Some(indexed(task, &trigger, language)?))
+/// Compiles tasks; those that do not go by events any more, or can't be read, are left out.
+pub fn compile(tasks: &[EventTask], language: &Language) -> Vec<Compiled> {
+    tasks.iter().filter_map(|task| compile_one(task, language)).collect()
+}
+
+fn compile_one(task: &EventTask, language: &Language) -> Option<Compiled> {
+    let read = serde_json::from_value(task.trigger.clone()).map_err(|error| error.to_string());
+    let compiled = match read {
+        Ok(Trigger::Event(trigger)) => indexed(task, &trigger, language),
+        Ok(_) => return None,
+        Err(why) => Err(why),
+    };
+    match compiled {
+        Ok(compiled) => Some(Compiled { tenant: task.tenant_id.clone(), task: compiled }),
+        Err(why) => {
+            tracing::error!(task_id = %task.task_id, why, "the trigger of a task can't be read, it fires no more");
+            None
+        }
+    }
 }
 
 /// A task with its compiled trigger.

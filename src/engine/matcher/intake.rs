@@ -1,24 +1,39 @@
-//! What comes from the bus, before it is recorded: read, set in order, and judged by the tasks that it concerns.
+//! What comes from the bus, before it is recorded: read, and judged by the tasks that it concerns.
+//!
+//! Reading an entry changes nothing but its lease. Tasks are compiled and events are judged on the threads for what
+//! tenants write, in bounded pieces between which other tenants have their turn.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::ops::ControlFlow;
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
-use tokio::sync::RwLock;
-
 use crate::bus::{Bus, BusError, Entry};
-use crate::engine::matcher::index::{Index, Indexed};
-use crate::store::{Match, Store, StoreError};
-use crate::trigger::event::{Arrival, Verdict};
+use crate::compute::Compute;
+use crate::engine::matcher::backlog::Share;
+use crate::engine::matcher::index::{Compiled, Index, compile};
+use crate::engine::matcher::judging::Judging;
+use crate::engine::matcher::slice::Slice;
+use crate::expr::Language;
+use crate::id::Tenant;
+use crate::store::{EVENT_SHARDS, EventTask, Store, StoreError, event_shard};
+use crate::trigger::event::Arrival;
+
+/// Tasks that are read at once.
+const PAGE: i64 = 1000;
+/// Tasks that are compiled in one piece.
+const COMPILED: usize = 20;
 
 /// Reads, and knows the tasks.
 pub struct Intake {
     store: Store,
     bus: Arc<dyn Bus>,
+    compute: Compute,
     /// Twice as often as this an entry may come, then nobody tries any more.
     max_deliveries: u32,
-    index: RwLock<Index>,
+    language: Language,
+    index: Arc<RwLock<Index>>,
+    /// One at a time reads a shard.
+    reading: [tokio::sync::Mutex<()>; EVENT_SHARDS as usize],
 }
 
 /// Entries that were read together.
@@ -27,8 +42,6 @@ pub struct Batch {
     pub taken: Vec<Taken>,
     /// Can't be handled, and why; to be put among the dead letters.
     pub hopeless: Vec<(Entry, String)>,
-    /// What all of `taken` lead to; `None` before they were judged.
-    pub judged: Option<Judged>,
 }
 
 /// An entry that is an event.
@@ -38,13 +51,22 @@ pub struct Taken {
     pub arrival: Arc<Arrival>,
 }
 
-/// What tasks make of events, by the index as it was.
+/// What came of the judging of a tenant's events.
+pub struct Judgement {
+    pub tenant: Tenant,
+    pub came: Result<Judged, Unjudged>,
+}
+
+/// The events that were judged; and those that were not, because there was enough to record.
 pub struct Judged {
-    /// Those that become runs whatever else there was, and those that rules decide.
-    pub straight: Vec<Match>,
-    pub by_rules: Vec<Match>,
-    /// The shards of the events' tenants, with the versions that the index had.
-    pub shards: Vec<(i32, i64)>,
+    pub slice: Slice,
+    pub rest: Vec<Taken>,
+}
+
+/// Events that could not be judged.
+pub struct Unjudged {
+    pub events: Vec<Taken>,
+    pub error: StoreError,
 }
 
 impl Taken {
@@ -54,28 +76,22 @@ impl Taken {
 }
 
 impl Batch {
-    /// How many entries are to be handled.
-    pub fn waiting(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.taken.len() + self.hopeless.len()
-    }
-
-    /// Puts a later one behind it.
-    pub fn append(&mut self, later: Batch) {
-        self.judged = if self.taken.is_empty() { later.judged } else { None };
-        self.taken.extend(later.taken);
-        self.hopeless.extend(later.hopeless);
     }
 }
 
 impl Intake {
-    pub fn new(store: Store, bus: Arc<dyn Bus>, max_deliveries: u32) -> Intake {
-        Intake { store, bus, max_deliveries, index: RwLock::default() }
+    pub fn new(store: Store, bus: Arc<dyn Bus>, compute: Compute, max_deliveries: u32) -> Intake {
+        let (language, index) = (Language::default(), Arc::default());
+        let reading = std::array::from_fn(|_| tokio::sync::Mutex::default());
+        Intake { store, bus, compute, max_deliveries, language, index, reading }
     }
 
-    /// Up to so many entries; waits up to `wait` for the first.
-    pub async fn read(&self, limit: usize, wait: Duration) -> Result<Batch, BusError> {
+    /// Up to so many entries of tenants that are not `full`; waits up to `wait` for the first.
+    pub async fn read(&self, full: &[Tenant], limit: usize, wait: Duration) -> Result<Batch, BusError> {
         let mut batch = Batch::default();
-        for Entry { id, event, deliveries } in self.bus.read(limit, wait).await? {
+        for Entry { id, event, deliveries } in self.bus.read_except(full, limit, wait).await? {
             match event {
                 // whoever tried has died over it
                 Ok(event) if deliveries > 2 * self.max_deliveries => {
@@ -92,67 +108,72 @@ impl Intake {
         Ok(batch)
     }
 
-    /// What is there, judged as far as the index knows its tenants.
-    pub async fn read_ahead(&self, limit: usize) -> Result<Batch, BusError> {
-        let mut batch = self.read(limit, Duration::ZERO).await?;
-        let index = self.index.read().await;
-        if index.unknown(tenants(&batch.taken)).is_empty() {
-            batch.judged = Some(self.judged(&index, &batch.taken));
+    /// What tasks make of events, by the tasks as they are now, or were not long ago.
+    pub async fn judge(self: Arc<Intake>, share: Share) -> Judgement {
+        let Share { tenant, events, stale } = share;
+        let came = match self.refresh(&tenant, stale).await {
+            Err(error) => Err(Unjudged { events, error }),
+            Ok(()) => self.judged(&tenant, events, stale.is_some()).await,
+        };
+        Judgement { tenant, came }
+    }
+
+    async fn judged(&self, tenant: &Tenant, events: Vec<Taken>, alone: bool) -> Result<Judged, Unjudged> {
+        let mut judging = Judging::new(tenant.clone(), events, alone);
+        loop {
+            let (index, clock) = (Arc::clone(&self.index), self.store.clock().clone());
+            let piece = self.compute.run(tenant.as_str(), move || judging.go_on(&index, clock.now()));
+            judging = match piece.await {
+                Ok(ControlFlow::Continue(judging)) => judging,
+                Ok(ControlFlow::Break(judged)) => return Ok(*judged),
+                // the events went with it, and come again from the bus
+                Err(panicked) => {
+                    return Err(Unjudged { events: Vec::new(), error: StoreError::Corrupt(panicked.to_string()) });
+                }
+            };
         }
-        Ok(batch)
     }
 
-    /// What tasks make of events; reads the tasks of tenants that were never asked for.
-    pub async fn judge(&self, events: &[Taken]) -> Result<Judged, StoreError> {
-        let unknown = self.index.read().await.unknown(tenants(events));
-        self.refresh(&unknown).await?;
-        Ok(self.judged(&*self.index.read().await, events))
-    }
-
-    /// The same by the tasks as they are now.
-    pub async fn judge_anew(&self, events: &[Taken]) -> Result<Judged, StoreError> {
-        let shards = self.index.read().await.versions(tenants(events));
-        self.refresh(&shards.into_iter().map(|(shard, _)| shard).collect::<Vec<_>>()).await?;
-        Ok(self.judged(&*self.index.read().await, events))
-    }
-
-    async fn refresh(&self, shards: &[i32]) -> Result<(), StoreError> {
-        for shard in shards {
-            self.index.write().await.refresh(&self.store, *shard).await?;
+    /// Reads the tasks of a tenant's shard if they were never asked for, or are no newer than `stale`.
+    async fn refresh(&self, tenant: &Tenant, stale: Option<i64>) -> Result<(), StoreError> {
+        let shard = event_shard(tenant.as_str());
+        if self.knows(shard, stale) {
+            return Ok(());
         }
-        Ok(())
+        let _turn = self.reading[shard as usize].lock().await;
+        if self.knows(shard, stale) {
+            return Ok(());
+        }
+        let mut goes_on = false;
+        loop {
+            let known = self.index.read().expect("the lock of the index").version(shard).unwrap_or(0);
+            let changes = self.store.event_tasks(shard, known, PAGE, goes_on).await?;
+            goes_on = true;
+            let compiled = self.compile(&changes.live).await;
+            self.index.write().expect("the lock of the index").take_in(shard, &changes, compiled);
+            if !changes.more {
+                return Ok(());
+            }
+        }
     }
 
-    fn judged(&self, index: &Index, events: &[Taken]) -> Judged {
-        let now = self.store.clock().now();
-        let all = events.iter().flat_map(|Taken { arrival, .. }| {
-            index.candidates(&arrival.event).filter_map(move |task| matched(task, arrival, now))
-        });
-        let (straight, by_rules) = all.partition(Match::goes_straight);
-        Judged { straight, by_rules, shards: index.versions(tenants(events)) }
+    fn knows(&self, shard: i32, stale: Option<i64>) -> bool {
+        let known = self.index.read().expect("the lock of the index").version(shard);
+        known.is_some_and(|known| stale.is_none_or(|stale| known > stale))
     }
-}
 
-fn tenants(events: &[Taken]) -> impl Iterator<Item = &str> {
-    events.iter().map(|taken| taken.arrival.event.tenant.as_str())
-}
-
-/// What one task makes of an event; `None` where it is none of its events. A fault of one task, even a panic of its
-/// expression, stays its own.
-pub fn matched(task: &Indexed, arrival: &Arc<Arrival>, now: DateTime<Utc>) -> Option<Match> {
-    let judged = catch_unwind(AssertUnwindSafe(|| task.matcher.judge(arrival, now)));
-    let verdict = judged.unwrap_or_else(|_| Verdict::Skipped("filter_error: it panicked".into()));
-    if verdict == Verdict::No {
-        return None;
+    /// Compiles tasks in small pieces, each in the turn of its tenant. A piece that panics is left out: its tasks fire no more.
+    async fn compile(&self, tasks: &[EventTask]) -> Vec<Compiled> {
+        let mut compiled = Vec::with_capacity(tasks.len());
+        for of_tenant in tasks.chunk_by(|a, b| a.tenant_id == b.tenant_id) {
+            for some in of_tenant.chunks(COMPILED) {
+                let (piece, language) = (some.to_vec(), self.language.clone());
+                match self.compute.run(&some[0].tenant_id, move || compile(&piece, &language)).await {
+                    Ok(piece) => compiled.extend(piece),
+                    Err(panicked) => tracing::error!(%panicked, "event tasks can't be read, they fire no more"),
+                }
+            }
+        }
+        compiled
     }
-    arrival.prepare();
-    Some(Match {
-        task_id: task.task_id,
-        epoch: task.epoch,
-        status: task.status,
-        hold: task.hold,
-        max_runs: task.max_runs,
-        arrival: Arc::clone(arrival),
-        verdict,
-    })
 }

@@ -20,6 +20,8 @@ pub mod reason {
     pub const DUPLICATE: &str = "duplicate";
     pub const HOLD_FULL: &str = "hold_full";
     pub const DROPPED: &str = "dropped";
+    /// The event has fired as many tasks as one event may.
+    pub const FAN_OUT: &str = "fan_out";
     /// With what went wrong behind a colon.
     pub const FILTER_ERROR: &str = "filter_error";
 }

@@ -218,7 +218,9 @@ impl Connector {
         let resumed = loop {
             match replace(&self.shared.store, &Scope::Every, &flow.tenant, &flow.reference, make).await {
                 // the code is spent: what it brought is not thrown away for a database that is away for a moment
-                Err(ConnectError::Store(StoreError::Unavailable(_))) if let Some(wait) = waits.next() => {
+                Err(ConnectError::Store(StoreError::Unavailable(_) | StoreError::TimedOut(_)))
+                    if let Some(wait) = waits.next() =>
+                {
                     pause(wait).await;
                 }
                 Err(error) => return Err(error),

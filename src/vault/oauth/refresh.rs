@@ -195,7 +195,7 @@ impl Turn {
         loop {
             let error = match timeout(ANSWER, self.store(&sealed)).await {
                 Ok(Ok(stored)) => return self.given(document, &stored),
-                Ok(Err(StoreError::Unavailable(error))) => error,
+                Ok(Err(StoreError::Unavailable(error) | StoreError::TimedOut(error))) => error,
                 Ok(Err(error)) => return Err(self.lost(error)),
                 Err(_) => format!("no answer within {ANSWER:?}"),
             };

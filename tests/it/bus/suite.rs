@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use reveille::bus::{Backlog, BusError, DeadLetterFilter, LogFilter};
-use reveille::id::Scope;
+use reveille::bus::{Backlog, BusError, DeadLetterFilter, LogFilter, Settings};
+use reveille::id::{Scope, Tenant};
 use serde_json::json;
 
 use super::world::{
@@ -49,6 +49,7 @@ on_every_bus!(
     what_a_dead_consumer_holds_comes_again_and_is_counted,
     an_acknowledged_entry_never_comes_again,
     two_consumers_share_what_comes,
+    entries_of_a_full_tenant_are_left_uncounted_and_those_behind_them_are_read,
     a_buried_entry_waits_among_the_dead_letters_until_it_is_replayed,
     dead_letters_are_found_by_what_is_asked_for_and_dropped,
     the_log_goes_on_where_it_ended,
@@ -276,4 +277,32 @@ async fn what_waits_is_counted(stage: &Stage) {
     assert_eq!(bus.backlog().await.unwrap(), Backlog { unread: 0, pending: 2 });
     bus.acknowledge(&names_of(&entries)).await.unwrap();
     assert_eq!(bus.backlog().await.unwrap(), Backlog::default());
+}
+
+/// A tenant whose events are on the stream of `a`.
+fn beside_a() -> String {
+    let partition = |tenant: &str| reveille::event::partition(tenant, Settings::default().partitions);
+    (0..)
+        .map(|number| format!("quiet_{number}"))
+        .find(|tenant| partition(tenant) == partition("a"))
+        .expect("one of many")
+}
+
+async fn entries_of_a_full_tenant_are_left_uncounted_and_those_behind_them_are_read(stage: &Stage) {
+    let loud: Vec<_> = (0..60).map(|n| event("a", &n.to_string())).collect();
+    stage.publish(&loud).await;
+    stage.publish(&[event(&beside_a(), "behind")]).await;
+    let full = [Tenant::new("a").unwrap()];
+    let mut found = Vec::new();
+    for _ in 0..4 {
+        found.extend(stage.bus.read_except(&full, 20, Duration::ZERO).await.unwrap());
+    }
+    assert_eq!(ids_of(&found), ["behind"], "within a counted number of reads");
+    acknowledge(&*stage.bus, &found).await;
+    stage.stall().await;
+    let again = read(&*stage.bus, 60).await;
+    let mut ids: Vec<u32> = ids_of(&again).iter().map(|id| id.parse().unwrap()).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, (0..60).collect::<Vec<_>>(), "none is lost");
+    assert!(again.iter().all(|entry| entry.deliveries == 1), "none is counted");
 }

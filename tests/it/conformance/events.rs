@@ -3,7 +3,7 @@
 use chrono::TimeDelta;
 use futures::FutureExt;
 use reveille::event::Event;
-use reveille::id::Scope;
+use reveille::id::{Scope, Tenant};
 use reveille::store::{
     Burial, EventBacklog, EventFilter, LeasedEvent, Outlook, StoreError, StoredDeadLetter, StoredDeadLetterFilter,
 };
@@ -16,6 +16,8 @@ on_both!(
     an_event_is_taken_once_by_its_key,
     a_batch_is_taken_whole_or_not_at_all,
     what_one_has_leased_no_other_gets_until_the_lease_is_over,
+    tenants_have_turns_in_what_is_leased,
+    more_tenants_than_one_look_have_their_turns_after_each_other,
     the_log_is_read_by_source_type_tenant_and_place,
     only_what_is_old_and_acknowledged_is_forgotten,
     a_buried_entry_is_a_dead_letter_once,
@@ -35,9 +37,9 @@ fn of(mut fields: Value) -> Event {
     Event::try_from(fields).expect("an event")
 }
 
-async fn lease(world: &World, limit: i64) -> Vec<LeasedEvent> {
+async fn lease(world: &World, limit: usize) -> Vec<LeasedEvent> {
     let until = world.now() + TimeDelta::seconds(60);
-    world.store.lease_events(WORKER, until, limit).await.expect("lease")
+    world.store.lease_events(WORKER, until, limit, "", &[]).await.expect("lease").events
 }
 
 fn body(leased: &LeasedEvent) -> Event {
@@ -112,10 +114,10 @@ async fn on_sqlite_what_the_dead_process_held_is_free_when_the_next_one_opens() 
     let until = START + TimeDelta::seconds(60);
     let store = open().await;
     store.publish_events(&[event("a", "1")]).await.unwrap();
-    assert_eq!(store.lease_events(WORKER, until, 9).await.unwrap().len(), 1);
+    assert_eq!(store.lease_events(WORKER, until, 9, "", &[]).await.unwrap().events.len(), 1);
     store.close().await;
     drop(store);
-    let again = open().await.lease_events(OTHER_WORKER, until, 9).await.unwrap();
+    let again = open().await.lease_events(OTHER_WORKER, until, 9, "", &[]).await.unwrap().events;
     assert_eq!(again.iter().map(|entry| entry.deliveries).collect::<Vec<_>>(), [2]);
 }
 
@@ -126,7 +128,7 @@ async fn what_one_has_leased_no_other_gets_until_the_lease_is_over(world: &World
     assert_eq!(first.iter().map(|entry| entry.deliveries).collect::<Vec<_>>(), [1, 1]);
     let other = world.other_instance().await;
     let until = world.now() + TimeDelta::seconds(60);
-    let second = other.lease_events(OTHER_WORKER, until, 10).await.unwrap();
+    let second = other.lease_events(OTHER_WORKER, until, 10, "", &[]).await.unwrap().events;
     assert_eq!(second.iter().map(body).collect::<Vec<_>>(), [events[2].clone()]);
     assert_eq!(world.store.event_backlog().await.unwrap(), EventBacklog { unread: 0, leased: 3 });
 
@@ -294,4 +296,44 @@ async fn a_stop_ends_the_wait_of_those_who_read_and_of_those_who_come_later(worl
     assert_eq!((waits.now_or_never(), world.store.reads_ended().now_or_never()), (Some(()), Some(())));
     world.store.begin_reads();
     assert_eq!(world.store.reads_ended().now_or_never(), None, "it was started again");
+}
+
+/// The tenants of what is leased, with how many of each.
+fn tenants_of(entries: &[LeasedEvent]) -> Vec<(String, usize)> {
+    let mut counts = std::collections::BTreeMap::new();
+    entries.iter().for_each(|entry| *counts.entry(body(entry).tenant.to_string()).or_insert(0) += 1);
+    counts.into_iter().collect()
+}
+
+async fn tenants_have_turns_in_what_is_leased(world: &World) {
+    let loud: Vec<Event> = (0..60).map(|id| event("loud", &id.to_string())).collect();
+    world.store.publish_events(&loud).await.unwrap();
+    world.store.publish_events(&[event("quiet", "1"), event("still", "1"), event("still", "2")]).await.unwrap();
+    let first = lease(world, 12).await;
+    let pairs =
+        |expected: &[(&str, usize)]| expected.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect::<Vec<_>>();
+    assert_eq!(tenants_of(&first), pairs(&[("loud", 9), ("quiet", 1), ("still", 2)]));
+    assert!(first.is_sorted_by_key(|entry| entry.seq));
+    world.store.publish_events(&[event("quiet", "2")]).await.unwrap();
+    let until = world.now() + TimeDelta::seconds(60);
+    let full = [Tenant::new("loud").unwrap()];
+    let beside = world.store.lease_events(WORKER, until, 12, "", &full).await.unwrap();
+    assert_eq!(tenants_of(&beside.events), pairs(&[("quiet", 1)]));
+    assert_eq!(tenants_of(&lease(world, 200).await), pairs(&[("loud", 51)]), "nothing is lost");
+}
+
+async fn more_tenants_than_one_look_have_their_turns_after_each_other(world: &World) {
+    for id in ["1", "2"] {
+        let all: Vec<Event> = ["a", "b", "c", "d", "e"].iter().map(|tenant| event(tenant, id)).collect();
+        world.store.publish_events(&all).await.unwrap();
+    }
+    let until = world.now() + TimeDelta::seconds(60);
+    let (mut turn, mut had) = (String::new(), Vec::new());
+    for _ in 0..3 {
+        let leased = world.store.lease_events(WORKER, until, 2, &turn, &[]).await.unwrap();
+        had.extend(tenants_of(&leased.events).into_iter().map(|(tenant, _)| tenant));
+        turn = leased.turn;
+    }
+    assert_eq!(had[..4], ["a", "b", "c", "d"]);
+    assert!(had[4..].contains(&"e".to_owned()), "{had:?}");
 }

@@ -1,11 +1,13 @@
 //! Events: each match has one record, whatever happens how often, and rules with a memory decide about each event once.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::engine::matcher::index::Index;
+use reveille::engine::matcher::index::{Index, compile};
 use reveille::engine::matcher::matched;
 use reveille::event::Event;
+use reveille::expr::Language;
 use reveille::id::{Scope, new_id};
 use reveille::run::cause::Cause;
 use reveille::run::{Run, RunState};
@@ -79,6 +81,15 @@ fn event_with(id: &str, more: Value) -> Event {
     Event::try_from(value).unwrap()
 }
 
+/// Takes in what is newer in a shard; answers its version.
+async fn refresh(index: &mut Index, world: &World, shard: i32) -> i64 {
+    let known = index.version(shard).unwrap_or(0);
+    let changes = world.store.event_tasks(shard, known, 1000, false).await.unwrap();
+    let compiled = compile(&changes.live, &Language::default());
+    index.take_in(shard, &changes, compiled);
+    changes.version
+}
+
 /// What the engine's matcher makes of events, step by step.
 struct Matching {
     index: Index,
@@ -89,10 +100,11 @@ struct Matching {
 impl Matching {
     async fn of(world: &World, events: Vec<Event>) -> Matching {
         let mut index = Index::default();
-        for shard in index.unknown(events.iter().map(|event| event.tenant.as_str())) {
-            index.refresh(&world.store, shard).await.unwrap();
+        let mut shards = BTreeMap::new();
+        for shard in events.iter().map(|event| event_shard(event.tenant.as_str())) {
+            shards.insert(shard, refresh(&mut index, world, shard).await);
         }
-        let shards = index.versions(events.iter().map(|event| event.tenant.as_str()));
+        let shards = shards.into_iter().collect();
         let arrivals = events.into_iter().map(|event| Arc::new(Arrival::new(event)));
         let judge = |arrival: Arc<Arrival>| -> Vec<Match> {
             index.candidates(&arrival.event).filter_map(|task| matched(task, &arrival, world.now())).collect()
@@ -275,7 +287,7 @@ async fn a_reader_that_knows_too_little_reads_its_shard_anew(world: &World) {
     assert!(!second.anew, "it goes on");
     assert_eq!(second.live[0].task_id, other.id);
     let mut index = Index::default();
-    index.refresh(&world.store, shard).await.unwrap();
+    refresh(&mut index, world, shard).await;
     assert_eq!(index.len(), 2);
     assert!(!world.store.event_tasks(shard, anew.version, 10, false).await.unwrap().anew);
 }

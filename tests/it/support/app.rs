@@ -124,7 +124,9 @@ impl Instance {
             }
         }
         let now = self.store.clock().now();
-        Draft::parse(Tenant::new("ann").map_err(|why| panic!("{why}")), &fields, &self.http().known, now)
+        let named = fields.as_object_mut().expect("an object").remove("tenant_id");
+        let tenant = named.as_ref().and_then(Value::as_str).unwrap_or("ann");
+        Draft::parse(Tenant::new(tenant).map_err(|why| panic!("{why}")), &fields, &self.http().known, now)
             .unwrap_or_else(|faults| panic!("{faults}"))
     }
 
@@ -215,6 +217,12 @@ impl Instance {
     pub async fn match_once(&self) -> Result<usize, TickError> {
         let matcher = Arc::clone(&self.engine().matcher);
         self.on(|_| async move { matcher.work(Duration::ZERO).await }).await
+    }
+
+    /// Has the matcher do one round.
+    pub async fn match_round(&self) {
+        let matcher = Arc::clone(&self.engine().matcher);
+        self.on(|_| async move { matcher.round(Duration::ZERO).await }).await.expect("a round");
     }
 
     /// Closes windows and releases what was held.

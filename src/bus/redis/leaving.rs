@@ -1,0 +1,49 @@
+//! Entries that a consumer leaves for later, because it has enough of their tenant: the stream is read on behind them.
+//!
+//! Such an entry stays pending in Redis, uncounted, and is due again a moment later for any consumer of the group.
+
+use std::time::Duration;
+
+use redis::{RedisError, pipe};
+
+use crate::bus::Entry;
+use crate::bus::redis::reading::Reader;
+use crate::bus::redis::servers::Connection;
+use crate::bus::redis::streams::read_entry_name;
+use crate::id::Tenant;
+
+/// An entry that was left comes again after this long.
+pub(super) const LEFT_FOR: Duration = Duration::from_secs(1);
+
+/// Whether an entry is of one of these tenants.
+pub(super) fn is_of(entry: &Entry, tenants: &[Tenant]) -> bool {
+    entry.event.as_ref().is_ok_and(|event| tenants.contains(&event.tenant))
+}
+
+impl Reader {
+    /// Leaves entries that were just read. Answers whether there were any.
+    pub(super) async fn leave(&self, connection: &mut Connection, entries: Vec<Entry>) -> Result<bool, RedisError> {
+        if entries.is_empty() {
+            return Ok(false);
+        }
+        let idle = self.stalled_after.saturating_sub(LEFT_FOR).as_millis() as u64;
+        let mut left = pipe();
+        for entry in &entries {
+            let Ok((partition, id)) = read_entry_name(&entry.id) else { continue };
+            left.cmd("XCLAIM")
+                .arg(self.names.stream(partition))
+                .arg(&self.group)
+                .arg(&self.consumer)
+                .arg(0)
+                .arg(id.to_string())
+                .arg("IDLE")
+                .arg(idle)
+                .arg("RETRYCOUNT")
+                .arg(entry.deliveries.saturating_sub(1))
+                .arg("JUSTID")
+                .ignore();
+        }
+        let () = left.query_async(connection).await?;
+        Ok(true)
+    }
+}

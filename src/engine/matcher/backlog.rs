@@ -1,0 +1,141 @@
+//! Events that were read and are not judged yet, a line for each tenant. Lost in a crash, they come again from the bus.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::engine::matcher::intake::Taken;
+use crate::id::Tenant;
+
+/// Entries of one tenant; the bus is asked for those of others while there are as many.
+const PER_TENANT: usize = 500;
+/// Entries of all tenants; nothing is read while there are as many.
+const IN_ALL: usize = 2_000;
+
+/// What waits, by tenant.
+#[derive(Default)]
+pub struct Backlog {
+    lines: HashMap<Tenant, Line>,
+    /// The tenants in `lines`, in the order of their turns.
+    turns: VecDeque<Tenant>,
+    len: usize,
+}
+
+#[derive(Default)]
+struct Line {
+    events: VecDeque<Taken>,
+    /// The version of the index by which they were judged in vain.
+    stale: Option<i64>,
+}
+
+/// Events of one tenant that are to be judged.
+pub struct Share {
+    pub tenant: Tenant,
+    pub events: Vec<Taken>,
+    /// The index is to be newer than this version.
+    pub stale: Option<i64>,
+}
+
+impl Backlog {
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub fn has_room(&self) -> bool {
+        self.len < IN_ALL
+    }
+
+    /// The tenants that have enough here.
+    pub fn full(&self) -> Vec<Tenant> {
+        let full = self.lines.iter().filter(|(_, line)| line.events.len() >= PER_TENANT);
+        full.map(|(tenant, _)| tenant.clone()).collect()
+    }
+
+    /// Puts one behind those of its tenant.
+    pub fn push(&mut self, taken: Taken) {
+        let tenant = taken.arrival.event.tenant.clone();
+        self.line(&tenant).events.push_back(taken);
+        self.len += 1;
+    }
+
+    /// Puts some back before those of their tenant. `stale`: they were judged by that version of the index, which was too
+    /// old.
+    pub fn put_back(&mut self, tenant: &Tenant, events: Vec<Taken>, stale: Option<i64>) {
+        if events.is_empty() {
+            return;
+        }
+        self.len += events.len();
+        let line = self.line(tenant);
+        line.stale = line.stale.max(stale);
+        events.into_iter().rev().for_each(|taken| line.events.push_front(taken));
+    }
+
+    /// Takes up to `limit` events of the next tenant that `may` have a turn.
+    pub fn next(&mut self, limit: usize, may: impl Fn(&Tenant) -> bool) -> Option<Share> {
+        let at = self.turns.iter().position(may)?;
+        let tenant = self.turns.remove(at)?;
+        let line = self.lines.get_mut(&tenant)?;
+        let events: Vec<Taken> = line.events.drain(..limit.min(line.events.len())).collect();
+        let stale = line.stale.take();
+        self.len -= events.len();
+        match line.events.is_empty() {
+            true => drop(self.lines.remove(&tenant)),
+            false => self.turns.push_back(tenant.clone()),
+        }
+        Some(Share { tenant, events, stale })
+    }
+
+    fn line(&mut self, tenant: &Tenant) -> &mut Line {
+        if !self.lines.contains_key(tenant) {
+            self.turns.push_back(tenant.clone());
+        }
+        self.lines.entry(tenant.clone()).or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::event::Event;
+    use crate::trigger::event::Arrival;
+
+    fn taken(tenant: &str, id: usize) -> Taken {
+        let event =
+            json!({ "specversion": "1.0", "id": id.to_string(), "source": "s", "type": "t", "tenantid": tenant });
+        let arrival = Arc::new(Arrival::new(Event::try_from(event).unwrap()));
+        Taken { id: format!("{tenant}{id}"), deliveries: 1, arrival }
+    }
+
+    fn names(share: &Share) -> Vec<&str> {
+        share.events.iter().map(|taken| taken.id.as_str()).collect()
+    }
+
+    #[test]
+    fn tenants_take_turns_and_the_events_of_one_keep_their_order() {
+        let mut backlog = Backlog::default();
+        (0..5).for_each(|id| backlog.push(taken("a", id)));
+        backlog.push(taken("b", 0));
+        let first = backlog.next(2, |_| true).unwrap();
+        assert_eq!(names(&first), ["a0", "a1"]);
+        backlog.put_back(&first.tenant, first.events, Some(7));
+        assert_eq!(names(&backlog.next(2, |_| true).unwrap()), ["b0"]);
+        let again = backlog.next(3, |_| true).unwrap();
+        assert_eq!((names(&again), again.stale), (vec!["a0", "a1", "a2"], Some(7)));
+        assert!(backlog.next(3, |tenant| tenant.as_str() != "a").is_none());
+        assert_eq!(backlog.next(3, |_| true).unwrap().stale, None);
+        assert!(backlog.is_empty());
+    }
+
+    #[test]
+    fn a_tenant_with_many_waiting_is_full_and_another_is_not() {
+        let mut backlog = Backlog::default();
+        (0..PER_TENANT).for_each(|id| backlog.push(taken("a", id)));
+        backlog.push(taken("b", 0));
+        assert_eq!(backlog.full(), [Tenant::new("a").unwrap()]);
+        assert!(backlog.has_room());
+        backlog.next(1, |_| true).unwrap();
+        assert!(backlog.full().is_empty());
+    }
+}

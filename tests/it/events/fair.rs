@@ -1,0 +1,121 @@
+//! One tenant's flood of events beside a quiet tenant: what it takes of each round, and what becomes of it.
+
+use reveille::bus::{Backlog, DeadLetterFilter};
+use reveille::id::Scope;
+use serde_json::{Value, json};
+
+use super::{on, told};
+use crate::support::app::Instance;
+use crate::support::world::World;
+
+/// Tasks of the flood, and events: 1,800 matches, which are more than three writes.
+const TASKS: usize = 6;
+const EVENTS: usize = 300;
+
+on_each_bus! {
+    a_quiet_tenant_has_its_turn_beside_a_flood_within_a_counted_number_of_rounds
+    a_flood_is_recorded_once_though_its_instance_dies_halfway
+}
+
+async fn flooded(instance: &Instance) -> Vec<reveille::task::Task> {
+    let mut tasks = Vec::new();
+    for _ in 0..TASKS {
+        tasks.push(instance.task(of_loud(on(json!({ "filter": "event.data.n >= 0" })))).await);
+    }
+    let event = |n: usize| json!({ "id": format!("{n:03}"), "tenantid": "loud", "data": { "n": n } });
+    instance.publish(&(0..EVENTS).map(event).collect::<Vec<_>>()).await;
+    tasks
+}
+
+fn of_loud(mut task: Value) -> Value {
+    task["tenant_id"] = "loud".into();
+    task
+}
+
+async fn a_quiet_tenant_has_its_turn_beside_a_flood_within_a_counted_number_of_rounds(world: World) {
+    let instance = world.instance();
+    let loud = flooded(&instance).await;
+    let quiet = instance.task(on(json!({}))).await;
+    instance.publish(&[json!({ "id": "1" })]).await;
+    let mut rounds = 0;
+    while instance.runs(&quiet).await.is_empty() {
+        rounds += 1;
+        assert!(rounds <= 4, "its one event waits for {rounds} rounds");
+        instance.match_round().await;
+    }
+    let mut recorded = 0;
+    for task in &loud {
+        recorded += instance.runs(task).await.len();
+    }
+    assert!(recorded <= rounds * 500, "a round writes so much at most: {recorded} in {rounds}");
+    instance.match_events().await;
+    for task in &loud {
+        assert_eq!(instance.runs(task).await.len(), EVENTS, "each match has its record");
+    }
+    assert_eq!(instance.bus().backlog().await.unwrap(), Backlog::default(), "everything is acknowledged");
+    instance.crash();
+}
+
+async fn a_flood_is_recorded_once_though_its_instance_dies_halfway(world: World) {
+    let first = world.instance();
+    let loud = flooded(&first).await;
+    for _ in 0..3 {
+        first.match_round().await;
+    }
+    first.crash();
+    world.stall().await;
+    let second = world.instance();
+    second.match_events().await;
+    for task in &loud {
+        assert_eq!(second.runs(task).await.len(), EVENTS);
+    }
+    assert_eq!(second.bus().backlog().await.unwrap(), Backlog::default());
+    second.crash();
+}
+
+/// Postgres gives up every statement that records more than 20 runs, and every one that records an event `poison`.
+const GIVE_UP: &str = "
+    create function give_up() returns trigger language plpgsql as $$
+    begin
+        if (select count(*) from made) > 20 or exists (select from made where event_ids::text like '%poison%') then
+            raise exception 'canceling statement due to statement timeout' using errcode = '57014';
+        end if;
+        return null;
+    end $$;
+    create trigger give_up after insert on runs referencing new table as made
+        for each statement execute function give_up()";
+
+/// In place of a slow machine: which statement takes too long is told by how much it records.
+async fn a_write_that_times_out_is_halved_and_an_event_that_does_so_alone_is_buried(world: World) {
+    let instance = world.instance();
+    let loud = flooded(&instance).await;
+    let quiet = instance.task(on(json!({}))).await;
+    world.define("", GIVE_UP).await;
+    instance.publish(&[json!({ "id": "1" }), json!({ "id": "poison" }), json!({ "id": "2" })]).await;
+    for _ in 1..=5 {
+        instance.match_events().await;
+        assert_eq!(told(&instance, &quiet).await, ["1 queued", "2 queued"]);
+        world.stall().await;
+    }
+    instance.match_events().await;
+    for task in &loud {
+        assert_eq!(instance.runs(task).await.len(), EVENTS, "each match has its record");
+    }
+    let all = DeadLetterFilter { limit: 9, ..DeadLetterFilter::default() };
+    let letters = instance.bus().dead_letters(&Scope::Every, &all).await.unwrap();
+    assert_eq!(letters.len(), 1, "{letters:?}");
+    assert_eq!((letters[0].tenant.as_deref(), letters[0].deliveries), (Some("ann"), 5));
+    assert!(letters[0].error.contains("took too long"), "{}", letters[0].error);
+    assert_eq!(instance.bus().backlog().await.unwrap(), Backlog::default());
+    instance.crash();
+}
+
+#[tokio::test]
+async fn a_write_that_times_out_on_the_embedded_bus() {
+    a_write_that_times_out_is_halved_and_an_event_that_does_so_alone_is_buried(World::postgres().await).await;
+}
+
+#[tokio::test]
+async fn a_write_that_times_out_on_redis() {
+    a_write_that_times_out_is_halved_and_an_event_that_does_so_alone_is_buried(World::redis().await).await;
+}
