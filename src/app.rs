@@ -166,7 +166,7 @@ pub async fn build(
         channels: channels.clone(),
         require_verified: config.channels.require_verified,
         bus: Arc::clone(&bus),
-        compute,
+        compute: compute.clone(),
         max_deliveries: config.bus.max_deliveries,
         host,
         poller: poller.clone(),
@@ -180,6 +180,7 @@ pub async fn build(
         time: config.time.clone(),
     });
     let http = http::State::new(http::Parts {
+        compute,
         store: store.clone(),
         vault,
         connector,

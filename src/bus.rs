@@ -23,6 +23,15 @@ macro_rules! pass_on {
             self.bus.log(scope, filter)
         }
 
+        fn find<'a>(
+            &'a self,
+            tenant: &'a $crate::id::Tenant,
+            source: Option<&'a str>,
+            id: &'a str,
+        ) -> futures::future::BoxFuture<'a, Result<Option<$crate::event::Event>, $crate::bus::BusError>> {
+            self.bus.find(tenant, source, id)
+        }
+
         fn end<'a>(
             &'a self,
             scope: &'a $crate::id::Scope,
@@ -225,6 +234,15 @@ pub trait Bus: Send + Sync {
 
     /// The log, oldest first.
     fn log<'a>(&'a self, scope: &'a Scope, filter: &'a LogFilter) -> BoxFuture<'a, Result<Log, BusError>>;
+
+    /// An event of a tenant by its id: of a source, or where none is named the newest of any. It is looked for among a
+    /// bounded number of the newest entries.
+    fn find<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        source: Option<&'a str>,
+        id: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Event>, BusError>>;
 
     /// The position behind the newest entry: a tail begins here.
     fn end<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<String, BusError>>;

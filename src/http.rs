@@ -65,6 +65,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 use crate::bus::Bus;
 use crate::channel::Channels;
 use crate::clock::Clock;
+use crate::compute::Compute;
 use crate::executor::Registry;
 use crate::executor::hub::Hub;
 use crate::executor::pipeline::Pipeline;
@@ -136,6 +137,8 @@ impl Settings {
 pub struct Parts {
     pub store: Store,
     pub clock: Clock,
+    /// Computes what tenants write.
+    pub compute: Compute,
     pub executors: Registry,
     /// For dry runs.
     pub pipeline: Pipeline,
@@ -256,6 +259,7 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(completion::complete_run))
         .routes(routes!(explain::explain_run))
         .routes(routes!(explain::task::explain_task))
+        .routes(routes!(explain::event::explain_event))
         .routes(routes!(approvals::list_approvals))
         .routes(routes!(approvals::get_approval))
         .routes(routes!(approvals::decide_approval))

@@ -43,6 +43,7 @@ mod outbox;
 mod outlook;
 mod parking;
 mod recipients;
+mod recorded;
 mod recording;
 mod referred;
 mod requests;
@@ -101,6 +102,7 @@ pub use live::LiveMessage;
 pub use matching::{EventsFired, EventsRecorded, FireEvents, Match};
 pub use outlook::Outlook;
 pub use recipients::StoredRecipient;
+pub use recorded::RecordedAround;
 pub use referred::Referred;
 pub use requests::Cancelled;
 pub use rescue::Stranded;
@@ -145,12 +147,12 @@ pub enum StoreError {
     /// The database can't be asked now; the same call may work later, and may have taken effect.
     #[error("the database is not available: {0}")]
     Unavailable(String),
-    /// What is stored can't be read; a person has to look.
-    #[error("stored data can't be read: {0}")]
     /// The database gave the statement up, because it took too long. Nothing was written; the same call may work later,
     /// and one that asks for less is more likely to.
     #[error("the database took too long: {0}")]
     TimedOut(String),
+    /// What is stored can't be read; a person has to look.
+    #[error("stored data can't be read: {0}")]
     Corrupt(String),
 }
 
@@ -164,20 +166,20 @@ impl From<sqlx::Error> for StoreError {
                 StoreError::Corrupt(error.to_string())
             }
             E::Database(database) if database.is_unique_violation() => StoreError::Conflict(database.to_string()),
-            E::Database(database) if is_our_fault(database.code().as_deref()) => StoreError::Corrupt(error.to_string()),
-            _ => StoreError::Unavailable(error.to_string()),
             E::Database(database) if database.code().as_deref() == Some(GIVEN_UP) => {
                 StoreError::TimedOut(error.to_string())
             }
+            E::Database(database) if is_our_fault(database.code().as_deref()) => StoreError::Corrupt(error.to_string()),
+            _ => StoreError::Unavailable(error.to_string()),
         }
     }
 }
 
-/// What asking again does not mend. Postgres, SQLSTATE classes: data (22), constraints (23), syntax and names (42).
-/// SQLite, primary result codes: syntax and names (1), a damaged file (11, 26), too big (18), constraints (19), types (20).
 /// Postgres, SQLSTATE `query_canceled`: the statement came to `statement_timeout`. SQLite has no such limit.
 const GIVEN_UP: &str = "57014";
 
+/// What asking again does not mend. Postgres, SQLSTATE classes: data (22), constraints (23), syntax and names (42).
+/// SQLite, primary result codes: syntax and names (1), a damaged file (11, 26), too big (18), constraints (19), types (20).
 fn is_our_fault(code: Option<&str>) -> bool {
     match code {
         Some(state) if state.len() == 5 => ["22", "23", "42"].contains(&&state[..2]),

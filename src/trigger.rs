@@ -138,6 +138,20 @@ impl Trigger {
         }
     }
 
+    /// The last nominal instant before `edge`, not before `floor`.
+    pub fn last_before(
+        &self,
+        anchor: DateTime<Utc>,
+        edge: DateTime<Utc>,
+        floor: DateTime<Utc>,
+    ) -> Result<Option<DateTime<Utc>>, InvalidSpec> {
+        match self {
+            Trigger::Schedule(schedule) => Ok(schedule.compile(anchor)?.last_before(edge, floor)),
+            Trigger::Event(_) => Ok(None),
+            Trigger::Condition(_) => Ok(None),
+        }
+    }
+
     /// The instants from `from` on and before `now`, as one range; `None` where there is none.
     pub fn instants_before(
         &self,

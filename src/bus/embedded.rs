@@ -223,6 +223,18 @@ impl Bus for Embedded {
         Box::pin(self.read_log(scope, filter))
     }
 
+    fn find<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        source: Option<&'a str>,
+        id: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Event>, BusError>> {
+        Box::pin(async move {
+            let found = self.store.find_event(tenant, source, id).await?;
+            Ok(found.and_then(|body| read_entry(body.as_bytes()).ok()))
+        })
+    }
+
     fn end<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<String, BusError>> {
         Box::pin(async { Ok(self.store.last_event(scope).await?.to_string()) })
     }

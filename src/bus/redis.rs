@@ -126,6 +126,15 @@ impl Bus for Redis {
         Box::pin(log::read(&self.link, &self.names, scope, filter))
     }
 
+    fn find<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        source: Option<&'a str>,
+        id: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Event>, BusError>> {
+        Box::pin(log::find(&self.link, &self.names, tenant, source, id))
+    }
+
     fn end<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<String, BusError>> {
         Box::pin(log::end(&self.link, &self.names, scope))
     }

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::client::{ServiceArgs, given};
 use super::failure::Failure;
+use super::run::sentences;
 use super::screen::{Screen, Tone, cut, text_of, time_of};
 use crate::cli::Client;
 use crate::config::Environment;
@@ -21,6 +22,8 @@ pub enum Command {
     Tail(TailArgs),
     /// List what the bus has kept, oldest first
     List(ListArgs),
+    /// Say which tasks an event fired, and why it matched no others
+    Explain(ExplainArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -77,6 +80,21 @@ pub struct ListArgs {
     service: ServiceArgs,
 }
 
+#[derive(Debug, clap::Args)]
+pub struct ExplainArgs {
+    /// Id of the event
+    #[arg(value_name = "EVENT")]
+    id: String,
+    /// Its source; else it is looked for among the newest events
+    #[arg(long)]
+    source: Option<String>,
+    /// Whose it is; an admin token names it
+    #[arg(long, value_name = "ID")]
+    tenant: Option<String>,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
 /// Which events are meant.
 #[derive(Debug, clap::Args)]
 pub struct Which {
@@ -102,6 +120,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
     match command {
         Command::Publish(args) => publish(args, environment, screen).await,
         Command::Tail(args) => tail(args, environment, screen).await,
+        Command::Explain(args) => explain(args, environment, screen).await,
         Command::List(args) => {
             let query = args.which.query();
             let events = Client::new(&args.service, environment)?.list(&["v1", "events"], &query, args.limit).await?;
@@ -176,6 +195,26 @@ fn parse(text: &str, what: &str) -> anyhow::Result<Value> {
     let fault =
         |error| Failure::new(format!("{what} is not JSON: {error}")).hint("a text is JSON in quotes: '\"text\"'");
     serde_json::from_str(text).map_err(|error| fault(error).into())
+}
+
+async fn explain(args: ExplainArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let asked = given([("source", args.source), ("tenant_id", args.tenant)]);
+    let client = Client::new(&args.service, environment)?;
+    let explained = client.get(&["v1", "events", &args.id, "explain"], &asked).await?;
+    if args.service.json {
+        return Ok(screen.json(&explained)?);
+    }
+    sentences(&explained, screen)?;
+    for trigger in explained["triggers"].as_array().into_iter().flatten() {
+        screen.line("")?;
+        screen.line(format!("{}  {}", text_of(&trigger["task_id"]), text_of(&trigger["name"])))?;
+        screen.line(format!("  {}", text_of(&trigger["sentence"])))?;
+        let parts = trigger["parts"].as_array().into_iter().flatten();
+        for part in parts.filter(|part| part["holds"] != true) {
+            screen.line(format!("  {}: {}", text_of(&part["part"]), text_of(&part["found"])))?;
+        }
+    }
+    Ok(())
 }
 
 async fn tail(args: TailArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {

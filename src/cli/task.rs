@@ -35,7 +35,7 @@ pub enum Command {
     /// Run a task for each instant of a past range
     Backfill(BackfillArgs),
     /// Say why a task fires, or does not, and what would have to hold
-    Explain(OneArgs),
+    Explain(explain::Args),
     /// Delete a task
     Delete(OneArgs),
     /// Create many tasks, one JSON object to a line

@@ -3,6 +3,8 @@
 //! [`standing`] says where a run stands that is not over, [`task`] explains tasks; each is a function over what was read.
 //! It tells what is stored, and judges nothing anew: reasons are those that held when they were recorded.
 
+pub mod event;
+pub mod instant;
 pub mod standing;
 pub mod task;
 

@@ -10,6 +10,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::event::partition;
+use crate::id::Tenant;
 use crate::store::{Store, StoreError};
 use crate::task::{Task, TaskStatus};
 use crate::trigger::Trigger;
@@ -147,6 +148,31 @@ impl Store {
             }
         }
         Ok(changes)
+    }
+
+    /// The event tasks of a tenant that are active or paused, by their ids, after one; up to `limit`.
+    pub async fn event_tasks_of(
+        &self,
+        tenant: &Tenant,
+        after: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Vec<EventTask>, StoreError> {
+        let rows: Vec<Row> = on_read!(self.db, |conn| {
+            sqlx::query_as(
+                "select e.task_id, e.version, t.tenant_id, t.name, t.spec -> 'metadata' as metadata, t.epoch, t.status,
+                        t.spec -> 'trigger' as trigger, cast(t.spec ->> 'max_runs' as bigint) as max_runs
+                   from tasks t join event_tasks e on e.task_id = t.id and e.live
+                  where t.tenant_id = $1 and t.id > $2
+                  order by t.id
+                  limit $3",
+            )
+            .bind(tenant.as_str())
+            .bind(after.unwrap_or_default())
+            .bind(limit)
+            .fetch_all(conn)
+            .await?
+        });
+        Ok(rows.into_iter().filter_map(Row::task).collect())
     }
 
     /// Forgets tasks of the index that were gone before `before`; who knows less than that reads its shard anew.

@@ -9,13 +9,16 @@ use chrono::{DateTime, Utc};
 use sqlx::QueryBuilder;
 use uuid::Uuid;
 
-use crate::event::Event;
-use crate::id::Scope;
+use crate::event::{Event, event_key};
+use crate::id::{Scope, Tenant};
+use crate::store::db::Db;
 use crate::store::text::{document, text};
 use crate::store::{Split, Store, StoreError, Topic};
 
 /// Rows of one statement: six parameters each, and SQLite takes 32,766 of them.
 const ROWS: usize = 500;
+/// Events of a tenant among which one is looked for whose source is not known.
+const NEWEST: i64 = 1000;
 
 /// An entry that was leased.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,9 +30,6 @@ pub struct LeasedEvent {
     pub deliveries: i32,
 }
 
-/// Which part of the log to read: after `after`, oldest first.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EventFilter {
 /// Entries that were leased together, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Leased {
@@ -40,6 +40,9 @@ pub struct Leased {
 
 type Row = (i64, Option<String>, i32, String);
 
+/// Which part of the log to read: after `after`, oldest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EventFilter {
     /// Exact.
     pub source: Option<String>,
     /// Exact, or with a trailing `*`.
@@ -59,9 +62,6 @@ pub struct EventBacklog {
 /// it. One publishing transaction at a time makes the order of `seq` the order of commits.
 pub(super) const IN_TURN: Split = Split { postgres: "select pg_advisory_xact_lock(8243101700221)", sqlite: "select 1" };
 
-const LEASE: Split = Split {
-    postgres: "
-        with due as (
 /// The tenants of the queue, in order, after one; each is found by a look into the index, whatever waits of it.
 const TENANTS: &str = "
     with recursive tenants (tenant_id, number) as (
@@ -73,6 +73,9 @@ const TENANTS: &str = "
     select tenant_id from tenants where tenant_id is not null";
 
 /// The oldest of each tenant: on Postgres of all tenants at once, on SQLite of one after the other.
+const LEASE: Split = Split {
+    postgres: "
+        with due as (
             select q.seq
               from jsonb_array_elements_text($5::jsonb) as t (tenant_id)
              cross join lateral (
@@ -139,8 +142,8 @@ impl Store {
                         .push_bind(body)
                         .push_bind(now);
                 });
-                insert.push(" on conflict (event_key) do nothing returning seq");
-                let made: Vec<i64> = insert.build_query_scalar().fetch_all(&mut *conn).await?;
+                insert.push(" on conflict (event_key) do nothing returning seq, tenant_id");
+                let made: Vec<(i64, String)> = insert.build_query_as().fetch_all(&mut *conn).await?;
                 fresh += made.len() as u64;
                 if !made.is_empty() {
                     let mut queue = QueryBuilder::new("insert into event_queue (seq, tenant_id) ");
@@ -233,6 +236,38 @@ impl Store {
             narrow!(query, scope, filter);
             query.push(" order by seq limit ").push_bind(filter.limit);
             query.build_query_as().fetch_all(conn).await?
+        }))
+    }
+
+    /// The newest event of a tenant with this id: of a source, or of any among the tenant's newest.
+    pub async fn find_event(
+        &self,
+        tenant: &Tenant,
+        source: Option<&str>,
+        id: &str,
+    ) -> Result<Option<String>, StoreError> {
+        let scope = Scope::Only(tenant.clone());
+        Ok(on_read!(self.db, &scope, |conn| {
+            match source {
+                Some(source) => {
+                    sqlx::query_scalar("select cast(body as text) from events where event_key = $1")
+                        .bind(event_key(tenant, source, id))
+                        .fetch_optional(conn)
+                        .await?
+                }
+                None => {
+                    sqlx::query_scalar(
+                        "select cast(e.body as text)
+                           from (select seq, body from events where tenant_id = $1 order by seq desc limit $3) e
+                          where e.body ->> 'id' = $2 order by e.seq desc limit 1",
+                    )
+                    .bind(tenant.as_str())
+                    .bind(text(id))
+                    .bind(NEWEST)
+                    .fetch_optional(conn)
+                    .await?
+                }
+            }
         }))
     }
 

@@ -74,7 +74,7 @@ pub(super) const INSERT_RUN: &str = "
     on conflict (task_id, fire_key) do nothing";
 
 #[derive(sqlx::FromRow)]
-struct RunRow {
+pub(super) struct RunRow {
     id: Uuid,
     task_id: Option<Uuid>,
     tenant_id: String,
@@ -107,7 +107,7 @@ struct RunRow {
 }
 
 impl RunRow {
-    fn run(self) -> Result<Run, StoreError> {
+    pub(super) fn run(self) -> Result<Run, StoreError> {
         let state = RunState::parse(&self.state)
             .ok_or_else(|| StoreError::Corrupt(format!("run {} has the state {}", self.id, self.state)))?;
         Ok(Run {
@@ -169,6 +169,7 @@ macro_rules! select_run {
         )
     };
 }
+pub(super) use select_run;
 
 /// The beginning of a read by listed keys.
 pub(super) const LISTED: &str = select_run!(whole "where r.id in ");

@@ -4,6 +4,7 @@
 //! becomes of an event that matches is decided in this order: its age, `dedup`, `throttle`, `debounce` or `batch`. While
 //! the task is paused, `hold` collects instead. Nothing here knows the present time or keeps anything.
 
+pub mod examine;
 pub mod form;
 mod matcher;
 

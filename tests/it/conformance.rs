@@ -47,6 +47,7 @@ mod outlook;
 mod plans;
 mod races;
 mod recipients;
+mod recorded;
 mod rescue;
 mod retention;
 mod runs;

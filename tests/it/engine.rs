@@ -4,6 +4,7 @@
 mod changes;
 mod endings;
 mod explain;
+mod explain_at;
 mod firing;
 mod leases;
 mod limits;

@@ -44,6 +44,7 @@ macro_rules! on_each_bus {
     )* };
 }
 
+mod explain;
 mod fair;
 
 on_each_bus! {
@@ -147,6 +148,15 @@ impl Bus for Deaf {
 
     fn log<'a>(&'a self, scope: &'a Scope, filter: &'a LogFilter) -> BoxFuture<'a, Result<Log, BusError>> {
         self.0.log(scope, filter)
+    }
+
+    fn find<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        source: Option<&'a str>,
+        id: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Event>, BusError>> {
+        self.0.find(tenant, source, id)
     }
 
     fn end<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<String, BusError>> {

@@ -12,7 +12,7 @@ use crate::bus::redis::servers::Link;
 use crate::bus::redis::streams::{Names, Raw, StreamId, event_of};
 use crate::bus::{BusError, Log, LogFilter, Logged, fits};
 use crate::event::Event;
-use crate::id::Scope;
+use crate::id::{Scope, Tenant};
 
 /// Entries of a stream that are read at once, and that are looked at by one call.
 const PAGE: usize = 200;
@@ -44,6 +44,30 @@ impl Position {
         }
         if text.is_empty() { "0".into() } else { text }
     }
+}
+
+/// The newest event of a tenant with this id, among the newest entries of its stream.
+pub(super) async fn find(
+    link: &Link,
+    names: &Names,
+    tenant: &Tenant,
+    source: Option<&str>,
+    id: &str,
+) -> Result<Option<Event>, BusError> {
+    let stream = names.stream(names.of_tenant(tenant.as_str()));
+    let mut before = "+".to_owned();
+    for _ in 0..MOST_LOOKED_AT / PAGE {
+        let page: Vec<Raw> =
+            link.ask(cmd("XREVRANGE").arg(&stream).arg(&before).arg("-").arg("COUNT").arg(PAGE)).await?;
+        let found = page.iter().filter_map(|(_, fields)| event_of(fields).ok()).find(|event| {
+            event.tenant == *tenant && event.id == id && source.is_none_or(|source| event.source == source)
+        });
+        if found.is_some() || page.len() < PAGE {
+            return Ok(found);
+        }
+        before = page.last().map(|(last, _)| format!("({last}")).unwrap_or_default();
+    }
+    Ok(None)
 }
 
 pub(super) async fn read(link: &Link, names: &Names, scope: &Scope, filter: &LogFilter) -> Result<Log, BusError> {

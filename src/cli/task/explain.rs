@@ -1,17 +1,40 @@
-//! `reveille task explain`: why a task fires, or does not, in words.
+//! `reveille task explain`: why a task fires, or does not, in words; with `--at`, what became of one instant.
 
 use serde_json::Value;
 
-use super::OneArgs;
 use crate::cli::Client;
+use crate::cli::client::{ServiceArgs, given};
 use crate::cli::run::sentences;
 use crate::cli::screen::{Screen, text_of, time_of};
 use crate::config::Environment;
 
-pub async fn run(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let explained = Client::new(&args.service, environment)?.get(&["v1", "tasks", &args.id, "explain"], &[]).await?;
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  reveille task explain ID
+  reveille task explain ID --at 2027-03-01T08:00:00       local time in the task's zone
+  reveille task explain ID --at 2027-03-01T07:00:00Z")]
+pub struct Args {
+    /// Id of the task
+    #[arg(value_name = "TASK")]
+    id: String,
+    /// Say what became of this instant: RFC 3339, or local time in the task's zone
+    #[arg(long, value_name = "TIME")]
+    at: Option<String>,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let asked = given([("at", args.at)]);
+    let client = Client::new(&args.service, environment)?;
+    let explained = client.get(&["v1", "tasks", &args.id, "explain"], &asked).await?;
     if args.service.json {
         return Ok(screen.json(&explained)?);
+    }
+    let instant = &explained["instant"];
+    if instant.is_object() {
+        return of_instant(instant, screen);
     }
     sentences(&explained, screen)?;
     let next = explained["next"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -19,6 +42,22 @@ pub async fn run(args: OneArgs, environment: &Environment, screen: &mut Screen) 
         return Ok(());
     }
     screen.line("")?;
-    let row = |next: &Value| vec![time_of(&next["at"]), text_of(&next["local"]), text_of(&next["timezone"])];
     Ok(screen.table(&["next", "local", "zone"], next.iter().map(row).collect())?)
+}
+
+/// The instant with its outcome, and the instants beside it.
+fn of_instant(instant: &Value, screen: &mut Screen) -> anyhow::Result<()> {
+    screen.line(format!("{}: {}", text_of(&instant["local"]), text_of(&instant["outcome"])))?;
+    sentences(instant, screen)?;
+    let beside = ["before", "after"].map(|name| &instant[name]).into_iter().filter(|beside| beside.is_object());
+    let rows: Vec<Vec<String>> = beside.map(row).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    screen.line("")?;
+    Ok(screen.table(&["beside", "local", "zone"], rows)?)
+}
+
+fn row(instant: &Value) -> Vec<String> {
+    vec![time_of(&instant["at"]), text_of(&instant["local"]), text_of(&instant["timezone"])]
 }

@@ -11,12 +11,13 @@ use crate::credential::awaited;
 use crate::http::State;
 use crate::http::auth::Caller;
 use crate::http::error::ApiError;
+use crate::http::explain::instant::InstantExplanation;
 use crate::http::explain::{instant, standing, why};
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::tasks::missing;
 use crate::run::Run;
-use crate::store::{Holder, RunFilter};
+use crate::store::{Holder, RecordedAround, RunFilter};
 use crate::task::{LastRun, Task, TaskStatus};
 use crate::token::Permission;
 use crate::trigger::Trigger;
@@ -41,6 +42,9 @@ pub struct TaskExplanation {
     /// The last run; `null`: there was none, or it is forgotten.
     #[schema(required)]
     pub last_run: Option<LastRun>,
+    /// What became of the instant that was asked about with `at`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instant: Option<InstantExplanation>,
 }
 
 /// An instant as the world and as the task's zone have it.
@@ -65,16 +69,22 @@ pub struct Facts {
 
 /// Explain a task
 ///
-/// Its status and why, its next instants, what holds it back, and what would have to hold for it to fire.
+/// Its status and why, its next instants, what holds it back, and what would have to hold for it to fire. With `at` also
+/// what became of that instant: the run, the skip and its reason, the run that stands for it, or why there was nothing to
+/// fire, with the instants beside it.
 #[utoipa::path(get, path = "/v1/tasks/{id}/explain", tag = "tasks", security(("bearer" = ["tasks:read"])),
-    params(("id" = Uuid, Path)), responses((status = 200, body = TaskExplanation)))]
+    params(("id" = Uuid, Path),
+        ("at" = Option<String>, Query, description = "An instant, RFC 3339 or local time in the task's zone",
+            example = "2027-03-01T08:00:00")),
+    responses((status = 200, body = TaskExplanation)))]
 pub async fn explain_task(
     Held(state): Held<State>,
     caller: Caller,
     id: Id,
-    query: Query,
+    mut query: Query,
 ) -> Result<Json<TaskExplanation>, ApiError> {
     caller.may(Permission::TasksRead)?;
+    let asked = query.text("at");
     query.done()?;
     let (store, scope) = (&state.store, &caller.scope);
     let task = store.get_task(scope, id.of("task")?).await.map_err(missing)?;
@@ -85,7 +95,27 @@ pub async fn explain_task(
     let last = RunFilter { task_id: Some(task.id), limit: 1, ..RunFilter::default() };
     let last_run = store.list_runs(scope, &last).await?.pop();
     let holder = store.holder_of(scope, task.id).await?;
-    Ok(Json(explained(&Facts { task, holder, condition, last_run, now: state.clock.now() })))
+    let instant = match asked {
+        Some(text) => Some(at_instant(&state, &caller, &task, &text).await?),
+        None => None,
+    };
+    let facts = Facts { task, holder, condition, last_run, now: state.clock.now() };
+    Ok(Json(TaskExplanation { instant, ..explained(&facts) }))
+}
+
+async fn at_instant(state: &State, caller: &Caller, task: &Task, text: &str) -> Result<InstantExplanation, ApiError> {
+    let at = instant::read(text, task)?;
+    let place = instant::place(&state.compute, task, at).await;
+    let recorded = match &task.spec.trigger {
+        Trigger::Schedule(_) => state.store.recorded_around(&caller.scope, task.id, at).await?,
+        _ => {
+            let before = RunFilter { task_id: Some(task.id), until: Some(at), limit: 1, ..RunFilter::default() };
+            let before = state.store.list_runs(&caller.scope, &before).await?.pop();
+            RecordedAround { before, ..RecordedAround::default() }
+        }
+    };
+    let facts = instant::Facts { task, at, place, recorded: &recorded, now: state.clock.now() };
+    Ok(instant::explained(&facts))
 }
 
 /// Composes what there is to say.
@@ -123,7 +153,7 @@ pub fn explained(facts: &Facts) -> TaskExplanation {
         said.push(format!("Its last run, for {}, is {}.{reason}", instant(run.scheduled_for), run.state.as_str()));
     }
     let last_run = last_run.as_ref().map(LastRun::of);
-    TaskExplanation { task_id: task.id, status: task.status, sentences: said, needs, next, last_run }
+    TaskExplanation { task_id: task.id, status: task.status, sentences: said, needs, next, last_run, instant: None }
 }
 
 fn status(task: &Task) -> String {
@@ -165,7 +195,7 @@ fn next(facts: &Facts) -> Vec<NextInstant> {
     instants.into_iter().map(|at| shown(at, zone, clock)).collect()
 }
 
-fn shown(at: DateTime<Utc>, zone: &str, clock: Tz) -> NextInstant {
+pub fn shown(at: DateTime<Utc>, zone: &str, clock: Tz) -> NextInstant {
     let local = shown_in(at, clock).to_rfc3339_opts(SecondsFormat::Secs, false);
     NextInstant { at, local, timezone: zone.to_owned() }
 }

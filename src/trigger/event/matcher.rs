@@ -75,7 +75,7 @@ impl Arrival {
         self.cause();
     }
 
-    fn variables(&self) -> &Variables {
+    pub(super) fn variables(&self) -> &Variables {
         self.variables.get_or_init(|| Variables::new().with("event", self.value()))
     }
 }
@@ -314,12 +314,12 @@ fn failed(error: &ExpressionError) -> Verdict {
     Verdict::Skipped(format!("{}: {error}", reason::FILTER_ERROR))
 }
 
-fn path(key: &str) -> Vec<String> {
+pub(super) fn path(key: &str) -> Vec<String> {
     key.split('.').map(str::to_owned).collect()
 }
 
 /// Texts contain what is wanted, whatever the case; all else is equal, numbers by their value.
-fn equals_or_contains(found: &Value, wanted: &Value) -> bool {
+pub(super) fn equals_or_contains(found: &Value, wanted: &Value) -> bool {
     match (found, wanted) {
         (Value::String(found), Value::String(wanted)) => found.to_lowercase().contains(&wanted.to_lowercase()),
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),

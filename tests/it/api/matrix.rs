@@ -82,6 +82,7 @@ fn table() -> BTreeMap<&'static str, Line> {
         ),
         ("explain_run", line(P::RunsRead, Here, 200, None)),
         ("explain_task", line(P::TasksRead, Here, 200, None)),
+        ("explain_event", line(P::EventsRead, InQuery, 404, None)),
         ("list_approvals", line(P::ApprovalsRead, InQuery, 200, None)),
         ("get_approval", line(P::ApprovalsRead, Here, 200, None)),
         ("decide_approval", line(P::ApprovalsDecide, Here, 200, Some(json!({ "decision": "cancel", "digest": "" })))),

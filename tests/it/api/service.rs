@@ -18,6 +18,7 @@ use reveille::bus;
 use reveille::channel::Channels;
 use reveille::channel::sms::{self, Sms};
 use reveille::clock::Clock;
+use reveille::compute::Compute;
 use reveille::egress::{self, Egress};
 use reveille::event::Event;
 use reveille::executor::host::StoreHost;
@@ -225,6 +226,7 @@ impl Api {
             poller: Poller::new(sources, host, clock.clone()),
             store: store.clone(),
             clock: clock.clone(),
+            compute: Compute::new(1),
             executors,
             pipeline,
             tools: Vec::new(),
@@ -287,7 +289,8 @@ impl Api {
         let event = Event::try_from(fields).expect("an event");
         self.store.publish_events(std::slice::from_ref(&event)).await.expect("published");
         let until = self.clock.now() + TimeDelta::seconds(60);
-        let leased = self.store.lease_events(uuid::Uuid::nil(), until, 1).await.expect("leased").remove(0);
+        let leased =
+            self.store.lease_events(uuid::Uuid::nil(), until, 1, "", &[]).await.expect("leased").events.remove(0);
         let burial = Burial { seq: leased.seq, event: Some(&event), body: &leased.body, error, deliveries: 5 };
         self.store.bury_event(burial).await.expect("buried");
         let filter = StoredDeadLetterFilter { limit: 1, ..StoredDeadLetterFilter::default() };

@@ -1,0 +1,237 @@
+//! Why an event fired which tasks, and not others: its tenant's triggers that came close, with the part that failed.
+//!
+//! Judged anew by the tasks as they are now; runs and skips are those that were recorded.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State as Held;
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::event::Event;
+use crate::http::State;
+use crate::http::auth::Caller;
+use crate::http::error::ApiError;
+use crate::http::events::of_bus;
+use crate::http::explain::why;
+use crate::http::path::Id;
+use crate::http::query::Query;
+use crate::id::{Scope, Tenant};
+use crate::invalid::Faults;
+use crate::run::RunState;
+use crate::store::EventTask;
+use crate::task::TaskStatus;
+use crate::token::Permission;
+use crate::trigger::Trigger;
+use crate::trigger::event::Arrival;
+use crate::trigger::event::examine::{ExaminedPart, examine};
+
+/// Event tasks that are looked at, read at once, and examined in one piece.
+const LOOKED_AT: usize = 5_000;
+const PAGE: usize = 500;
+const PIECE: usize = 20;
+/// Triggers that are told, and those of them whose filters are taken apart.
+const TOLD: usize = 50;
+const TAKEN_APART: usize = 10;
+/// Bytes of what is told, roughly.
+const BYTES: usize = 256 * 1024;
+
+/// Why an event fired which tasks, and not others.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct EventExplanation {
+    pub id: String,
+    pub source: String,
+    pub r#type: String,
+    pub tenant_id: String,
+    /// One sentence each.
+    pub sentences: Vec<String>,
+    /// The triggers that it matched or came close to (its source or its type fits), the closest first.
+    pub triggers: Vec<ExaminedTrigger>,
+    /// Event tasks that were looked at.
+    pub looked_at: usize,
+    /// Whether there are more of them, or more to tell.
+    pub more: bool,
+}
+
+/// A trigger beside an event.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct ExaminedTrigger {
+    pub task_id: Uuid,
+    pub name: String,
+    pub status: TaskStatus,
+    /// Whether all parts hold now.
+    pub matches: bool,
+    pub sentence: String,
+    /// The run, or the record of the skip, that the event has with this task.
+    #[schema(required)]
+    pub run_id: Option<Uuid>,
+    /// All parts, in the order in which they are asked.
+    pub parts: Vec<ExaminedPart>,
+}
+
+/// A trigger while it is examined.
+struct Candidate {
+    task: EventTask,
+    parts: Vec<ExaminedPart>,
+}
+
+type Records = HashMap<Uuid, (Uuid, RunState, Option<String>)>;
+
+/// Explain an event
+///
+/// Which tasks it fired, and for each trigger that came close which part failed: source, type, a key of `filters`, the
+/// `filter` with the values of its parts, `max_age`. The tasks are those of the event's tenant, as they are now.
+#[utoipa::path(get, path = "/v1/events/{id}/explain", tag = "events", security(("bearer" = ["events:read"])),
+    params(("id" = String, Path, description = "The id of the event"),
+        ("source" = Option<String>, Query, description = "Its source; else it is looked for among the newest"),
+        ("tenant_id" = Option<String>, Query, description = "Whose event it is; an admin token names it")),
+    responses((status = 200, body = EventExplanation)))]
+pub async fn explain_event(
+    Held(state): Held<State>,
+    caller: Caller,
+    id: Id,
+    mut query: Query,
+) -> Result<Json<EventExplanation>, ApiError> {
+    caller.may(Permission::EventsRead)?;
+    caller.may(Permission::TasksRead)?;
+    let (source, named) = (query.text("source"), query.text("tenant_id"));
+    query.done()?;
+    let Scope::Only(tenant) = caller.narrowed(named.as_deref())? else {
+        return Err(ApiError::Query(Faults::one("/tenant_id", "name the tenant whose event it is")));
+    };
+    let found = state.bus.find(&tenant, source.as_deref(), &id.0).await.map_err(|error| of_bus(error, "event"))?;
+    let event = found.ok_or(ApiError::NotFound("event"))?;
+    let (close, looked_at, more) = candidates(&state, &tenant, &event).await?;
+    let tasks: Vec<Uuid> = close.iter().map(|candidate| candidate.task.task_id).collect();
+    let records = state.store.recorded_of_event(&Scope::Only(tenant), &event, &tasks).await?;
+    Ok(Json(explained(event, close, &records, looked_at, more)))
+}
+
+/// The triggers that came close, the closest first; how many were looked at, and whether there are more.
+async fn candidates(state: &State, tenant: &Tenant, event: &Event) -> Result<(Vec<Candidate>, usize, bool), ApiError> {
+    let (mut close, mut looked_at, mut after) = (Vec::new(), 0, None);
+    let (arrival, now) = (Arc::new(Arrival::new(event.clone())), state.clock.now());
+    let mut more = false;
+    while looked_at < LOOKED_AT {
+        let page = state.store.event_tasks_of(tenant, after, PAGE as i64).await?;
+        looked_at += page.len();
+        after = page.last().map(|task| task.task_id);
+        more = page.len() == PAGE;
+        for piece in page.chunks(PIECE) {
+            close.extend(examined(state, tenant, piece.to_vec(), &arrival, now, false).await?);
+        }
+        close.sort_by_key(failing);
+        more |= close.len() > TOLD;
+        close.truncate(TOLD);
+        if page.len() < PAGE {
+            break;
+        }
+    }
+    let rest = close.split_off(close.len().min(TAKEN_APART));
+    let mut whole = Vec::with_capacity(close.len() + rest.len());
+    for Candidate { task, .. } in close {
+        whole.extend(examined(state, tenant, vec![task], &arrival, now, true).await?);
+    }
+    whole.extend(rest);
+    Ok((whole, looked_at, more))
+}
+
+/// How many parts of a trigger fail.
+fn failing(candidate: &Candidate) -> usize {
+    candidate.parts.iter().filter(|part| !part.holds).count()
+}
+
+/// Those of a few tasks that came close, examined where tenants' expressions are computed.
+async fn examined(
+    state: &State,
+    tenant: &Tenant,
+    tasks: Vec<EventTask>,
+    arrival: &Arc<Arrival>,
+    now: DateTime<Utc>,
+    with_parts: bool,
+) -> Result<Vec<Candidate>, ApiError> {
+    let arrival = Arc::clone(arrival);
+    let work = move || {
+        let close = tasks.into_iter().filter_map(|task| {
+            let Ok(Trigger::Event(trigger)) = serde_json::from_value(task.trigger.clone()) else { return None };
+            let subject = (task.task_id, task.name.as_str(), &task.metadata);
+            let parts = examine(&trigger, subject, &arrival, now, with_parts);
+            let fits = |name: &str| parts.iter().any(|part| part.part == name && part.holds);
+            (fits("source") || fits("event_type")).then_some(Candidate { task, parts })
+        });
+        close.collect::<Vec<_>>()
+    };
+    let computed = state.compute.run(tenant.as_str(), work).await;
+    computed.map_err(|panicked| ApiError::Internal { log: panicked.to_string() })
+}
+
+/// Composes what there is to say.
+fn explained(
+    event: Event,
+    close: Vec<Candidate>,
+    records: &Records,
+    looked_at: usize,
+    mut more: bool,
+) -> EventExplanation {
+    let mut triggers: Vec<ExaminedTrigger> = Vec::new();
+    let mut bytes = 0;
+    for candidate in close {
+        let told = told(candidate, records);
+        bytes += serde_json::to_string(&told).map_or(0, |text| text.len());
+        if bytes > BYTES {
+            more = true;
+            break;
+        }
+        triggers.push(told);
+    }
+    let fired = triggers.iter().filter(|told| told.run_id.is_some()).count();
+    let matching = triggers.iter().filter(|told| told.matches).count();
+    let sentences = vec![
+        match (fired, matching) {
+            (0, 0) => "It matches no trigger.".into(),
+            (0, matching) => {
+                format!("It matches {matching} of the triggers as they are now, and has no record with them.")
+            }
+            (fired, _) => format!("It has a record with {fired} of the tasks."),
+        },
+        format!("Of {looked_at} event tasks, {} wait for its source or its type.", triggers.len()),
+    ];
+    EventExplanation {
+        id: event.id,
+        source: event.source,
+        r#type: event.kind,
+        tenant_id: event.tenant.to_string(),
+        sentences,
+        triggers,
+        looked_at,
+        more,
+    }
+}
+
+fn told(Candidate { task, parts }: Candidate, records: &Records) -> ExaminedTrigger {
+    let matches = parts.iter().all(|part| part.holds);
+    let record = records.get(&task.task_id);
+    let failed: Vec<&str> = parts.iter().filter(|part| !part.holds).map(|part| part.part.as_str()).collect();
+    let sentence = match record {
+        Some((run, RunState::Skipped, reason)) => {
+            let reason = reason.as_deref().map_or(String::new(), |reason| format!(" {}", why(reason)));
+            format!("It is recorded as skipped ({run}).{reason}")
+        }
+        Some((run, state, _)) => format!("It made the run {run}, which is {}.", state.as_str()),
+        None if !matches => format!("It does not match: {}.", failed.join(", ")),
+        None if task.status == TaskStatus::Paused => "It matches, and the task is paused.".into(),
+        None => "It matches, and has no record: it waits in a window, is not handled yet, or the task is newer.".into(),
+    };
+    ExaminedTrigger {
+        task_id: task.task_id,
+        name: task.name,
+        status: task.status,
+        matches,
+        sentence,
+        run_id: record.map(|(run, ..)| *run),
+        parts,
+    }
+}
