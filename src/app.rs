@@ -187,6 +187,7 @@ pub async fn build(
         push_key,
         channels,
         clock,
+        compute,
         executors,
         pipeline,
         tools: tools.definitions().cloned().collect(),

@@ -2,7 +2,16 @@
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
+
+/// Longest sentence of a fault, in bytes: a longer one is cut in its middle, so that what it quotes is never echoed whole.
+const MESSAGE_BYTES: usize = 1_000;
+/// Longest pointer of a fault, in bytes.
+const POINTER_BYTES: usize = 500;
+/// Longest text that a hint is looked for, in bytes: no known name is longer.
+const HINT_BYTES: usize = 64;
+/// Unknown names of one object, or wrong items of one list, that are told.
+pub const NAMED: usize = 20;
 
 /// One fault: an RFC 6901 JSON pointer into the request, and a sentence that helps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -33,7 +42,8 @@ impl Faults {
     }
 
     pub fn add(&mut self, pointer: impl Into<String>, message: impl Into<String>) {
-        self.0.push(InvalidSpec { pointer: pointer.into(), message: message.into() });
+        let (pointer, message) = (brief(pointer.into(), POINTER_BYTES), brief(message.into(), MESSAGE_BYTES));
+        self.0.push(InvalidSpec { pointer, message });
     }
 
     pub fn is_empty(&self) -> bool {
@@ -87,11 +97,43 @@ pub fn escape(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-/// ` did you mean …?` where a known name is near enough to what was written, else nothing.
+/// A text of at most `most` bytes: the middle of a longer one is left out, since a sentence that quotes what was written
+/// ends with what would be right.
+pub fn brief(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        let begin = text.floor_char_boundary(most * 2 / 3);
+        let end = text.ceil_char_boundary(text.len() - most / 4);
+        text.replace_range(begin..end, " … ");
+    }
+    text
+}
+
+/// A text that is not longer than any that means something, or a sentence that says so. Asked before anything else looks
+/// at a text.
+pub fn bounded(text: &str, most: usize) -> Result<&str, String> {
+    match text.len() <= most {
+        true => Ok(text),
+        false => Err(format!("must be at most {most} bytes, has {}", text.len())),
+    }
+}
+
+/// The first [`NAMED`] fields of an object that are not `known`.
+pub fn unknown_fields<'a>(fields: &'a Map<String, Value>, known: &[&str]) -> impl Iterator<Item = &'a String> {
+    fields.keys().filter(move |field| !known.contains(&field.as_str())).take(NAMED)
+}
+
+/// ` did you mean …?` where a known name is near enough to what was written, else nothing. A text that is longer than
+/// any name has no hint and is not looked at.
 pub fn did_you_mean<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    if written.len() > HINT_BYTES {
+        return String::new();
+    }
     let lower = written.to_lowercase();
+    let length = lower.chars().count();
     known
         .into_iter()
+        // as far apart as their lengths they are at least: most names need no closer look
+        .filter(|name| name.chars().count().abs_diff(length) <= 1 + name.len() / 5)
         .map(|name| (strsim::damerau_levenshtein(&lower, &name.to_lowercase()), name))
         .filter(|(distance, name)| *distance <= 1 + name.len() / 5)
         .min_by_key(|(distance, _)| *distance)
@@ -123,5 +165,35 @@ mod tests {
         let zones = ["Europe/Berlin", "Asia/Shanghai"];
         assert_eq!(did_you_mean("Europe/Berln", zones), "; did you mean `Europe/Berlin`?");
         assert_eq!(did_you_mean("Moon/Crater", zones), "");
+    }
+
+    #[test]
+    fn hint_is_not_looked_for_beyond_the_longest_name() {
+        let known = "a".repeat(HINT_BYTES);
+        let hint = |length: usize| did_you_mean(&"a".repeat(length), [known.as_str()]);
+        assert_eq!(hint(HINT_BYTES), format!("; did you mean `{known}`?"));
+        assert_eq!(hint(HINT_BYTES + 1), "");
+        assert_eq!(hint(1_000_000), "");
+    }
+
+    #[test]
+    fn fault_echoes_no_long_text_and_keeps_what_would_be_right() {
+        let long = "ü".repeat(500_000);
+        let faults = Faults::one(format!("/{long}"), format!("unknown zone `{long}`; write `Europe/Berlin`"));
+        let fault = &faults.0[0];
+        assert!(fault.pointer.len() <= POINTER_BYTES && fault.message.len() <= MESSAGE_BYTES, "{fault:?}");
+        assert!(fault.message.starts_with("unknown zone `üü"), "{fault:?}");
+        assert!(fault.message.ends_with("ü`; write `Europe/Berlin`"), "{fault:?}");
+        let read = serde_json::json!({ "tenant_id": long });
+        let mut faults = Faults::new();
+        assert!(faults.read::<std::collections::HashMap<String, crate::notification::Urgency>>(&read, "").is_none());
+        assert!(faults.0[0].message.len() <= MESSAGE_BYTES);
+    }
+
+    #[test]
+    fn unknown_fields_are_named_up_to_a_number() {
+        let fields: Map<String, Value> = (0..100_000).map(|n| (format!("f{n}"), Value::Null)).collect();
+        assert_eq!(unknown_fields(&fields, &["f0"]).count(), NAMED);
+        assert!(unknown_fields(&fields, &["f0"]).all(|field| field != "f0"));
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use url::Url;
 
 use crate::credential::{ClientAuth, Credential, DOCUMENT_BYTES, Inject, InjectForm, OAuth};
-use crate::invalid::{Faults, did_you_mean, escape};
+use crate::invalid::{Faults, bounded, did_you_mean, escape, unknown_fields};
 use crate::secret::{Secret, erase};
 
 pub use hosts::split_port;
@@ -100,7 +100,7 @@ fn given<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
 }
 
 fn only(fields: &Map<String, Value>, pointer: &str, known: &[&str], faults: &mut Faults) {
-    for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
+    for name in unknown_fields(fields, known) {
         let near = did_you_mean(name, known.iter().copied());
         let place = format!("{pointer}/{}", escape(name));
         faults.add(place, format!("unknown field; known are {}{near}", known.join(", ")));
@@ -223,7 +223,8 @@ fn scopes(fields: &Map<String, Value>, faults: &mut Faults) -> Vec<String> {
 fn expiry(document: &Value, now: DateTime<Utc>, faults: &mut Faults) -> Option<DateTime<Utc>> {
     match (document.get("expires_at"), document.get("expires_in").and_then(Value::as_i64)) {
         (Some(Value::String(text)), _) => {
-            let read = DateTime::parse_from_rfc3339(text).map(|at| at.to_utc()).ok();
+            let short = bounded(text, TEXT_LENGTH).ok();
+            let read = short.and_then(|text| DateTime::parse_from_rfc3339(text).ok()).map(|at| at.to_utc());
             if read.is_none() {
                 faults.add("/document/expires_at", "must be an RFC 3339 time, or seconds since 1970");
             }

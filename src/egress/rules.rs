@@ -6,7 +6,10 @@ use ipnet::IpNet;
 use url::{Host, Url};
 
 use crate::egress::{EgressError, Settings, address};
-use crate::invalid::{Faults, did_you_mean};
+use crate::invalid::{Faults, bounded, did_you_mean};
+
+/// Longest URL of a request, in bytes.
+const URL_BYTES: usize = 16 * 1024;
 
 const SCHEMES: [&str; 2] = ["http", "https"];
 
@@ -78,6 +81,7 @@ impl Rules {
 
     /// Reads a URL and judges all of it but the addresses of its name.
     pub fn target(&self, text: &str) -> Result<Target, EgressError> {
+        let text = bounded(text, URL_BYTES).map_err(|why| EgressError::Invalid { why })?;
         let url = Url::parse(text).map_err(|error| EgressError::Invalid { why: format!("not a URL: {error}") })?;
         self.target_of(url)
     }

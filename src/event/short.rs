@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::event::{EVENT_BYTES, Event, SPEC_VERSION, TENANT};
 use crate::id::Tenant;
-use crate::invalid::{Faults, did_you_mean, escape};
+use crate::invalid::{Faults, did_you_mean, escape, unknown_fields};
 
 /// The fields that there are.
 pub const FIELDS: [&str; 7] = ["tenant_id", "source", "type", "id", "data", "time", "subject"];
@@ -28,7 +28,7 @@ impl Event {
             return None;
         };
         let before = faults.0.len();
-        for field in fields.keys().filter(|field| !FIELDS.contains(&field.as_str())) {
+        for field in unknown_fields(fields, &FIELDS) {
             let near = did_you_mean(field, FIELDS);
             faults.add(format!("{pointer}/{}", escape(field)), format!("unknown field{near}"));
         }

@@ -13,7 +13,7 @@ use crate::approval::policy::{Rules, TaskRules, task_rules_hold};
 use crate::credential::references;
 use crate::executor::{Executor, Job};
 use crate::id::Tenant;
-use crate::invalid::{Faults, did_you_mean, escape};
+use crate::invalid::{Faults, NAMED, did_you_mean, escape, unknown_fields};
 use crate::run::cause::Cause;
 use crate::run::outcome::{Outcome, RunError};
 use crate::run::{Missed, Run, Usage};
@@ -79,7 +79,7 @@ impl Orchestrator {
     }
 
     fn wishes(&self, config: &Map<String, Value>, faults: &mut Faults) -> Wishes {
-        for key in config.keys().filter(|key| !KEYS.contains(&key.as_str())) {
+        for key in unknown_fields(config, &KEYS) {
             let hint = did_you_mean(key, KEYS);
             let place = format!("/action/config/{}", escape(key));
             faults.add(place, format!("unknown key `{key}`{hint}; known: {}", KEYS.join(", ")));
@@ -101,7 +101,8 @@ impl Orchestrator {
         let value = config.get("approvals").filter(|value| !value.is_null())?;
         let place = "/action/config/approvals";
         let TaskRules(written) = faults.read(value, place)?;
-        for tool in written.keys().filter(|tool| !self.agent.tools.names().any(|known| known == *tool)) {
+        let is_known = |tool: &str| self.agent.tools.names().any(|known| known == tool);
+        for tool in written.keys().filter(|tool| !is_known(tool)).take(NAMED) {
             let hint = did_you_mean(tool, self.agent.tools.names());
             faults.add(format!("{place}/{}", escape(tool)), format!("unknown tool `{tool}`{hint}"));
         }
@@ -120,11 +121,10 @@ impl Orchestrator {
 
     fn allowed(&self, value: &Value, faults: &mut Faults) -> Option<Vec<String>> {
         let names: Vec<String> = faults.read(value, "/action/config/tools")?;
-        for (index, name) in names.iter().enumerate() {
-            if !self.agent.tools.names().any(|known| known == name) {
-                let hint = did_you_mean(name, self.agent.tools.names());
-                faults.add(format!("/action/config/tools/{index}"), format!("unknown tool `{name}`{hint}"));
-            }
+        let is_known = |tool: &str| self.agent.tools.names().any(|known| known == tool);
+        for (index, name) in names.iter().enumerate().filter(|(_, name)| !is_known(name)).take(NAMED) {
+            let hint = did_you_mean(name, self.agent.tools.names());
+            faults.add(format!("/action/config/tools/{index}"), format!("unknown tool `{name}`{hint}"));
         }
         Some(names)
     }

@@ -25,7 +25,7 @@ use crate::http::page::{Items, Page};
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::schema;
-use crate::invalid::Faults;
+use crate::invalid::{Faults, unknown_fields};
 use crate::store::{ApprovalFilter, Decided, Grant};
 use crate::token::Permission;
 
@@ -183,7 +183,7 @@ fn wish(grant: &Value, approval: &Approval, faults: &mut Faults) -> Option<Grant
         faults.add("/grant", "must be an object such as {\"days\": 30, \"arguments\": [\"room\"]}");
         return None;
     };
-    for name in fields.keys().filter(|name| !["days", "uses", "arguments"].contains(&name.as_str())) {
+    for name in unknown_fields(fields, &["days", "uses", "arguments"]) {
         faults.add(format!("/grant/{}", crate::invalid::escape(name)), "unknown field");
     }
     let given = |name: &str| fields.get(name).filter(|value| !value.is_null());

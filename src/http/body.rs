@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::http::State;
 use crate::http::auth::Caller;
 use crate::http::error::ApiError;
-use crate::invalid::{Faults, did_you_mean, escape};
+use crate::invalid::{Faults, did_you_mean, escape, unknown_fields};
 use crate::store::{Answer, Idempotency};
 
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -174,7 +174,7 @@ fn used_for_another() -> ApiError {
 pub fn only(value: &Value, known: &[&str]) -> Result<(), Faults> {
     let Some(fields) = value.as_object() else { return Err(Faults::one("", "the body is a JSON object")) };
     let mut faults = Faults::new();
-    for field in fields.keys().filter(|field| !known.contains(&field.as_str())) {
+    for field in unknown_fields(fields, known) {
         let near = did_you_mean(field, known.iter().copied());
         faults.add(format!("/{}", escape(field)), format!("unknown field{near}"));
     }

@@ -12,11 +12,16 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
-use crate::invalid::{Faults, InvalidSpec};
+use crate::invalid::{Faults, InvalidSpec, brief};
 use crate::store::StoreError;
 
 /// The media type of RFC 9457.
 pub const PROBLEM_JSON: &str = "application/problem+json";
+
+/// Longest detail of a problem, in bytes: what a request holds is never sent back whole.
+const DETAIL_BYTES: usize = 1_000;
+/// Faults of one request that are told; the rest are counted.
+const FAULTS: usize = 100;
 
 /// An error as it is sent: RFC 9457.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -155,9 +160,14 @@ impl ApiError {
     }
 
     fn told(self) -> (String, Vec<InvalidSpec>) {
-        let counted = |faults: Faults| match faults.0.len() {
-            1 => ("1 fault; see errors".to_owned(), faults.0),
-            n => (format!("{n} faults; see errors"), faults.0),
+        let counted = |mut faults: Faults| {
+            let count = faults.0.len();
+            faults.0.truncate(FAULTS);
+            match count {
+                1 => ("1 fault; see errors".to_owned(), faults.0),
+                n if n > FAULTS => (format!("{n} faults; the first {FAULTS} are in errors"), faults.0),
+                n => (format!("{n} faults; see errors"), faults.0),
+            }
         };
         let detail = match self {
             ApiError::Invalid(faults) | ApiError::Query(faults) => return counted(faults),
@@ -176,7 +186,7 @@ impl ApiError {
                 "the fault is ours, and it is in the log".to_owned()
             }
         };
-        (detail, Vec::new())
+        (brief(detail, DETAIL_BYTES), Vec::new())
     }
 
     fn headers(&self) -> Option<(HeaderName, HeaderValue)> {
@@ -252,6 +262,24 @@ mod tests {
     fn what_went_wrong_inside_is_not_told() {
         let problem = ApiError::Internal { log: "password=hunter2".into() }.into_problem();
         assert!(!serde_json::to_string(&problem).unwrap().contains("hunter2"));
+    }
+
+    #[test]
+    fn problem_is_bounded_whatever_the_request_holds() {
+        let long = "x".repeat(1_000_000);
+        let mut faults = Faults::new();
+        (0..10_000).for_each(|n| faults.add(format!("/{n}/{long}"), format!("unknown `{long}`")));
+        for error in [
+            ApiError::Malformed(long.clone()),
+            ApiError::NoRoute { path: long.clone() },
+            ApiError::Conflict(long.clone()),
+            ApiError::UnsupportedMediaType(long.clone()),
+            ApiError::Query(faults.clone()),
+            ApiError::Invalid(faults),
+        ] {
+            let bytes = serde_json::to_vec(&error.into_problem()).unwrap().len();
+            assert!(bytes < 200_000, "{bytes}");
+        }
     }
 
     #[test]

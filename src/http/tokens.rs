@@ -26,6 +26,8 @@ use crate::token::{Permission, TokenKind, TokenText};
 
 /// Longest name of a token, in characters.
 const NAME_LENGTH: usize = 200;
+/// Scopes that one request may list.
+const MOST_SCOPES: usize = 100;
 
 /// A token as it is answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
@@ -176,6 +178,10 @@ fn scopes(value: &Value, caller: &Caller, faults: &mut Faults) -> Vec<String> {
         faults.add("/scopes", format!("must be a list of at least one of {}", words.join(", ")));
         return Vec::new();
     };
+    if listed.len() > MOST_SCOPES {
+        faults.add("/scopes", format!("must be at most {MOST_SCOPES}"));
+        return Vec::new();
+    }
     let mut scopes: Vec<Permission> = Vec::new();
     for (index, word) in listed.iter().enumerate() {
         let word = word.as_str().unwrap_or_default();

@@ -27,11 +27,12 @@ pub use secrets::{Seal, SecretPlace};
 pub use slack::SlackDraft;
 pub use webhook::{WebhookDraft, signing_keys};
 
-use crate::invalid::{Faults, did_you_mean};
+use crate::invalid::Faults;
 use crate::notification::Addresses;
 use crate::notification::quiet::Quiet;
 use crate::notification::recipient::reading::{given, object, only, text, texts, unknown};
 use crate::notification::telling::Reader;
+use crate::trigger::zone::parse_zone;
 
 /// What is read of a recipient.
 const FIELDS: [&str; 7] = ["timezone", "locale", "addresses", "fallback", "quiet_hours", "digest", "budget"];
@@ -122,9 +123,8 @@ impl RecipientDraft {
 
 fn read_timezone(fields: &Map<String, Value>, faults: &mut Faults) -> Tz {
     let Some(name) = text(fields, "timezone", "", faults) else { return Tz::UTC };
-    name.parse().unwrap_or_else(|_| {
-        let hint = did_you_mean(name, chrono_tz::TZ_VARIANTS.iter().map(|zone| zone.name()));
-        faults.add("/timezone", format!("unknown time zone `{name}`{hint}"));
+    parse_zone(name).unwrap_or_else(|why| {
+        faults.add("/timezone", why);
         Tz::UTC
     })
 }

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use serde_json::{Map, Value};
 
 use crate::id::Tenant;
-use crate::invalid::{Faults, did_you_mean, escape};
+use crate::invalid::{Faults, NAMED, did_you_mean, escape, unknown_fields};
 use crate::notification::Urgency;
 use crate::notification::measure::Notify;
 use crate::task::{
@@ -27,6 +27,8 @@ const BACKOFF: std::ops::RangeInclusive<u64> = 0..=3_600;
 const FAILURES: std::ops::RangeInclusive<u64> = 1..=1_000;
 /// Runs that a task may be limited to.
 const RUNS: std::ops::RangeInclusive<u64> = 1..=1_000_000_000;
+/// Channels that a task may name.
+const CHANNELS: usize = 20;
 /// Largest metadata, in bytes of JSON.
 const METADATA_BYTES: usize = 16 * 1024;
 
@@ -111,7 +113,8 @@ impl<'a> Reader<'a> {
             return Err(Faults::one("", "a task is a JSON object"));
         };
         let mut faults = Faults::new();
-        for field in fields.keys().map(String::as_str).filter(|f| !DECIDED.contains(f) && !more.contains(f)) {
+        let written = fields.keys().map(String::as_str);
+        for field in written.filter(|f| !DECIDED.contains(f) && !more.contains(f)).take(NAMED) {
             let message = match field {
                 "status" => "can't be set; pause and resume have addresses of their own".to_owned(),
                 read_only if READ_ONLY.contains(&read_only) => "can't be set".to_owned(),
@@ -277,7 +280,7 @@ impl<'a> Reader<'a> {
         };
         let before = self.faults.0.len();
         const FIELDS: [&str; 2] = ["channel", "urgency"];
-        for field in fields.keys().filter(|field| !FIELDS.contains(&field.as_str())) {
+        for field in unknown_fields(fields, &FIELDS) {
             let message = format!("unknown field{}", did_you_mean(field, FIELDS));
             self.faults.add(format!("/output/{}", escape(field)), message);
         }
@@ -312,6 +315,10 @@ impl<'a> Reader<'a> {
         let mut names: Vec<String> = Vec::new();
         if written.is_empty() {
             self.faults.add("/output/channel", "must name at least one channel");
+        }
+        if written.len() > CHANNELS {
+            self.faults.add("/output/channel", format!("must name at most {CHANNELS} channels"));
+            return names;
         }
         for (at, value) in written {
             let Some(name) = self.text(&at, value) else { continue };

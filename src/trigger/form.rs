@@ -5,7 +5,7 @@
 use chrono::{DateTime, Utc};
 use serde_json::{Map, Value};
 
-use crate::invalid::{Faults, did_you_mean, escape};
+use crate::invalid::{Faults, did_you_mean, escape, unknown_fields};
 use crate::trigger::policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
 use crate::trigger::schedule::{Schedule, When};
 use crate::trigger::steps::ADMITTED;
@@ -139,7 +139,7 @@ impl Form<'_> {
 
     /// Every field that is not among these is a fault.
     pub fn refuse_unknown(&mut self, known: &[&str]) {
-        for name in self.fields.keys().filter(|name| !known.contains(&name.as_str())) {
+        for name in unknown_fields(self.fields, known) {
             let message = match name.as_str() {
                 "max_runs" => "`max_runs` is a field of the task, beside `trigger`".to_owned(),
                 _ => format!("unknown field `{name}`{}", did_you_mean(name, known.iter().copied())),

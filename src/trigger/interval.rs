@@ -5,12 +5,16 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use crate::invalid::bounded;
+
+/// Longest text that may stand for a length, in bytes.
+const LENGTH_BYTES: usize = 100;
 /// The longest length, in days.
 const LONGEST_DAYS: i64 = 3650;
 
 /// Reads a length in whole seconds: ISO 8601 (`PT5M`, `P1D`) or `5m`, `1h30m`, `90s`. Never zero, at most ten years.
 pub fn parse_length(text: &str) -> Result<TimeDelta, String> {
-    let trimmed = text.trim();
+    let trimmed = bounded(text, LENGTH_BYTES)?.trim();
     if trimmed.starts_with('-') {
         return Err(format!("`{text}` is negative; write a length such as `5m`"));
     }

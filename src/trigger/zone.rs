@@ -14,7 +14,7 @@ use chrono_tz::{TZ_VARIANTS, Tz};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::cut;
-use crate::invalid::did_you_mean;
+use crate::invalid::{bounded, did_you_mean};
 use crate::trigger::policy::{DstFold, DstGap};
 
 use database::Offsets;
@@ -25,6 +25,10 @@ pub use release::Release;
 const HORIZON: Days = Days::new(40 * 366);
 /// No schedule has an instant past this year, so that arithmetic stays far from the limits of the calendar.
 const LAST_YEAR: i32 = 9000;
+/// Longest text that may name a zone, in bytes.
+const NAME_BYTES: usize = 100;
+/// Longest text that may stand for an instant, in bytes.
+const TIME_BYTES: usize = 100;
 
 /// `[time]`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,6 +97,7 @@ pub fn abbreviation(at: DateTime<Utc>, zone: Tz) -> String {
 
 /// The zone of an IANA name, or what is wrong with the name.
 pub fn parse_zone(name: &str) -> Result<Tz, String> {
+    let name = bounded(name, NAME_BYTES)?;
     name.parse::<Tz>().map_err(|_| {
         let hint = did_you_mean(name, TZ_VARIANTS.iter().map(|zone| zone.name()));
         match hint.is_empty() {
@@ -265,6 +270,7 @@ fn length(offset: FixedOffset) -> TimeDelta {
 
 /// Reads an instant: RFC 3339 with an offset, or a wall time of the zone, which a clock change may leave out.
 pub fn parse_instant(text: &str, wall: &Wall) -> Result<DateTime<Utc>, String> {
+    let text = bounded(text, TIME_BYTES)?;
     let instant = match DateTime::parse_from_rfc3339(text) {
         Ok(instant) => instant.to_utc(),
         Err(_) => {
@@ -288,7 +294,7 @@ pub fn parse_instant(text: &str, wall: &Wall) -> Result<DateTime<Utc>, String> {
 
 /// Whether a text says a wall time and thus needs a zone.
 pub fn is_local(text: &str) -> bool {
-    DateTime::parse_from_rfc3339(text).is_err() && parse_local(text).is_some()
+    text.len() <= TIME_BYTES && DateTime::parse_from_rfc3339(text).is_err() && parse_local(text).is_some()
 }
 
 fn parse_local(text: &str) -> Option<NaiveDateTime> {

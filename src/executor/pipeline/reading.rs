@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::executor::pipeline::kind::Parts;
 use crate::executor::pipeline::scope::{NAMES, NAMES_OF_EACH};
 use crate::expr::Expression;
-use crate::invalid::{Faults, did_you_mean, escape};
+use crate::invalid::{Faults, did_you_mean, escape, unknown_fields};
 use crate::template::{Names, Template, Tree};
 
 /// What is read, where it stands, and what it may name.
@@ -46,7 +46,7 @@ impl Reading<'_> {
             self.fault(format!("must be an object; its fields are {}", known.join(", ")));
             return None;
         };
-        for key in fields.keys().filter(|key| !known.contains(&key.as_str())) {
+        for key in unknown_fields(fields, known) {
             let hint = did_you_mean(key, known.iter().copied());
             self.below(key).fault(format!("unknown field{hint}; known: {}", known.join(", ")));
         }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::executor::pipeline::for_each::ForEach;
 use crate::executor::pipeline::kind::{KINDS, Parts, StepKind};
 use crate::executor::pipeline::reading::{Reading, given};
-use crate::invalid::{Faults, did_you_mean};
+use crate::invalid::{Faults, NAMED, did_you_mean};
 use crate::template::Tree;
 
 /// Most steps of a pipeline.
@@ -127,7 +127,7 @@ impl Step {
         let written = value.as_object()?;
         let kinds: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).chain([FOR_EACH]).collect();
         let mut named: Vec<&str> = Vec::new();
-        for key in written.keys().map(String::as_str).filter(|key| !fields.contains(key)) {
+        for key in written.keys().map(String::as_str).filter(|key| !fields.contains(key)).take(NAMED + kinds.len()) {
             match kinds.iter().find(|kind| **kind == key) {
                 Some(kind) => named.push(kind),
                 None => {

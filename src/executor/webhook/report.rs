@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::invalid::{Faults, did_you_mean, escape};
+use crate::invalid::{Faults, did_you_mean, escape, unknown_fields};
 use crate::run::Usage;
 use crate::run::outcome::{Outcome, RunError, RunFault};
 use crate::vault::credentials::Known;
@@ -25,7 +25,7 @@ impl Report {
     pub fn parse(value: &Value) -> Result<Report, Faults> {
         let Some(fields) = value.as_object() else { return Err(Faults::one("", "the body is a JSON object")) };
         let mut faults = Faults::new();
-        for key in fields.keys().filter(|key| !["state", "output", "error"].contains(&key.as_str())) {
+        for key in unknown_fields(fields, &["state", "output", "error"]) {
             let hint = did_you_mean(key, ["state", "output", "error"]);
             faults.add(format!("/{}", escape(key)), format!("unknown field{hint}"));
         }

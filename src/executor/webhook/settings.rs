@@ -11,7 +11,7 @@ use crate::credential::{Reference, SECRET_HEADERS};
 use crate::egress::Egress;
 use crate::executor::webhook::LONGEST_WAIT;
 use crate::id::Tenant;
-use crate::invalid::{Faults, did_you_mean, escape};
+use crate::invalid::{Faults, did_you_mean, escape, unknown_fields};
 use crate::notification::recipient::signing_keys;
 use crate::run::outcome::RunError;
 use crate::secret::Secret;
@@ -68,7 +68,7 @@ impl Settings {
 
 /// Adds what is wrong with settings as they are written.
 pub fn check(config: &Map<String, Value>, egress: &Egress, faults: &mut Faults) {
-    for key in config.keys().filter(|key| !FIELDS.contains(&key.as_str())) {
+    for key in unknown_fields(config, &FIELDS) {
         let known: Vec<&str> = FIELDS.into_iter().filter(|field| *field != "secret_set").collect();
         let hint = did_you_mean(key, known.iter().copied());
         faults.add(place(key), format!("unknown key `{key}`{hint}; known: {}", known.join(", ")));

@@ -5,10 +5,12 @@ use std::ops::RangeInclusive;
 use serde_json::{Map, Value};
 use url::Url;
 
-use crate::invalid::{Faults, did_you_mean, escape};
+use crate::invalid::{Faults, did_you_mean, escape, unknown_fields};
 
 /// Longest address of any kind, in bytes.
 const ADDRESS_LENGTH: usize = 2048;
+/// Elements of any list of a recipient.
+const LISTED: usize = 100;
 
 /// The fields of an object; a fault where it is none.
 pub(super) fn object<'a>(value: &'a Value, pointer: &str, faults: &mut Faults) -> Option<&'a Map<String, Value>> {
@@ -20,7 +22,7 @@ pub(super) fn object<'a>(value: &'a Value, pointer: &str, faults: &mut Faults) -
 
 /// Names each field that is not `known`.
 pub(super) fn only(fields: &Map<String, Value>, pointer: &str, known: &[&str], faults: &mut Faults) {
-    for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
+    for name in unknown_fields(fields, known) {
         let what = if pointer == "/addresses" { "channel" } else { "field" };
         faults.add(format!("{pointer}/{}", escape(name)), unknown(what, name, known));
     }
@@ -83,6 +85,10 @@ pub(super) fn flag(fields: &Map<String, Value>, name: &str, pointer: &str, fault
 /// The elements of a list with their places; a fault, and none, where it is no list.
 pub(super) fn list<'a>(value: &'a Value, pointer: &str, faults: &mut Faults) -> Vec<(String, &'a Value)> {
     match value {
+        Value::Array(items) if items.len() > LISTED => {
+            faults.add(pointer, format!("must have at most {LISTED} elements, has {}", items.len()));
+            vec![]
+        }
         Value::Array(items) => {
             items.iter().enumerate().map(|(index, item)| (format!("{pointer}/{index}"), item)).collect()
         }

@@ -7,10 +7,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::approval::matrix::{Category, Consequence};
-use crate::invalid::did_you_mean;
 use crate::tool::builtin::{definition, read};
 use crate::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput};
-use crate::trigger::zone::shown_in;
+use crate::trigger::zone::{parse_zone, shown_in};
 
 pub struct CurrentTime(Definition);
 
@@ -53,10 +52,7 @@ impl Tool for CurrentTime {
 }
 
 fn zone(name: &str) -> Result<Tz, ToolError> {
-    name.parse().map_err(|_| {
-        let hint = did_you_mean(name, chrono_tz::TZ_VARIANTS.iter().map(|zone| zone.name()));
-        ToolError::arguments(format!("/timezone: unknown time zone `{name}`{hint}"))
-    })
+    parse_zone(name).map_err(|why| ToolError::arguments(format!("/timezone: {why}")))
 }
 
 fn told(now: DateTime<Utc>, zone: Tz) -> Value {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::credential::{Reference, SECRET_HEADERS};
 use crate::expr::Language;
-use crate::invalid::{Faults, did_you_mean, escape};
+use crate::invalid::{Faults, bounded, did_you_mean, escape, unknown_fields};
 use crate::trigger::condition::poll::{HttpPoll, Poll};
 use crate::trigger::condition::question::VARIABLES;
 use crate::trigger::condition::{Condition, DEFAULT_NOTICE, FireOn, LONGEST_TIMEOUT};
@@ -38,6 +38,8 @@ const MOST_HEADERS: usize = 30;
 const QUERY_BYTES: usize = 16 * 1024;
 /// Longest key, in bytes.
 const KEY_BYTES: usize = 1024;
+/// Longest text that may stand for an instant, in bytes.
+const INSTANT_BYTES: usize = 100;
 /// Failing polls after which the owner may be told.
 const NOTICES: std::ops::RangeInclusive<u64> = 1..=1_000;
 const ONE_OF_FOUR: &str = "names what is polled with one of `http`, `tool`, `sql`, `redis`";
@@ -106,7 +108,7 @@ impl Form<'_> {
             }
         };
         let known = self.faults.0.len();
-        for name in polls.keys().filter(|name| !Poll::KINDS.contains(&name.as_str())) {
+        for name in unknown_fields(&polls, &Poll::KINDS) {
             let hint = did_you_mean(name, Poll::KINDS);
             self.faults
                 .add(format!("{place}/{}", escape(name)), format!("unknown field `{name}`; it {ONE_OF_FOUR}{hint}"));
@@ -214,7 +216,8 @@ impl Form<'_> {
 
     fn instant(&mut self, name: &str) -> Option<DateTime<Utc>> {
         let text = self.text(name)?;
-        let read = DateTime::parse_from_rfc3339(&text).ok().map(|instant| instant.to_utc());
+        let short = bounded(&text, INSTANT_BYTES).ok();
+        let read = short.and_then(|text| DateTime::parse_from_rfc3339(text).ok()).map(|instant| instant.to_utc());
         if read.is_none() {
             self.fault(
                 name,

@@ -3,10 +3,11 @@
 //! It only reads: the result is the same expression in a canonical form (numbers, six fields, `*` for `?`) that the
 //! matcher understands without surprises, and the three facts about its fields that decide cron's special rules.
 
-use crate::invalid::did_you_mean;
+use crate::invalid::{bounded, did_you_mean};
 
-/// Longest expression, in characters.
+/// Longest expression, in characters, and longest text that is looked at, in bytes.
 const LENGTH: usize = 1000;
+const TEXT_BYTES: usize = 4 * LENGTH;
 
 const NICKNAMES: [(&str, &str); 7] = [
     ("@yearly", "0 0 1 1 *"),
@@ -54,7 +55,7 @@ pub struct Expression {
 impl Expression {
     /// Reads an expression; an error is a sentence that names the character, counted from 1.
     pub fn read(text: &str) -> Result<Expression, String> {
-        let trimmed = text.trim();
+        let trimmed = bounded(text, TEXT_BYTES)?.trim();
         if trimmed.is_empty() {
             return Err("is empty; write five fields such as `0 8 * * *`, or `@daily`".into());
         }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::expr::Language;
-use crate::invalid::{Faults, did_you_mean, escape};
+use crate::invalid::{Faults, did_you_mean, escape, unknown_fields};
 use crate::trigger::event::{Batch, Debounce, Dedup, EventTrigger, Throttle, VARIABLES, WINDOW_EVENTS};
 use crate::trigger::form::{Form, kind};
 use crate::trigger::interval::parse_length;
@@ -149,7 +149,7 @@ fn part<T>(
     };
     let pointer = format!("{}/{name}", form.pointer);
     let mut inner = Form { fields: &fields, pointer: &pointer, faults: form.faults };
-    for field in fields.keys().filter(|field| !known.contains(&field.as_str())) {
+    for field in unknown_fields(&fields, known) {
         inner.fault(&escape(field), format!("unknown field `{field}`{}", did_you_mean(field, known.iter().copied())));
     }
     read(&mut inner)

@@ -193,3 +193,28 @@ async fn an_import_may_take_longer_than_other_requests_and_not_for_ever() {
     let api = Api::with(Limits { import_time: short, ..Limits::default() }).await;
     slow(&api, 50).await.expect(503);
 }
+
+#[tokio::test]
+async fn import_of_nothing_but_empty_or_bad_lines_ends_at_its_bound() {
+    let api = Api::with(Limits::default()).await;
+    for barren in ["", " \t", "no task"] {
+        let key = format!("before {barren:?}");
+        let allowed = format!("{}\n{}", line(&key), format!("{barren}\n").repeat(100_000));
+        let report = import(&api, ADMIN, &allowed).await.expect(200);
+        assert_eq!((&report["created"], report["errors"].as_array().unwrap().len() <= 1_000), (&json!(1), true));
+        let more =
+            format!("{}\n{}{}", line(&format!("{key} again")), format!("{barren}\n").repeat(110_000), line("never"));
+        let problem = import(&api, ADMIN, &more).await.expect(422);
+        let said = problem["errors"][0]["message"].as_str().unwrap();
+        assert_eq!(said, "must have at most 100000 lines that are empty or no task");
+    }
+    assert_eq!(count(&api).await, 6, "what came before is stored, what comes behind is not read");
+}
+
+#[tokio::test]
+async fn import_describes_a_line_with_a_bounded_number_of_faults() {
+    let api = Api::with(Limits::default()).await;
+    let fields: String = (0..1_000).map(|n| format!("\"f{n}\":0,")).collect();
+    let report = import(&api, ADMIN, &format!("{{{fields}\"name\":1}}")).await.expect(200);
+    assert_eq!(report["errors"][0]["errors"].as_array().unwrap().len(), 10);
+}

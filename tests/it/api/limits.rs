@@ -27,7 +27,8 @@ impl Server {
         let api = Api::with(limits).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let serve = server::serve(listener, api.app.clone(), limits, api.metrics.clone(), api.stop.clone());
+        let serve =
+            server::serve(listener, api.app.clone(), limits, api.metrics.clone(), api.stop.clone());
         Server { address, serving: tokio::spawn(serve), api }
     }
 
@@ -129,6 +130,25 @@ async fn a_body_that_comes_too_slowly_or_not_whole_is_refused() {
     cut.shutdown().await.unwrap();
     let answer = rest(&mut cut).await;
     assert!(answer.is_empty() || status(&answer) == 400, "{answer}");
+}
+
+#[tokio::test]
+async fn import_ends_when_its_client_has_left() {
+    let never = Duration::from_secs(3_600);
+    let limits = Limits { body_time: never, import_time: never, drain: never, ..Limits::default() };
+    let Server { api, address, serving } = Server::with(limits).await;
+    let mut client = TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "POST /v1/tasks/import HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ADMIN}\r\nexpect: 100-continue\r\n\
+         transfer-encoding: chunked\r\n\r\n"
+    );
+    client.write_all(head.as_bytes()).await.unwrap();
+    // the import has begun: it asks for the body
+    assert_eq!(status(&self::head(&mut client).await), 100);
+    client.write_all(b"3\r\n\n\n\n\r\n").await.unwrap();
+    drop(client);
+    api.stop.cancel();
+    timeout(PATIENCE, serving).await.expect("nothing goes on for a client that has left").unwrap();
 }
 
 #[tokio::test]

@@ -142,3 +142,47 @@ async fn requests_are_counted_by_their_route_and_not_by_their_address() {
     assert!(text.lines().any(|l| l == line), "{text}");
     assert!(!text.contains(&uuid::Uuid::max().to_string()));
 }
+
+/// A text of the longest body: what it names is nothing, and nothing looks at it for long.
+#[tokio::test]
+async fn long_text_is_refused_wherever_it_is_written_and_never_echoed() {
+    let api = Api::new().await;
+    let long = "Europe/Berlin".repeat(70_000);
+    let schedule = |field: &str| json!({ "type": "schedule", "cron": "0 8 * * *", field: long });
+    let with = |field: &str, value: serde_json::Value| {
+        let mut task = daily_of("ann");
+        task[field] = value;
+        task
+    };
+    let mut bodies = vec![
+        ("PUT", "/v1/recipients/ann", json!({ "timezone": long, "addresses": { "sms": long } })),
+        ("PUT", "/v1/recipients/ann", json!({ "addresses": { "email": long, long.as_str(): 1 } })),
+        ("PUT", "/v1/recipients/ann", json!({ "addresses": { "webhook": { "url": long } }, "locale": long })),
+        ("POST", "/v1/tokens", json!({ "tenant_id": long, "name": "x", "scopes": [long] })),
+        ("POST", "/v1/events", json!({ "tenant_id": "ann", "source": "s", "type": "t", "time": long })),
+        ("POST", "/v1/events", json!({ "tenant_id": long, "source": "s", "type": "t" })),
+        ("POST", "/v1/schedules/preview", json!({ "trigger": { "type": long } })),
+        ("POST", "/v1/tasks", json!({ "name": "x", "trigger": { "type": "schedule", "interval": long } })),
+        ("POST", "/v1/tasks", with("output", json!({ "channel": long, "urgency": long }))),
+        ("POST", "/v1/tasks", with("notify", json!(long))),
+        ("POST", "/v1/tasks", with("executor", json!(long))),
+        ("POST", "/v1/tasks", with(&long, json!(1))),
+    ];
+    for field in ["timezone", "start_at", "end_at", "jitter", "catch_up", "catch_up_window", "overlap", "dst_gap"] {
+        bodies.push(("POST", "/v1/tasks", with("trigger", schedule(field))));
+        bodies.push(("POST", "/v1/schedules/preview", json!({ "trigger": schedule(field) })));
+    }
+    for field in ["cron", "interval", "at", "rrule"] {
+        bodies.push(("POST", "/v1/tasks", with("trigger", json!({ "type": "schedule", field: long }))));
+    }
+    bodies.push((
+        "POST",
+        "/v1/tasks",
+        with("trigger", json!({ "type": "schedule", "cron": "* * * * *", "exclude": [long] })),
+    ));
+    for (method, path, body) in bodies {
+        let reply = api.admin(method, path, Some(body)).await;
+        let answer = serde_json::to_string(&reply.expect(422)).unwrap();
+        assert!(answer.len() < 8_000, "{method} {path} answers {} bytes: {}", answer.len(), &answer[..300]);
+    }
+}
