@@ -225,8 +225,9 @@ impl App {
         warn_of_bus(&*bus).await;
         let instance = engine.instance();
         let engine = engine.start().await?;
-        let (limits, metrics) = (http.limits, http.metrics.clone());
-        let http = tokio::spawn(server::serve(listener, http::router(http), limits, metrics, ending.http.clone()));
+        let (limits, metrics, proxies) = (http.limits, http.metrics.clone(), config.server.proxies()?);
+        let serving = server::serve(listener, http::router(http), limits, proxies, metrics, ending.http.clone());
+        let http = tokio::spawn(serving);
         let mut app = App { address, made: Made { admin_token: None, key_file }, store, engine, http, ending };
         match first_admin_token(config, &app.store).await {
             Ok(token) => {

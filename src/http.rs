@@ -24,6 +24,7 @@ pub mod grants;
 pub mod guard;
 pub mod health;
 pub mod hooks;
+pub mod host;
 pub mod import;
 pub mod live;
 pub mod messages;
@@ -32,6 +33,7 @@ pub mod openapi;
 pub mod page;
 pub mod path;
 pub mod pipelines;
+pub mod proxies;
 pub mod push;
 pub mod query;
 pub mod receipts;
@@ -45,6 +47,7 @@ pub mod server;
 pub mod socket;
 pub mod stats;
 pub mod stream;
+pub mod streams;
 pub mod tasks;
 pub mod tokens;
 mod verify;
@@ -69,7 +72,9 @@ use crate::compute::Compute;
 use crate::executor::Registry;
 use crate::executor::hub::Hub;
 use crate::executor::pipeline::Pipeline;
+use crate::http::proxies::{ForwardedHeader, TrustedProxies};
 use crate::http::server::Limits;
+use crate::http::streams::StreamLimiter;
 use crate::http::wrong_tokens::WrongTokens;
 use crate::invalid::Faults;
 use crate::metrics::Metrics;
@@ -93,6 +98,10 @@ pub struct Settings {
     pub listen: String,
     /// Where people reach the service, for links in messages; absent: the address it listens on.
     pub public_url: Option<String>,
+    /// Addresses and networks of proxies that say for whom they ask.
+    pub trusted_proxies: Vec<String>,
+    /// Where they say it.
+    pub forwarded_header: ForwardedHeader,
     /// Where files are kept that no database holds.
     pub data_dir: String,
     /// A token that may do everything; absent: one is made at the first start, and shown once.
@@ -101,7 +110,14 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { listen: "127.0.0.1:7700".into(), public_url: None, data_dir: "./data".into(), admin_token: None }
+        Settings {
+            listen: "127.0.0.1:7700".into(),
+            public_url: None,
+            trusted_proxies: Vec::new(),
+            forwarded_header: ForwardedHeader::default(),
+            data_dir: "./data".into(),
+            admin_token: None,
+        }
     }
 }
 
@@ -109,6 +125,11 @@ impl Settings {
     /// Where others reach the service, for links in what is sent to them.
     pub fn public_url(&self) -> String {
         self.public_url.clone().unwrap_or_else(|| format!("http://{}", self.listen))
+    }
+
+    /// The proxies that are believed.
+    pub fn proxies(&self) -> Result<TrustedProxies, Faults> {
+        TrustedProxies::read(&self.trusted_proxies, self.forwarded_header)
     }
 
     /// Adds what is wrong; pointers begin with `/server`.
@@ -119,6 +140,9 @@ impl Settings {
         let is_web = |url: &url::Url| matches!(url.scheme(), "http" | "https") && url.has_host();
         if self.public_url.as_deref().is_some_and(|url| url::Url::parse(url).ok().filter(is_web).is_none()) {
             faults.add("/server/public_url", "must be an address such as `https://reveille.example.org`");
+        }
+        if let Err(more) = self.proxies() {
+            faults.0.extend(more.0);
         }
         if let Some(why) = self.admin_token_fault() {
             faults.add("/server/admin_token", why);
@@ -183,8 +207,8 @@ pub struct Shared {
     pub wrong_tokens: WrongTokens,
     /// The configured webhooks, their keys made ready.
     pub hooks: hooks::Hooks,
-    /// Of the sessions of each tenant.
-    pub places: live::Places,
+    /// Who may have a stream.
+    pub streams: StreamLimiter,
     /// What is looked up when metrics are read.
     pub gauges: gauges::Gauges,
 }
@@ -197,9 +221,9 @@ impl State {
         let admin_token = admin_token.map(|token| TokenHash::of(token.expose().trim()));
         let wrong_tokens = WrongTokens::new(parts.limits.wrong_tokens);
         let hooks = hooks::Hooks::new(&parts.hooks);
-        let places = live::Places::new(parts.limits.sessions_per_tenant);
+        let streams = StreamLimiter::new(parts.limits);
         let gauges = gauges::Gauges::new(&parts.metrics);
-        State(Arc::new(Shared { parts, admin_token, wrong_tokens, hooks, places, gauges }))
+        State(Arc::new(Shared { parts, admin_token, wrong_tokens, hooks, streams, gauges }))
     }
 }
 

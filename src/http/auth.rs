@@ -36,6 +36,8 @@ pub struct Caller {
     pub token_id: Option<Uuid>,
     /// When their token ends.
     pub expires_at: Option<DateTime<Utc>>,
+    /// Where they are; `None` where no connection is known.
+    pub address: Option<IpAddr>,
     hash: TokenHash,
 }
 
@@ -70,12 +72,22 @@ async fn identify_for(
         Some(run) => of_run(state, run, text, &hash).await,
         None => known(state, text, &hash).await,
     };
+    let caller = caller.map(|caller| Caller { address: peer, ..caller });
     match (&caller, peer) {
         (Ok(_), _) => state.wrong_tokens.right(&hash),
         (Err(ApiError::Unauthorized(_)), Some(peer)) => state.wrong_tokens.wrong(peer, now),
         _ => {}
     }
     caller
+}
+
+#[cfg(test)]
+impl Caller {
+    /// Who has this token, for tests of what is counted by callers.
+    pub fn of_test(token: &str, scope: Scope, address: IpAddr) -> Caller {
+        let hash = TokenHash::of(token);
+        Caller { scope, permissions: Vec::new(), token_id: None, expires_at: None, address: Some(address), hash }
+    }
 }
 
 impl Caller {
@@ -99,6 +111,11 @@ impl Caller {
         }
         let token = state.store.find_token(self.hash.as_bytes()).await?;
         Ok(token.is_some_and(|token| dead(&token, state.clock.now()).is_none()))
+    }
+
+    /// By which their token is known.
+    pub fn hash(&self) -> &TokenHash {
+        &self.hash
     }
 
     pub fn holds(&self, permission: Permission) -> bool {
@@ -183,14 +200,21 @@ async fn of_run(state: &State, run: Uuid, text: &str, hash: &TokenHash) -> Resul
     };
     let tenant = Tenant::new(run.tenant_id).map_err(|why| ApiError::Internal { log: why })?;
     let permissions = vec![Permission::RunsWrite];
-    Ok(Caller { scope: Scope::Only(tenant), permissions, token_id: None, expires_at: None, hash: *hash })
+    Ok(Caller { scope: Scope::Only(tenant), permissions, token_id: None, expires_at: None, address: None, hash: *hash })
 }
 
 /// Whom a token stands for, if it is valid now.
 async fn known(state: &State, text: &str, hash: &TokenHash) -> Result<Caller, ApiError> {
     if state.admin_token.as_ref() == Some(hash) {
         let permissions = vec![Permission::All];
-        return Ok(Caller { scope: Scope::Every, permissions, token_id: None, expires_at: None, hash: *hash });
+        return Ok(Caller {
+            scope: Scope::Every,
+            permissions,
+            token_id: None,
+            expires_at: None,
+            address: None,
+            hash: *hash,
+        });
     }
     // a text that can't be a token costs no look-up
     if TokenText::parse(text).is_err() {
@@ -206,7 +230,14 @@ async fn known(state: &State, text: &str, hash: &TokenHash) -> Result<Caller, Ap
         Some(tenant) => Scope::Only(Tenant::new(tenant).map_err(|why| ApiError::Internal { log: why })?),
     };
     let permissions = token.scopes.iter().filter_map(|word| Permission::parse(word)).collect();
-    Ok(Caller { scope, permissions, token_id: Some(token.id), expires_at: token.expires_at, hash: *hash })
+    Ok(Caller {
+        scope,
+        permissions,
+        token_id: Some(token.id),
+        expires_at: token.expires_at,
+        address: None,
+        hash: *hash,
+    })
 }
 
 /// Why a stored token may not be used any more.

@@ -4,7 +4,6 @@
 //! where an earlier one was left, as far as they are kept. Of several sessions each is told every message; the first one
 //! takes it. Sessions end with their token and with the service.
 
-mod places;
 mod session;
 pub mod socket;
 
@@ -16,8 +15,6 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::stream::unfold;
 use uuid::Uuid;
-
-pub use places::Places;
 
 use crate::http::State;
 use crate::http::auth::Caller;
@@ -47,7 +44,7 @@ pub async fn open_stream(
 ) -> Result<Response, ApiError> {
     let tenant = query.text("tenant_id");
     query.done()?;
-    let session = admit(&state, caller, tenant.as_deref(), last_event_id(&headers)?).await?;
+    let session = admit(&state, caller, tenant.as_deref(), last_event_id(&headers)?, Connection::New).await?;
     let keep_alive = KeepAlive::new().interval(state.limits.keep_alive);
     let opened = Event::default().event("session").data(session.opened());
     let events = unfold((session, Some(opened)), |(mut session, opened)| async move {
@@ -63,8 +60,21 @@ pub async fn open_stream(
     Ok(Sse::new(events).keep_alive(keep_alive).into_response())
 }
 
+/// Whether the connection of a session is counted as a stream already.
+#[derive(Debug, Clone, Copy)]
+enum Connection {
+    New,
+    Counted,
+}
+
 /// A session for this caller, if they may have one.
-async fn admit(state: &State, caller: Caller, named: Option<&str>, seen: Option<Uuid>) -> Result<Session, ApiError> {
+async fn admit(
+    state: &State,
+    caller: Caller,
+    named: Option<&str>,
+    seen: Option<Uuid>,
+    connection: Connection,
+) -> Result<Session, ApiError> {
     caller.may(Permission::DeliveriesRead)?;
     let tenant = match caller.narrowed(named)? {
         Scope::Only(tenant) => tenant,
@@ -72,11 +82,12 @@ async fn admit(state: &State, caller: Caller, named: Option<&str>, seen: Option<
             return Err(ApiError::Query(Faults::one("/tenant_id", "is missing: an admin token names the tenant")));
         }
     };
-    let place = state.places.take(&tenant).ok_or(ApiError::TooManyRequests {
-        detail: "the tenant has too many open sessions",
-        retry_after: std::time::Duration::from_secs(5),
-    })?;
-    Session::open(state.clone(), caller, tenant, place, seen)
+    let scope = Scope::Only(tenant.clone());
+    let permit = match connection {
+        Connection::Counted => state.streams.take_known(&caller, &scope)?,
+        Connection::New => state.streams.take(&caller, &scope)?,
+    };
+    Session::open(state.clone(), caller, tenant, permit, seen)
         .await
         .map_err(|error| ApiError::of_store(error, "message"))
 }

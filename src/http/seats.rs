@@ -58,25 +58,51 @@ impl Seats {
         }
         *here += 1;
         taken.all += 1;
-        Ok(Seat { room: self.0.clone(), address })
+        Ok(Seat { room: self.0.clone(), address: Some(address), is_connection: true })
+    }
+
+    /// A seat for a connection of a trusted proxy: it is one of all, and counts for no address.
+    pub fn take_for_proxy(&self) -> Result<Seat, NoSeat> {
+        let mut taken = self.0.taken.lock().expect("seat lock");
+        if taken.all >= self.0.all {
+            return Err(NoSeat::Full);
+        }
+        taken.all += 1;
+        Ok(Seat { room: self.0.clone(), address: None, is_connection: true })
+    }
+
+    /// A seat for a request that `address` makes through a trusted proxy, as long as it is under way.
+    pub fn take_in_proxy(&self, address: IpAddr) -> Result<Seat, NoSeat> {
+        let address = origin(address);
+        let mut taken = self.0.taken.lock().expect("seat lock");
+        let here = taken.by_address.entry(address).or_default();
+        if *here >= self.0.per_address {
+            return Err(NoSeat::AddressFull);
+        }
+        *here += 1;
+        Ok(Seat { room: self.0.clone(), address: Some(address), is_connection: false })
     }
 }
 
-/// Room for one connection.
+/// Room for one connection, or for one request that comes through a proxy.
 #[derive(Debug)]
 pub struct Seat {
     room: Arc<Room>,
-    address: IpAddr,
+    /// `None`: a connection of a proxy, which counts as nobody's.
+    address: Option<IpAddr>,
+    /// A request counts for its address alone: its connection is counted already.
+    is_connection: bool,
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut taken = self.room.taken.lock().expect("seat lock");
-        taken.all -= 1;
-        if let Some(here) = taken.by_address.get_mut(&self.address) {
+        taken.all -= usize::from(self.is_connection);
+        let Some(address) = self.address else { return };
+        if let Some(here) = taken.by_address.get_mut(&address) {
             *here -= 1;
             if *here == 0 {
-                taken.by_address.remove(&self.address);
+                taken.by_address.remove(&address);
             }
         }
     }
@@ -97,6 +123,23 @@ mod tests {
         drop(first);
         drop(seats.take(eve).unwrap());
         assert_eq!(seats.0.taken.lock().unwrap().by_address.len(), 1, "an address without connections is forgotten");
+    }
+
+    #[test]
+    fn proxy_counts_as_nobody_and_its_clients_each_for_themselves() {
+        let seats = Seats::new(3, 1);
+        let (ann, bob) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        let connections: Vec<Seat> = (0..3).map(|_| seats.take_for_proxy().unwrap()).collect();
+        assert_eq!(seats.take_for_proxy().unwrap_err(), NoSeat::Full);
+        let request = seats.take_in_proxy(ann).unwrap();
+        assert_eq!(seats.take_in_proxy(ann).unwrap_err(), NoSeat::AddressFull);
+        drop(seats.take_in_proxy(bob).unwrap());
+        drop(request);
+        drop(seats.take_in_proxy(ann).unwrap());
+        assert_eq!(seats.take(bob).unwrap_err(), NoSeat::Full, "requests take no connection");
+        drop(connections);
+        let taken = seats.0.taken.lock().unwrap();
+        assert_eq!((taken.all, taken.by_address.len()), (0, 0));
     }
 
     #[test]

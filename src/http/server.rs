@@ -4,12 +4,14 @@
 //! that speaks HTTP/2 outside speaks 1.1 to us). Nothing in here knows a route. Nothing survives: a connection that is
 //! cut is the client's to repeat, and `Idempotency-Key` makes that safe.
 
+use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -24,7 +26,9 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use tower::ServiceExt;
 
 use crate::clock;
-use crate::http::error::{PROBLEM_JSON, Problem};
+use crate::http::error::{ApiError, PROBLEM_JSON, Problem};
+use crate::http::host;
+use crate::http::proxies::TrustedProxies;
 use crate::http::seats::{NoSeat, Seat, Seats};
 use crate::http::socket::Socket;
 use crate::metrics::{Metrics, OpenConnection};
@@ -52,10 +56,14 @@ pub struct Limits {
     pub write_stall: Duration,
     /// Connections in all.
     pub connections: usize,
-    /// Connections of one address.
+    /// Connections of one address, and requests at once of one for which trusted proxies ask.
     pub connections_per_address: usize,
-    /// Open sessions of one tenant.
-    pub sessions_per_tenant: usize,
+    /// Open streams in all: fewer than connections, so that there is always one for a probe, a page or a request.
+    pub streams: usize,
+    /// Open streams of one address: fewer than its connections.
+    pub streams_per_address: usize,
+    /// Open streams of one tenant.
+    pub streams_per_tenant: usize,
     /// Wrong tokens of one address within a minute.
     pub wrong_tokens: u32,
     /// Between comments on a stream that has nothing to say.
@@ -78,7 +86,9 @@ impl Default for Limits {
             write_stall: Duration::from_secs(30),
             connections: 1024,
             connections_per_address: 64,
-            sessions_per_tenant: 32,
+            streams: 768,
+            streams_per_address: 48,
+            streams_per_tenant: 50,
             wrong_tokens: 20,
             keep_alive: Duration::from_secs(15),
             drain: Duration::from_secs(10),
@@ -93,7 +103,8 @@ const REFUSAL_TIME: Duration = Duration::from_secs(2);
 /// After an error that a wait may cure, as with too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The address of the other side of the connection, as every request carries it.
+/// The address of who asks, as every request carries it: the other side of the connection, or whom a trusted proxy
+/// speaks for.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub IpAddr);
 
@@ -106,11 +117,19 @@ type Occupied = (Seat, OpenConnection, TaskTrackerToken);
 /// Serves `app` until `stop`, then lets what is open end for at most [`Limits::drain`].
 ///
 /// Streams must end on `stop` by themselves. Returns when every connection is gone or cut.
-pub async fn serve(listener: TcpListener, app: Router, limits: Limits, metrics: Metrics, stop: CancellationToken) {
+pub async fn serve(
+    listener: TcpListener,
+    app: Router,
+    limits: Limits,
+    proxies: TrustedProxies,
+    metrics: Metrics,
+    stop: CancellationToken,
+) {
     let cut = CancellationToken::new();
     let server = Arc::new(Server {
         app,
         limits,
+        proxies,
         metrics,
         seats: Seats::new(limits.connections, limits.connections_per_address),
         refusals: Semaphore::new(REFUSALS),
@@ -145,6 +164,7 @@ async fn accept_failed(error: std::io::Error) {
 struct Server {
     app: Router,
     limits: Limits,
+    proxies: TrustedProxies,
     metrics: Metrics,
     seats: Seats,
     refusals: Semaphore,
@@ -157,7 +177,11 @@ struct Server {
 impl Server {
     /// Serves a connection if there is room, else says so.
     fn admit(self: Arc<Server>, stream: TcpStream, peer: SocketAddr, open: &TaskTracker) {
-        match self.seats.take(peer.ip()) {
+        let seat = match self.proxies.trusts(peer.ip()) {
+            true => self.seats.take_for_proxy(),
+            false => self.seats.take(peer.ip()),
+        };
+        match seat {
             Ok(seat) => {
                 let hold = Hold(Arc::new((seat, self.metrics.connection(), open.token())));
                 open.spawn(async move {
@@ -178,11 +202,7 @@ impl Server {
     /// Serves the requests of one connection, one after the other.
     async fn converse(&self, stream: TcpStream, peer: IpAddr, hold: Hold) {
         let _ = stream.set_nodelay(true);
-        let service = service_fn(|mut request: Request<Incoming>| {
-            request.extensions_mut().insert(Peer(peer));
-            request.extensions_mut().insert(hold.clone());
-            self.app.clone().oneshot(request)
-        });
+        let service = service_fn(|request| self.answer(request, peer, &hold));
         let socket = TokioIo::new(Socket::new(stream, self.limits.write_stall));
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -201,6 +221,29 @@ impl Server {
         };
         if let Err(error) = ended {
             tracing::debug!(%error, %peer, "connection ended early");
+        }
+    }
+
+    /// Answers one request of a connection.
+    async fn answer(&self, request: Request<Incoming>, peer: IpAddr, hold: &Hold) -> Result<Response, Infallible> {
+        let client = self.proxies.client(peer, request.headers());
+        // a proxy's connections are no one client's, so the requests of each client are counted in their place
+        let seat = match self.proxies.trusts(peer) {
+            true => Some(self.seats.take_in_proxy(client)),
+            false => None,
+        };
+        match (host::check(&request), seat) {
+            (Err(error), _) => Ok(error.into_response()),
+            (_, Some(Err(_))) => {
+                let detail = "this address has too many requests under way";
+                Ok(ApiError::TooManyRequests { detail, retry_after: Duration::from_secs(1) }.into_response())
+            }
+            (Ok(()), _seat) => {
+                let mut request = request;
+                request.extensions_mut().insert(Peer(client));
+                request.extensions_mut().insert(hold.clone());
+                self.app.clone().oneshot(request).await
+            }
         }
     }
 }

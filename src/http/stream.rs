@@ -29,6 +29,7 @@ use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::runs::missing;
 use crate::http::stream::told::Told;
+use crate::http::streams::Permit;
 use crate::run::Run;
 use crate::run::stream::StreamEvent;
 use crate::run::transcript::Entry;
@@ -63,11 +64,12 @@ pub async fn stream_run(
     query.done()?;
     let id = id.of("run")?;
     let seen = last_event_id(&headers)?;
+    let permit = state.streams.take(&caller, &caller.scope)?;
     // listen first, read after: what happens in between is heard, and told once
     let live = state.hub.subscribe(id);
     let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     let keep_alive = KeepAlive::new().interval(state.limits.keep_alive);
-    let follower = Follower::new(state, caller, run, live, seen);
+    let follower = Follower::new(state, (caller, permit), run, live, seen);
     Ok(Sse::new(follower.events()).keep_alive(keep_alive).into_response())
 }
 
@@ -81,6 +83,7 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
 struct Follower {
     state: State,
     caller: Caller,
+    _permit: Permit,
     id: Uuid,
     live: Subscription,
     told: Told,
@@ -95,11 +98,18 @@ struct Follower {
 }
 
 impl Follower {
-    fn new(state: State, caller: Caller, run: Run, live: Subscription, seen: Option<i64>) -> Follower {
+    fn new(
+        state: State,
+        (caller, permit): (Caller, Permit),
+        run: Run,
+        live: Subscription,
+        seen: Option<i64>,
+    ) -> Follower {
         let session = StreamEvent::Session { run_id: run.id.to_string() };
         Follower {
             state,
             caller,
+            _permit: permit,
             id: run.id,
             live,
             told: Told::default(),

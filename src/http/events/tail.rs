@@ -21,6 +21,7 @@ use crate::http::auth::Caller;
 use crate::http::error::ApiError;
 use crate::http::events::of_bus;
 use crate::http::query::Query;
+use crate::http::streams::Permit;
 use crate::id::Scope;
 use crate::store::Topic;
 use crate::token::Permission;
@@ -51,13 +52,15 @@ pub async fn stream_events(
     let (tenant, source, kind) = (query.text("tenant_id"), query.text("source"), query.text("type"));
     query.done()?;
     let scope = caller.narrowed(tenant.as_deref())?;
+    let permit = state.streams.take(&caller, &scope)?;
     let published = state.store.listen(Topic::Events);
     let seen = match headers.get("last-event-id").filter(|id| !id.is_empty()) {
         Some(id) => id.to_str().map_err(|_| unknown_id())?.to_owned(),
         None => state.bus.end(&scope).await.map_err(|error| of_bus(error, "event"))?,
     };
     let filter = LogFilter { source, kind, after: Some(seen), limit: EVENTS };
-    let mut tail = Tail { state, caller, scope, filter, published, outbox: VecDeque::new(), behind: false };
+    let (outbox, behind) = (VecDeque::new(), false);
+    let mut tail = Tail { state, caller, _permit: permit, scope, filter, published, outbox, behind };
     // a wrong id is told before the stream begins
     tail.read().await.map_err(|error| match error {
         BusError::Invalid { .. } => unknown_id(),
@@ -75,6 +78,7 @@ fn unknown_id() -> ApiError {
 struct Tail {
     state: State,
     caller: Caller,
+    _permit: Permit,
     scope: Scope,
     filter: LogFilter,
     published: watch::Receiver<()>,

@@ -14,7 +14,7 @@ use crate::channel::live;
 use crate::clock;
 use crate::http::State;
 use crate::http::auth::Caller;
-use crate::http::live::places::Place;
+use crate::http::streams::Permit;
 use crate::id::Tenant;
 use crate::secret::Secret;
 use crate::store::{StoreError, Topic};
@@ -39,7 +39,7 @@ pub struct Session {
     state: State,
     caller: Caller,
     tenant: Tenant,
-    _place: Place,
+    _permit: Permit,
     /// May have messages with a link that decides; others leave them to other sessions, or the next channel.
     decides: bool,
     /// Where rows are looked for that were taken already.
@@ -58,7 +58,7 @@ impl Session {
         state: State,
         caller: Caller,
         tenant: Tenant,
-        place: Place,
+        permit: Permit,
         seen: Option<Uuid>,
     ) -> Result<Session, StoreError> {
         // listen first, read after
@@ -80,7 +80,7 @@ impl Session {
             state,
             caller,
             tenant,
-            _place: place,
+            _permit: permit,
             decides,
             since,
             known,

@@ -18,7 +18,7 @@ use crate::http::State;
 use crate::http::auth::{Caller, identify};
 use crate::http::error::ApiError;
 use crate::http::live::session::Session;
-use crate::http::live::{admit, hold, last_event_id};
+use crate::http::live::{Connection, admit, hold, last_event_id};
 use crate::http::query::Query;
 use crate::http::server::Peer;
 
@@ -56,16 +56,18 @@ pub async fn open_socket(Held(state): Held<State>, request: Request) -> Result<R
     let mut query = Query::parse(parts.uri.query().unwrap_or_default());
     let tenant = query.text("tenant_id");
     query.done()?;
+    // counted before anybody says who they are: a socket that says nothing keeps its connection as well
+    let permit = state.streams.take_unknown(peer)?;
     let session = match parts.headers.contains_key(AUTHORIZATION) {
         true => {
             let caller: Caller = parts.extract_with_state(&state).await?;
-            Some(admit(&state, caller, tenant.as_deref(), seen).await?)
+            Some(admit(&state, caller, tenant.as_deref(), seen, Connection::Counted).await?)
         }
         false => None,
     };
     let upgrade = upgrade.max_message_size(MESSAGE_LIMIT).max_frame_size(MESSAGE_LIMIT);
     Ok(upgrade.on_upgrade(async move |mut socket| {
-        let _hold = hold;
+        let _held = (hold, permit);
         let stop = state.stop.clone();
         let talk = async {
             let session = match session {
@@ -87,7 +89,8 @@ enum End {
     Gone,
     /// Who it is was not said, not in time, or not so that it can be believed; the sentence is told.
     Refused(String),
-    Full,
+    /// There is no room; the sentence says where.
+    Full(&'static str),
     /// The token is good no more.
     Ended,
     Away,
@@ -99,7 +102,7 @@ impl End {
         let (code, reason): (CloseCode, String) = match self {
             End::Gone => (close_code::NORMAL, String::new()),
             End::Refused(why) => (close_code::POLICY, why),
-            End::Full => (close_code::AGAIN, "the tenant has too many open sessions".into()),
+            End::Full(why) => (close_code::AGAIN, why.into()),
             End::Ended => (close_code::POLICY, "the token is no longer valid".into()),
             End::Away => (close_code::AGAIN, "the database is away".into()),
             End::Stopped => (close_code::AWAY, "the service stops".into()),
@@ -117,7 +120,7 @@ async fn greet(state: &State, peer: Option<std::net::IpAddr>, socket: &mut WebSo
     let text = first.map_err(|_| refused("no token came"))??;
     let hello: Hello = serde_json::from_str(&text).map_err(|_| refused("send {\"token\": \"rv_…\"} first"))?;
     let of_problem = |error: ApiError| match error {
-        ApiError::TooManyRequests { .. } => End::Full,
+        ApiError::TooManyRequests { detail, .. } => End::Full(detail),
         ApiError::Unavailable { .. } => End::Away,
         error => {
             let problem = error.into_problem();
@@ -126,7 +129,8 @@ async fn greet(state: &State, peer: Option<std::net::IpAddr>, socket: &mut WebSo
         }
     };
     let caller = identify(state, peer, &hello.token).await.map_err(of_problem)?;
-    admit(state, caller, hello.tenant_id.as_deref(), hello.last_event_id).await.map_err(of_problem)
+    let (tenant, seen) = (hello.tenant_id.as_deref(), hello.last_event_id);
+    admit(state, caller, tenant, seen, Connection::Counted).await.map_err(of_problem)
 }
 
 /// The next text of the client.

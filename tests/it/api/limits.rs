@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use reveille::http::proxies::{ForwardedHeader, TrustedProxies};
 use reveille::http::server::{self, Limits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -24,11 +25,14 @@ struct Server {
 
 impl Server {
     async fn with(limits: Limits) -> Server {
+        Server::behind(limits, TrustedProxies::default()).await
+    }
+
+    async fn behind(limits: Limits, proxies: TrustedProxies) -> Server {
         let api = Api::with(limits).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let serve =
-            server::serve(listener, api.app.clone(), limits, api.metrics.clone(), api.stop.clone());
+        let serve = server::serve(listener, api.app.clone(), limits, proxies, api.metrics.clone(), api.stop.clone());
         Server { address, serving: tokio::spawn(serve), api }
     }
 
@@ -240,4 +244,95 @@ async fn a_stop_lets_what_is_open_end_and_cuts_what_does_not() {
     assert!(rest(&mut idle).await.contains("\"ok\""), "what was answered is whole");
     assert_eq!(rest(&mut stuck).await, "");
     assert!(TcpStream::connect(server.address).await.is_err(), "nobody listens any more");
+}
+
+/// A stream of the bus on a connection of its own; the head of what is answered.
+async fn follow(server: &Server, token: &str, headers: &str) -> (TcpStream, String) {
+    let mut stream = server.connect().await;
+    let request =
+        format!("GET /v1/events/stream HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n{headers}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let head = head(&mut stream).await;
+    (stream, head)
+}
+
+#[tokio::test]
+async fn streams_of_a_token_and_of_a_tenant_leave_room_for_probes_pages_and_others() {
+    let limits =
+        Limits { connections_per_address: 8, streams_per_address: 6, streams_per_tenant: 4, ..Limits::default() };
+    let server = Server::with(limits).await;
+    let (one, two) = (server.api.token("ann", &["events:read"]).await, server.api.token("ann", &["events:read"]).await);
+    let mut open = Vec::new();
+    // a token has half of its tenant's streams
+    for (token, expected) in [(&one, [200, 200, 429]), (&two, [200, 200, 429])] {
+        for expected in expected {
+            let (stream, head) = follow(&server, token, "").await;
+            assert_eq!(status(&head), expected, "{head}");
+            match expected {
+                200 => open.push(stream),
+                _ => {
+                    let head = head.to_lowercase();
+                    assert!(head.contains("retry-after: 5") && head.contains("application/problem+json"), "{head}");
+                }
+            }
+        }
+    }
+    // all tenants together have a part of the connections of an address
+    for (tenant, expected) in [("bob", 200), ("cleo", 200), ("dan", 429)] {
+        let token = server.api.token(tenant, &["events:read"]).await;
+        let (stream, head) = follow(&server, &token, "").await;
+        assert_eq!(status(&head), expected, "{head}");
+        open.extend((expected == 200).then_some(stream));
+    }
+    for (path, expected) in [("/healthz", 200), ("/readyz", 200), ("/metrics", 401), ("/approvals/x", 404)] {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        assert_eq!(status(&server.exchange(request.as_bytes()).await), expected, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn trusted_proxy_is_limited_by_the_clients_that_it_names() {
+    let limits = Limits { connections_per_address: 1, streams_per_address: 1, wrong_tokens: 1, ..Limits::default() };
+    let proxies = TrustedProxies::read(&["127.0.0.1".into()], ForwardedHeader::XForwardedFor).unwrap();
+    let server = Server::behind(limits, proxies).await;
+    let token = server.api.token("ann", &["events:read"]).await;
+    let client = |last: u8| format!("x-forwarded-for: 198.51.100.1, 203.0.113.{last}\r\n");
+    // more connections than one address may have, and a stream for each client
+    let first = follow(&server, &token, &client(1)).await;
+    let second = follow(&server, &token, &client(2)).await;
+    let again = follow(&server, &token, &client(1)).await;
+    assert_eq!([&first, &second, &again].map(|(_, head)| status(head)), [200, 200, 429]);
+    // guesses count for the client who guesses
+    let guess = format!("rv_{}", "x".repeat(40));
+    for (last, expected) in [(3, 401), (3, 429), (4, 401)] {
+        assert_eq!(status(&follow(&server, &guess, &client(last)).await.1), expected, "client {last}");
+    }
+    // whoever is no proxy speaks for itself
+    let untrusted = Server::with(limits).await;
+    for expected in [401, 429] {
+        let request =
+            format!("GET /v1/tasks HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {guess}\r\n");
+        let answer = untrusted.exchange(format!("{request}{}\r\n", client(expected as u8)).as_bytes()).await;
+        assert_eq!(status(&answer), expected);
+    }
+}
+
+#[tokio::test]
+async fn request_without_one_readable_host_is_refused() {
+    let server = Server::with(Limits::default()).await;
+    for (hosts, expected) in [
+        ("host: x\r\n", 200),
+        ("host: [::1]:7700\r\n", 200),
+        ("", 400),
+        ("host: x\r\nhost: x\r\n", 400),
+        ("host: \r\n", 400),
+        ("host: user@x\r\n", 400),
+        ("host: x:port\r\n", 400),
+        ("host: x, y\r\n", 400),
+    ] {
+        let request = format!("GET /healthz HTTP/1.1\r\n{hosts}connection: close\r\n\r\n");
+        let answer = server.exchange(request.as_bytes()).await;
+        assert_eq!(status(&answer), expected, "{hosts:?}: {answer}");
+        assert!(expected == 200 || answer.contains("urn:reveille:problem:malformed"), "{answer}");
+    }
 }

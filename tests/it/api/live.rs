@@ -313,12 +313,12 @@ async fn a_session_ends_with_its_token_and_with_the_service() {
 
 #[tokio::test]
 async fn a_tenant_has_so_many_sessions_and_an_admin_names_one() {
-    let api = Api::with(Limits { sessions_per_tenant: 1, ..Limits::default() }).await;
+    let api = Api::with(Limits { streams_per_tenant: 1, ..Limits::default() }).await;
     let token = api.token("ann", &["deliveries:read", "approvals:decide"]).await;
     let client = Client::open(&api, &token, None).await;
     let full = api.ask("GET", "/v1/live", Some(&token), None).await;
     assert_eq!(full.header("retry-after"), "5");
-    assert_eq!(full.expect(429)["detail"], "the tenant has too many open sessions");
+    assert_eq!(full.expect(429)["detail"], "this token has too many open streams; close one first");
     drop(client);
     drop(Client::open(&api, &token, None).await);
     let nobody = api.admin("GET", "/v1/live", None).await.expect(400);

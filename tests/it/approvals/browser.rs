@@ -46,7 +46,14 @@ async fn a_person_on_a_phone_can_read_and_answer_every_page() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
     let stop = CancellationToken::new();
-    let serving = server::serve(listener, api.app.clone(), Limits::default(), api.metrics.clone(), stop.clone());
+    let serving = server::serve(
+        listener,
+        api.app.clone(),
+        Limits::default(),
+        Default::default(),
+        api.metrics.clone(),
+        stop.clone(),
+    );
     let serving = tokio::spawn(serving);
     let kept = images();
     let said = drive(

@@ -274,7 +274,14 @@ async fn a_person_in_a_real_browser_goes_from_the_link_to_the_provider_and_back_
     let base = format!("http://{}", listener.local_addr().unwrap());
     let (_server, api) = stage_at(&base).await;
     let stop = CancellationToken::new();
-    let serving = server::serve(listener, api.app.clone(), Limits::default(), api.metrics.clone(), stop.clone());
+    let serving = server::serve(
+        listener,
+        api.app.clone(),
+        Limits::default(),
+        Default::default(),
+        api.metrics.clone(),
+        stop.clone(),
+    );
     let serving = tokio::spawn(serving);
     let images = images().unwrap_or_else(|| api.dir.path().join("images").display().to_string());
     let link = link(&api, "primary").await;

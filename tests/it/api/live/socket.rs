@@ -35,7 +35,8 @@ impl Server {
         let api = Api::with(limits).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let serve = server::serve(listener, api.app.clone(), limits, api.metrics.clone(), api.stop.clone());
+        let serve =
+            server::serve(listener, api.app.clone(), limits, Default::default(), api.metrics.clone(), api.stop.clone());
         Server { address, serving: tokio::spawn(serve), api }
     }
 
@@ -120,7 +121,7 @@ async fn a_browser_says_who_it_is_in_its_first_message() {
 
 #[tokio::test]
 async fn who_is_nobody_or_may_not_gets_no_session() {
-    let limits = Limits { header_time: Duration::from_millis(300), sessions_per_tenant: 1, ..Limits::default() };
+    let limits = Limits { header_time: Duration::from_millis(300), streams_per_tenant: 1, ..Limits::default() };
     let server = Server::with(limits).await;
     let token = server.api.token("ann", &["deliveries:read", "approvals:decide"]).await;
     let other = server.api.token("ann", &["runs:read"]).await;
@@ -143,7 +144,7 @@ async fn who_is_nobody_or_may_not_gets_no_session() {
     let mut only = server.greeted(&json!({ "token": token }).to_string()).await;
     assert_eq!(only.next().await, opened());
     assert_eq!(status("/v1/live/ws", &token).await, "429");
-    let full = Frame::Close(1013, "the tenant has too many open sessions".into());
+    let full = Frame::Close(1013, "this token has too many open streams; close one first".into());
     assert_eq!(server.greeted(&json!({ "token": token }).to_string()).await.next().await, full);
     server.stop().await;
 }
@@ -151,7 +152,7 @@ async fn who_is_nobody_or_may_not_gets_no_session() {
 #[tokio::test]
 async fn one_that_answers_no_ping_is_gone_and_its_place_is_free() {
     let limits =
-        Limits { keep_alive: Duration::from_secs(2), sessions_per_tenant: 1, connections: 1, ..Limits::default() };
+        Limits { keep_alive: Duration::from_secs(2), streams_per_tenant: 1, connections: 1, ..Limits::default() };
     let server = Server::with(limits).await;
     let mut socket = server.open("/v1/live/ws?tenant_id=ann", Some(ADMIN)).await.unwrap();
     assert_eq!(socket.next().await, opened());
