@@ -198,7 +198,10 @@ pub async fn build(
         metrics,
         settings: config.server.clone(),
         hooks: config.hooks.clone(),
-        limits: Limits::default(),
+        limits: Limits {
+            streams_per_tenant: usize::try_from(config.quotas.streams).unwrap_or(usize::MAX),
+            ..Limits::default()
+        },
         runs_at_once: config.engine.limits(),
         stopping: ending.announced,
         stop: ending.http,
