@@ -92,6 +92,9 @@ impl Config {
         let mut faults = Faults::new();
         self.server.check(&mut faults);
         http::hooks::check(&self.hooks, &mut faults);
+        self.engine.check(&mut faults);
+        self.database.check(&mut faults);
+        self.poll.check(&mut faults);
         self.bus.check(&mut faults);
         // a run is how an event that comes again is known: were it forgotten first, the event would run twice
         let runs_kept = std::time::Duration::from_secs(u64::from(self.engine.retention_days) * 24 * 3600);

@@ -178,13 +178,17 @@ impl Egress {
     }
 }
 
+/// Longest wait that is read from another side: whoever says more means "never", and no arithmetic of time is to mind.
+const LONGEST_WAIT: Duration = Duration::from_secs(30 * 24 * 3600);
+
 /// Retry-After in seconds or as a date (RFC 9110, section 10.2.3); nonsense is nothing.
 pub fn retry_after(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
     let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
     match value.parse::<u64>() {
         Ok(seconds) => Some(Duration::from_secs(seconds)),
-        Err(_) => (DateTime::parse_from_rfc2822(value).ok()?.to_utc() - now).to_std().ok(),
+        Err(_) => DateTime::parse_from_rfc2822(value).ok()?.to_utc().signed_duration_since(now).to_std().ok(),
     }
+    .map(|wait| wait.min(LONGEST_WAIT))
 }
 
 /// A client for addresses from the operator's configuration (models, identity providers), which may be private. It

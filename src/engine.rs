@@ -40,6 +40,7 @@ pub mod zones;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -78,11 +79,19 @@ use crate::executor::Registry;
 use crate::executor::host::StoreHost;
 use crate::executor::hub::Hub;
 use crate::id::new_id;
+use crate::invalid::Faults;
 use crate::metrics::Metrics;
 use crate::poll::Poller;
 use crate::store::{Limits, Store, answered};
 use crate::trigger::zone::{self, Zones};
 use crate::vault::Vault;
+
+/// Longest retention: a hundred years, which no arithmetic of time minds.
+const LONGEST_RETENTION_DAYS: u32 = 36_500;
+/// Runs that one instance may be told to execute or to lease ahead.
+const MOST_AT_ONCE: usize = 100_000;
+/// Largest limit on runs.
+const MOST_RUNS: u32 = 1_000_000;
 
 /// `[engine]`
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -124,6 +133,36 @@ impl Default for Settings {
 impl Settings {
     pub fn lease(&self) -> Duration {
         Duration::from_secs_f64(self.lease_seconds.clamp(0.3, 3600.0))
+    }
+
+    /// How long what has ended is kept.
+    pub fn retention(&self) -> TimeDelta {
+        TimeDelta::days(self.retention_days.clamp(1, LONGEST_RETENTION_DAYS).into())
+    }
+
+    /// Adds the numbers that make no sense; pointers begin with `/engine`.
+    pub fn check(&self, faults: &mut Faults) {
+        let mut expect = |is_fine: bool, key: &str, right: String| {
+            if !is_fine {
+                faults.add(format!("/engine/{key}"), format!("must be {right}"));
+            }
+        };
+        let seconds = |from: f64| format!("from {from} to 3600 seconds");
+        expect(
+            (1..=MOST_AT_ONCE).contains(&self.max_concurrent_runs),
+            "max_concurrent_runs",
+            format!("from 1 to {MOST_AT_ONCE}"),
+        );
+        expect((0.3..=3600.0).contains(&self.lease_seconds), "lease_seconds", seconds(0.3));
+        expect(self.prefetch <= MOST_AT_ONCE, "prefetch", format!("at most {MOST_AT_ONCE}"));
+        expect((0.0..=3600.0).contains(&self.shutdown_grace_seconds), "shutdown_grace_seconds", seconds(0.0));
+        let days = 1..=LONGEST_RETENTION_DAYS;
+        expect(days.contains(&self.retention_days), "retention_days", format!("from 1 to {LONGEST_RETENTION_DAYS}"));
+        for (key, number) in
+            [("max_runs_per_tenant", self.max_runs_per_tenant), ("max_runs_total", self.max_runs_total)]
+        {
+            expect(number <= MOST_RUNS, key, format!("at most {MOST_RUNS}; 0 is no limit"));
+        }
     }
 
     pub fn limits(&self) -> Limits {

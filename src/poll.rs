@@ -29,6 +29,8 @@ use crate::vault::credentials::{CredentialError, Credentials};
 
 /// Largest value, in bytes of JSON: it is kept with the condition, and with the runs that it causes.
 pub const VALUE_BYTES: usize = 64 * 1024;
+/// Polls that one instance may be told to make at once.
+const MOST_AT_ONCE: usize = 100_000;
 /// Every tenant, in the list of those who may use a source.
 const EVERYBODY: &str = "*";
 
@@ -98,6 +100,22 @@ impl From<PollFault> for Missed {
     }
 }
 
+impl Settings {
+    /// Adds the numbers that make no sense; pointers begin with `/poll`.
+    pub fn check(&self, faults: &mut Faults) {
+        for (name, number) in
+            [("max_concurrent", self.max_concurrent), ("per_host_concurrent", self.per_host_concurrent)]
+        {
+            if !(1..=MOST_AT_ONCE).contains(&number) {
+                faults.add(format!("/poll/{name}"), format!("must be from 1 to {MOST_AT_ONCE}"));
+            }
+        }
+        if !(self.per_host_per_second > 0.0 && self.per_host_per_second <= 10_000.0) {
+            faults.add("/poll/per_host_per_second", "must be more than 0, and at most 10000");
+        }
+    }
+}
+
 impl Sources {
     /// Reads the settings; pointers of faults begin with `/poll`. `{data_dir}` in an address is the data directory.
     pub fn new(
@@ -107,16 +125,7 @@ impl Sources {
         data_dir: &Path,
     ) -> Result<Sources, Faults> {
         let mut faults = Faults::new();
-        for (name, number) in
-            [("max_concurrent", settings.max_concurrent), ("per_host_concurrent", settings.per_host_concurrent)]
-        {
-            if number == 0 {
-                faults.add(format!("/poll/{name}"), "must be at least 1");
-            }
-        }
-        if !(settings.per_host_per_second > 0.0 && settings.per_host_per_second <= 10_000.0) {
-            faults.add("/poll/per_host_per_second", "must be more than 0, and at most 10000");
-        }
+        settings.check(&mut faults);
         let (mut sql, mut redis) = (BTreeMap::new(), BTreeMap::new());
         for (name, source) in &settings.sql {
             match sql::Source::new(source, data_dir) {

@@ -86,9 +86,17 @@ impl Settings {
         let part = |part: f64| part > 0.0 && part <= 1.0;
         expect(part(self.max_tool_result_share), "max_tool_result_share", "above 0 and at most 1");
         expect(part(self.context_trim_threshold), "context_trim_threshold", "above 0 and at most 1");
-        expect(self.max_tool_result_chars >= 2000, "max_tool_result_chars", "at least 2000 characters");
-        expect(self.context_token_limit >= 1000, "context_token_limit", "at least 1000 tokens");
-        expect(self.max_history_messages >= 5, "max_history_messages", "at least 5");
+        expect(
+            (2_000..=10_000_000).contains(&self.max_tool_result_chars),
+            "max_tool_result_chars",
+            "from 2000 to 10000000 characters",
+        );
+        expect(
+            (1_000..=100_000_000).contains(&self.context_token_limit),
+            "context_token_limit",
+            "from 1000 to 100000000 tokens",
+        );
+        expect((5..=1_000_000).contains(&self.max_history_messages), "max_history_messages", "from 5 to 1000000");
         expect(self.llm_max_retries <= 10, "llm_max_retries", "at most 10");
         expect((0.0..=60.0).contains(&self.llm_retry_base_delay), "llm_retry_base_delay", "from 0 to 60 seconds");
         let recoveries = "max_overflow_recovery_attempts";

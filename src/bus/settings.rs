@@ -13,6 +13,11 @@ const MOST_PARTITIONS: u32 = 1024;
 const REDIS_SCHEMES: [&str; 6] =
     ["redis", "rediss", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel"];
 
+/// How long handled events may be kept.
+const RETENTION: std::ops::RangeInclusive<Duration> = Duration::from_secs(60)..=Duration::from_secs(3_650 * 24 * 3_600);
+/// Deliveries that an entry may be tried for.
+const MOST_DELIVERIES: u32 = 1_000;
+
 /// `[bus]`
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -70,21 +75,22 @@ impl Settings {
             faults.add("/bus/partitions", format!("must be from 1 to {MOST_PARTITIONS}"));
         }
         match humantime::parse_duration(&self.retention) {
-            Ok(length) if length >= Duration::from_secs(60) => {}
-            Ok(_) => faults.add("/bus/retention", "must be at least `1m`"),
+            Ok(length) if RETENTION.contains(&length) => {}
+            Ok(_) => faults.add("/bus/retention", "must be from `1m` to `3650d`"),
             Err(error) => faults.add("/bus/retention", format!("must be a length such as `7d` or `12h`: {error}")),
         }
         if !(0.1..=3600.0).contains(&self.stalled_after_seconds) {
             faults.add("/bus/stalled_after_seconds", "must be from 0.1 to 3600");
         }
-        if self.max_deliveries == 0 {
-            faults.add("/bus/max_deliveries", "must be at least 1");
+        if !(1..=MOST_DELIVERIES).contains(&self.max_deliveries) {
+            faults.add("/bus/max_deliveries", format!("must be from 1 to {MOST_DELIVERIES}"));
         }
     }
 
     /// How long acknowledged events are kept; what can't be read as a length counts as the default.
     pub fn retention(&self) -> Duration {
-        humantime::parse_duration(&self.retention).unwrap_or(Duration::from_secs(7 * 24 * 3600))
+        let length = humantime::parse_duration(&self.retention).unwrap_or(Duration::from_secs(7 * 24 * 3600));
+        length.clamp(*RETENTION.start(), *RETENTION.end())
     }
 
     pub fn stalled_after(&self) -> Duration {

@@ -79,12 +79,7 @@ pub struct Rounds {
 
 impl Housekeeping {
     pub fn new(store: Store, bus: Arc<dyn Bus>, settings: &Settings) -> Housekeeping {
-        Housekeeping {
-            store,
-            bus,
-            cron: settings.housekeeping.clone(),
-            retention: TimeDelta::days(settings.retention_days.max(1).into()),
-        }
+        Housekeeping { store, bus, cron: settings.housekeeping.clone(), retention: settings.retention() }
     }
 
     /// Forgets what is older than it is kept, until nothing is left, the round's time is over, or `stop`; answers how many

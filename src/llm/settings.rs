@@ -148,11 +148,11 @@ impl ModelSettings {
         if !(1..=3600).contains(&self.timeout_seconds) {
             faults.add(format!("{place}/timeout_seconds"), "must be from 1 to 3600");
         }
-        if self.context_token_limit.is_some_and(|limit| limit < 1000) {
-            faults.add(format!("{place}/context_token_limit"), "must be at least 1000 tokens");
+        if self.context_token_limit.is_some_and(|limit| !(1_000..=100_000_000).contains(&limit)) {
+            faults.add(format!("{place}/context_token_limit"), "must be from 1000 to 100000000 tokens");
         }
-        if self.max_output_tokens == Some(0) {
-            faults.add(format!("{place}/max_output_tokens"), "must be at least 1");
+        if self.max_output_tokens.is_some_and(|most| !(1..=10_000_000).contains(&most)) {
+            faults.add(format!("{place}/max_output_tokens"), "must be from 1 to 10000000");
         }
         if self.temperature.is_some_and(|temperature| !(0.0..=2.0).contains(&temperature)) {
             faults.add(format!("{place}/temperature"), "must be from 0 to 2");

@@ -16,6 +16,7 @@ use sqlx::{ConnectOptions, SqlitePool};
 
 use crate::clock::Clock;
 use crate::compute::Compute;
+use crate::invalid::Faults;
 use crate::secret::SecretUrl;
 use crate::store::counts::{Counts, Waits};
 use crate::store::db::{Db, answered};
@@ -45,6 +46,9 @@ pub(super) use settled_at;
 pub(super) const DATABASE_NOW: Split =
     Split { postgres: "select clock_timestamp() where $1::timestamptz is not null", sqlite: "select $1" };
 
+/// Connections that one instance may have.
+const MOST_CONNECTIONS: u32 = 10_000;
+
 /// `[database]`
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -53,6 +57,15 @@ pub struct Settings {
     pub url: SecretUrl,
     /// Connections to Postgres, at least 6; SQLite has one writer and this many readers at most.
     pub max_connections: u32,
+}
+
+impl Settings {
+    /// Adds the numbers that make no sense; pointers begin with `/database`.
+    pub fn check(&self, faults: &mut Faults) {
+        if !(1..=MOST_CONNECTIONS).contains(&self.max_connections) {
+            faults.add("/database/max_connections", format!("must be from 1 to {MOST_CONNECTIONS}"));
+        }
+    }
 }
 
 impl Default for Settings {

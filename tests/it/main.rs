@@ -10,6 +10,7 @@ mod conformance;
 mod egress;
 mod engine;
 mod events;
+mod extremes;
 mod faults;
 mod metrics;
 mod notifications;

@@ -1,0 +1,132 @@
+//! Every number of the configuration at its extremes: either a fault that names the key, or settings that everything can be
+//! computed from. A key that is added later is tried as well, because the keys are asked of serde.
+
+use std::path::Path;
+use std::time::Duration;
+
+use chrono::Utc;
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+use reveille::app::validate;
+use reveille::clock::{Clock, signed};
+use reveille::config::{Config, Environment, keys};
+use toml::{Table, Value};
+
+/// One of each table that has no default.
+const BASE: &str = "
+    [llm.models.main]
+    provider = \"openai\"
+    model = \"m\"
+    [[agents]]
+    name = \"helper\"
+    description = \"Helps.\"
+    instruction = \"Help.\"
+";
+
+/// The keys, with the names of [`BASE`] where the operator gives one.
+fn paths() -> Vec<Vec<String>> {
+    let name = |part: &str| match part {
+        keys::ANY => "main".to_owned(),
+        part => part.to_owned(),
+    };
+    // entries of lists are tried where the list has one
+    let tried = |key: &&String| !key.contains("[]") || key.starts_with("agents.");
+    keys::all().iter().filter(tried).map(|key| key.split('.').map(name).collect()).collect()
+}
+
+fn extreme() -> impl Strategy<Value = Value> {
+    let whole =
+        [0, 1, 2, -1, 86_400, 65_535, 65_536, i64::from(u32::MAX), 1 << 32, 1 << 53, i64::MAX - 1, i64::MAX, i64::MIN];
+    let broken = [0.0, -0.0, 0.5, -1.0, 1e-300, 1e18, f64::MAX, f64::MIN, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
+    prop_oneof![
+        prop::sample::select(whole.to_vec()).prop_map(Value::Integer),
+        prop::sample::select(broken.to_vec()).prop_map(Value::Float),
+        any::<i64>().prop_map(Value::Integer),
+        prop::sample::select(vec!["0s", "1ms", "999999999d", "584542046090y", "-1d"]).prop_map(Value::from),
+    ]
+}
+
+fn put(table: &mut Table, path: &[String], value: &Value) {
+    match path {
+        [key] => drop(table.insert(key.clone(), value.clone())),
+        [list, each, key] if each == "[]" => {
+            let entry = table.get_mut(list).and_then(Value::as_array_mut).and_then(|list| list.first_mut());
+            entry.and_then(Value::as_table_mut).map(|entry| entry.insert(key.clone(), value.clone()));
+        }
+        [key, rest @ ..] => {
+            let below = table.entry(key.clone()).or_insert_with(|| Value::Table(Table::new()));
+            if let Some(below) = below.as_table_mut() {
+                put(below, rest, value);
+            }
+        }
+        [] => {}
+    }
+}
+
+/// What the service computes of its settings before anything is asked of it, and at each tick.
+fn compute(config: &Config) {
+    let now = Utc::now();
+    let engine = &config.engine;
+    assert!(now - engine.retention() < now && !engine.lease().is_zero());
+    let _ = (now + signed(engine.lease()), now + signed(engine.shutdown_grace()), engine.limits());
+    let bus = &config.bus;
+    let _ = (now - signed(bus.retention()), now + signed(bus.stalled_after()));
+    let _permits = tokio::sync::Semaphore::new(config.poll.max_concurrent);
+    let _permits = tokio::sync::Semaphore::new(engine.max_concurrent_runs + engine.prefetch);
+    let delay = config.react.retry().base_delay;
+    let _ = now + signed(delay * 2_u32.pow(config.react.retry().max_retries));
+    for model in config.llm.models.values() {
+        let _ = now + signed(Duration::from_secs(model.timeout_seconds));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 1_500,
+        rng_seed: RngSeed::Fixed(20_261_124),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn every_number_has_bounds_that_name_its_key(path in prop::sample::select(paths()), value in extreme()) {
+        let mut file: Table = BASE.parse().unwrap();
+        put(&mut file, &path, &value);
+        let text = toml::to_string(&file).unwrap();
+        match Config::read("reveille.toml", &text, &Environment::of(&[])) {
+            Ok(loaded) => compute(&loaded.config),
+            Err(error) => {
+                let (said, key) = (error.to_string(), path.last().unwrap());
+                let near = &path[..path.len().saturating_sub(1)];
+                prop_assert!(said.contains(key.as_str()) || said.contains(&near.join(".")), "{text}\n{said}");
+            }
+        }
+    }
+
+    #[test]
+    fn extremes_together_panic_nowhere_and_what_is_built_of_them_is_judged(
+        values in prop::collection::vec((prop::sample::select(paths()), extreme()), 2..12),
+    ) {
+        let mut file: Table = BASE.parse().unwrap();
+        values.iter().for_each(|(path, value)| put(&mut file, path, value));
+        if let Ok(loaded) = Config::read("reveille.toml", &toml::to_string(&file).unwrap(), &Environment::of(&[])) {
+            compute(&loaded.config);
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let _entered = runtime.enter();
+            if let Err(faults) = validate(&loaded.config, Path::new("/nowhere"), &Clock::system(), &[]) {
+                prop_assert!(!faults.is_empty());
+            }
+        }
+    }
+}
+
+#[test]
+fn retention_of_a_million_years_is_a_fault() {
+    let read = |days: &str| {
+        let text = format!("[engine]\nretention_days = {days}\n");
+        Config::read("reveille.toml", &text, &Environment::of(&[])).map(|loaded| compute(&loaded.config))
+    };
+    let error = read("999999999").unwrap_err().to_string();
+    assert_eq!(error, "reveille.toml:2:18: `engine.retention_days`: must be from 1 to 36500");
+    read("36500").unwrap();
+}
