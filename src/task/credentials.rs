@@ -25,8 +25,8 @@ pub fn credentials_of(spec: &Spec) -> Vec<Reference> {
         each_in_steps(steps, DEPTH, &mut |kind, step| match kind {
             "http" => named.extend(step.get("credential").and_then(Value::as_str)),
             "tool" => {
-                let arguments = step.get("arguments");
-                named.extend(arguments.and_then(|arguments| arguments.get("credential")).and_then(Value::as_str));
+                let args = step.get("args");
+                named.extend(args.and_then(|args| args.get("credential")).and_then(Value::as_str));
             }
             "agent" => named.extend(step.as_object().into_iter().flat_map(|agent| texts(agent, "credentials"))),
             _ => {}
@@ -117,8 +117,8 @@ mod tests {
     fn a_task_names_tools_in_its_poll_its_steps_and_what_an_agent_may_use() {
         let hourly = json!({ "type": "schedule", "interval": "1h" });
         let steps = json!([
-            { "name": "a", "tool": { "name": "look_up", "arguments": { "credential": "shop" } } },
-            { "name": "b", "for_each": { "items": "[1]", "do": { "tool": { "name": "send_note", "arguments": {} } } } },
+            { "name": "a", "tool": { "name": "look_up", "args": { "credential": "shop" } } },
+            { "name": "b", "for_each": { "items": "[1]", "do": { "tool": { "name": "send_note", "args": {} } } } },
             { "name": "c", "agent": { "instruction": "look", "tools": ["look_up", "book"] } },
         ]);
         assert_eq!(tools_of(&spec(hourly.clone(), json!({ "steps": steps }))), ["book", "look_up", "send_note"]);
@@ -145,7 +145,7 @@ mod tests {
         let steps = json!([
             { "name": "a", "http": { "url": "https://a.example", "credential": "shop" } },
             { "name": "b", "for_each": { "items": "[1]", "do": { "http": { "url": "https://b.example", "credential": "deep/one" } } } },
-            { "name": "c", "tool": { "name": "http_request", "arguments": { "credential": "shop" } } },
+            { "name": "c", "tool": { "name": "http_request", "args": { "credential": "shop" } } },
             { "name": "d", "http": { "url": "https://a.example", "credential": "{{ not a name }}" } },
             { "name": "e", "map": "credential" },
             { "name": "f", "agent": { "instruction": "look", "credentials": ["mail", "shop"] } },

@@ -24,9 +24,9 @@ struct Tool {
     credential: Option<Reference>,
 }
 
-/// `{"name": …, "arguments": {…}}`.
+/// `{"name": …, "args": {…}}`.
 pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
-    let fields = reading.object(value, &["name", "arguments"])?;
+    let fields = reading.object(value, &["name", "args"])?;
     let name = reading.needed_text(fields, "name")?;
     let tools = reading.parts.tools().clone();
     let Some(tool) = tools.find(&name) else {
@@ -38,14 +38,14 @@ pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
         reading.below("name").fault(why);
         return None;
     }
-    let arguments = match given(fields, "arguments") {
+    let arguments = match given(fields, "args") {
         None => Tree::Literal(json!({})),
-        Some(_) => reading.tree(fields, "arguments")?,
+        Some(_) => reading.tree(fields, "args")?,
     };
     if let Some(literal) = arguments.literal()
         && let Err(error) = tool.check(literal)
     {
-        reading.below("arguments").fault(message(&error));
+        reading.below("args").fault(message(&error));
     }
     let credential = given(fields, "arguments").and_then(|written| tool.tool.credential_chosen(written));
     Some(Box::new(Tool { effect: effect(tool.definition()), name, arguments, credential }))
@@ -165,7 +165,7 @@ impl StepKind for Tool {
     }
 
     fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {
-        Ok(json!({ "name": self.name, "arguments": self.arguments.value(&scope.template)? }))
+        Ok(json!({ "name": self.name, "args": self.arguments.value(&scope.template)? }))
     }
 
     fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {

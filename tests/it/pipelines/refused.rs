@@ -112,7 +112,7 @@ fn every_fault_of_a_step_is_told_at_its_place() {
         (http(json!({ "bdoy": {} })), "/http/bdoy", "did you mean `body`?"),
         (json!({ "name": "s", "tool": { "name": "ehco" } }), "/tool/name", "did you mean `echo`?"),
         (json!({ "name": "s", "tool": { "name": "send" } }), "/tool/name", "needs a person's approval"),
-        (json!({ "name": "s", "tool": { "name": "echo", "arguments": { "n": "x" } } }), "/tool/arguments", "/n"),
+        (json!({ "name": "s", "tool": { "name": "echo", "args": { "n": "x" } } }), "/tool/args", "/n"),
         (json!({ "name": "s", "notify": { "message": "x", "channel": "emial" } }), "/notify/channel", "`email`"),
         (json!({ "name": "s", "notify": {} }), "/notify/message", "is missing"),
         (

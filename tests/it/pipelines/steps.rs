@@ -224,7 +224,7 @@ async fn tools_are_called_and_their_json_has_parts() {
         ],
     );
     let steps = json!([
-        { "name": "call", "tool": { "name": "echo", "arguments": { "n": "{{ event.data.n }}" } } },
+        { "name": "call", "tool": { "name": "echo", "args": { "n": "{{ event.data.n }}" } } },
         { "name": "n", "map": "steps.call.n + 1" },
     ]);
     assert_eq!(answer(&stage, steps, Some(event(json!({ "n": 41 })))).await, "42");

@@ -255,7 +255,7 @@ async fn a_planted_secret_is_found_nowhere_but_encrypted(world: World) {
             step("a", "/echo"), step("b", "/fail"), step("c", "/refuse"), step("d", "/moved"), step("e", "/carry"),
             { "name": "put", "http": { "method": "POST", "url": kept.uri(), "body": { "x": 1 }, "credential": credential } },
             { "name": "got", "http": { "url": kept.uri() } },
-            { "name": "asked", "tool": { "name": "http_request", "arguments": { "url": kept.uri() } } },
+            { "name": "asked", "tool": { "name": "http_request", "args": { "url": kept.uri() } } },
             { "name": "keep", "store": { "name": "seen", "expression": "steps.a" } },
             { "name": "say", "publish": { "type": "seen", "data": { "all": "{{ steps.a }}", "fault": "{{ steps.b }}" } } },
             { "name": "tell", "notify": { "message": "{{ steps.a }} {{ steps.c }} {{ steps.d }} {{ steps.e }}" } },

@@ -252,7 +252,7 @@ async fn what_is_refused_pauses_what_can_not_go_on_and_an_agent_is_told(world: W
     let bearer = json!({ "as": "bearer", "from": "/key" });
     save(&world, &instance, "shop", bearer.clone(), json!({ "key": "a-revoked-key" })).await;
     world.advance(1.0);
-    let call = json!([{ "name": "look", "tool": { "name": "http_request", "arguments": look } }]);
+    let call = json!([{ "name": "look", "tool": { "name": "http_request", "args": look } }]);
     let steps = json!({ "executor": "pipeline", "action": { "config": { "steps": call } }, "trigger": overlapping() });
     for task in [pipeline(&server, "shop"), webhook(&server, "shop"), steps, condition(&server, "shop")] {
         let of_poll = task["trigger"]["type"] == "condition";
