@@ -4,7 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use unicode_normalization::{UnicodeNormalization, is_nfkc};
 use uuid::Uuid;
+
+use crate::invalid::bounded;
+use crate::visible::is_hidden;
 
 /// Ids made in the same millisecond by one process keep the order in which they were made.
 static MADE: AtomicU64 = AtomicU64::new(0);
@@ -29,15 +33,39 @@ pub fn first_id(instant: DateTime<Utc>) -> Uuid {
     uuid::Builder::from_unix_timestamp_millis(millis, &[0; 10]).into_uuid()
 }
 
+/// Longest tenant, in bytes: 200 characters of four bytes.
+const TENANT_BYTES: usize = 800;
+
 /// The user or organisation that owns tasks and all that comes of them: an opaque string.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Tenant(String);
 
 impl Tenant {
-    /// 1 to 200 characters, none of them control characters; `*` alone is kept for "every tenant".
+    /// A tenant that somebody names: 1 to 200 characters in one form, so that two tenants never look alike. Nothing is
+    /// changed in it: what is not in that form is refused.
     pub fn new(id: impl Into<String>) -> Result<Tenant, String> {
-        let id = id.into();
+        let tenant = Tenant::stored(id)?;
+        let id = tenant.as_str();
+        if id.trim() != id {
+            return Err("must not begin or end with a space".into());
+        }
+        if let Some(hidden) = id.chars().find(|c| is_hidden(*c)) {
+            return Err(format!("must not contain U+{:04X}, which nobody sees", u32::from(hidden)));
+        }
+        if !is_nfkc(id) {
+            let normal: String = id.nfkc().collect();
+            return Err(format!("must be in the normal form NFKC; write `{normal}`"));
+        }
+        Ok(tenant)
+    }
+
+    /// A tenant as it was stored. Those that were stored before there was one form stay as they are, so that what they
+    /// have can be read and deleted.
+    ///
+    /// 1 to 200 characters, none of them control characters; `*` alone is kept for "every tenant".
+    pub fn stored(id: impl Into<String>) -> Result<Tenant, String> {
+        let id = bounded(&id.into(), TENANT_BYTES)?.to_owned();
         match id.chars().count() {
             0 => Err("must not be empty".into()),
             n if n > 200 => Err(format!("must be at most 200 characters, has {n}")),
@@ -97,6 +125,30 @@ mod tests {
         assert!(Tenant::new("user_123").is_ok());
         for bad in ["", "*", "a\nb", &"x".repeat(201)] {
             assert!(Tenant::new(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn tenant_has_one_form_and_what_was_stored_in_another_is_still_read() {
+        for good in ["ta", "user 123", "Ann@example.org", "søren", "东京", "می", "a:b/c-d_e", "👩"] {
+            assert_eq!(Tenant::new(good).unwrap().as_str(), good);
+        }
+        let odd = [
+            (" ta", "begin or end with a space"),
+            ("ta ", "begin or end with a space"),
+            ("\u{2003}ta", "begin or end with a space"),
+            ("t\u{200b}a", "U+200B"),
+            ("ta\u{feff}", "U+FEFF"),
+            ("t\u{202e}a", "U+202E"),
+            ("\u{ff54}\u{ff41}", "write `ta`"),
+            ("o\u{308}", "write `ö`"),
+            ("a\u{a0}b", "write `a b`"),
+            ("\u{2126}", "write `Ω`"),
+        ];
+        for (id, why) in odd {
+            let refused = Tenant::new(id).unwrap_err();
+            assert!(refused.contains(why), "{id:?}: {refused}");
+            assert_eq!(Tenant::stored(id).unwrap().as_str(), id);
         }
     }
 }

@@ -67,7 +67,7 @@ impl Live {
         if !message.recipient.addresses.live {
             return Err(ChannelError::Unsendable { why: "the recipient has no live address".into() });
         }
-        let tenant = Tenant::new(message.recipient_id).map_err(|why| rejected(&why))?;
+        let tenant = Tenant::stored(message.recipient_id).map_err(|why| rejected(&why))?;
         let sealed = seal(&self.vault, &tenant, message.id, &body(message))
             .map_err(|error| ChannelError::Misconfigured { why: error.to_string() })?;
         let decides = message.words.asks();

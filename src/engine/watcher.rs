@@ -200,7 +200,7 @@ impl Work {
     }
 
     async fn poll(&self, claim: &PollClaim, condition: &Condition) -> Result<Seen, Missed> {
-        let tenant = Tenant::new(&claim.tenant_id).map_err(|why| PollFault::new("tenant", why))?;
+        let tenant = Tenant::stored(&claim.tenant_id).map_err(|why| PollFault::new("tenant", why))?;
         let ask = Ask {
             tenant: &tenant,
             id: claim.subject.id,

@@ -47,7 +47,7 @@ impl Orchestrator {
                 .map(Arc::new),
         };
         let incoming = Incoming {
-            tenant: Tenant::new(&job.run.tenant_id).map_err(|why| RunError::fail("invalid_tenant", why))?,
+            tenant: Tenant::stored(&job.run.tenant_id).map_err(|why| RunError::fail("invalid_tenant", why))?,
             run_id: job.run.id,
             text: message(&job, task),
             metadata: metadata(&job.run),

@@ -95,7 +95,7 @@ impl Pipeline {
     fn world(&self, job: &Job, task: &Task) -> Result<World, RunError> {
         Ok(World {
             parts: self.0.clone(),
-            tenant: Tenant::new(&job.run.tenant_id).map_err(|why| RunError::fail("invalid_tenant", why))?,
+            tenant: Tenant::stored(&job.run.tenant_id).map_err(|why| RunError::fail("invalid_tenant", why))?,
             run_id: job.run.id,
             task_id: task.id,
             timezone: job.timezone,

@@ -76,7 +76,7 @@ impl Webhook {
         body: Bytes,
     ) -> Result<Response, FetchError> {
         let why = "the run's tenant can't be read".to_owned();
-        let tenant = Tenant::new(&job.run.tenant_id).map_err(|_| EgressError::Invalid { why })?;
+        let tenant = Tenant::stored(&job.run.tenant_id).map_err(|_| EgressError::Invalid { why })?;
         let with = settings.credential.as_ref().map(|reference| Use {
             tenant: &tenant,
             reference,

@@ -348,7 +348,7 @@ fn optional<T>(found: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
 }
 
 fn scope(tenant: &str) -> Result<Scope, ApiError> {
-    Tenant::new(tenant).map(Scope::Only).map_err(|log| ApiError::Internal { log })
+    Tenant::stored(tenant).map(Scope::Only).map_err(|log| ApiError::Internal { log })
 }
 
 pub(super) fn is_form(headers: &HeaderMap) -> bool {

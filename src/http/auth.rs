@@ -143,7 +143,15 @@ impl Caller {
     pub fn sees(&self, named: &str) -> Result<Tenant, ApiError> {
         match &self.scope {
             Scope::Only(own) if own.as_str() != named => Err(ApiError::NotFound("tenant")),
-            _ => Tenant::new(named).map_err(|_| ApiError::NotFound("tenant")),
+            _ => Tenant::stored(named).map_err(|_| ApiError::NotFound("tenant")),
+        }
+    }
+
+    /// What the caller makes something for at an address that names a tenant: an admin names one in its only form.
+    pub fn makes_for(&self, named: &str) -> Result<Tenant, ApiError> {
+        match &self.scope {
+            Scope::Only(_) => self.sees(named),
+            Scope::Every => Tenant::new(named).map_err(|why| ApiError::invalid("/tenant_id", why)),
         }
     }
 
@@ -198,7 +206,7 @@ async fn of_run(state: &State, run: Uuid, text: &str, hash: &TokenHash) -> Resul
         Err(StoreError::NotFound) => return Err(refused()),
         found => found?,
     };
-    let tenant = Tenant::new(run.tenant_id).map_err(|why| ApiError::Internal { log: why })?;
+    let tenant = Tenant::stored(run.tenant_id).map_err(|why| ApiError::Internal { log: why })?;
     let permissions = vec![Permission::RunsWrite];
     Ok(Caller { scope: Scope::Only(tenant), permissions, token_id: None, expires_at: None, address: None, hash: *hash })
 }
@@ -227,7 +235,7 @@ async fn known(state: &State, text: &str, hash: &TokenHash) -> Result<Caller, Ap
     }
     let scope = match token.tenant_id {
         None => Scope::Every,
-        Some(tenant) => Scope::Only(Tenant::new(tenant).map_err(|why| ApiError::Internal { log: why })?),
+        Some(tenant) => Scope::Only(Tenant::stored(tenant).map_err(|why| ApiError::Internal { log: why })?),
     };
     let permissions = token.scopes.iter().filter_map(|word| Permission::parse(word)).collect();
     Ok(Caller {

@@ -117,6 +117,7 @@ pub async fn put_credential(
 ) -> Result<Json<SavedCredentialView>, ApiError> {
     caller.may(Permission::CredentialsWrite)?;
     let (tenant, reference) = named(&caller, name, query)?;
+    let tenant = caller.makes_for(tenant.as_str())?;
     check(&reference)?;
     let draft = CredentialDraft::parse(body.json()?, state.clock.now())?;
     let make = |old: Option<&StoredCredential>| settled(&state, &caller, (&tenant, &reference), &draft, old);

@@ -60,7 +60,7 @@ pub async fn connect_credential(
 ) -> Result<Json<ConnectionLink>, ApiError> {
     caller.may(Permission::CredentialsWrite)?;
     let tenant = match (query.text("tenant_id"), &caller.scope) {
-        (Some(named), _) => Some(caller.sees(&named)?),
+        (Some(named), _) => Some(caller.makes_for(&named)?),
         (None, Scope::Only(own)) => Some(own.clone()),
         (None, Scope::Every) => {
             query.fault("tenant_id", "is missing: an admin token names the tenant");
@@ -145,7 +145,7 @@ pub async fn make_connection(
     if !is_form(&headers) || !origin::is_own(&headers, &state.settings.public_url()) {
         return Err(view::foreign());
     }
-    let mut form = Query::parse(&String::from_utf8_lossy(body.bytes()));
+    let mut form = Query::of_form(&String::from_utf8_lossy(body.bytes()));
     let mut given = |name| form.text(name).filter(|text: &String| text.len() <= LONGEST);
     let (Some(sealed), Some(code)) = (given("state"), given("code")) else { return Err(view::unknown()) };
     let offer = offered(&state, &sealed).await?;

@@ -4,7 +4,7 @@
 //! may answer.
 
 use utoipa::OpenApi;
-use utoipa::openapi::path::Operation;
+use utoipa::openapi::path::{Operation, Parameter, ParameterIn};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::openapi::{Components, ContentBuilder, Ref, RefOr, Response, ResponseBuilder};
 
@@ -64,17 +64,29 @@ fn share(path: &str, operation: &mut Operation) {
     for (status, description) in COMMON {
         responses.entry(status.into()).or_insert_with(|| problem(description));
     }
-    let names_tenant = operation.parameters.iter().flatten().any(|parameter| match parameter {
-        RefOr::T(parameter) => parameter.name == "tenant_id",
-        RefOr::Ref(_) => false,
-    });
-    if path.contains('{') || names_tenant {
+    let parameters: Vec<&Parameter> = operation
+        .parameters
+        .iter()
+        .flatten()
+        .filter_map(|parameter| match parameter {
+            RefOr::T(parameter) => Some(parameter),
+            RefOr::Ref(_) => None,
+        })
+        .collect();
+    let has = |name: &str| parameters.iter().any(|parameter| parameter.name == name);
+    if path.contains('{') || has("tenant_id") {
         responses.entry("404".into()).or_insert_with(|| problem("There is none, or not for this token"));
     }
     if operation.request_body.is_some() {
         responses.entry("413".into()).or_insert_with(|| problem("The body is larger than 1 MiB"));
         responses.entry("415".into()).or_insert_with(|| problem("The body is not JSON"));
         responses.entry("422".into()).or_insert_with(|| problem("The body is not valid; each fault has its place"));
+    }
+    if has("Idempotency-Key") {
+        let reused = "The body is not valid, or the Idempotency-Key was used for another request";
+        responses.insert("422".into(), problem(reused));
+    } else if parameters.iter().any(|parameter| parameter.parameter_in == ParameterIn::Query) {
+        responses.entry("422".into()).or_insert_with(|| problem("A parameter of the query is empty"));
     }
 }
 

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::http::error::ApiError;
-use crate::invalid::{Faults, did_you_mean};
+use crate::invalid::{Faults, NAMED, did_you_mean};
 
 /// The parameters of a request and what was wrong with them so far.
 #[derive(Debug, Default)]
@@ -14,6 +14,8 @@ pub struct Query {
     pairs: Vec<(String, String)>,
     known: Vec<&'static str>,
     faults: Faults,
+    /// Parameters that are there without a value.
+    empty: Faults,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Query {
@@ -25,10 +27,17 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
 }
 
 impl Query {
-    /// Reads `a=b&c=d`. An empty value counts as none.
+    /// Reads `a=b&c=d`. A parameter without a value is a fault: it is no filter, and would be taken for one.
     pub fn parse(query: &str) -> Query {
-        let pairs = url::form_urlencoded::parse(query.as_bytes()).into_owned().filter(|(_, value)| !value.is_empty());
+        let pairs = url::form_urlencoded::parse(query.as_bytes()).into_owned();
         Query { pairs: pairs.collect(), ..Query::default() }
+    }
+
+    /// Reads the fields of a form, where one that was left empty counts as none.
+    pub fn of_form(form: &str) -> Query {
+        let mut query = Query::parse(form);
+        query.pairs.retain(|(_, value)| !value.is_empty());
+        query
     }
 
     /// The text of a parameter.
@@ -38,6 +47,10 @@ impl Query {
         let value = values.next();
         if values.next().is_some() {
             self.faults.add(format!("/{name}"), "must be given once");
+        }
+        if value.as_deref() == Some("") {
+            self.empty.add(format!("/{name}"), "must not be empty; leave the parameter out where it says nothing");
+            return None;
         }
         value
     }
@@ -86,13 +99,15 @@ impl Query {
         let mut unknown: Vec<&str> = self.pairs.iter().map(|(name, _)| name.as_str()).collect();
         unknown.retain(|name| !self.known.contains(name));
         unknown.dedup();
+        unknown.truncate(NAMED);
         for name in unknown {
             let near = did_you_mean(name, self.known.iter().copied());
             let known = if self.known.is_empty() { "none is known".into() } else { self.known.join(", ") };
             let pointer = format!("/{}", crate::invalid::escape(name));
             self.faults.add(pointer, format!("unknown parameter (known here: {known}){near}"));
         }
-        self.faults.or(()).map_err(ApiError::Query)
+        self.faults.or(()).map_err(ApiError::Query)?;
+        self.empty.or(()).map_err(ApiError::Invalid)
     }
 }
 
@@ -109,11 +124,24 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_read_and_nothing_is_left() {
-        let mut query = Query::parse("state=b&since=2026-01-01T00%3A00%3A00%2B02%3A00&q=");
+        let mut query = Query::parse("state=b&since=2026-01-01T00%3A00%3A00%2B02%3A00");
         assert_eq!(query.word("state", &[("a", 1), ("b", 2)]), Some(2));
         assert_eq!(query.instant("since").unwrap().to_rfc3339(), "2025-12-31T22:00:00+00:00");
         assert_eq!(query.text("q"), None);
         query.done().unwrap();
+    }
+
+    #[test]
+    fn parameter_without_a_value_is_a_fault_and_an_empty_field_of_a_form_is_none() {
+        for query in ["q=", "q"] {
+            let mut query = Query::parse(query);
+            assert_eq!(query.text("q"), None);
+            let Err(ApiError::Invalid(faults)) = query.done() else { panic!("it was taken") };
+            assert_eq!(faults.0[0].pointer, "/q");
+        }
+        let mut form = Query::of_form("q=&r=1");
+        assert_eq!((form.text("q"), form.text("r")), (None, Some("1".into())));
+        form.done().unwrap();
     }
 
     #[test]

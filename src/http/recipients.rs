@@ -89,7 +89,7 @@ pub async fn put_recipient(
     body: Body,
 ) -> Result<Json<RecipientView>, ApiError> {
     caller.may(Permission::RecipientsWrite)?;
-    let tenant = caller.sees(&id.0)?;
+    let tenant = caller.makes_for(&id.0)?;
     let draft = RecipientDraft::parse(&body.json()?)?;
     let seal = Sealing { vault: &state.vault, recipient_id: tenant.as_str() };
     for _ in 0..WRITES {

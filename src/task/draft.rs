@@ -82,7 +82,7 @@ impl Draft {
     /// Reads what is to change in a task. A field that is present replaces the whole field, null its default; what is
     /// absent is kept. `version`, which the patch may carry, is the caller's to compare.
     pub fn patch(task: &Task, value: &Value, known: &Known, now: DateTime<Utc>) -> Result<Draft, Faults> {
-        let tenant = Tenant::new(&task.tenant_id).map_err(|why| Faults::one("/tenant_id", why))?;
+        let tenant = Tenant::stored(&task.tenant_id).map_err(|why| Faults::one("/tenant_id", why))?;
         let mut reader = Reader::new(value, known, now, &["version"])?;
         let key = reader.key(Some(task));
         let touched = reader.fields.contains_key("action");

@@ -1,9 +1,11 @@
 //! Email addresses: one plain mailbox.
 
 use serde_json::{Map, Value};
+use unicode_normalization::is_nfkc;
 
 use super::reading::text;
 use crate::invalid::Faults;
+use crate::visible::is_hidden;
 
 pub(super) fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<String> {
     let address = text(kinds, "email", "/addresses", faults)?;
@@ -13,8 +15,12 @@ pub(super) fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<St
     Some(address.to_owned())
 }
 
-/// Whether this is one plain address (RFC 5321's lengths; no name, no comment, no quoted part).
+/// Whether this is one plain address (RFC 5321's lengths; no name, no comment, no quoted part), in which everything is
+/// seen and nothing stands for something else.
 fn is_email(address: &str) -> bool {
+    if !is_nfkc(address) || address.chars().any(is_hidden) {
+        return false;
+    }
     let Some((local, domain)) = address.rsplit_once('@') else { return false };
     let odd = |c: char| c.is_whitespace() || c.is_control() || "@<>()[]\\,;:\"".contains(c);
     let label = |label: &str| {
@@ -55,6 +61,11 @@ mod tests {
             "a@[127.0.0.1]",
             "a,b@example.org",
             "a@b.org.",
+            "a\u{202e}nn@example.org",
+            "ann\u{200b}@example.org",
+            "ann@exam\u{ad}ple.org",
+            "\u{ff41}nn@example.org",
+            "ann@\u{ff45}xample.org",
         ] {
             assert!(!is_email(bad), "{bad:?}");
         }
