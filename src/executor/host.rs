@@ -72,8 +72,8 @@ impl StoreHost {
             })?),
         };
         let filter = TaskFilter { status, q: filter.q, limit: filter.limit.into(), ..TaskFilter::default() };
-        let tasks = answered(self.store.list_tasks(&Scope::Only(tenant.clone()), &filter)).await.map_err(told)?;
-        Ok(json!({ "items": tasks.iter().map(brief).collect::<Vec<_>>() }))
+        let tasks = answered(self.store.tasks_page(&Scope::Only(tenant.clone()), &filter)).await.map_err(told)?;
+        Ok(json!({ "items": tasks.rows.iter().map(brief).collect::<Vec<_>>() }))
     }
 
     async fn pause(&self, tenant: &Tenant, id: Uuid) -> Result<Value, HostError> {

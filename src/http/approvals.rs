@@ -77,8 +77,8 @@ pub async fn list_approvals(
     };
     query.done()?;
     let scope = caller.narrowed(tenant.as_deref())?;
-    let approvals = state.store.list_approvals(&scope, &filter).await?;
-    Ok(Json(page.items(approvals, |approval| approval.id).map(ApprovalView::of)))
+    let approvals = state.store.approvals_page(&scope, &filter).await?;
+    Ok(Json(page.within(approvals, |approval| approval.id).map(ApprovalView::of)))
 }
 
 /// Read an approval

@@ -87,6 +87,6 @@ pub async fn list_audit_entries(
     };
     query.done()?;
     let scope = caller.narrowed(tenant.as_deref())?;
-    let entries = state.store.list_audit(&scope, &filter).await?;
-    Ok(Json(page.items(entries, |entry| entry.id).map(AuditView::of)))
+    let entries = state.store.audit_page(&scope, &filter).await?;
+    Ok(Json(page.within(entries, |entry| entry.id).map(AuditView::of)))
 }

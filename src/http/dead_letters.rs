@@ -13,13 +13,14 @@ use crate::http::State;
 use crate::http::auth::Caller;
 use crate::http::body::{Body, only};
 use crate::http::error::{ApiError, Problem};
-use crate::http::events::{of_bus, of_position};
+use crate::http::events::{EVENTS_AT_ONCE, of_bus, of_position};
 use crate::http::page::{Items, limit};
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::schema::DeadLetterChoice;
 use crate::id::Scope;
 use crate::invalid::Faults;
+use crate::store::PAGE_BYTES;
 use crate::token::Permission;
 
 /// Letters that one request replays or drops.
@@ -85,20 +86,31 @@ pub async fn list_dead_letters(
     caller.may(Permission::DeadLettersRead)?;
     let tenant = query.text("tenant_id");
     let limit = limit(&mut query);
-    let filter = DeadLetterFilter {
+    let mut filter = DeadLetterFilter {
         source: query.text("source"),
         kind: query.text("type"),
         error: query.text("error"),
         before: query.text("cursor"),
-        limit: limit + 1,
+        limit: 0,
     };
     query.done()?;
     let scope = caller.narrowed(tenant.as_deref())?;
-    let mut letters = state.bus.dead_letters(&scope, &filter).await.map_err(of_position)?;
-    let more = letters.len() > limit;
-    letters.truncate(limit);
-    let next_cursor = letters.last().filter(|_| more).map(|last| last.id.clone());
-    Ok(Json(Items { items: letters.into_iter().map(DeadLetter::from).collect(), next_cursor }))
+    let (mut bytes, mut items) = (0, Vec::new());
+    // in parts, so that what is held is never more than a page and a part
+    loop {
+        let wanted = EVENTS_AT_ONCE.min(limit - items.len());
+        filter.limit = wanted + 1;
+        let mut letters = state.bus.dead_letters(&scope, &filter).await.map_err(of_position)?;
+        let more = letters.len() > wanted;
+        letters.truncate(wanted);
+        bytes += letters.iter().map(|letter| (letter.body.len() + letter.error.len()) as i64).sum::<i64>();
+        let last = letters.last().filter(|_| more).map(|last| last.id.clone());
+        items.extend(letters.into_iter().map(DeadLetter::from));
+        if last.is_none() || items.len() >= limit || bytes >= PAGE_BYTES {
+            return Ok(Json(Items { items, next_cursor: last }));
+        }
+        filter.before = last;
+    }
 }
 
 /// Read a dead letter

@@ -14,10 +14,12 @@ use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::runs::unwritable;
 use crate::notification::{Delivery, DeliveryState};
-use crate::store::{DeliveryFilter, StoreError};
+use crate::store::{DeliveryFilter, DeliverySummary, StoreError};
 use crate::token::Permission;
 
 /// List deliveries
+///
+/// With the first 1,000 characters of each text; the whole is in the delivery itself. A page ends early where it is large.
 #[utoipa::path(get, path = "/v1/deliveries", tag = "notifications", security(("bearer" = ["deliveries:read"])),
     params(
         ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
@@ -25,12 +27,12 @@ use crate::token::Permission;
         ("channel" = Option<String>, Query, example = "email"),
         ("digest_id" = Option<Uuid>, Query, description = "Those that this digest tells"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
-    responses((status = 200, body = Items<Delivery>)))]
+    responses((status = 200, body = Items<DeliverySummary>)))]
 pub async fn list_deliveries(
     Held(state): Held<State>,
     caller: Caller,
     mut query: Query,
-) -> Result<Json<Items<Delivery>>, ApiError> {
+) -> Result<Json<Items<DeliverySummary>>, ApiError> {
     caller.may(Permission::DeliveriesRead)?;
     let tenant = query.text("tenant_id");
     let page = Page::of(&mut query);
@@ -45,7 +47,8 @@ pub async fn list_deliveries(
     };
     query.done()?;
     let scope = caller.narrowed(tenant.as_deref())?;
-    Ok(Json(page.items(state.store.list_deliveries(&scope, &filter).await?, |delivery| delivery.id)))
+    let found = state.store.delivery_summaries(&scope, &filter).await?;
+    Ok(Json(page.within(found, |summary| summary.delivery.id)))
 }
 
 /// Read a delivery

@@ -24,13 +24,16 @@ use crate::http::events::form::Reader;
 use crate::http::page::{Items, limit};
 use crate::http::query::Query;
 use crate::http::schema::{CloudEvent, NewEvent};
-use crate::id::new_id;
+use crate::id::{Scope, new_id};
 use crate::invalid::Faults;
+use crate::store::PAGE_BYTES;
 use crate::token::Permission;
 
 pub use form::media_type;
 pub use tail::{__path_stream_events, stream_events};
 
+/// Events that are read at once: of the largest, a few megabytes.
+pub const EVENTS_AT_ONCE: usize = 16;
 /// When a bus that is away is asked again.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
@@ -111,9 +114,26 @@ pub async fn list_events(
     };
     query.done()?;
     let scope = caller.narrowed(tenant.as_deref())?;
-    let log = state.bus.log(&scope, &filter).await.map_err(of_position)?;
-    let items = log.events.iter().map(|logged| logged.event.to_value()).collect();
-    Ok(Json(Items { items, next_cursor: log.more.then_some(log.position) }))
+    page_of_log(&state, &scope, filter).await.map(Json)
+}
+
+/// A page of the log, read in parts, so that what is held is never more than a page and a part.
+async fn page_of_log(state: &State, scope: &Scope, mut filter: LogFilter) -> Result<Items<Value>, ApiError> {
+    let (wanted, mut bytes, mut items) = (filter.limit, 0, Vec::new());
+    loop {
+        filter.limit = EVENTS_AT_ONCE.min(wanted - items.len());
+        let log = state.bus.log(scope, &filter).await.map_err(of_position)?;
+        let nothing = log.events.is_empty();
+        for logged in log.events {
+            let event = logged.event.to_value();
+            bytes += event.to_string().len() as i64;
+            items.push(event);
+        }
+        if !log.more || nothing || items.len() >= wanted || bytes >= PAGE_BYTES {
+            return Ok(Items { items, next_cursor: log.more.then_some(log.position) });
+        }
+        filter.after = Some(log.position);
+    }
 }
 
 /// What the bus said, where `NotFound` means that there is no such `what`.

@@ -81,9 +81,9 @@ pub async fn explain_run(
     query.done()?;
     let run = state.store.get_run(&caller.scope, id.of("run")?).await.map_err(missing)?;
     let asked = ApprovalFilter { run_id: Some(run.id), limit: LOOKED_THROUGH, ..ApprovalFilter::default() };
-    let mut approvals = state.store.list_approvals(&caller.scope, &asked).await?;
+    let mut approvals = state.store.approvals_page(&caller.scope, &asked).await?.rows;
     approvals.reverse();
-    let entries = state.store.transcript(&caller.scope, run.id, 0, LOOKED_THROUGH).await?;
+    let entries = state.store.transcript_page(&caller.scope, run.id, 0, LOOKED_THROUGH).await?.rows;
     let calls = calls(&entries, &approvals);
     let task = task_of(&state, &caller, &run).await?;
     let place = state.store.whereabouts(&caller.scope, run.id, run.task_id).await?;
@@ -95,7 +95,8 @@ pub async fn explain_run(
         && let Some(task) = task
     {
         let about = DeliveryFilter { run_id: Some(run.id), limit: LOOKED_THROUGH, ..DeliveryFilter::default() };
-        let mut deliveries = state.store.list_deliveries(&caller.scope, &about).await?;
+        let summaries = state.store.delivery_summaries(&caller.scope, &about).await?.rows;
+        let mut deliveries: Vec<_> = summaries.into_iter().map(|summary| summary.delivery).collect();
         deliveries.reverse();
         sentences.extend(told((run.id, run.state), &task, &deliveries));
     }

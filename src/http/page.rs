@@ -9,6 +9,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::http::query::Query;
+use crate::store::RowPage;
 
 /// Items on a page where no `limit` is given.
 pub const LIMIT: usize = 50;
@@ -53,6 +54,14 @@ impl Page {
         self.limit as i64 + 1
     }
 
+    /// The same of a page that is bounded in bytes: it may end early, and goes on behind its last item.
+    pub fn within<T>(&self, found: RowPage<T>, id: impl Fn(&T) -> Uuid) -> Items<T> {
+        let RowPage { rows, is_cut } = found;
+        let cut = rows.last().filter(|_| is_cut && rows.len() <= self.limit).map(|last| encode(id(last).as_u128()));
+        let page = self.items(rows, id);
+        Items { next_cursor: page.next_cursor.or(cut), ..page }
+    }
+
     /// The page out of what the store answered to [`Page::fetch`].
     pub fn items<T>(&self, mut found: Vec<T>, id: impl Fn(&T) -> Uuid) -> Items<T> {
         let more = found.len() > self.limit;
@@ -86,9 +95,11 @@ impl Onward {
         self.limit as i64 + 1
     }
 
-    /// The page out of what the store answered to [`Onward::fetch`].
-    pub fn items<T>(&self, mut found: Vec<T>, number: impl Fn(&T) -> i64) -> Items<T> {
-        let next = found.get(self.limit).map(number);
+    /// The page out of what the store answered to [`Onward::fetch`]; one that is cut goes on behind its last item.
+    pub fn items<T>(&self, found: RowPage<T>, number: impl Fn(&T) -> i64) -> Items<T> {
+        let RowPage { rows: mut found, is_cut } = found;
+        let behind = found.last().filter(|_| is_cut).map(|last| number(last) + 1);
+        let next = found.get(self.limit).map(&number).or(behind);
         found.truncate(self.limit);
         Items { items: found, next_cursor: next.and_then(|next| u128::try_from(next).ok()).map(encode) }
     }
@@ -131,11 +142,31 @@ mod tests {
     #[test]
     fn a_list_that_grows_is_read_onward() {
         let page = Onward::of(&mut Query::parse("limit=2"));
-        let first = page.items(vec![0, 1, 2], |seq| *seq);
+        let first = page.items(RowPage { rows: vec![0, 1, 2], is_cut: false }, |seq| *seq);
         assert_eq!(first.items, [0, 1]);
         let next = Onward::of(&mut Query::parse(&format!("cursor={}", first.next_cursor.unwrap())));
         assert_eq!(next.from, 2);
-        assert_eq!(next.items(vec![2], |seq| *seq), Items { items: vec![2], next_cursor: None });
+        assert_eq!(
+            next.items(RowPage { rows: vec![2], is_cut: false }, |seq| *seq),
+            Items { items: vec![2], next_cursor: None }
+        );
+    }
+
+    #[test]
+    fn page_that_is_cut_goes_on_behind_its_last_item() {
+        let ids: Vec<Uuid> = (0..3).map(Uuid::from_u128).collect();
+        let page = Page::of(&mut Query::parse("limit=2"));
+        let cut = page.within(RowPage { rows: ids[..1].to_vec(), is_cut: true }, |id| *id);
+        let next = Page::of(&mut Query::parse(&format!("cursor={}", cut.next_cursor.unwrap())));
+        assert_eq!(next.before, Some(ids[0]));
+        // all that is shown fit, and only the one that tells of more did not
+        let whole = page.within(RowPage { rows: ids[..2].to_vec(), is_cut: true }, |id| *id);
+        assert_eq!(whole.items.len(), 2);
+        assert!(whole.next_cursor.is_some());
+        assert_eq!(page.within(RowPage { rows: ids[..2].to_vec(), is_cut: false }, |id| *id).next_cursor, None);
+        let onward = Onward::of(&mut Query::parse("limit=5"));
+        let cut = onward.items(RowPage { rows: vec![0, 1], is_cut: true }, |seq| *seq);
+        assert_eq!(Onward::of(&mut Query::parse(&format!("cursor={}", cut.next_cursor.unwrap()))).from, 2);
     }
 
     #[test]

@@ -36,7 +36,7 @@ const APPROVALS: i64 = 200;
 pub struct RunView {
     #[serde(flatten)]
     pub run: Run,
-    /// What it asked people, oldest first; not read for lists.
+    /// What it asked people, oldest first.
     pub approvals: Vec<ApprovalOfRun>,
 }
 
@@ -83,6 +83,9 @@ impl RunView {
 }
 
 /// List runs
+///
+/// In short: without inputs and causes, with the first 1,000 characters of each output; the whole is in the run itself. A
+/// page ends early where it is large.
 #[utoipa::path(get, path = "/v1/runs", tag = "runs", security(("bearer" = ["runs:read"])),
     params(
         ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
@@ -90,12 +93,12 @@ impl RunView {
         ("since" = Option<DateTime<Utc>>, Query, description = "Recorded at or after"),
         ("until" = Option<DateTime<Utc>>, Query, description = "Recorded before"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
-    responses((status = 200, body = Items<schema::Run>)))]
+    responses((status = 200, body = Items<schema::RunSummary>)))]
 pub async fn list_runs(
     Held(state): Held<State>,
     caller: Caller,
     mut query: Query,
-) -> Result<Json<Items<RunView>>, ApiError> {
+) -> Result<Json<Items<schema::RunSummary>>, ApiError> {
     caller.may(Permission::RunsRead)?;
     let tenant = query.text("tenant_id");
     let page = Page::of(&mut query);
@@ -110,8 +113,8 @@ pub async fn list_runs(
     };
     query.done()?;
     let scope = caller.narrowed(tenant.as_deref())?;
-    let runs = state.store.list_runs(&scope, &filter).await?;
-    Ok(Json(page.items(runs, |run| run.id).map(RunView::of)))
+    let runs = state.store.run_summaries(&scope, &filter).await?;
+    Ok(Json(page.within(runs, |summary| summary.run.id).map(schema::RunSummary::of)))
 }
 
 /// Read a run
@@ -127,7 +130,7 @@ pub async fn get_run(
     query.done()?;
     let run = state.store.get_run(&caller.scope, id.of("run")?).await.map_err(missing)?;
     let asked = ApprovalFilter { run_id: Some(run.id), limit: APPROVALS, ..ApprovalFilter::default() };
-    let mut approvals = state.store.list_approvals(&caller.scope, &asked).await?;
+    let mut approvals = state.store.approvals_page(&caller.scope, &asked).await?.rows;
     approvals.reverse();
     Ok(Json(RunView { run, approvals: approvals.into_iter().map(ApprovalOfRun::of).collect() }))
 }
@@ -150,7 +153,9 @@ pub async fn get_transcript(
     query.done()?;
     let run = state.store.get_run(&caller.scope, id.of("run")?).await.map_err(missing)?;
     Ok(Json(
-        page.items(state.store.transcript(&caller.scope, run.id, page.from, page.fetch()).await?, |entry| entry.seq),
+        page.items(state.store.transcript_page(&caller.scope, run.id, page.from, page.fetch()).await?, |entry| {
+            entry.seq
+        }),
     ))
 }
 

@@ -24,7 +24,7 @@ pub use credential::{NewCredential, RotateKey};
 pub use event::{CloudEvent, DeadLetterChoice, NewEvent};
 pub use pipeline::{Completion, DryRunRequest};
 pub use recipient::{NewRecipient, Recipient};
-pub use run::{Entry, Run};
+pub use run::{Entry, Run, RunSummary};
 pub use task::{
     BackfillRange, ConditionTest, ExpressionPart, NewTask, Pause, PreviewRequest, Resume, RunNow, Task, TaskPatch,
 };

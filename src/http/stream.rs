@@ -41,6 +41,8 @@ const LOOK: Duration = Duration::from_millis(500);
 /// How soon it is looked at after the executor has said that it is done: its last write is on the way.
 const LOOK_SOON: Duration = Duration::from_millis(50);
 
+/// No transcript has an entry of a larger number.
+const MOST_ENTRIES: i64 = 1 << 48;
 /// Entries that are read at once.
 const ENTRIES: i64 = 100;
 
@@ -75,7 +77,7 @@ pub async fn stream_run(
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
     let Some(id) = headers.get("last-event-id").filter(|id| !id.is_empty()) else { return Ok(None) };
-    let seq = id.to_str().ok().and_then(|id| id.parse().ok()).filter(|seq| *seq >= 0);
+    let seq = id.to_str().ok().and_then(|id| id.parse().ok()).filter(|seq| (0..=MOST_ENTRIES).contains(seq));
     seq.map(Some).ok_or_else(|| ApiError::Malformed("Last-Event-ID must be an id of this stream".into()))
 }
 
@@ -176,11 +178,11 @@ impl Follower {
     async fn read(&mut self) -> Result<(), StoreError> {
         // the state first: a final run has no later entry
         let run = self.state.store.get_run(&self.caller.scope, self.id).await?;
-        let entries = self.state.store.transcript(&self.caller.scope, self.id, self.next_seq, ENTRIES).await?;
-        for entry in &entries {
+        let page = self.state.store.transcript_page(&self.caller.scope, self.id, self.next_seq, ENTRIES).await?;
+        for entry in &page.rows {
             self.tell(entry);
         }
-        if entries.len() as i64 == ENTRIES {
+        if page.is_cut || page.rows.len() as i64 == ENTRIES {
             // more are there: they come before what is said of the run
             self.look = ready(()).boxed();
             return Ok(());
@@ -244,6 +246,9 @@ mod tests {
             |id: &str| last_event_id(&HeaderMap::from_iter([("last-event-id".parse().unwrap(), id.parse().unwrap())]));
         assert_eq!(of("7").unwrap(), Some(7));
         assert_eq!(of("").unwrap(), None);
-        assert!(of("x").is_err() && of("-1").is_err());
+        for bad in ["x", "-1", "9223372036854775807", "9223372036854775808", "1e3", "00000000000000000000000000001 "] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
+        assert_eq!(of(&MOST_ENTRIES.to_string()).unwrap(), Some(MOST_ENTRIES));
     }
 }

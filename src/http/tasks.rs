@@ -110,7 +110,7 @@ pub async fn list_tasks(
     };
     query.done()?;
     let scope = caller.narrowed(tenant.as_deref())?;
-    let tasks = page.items(state.store.list_tasks(&scope, &filter).await?, |task| task.id);
+    let tasks = page.within(state.store.tasks_page(&scope, &filter).await?, |task| task.id);
     let ids: Vec<Uuid> = tasks.items.iter().map(|task| task.id).collect();
     let runs = state.store.last_runs(&scope, &ids).await?;
     let states = condition_states(&state, &scope, &tasks.items).await?;

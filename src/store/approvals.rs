@@ -15,8 +15,9 @@ use crate::approval::{Approval, ApprovalStatus, Begun, CallOutcome};
 use crate::id::Scope;
 use crate::notification::NewDelivery;
 use crate::run::Run;
-use crate::store::approvals::row::{ApprovalRow, SELECT};
+use crate::store::approvals::row::ApprovalRow;
 use crate::store::connect::settled_at;
+use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::text::{document, text};
 use crate::store::{Lease, Split, Store, StoreError};
 use crate::task::Task;
@@ -104,6 +105,13 @@ pub struct ApprovalLink {
     pub expires_at: DateTime<Utc>,
 }
 
+/// What a page begins with: the rows that match are measured.
+const MEASURED: &str = "with page as materialized (
+    select a.id, octet_length(cast(a.proposal as text)) + coalesce(octet_length(cast(a.modifications as text)), 0)
+                 + coalesce(octet_length(cast(a.outcome as text)), 0) + coalesce(octet_length(a.comment), 0) as bytes
+      from approvals a where true";
+const FITTING: Split = row::select_approval!("join fit on fit.id = a.id");
+
 impl Store {
     /// One question.
     pub async fn get_approval(&self, scope: &Scope, id: Uuid) -> Result<Approval, StoreError> {
@@ -115,9 +123,26 @@ impl Store {
 
     /// Approvals that match, newest first.
     pub async fn list_approvals(&self, scope: &Scope, filter: &ApprovalFilter) -> Result<Vec<Approval>, StoreError> {
-        let rows: Vec<ApprovalRow> = on_read!(self.db, scope, |conn| {
-            let mut query = QueryBuilder::new(self.db.text(SELECT));
-            query.push(" where true");
+        Ok(self.page_of_approvals(scope, filter, UNBOUNDED).await?.rows)
+    }
+
+    /// A page of approvals that match, newest first.
+    pub async fn approvals_page(
+        &self,
+        scope: &Scope,
+        filter: &ApprovalFilter,
+    ) -> Result<RowPage<Approval>, StoreError> {
+        self.page_of_approvals(scope, filter, PAGE_BYTES).await
+    }
+
+    async fn page_of_approvals(
+        &self,
+        scope: &Scope,
+        filter: &ApprovalFilter,
+        bound: i64,
+    ) -> Result<RowPage<Approval>, StoreError> {
+        let rows: Vec<Found<ApprovalRow>> = on_read!(self.db, scope, |conn| {
+            let mut query = QueryBuilder::new(MEASURED);
             for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
                 query.push(" and a.tenant_id = ").push_bind(text(tenant).into_owned());
             }
@@ -134,10 +159,11 @@ impl Store {
             if let Some(before) = filter.before {
                 query.push(" and a.id < ").push_bind(before);
             }
-            query.push(" order by a.id desc limit ").push_bind(filter.limit);
+            query.push(" order by a.id desc limit ").push_bind(filter.limit).push(FIT).push(self.db.text(FITTING));
+            query.push(BOUND).push_bind(bound).push(IN_ORDER);
             query.build_query_as().fetch_all(conn).await?
         });
-        rows.into_iter().map(ApprovalRow::approval).collect()
+        RowPage::of(rows, ApprovalRow::approval)
     }
 
     /// The questions about calls of one turn in their order, those that were replaced aside.

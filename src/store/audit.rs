@@ -10,6 +10,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::Scope;
+use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::text::text;
 use crate::store::{Split, Store, StoreError};
 
@@ -89,7 +90,8 @@ const LOCK_END: Split = Split {
 macro_rules! select_entry {
     ($rest:literal) => {
         concat!(
-            "select id, tenant_id, at, actor, via, action, subject_type, subject_id, body, position, hash from audit ",
+            "select audit.id, tenant_id, at, actor, via, action, subject_type, subject_id, body, position, hash
+               from audit ",
             $rest
         )
     };
@@ -128,11 +130,30 @@ impl From<EntryRow> for AuditEntry {
     }
 }
 
+/// What a page begins with: the rows that match are measured.
+const MEASURED: &str = "with page as materialized (
+    select id, octet_length(cast(body as text)) as bytes from audit where true";
+const FITTING: &str = select_entry!("join fit on fit.id = audit.id");
+
 impl Store {
     /// Entries that match, newest first.
     pub async fn list_audit(&self, scope: &Scope, filter: &AuditFilter) -> Result<Vec<AuditEntry>, StoreError> {
-        let rows: Vec<EntryRow> = on_read!(self.db, scope, |conn| {
-            let mut query = QueryBuilder::new(select_entry!("where true"));
+        Ok(self.page_of_audit(scope, filter, UNBOUNDED).await?.rows)
+    }
+
+    /// A page of audit entries that match, newest first.
+    pub async fn audit_page(&self, scope: &Scope, filter: &AuditFilter) -> Result<RowPage<AuditEntry>, StoreError> {
+        self.page_of_audit(scope, filter, PAGE_BYTES).await
+    }
+
+    async fn page_of_audit(
+        &self,
+        scope: &Scope,
+        filter: &AuditFilter,
+        bound: i64,
+    ) -> Result<RowPage<AuditEntry>, StoreError> {
+        let rows: Vec<Found<EntryRow>> = on_read!(self.db, scope, |conn| {
+            let mut query = QueryBuilder::new(MEASURED);
             for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
                 query.push(" and tenant_id = ").push_bind(text(tenant).into_owned());
             }
@@ -145,10 +166,11 @@ impl Store {
             if let Some(before) = filter.before {
                 query.push(" and id < ").push_bind(before);
             }
-            query.push(" order by id desc limit ").push_bind(filter.limit);
+            query.push(" order by id desc limit ").push_bind(filter.limit).push(FIT).push(FITTING);
+            query.push(BOUND).push_bind(bound).push(IN_ORDER);
             query.build_query_as().fetch_all(conn).await?
         });
-        Ok(rows.into_iter().map(AuditEntry::from).collect())
+        RowPage::of(rows, |row| Ok(row.into()))
     }
 
     /// Gives entries that have none a place in the chain, in the order of their ids; `hash` makes each one's from the

@@ -4,14 +4,18 @@
 //! safe is the channel's to know.
 
 use chrono::{DateTime, Utc};
-use sqlx::QueryBuilder;
+use serde::Serialize;
+use sqlx::postgres::PgRow;
+use sqlx::sqlite::SqliteRow;
 use sqlx::types::Json;
+use sqlx::{FromRow, QueryBuilder};
 use uuid::Uuid;
 
 use crate::id::Scope;
 use crate::notification::{Delivery, DeliveryEvent, DeliveryState, Held, Kind, NewDelivery, Urgency};
 use crate::store::hot::Hot;
 use crate::store::idempotency::{Answer, Idempotency, once};
+use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::text::text;
 use crate::store::{Store, StoreError, Topic};
 
@@ -95,9 +99,13 @@ impl DeliveryRow {
 
 macro_rules! select_delivery {
     ($rest:literal) => {
+        $crate::store::deliveries::select_delivery!("d.body", $rest)
+    };
+    ($body:literal, $rest:literal) => {
         concat!(
-            "select d.id, d.tenant_id, d.recipient, d.channel, d.dedupe_key, d.run_id, d.kind, d.subject, d.body,
-                    d.fallback, d.state, d.attempts, d.next_at, d.lease_token, d.last_error, d.provider_id,
+            "select d.id, d.tenant_id, d.recipient, d.channel, d.dedupe_key, d.run_id, d.kind, d.subject, ",
+            $body,
+            ", d.fallback, d.state, d.attempts, d.next_at, d.lease_token, d.last_error, d.provider_id,
                     d.created_at, d.sent_at, d.delivered_at, d.urgency, d.held, d.due_at, d.digest_id,
                     d.doubtful
                from deliveries d ",
@@ -116,6 +124,40 @@ pub use claiming::InLine;
 pub(super) use marking::{Marks, TOGETHER};
 
 const SELECT_DELIVERY: &str = select_delivery!("");
+
+/// What a page begins with: the rows that match are measured by what lists have of them.
+const MEASURED: &str = "with page as materialized (
+    select d.id, coalesce(octet_length(d.subject), 0) + coalesce(octet_length(d.last_error), 0)
+                 + octet_length(cast(d.fallback as text)) as bytes
+      from deliveries d where true";
+const WHOLE: &str = select_delivery!("join fit on fit.id = d.id");
+const BRIEF: &str = select_delivery!(
+    "substr(d.body, 1, 1000) as body, cast(octet_length(d.body) as bigint) as text_bytes",
+    "join fit on fit.id = d.id"
+);
+
+/// A delivery as a list shows it: with the beginning of its text.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct DeliverySummary {
+    #[serde(flatten)]
+    pub delivery: Delivery,
+    /// How long the whole text is, in bytes of UTF-8; a list has its first 1,000 characters.
+    #[schema(required)]
+    pub text_bytes: Option<i64>,
+}
+
+#[derive(sqlx::FromRow)]
+struct SummaryRow {
+    #[sqlx(flatten)]
+    delivery: DeliveryRow,
+    text_bytes: Option<i64>,
+}
+
+impl SummaryRow {
+    fn summary(self) -> Result<DeliverySummary, StoreError> {
+        Ok(DeliverySummary { delivery: self.delivery.delivery()?, text_bytes: self.text_bytes })
+    }
+}
 
 impl Store {
     /// Puts one message into the outbox; none where its key is taken.
@@ -156,8 +198,31 @@ impl Store {
 
     /// Deliveries that match, newest first.
     pub async fn list_deliveries(&self, scope: &Scope, filter: &DeliveryFilter) -> Result<Vec<Delivery>, StoreError> {
-        let rows: Vec<DeliveryRow> = on_read!(self.db, scope, |conn| {
-            let mut query = QueryBuilder::new(select_delivery!("where true"));
+        Ok(self.page_of_deliveries(scope, filter, WHOLE, UNBOUNDED, DeliveryRow::delivery).await?.rows)
+    }
+
+    /// A page of deliveries that match, newest first, as lists show them.
+    pub async fn delivery_summaries(
+        &self,
+        scope: &Scope,
+        filter: &DeliveryFilter,
+    ) -> Result<RowPage<DeliverySummary>, StoreError> {
+        self.page_of_deliveries(scope, filter, BRIEF, PAGE_BYTES, SummaryRow::summary).await
+    }
+
+    async fn page_of_deliveries<R, T>(
+        &self,
+        scope: &Scope,
+        filter: &DeliveryFilter,
+        select: &'static str,
+        bound: i64,
+        read: impl Fn(R) -> Result<T, StoreError>,
+    ) -> Result<RowPage<T>, StoreError>
+    where
+        R: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin,
+    {
+        let rows: Vec<Found<R>> = on_read!(self.db, scope, |conn| {
+            let mut query = QueryBuilder::new(MEASURED);
             for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
                 query.push(" and d.tenant_id = ").push_bind(text(tenant).into_owned());
             }
@@ -176,10 +241,11 @@ impl Store {
             if let Some(before) = filter.before {
                 query.push(" and d.id < ").push_bind(before);
             }
-            query.push(" order by d.id desc limit ").push_bind(filter.limit);
+            query.push(" order by d.id desc limit ").push_bind(filter.limit).push(FIT).push(select);
+            query.push(BOUND).push_bind(bound).push(IN_ORDER);
             query.build_query_as().fetch_all(conn).await?
         });
-        rows.into_iter().map(DeliveryRow::delivery).collect()
+        RowPage::of(rows, read)
     }
 
     /// Sends a failed or doubtful delivery again, with all its attempts before it; answers how it stands then. A digest

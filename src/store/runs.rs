@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 use sqlx::postgres::PgRow;
+use sqlx::sqlite::SqliteRow;
 use sqlx::types::Json;
 use sqlx::{FromRow, QueryBuilder};
 use uuid::Uuid;
@@ -16,6 +17,7 @@ use crate::run::cause::Cause;
 use crate::run::outcome::RunFault;
 use crate::run::{Missed, Run, RunState, Usage};
 use crate::store::db::Db;
+use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::retention::oldest_id;
 use crate::store::text::text;
 use crate::store::{Store, StoreError, listed};
@@ -93,6 +95,8 @@ pub(super) struct RunRow {
     /// Not in lists: it holds whole events.
     #[sqlx(default)]
     cause: Option<Json<Cause>>,
+    /// Not in lists.
+    #[sqlx(default)]
     input: Option<Json<Value>>,
     created_at: DateTime<Utc>,
     started_at: Option<DateTime<Utc>>,
@@ -151,17 +155,25 @@ pub(super) fn run_in(row: &PgRow) -> Option<Run> {
 
 macro_rules! select_run {
     ($rest:literal) => {
-        select_run!("", $rest)
+        select_run!(", r.input, r.output", $rest)
     };
     // with what made the task fire
     (whole $rest:literal) => {
-        select_run!(", r.cause", $rest)
+        select_run!(", r.input, r.output, r.cause", $rest)
+    };
+    // what a list shows
+    (brief $rest:literal) => {
+        select_run!(
+            ", substr(r.output, 1, 1000) as output, cast(octet_length(r.output) as bigint) as output_bytes,
+             cast(octet_length(cast(r.input as text)) as bigint) as input_bytes",
+            $rest
+        )
     };
     ($more:literal, $rest:literal) => {
         concat!(
             "select r.id, r.task_id, r.tenant_id, r.fire_key, r.trigger_type, r.scheduled_for, r.state, r.reason,
-                    r.blocked_by, r.attempt, r.crashes, r.infra_retries, r.missed, r.retry_of, r.event_ids, r.input,
-                    r.created_at, r.started_at, r.finished_at, r.output, r.error, r.turns, r.tool_calls,
+                    r.blocked_by, r.attempt, r.crashes, r.infra_retries, r.missed, r.retry_of, r.event_ids,
+                    r.created_at, r.started_at, r.finished_at, r.error, r.turns, r.tool_calls,
                     r.input_tokens, r.output_tokens, r.cost_micros",
             $more,
             " from runs r ",
@@ -173,6 +185,36 @@ pub(super) use select_run;
 
 /// The beginning of a read by listed keys.
 pub(super) const LISTED: &str = select_run!(whole "where r.id in ");
+
+/// What a page of runs begins with: the rows that match are measured by what lists have of them.
+const MEASURED: &str = "with page as materialized (
+    select r.id, coalesce(octet_length(cast(r.event_ids as text)), 0) + coalesce(octet_length(cast(r.error as text)), 0)
+                 + coalesce(octet_length(r.reason), 0) as bytes
+      from runs r where true";
+const WHOLE: &str = select_run!("join fit on fit.id = r.id");
+const BRIEF: &str = select_run!(brief "join fit on fit.id = r.id");
+
+/// A run as a list shows it: without its input and cause, and with the beginning of its output.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunSummary {
+    pub run: Run,
+    pub input_bytes: Option<i64>,
+    pub output_bytes: Option<i64>,
+}
+
+#[derive(sqlx::FromRow)]
+struct SummaryRow {
+    #[sqlx(flatten)]
+    run: RunRow,
+    input_bytes: Option<i64>,
+    output_bytes: Option<i64>,
+}
+
+impl SummaryRow {
+    fn summary(self) -> Result<RunSummary, StoreError> {
+        Ok(RunSummary { run: self.run.run()?, input_bytes: self.input_bytes, output_bytes: self.output_bytes })
+    }
+}
 
 impl Store {
     /// One run.
@@ -217,12 +259,13 @@ impl Store {
         rows.into_iter().map(|row| Ok((row.id, row.run()?))).collect()
     }
 
-    /// The newest run of each of these tasks, as far as the scope goes, in any order.
+    /// The newest run of each of these tasks, as far as the scope goes, in any order; without input, and with the
+    /// beginning of the output.
     pub async fn last_runs(&self, scope: &Scope, tasks: &[Uuid]) -> Result<Vec<Run>, StoreError> {
         let rows: Vec<RunRow> = match &self.db {
             Db::Postgres { pool, .. } => {
                 sqlx::query_as(select_run!(
-                    "where ($2 is null or r.tenant_id = $2) and r.id in (
+                    brief "where ($2 is null or r.tenant_id = $2) and r.id in (
                         select newest.id
                           from unnest($1) as asked (task_id)
                          cross join lateral (select n.id from runs n where n.task_id = asked.task_id
@@ -239,7 +282,7 @@ impl Store {
                 let mut rows = Vec::with_capacity(tasks.len());
                 for task in tasks {
                     let last = sqlx::query_as(select_run!(
-                        "where r.task_id = $1 and ($2 is null or r.tenant_id = $2) order by r.id desc limit 1"
+                        brief "where r.task_id = $1 and ($2 is null or r.tenant_id = $2) order by r.id desc limit 1"
                     ))
                     .bind(task)
                     .bind(scope.tenant())
@@ -255,8 +298,27 @@ impl Store {
 
     /// Runs that match, newest first.
     pub async fn list_runs(&self, scope: &Scope, filter: &RunFilter) -> Result<Vec<Run>, StoreError> {
-        let rows: Vec<RunRow> = on_read!(self.db, |conn| {
-            let mut query = QueryBuilder::new(select_run!("where true"));
+        Ok(self.page_of_runs(scope, filter, WHOLE, UNBOUNDED, RunRow::run).await?.rows)
+    }
+
+    /// A page of runs that match, newest first, as lists show them.
+    pub async fn run_summaries(&self, scope: &Scope, filter: &RunFilter) -> Result<RowPage<RunSummary>, StoreError> {
+        self.page_of_runs(scope, filter, BRIEF, PAGE_BYTES, SummaryRow::summary).await
+    }
+
+    async fn page_of_runs<R, T>(
+        &self,
+        scope: &Scope,
+        filter: &RunFilter,
+        select: &'static str,
+        bound: i64,
+        read: impl Fn(R) -> Result<T, StoreError>,
+    ) -> Result<RowPage<T>, StoreError>
+    where
+        R: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin,
+    {
+        let rows: Vec<Found<R>> = on_read!(self.db, |conn| {
+            let mut query = QueryBuilder::new(MEASURED);
             for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
                 query.push(" and r.tenant_id = ").push_bind(text(tenant).into_owned());
             }
@@ -278,10 +340,11 @@ impl Store {
             if let Some(before) = filter.before {
                 query.push(" and r.id < ").push_bind(before);
             }
-            query.push(" order by r.id desc limit ").push_bind(filter.limit);
+            query.push(" order by r.id desc limit ").push_bind(filter.limit).push(FIT).push(select);
+            query.push(BOUND).push_bind(bound).push(IN_ORDER);
             query.build_query_as().fetch_all(conn).await?
         });
-        rows.into_iter().map(RunRow::run).collect()
+        RowPage::of(rows, read)
     }
 
     /// How many runs wait, are claimed, and run now; and how many are parked.

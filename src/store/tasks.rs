@@ -12,6 +12,7 @@ use crate::store::approvals::close_questions;
 use crate::store::closing::FORGET_TASK;
 use crate::store::db::Db;
 use crate::store::event_index::index_event_task;
+use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::text::text;
 use crate::store::{Split, Store, StoreError, Topic, listed};
 use crate::task::{Spec, Task, TaskStatus};
@@ -140,6 +141,12 @@ pub(super) use select_task;
 /// The beginning of a read by listed keys.
 pub(super) const LISTED: &str = select_task!("where t.id in ");
 
+/// What a page begins with: the rows that match are measured.
+const MEASURED: &str = "with page as materialized (
+    select t.id, octet_length(cast(t.spec as text)) + coalesce(octet_length(t.status_reason), 0) as bytes
+      from tasks t where true";
+const FITTING: &str = select_task!("join fit on fit.id = t.id");
+
 impl Store {
     /// One task.
     pub async fn get_task(&self, scope: &Scope, id: Uuid) -> Result<Task, StoreError> {
@@ -186,8 +193,17 @@ impl Store {
 
     /// Tasks that match, newest first.
     pub async fn list_tasks(&self, scope: &Scope, filter: &TaskFilter) -> Result<Vec<Task>, StoreError> {
-        let rows: Vec<TaskRow> = on_read!(self.db, scope, |conn| {
-            let mut query = QueryBuilder::new(select_task!("where true"));
+        Ok(self.page_of_tasks(scope, filter, UNBOUNDED).await?.rows)
+    }
+
+    /// A page of tasks that match, newest first.
+    pub async fn tasks_page(&self, scope: &Scope, filter: &TaskFilter) -> Result<RowPage<Task>, StoreError> {
+        self.page_of_tasks(scope, filter, PAGE_BYTES).await
+    }
+
+    async fn page_of_tasks(&self, scope: &Scope, filter: &TaskFilter, bound: i64) -> Result<RowPage<Task>, StoreError> {
+        let rows: Vec<Found<TaskRow>> = on_read!(self.db, scope, |conn| {
+            let mut query = QueryBuilder::new(MEASURED);
             for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
                 query.push(" and t.tenant_id = ").push_bind(text(tenant).into_owned());
             }
@@ -207,10 +223,11 @@ impl Store {
             if let Some(before) = filter.before {
                 query.push(" and t.id < ").push_bind(before);
             }
-            query.push(" order by t.id desc limit ").push_bind(filter.limit);
+            query.push(" order by t.id desc limit ").push_bind(filter.limit).push(FIT).push(FITTING);
+            query.push(BOUND).push_bind(bound).push(IN_ORDER);
             query.build_query_as().fetch_all(conn).await?
         });
-        rows.into_iter().map(TaskRow::task).collect()
+        RowPage::of(rows, TaskRow::task)
     }
 
     /// Removes a task. Its finished runs stay, those that wait are cancelled, running ones are asked to end.

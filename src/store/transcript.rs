@@ -10,6 +10,7 @@ use crate::id::Scope;
 use crate::run::Usage;
 use crate::run::transcript::{Echo, Entry, FORMAT, Message};
 use crate::store::lease::Lease;
+use crate::store::listing::{Found, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::text::document;
 use crate::store::{Store, StoreError};
 
@@ -137,39 +138,59 @@ impl Store {
         from: i64,
         limit: i64,
     ) -> Result<Vec<Entry>, StoreError> {
-        self.entries(scope, run_id, from, limit, false).await
+        Ok(self.page_of_turns(scope, run_id, from, limit, UNBOUNDED, false).await?.rows)
     }
 
     /// The transcript as a run goes on with it: with the messages of providers.
     pub async fn checkpoint(&self, run_id: Uuid, from: i64, limit: i64) -> Result<Vec<Entry>, StoreError> {
-        self.entries(&Scope::Every, run_id, from, limit, true).await
+        Ok(self.page_of_turns(&Scope::Every, run_id, from, limit, UNBOUNDED, true).await?.rows)
     }
 
-    async fn entries(
+    /// A page of the transcript from entry `from` on.
+    pub async fn transcript_page(
         &self,
         scope: &Scope,
         run_id: Uuid,
         from: i64,
         limit: i64,
+    ) -> Result<RowPage<Entry>, StoreError> {
+        self.page_of_turns(scope, run_id, from, limit, PAGE_BYTES, false).await
+    }
+
+    async fn page_of_turns(
+        &self,
+        scope: &Scope,
+        run_id: Uuid,
+        from: i64,
+        limit: i64,
+        bound: i64,
         with_echoes: bool,
-    ) -> Result<Vec<Entry>, StoreError> {
-        let rows: Vec<TurnRow> = on_read!(self.db, |conn| {
+    ) -> Result<RowPage<Entry>, StoreError> {
+        let rows: Vec<Found<TurnRow>> = on_read!(self.db, |conn| {
             sqlx::query_as(
-                "select seq, turn, format, body, case when $5 then echo end as echo, turns, tool_calls, input_tokens,
-                        output_tokens, cost_micros, duration_ms, created_at
-                   from turns
-                  where run_id = $1 and seq >= $2
-                    and ($4 is null or exists (select 1 from runs where id = $1 and tenant_id = $4))
-                  order by seq limit $3",
+                "with page as materialized (
+                     select seq, octet_length(cast(body as text)) as bytes
+                       from turns
+                      where run_id = $1 and seq >= $2
+                        and ($4 is null or exists (select 1 from runs where id = $1 and tenant_id = $4))
+                      order by seq limit $3),
+                 fit as (select seq, sum(bytes) over (order by seq rows unbounded preceding) - bytes as before from page)
+                 select t.seq, t.turn, t.format, t.body,
+                         case when $6 then t.echo end as echo, t.turns, t.tool_calls, t.input_tokens, t.output_tokens,
+                        t.cost_micros, t.duration_ms, t.created_at, (select count(*) from page) as found
+                   from turns t join fit on fit.seq = t.seq
+                  where t.run_id = $1 and fit.before < $5
+                  order by t.seq",
             )
             .bind(run_id)
             .bind(from)
             .bind(limit)
             .bind(scope.tenant())
+            .bind(bound)
             .bind(with_echoes)
             .fetch_all(conn)
             .await?
         });
-        rows.into_iter().map(TurnRow::entry).collect()
+        RowPage::of(rows, TurnRow::entry)
     }
 }

@@ -8,6 +8,7 @@ mod events;
 mod hooks;
 mod import;
 mod limits;
+mod lists;
 mod live;
 mod matrix;
 mod problems;

@@ -19,7 +19,7 @@ use crate::bus::{BusError, LogFilter};
 use crate::http::State;
 use crate::http::auth::Caller;
 use crate::http::error::ApiError;
-use crate::http::events::of_bus;
+use crate::http::events::{EVENTS_AT_ONCE, of_bus};
 use crate::http::query::Query;
 use crate::http::streams::Permit;
 use crate::id::Scope;
@@ -28,8 +28,6 @@ use crate::token::Permission;
 
 /// How often the log is looked at while nothing is heard of.
 const LOOK: Duration = Duration::from_millis(500);
-/// Events that are read at once.
-const EVENTS: usize = 100;
 
 /// Follow the bus
 ///
@@ -58,7 +56,7 @@ pub async fn stream_events(
         Some(id) => id.to_str().map_err(|_| unknown_id())?.to_owned(),
         None => state.bus.end(&scope).await.map_err(|error| of_bus(error, "event"))?,
     };
-    let filter = LogFilter { source, kind, after: Some(seen), limit: EVENTS };
+    let filter = LogFilter { source, kind, after: Some(seen), limit: EVENTS_AT_ONCE };
     let (outbox, behind) = (VecDeque::new(), false);
     let mut tail = Tail { state, caller, _permit: permit, scope, filter, published, outbox, behind };
     // a wrong id is told before the stream begins

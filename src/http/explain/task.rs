@@ -93,7 +93,7 @@ pub async fn explain_task(
         None => None,
     };
     let last = RunFilter { task_id: Some(task.id), limit: 1, ..RunFilter::default() };
-    let last_run = store.list_runs(scope, &last).await?.pop();
+    let last_run = store.run_summaries(scope, &last).await?.rows.pop().map(|summary| summary.run);
     let holder = store.holder_of(scope, task.id).await?;
     let instant = match asked {
         Some(text) => Some(at_instant(&state, &caller, &task, &text).await?),

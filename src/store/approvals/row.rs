@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::approval::proposal::Proposal;
 use crate::approval::{Approval, ApprovalStatus, CallOutcome, Via};
-use crate::store::{Split, StoreError};
+use crate::store::StoreError;
 
 /// Everything of an approval. Its votes are those for what was decided; before that, all.
 macro_rules! columns {
@@ -45,8 +45,6 @@ macro_rules! select_approval {
     };
 }
 pub(in crate::store) use {columns, on_postgres, on_sqlite, select_approval};
-
-pub(super) const SELECT: Split = select_approval!("");
 
 #[derive(sqlx::FromRow)]
 pub(super) struct ApprovalRow {

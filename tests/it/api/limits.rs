@@ -259,7 +259,7 @@ async fn follow(server: &Server, token: &str, headers: &str) -> (TcpStream, Stri
 #[tokio::test]
 async fn streams_of_a_token_and_of_a_tenant_leave_room_for_probes_pages_and_others() {
     let limits =
-        Limits { connections_per_address: 8, streams_per_address: 6, streams_per_tenant: 4, ..Limits::default() };
+        Limits { connections_per_address: 32, streams_per_address: 6, streams_per_tenant: 4, ..Limits::default() };
     let server = Server::with(limits).await;
     let (one, two) = (server.api.token("ann", &["events:read"]).await, server.api.token("ann", &["events:read"]).await);
     let mut open = Vec::new();
@@ -308,7 +308,7 @@ async fn trusted_proxy_is_limited_by_the_clients_that_it_names() {
         assert_eq!(status(&follow(&server, &guess, &client(last)).await.1), expected, "client {last}");
     }
     // whoever is no proxy speaks for itself
-    let untrusted = Server::with(limits).await;
+    let untrusted = Server::with(Limits { connections_per_address: 8, ..limits }).await;
     for expected in [401, 429] {
         let request =
             format!("GET /v1/tasks HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {guess}\r\n");

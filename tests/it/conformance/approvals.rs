@@ -98,6 +98,9 @@ async fn a_run_that_asks_is_parked_and_its_questions_are_found(world: &World) {
     };
     let (first, second) = (asked[0].id, asked[1].id);
     assert_eq!(list(ApprovalFilter::default()).await, [second, first]);
+    let filter = ApprovalFilter { limit: 10, ..ApprovalFilter::default() };
+    let page = world.store.approvals_page(&only("a"), &filter).await.unwrap();
+    assert_eq!((page.rows, page.is_cut), (world.store.list_approvals(&only("a"), &filter).await.unwrap(), false));
     assert_eq!(list(ApprovalFilter { before: Some(second), ..Default::default() }).await, [first]);
     for one in [
         ApprovalFilter { tenant: Some("a".into()), ..Default::default() },

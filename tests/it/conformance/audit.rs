@@ -45,6 +45,8 @@ async fn an_act_is_on_record_as_it_was(world: &World) {
     };
     assert_eq!(entries.len(), 2);
     assert_eq!(entries[0], expected);
+    let page = world.store.audit_page(&only("a"), &filter).await.unwrap();
+    assert_eq!((page.rows, page.is_cut), (entries.clone(), false));
     let list = async |filter: AuditFilter| world.store.list_audit(&Scope::Every, &filter).await.unwrap().len();
     assert_eq!(list(AuditFilter { limit: 1, ..filter.clone() }).await, 1);
     assert_eq!(list(AuditFilter { before: Some(entries[0].id), ..filter.clone() }).await, 1);

@@ -614,6 +614,12 @@ async fn deliveries_are_listed_newest_first_by_every_filter(world: &World) {
         async |filter: DeliveryFilter| -> Vec<Uuid> { listed(world, filter).await.iter().map(|d| d.id).collect() };
     let all = ids(DeliveryFilter::default()).await;
     assert_eq!((all.len(), &all[1..]), (3, [second.id, first.id].as_slice()));
+    let every = DeliveryFilter { limit: 9, ..DeliveryFilter::default() };
+    let page = world.store.delivery_summaries(&Scope::Every, &every).await.unwrap();
+    let whole = listed(world, DeliveryFilter::default()).await;
+    let told = |delivery: &Delivery| (delivery.clone(), delivery.text.as_ref().map(|text| text.len() as i64));
+    let summaries: Vec<_> = page.rows.into_iter().map(|summary| (summary.delivery, summary.text_bytes)).collect();
+    assert_eq!(summaries, whole.iter().map(told).collect::<Vec<_>>());
     let filter = DeliveryFilter { limit: 1, ..DeliveryFilter::default() };
     assert_eq!(world.store.list_deliveries(&Scope::Every, &filter).await.unwrap().len(), 1);
     assert_eq!(ids(DeliveryFilter { before: Some(second.id), ..DeliveryFilter::default() }).await, [first.id]);

@@ -65,6 +65,14 @@ async fn runs_are_listed_newest_first_by_every_filter(world: &World) {
     };
     let all = RunFilter { limit: 9, ..RunFilter::default() };
     assert_eq!(listed(all.clone()).await, [third, second, first]);
+    let whole = world.store.list_runs(&Scope::Every, &all).await.unwrap();
+    let page = world.store.run_summaries(&Scope::Every, &all).await.unwrap();
+    assert!(!page.is_cut);
+    for (summary, run) in page.rows.iter().zip(&whole) {
+        assert_eq!(summary.run, Run { input: None, ..run.clone() }, "a short output is whole");
+        assert_eq!(summary.output_bytes, run.output.as_ref().map(|output| output.len() as i64));
+        assert_eq!(summary.input_bytes.is_some(), run.input.is_some());
+    }
     assert_eq!(listed(RunFilter { limit: 2, ..all.clone() }).await, [third, second]);
     assert_eq!(listed(RunFilter { before: Some(second), ..all.clone() }).await, [first]);
     assert_eq!(listed(RunFilter { task_id: Some(ours.id), ..all.clone() }).await, [second, first]);

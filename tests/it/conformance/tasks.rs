@@ -88,6 +88,8 @@ async fn tasks_are_listed_newest_first_by_every_filter(world: &World) {
     let all = TaskFilter { limit: 9, ..TaskFilter::default() };
     assert_eq!(listed(all.clone()).await, [third.clone(), second.clone(), first.clone()]);
     assert_eq!(listed(TaskFilter { limit: 1, ..all.clone() }).await, std::slice::from_ref(&third));
+    let page = world.store.tasks_page(&Scope::Every, &all).await.unwrap();
+    assert_eq!((page.rows, page.is_cut), (listed(all.clone()).await, false));
     assert_eq!(listed(TaskFilter { before: Some(second.id), ..all.clone() }).await, std::slice::from_ref(&first));
     assert_eq!(listed(TaskFilter { tenant: Some("a".into()), ..all.clone() }).await, [second, first.clone()]);
     assert_eq!(listed(TaskFilter { status: Some(TaskStatus::Paused), ..all.clone() }).await, [first]);

@@ -6,7 +6,7 @@ use chrono::TimeDelta;
 use reveille::id::Scope;
 use reveille::run::Usage;
 use reveille::run::transcript::{Echo, Entry, Message, ToolCall};
-use reveille::store::{Lease, StoreError};
+use reveille::store::{Lease, PAGE_BYTES, StoreError};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -15,6 +15,7 @@ use super::world::{START, World};
 on_both!(
     entries_read_back_as_they_were_appended,
     a_provider_s_message_is_kept_byte_for_byte_for_the_run_alone,
+    page_of_a_transcript_ends_at_a_bound_and_goes_on_behind_it,
     appending_again_after_a_lost_answer_changes_nothing,
     appending_renews_the_lease,
     without_the_lease_nothing_is_appended,
@@ -69,6 +70,32 @@ async fn a_provider_s_message_is_kept_byte_for_byte_for_the_run_alone(world: &Wo
     world.plant("update turns set echo = '{' where seq = 0").await;
     let unread = world.store.checkpoint(started.run.id, 0, 9).await;
     assert!(matches!(&unread, Err(StoreError::Corrupt(_))), "{unread:?}");
+}
+
+async fn page_of_a_transcript_ends_at_a_bound_and_goes_on_behind_it(world: &World) {
+    let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
+    let large = "x".repeat(PAGE_BYTES as usize * 2 / 3);
+    let entries: Vec<Entry> = (0..5).map(|seq| entry(seq, Message::user(&large))).collect();
+    for entry in &entries {
+        world.store.append(started.lease, started.lease_until, std::slice::from_ref(entry)).await.unwrap();
+    }
+    let (mut read, mut pages) = (Vec::new(), Vec::new());
+    loop {
+        let from = read.len() as i64;
+        let page = world.store.transcript_page(&Scope::Every, started.run.id, from, 100).await.unwrap();
+        pages.push(page.rows.len());
+        read.extend(page.rows);
+        if !page.is_cut {
+            break;
+        }
+    }
+    assert_eq!(pages, [2, 2, 1], "a page ends with the row that goes beyond its bound");
+    assert_eq!(read, entries);
+    assert_eq!(
+        world.store.transcript(&Scope::Every, started.run.id, 0, 100).await.unwrap(),
+        entries,
+        "whole for the engine"
+    );
 }
 
 async fn appending_again_after_a_lost_answer_changes_nothing(world: &World) {
