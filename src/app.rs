@@ -128,6 +128,7 @@ pub async fn build(
     let channels = Channels::new(&config.channels, vapid, &egress, &vault, public_url).map_err(under("/channels"))?;
     let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
     refuse_foreign_keys(config, &store, &vault).await?;
+    store.set_default_quotas(&config.quotas).await?;
     store.show_counts(&metrics);
     let (refresher, connector) = oauth::open(&store, &vault, &egress, &config.oauth, &config.server.public_url());
     let credentials = Credentials::new(store.clone(), vault.clone(), egress.clone(), Some(Arc::new(refresher)));

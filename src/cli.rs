@@ -22,6 +22,7 @@ mod memory;
 mod migrate;
 mod notify;
 mod pipeline;
+mod quota;
 mod recipient;
 mod run;
 mod schedule;
@@ -110,6 +111,9 @@ enum Command {
     /// Set, list and delete secrets, and change the master key
     #[command(subcommand)]
     Credential(Box<credential::Command>),
+    /// See what a tenant may have, and say it for one tenant
+    #[command(subcommand)]
+    Quota(quota::Command),
     /// Create, list and revoke API tokens
     #[command(subcommand)]
     Token(token::Command),
@@ -166,6 +170,7 @@ async fn act(command: Command, environment: &Environment, screen: &mut Screen) -
         Command::Recipient(command) => recipient::run(command, environment, screen).await,
         Command::Notify(command) => notify::run(command, environment, screen).await,
         Command::Credential(command) => credential::run(*command, environment, screen).await,
+        Command::Quota(command) => quota::run(command, environment, screen).await,
         Command::Token(command) => token::run(command, environment, screen).await,
         Command::Migrate(args) => migrate::run(args, environment, screen).await,
         Command::Check(args) => check::run(args, environment, screen).await,

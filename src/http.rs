@@ -36,6 +36,7 @@ pub mod pipelines;
 pub mod proxies;
 pub mod push;
 pub mod query;
+pub mod quotas;
 pub mod receipts;
 pub mod recipients;
 pub mod registry;
@@ -321,6 +322,7 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(tokens::create_token, tokens::list_tokens))
         .routes(routes!(tokens::revoke_token))
         .routes(routes!(stats::get_stats))
+        .routes(routes!(quotas::get_quotas, quotas::put_quotas, quotas::reset_quotas))
         .routes(routes!(registry::list_tools))
         .routes(routes!(registry::list_executors))
         .routes(routes!(health::get_health))

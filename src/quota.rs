@@ -4,12 +4,19 @@
 //! A quota is a number of at least 1. There is no word for "without a limit": an operator who wants none sets a large
 //! number. The numbers here are pure; the store counts against them.
 
+pub mod meter;
+
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Faults;
 
 /// Largest number that a quota takes; every JSON reader holds it exactly.
 pub const MOST: u64 = 1_000_000_000_000_000;
+
+/// Why a fire is skipped that is one too many.
+pub const REASON_QUOTA: &str = "quota";
 
 /// What is counted. The word is the key in `[quotas]`, in the API and in answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
@@ -55,6 +62,24 @@ impl Quota {
             Quota::StoredBytes => "stored_bytes",
             Quota::Streams => "streams",
             Quota::Places => "places",
+        }
+    }
+
+    /// What whoever meets it can do.
+    pub fn advice(self) -> &'static str {
+        match self {
+            Quota::Tasks => "delete tasks that are not needed any more, or ask the operator for more",
+            Quota::EventTasksPerSource => {
+                "delete event tasks of this source, let one task serve several, or ask the operator for more"
+            }
+            Quota::EventsPerMinute => "send the rest in the next minute, or ask the operator for more",
+            Quota::FiresPerMinute => "make schedules rarer or filters narrower, or ask the operator for more",
+            Quota::Polls => "delete conditions that are not needed any more, or ask the operator for more",
+            Quota::StoredBytes => {
+                "delete tasks, shorten what is sent and answered, or ask the operator for more or for a shorter retention"
+            }
+            Quota::Streams => "close streams that nobody reads, or ask the operator for more",
+            Quota::Places => "wait until runs have ended, or ask the operator for more",
         }
     }
 
@@ -189,6 +214,49 @@ impl Overrides {
     }
 }
 
+/// A quota that stands in the way of what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the quota `{}` is {limit}, and {usage} are used: {}", .quota.as_str(), .quota.advice())]
+pub struct Exceeded {
+    pub tenant: String,
+    pub quota: Quota,
+    pub limit: u64,
+    /// What the tenant has without what was asked.
+    pub usage: u64,
+    /// When it may be asked again with another outcome.
+    pub retry_after: Duration,
+}
+
+impl Exceeded {
+    /// What a quota on an amount says: only a deletion makes room, so an early repetition is in vain.
+    const AMOUNT: Duration = Duration::from_secs(60);
+    /// How the database begins its refusal; quota, limit, usage and tenant follow.
+    const MARK: &str = "quota_exceeded ";
+
+    /// Reads the refusal of a database.
+    pub fn parse(message: &str) -> Option<Exceeded> {
+        let mut words = message.strip_prefix(Exceeded::MARK)?.splitn(4, ' ');
+        Some(Exceeded {
+            quota: Quota::parse(words.next()?)?,
+            limit: words.next()?.parse().ok()?,
+            usage: words.next()?.parse().ok()?,
+            tenant: words.next()?.to_owned(),
+            retry_after: Exceeded::AMOUNT,
+        })
+    }
+}
+
+/// How much of a quota is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Standing {
+    /// `null`: no number of its own.
+    #[schema(required, minimum = 1)]
+    pub limit: Option<u64>,
+    /// What is used; `null` where each instance counts its own.
+    #[schema(required)]
+    pub usage: Option<u64>,
+}
+
 fn check_number(quota: Quota, number: Option<u64>, below: &str, faults: &mut Faults) {
     if number.is_some_and(|number| !(1..=MOST).contains(&number)) {
         faults.add(format!("{below}/{}", quota.as_str()), format!("must be from 1 to {MOST}"));
@@ -209,6 +277,16 @@ mod tests {
             assert_eq!(quotas.of(quota), expected, "{quota:?}");
             assert_eq!(Quota::parse(quota.as_str()), Some(quota));
             assert_eq!(serde_json::to_value(quota).unwrap(), quota.as_str());
+        }
+    }
+
+    #[test]
+    fn the_refusal_of_a_database_is_read_whatever_the_tenant_is_called() {
+        let read = Exceeded::parse("quota_exceeded polls 1000 998 a tenant").expect("a refusal");
+        assert_eq!((read.quota, read.limit, read.usage, read.tenant.as_str()), (Quota::Polls, 1000, 998, "a tenant"));
+        assert!(read.to_string().starts_with("the quota `polls` is 1000, and 998 are used: delete"), "{read}");
+        for other in ["quota_exceeded", "quota_exceeded x 1 1 a", "quota_exceeded polls 1", "unique violation"] {
+            assert_eq!(Exceeded::parse(other), None, "{other}");
         }
     }
 

@@ -43,6 +43,8 @@ mod measuring;
 mod outbox;
 mod outlook;
 mod parking;
+mod quotas;
+mod rates;
 mod recipients;
 mod recorded;
 mod recording;
@@ -69,6 +71,7 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::compute::Compute;
+use crate::quota::Exceeded;
 use crate::store::counts::Counts;
 use crate::store::db::Db;
 use crate::store::gathering::Gathering;
@@ -103,6 +106,7 @@ pub use listing::{PAGE_BYTES, RowPage, SUMMARY_LENGTH};
 pub use live::LiveMessage;
 pub use matching::{EventsFired, EventsRecorded, FireEvents, Match};
 pub use outlook::Outlook;
+pub use quotas::QuotaUsage;
 pub use recipients::StoredRecipient;
 pub use recorded::RecordedAround;
 pub use referred::Referred;
@@ -132,6 +136,8 @@ pub struct Store {
     /// Threads for what tenants wrote and the store has to compute before it writes: never in a transaction.
     planning: Compute,
     apart: Arc<fires::Apart>,
+    quotas: quotas::Known,
+    rates: rates::Rates,
 }
 
 /// Why the store could not do what was asked, by what the caller can do about it.
@@ -143,6 +149,9 @@ pub enum StoreError {
     /// It is there, but not as the caller thought; the sentence says how it is.
     #[error("{0}")]
     Conflict(String),
+    /// It would be more than the tenant may have; nothing was written.
+    #[error("{0}")]
+    Quota(Box<Exceeded>),
     /// Somebody else holds it now; nothing was written.
     #[error("the lease is lost")]
     LeaseLost,
@@ -162,6 +171,11 @@ impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> StoreError {
         use sqlx::Error as E;
         connections::notice(&error);
+        if let E::Database(database) = &error
+            && let Some(exceeded) = Exceeded::parse(database.message())
+        {
+            return StoreError::Quota(Box::new(exceeded));
+        }
         match &error {
             E::RowNotFound => StoreError::NotFound,
             E::ColumnDecode { .. } | E::Decode(_) | E::ColumnNotFound(_) | E::TypeNotFound { .. } => {

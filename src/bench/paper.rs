@@ -8,6 +8,7 @@ use crate::bench::figure::{Distribution, Figure, Limit, Part, number};
 use crate::bench::place::{AT_ONCE, CONNECTIONS};
 use crate::bench::plot::{Axis, Line, Plot};
 use crate::config::Config;
+use crate::quota::MOST;
 
 /// The least lateness that is drawn, in milliseconds: below it the axis would be all noise.
 const LEAST: f64 = 0.05;
@@ -153,6 +154,11 @@ impl Report {
         writeln!(
             out,
             "hundreds of tasks at one instant raises the first two, or some of them wait until others have ended.\n"
+        )?;
+        writeln!(
+            out,
+            "All `[quotas]` of tenants are raised to {MOST}, so that none is met: a tenant of the measurement does in seconds what\n\
+             its quotas would spread over hours. They are counted all the same.\n"
         )?;
         if self.quick || machine.build != "release" {
             writeln!(out, "> **Not to be judged by**: small sizes, or a build without optimisation.\n")?;

@@ -295,7 +295,7 @@ impl From<StoreError> for BusError {
             StoreError::Corrupt(why) => BusError::Corrupt { why },
             StoreError::Unavailable(why) | StoreError::TimedOut(why) => BusError::Unavailable { why },
             // nothing here is fenced by a lease, and each key that is unique may come again
-            other @ (StoreError::Conflict(_) | StoreError::LeaseLost) => {
+            other @ (StoreError::Conflict(_) | StoreError::LeaseLost | StoreError::Quota(_)) => {
                 BusError::Unavailable { why: other.to_string() }
             }
         }

@@ -129,6 +129,7 @@ impl StoreHost {
         if event.tenant != *tenant {
             return Err(HostError::Invalid(Faults::one("/tenantid", "must be the tenant of the run")));
         }
+        answered(self.store.take_events(tenant.as_str(), 1)).await.map_err(told)?;
         match self.bus.publish(std::slice::from_ref(&event)).await {
             Ok(()) => Ok(json!({ "event_id": event.id })),
             Err(error @ BusError::Invalid { .. }) => Err(HostError::Conflict(error.to_string())),
@@ -188,6 +189,7 @@ fn told(error: StoreError) -> HostError {
     match error {
         StoreError::NotFound => HostError::NotFound,
         StoreError::Conflict(why) => HostError::Conflict(why),
+        StoreError::Quota(exceeded) => HostError::Conflict(exceeded.to_string()),
         StoreError::LeaseLost | StoreError::Unavailable(_) | StoreError::TimedOut(_) | StoreError::Corrupt(_) => {
             tracing::warn!(%error, "a tool's call to the store failed");
             HostError::Unavailable

@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::{Faults, InvalidSpec, brief};
+use crate::quota::{Exceeded, Quota};
 use crate::store::StoreError;
 
 /// The media type of RFC 9457.
@@ -43,6 +44,13 @@ pub struct Problem {
     /// For invalid input: each fault with its place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<InvalidSpec>,
+    /// For `quota_exceeded`: which quota, its limit, and how much is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Quota>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<u64>,
 }
 
 /// Why a request was not done, by what its sender can do about it.
@@ -76,6 +84,8 @@ pub enum ApiError {
     BodyTimeout { limit: Duration },
     /// Wait, then try again.
     TooManyRequests { detail: &'static str, retry_after: Duration },
+    /// The tenant has as much as it may have: make room, or ask for more.
+    QuotaExceeded(Box<Exceeded>),
     /// Not now: a dependency is away, or this took too long.
     Unavailable { detail: &'static str, retry_after: Duration },
     /// A fault of ours. `log` is written to the log and not told.
@@ -96,6 +106,7 @@ impl ApiError {
         match error {
             StoreError::NotFound => ApiError::NotFound(what),
             StoreError::Conflict(why) => ApiError::Conflict(why),
+            StoreError::Quota(exceeded) => ApiError::QuotaExceeded(exceeded),
             StoreError::Unavailable(cause) | StoreError::TimedOut(cause) => {
                 tracing::warn!(cause, "the database is away");
                 ApiError::Unavailable { detail: "the database is away", retry_after: Duration::from_secs(1) }
@@ -107,8 +118,12 @@ impl ApiError {
     /// Logs what is ours to know and makes what is the caller's to see.
     pub fn into_problem(self) -> Problem {
         let Kind(status, kind, title) = self.kind();
+        let (quota, limit, usage) = match &self {
+            ApiError::QuotaExceeded(over) => (Some(over.quota), Some(over.limit), Some(over.usage)),
+            _ => (None, None, None),
+        };
         let (detail, errors) = self.told();
-        Problem { kind: kind.into(), title: title.into(), status: status.as_u16(), detail, errors }
+        Problem { kind: kind.into(), title: title.into(), status: status.as_u16(), detail, errors, quota, limit, usage }
     }
 
     fn kind(&self) -> Kind {
@@ -150,6 +165,11 @@ impl ApiError {
             ApiError::TooManyRequests { .. } => {
                 Kind(S::TOO_MANY_REQUESTS, "urn:reveille:problem:too-many-requests", "Too many requests")
             }
+            ApiError::QuotaExceeded(_) => Kind(
+                S::TOO_MANY_REQUESTS,
+                "urn:reveille:problem:quota_exceeded",
+                "The tenant has as much as it may have",
+            ),
             ApiError::Unavailable { .. } => {
                 Kind(S::SERVICE_UNAVAILABLE, "urn:reveille:problem:unavailable", "The service can't do this now")
             }
@@ -181,6 +201,7 @@ impl ApiError {
             ApiError::TooLarge { limit } => format!("at most {limit} bytes are taken here"),
             ApiError::BodyTimeout { limit } => format!("the body must arrive within {} seconds", limit.as_secs()),
             ApiError::TooManyRequests { detail, .. } | ApiError::Unavailable { detail, .. } => detail.to_owned(),
+            ApiError::QuotaExceeded(over) => over.to_string(),
             ApiError::Internal { log } => {
                 tracing::error!(cause = log, "request failed");
                 "the fault is ours, and it is in the log".to_owned()
@@ -197,6 +218,7 @@ impl ApiError {
             ApiError::TooManyRequests { retry_after, .. } | ApiError::Unavailable { retry_after, .. } => {
                 Some((RETRY_AFTER, retry_after.as_secs().max(1).into()))
             }
+            ApiError::QuotaExceeded(over) => Some((RETRY_AFTER, over.retry_after.as_secs().max(1).into())),
             _ => None,
         }
     }

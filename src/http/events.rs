@@ -3,6 +3,7 @@
 mod form;
 mod tail;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Json;
@@ -48,7 +49,8 @@ pub struct EventIds {
 /// One CloudEvent (structured, or binary with `ce-` headers and any body), a batch of up to 500, or the short form; a
 /// list of short forms is taken, too. A tenant's token publishes its own events; an admin's names the tenant
 /// (`tenantid`, `tenant_id`). Nothing of a batch is published when one of it is not valid. What was answered is durable;
-/// an event with the source and id of an earlier one does nothing. An event has at most 256 KiB, a request 1 MiB.
+/// an event with the source and id of an earlier one does nothing. An event has at most 256 KiB, a request 1 MiB. More in a
+/// minute than the tenant's quota is 429, and nothing of it is published.
 #[utoipa::path(post, path = "/v1/events", tag = "events", security(("bearer" = ["events:publish"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body(content((NewEvent = "application/json"), (CloudEvent = "application/cloudevents+json"),
@@ -67,7 +69,7 @@ pub async fn publish_events(
     let made = body.identity(&state, &caller, fresh).await?;
     // a repetition publishes the same events: those of the first may have been lost on their way
     let events = if made.repeated { read(&caller, &headers, &body, made.id, now)? } else { events };
-    state.bus.publish(&events).await.map_err(|error| of_bus(error, "event"))?;
+    publish(&state, &events).await?;
     let ids = EventIds { ids: events.into_iter().map(|event| event.id).collect() };
     let mut answer = (StatusCode::ACCEPTED, Json(ids)).into_response();
     if made.repeated {
@@ -134,6 +136,28 @@ async fn page_of_log(state: &State, scope: &Scope, mut filter: LogFilter) -> Res
         }
         filter.after = Some(log.position);
     }
+}
+
+/// Publishes events if their tenants may publish as many in this minute: all of them, or none.
+pub async fn publish(state: &State, events: &[Event]) -> Result<(), ApiError> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    events.iter().for_each(|event| *counts.entry(event.tenant.as_str()).or_default() += 1);
+    let mut counted = Vec::with_capacity(counts.len());
+    let mut outcome = Ok(());
+    for (tenant, count) in counts {
+        outcome = state.store.take_events(tenant, count).await.map_err(|error| ApiError::of_store(error, "tenant"));
+        if outcome.is_err() {
+            break;
+        }
+        counted.push((tenant, count));
+    }
+    if outcome.is_ok() {
+        outcome = state.bus.publish(events).await.map_err(|error| of_bus(error, "event"));
+    }
+    if outcome.is_err() {
+        counted.into_iter().for_each(|(tenant, count)| state.store.give_events_back(tenant, count));
+    }
+    outcome
 }
 
 /// What the bus said, where `NotFound` means that there is no such `what`.

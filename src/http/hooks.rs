@@ -21,7 +21,7 @@ use crate::http::State;
 use crate::http::auth::Caller;
 use crate::http::body::Body;
 use crate::http::error::{ApiError, Problem};
-use crate::http::events::{EventIds, of_bus};
+use crate::http::events::{EventIds, publish};
 use crate::http::hooks::settings::{Hook, TOKEN_HEADER};
 use crate::http::hooks::signature::{Key, Preset, verify};
 use crate::http::path::Id;
@@ -126,7 +126,7 @@ pub async fn receive_hook(
     if !event.is_small_enough("", &mut Faults::new()) {
         return Err(ApiError::TooLarge { limit: EVENT_BYTES });
     }
-    state.bus.publish(std::slice::from_ref(&event)).await.map_err(|error| of_bus(error, "event"))?;
+    publish(&state, std::slice::from_ref(&event)).await?;
     Ok((StatusCode::ACCEPTED, Json(EventIds { ids: vec![event.id] })).into_response())
 }
 

@@ -266,6 +266,9 @@ async fn refuse(mut stream: TcpStream, why: NoSeat) -> std::io::Result<()> {
         status,
         detail: detail.into(),
         errors: Vec::new(),
+        quota: None,
+        limit: None,
+        usage: None,
     };
     let body = serde_json::to_string(&problem).expect("a problem is plain text and numbers");
     let head = format!(

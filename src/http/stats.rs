@@ -10,6 +10,7 @@ use crate::http::State;
 use crate::http::auth::Caller;
 use crate::http::error::ApiError;
 use crate::http::query::Query;
+use crate::quota::{Quota, Standing};
 use crate::token::Permission;
 
 /// The figures. A word that is missing counts zero.
@@ -23,6 +24,9 @@ pub struct Stats {
     pub runs: BTreeMap<String, i64>,
     /// Deliveries that are still to be sent.
     pub pending_deliveries: i64,
+    /// Of one tenant: what it may have, and how much of that is used; `null` for all tenants.
+    #[schema(required)]
+    pub quotas: Option<BTreeMap<Quota, Standing>>,
 }
 
 /// Read figures
@@ -34,7 +38,12 @@ pub async fn get_stats(Held(state): Held<State>, caller: Caller, mut query: Quer
     let tenant = query.text("tenant_id");
     query.done()?;
     let scope = caller.narrowed(tenant.as_deref())?;
+    let quotas = match scope.tenant() {
+        Some(tenant) => Some(state.store.quota_usage(tenant).await?.standings),
+        None => None,
+    };
     Ok(Json(Stats {
+        quotas,
         tasks: state.store.count_tasks(&scope).await?.into_iter().collect(),
         runs: state.store.count_runs(&scope).await?.into_iter().collect(),
         pending_deliveries: state.store.count_deliveries(&scope).await?,

@@ -155,7 +155,7 @@ impl Store {
     pub async fn change_task(&self, scope: &Scope, id: Uuid, change: &TaskChange) -> Result<Task, StoreError> {
         loop {
             let now = self.clock.now();
-            match self.try_change(scope, id, change, None, now).await? {
+            match self.refusal(self.try_change(scope, id, change, None, now).await)? {
                 Some(task) => {
                     self.hint(Topic::Due);
                     self.hint(Topic::Queue);

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::id::Scope;
 use crate::notification::NewDelivery;
+use crate::quota::REASON_QUOTA;
 use crate::run::RunState;
 use crate::store::db::Db;
 use crate::store::hot::Hot;
@@ -162,7 +163,12 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<RecordedPoll, StoreError> {
         let task_id = claim.subject.id;
-        let run = step.fire.as_ref().map(|fire| claim.run(fire, now)).transpose()?;
+        let mut run = step.fire.as_ref().map(|fire| claim.run(fire, now)).transpose()?;
+        let wants = run.as_ref().is_some_and(|run| run.state == RunState::Queued);
+        let over_quota = wants && self.take_fires(&claim.tenant_id, 1).await? == 0;
+        if let Some(run) = run.as_mut().filter(|_| over_quota) {
+            *run = NewRun { state: RunState::Skipped, reason: Some(REASON_QUOTA.into()), cause: None, ..run.clone() };
+        }
         let fires = run.as_ref().is_some_and(|run| run.state == RunState::Queued);
         on_write!(self.db, |conn| {
             let due: Option<(i64, i64)> =
@@ -221,7 +227,8 @@ impl Store {
         if notice.is_some() {
             self.hint(Topic::Outbox);
         }
-        if let Some(reason) = step.fire.as_ref().and_then(|fire| fire.skipped) {
+        let skipped = step.fire.as_ref().and_then(|fire| fire.skipped).or(over_quota.then_some(REASON_QUOTA));
+        if let Some(reason) = skipped {
             self.counts.skipped(reason, 1);
         }
         Ok(match run {

@@ -23,6 +23,8 @@ use crate::store::db::{Db, answered};
 use crate::store::fires::Apart;
 use crate::store::gathering::Gathering;
 use crate::store::outlook::Seen;
+use crate::store::quotas::Known;
+use crate::store::rates::Rates;
 use crate::store::wake::Hints;
 use crate::store::{Split, Store, StoreError, creating, deliveries};
 
@@ -146,7 +148,8 @@ impl Store {
         let (creating, marks) = (Gathering::new(creating::TOGETHER), Gathering::new(deliveries::TOGETHER));
         let (counts, seen, apart, planning) =
             (Counts::default(), Seen::default(), Arc::<Apart>::default(), Compute::of_machine());
-        let store = Store { db, clock, hints, counts, creating, marks, seen, planning, apart };
+        let (quotas, rates) = (Known::default(), Rates::default());
+        let store = Store { db, clock, hints, counts, creating, marks, seen, planning, apart, quotas, rates };
         store.measure_clock().await.map_err(|error| OpenError::Refused(error.to_string()))?;
         Ok(store)
     }

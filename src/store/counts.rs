@@ -11,6 +11,7 @@ use prometheus_client::metrics::family::Family;
 use sqlx::{Pool, Sqlite};
 
 use crate::metrics::Metrics;
+use crate::quota::Quota;
 use crate::store::Store;
 use crate::store::connections::Connections;
 use crate::store::db::Db;
@@ -26,6 +27,11 @@ struct Write {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Refusal {
+    quota: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Named {
     pool: &'static str,
 }
@@ -35,6 +41,7 @@ struct Named {
 pub(super) struct Counts {
     skipped: Family<Reason, Counter>,
     fenced: Family<Write, Counter>,
+    refused: Family<Refusal, Counter>,
 }
 
 impl Counts {
@@ -48,6 +55,11 @@ impl Counts {
     /// The same, an instant for each reason.
     pub(super) fn each_skipped<R: AsRef<str>>(&self, reasons: &[R]) {
         reasons.iter().for_each(|reason| self.skipped(reason.as_ref(), 1));
+    }
+
+    /// Something was refused because its tenant has as much as it may have.
+    pub(super) fn refused(&self, quota: Quota) {
+        self.refused.get_or_create(&Refusal { quota: quota.as_str() }).inc();
     }
 
     /// Writes of this kind changed nothing, because somebody else had the lease by then.
@@ -122,6 +134,11 @@ impl Store {
             "writes_fenced",
             "Writes that changed nothing because the lease was lost, by what was written",
             self.counts.fenced.clone(),
+        );
+        metrics.register(
+            "quota_refusals",
+            "What was refused because its tenant has as much as it may have, by quota",
+            self.counts.refused.clone(),
         );
         let waits = match &self.db {
             Db::Postgres { waits, .. } | Db::Sqlite { waits, .. } => Family::clone(&waits.0),

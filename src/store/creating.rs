@@ -83,7 +83,7 @@ impl Store {
             }
             _ => self.create_with_more(task, nominal_at, idempotency).await,
         };
-        let answer = answer.map_err(|error| match (error, &task.key) {
+        let answer = self.refusal(answer).map_err(|error| match (error, &task.key) {
             (StoreError::Conflict(_), Some(key)) => {
                 StoreError::Conflict(format!("there is a task with the key `{key}`"))
             }
@@ -104,10 +104,14 @@ impl Store {
     /// Stores tasks that stand alone, in one statement as long as none of them is at fault.
     async fn create_each(&self, tasks: &[NewTask]) -> Vec<Result<(), StoreError>> {
         if tasks.len() > 1 {
-            match self.create_tasks(tasks).await {
+            match self.try_create_tasks(tasks).await {
                 Ok(made) => {
                     let taken = || StoreError::Conflict("the key is taken".into());
                     return made.into_iter().map(|made| if made { Ok(()) } else { Err(taken()) }).collect();
+                }
+                // the others are not to pay for a tenant that has all it may have
+                Err(StoreError::Quota(over)) if tasks.iter().any(|(task, _)| task.tenant_id != over.tenant) => {
+                    return self.create_apart(tasks, &over.tenant).await;
                 }
                 // it may have taken effect
                 Err(StoreError::Unavailable(why)) => {
@@ -119,6 +123,20 @@ impl Store {
         let mut answers = Vec::with_capacity(tasks.len());
         for (task, nominal_at) in tasks {
             answers.push(self.create_one(task, *nominal_at).await);
+        }
+        answers
+    }
+
+    /// Stores the tasks of one tenant one by one, and those of the others together.
+    async fn create_apart(&self, tasks: &[NewTask], tenant: &str) -> Vec<Result<(), StoreError>> {
+        let others: Vec<NewTask> = tasks.iter().filter(|(task, _)| task.tenant_id != tenant).cloned().collect();
+        let mut others = Box::pin(self.create_each(&others)).await.into_iter();
+        let mut answers = Vec::with_capacity(tasks.len());
+        for (task, nominal_at) in tasks {
+            answers.push(match task.tenant_id == tenant {
+                true => self.create_one(task, *nominal_at).await,
+                false => others.next().unwrap_or_else(|| Err(StoreError::Unavailable("no answer".into()))),
+            });
         }
         answers
     }
@@ -151,8 +169,22 @@ impl Store {
     }
 
     /// Stores new tasks, of any tenants, in one transaction; answers for each whether it was stored. One whose key its
-    /// tenant has already, or that comes before it in the batch, is left out. Any other fault stores none of them.
+    /// tenant has already, or that comes before it in the batch, is left out. Any other fault stores none of them, and so
+    /// does a quota.
     pub async fn create_tasks(&self, tasks: &[NewTask]) -> Result<Vec<bool>, StoreError> {
+        let made = self.refusal(self.try_create_tasks(tasks).await);
+        match (made, &self.db) {
+            // SQLite counts row by row, so that its number has those of the batch in it that came first
+            (Err(StoreError::Quota(mut over)), Db::Sqlite { .. }) => {
+                let has = self.quota_usage(&over.tenant).await?.standings[&over.quota].usage;
+                over.usage = has.map_or(over.usage, |has| has.min(over.usage));
+                Err(StoreError::Quota(over))
+            }
+            (made, _) => made,
+        }
+    }
+
+    async fn try_create_tasks(&self, tasks: &[NewTask]) -> Result<Vec<bool>, StoreError> {
         if tasks.is_empty() {
             return Ok(Vec::new());
         }

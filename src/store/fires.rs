@@ -9,6 +9,7 @@
 
 mod apart;
 mod batch;
+mod quota;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use crate::clock::signed;
 use crate::run::Run;
 use crate::store::hot::{Going, Hot};
 use crate::store::lease::Claim;
+use crate::store::rates::take_fires;
 use crate::store::starting::StartedRun;
 use crate::store::zones::may_plan;
 use crate::store::{Split, Store, StoreError, Topic, split};
@@ -174,6 +176,9 @@ impl Store {
             if !planted!("no_compare_and_set") {
                 batch.keep(conn.due_as_read(&ids).await?);
             }
+            let mut fires = batch.fires();
+            take_fires!(self, conn, &mut fires, ask.now);
+            batch.hold_to(fires);
             let mut written = conn.fire(&batch, ask).await?;
             if !batch.notices.is_empty() {
                 conn.post(&batch.notices.iter().map(|(_, notice)| notice).collect::<Vec<_>>(), ask.now).await?;

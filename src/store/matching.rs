@@ -3,6 +3,7 @@
 //! Once `fire_events` has returned `Done`, each match has its record: a run, a place in a window, or a reason. If it has
 //! not returned, asking again is safe: everything is unique by task and event. Nothing was written where it is `Stale`.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use crate::quota::REASON_QUOTA;
 use crate::store::db::Db;
 use crate::store::hot::{GuardedEvents, HotEvents};
 use crate::store::lease::Claim;
@@ -43,6 +45,11 @@ impl Match {
     pub fn goes_straight(&self) -> bool {
         let plain = matches!(&self.verdict, Verdict::Fires(way) if way.is_plain());
         plain && self.status != TaskStatus::Paused && self.max_runs.is_none()
+    }
+
+    /// Whether it fires its task now, straight or through a window.
+    fn is_fire(&self) -> bool {
+        matches!(self.verdict, Verdict::Fires(_)) && self.status != TaskStatus::Paused
     }
 
     /// Whether the event may have a place in a window of its task: not where the task never had one.
@@ -83,6 +90,12 @@ pub struct EventsRecorded {
     pub claims: Vec<Claim>,
 }
 
+/// Fires of a tenant in one batch, and how many of them it may have.
+struct Fires {
+    count: usize,
+    allowed: usize,
+}
+
 /// What must still hold when a batch is written.
 #[derive(Default)]
 pub(super) struct Guard<'a> {
@@ -95,7 +108,52 @@ pub(super) struct Guard<'a> {
 impl Store {
     /// Records what became of a batch of events. On Postgres a batch whose events all [go straight](Match::goes_straight)
     /// takes one statement.
+    ///
+    /// Matches beyond the fires that their tenant may have in this minute are recorded as skipped. An event counts for each
+    /// task that it fires, also where a window collects it.
     pub async fn fire_events(&self, ask: &FireEvents<'_>) -> Result<EventsFired, StoreError> {
+        let counted = self.count_fires(ask.matches).await?;
+        let kept = self.within_quota(ask.matches, &counted);
+        let fired = self.record_matches(&FireEvents { matches: &kept, ..*ask }).await;
+        if !matches!(fired, Ok(EventsFired::Done(_))) {
+            counted.iter().for_each(|(tenant, fires)| self.give_fires_back(tenant, fires.allowed));
+        }
+        fired
+    }
+
+    /// The fires of each tenant among these matches, and how many of them it may have.
+    async fn count_fires(&self, matches: &[Match]) -> Result<HashMap<String, Fires>, StoreError> {
+        let mut counted: HashMap<String, Fires> = HashMap::new();
+        for matched in matches.iter().filter(|matched| matched.is_fire()) {
+            match counted.get_mut(matched.subject().tenant) {
+                Some(fires) => fires.count += 1,
+                None => drop(counted.insert(matched.subject().tenant.to_owned(), Fires { count: 1, allowed: 0 })),
+            }
+        }
+        for (tenant, fires) in &mut counted {
+            fires.allowed = self.take_fires(tenant, fires.count).await?;
+        }
+        Ok(counted)
+    }
+
+    /// The matches, those that are too many as skipped. Nothing is copied where none is.
+    fn within_quota<'a>(&self, matches: &'a [Match], counted: &HashMap<String, Fires>) -> Cow<'a, [Match]> {
+        if counted.values().all(|fires| fires.allowed == fires.count) {
+            return Cow::Borrowed(matches);
+        }
+        let mut left: HashMap<&str, usize> =
+            counted.iter().map(|(tenant, fires)| (tenant.as_str(), fires.allowed)).collect();
+        let mut kept = matches.to_vec();
+        for matched in kept.iter_mut().filter(|matched| matched.is_fire()) {
+            match left.get_mut(matched.arrival.event.tenant.as_str()) {
+                Some(left) if *left > 0 => *left -= 1,
+                _ => matched.verdict = Verdict::Skipped(REASON_QUOTA.into()),
+            }
+        }
+        Cow::Owned(kept)
+    }
+
+    async fn record_matches(&self, ask: &FireEvents<'_>) -> Result<EventsFired, StoreError> {
         match &self.db {
             Db::Postgres { hot, waits, .. } if ask.matches.iter().all(Match::goes_straight) => {
                 let fired = self.fire_straight(&mut *quickly!("hot", hot, waits), ask).await?;

@@ -12,6 +12,7 @@ mod lists;
 mod live;
 mod matrix;
 mod problems;
+mod quotas;
 mod receipts;
 mod recipients;
 mod reference;

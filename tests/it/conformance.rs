@@ -45,6 +45,7 @@ mod matching;
 mod outbox;
 mod outlook;
 mod plans;
+mod quotas;
 mod races;
 mod recipients;
 mod recorded;

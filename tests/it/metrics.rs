@@ -116,6 +116,12 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
     ),
     ("run_queue_seconds", &[], "seconds", "p95 beyond a few seconds: as for `ready` runs in `reveille_queue_runs`."),
     (
+        "quota_refusals",
+        &["quota"],
+        "refusals",
+        "A tenant asks for more than its quota: `reveille quota show` and the log of requests say whose; raise it for that tenant, or leave it.",
+    ),
+    (
         "run_seconds",
         &["executor", "state"],
         "seconds",

@@ -4,6 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use reveille::expr::Language;
 use reveille::id::Scope;
 use reveille::notification::{Kind, NewDelivery};
+use reveille::quota::Quotas;
 use reveille::run::RunState;
 use reveille::run::cause::Cause;
 use reveille::store::{DeliveryFilter, Outlook, PollClaim, RecordedPoll, Store};
@@ -22,6 +23,7 @@ on_both!(
     what_was_polled_before_a_change_is_void,
     a_pause_keeps_what_is_known_and_another_question_forgets_it,
     an_edge_within_a_cooldown_is_a_skipped_run,
+    an_edge_beyond_the_fires_of_a_minute_is_a_skipped_run,
     the_last_of_its_runs_completes_the_task,
     a_condition_that_has_ended_is_completed,
     a_poll_without_room_is_put_off,
@@ -180,6 +182,19 @@ async fn a_pause_keeps_what_is_known_and_another_question_forgets_it(world: &Wor
     assert_eq!((known.verdict, known.value, known.edges), (None, Value::Null, 1));
     assert!(matches!(record(world, &due(world).await, 410).await, RecordedPoll::Fired(_)), "another question");
     assert_eq!(fires(world, &task).await, ["c:1 queued", "c:2 queued"], "numbers go on");
+}
+
+async fn an_edge_beyond_the_fires_of_a_minute_is_a_skipped_run(world: &World) {
+    world.store.set_default_quotas(&Quotas { fires_per_minute: 1, ..Quotas::default() }).await.unwrap();
+    let task = world.task(condition(json!({}))).await;
+    record(world, &due(world).await, 900).await;
+    let claim = due(world).await;
+    assert_eq!(world.store.take_fires("a", 1).await.unwrap(), 1);
+    assert!(matches!(record(world, &claim, 100).await, RecordedPoll::Skipped(_)));
+    assert_eq!(fires(world, &task).await, ["c:1 skipped quota"]);
+    // the next edge, in another minute, fires
+    record(world, &due(world).await, 900).await;
+    assert!(matches!(record(world, &due(world).await, 100).await, RecordedPoll::Fired(_)));
 }
 
 async fn an_edge_within_a_cooldown_is_a_skipped_run(world: &World) {

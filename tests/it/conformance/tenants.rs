@@ -208,7 +208,7 @@ async fn a_tenant_sees_and_changes_its_own(world: &World) {
 }
 
 /// The tables that only row-level security keeps apart when a predicate is forgotten.
-const WALLED: [&str; 21] = [
+const WALLED: [&str; 24] = [
     "tasks",
     "recipients",
     "deliveries",
@@ -230,7 +230,13 @@ const WALLED: [&str; 21] = [
     "verifications",
     "task_told",
     "live_messages",
+    "tenant_usage",
+    "event_task_counts",
+    "quota_minutes",
 ];
+
+/// Walled as well, but for the row of `*`, which everybody may read.
+const QUOTAS: &str = "tenant_quotas";
 
 async fn rows(connection: &mut PgConnection, table: &str) -> i64 {
     let sql = sqlx::AssertSqlSafe(format!("select count(*) from {table}"));
@@ -268,9 +274,12 @@ async fn on_postgres_row_level_security_alone_keeps_tenants_apart() {
         "insert into live_messages (id, tenant_id, body, decides, created_at)
          values (gen_random_uuid(), 'a', '{}', false, now())",
         "insert into task_credentials (task_id, tenant_id, service, account) values (gen_random_uuid(), 'a', 's', 'p')",
+        "insert into quota_minutes (tenant_id, quota, minute, used, granted) values ('a', 'fires_per_minute', 1, 1, 1)",
+        "insert into tenant_quotas (tenant_id, tasks, updated_at) values ('a', 9, now())",
     ] {
         world.plant(planted).await;
     }
+    world.task_with("a", json!({"type": "event", "source": "shop"}), json!({})).await;
 
     let mut connection = PgConnection::connect(&world.url()).await.unwrap();
     for table in WALLED {
@@ -289,6 +298,18 @@ async fn on_postgres_row_level_security_alone_keeps_tenants_apart() {
             assert_eq!(deleted > 0, all, "delete from {table} as {tenant:?}");
             transaction.rollback().await.unwrap();
         }
+    }
+    for (tenant, seen, its_own) in [("b", 1, 0), ("", 1, 0), ("a", 2, 1), ("*", 2, 2)] {
+        let mut transaction = connection.begin().await.unwrap();
+        sqlx::query("select set_config('reveille.tenant', $1, true)")
+            .bind(tenant)
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+        assert_eq!(rows(&mut transaction, QUOTAS).await, seen, "as {tenant:?}");
+        let deleted = sqlx::query("delete from tenant_quotas").execute(&mut *transaction).await.unwrap();
+        assert_eq!(deleted.rows_affected(), its_own, "as {tenant:?}");
+        transaction.rollback().await.unwrap();
     }
     // nobody writes into another tenant, either
     let mut transaction = connection.begin().await.unwrap();
@@ -340,7 +361,7 @@ async fn on_postgres_the_owner_of_the_tables_is_confined_too() {
     .fetch_all(&mut connection)
     .await
     .unwrap();
-    let mut expected = WALLED.to_vec();
+    let mut expected = [&WALLED[..], &[QUOTAS]].concat();
     expected.sort_unstable();
     assert_eq!(forced, expected);
     // every table that names a tenant is walled, or is one of the hot ones

@@ -235,7 +235,22 @@ impl Look {
 }
 
 /// What holds, and the number of rows for which it does not.
-const INVARIANTS: [(&str, &str); 14] = [
+const INVARIANTS: [(&str, &str); 15] = [
+    (
+        "tasks, conditions and the event tasks of each source are counted",
+        "select (select count(*)
+                   from (select tenant_id, count(*) as tasks, count(*) filter (where trigger_type = 'condition') as polls
+                           from tasks group by tenant_id) t
+                   left join tenant_usage u on u.tenant_id = t.tenant_id
+                  where u.tasks is null or u.tasks <> t.tasks or u.polls <> t.polls)
+              + (select count(*) from tenant_usage u
+                  where u.tasks <> 0 and not exists (select 1 from tasks t where t.tenant_id = u.tenant_id))
+              + (select count(*)
+                   from (select tenant_id, coalesce(spec -> 'trigger' ->> 'source', '') as source, count(*) as tasks
+                           from tasks where trigger_type = 'event' group by 1, 2) t
+                   full join event_task_counts c on c.tenant_id = t.tenant_id and c.source = t.source
+                  where c.tasks is null or t.tasks is null or c.tasks <> t.tasks)",
+    ),
     (
         "a queued run is in the queue or parked, once",
         "select count(*) from runs r where r.state = 'queued'

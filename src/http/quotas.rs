@@ -1,0 +1,96 @@
+//! Quotas over HTTP: what a tenant may have and has, and what an admin says for one tenant.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::State as Held;
+use axum::http::StatusCode;
+use serde::Serialize;
+
+use crate::http::State;
+use crate::http::auth::Caller;
+use crate::http::body::Body;
+use crate::http::error::ApiError;
+use crate::http::path::Id;
+use crate::http::query::Query;
+use crate::id::{Scope, Tenant};
+use crate::invalid::Faults;
+use crate::quota::{Overrides, Quota, Standing};
+use crate::store::QuotaUsage;
+use crate::token::Permission;
+
+/// The quotas of a tenant as they are answered.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct QuotasView {
+    pub tenant_id: String,
+    /// Of each quota what holds, and how much of it is used.
+    pub quotas: BTreeMap<Quota, Standing>,
+    /// What is said for this tenant alone; a null is as `[quotas]` has it.
+    pub overrides: Overrides,
+}
+
+impl QuotasView {
+    fn of(tenant: &Tenant, usage: QuotaUsage) -> QuotasView {
+        QuotasView { tenant_id: tenant.as_str().to_owned(), quotas: usage.standings, overrides: usage.overrides }
+    }
+}
+
+/// Read the quotas of a tenant
+///
+/// What it may have and do, and how much of that is used. `event_tasks_per_source` shows the source with the most tasks.
+#[utoipa::path(get, path = "/v1/tenants/{tenant_id}/quotas", tag = "operations", security(("bearer" = ["stats:read"])),
+    params(("tenant_id" = String, Path)), responses((status = 200, body = QuotasView)))]
+pub async fn get_quotas(
+    Held(state): Held<State>,
+    caller: Caller,
+    id: Id,
+    query: Query,
+) -> Result<Json<QuotasView>, ApiError> {
+    caller.may(Permission::StatsRead)?;
+    query.done()?;
+    let tenant = caller.sees(&id.0)?;
+    Ok(Json(QuotasView::of(&tenant, state.store.quota_usage(tenant.as_str()).await?)))
+}
+
+/// Say what a tenant may have
+///
+/// For an admin token. Replaces what was said for this tenant; what is left out or null is as `[quotas]` has it. Numbers of
+/// tasks hold at once, the others within seconds, on every instance. What a tenant has already stays, whatever the number.
+#[utoipa::path(put, path = "/v1/tenants/{tenant_id}/quotas", tag = "operations", security(("bearer" = ["*"])),
+    params(("tenant_id" = String, Path)), request_body = Overrides,
+    responses((status = 200, body = QuotasView)))]
+pub async fn put_quotas(
+    Held(state): Held<State>,
+    caller: Caller,
+    id: Id,
+    body: Body,
+) -> Result<Json<QuotasView>, ApiError> {
+    let tenant = of_an_admin(&caller, &id)?;
+    let mut faults = Faults::new();
+    let overrides: Overrides = faults.read(&body.json()?, "").unwrap_or_default();
+    overrides.check(&mut faults);
+    faults.or(())?;
+    state.store.put_quotas(tenant.as_str(), &overrides, &caller.name()).await?;
+    Ok(Json(QuotasView::of(&tenant, state.store.quota_usage(tenant.as_str()).await?)))
+}
+
+/// Let a tenant have what everybody may
+///
+/// For an admin token. What was said for this tenant alone is forgotten.
+#[utoipa::path(delete, path = "/v1/tenants/{tenant_id}/quotas", tag = "operations", security(("bearer" = ["*"])),
+    params(("tenant_id" = String, Path)), responses((status = 204)))]
+pub async fn reset_quotas(Held(state): Held<State>, caller: Caller, id: Id) -> Result<StatusCode, ApiError> {
+    let tenant = of_an_admin(&caller, &id)?;
+    state.store.reset_quotas(tenant.as_str(), &caller.name()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The tenant that is named; a tenant's own token has no say in its quotas.
+fn of_an_admin(caller: &Caller, id: &Id) -> Result<Tenant, ApiError> {
+    caller.may(Permission::All)?;
+    let tenant = caller.sees(&id.0)?;
+    match caller.scope {
+        Scope::Every => Ok(tenant),
+        Scope::Only(_) => Err(ApiError::AdminOnly),
+    }
+}

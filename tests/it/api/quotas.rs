@@ -1,0 +1,128 @@
+//! Quotas as a client meets them: refused with what to do, raised by an admin, seen in the figures.
+
+use serde_json::{Value, json};
+
+use super::service::{Api, daily, on_both};
+
+on_both!(
+    a_task_beyond_the_quota_is_refused_with_what_to_do
+    an_admin_says_for_one_tenant_what_it_may_have
+    numbers_that_are_no_quotas_are_refused_with_their_place
+    events_beyond_the_minute_are_refused_whole_until_the_next
+    figures_of_a_tenant_show_its_quotas
+);
+
+const QUOTAS: &str = "/v1/tenants/ann/quotas";
+
+async fn limit(api: &Api, overrides: Value) -> Value {
+    api.admin("PUT", QUOTAS, Some(overrides)).await.expect(200)
+}
+
+fn event(n: usize) -> Value {
+    json!({ "source": "shop", "type": "order", "id": format!("{n}"), "data": {} })
+}
+
+async fn a_task_beyond_the_quota_is_refused_with_what_to_do(api: Api) {
+    let ann = api.token("ann", &["*"]).await;
+    limit(&api, json!({ "tasks": 1 })).await;
+    api.ask("POST", "/v1/tasks", Some(&ann), Some(daily())).await.expect(201);
+    let reply = api.ask("POST", "/v1/tasks", Some(&ann), Some(daily())).await;
+    assert_eq!(reply.header("retry-after"), "60");
+    let problem = reply.expect(429);
+    assert_eq!(
+        problem,
+        json!({
+            "type": "urn:reveille:problem:quota_exceeded", "title": "The tenant has as much as it may have", "status": 429,
+            "detail": "the quota `tasks` is 1, and 1 are used: delete tasks that are not needed any more, or ask the \
+                       operator for more",
+            "quota": "tasks", "limit": 1, "usage": 1,
+        })
+    );
+    // a repetition with a key is refused as well, and done once there is room
+    let listed = api.ask("GET", "/v1/tasks", Some(&ann), None).await.expect(200);
+    assert_eq!(listed["items"].as_array().unwrap().len(), 1);
+    let bob = api.token("bob", &["*"]).await;
+    api.ask("POST", "/v1/tasks", Some(&bob), Some(daily())).await.expect(201);
+    api.store.show_counts(&api.metrics);
+    let metrics = api.metrics.text();
+    assert!(metrics.contains("reveille_quota_refusals_total{quota=\"tasks\"} 1"), "{metrics}");
+}
+
+async fn an_admin_says_for_one_tenant_what_it_may_have(api: Api) {
+    let ann = api.token("ann", &["*"]).await;
+    let before = api.ask("GET", QUOTAS, Some(&ann), None).await.expect(200);
+    assert_eq!(before["quotas"]["tasks"], json!({ "limit": 100_000, "usage": 0 }));
+    assert_eq!(before["quotas"]["places"], json!({ "limit": null, "usage": null }));
+    assert_eq!(before["overrides"]["tasks"], Value::Null);
+    let said = limit(&api, json!({ "tasks": 7, "places": 3, "polls": null })).await;
+    assert_eq!(said["tenant_id"], "ann");
+    assert_eq!(said["quotas"]["tasks"]["limit"], 7);
+    assert_eq!(said["overrides"]["places"], 3);
+    assert_eq!(said["overrides"]["polls"], Value::Null);
+    assert_eq!(api.ask("GET", QUOTAS, Some(&ann), None).await.expect(200), said);
+    // a tenant has no say in it
+    api.ask("PUT", QUOTAS, Some(&ann), Some(json!({ "tasks": 8 }))).await.expect(403);
+    api.ask("DELETE", QUOTAS, Some(&ann), None).await.expect(403);
+    assert_eq!(api.ask("GET", QUOTAS, Some(&ann), None).await.expect(200), said);
+    api.admin("DELETE", QUOTAS, None).await.expect(204);
+    assert_eq!(api.ask("GET", QUOTAS, Some(&ann), None).await.expect(200), before);
+    let audit = api.admin("GET", "/v1/audit", None).await.expect(200);
+    let actions: Vec<&Value> = audit["items"].as_array().unwrap().iter().map(|entry| &entry["action"]).collect();
+    assert_eq!(actions, ["quotas.reset", "quotas.set"]);
+}
+
+async fn numbers_that_are_no_quotas_are_refused_with_their_place(api: Api) {
+    for (body, pointer) in [
+        (json!({ "tasks": 0 }), "/tasks"),
+        (json!({ "polls": 1_000_000_000_000_001_u64 }), "/polls"),
+        (json!({ "streams": -1 }), "/streams"),
+        (json!({ "tasks": "many" }), "/tasks"),
+        (json!({ "taks": 1 }), "/taks"),
+    ] {
+        let problem = api.admin("PUT", QUOTAS, Some(body.clone())).await.expect(422);
+        assert_eq!(problem["errors"][0]["pointer"], pointer, "{body}: {problem}");
+    }
+}
+
+async fn events_beyond_the_minute_are_refused_whole_until_the_next(api: Api) {
+    let ann = api.token("ann", &["*"]).await;
+    limit(&api, json!({ "events_per_minute": 5 })).await;
+    api.advance(20);
+    let publish = async |events: Value| api.ask("POST", "/v1/events", Some(&ann), Some(events)).await;
+    publish(json!([event(1), event(2), event(3)])).await.expect(202);
+    let reply = publish(json!([event(4), event(5), event(6)])).await;
+    assert_eq!(reply.header("retry-after"), "40");
+    let problem = reply.expect(429);
+    assert_eq!(
+        (&problem["quota"], &problem["limit"], &problem["usage"]),
+        (&json!("events_per_minute"), &json!(5), &json!(3))
+    );
+    let stored = api.ask("GET", "/v1/events", Some(&ann), None).await.expect(200);
+    assert_eq!(stored["items"].as_array().unwrap().len(), 3, "nothing of what was refused");
+    publish(json!([event(4), event(5)])).await.expect(202);
+    publish(event(6)).await.expect(429);
+    assert_eq!(
+        api.ask("GET", "/v1/stats", Some(&ann), None).await.expect(200)["quotas"]["events_per_minute"]["usage"],
+        5
+    );
+    // an admin who publishes for two tenants publishes for both or none
+    let for_both = json!([
+        { "tenant_id": "bob", "source": "shop", "type": "order", "data": {} },
+        { "tenant_id": "ann", "source": "shop", "type": "order", "data": {} },
+    ]);
+    api.admin("POST", "/v1/events", Some(for_both)).await.expect(429);
+    let bobs = api.admin("GET", "/v1/events?tenant_id=bob", None).await.expect(200);
+    assert_eq!(bobs["items"], json!([]));
+    api.advance(40);
+    publish(event(6)).await.expect(202);
+}
+
+async fn figures_of_a_tenant_show_its_quotas(api: Api) {
+    let ann = api.token("ann", &["*"]).await;
+    api.ask("POST", "/v1/tasks", Some(&ann), Some(daily())).await.expect(201);
+    let own = api.ask("GET", "/v1/stats", Some(&ann), None).await.expect(200);
+    assert_eq!(own["quotas"]["tasks"], json!({ "limit": 100_000, "usage": 1 }));
+    assert_eq!(own["quotas"]["polls"], json!({ "limit": 1_000, "usage": 0 }));
+    assert_eq!(api.admin("GET", "/v1/stats?tenant_id=ann", None).await.expect(200)["quotas"], own["quotas"]);
+    assert_eq!(api.admin("GET", "/v1/stats", None).await.expect(200)["quotas"], Value::Null);
+}
