@@ -25,6 +25,7 @@ pub mod housekeeping;
 mod lacking;
 pub mod matcher;
 pub mod measures;
+mod neighbours;
 pub mod notifier;
 mod places;
 pub mod rescuer;

@@ -94,13 +94,13 @@ async fn call(store: Store, batch: Batch) -> anyhow::Result<()> {
 }
 
 fn firing(worker: Uuid, now: DateTime<Utc>) -> FireDue {
-    let start = Some(StartNow { places: 2 * BATCH, lease_until: now + LEASE });
+    let start = Some(StartNow { places: 2 * BATCH, lease_until: now + LEASE, shares: None });
     FireDue { now, limit: BATCH as i64, worker, room: 2 * BATCH, start, ..FireDue::default() }
 }
 
 fn taking(worker: Uuid, now: DateTime<Utc>) -> Take {
     let limits = Limits::default();
-    Take { worker, now, ahead: now, lease_until: now + LEASE, limit: BATCH as i64, fair: None, limits }
+    Take { worker, now, ahead: now, lease_until: now + LEASE, limit: BATCH as i64, fair: None, limits, shares: None }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::agent::Stop;
 use crate::clock::{Clock, signed};
 use crate::engine::Bell;
-use crate::store::Lease;
+use crate::store::{Lease, Occupant, line};
 
 /// Cheap to clone; all clones are one list.
 #[derive(Clone, Default)]
@@ -19,13 +19,21 @@ pub struct Active(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    runs: Mutex<HashMap<Uuid, Entry>>,
+    runs: Mutex<Runs>,
     /// Rings when a run has ended.
     ended: Bell,
 }
 
+#[derive(Default)]
+struct Runs {
+    runs: HashMap<Uuid, Entry>,
+    /// By the lines of the tenants.
+    held: HashMap<u32, Occupant>,
+}
+
 struct Entry {
     lease: Lease,
+    line: u32,
     stop: Stop,
     /// Moved on by heartbeats; set to the past when the lease is lost.
     valid_until: watch::Sender<DateTime<Utc>>,
@@ -39,17 +47,39 @@ pub struct Place {
     pub valid_until: watch::Receiver<DateTime<Utc>>,
 }
 
+impl Runs {
+    fn give_back(&mut self, line: u32) {
+        if let Some(occupant) = self.held.get_mut(&line) {
+            occupant.runs -= 1;
+            if occupant.runs == 0 {
+                self.held.remove(&line);
+            }
+        }
+    }
+}
+
 impl Active {
-    pub fn add(&self, lease: Lease, valid_until: DateTime<Utc>) -> Place {
+    pub fn add(&self, lease: Lease, tenant: &str, valid_until: DateTime<Utc>) -> Place {
         let stop = Stop::new();
         let (sender, receiver) = watch::channel(valid_until);
-        let entry = Entry { lease, stop: stop.clone(), valid_until: sender };
-        self.0.runs.lock().expect("active lock").insert(lease.run_id, entry);
+        let line = line(tenant);
+        let entry = Entry { lease, line, stop: stop.clone(), valid_until: sender };
+        let mut active = self.0.runs.lock().expect("active lock");
+        active.held.entry(line).or_insert_with(|| Occupant { tenant: tenant.into(), runs: 0 }).runs += 1;
+        if let Some(before) = active.runs.insert(lease.run_id, entry) {
+            active.give_back(before.line);
+        }
+        drop(active);
         Place { active: self.clone(), lease, stop, valid_until: receiver }
     }
 
     pub fn len(&self) -> usize {
-        self.0.runs.lock().expect("active lock").len()
+        self.0.runs.lock().expect("active lock").runs.len()
+    }
+
+    /// The tenants that have runs here, by their lines, and how many.
+    pub fn held(&self) -> HashMap<u32, Occupant> {
+        self.0.runs.lock().expect("active lock").held.clone()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -59,7 +89,7 @@ impl Active {
     /// Every lease, in the order in which batches lock them.
     pub fn leases(&self) -> Vec<Lease> {
         let mut leases: Vec<Lease> =
-            self.0.runs.lock().expect("active lock").values().map(|entry| entry.lease).collect();
+            self.0.runs.lock().expect("active lock").runs.values().map(|entry| entry.lease).collect();
         leases.sort_by_key(|lease| lease.run_id);
         leases
     }
@@ -76,14 +106,14 @@ impl Active {
 
     /// Asks a run to end, if it is executed here.
     pub fn cancel(&self, run_id: Uuid, reason: &str) {
-        if let Some(entry) = self.0.runs.lock().expect("active lock").get(&run_id) {
+        if let Some(entry) = self.0.runs.lock().expect("active lock").runs.get(&run_id) {
             entry.stop.cancel(reason);
         }
     }
 
     /// Asks every run for a checkpoint and itself back.
     pub fn hand_back_all(&self) {
-        for entry in self.0.runs.lock().expect("active lock").values() {
+        for entry in self.0.runs.lock().expect("active lock").runs.values() {
             entry.stop.hand_back();
         }
     }
@@ -106,7 +136,7 @@ impl Active {
     }
 
     fn with(&self, lease: Lease, act: impl FnOnce(&Entry)) {
-        if let Some(entry) = self.0.runs.lock().expect("active lock").get(&lease.run_id)
+        if let Some(entry) = self.0.runs.lock().expect("active lock").runs.get(&lease.run_id)
             && entry.lease == lease
         {
             act(entry);
@@ -116,12 +146,14 @@ impl Active {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut runs = self.active.0.runs.lock().expect("active lock");
+        let mut active = self.active.0.runs.lock().expect("active lock");
         // a later execution of the same run may have the place by now
-        if runs.get(&self.lease.run_id).is_some_and(|entry| entry.lease == self.lease) {
-            runs.remove(&self.lease.run_id);
+        if active.runs.get(&self.lease.run_id).is_some_and(|entry| entry.lease == self.lease)
+            && let Some(entry) = active.runs.remove(&self.lease.run_id)
+        {
+            active.give_back(entry.line);
         }
-        drop(runs);
+        drop(active);
         self.active.0.ended.notify_one();
     }
 }

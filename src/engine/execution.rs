@@ -116,7 +116,7 @@ impl Executions {
         let shared = Arc::clone(&self.0);
         shared.measures.started(&started, shared.store.clock().now());
         // the place is taken before the task runs: who counts free places must see it
-        let place = shared.active.add(started.lease, started.lease_until);
+        let place = shared.active.add(started.lease, &started.run.tenant_id, started.lease_until);
         let beginning = shared.finisher.beginning().enter();
         tokio::spawn(async move { shared.execute(started, place, beginning).await });
     }

@@ -1,9 +1,10 @@
 //! Claims that wait in memory for their instant, earliest first. Lost in a crash, they run out and are claimed again.
 //!
 //! Those whose instant has come stand in lines, one for each tenant, and start in turn: whose thousand runs are due does
-//! not keep another's one waiting.
+//! not keep another's one waiting. A line is passed over while its tenant has all the places that it may have.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use chrono::{DateTime, Utc};
@@ -11,7 +12,7 @@ use uuid::Uuid;
 
 use crate::engine::Bell;
 use crate::engine::active::Active;
-use crate::store::{CLAIM_MARGIN, Claim, StartedRun};
+use crate::store::{CLAIM_MARGIN, Claim, Shares, StartedRun, line};
 
 /// Runs that are kept whole before their instant, at most: a few thousand bytes each.
 const PREPARED: usize = 32 * 1024;
@@ -25,6 +26,8 @@ pub struct Held {
     prefetch: usize,
     /// Whether runs may be leased as they are recorded. Where limits are kept, a take alone leases.
     as_recorded: bool,
+    /// All tasks are of one tenant, as far as is known.
+    alone: AtomicBool,
     active: Active,
     bell: Bell,
 }
@@ -54,14 +57,18 @@ pub struct Share {
     pub room: usize,
     /// How many of them may start.
     pub places: usize,
+    /// Whose they may be.
+    pub shares: Shares,
 }
 
 /// Claims in lines.
 #[derive(Default)]
 struct Lines {
     lines: HashMap<u32, VecDeque<Claim>>,
-    /// The lines that are not empty, in the order of their turns.
+    /// The lines that are not empty and were not passed over, in the order of their turns.
     turns: VecDeque<u32>,
+    /// The lines of tenants that had all the places that they may have.
+    passed: Vec<u32>,
     len: usize,
 }
 
@@ -75,8 +82,15 @@ impl Lines {
         self.len += 1;
     }
 
-    fn pop(&mut self) -> Option<Claim> {
-        let turn = self.turns.pop_front()?;
+    /// The next claim of a tenant that may have another place.
+    fn pop(&mut self, may: &mut impl FnMut(u32) -> bool) -> Option<Claim> {
+        let turn = loop {
+            let turn = self.turns.pop_front()?;
+            if may(turn) {
+                break turn;
+            }
+            self.passed.push(turn);
+        };
         let line = self.lines.get_mut(&turn)?;
         let claim = line.pop_front()?;
         if line.is_empty() {
@@ -88,6 +102,16 @@ impl Lines {
         Some(claim)
     }
 
+    /// Those that were passed over have their turn again.
+    fn look_again(&mut self) {
+        self.turns.extend(self.passed.drain(..));
+    }
+
+    /// Claims in lines that were not passed over.
+    fn in_turn(&self) -> usize {
+        self.len - self.passed.iter().map(|line| self.lines[line].len()).sum::<usize>()
+    }
+
     fn retain(&mut self, keep: impl Fn(&Claim) -> bool) {
         if self.len == 0 {
             return;
@@ -96,6 +120,7 @@ impl Lines {
         self.lines.retain(|_, line| !line.is_empty());
         let lines = &self.lines;
         self.turns.retain(|turn| lines.contains_key(turn));
+        self.passed.retain(|turn| lines.contains_key(turn));
         self.len = self.lines.values().map(VecDeque::len).sum();
     }
 }
@@ -108,6 +133,7 @@ impl Held {
             capacity,
             prefetch,
             as_recorded: true,
+            alone: AtomicBool::default(),
             active,
             bell: Bell::default(),
         })
@@ -116,7 +142,13 @@ impl Held {
     /// Of an instance that keeps limits: nothing is leased but by a take.
     pub fn under_limits(capacity: usize, active: Active) -> Arc<Held> {
         let (claims, prepared, bell) = (Mutex::default(), Mutex::default(), Bell::default());
-        Arc::new(Held { claims, prepared, capacity, prefetch: 0, as_recorded: false, active, bell })
+        let alone = AtomicBool::default();
+        Arc::new(Held { claims, prepared, capacity, prefetch: 0, as_recorded: false, alone, active, bell })
+    }
+
+    /// From now on all tasks are of one tenant, or are not: then no tenant may have all places.
+    pub fn set_alone(&self, alone: bool) {
+        self.alone.store(alone, Ordering::Relaxed);
     }
 
     /// Room for up to `most` runs that are leased as they are recorded, of which those that are late may start at once: beside
@@ -126,7 +158,7 @@ impl Held {
         let mut claims = self.claims.lock().expect("held lock");
         let (room, places) = self.left_as_recorded(&claims);
         let places = asked_for(places.saturating_sub(claims.waiting.len()), behind);
-        self.share(&mut claims, room.min(most), places.min(most))
+        self.share_of_tenants(&mut claims, room.min(most), places.min(most))
     }
 
     /// Room for up to `most` runs that are leased as they are recorded, and none of which starts with it.
@@ -136,16 +168,34 @@ impl Held {
         self.share(&mut claims, room.min(most), 0)
     }
 
-    /// The place of a run that is asked for and may start as it is recorded.
-    pub fn place(self: &Arc<Held>) -> Option<Share> {
+    /// The place of a run of this tenant (`None`: of whichever) that is asked for and may start as it is recorded.
+    pub fn place(self: &Arc<Held>, tenant: Option<&str>) -> Option<Share> {
         let mut claims = self.claims.lock().expect("held lock");
-        let (_, places) = self.left_as_recorded(&claims);
-        (places > 0).then(|| self.share(&mut claims, 1, 1))
+        self.may_start(&claims, tenant).then(|| self.share(&mut claims, 1, 1))
     }
 
-    /// Whether a run that is asked for may start as it is recorded.
+    /// Whether a run that is asked for may start as it is recorded, whosever it is.
     pub fn is_open(&self) -> bool {
-        self.left_as_recorded(&self.claims.lock().expect("held lock")).1 > 0
+        self.may_start(&self.claims.lock().expect("held lock"), None)
+    }
+
+    fn may_start(&self, claims: &Claims, tenant: Option<&str>) -> bool {
+        let (_, places) = self.left_as_recorded(claims);
+        let shares = self.shares(places);
+        let left = tenant.map_or_else(|| shares.left_to_each(), |tenant| shares.left_to(line(tenant)));
+        left > 0
+    }
+
+    /// The shares of places that are free.
+    fn shares(&self, free: usize) -> Shares {
+        let alone = self.alone.load(Ordering::Relaxed);
+        let held = if alone || free == 0 { HashMap::new() } else { self.active.held() };
+        Shares { free, held, alone }
+    }
+
+    /// Whether claims whose instant has come wait until their tenants have fewer places.
+    pub fn passes_over(&self) -> bool {
+        !self.claims.lock().expect("held lock").due.passed.is_empty()
     }
 
     /// Room for up to `most` runs that are ready, no more than could start. Who is not `behind` leaves places to what is
@@ -156,7 +206,7 @@ impl Held {
         let (room, places) = self.left(&claims);
         claims.missed = places == 0 && claims.shared.places > 0;
         let places = asked_for(places, behind).min(most);
-        self.share(&mut claims, room.min(places), places)
+        self.share_of_tenants(&mut claims, room.min(places), places)
     }
 
     /// Returns once nobody has a place that nothing is executed in.
@@ -179,7 +229,7 @@ impl Held {
         let free = self.free();
         let ahead = self.prefetch * free / self.capacity.max(1);
         let room = (free + ahead).saturating_sub(claims.waiting.len() + claims.due.len + claims.shared.room);
-        (room, self.places(claims).saturating_sub(claims.due.len))
+        (room, self.places(claims).saturating_sub(claims.due.in_turn()))
     }
 
     /// Nothing where only a take leases, or the worker missed a place.
@@ -193,7 +243,16 @@ impl Held {
     fn share(self: &Arc<Held>, claims: &mut Claims, room: usize, places: usize) -> Share {
         claims.shared.room += room;
         claims.shared.places += places;
-        Share { held: Arc::clone(self), room, places }
+        Share { held: Arc::clone(self), room, places, shares: Shares::default() }
+    }
+
+    /// The same for whoever chooses among the tenants. What others have asked for and do not know yet is nobody's: so two
+    /// who ask in the same moment may together leave a tenant more than one after the other would.
+    fn share_of_tenants(self: &Arc<Held>, claims: &mut Claims, room: usize, places: usize) -> Share {
+        let shares = self.shares(self.places(claims).saturating_sub(claims.due.in_turn()));
+        let mut share = self.share(claims, room, places);
+        share.shares = shares;
+        share
     }
 
     /// Keeps claims until their instant, and wakes who starts them.
@@ -238,7 +297,7 @@ impl Held {
     }
 
     /// Takes up to `limit` claims whose instant has come and that find a place, a tenant's after another's; the places are
-    /// theirs until they have started.
+    /// theirs until they have started. A tenant that has all it may have is passed over.
     pub fn take_due(self: &Arc<Held>, now: DateTime<Utc>, limit: usize) -> (Vec<Claim>, Share) {
         let mut claims = self.claims.lock().expect("held lock");
         let places = self.places(&claims);
@@ -246,7 +305,10 @@ impl Held {
         while let Some(first) = waiting.first_entry().filter(|first| first.key().0 <= now) {
             due.push(first.remove());
         }
-        let taken: Vec<Claim> = std::iter::from_fn(|| due.pop()).take(limit.min(places)).collect();
+        due.look_again();
+        let mut shares = self.shares(places);
+        let mut may = |line| shares.take_in(line);
+        let taken: Vec<Claim> = std::iter::from_fn(|| due.pop(&mut may)).take(limit.min(places)).collect();
         let share = self.share(&mut claims, taken.len(), taken.len());
         (taken, share)
     }
@@ -311,6 +373,13 @@ mod tests {
         DateTime::UNIX_EPOCH + TimeDelta::seconds(seconds)
     }
 
+    /// Of an instance whose tasks are all of one tenant, as far as the places go.
+    fn lone(capacity: usize, prefetch: usize, active: Active) -> Arc<Held> {
+        let held = Held::new(capacity, prefetch, active);
+        held.set_alone(true);
+        held
+    }
+
     /// A claim of a run that is due at `seconds`, good for five more.
     fn claim(token: i64, seconds: i64) -> Claim {
         of(0, token, seconds)
@@ -336,7 +405,7 @@ mod tests {
 
     #[test]
     fn claims_come_out_at_their_instant_the_earliest_first_and_equal_ones_as_they_were_claimed() {
-        let held = Held::new(10, 10, Active::default());
+        let held = lone(10, 10, Active::default());
         held.add(vec![claim(3, 7), claim(2, 5), claim(1, 5), claim(4, 6)]);
         assert_eq!(held.next(), Some(at(5)));
         assert!(due(&held, 4, 10).is_empty());
@@ -348,7 +417,7 @@ mod tests {
 
     #[test]
     fn tenants_take_turns_and_the_one_with_many_gets_what_the_others_leave() {
-        let held = Held::new(10, 10, Active::default());
+        let held = lone(10, 10, Active::default());
         held.add((1..=6).map(|token| of(1, token, 5)).collect());
         assert_eq!(due(&held, 5, 2), [1, 2]);
         held.add(vec![of(2, 7, 5), of(3, 8, 6), of(3, 9, 6)]);
@@ -358,17 +427,39 @@ mod tests {
     }
 
     #[test]
+    fn a_tenant_with_its_share_of_the_places_is_passed_over_and_another_one_starts_at_once() {
+        let active = Active::default();
+        let held = Held::new(8, 8, active.clone());
+        held.add((1..=9).map(|token| of(line("a"), token, 5)).collect());
+        assert_eq!(due(&held, 5, 10), [1, 2, 3, 4, 5, 6], "two are left");
+        let mut runs: Vec<_> = (1..=6).map(|token| active.add(claim(token, 0).lease, "a", at(60))).collect();
+        assert!(due(&held, 5, 10).is_empty() && held.passes_over() && held.has_place());
+        assert_eq!((held.next(), left(&held).1), (None, 2), "nothing is waited for, and others may start");
+        assert!(held.place(Some("a")).is_none() && held.place(None).is_none() && !held.is_open());
+        assert!(held.place(Some("b")).is_some());
+        let shares = held.share_as_recorded(9, true).shares.clone();
+        assert_eq!([shares.left_to(line("a")), shares.left_to(line("b")), shares.left_to_each()], [0, 2, 0]);
+        held.add(vec![of(line("b"), 10, 5)]);
+        assert_eq!(due(&held, 5, 10), [10]);
+        runs.pop();
+        assert_eq!(due(&held, 5, 10), [7], "a place that frees goes to who waits");
+        held.set_alone(true);
+        assert_eq!(due(&held, 5, 10), [8, 9], "there is nobody to keep them for");
+        assert!(!held.passes_over());
+    }
+
+    #[test]
     fn what_is_leased_ahead_shrinks_with_the_places_that_are_free() {
         let active = Active::default();
-        let held = Held::new(4, 8, active.clone());
+        let held = lone(4, 8, active.clone());
         assert_eq!(left(&held), (12, 4));
-        let places: Vec<_> = (1..=3).map(|token| active.add(claim(token, 0).lease, at(60))).collect();
+        let places: Vec<_> = (1..=3).map(|token| active.add(claim(token, 0).lease, "a", at(60))).collect();
         assert_eq!(left(&held), (3, 1));
         held.add(vec![claim(9, 1)]);
         assert_eq!(left(&held), (2, 1));
         assert!(due(&held, 1, 0).is_empty());
         assert_eq!((left(&held), held.has_place()), ((2, 0), true));
-        let last = active.add(claim(4, 0).lease, at(60));
+        let last = active.add(claim(4, 0).lease, "a", at(60));
         assert_eq!((left(&held), held.has_place()), ((0, 0), false));
         assert!(due(&held, 1, 1).is_empty(), "there is no place");
         drop((places, last));
@@ -378,13 +469,13 @@ mod tests {
     #[test]
     fn what_one_has_asked_for_nobody_else_counts_on_until_it_is_known_what_is_needed_of_it() {
         let active = Active::default();
-        let held = Held::new(6, 6, active.clone());
+        let held = lone(6, 6, active.clone());
         let one = held.share_as_recorded(4, true);
         assert_eq!((one.room, one.places, left(&held)), (4, 4, (8, 2)));
         let other = held.share_of_ready(100, true);
         assert_eq!((other.room, other.places, left(&held)), (2, 2, (6, 0)));
         held.add(vec![claim(1, 1), claim(2, 1)]);
-        let _started = active.add(claim(3, 0).lease, at(60));
+        let _started = active.add(claim(3, 0).lease, "a", at(60));
         assert!(due(&held, 1, 2).is_empty(), "none of the places is free that others asked for");
         drop(one);
         assert_eq!(left(&held), (6, 1));
@@ -398,7 +489,7 @@ mod tests {
 
     #[test]
     fn what_is_late_starts_beside_what_is_held_for_its_instant() {
-        let held = Held::new(4, 4, Active::default());
+        let held = lone(4, 4, Active::default());
         held.add(vec![claim(1, 9), claim(2, 9), claim(3, 9)]);
         let late = held.share_as_recorded(100, true);
         assert_eq!((late.room, late.places), (5, 1));
@@ -407,24 +498,24 @@ mod tests {
 
     #[test]
     fn what_is_leased_and_does_not_start_takes_no_place() {
-        let held = Held::new(2, 2, Active::default());
+        let held = lone(2, 2, Active::default());
         let ahead = held.share_ahead(3);
         assert_eq!((ahead.room, ahead.places, left(&held)), (3, 0, (1, 2)));
     }
 
     #[test]
     fn there_are_as_many_places_for_what_is_asked_for_as_runs_that_may_start() {
-        let held = Held::new(2, 0, Active::default());
-        let (one, other, third) = (held.place(), held.place(), held.place());
+        let held = lone(2, 0, Active::default());
+        let (one, other, third) = (held.place(None), held.place(None), held.place(None));
         assert!(one.is_some() && other.is_some() && third.is_none());
         drop(one);
-        assert!(held.place().is_some());
+        assert!(held.place(None).is_some());
     }
 
     #[test]
     fn who_is_not_behind_leaves_places_to_what_is_asked_for() {
         for capacity in [1, 3, 8] {
-            let held = Held::new(capacity, 0, Active::default());
+            let held = lone(capacity, 0, Active::default());
             assert_eq!(held.share_as_recorded(100, false).places, capacity - capacity / 4);
             let ready = held.share_of_ready(100, false);
             assert_eq!((ready.places, held.is_open()), (capacity - capacity / 4, capacity >= 4));
@@ -433,9 +524,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_stop_waits_for_places_in_which_something_may_yet_start() {
-        let held = Held::new(2, 0, Active::default());
+        let held = lone(2, 0, Active::default());
         held.all_settled().await;
-        let asked = held.place();
+        let asked = held.place(None);
         let mut settled = std::pin::pin!(held.all_settled());
         assert!(futures::poll!(&mut settled).is_pending());
         drop(asked);
@@ -445,7 +536,8 @@ mod tests {
     #[test]
     fn where_limits_are_kept_nothing_is_leased_as_it_is_recorded() {
         let held = Held::under_limits(4, Active::default());
-        let (recorded, ahead, place) = (held.share_as_recorded(4, true), held.share_ahead(4), held.place());
+        held.set_alone(true);
+        let (recorded, ahead, place) = (held.share_as_recorded(4, true), held.share_ahead(4), held.place(None));
         assert_eq!((recorded.room, recorded.places, ahead.room, place.is_none()), (0, 0, 0, true));
         assert!(!held.is_open());
         let ready = held.share_of_ready(4, true);
@@ -455,8 +547,8 @@ mod tests {
     #[tokio::test]
     async fn who_missed_places_is_rung_when_they_are_given_back_and_comes_first() {
         let rings = async |held: &Held| tokio::time::timeout(Duration::ZERO, held.bell().notified()).await.is_ok();
-        let held = Held::new(2, 0, Active::default());
-        let some = (held.place(), held.share_of_ready(2, true));
+        let held = lone(2, 0, Active::default());
+        let some = (held.place(None), held.share_of_ready(2, true));
         assert_eq!(some.1.places, 1);
         drop(some);
         assert!(!rings(&held).await, "nobody missed all of it");
@@ -465,10 +557,10 @@ mod tests {
         assert!(!rings(&held).await);
         drop(all);
         assert!(rings(&held).await);
-        assert!(held.place().is_none());
+        assert!(held.place(None).is_none());
         assert_eq!((held.share_as_recorded(2, true).places, held.share_ahead(2).room), (0, 0));
         assert_eq!(held.share_of_ready(1, true).places, 1);
-        let (one, other) = (held.place(), held.place());
+        let (one, other) = (held.place(None), held.place(None));
         assert!(one.is_some() && other.is_some() && !held.has_place());
         drop(one);
         assert!(rings(&held).await);
@@ -476,7 +568,7 @@ mod tests {
 
     #[test]
     fn a_claim_that_has_run_out_is_forgotten_whether_its_instant_was_seen_or_not() {
-        let held = Held::new(4, 8, Active::default());
+        let held = lone(4, 8, Active::default());
         held.add(vec![claim(1, 1), claim(2, 2), of(3, 3, 1)]);
         held.forget_expired(at(5));
         assert!(due(&held, 1, 0).is_empty());

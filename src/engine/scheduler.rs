@@ -13,6 +13,7 @@ use crate::clock::signed;
 use crate::engine::Bell;
 use crate::engine::execution::Executions;
 use crate::engine::held::Held;
+use crate::engine::neighbours::Neighbours;
 use crate::engine::service::{AtRest, Next, REST, Service, TickError};
 use crate::metrics::Metrics;
 use crate::store::{FireDue, StartNow, Store, Topic};
@@ -32,6 +33,7 @@ pub struct Scheduler {
     lease: Duration,
     /// Rings for who sees to the rules of time zones.
     zones: Bell,
+    neighbours: Neighbours,
     /// Whether the last batch was a whole one.
     behind: AtomicBool,
     fired: Counter,
@@ -49,8 +51,10 @@ impl Scheduler {
         metrics: &Metrics,
     ) -> Scheduler {
         let lease = executions.lease();
+        let neighbours = Neighbours::new(store.clone(), Arc::clone(&held));
         let scheduler = Scheduler {
             store,
+            neighbours,
             held,
             executions,
             worker,
@@ -87,6 +91,7 @@ impl Service for Scheduler {
         if !clock.trusted() {
             return Err(TickError::ClockUnknown);
         }
+        self.neighbours.look().await;
         let behind = self.behind.load(Ordering::Relaxed);
         if behind {
             self.executions.catch_up().await;
@@ -130,7 +135,8 @@ impl Scheduler {
     async fn fire(&self, most: usize, behind: bool) -> Result<Option<bool>, TickError> {
         let share = self.held.share_as_recorded(most, behind);
         let now = self.store.clock().now();
-        let start = StartNow { places: share.places, lease_until: now + signed(self.lease) };
+        let shares = Some(share.shares.clone());
+        let start = StartNow { places: share.places, lease_until: now + signed(self.lease), shares };
         let ask = FireDue {
             now,
             horizon: HORIZON,

@@ -14,6 +14,7 @@ use crate::clock::signed;
 use crate::engine::active::Active;
 use crate::engine::execution::Executions;
 use crate::engine::held::Held;
+use crate::engine::neighbours::Neighbours;
 use crate::engine::scheduler::HORIZON;
 use crate::engine::service::{AtRest, NOW, Next, REST, Service, TickError};
 use crate::metrics::Metrics;
@@ -34,6 +35,7 @@ pub struct Worker {
     /// Where to go on among the tenants, while there is more than can be taken.
     turn: Mutex<Option<Turn>>,
     limits: Limits,
+    neighbours: Neighbours,
     started: Counter,
 }
 
@@ -49,6 +51,7 @@ impl Worker {
     ) -> Worker {
         let (started, lease) = (Counter::default(), executions.lease());
         metrics.register("run_starts", "Runs started by this instance", started.clone());
+        let neighbours = Neighbours::new(store.clone(), Arc::clone(&held));
         Worker {
             store,
             held,
@@ -59,6 +62,7 @@ impl Worker {
             short_of_room: Arc::default(),
             turn: Mutex::default(),
             limits,
+            neighbours,
             started,
         }
     }
@@ -77,6 +81,9 @@ impl Worker {
             return Ok(false);
         }
         let turn = self.turn.lock().expect("turn lock").take();
+        // the most urgent may be anybody's: no more of them than is left to everybody, and else it goes in turn
+        let urgent = share.shares.left_to_each();
+        let fair = turn.or_else(|| (self.limits.any() || urgent == 0).then(Turn::default));
         let now = self.store.clock().now();
         // who holds all that it can start leaves what is not due yet to the others
         let (room, ahead) = match share.room {
@@ -88,20 +95,23 @@ impl Worker {
             now,
             ahead,
             lease_until: now + signed(self.lease),
-            limit: room as i64,
-            fair: turn.or_else(|| self.limits.any().then(Turn::default)),
+            limit: if fair.is_some() { room } else { room.min(urgent) } as i64,
+            fair,
             limits: self.limits,
+            shares: share.shares.of_tenants(),
         };
         let full = match by_two && room > 1 {
             false => self.take_batch(&take).await?,
             true => {
-                let half = Take { limit: take.limit / 2, ..take.clone() };
-                let rest = Take { limit: take.limit - half.limit, ..take };
+                let [less, more] = take.shares.as_ref().map_or([None, None], |shares| shares.halves().map(Some));
+                let half = Take { limit: take.limit / 2, shares: less, ..take.clone() };
+                let rest = Take { limit: take.limit - half.limit, shares: more, ..take };
                 let (one, other) = tokio::join!(self.take_batch(&half), self.take_batch(&rest));
                 one? | other?
             }
         };
-        self.short_of_room.store(full || self.limits.any(), Ordering::Relaxed);
+        // a tenant that was passed over may have another place when one of its runs has ended
+        self.short_of_room.store(full || self.limits.any() || urgent == 0, Ordering::Relaxed);
         Ok(full || self.turn.lock().expect("turn lock").is_some())
     }
 
@@ -210,8 +220,8 @@ impl Seat for Desk {
         self.held.is_open()
     }
 
-    fn place(&self) -> Option<Box<dyn Any + Send>> {
-        self.held.place().map(|place| Box::new(place) as Box<dyn Any + Send>)
+    fn place(&self, tenant: Option<&str>) -> Option<Box<dyn Any + Send>> {
+        self.held.place(tenant).map(|place| Box::new(place) as Box<dyn Any + Send>)
     }
 
     fn start(&self, run: StartedRun) {
@@ -236,11 +246,15 @@ impl Service for Worker {
             return Err(TickError::ClockUnknown);
         }
         self.held.forget_expired(self.store.clock().now());
+        self.neighbours.look().await;
         let more_due = self.start_due().await?;
         // once those that were due have begun: few are left to look at
         self.held.forget_prepared(self.store.clock().now());
         let more_ready = self.take().await?;
         self.hear_cancels().await?;
+        if self.held.passes_over() {
+            self.short_of_room.store(true, Ordering::Relaxed);
+        }
         let next = match (more_due || more_ready, self.held.next()) {
             (true, _) => Next::Now,
             (false, Some(next)) => Next::At(next),

@@ -23,6 +23,7 @@ use crate::run::Run;
 use crate::store::hot::{Going, Hot};
 use crate::store::lease::Claim;
 use crate::store::rates::take_fires;
+use crate::store::shares::Shares;
 use crate::store::starting::StartedRun;
 use crate::store::zones::may_plan;
 use crate::store::{Split, Store, StoreError, Topic, split};
@@ -33,7 +34,7 @@ pub(super) use batch::{AsRead, Batch, Move, Ready, all_moved};
 use batch::{DueRow, Unplannable, decide};
 
 /// What to fire.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct FireDue {
     pub now: DateTime<Utc>,
     /// How far ahead of their instant fires are recorded.
@@ -57,10 +58,12 @@ impl FireDue {
 }
 
 /// How due runs start with the commit that records them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct StartNow {
     pub places: usize,
     pub lease_until: DateTime<Utc>,
+    /// Whose these places may be; `None`: anybody's.
+    pub shares: Option<Shares>,
 }
 
 /// What was fired.
@@ -108,13 +111,13 @@ impl Store {
         let zones = zone::current().release().clone();
         let (mut fired, going, ahead, mut tasks) = match read {
             0 => Default::default(),
-            _ => self.record(self.planned(due, *ask).await?, ask, Some(&zones)).await?,
+            _ => self.record(self.planned(due, ask.clone()).await?, ask, Some(&zones)).await?,
         };
         if !fired.other_zones {
             fired.lost = read - fired.tasks;
             place.settle(read, fired.tasks);
         }
-        if let Some(start) = ask.start {
+        if let Some(start) = &ask.start {
             fired.started = self.with_their_tasks(going, &mut tasks, start.lease_until).await?;
         }
         if !ahead.is_empty() {
@@ -131,7 +134,7 @@ impl Store {
         });
         if !due.is_empty() {
             // a change that follows moves the task on: what is not recorded now would be lost
-            self.record(self.planned(due, ask).await?, &ask, None).await?;
+            self.record(self.planned(due, ask.clone()).await?, &ask, None).await?;
         }
         self.hint(Topic::Queue);
         Ok(())

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use sqlx::{PgConnection, SqliteConnection};
 
 use crate::store::StoreError;
+use crate::store::shares::TenantShares;
 use crate::store::starting::Take;
 
 /// Runs under way at most; `None`: as many as the instances execute.
@@ -45,6 +46,7 @@ pub(super) async fn one_at_a_time(conn: &mut PgConnection) -> Result<(), StoreEr
 /// What the limits leave to one take. SQLite has one writer, so nobody takes in between.
 pub(super) struct Room {
     limits: Limits,
+    shares: Option<TenantShares>,
     held: HashMap<String, i64>,
     /// Runs at most.
     pub all: i64,
@@ -52,9 +54,9 @@ pub(super) struct Room {
 
 impl Room {
     pub(super) async fn of(conn: &mut SqliteConnection, take: &Take) -> Result<Room, StoreError> {
-        let limits = take.limits;
+        let (limits, shares) = (take.limits, take.shares.clone());
         if !limits.any() {
-            return Ok(Room { limits, held: HashMap::new(), all: take.limit });
+            return Ok(Room { limits, shares, held: HashMap::new(), all: take.limit });
         }
         let held: Vec<(String, i64)> = sqlx::query_as(
             "select tenant_id, count(*) from queue indexed by queue_leases where state <> 'ready' group by tenant_id",
@@ -63,12 +65,19 @@ impl Room {
         .await?;
         let all = held.iter().map(|(_, runs)| runs).sum::<i64>();
         let all = limits.total.map_or(take.limit, |most| take.limit.min(most - all).max(0));
-        Ok(Room { limits, held: held.into_iter().collect(), all })
+        Ok(Room { limits, shares, held: held.into_iter().collect(), all })
+    }
+
+    /// What each of so many tenants may take.
+    pub(super) fn share(&self, tenants: i64) -> i64 {
+        let each = self.all / tenants.max(1);
+        self.shares.as_ref().map_or(each, |shares| each.min(shares.each_of(tenants))).max(1)
     }
 
     /// What is left to a tenant.
     pub(super) fn of_tenant(&self, tenant: &str) -> i64 {
         let held = self.held.get(tenant).copied().unwrap_or_default();
-        self.limits.per_tenant.map_or(self.all, |most| (most - held).max(0))
+        let here = self.shares.as_ref().map_or(self.all, |shares| shares.of(tenant));
+        self.limits.per_tenant.map_or(self.all, |most| (most - held).max(0)).min(here)
     }
 }

@@ -127,7 +127,7 @@ impl Store {
         now: DateTime<Utc>,
         idempotency: Option<&Idempotency>,
     ) -> Result<Answer<()>, StoreError> {
-        let seat = self.free_seat();
+        let seat = self.free_seat(scope.tenant());
         let worker = seat.as_ref().map(|(seat, _)| (seat.worker(), now + signed(seat.lease())));
         let fire_key = format!("m:{run_id}");
         let ask = RunNow {

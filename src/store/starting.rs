@@ -18,6 +18,7 @@ use crate::store::db::{Db, answered};
 use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE};
 use crate::store::lease::{Claim, Lease};
 use crate::store::limits::Limits;
+use crate::store::shares::TenantShares;
 use crate::store::slots::resolve_blocked;
 use crate::store::{Store, StoreError, Topic};
 use crate::task::Task;
@@ -37,6 +38,9 @@ pub struct Take {
     pub fair: Option<Turn>,
     /// How many may be under way at once. Kept by takes in turn alone: where there are any, `fair` is there.
     pub limits: Limits,
+    /// What is left to each tenant of this instance's places; `None`: whatever there is. Kept by takes in turn alone: one of
+    /// the most urgent must have no higher limit than what is left to everybody.
+    pub shares: Option<TenantShares>,
 }
 
 /// Whose turn it is: tenants whose names follow this one.

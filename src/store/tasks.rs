@@ -148,6 +148,19 @@ const MEASURED: &str = "with page as materialized (
 const FITTING: &str = select_task!("join fit on fit.id = t.id");
 
 impl Store {
+    /// Whether all tasks are of one tenant, or there is none: what the first and the last of an index say.
+    pub async fn serves_one_tenant(&self) -> Result<bool, StoreError> {
+        let (first, last): (Option<String>, Option<String>) = on_read!(quick self.db, |conn| {
+            sqlx::query_as(
+                "select (select tenant_id from tasks order by tenant_id limit 1),
+                        (select tenant_id from tasks order by tenant_id desc limit 1)",
+            )
+            .fetch_one(conn)
+            .await?
+        });
+        Ok(first == last)
+    }
+
     /// One task.
     pub async fn get_task(&self, scope: &Scope, id: Uuid) -> Result<Task, StoreError> {
         let row: Option<TaskRow> = on_read!(self.db, scope, |conn| {

@@ -61,10 +61,11 @@ pub trait Seat: Send + Sync {
     fn worker(&self) -> Uuid;
     /// How long a lease lasts.
     fn lease(&self) -> Duration;
-    /// Whether a run could start here now.
+    /// Whether a run could start here now, whosever it is.
     fn is_free(&self) -> bool;
-    /// A place for a run that could start here now; it is nobody else's until it is dropped.
-    fn place(&self) -> Option<Box<dyn Any + Send>>;
+    /// A place for a run of this tenant (`None`: of whichever) that could start here now; it is nobody else's until it is
+    /// dropped.
+    fn place(&self, tenant: Option<&str>) -> Option<Box<dyn Any + Send>>;
     /// Executes a run that is started on the record.
     fn start(&self, run: StartedRun);
 }
@@ -227,11 +228,11 @@ impl Store {
         self.hints.0.seat.read().expect("seat lock").as_ref().is_some_and(|seat| seat.is_free())
     }
 
-    /// The worker of this process, with a place for a run, if it could start one now.
-    pub(super) fn free_seat(&self) -> Option<(Arc<dyn Seat>, Box<dyn Any + Send>)> {
+    /// The worker of this process, with a place for a run of this tenant, if it could start one now.
+    pub(super) fn free_seat(&self, tenant: Option<&str>) -> Option<(Arc<dyn Seat>, Box<dyn Any + Send>)> {
         // under the lock: after `unseat` nobody gets a place any more
         let seat = self.hints.0.seat.read().expect("seat lock");
         let seat = seat.as_ref()?;
-        Some((Arc::clone(seat), seat.place()?))
+        Some((Arc::clone(seat), seat.place(tenant)?))
     }
 }

@@ -15,4 +15,5 @@ mod quiet;
 mod readiness;
 mod resting;
 mod retention;
+mod shares;
 mod stopping;

@@ -17,8 +17,9 @@ use crate::notification::{NewDelivery, Recipient, dedupe, wording};
 use crate::run::{Missed, Run, RunState};
 use crate::store::StoreError;
 use crate::store::hot::Going;
-use crate::store::lease::{CLAIM_MARGIN, Lease};
+use crate::store::lease::{CLAIM_MARGIN, Lease, line};
 use crate::store::runs::{NewRun, key_instant, missed_key};
+use crate::store::shares::Shares;
 use crate::store::slots::EACH_IN_TURN;
 use crate::store::tasks::TaskRow;
 use crate::task::change::{REASON_ENDED, REASON_MAX_RUNS};
@@ -145,6 +146,27 @@ impl Ready {
 struct Left {
     room: usize,
     places: usize,
+    shares: Option<Shares>,
+}
+
+impl Left {
+    /// Whether a run of this tenant is leased, and whether it starts. Where a tenant has all the places that it may have,
+    /// neither: any instance may take it.
+    fn take(&mut self, tenant: &str, is_due: bool) -> (bool, bool) {
+        let may_have_one = self.shares.as_ref().is_none_or(|shares| shares.left_to(line(tenant)) > 0);
+        if self.room == 0 || !may_have_one {
+            return (false, false);
+        }
+        self.room -= 1;
+        let starts = is_due && self.places > 0;
+        if starts {
+            self.places -= 1;
+            if let Some(shares) = &mut self.shares {
+                shares.take(tenant);
+            }
+        }
+        (true, starts)
+    }
 }
 
 /// Plans each due task; those that can't be are answered beside the batch.
@@ -153,8 +175,9 @@ pub(super) fn decide(due: Vec<DueRow>, ask: &FireDue) -> (Batch, Vec<Unplannable
     if ask.needs_tasks() {
         batch.tasks.reserve(due.len());
     }
-    let places = ask.start.map_or(0, |start| start.places);
-    let mut left = Left { room: ask.room, places: places.min(ask.room) };
+    let places = ask.start.as_ref().map_or(0, |start| start.places);
+    let shares = ask.start.as_ref().and_then(|start| start.shares.clone());
+    let mut left = Left { room: ask.room, places: places.min(ask.room), shares };
     for row in due {
         batch.read.push(row.as_read());
         let Some(nominal) = row.task.nominal_at else {
@@ -252,10 +275,8 @@ impl DueRow {
         };
         for fire in plan.fires {
             // the lease of a run that is claimed ahead is short, so that a crash costs little
-            let lease_until = (left.room > 0).then(|| fire.run_at.max(ask.now) + CLAIM_MARGIN);
-            let starts = lease_until.is_some() && left.places > 0 && fire.run_at <= ask.now;
-            left.room = left.room.saturating_sub(1);
-            left.places -= usize::from(starts);
+            let (leased, starts) = left.take(&self.task.tenant_id, fire.run_at <= ask.now);
+            let lease_until = leased.then(|| fire.run_at.max(ask.now) + CLAIM_MARGIN);
             let key = format!("s:{}", key_instant(fire.nominal));
             let overlap = in_turn(&fire);
             let run = NewRun { missed: fire.missed, ..self.run(key, fire.nominal, ask.now) };

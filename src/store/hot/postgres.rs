@@ -77,6 +77,8 @@ impl Hot for PgConnection {
         if take.limits.any() {
             one_at_a_time(self).await?;
         }
+        let less = take.shares.iter().flat_map(|shares| &shares.less);
+        let less_left: Vec<i64> = less.clone().map(|(_, left)| *left).collect();
         let rows = sqlx::query(unlocked(include_str!("../sql/take.postgres.sql")))
             .bind(take.now)
             .bind(take.ahead)
@@ -89,6 +91,10 @@ impl Hot for PgConnection {
             .bind(CLAIM_MARGIN.num_milliseconds())
             .bind(take.limits.per_tenant)
             .bind(take.limits.total)
+            .bind(less.map(|(tenant, _)| text(tenant)).collect::<Vec<_>>())
+            .bind(less_left)
+            .bind(take.shares.as_ref().map(|shares| shares.usual))
+            .bind(take.shares.as_ref().map(|shares| shares.free))
             .fetch_all(self)
             .await?;
         let mut taken = TakenRuns::default();

@@ -60,7 +60,7 @@ impl Hot for SqliteConnection {
             Some(after) => {
                 let room = Room::of(self, take).await?;
                 let tenants = tenants_in_turn(self, &after.0, &room).await?;
-                let share = (room.all / tenants.len().max(1) as i64).max(1);
+                let share = room.share(tenants.len() as i64);
                 let (mut picked, mut served) = (Vec::new(), None);
                 for tenant in &tenants {
                     let left = (room.all - picked.len() as i64).min(room.of_tenant(tenant));

@@ -9,7 +9,7 @@ with listed as (
        for update of q
 ), asked as materialized (
     select q.run_id, q.task_id, coalesce(q.overlap, t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap,
-           coalesce((t.spec ->> 'timeout_seconds')::bigint, 600) as timeout_seconds
+           coalesce(substring(t.spec ->> 'timeout_seconds' from '^[0-9]{1,9}$')::bigint, 600) as timeout_seconds
       from listed q
       left join tasks t on t.id = any (array[q.task_id])
      where q.state = 'claimed' and q.cancel_reason is null

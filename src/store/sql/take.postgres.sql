@@ -5,6 +5,8 @@
 -- What has started is answered with its whole run, as this statement leaves it, so that it need not be read.
 -- Where so many may be under way at once of each tenant ($10) or of all ($11), what is leased is counted, and each gets
 -- what is left to it; takes come one after the other then. What has no limit is null, and nothing is counted.
+-- Of the places of an instance, of which so many are free ($15), so many are left to each tenant ($14), and fewer to those
+-- that are listed ($12, $13); null: they are nobody's in particular.
 with recursive held as materialized (
     select tenant_id, count(*) as runs
       from queue
@@ -21,10 +23,17 @@ with recursive held as materialized (
                           where q.state = 'ready' and q.tenant_id > t.tenant_id
                           order by q.tenant_id limit 1) next
 ), turn as materialized (
-    select tenant_id, $10::bigint - coalesce((select h.runs from held h where h.tenant_id = t.tenant_id), 0) as left_to_it
+    select tenant_id,
+           least($10::bigint - coalesce((select h.runs from held h where h.tenant_id = t.tenant_id), 0), here.places)
+               as left_to_it
       from tenants t
-     where $10::bigint is null
-        or coalesce((select h.runs from held h where h.tenant_id = t.tenant_id), 0) < $10
+     cross join lateral (select coalesce((select l.places
+                                            from unnest($12::text[], $13::bigint[]) as l (tenant_id, places)
+                                           where l.tenant_id = t.tenant_id
+                                           limit 1), $14::bigint) as places) here
+     where ($10::bigint is null
+            or coalesce((select h.runs from held h where h.tenant_id = t.tenant_id), 0) < $10)
+       and (here.places is null or here.places > 0)
      limit $8
 ), fair as (
     select each.*
@@ -33,7 +42,9 @@ with recursive held as materialized (
                            from queue
                           where state = 'ready' and tenant_id between turn.tenant_id and turn.tenant_id and run_at <= $2
                           order by tenant_id, priority desc, run_at
-                          limit least((select greatest((select runs from room) / greatest(count(*), 1), 1) from turn),
+                          limit least((select greatest(least((select runs from room) / greatest(count(*), 1),
+                                                             3 * $15::bigint / (3 * count(*) + 1)), 1)
+                                         from turn),
                                       turn.left_to_it)
                             for update skip locked) each
      limit (select runs from room)
@@ -47,7 +58,7 @@ with recursive held as materialized (
 ), asked as materialized (
     select q.run_id, q.task_id, q.run_at <= $1 and q.cancel_reason is null as may_start,
            coalesce(q.overlap, t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap,
-           coalesce((t.spec ->> 'timeout_seconds')::bigint, 600) as timeout_seconds
+           coalesce(substring(t.spec ->> 'timeout_seconds' from '^[0-9]{1,9}$')::bigint, 600) as timeout_seconds
       from (select * from fair union all select * from urgent) q
       left join tasks t on t.id = any (array[q.task_id])
 ), slotted as (

@@ -159,7 +159,7 @@ async fn firing_again_what_is_recorded_already_makes_no_second_run(world: &World
     world.fire().await;
     // as if the run had been recorded without its task moving on
     world.plant("update due set next_at = '2026-03-01T08:01:00+00:00', nominal_at = '2026-03-01T08:01:00+00:00'").await;
-    let start = StartNow { places: 9, lease_until: at(90) };
+    let start = StartNow { places: 9, lease_until: at(90), shares: None };
     let fired = world.store.fire_due(&FireDue { start: Some(start), ..world.ask(0, 9) }).await.unwrap();
     assert_eq!(fired, Fired { tasks: 1, conflicts: 1, ..Fired::default() });
     assert_eq!(world.runs_of(&task).await.len(), 1);
@@ -175,7 +175,7 @@ async fn what_is_recorded_already_holds_up_nothing_else_of_its_batch(world: &Wor
     let first = world.store.fire_due(&FireDue { limit: 1, ..world.ask(0, 9) }).await.unwrap();
     assert_eq!((first.tasks, first.recorded), (1, 1));
     world.plant("update due set next_at = '2026-03-01T08:01:00+00:00', nominal_at = '2026-03-01T08:01:00+00:00'").await;
-    let start = StartNow { places: 9, lease_until: at(90) };
+    let start = StartNow { places: 9, lease_until: at(90), shares: None };
     let fired = world.store.fire_due(&FireDue { start: Some(start), ..world.ask(0, 9) }).await.unwrap();
     assert_eq!((fired.tasks, fired.recorded, fired.conflicts), (3, 2, 1));
     assert_eq!((fired.started.len(), fired.claims.len()), (2, 0));

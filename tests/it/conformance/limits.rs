@@ -19,7 +19,7 @@ on_both!(
 
 async fn take(store: &Store, worker: Uuid, limit: i64, fair: Option<Turn>, limits: Limits) -> Taking {
     let now = store.clock().now();
-    let take = Take { worker, now, ahead: now, lease_until: now + LEASE, limit, fair, limits };
+    let take = Take { worker, now, ahead: now, lease_until: now + LEASE, limit, fair, limits, shares: None };
     store.take_runs(&take).await.expect("a take")
 }
 
@@ -75,6 +75,7 @@ async fn what_is_leased_ahead_counts_and_what_ends_makes_room(world: &World) {
         limit: 1,
         fair: None,
         limits: Limits::default(),
+        shares: None,
     };
     assert_eq!(world.store.take_runs(&ahead).await.expect("a claim").claims.len(), 1);
     let taken = take(&world.store, WORKER, 9, Some(Turn::default()), limits).await;

@@ -240,6 +240,7 @@ fn take() -> Act {
             limit: 9,
             fair: None,
             limits: Limits::default(),
+            shares: None,
         };
         let taken = store.take_runs(&take).await?;
         let blocked: Vec<_> = taken.starts.blocked.iter().map(|(_, fate)| *fate).collect();

@@ -88,7 +88,16 @@ async fn what_is_done_after_a_beginning_was_broken_off_is_done_for_all_to_see() 
     // one statement, which is its own transaction
     let run = world.run_now(&task).await;
     let (now, limits) = (world.now(), Limits::default());
-    let take = Take { worker: WORKER, now, ahead: now, lease_until: now + LEASE, limit: 100, fair: None, limits };
+    let take = Take {
+        worker: WORKER,
+        now,
+        ahead: now,
+        lease_until: now + LEASE,
+        limit: 100,
+        fair: None,
+        limits,
+        shares: None,
+    };
     let taken = other.take_runs(&take).await.expect("a take");
     assert_eq!(taken.starts.started.len(), 1, "{taken:?}");
     assert_eq!(world.get_run(run).await.state, RunState::Running, "whoever looks sees it");

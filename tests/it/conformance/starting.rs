@@ -1,6 +1,7 @@
 //! Runs that start with the commit that records or takes them, here or where somebody else hears of them.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -8,7 +9,9 @@ use chrono::TimeDelta;
 use reveille::id::Scope;
 use reveille::notification::Recipient;
 use reveille::run::RunState;
-use reveille::store::{Blocked, FireDue, Fired, Limits, Seat, StartNow, StartedRun, Take, Taking, Topic};
+use reveille::store::{
+    Blocked, FireDue, Fired, Limits, Occupant, Seat, Shares, StartNow, StartedRun, Take, Taking, Topic, Turn, line,
+};
 use reveille::task::Task;
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
@@ -24,6 +27,9 @@ on_both!(
     of_fires_that_are_caught_up_with_one_starts_and_the_others_are_leased,
     only_as_many_fires_start_as_there_are_places,
     what_began_unmarked_is_marked_by_its_end,
+    fires_start_in_their_tenants_shares_of_the_places,
+    a_take_in_turn_leaves_places_and_passes_over_a_tenant_that_has_its_share,
+    tasks_of_one_tenant_are_told_from_those_of_two,
     a_run_that_is_asked_for_starts_where_there_is_a_free_seat,
     who_asks_for_a_run_once_more_changes_nothing,
     other_instances_hear_of_what_can_not_be_done_here,
@@ -40,6 +46,7 @@ async fn take(world: &World, ahead_seconds: i64) -> Taking {
         limit: 100,
         fair: None,
         limits: Limits::default(),
+        shares: None,
     };
     world.store.take_runs(&take).await.expect("a take")
 }
@@ -97,7 +104,7 @@ async fn a_taken_run_that_finds_the_slot_taken_is_judged_at_once(world: &World) 
 }
 
 fn starting(world: &World, places: usize) -> FireDue {
-    let start = StartNow { places, lease_until: world.now() + LEASE };
+    let start = StartNow { places, lease_until: world.now() + LEASE, shares: None };
     FireDue { start: Some(start), ..world.ask(0, 100) }
 }
 
@@ -156,6 +163,82 @@ async fn only_as_many_fires_start_as_there_are_places(world: &World) {
     }
 }
 
+fn shares(free: usize, held: &[(&str, usize)]) -> Shares {
+    let occupant = |(tenant, runs): &(&str, usize)| (line(tenant), Occupant { tenant: (*tenant).into(), runs: *runs });
+    Shares { free, held: held.iter().map(occupant).collect(), alone: false }
+}
+
+fn tenants(started: &[StartedRun]) -> BTreeMap<&str, usize> {
+    let mut tenants = BTreeMap::new();
+    started.iter().for_each(|started| *tenants.entry(started.run.tenant_id.as_str()).or_default() += 1);
+    tenants
+}
+
+async fn fires_start_in_their_tenants_shares_of_the_places(world: &World) {
+    for _ in 0..10 {
+        world.task_with("many", json!({"interval": "1m"}), json!({})).await;
+    }
+    world.pass(1);
+    world.task_with("one", json!({"interval": "1m"}), json!({})).await;
+    world.pass(60);
+    let start = StartNow { places: 8, lease_until: world.now() + LEASE, shares: Some(shares(8, &[])) };
+    let ask = FireDue { start: Some(start), ..world.ask(0, 100) };
+    let fired = world.store.fire_due(&ask).await.expect("a fire");
+    assert_eq!(tenants(&fired.started), BTreeMap::from([("many", 6), ("one", 1)]));
+    assert_eq!((fired.recorded, fired.claims.len()), (11, 0), "what this instance may not start any may take");
+    for started in &fired.started {
+        world.succeed(started).await;
+    }
+    world.pass(60);
+    let start = StartNow { places: 2, lease_until: world.now() + LEASE, shares: Some(shares(2, &[("many", 6)])) };
+    let ask = FireDue { start: Some(start), ..world.ask(0, 100) };
+    let fired = world.store.fire_due(&ask).await.expect("a fire");
+    assert_eq!(tenants(&fired.started), BTreeMap::from([("one", 1)]));
+    world.succeed(&fired.started[0]).await;
+}
+
+async fn a_take_in_turn_leaves_places_and_passes_over_a_tenant_that_has_its_share(world: &World) {
+    for (tenant, runs) in [("few", 2), ("many", 9)] {
+        let task = world.task_with(tenant, json!({"interval": "1h", "overlap": "allow"}), json!({})).await;
+        for _ in 0..runs {
+            world.run_now(&task).await;
+        }
+    }
+    let take = async |shares: Shares| {
+        let now = world.now();
+        let take = Take {
+            worker: WORKER,
+            now,
+            ahead: now,
+            lease_until: now + LEASE,
+            limit: shares.free as i64,
+            fair: Some(Turn::default()),
+            limits: Limits::default(),
+            shares: shares.of_tenants(),
+        };
+        world.store.take_runs(&take).await.expect("a take").starts.started
+    };
+    let first = take(shares(8, &[])).await;
+    assert_eq!(tenants(&first), BTreeMap::from([("few", 2), ("many", 3)]), "as much as leaves something to a third");
+    let second = take(shares(3, &[("few", 2), ("many", 3)])).await;
+    assert_eq!(tenants(&second), BTreeMap::from([("many", 2)]));
+    assert_eq!(take(shares(1, &[("few", 2), ("many", 5)])).await, [], "the last is for who comes next");
+    let alone = take(Shares { alone: true, ..shares(1, &[("many", 5)]) }).await;
+    assert_eq!(tenants(&alone), BTreeMap::from([("many", 1)]));
+    for started in first.iter().chain(&second).chain(&alone) {
+        world.succeed(started).await;
+    }
+}
+
+async fn tasks_of_one_tenant_are_told_from_those_of_two(world: &World) {
+    let mut told = vec![world.store.serves_one_tenant().await.unwrap()];
+    for tenant in ["b", "b", "a"] {
+        world.task_with(tenant, json!({"interval": "1h"}), json!({})).await;
+        told.push(world.store.serves_one_tenant().await.unwrap());
+    }
+    assert_eq!(told, [true, true, true, false]);
+}
+
 async fn what_began_unmarked_is_marked_by_its_end(world: &World) {
     let task = world.task(json!({"interval": "10s", "overlap": "allow"})).await;
     let ahead = world.store.fire_due(&FireDue { prepare: true, ..world.ask(10, 9) }).await.expect("a fire, ahead");
@@ -198,7 +281,7 @@ impl Seat for Noting {
         *self.places.lock().unwrap() > 0
     }
 
-    fn place(&self) -> Option<Box<dyn Any + Send>> {
+    fn place(&self, _tenant: Option<&str>) -> Option<Box<dyn Any + Send>> {
         self.is_free().then(|| Box::new(Arc::clone(&self.asked)) as Box<dyn Any + Send>)
     }
 

@@ -117,15 +117,15 @@ impl Instance {
             "name": "a task", "executor": "test", "action": { "config": { "acts": ["succeed"] } },
             "trigger": { "type": "schedule", "interval": "1m" }, "retry": { "max_attempts": 1 },
         });
+        let mut tenant = "ann";
         for (field, value) in json.as_object().expect("an object") {
             match field.as_str() {
+                "tenant" | "tenant_id" => tenant = value.as_str().expect("a tenant"),
                 "acts" => fields["action"]["config"]["acts"] = value.clone(),
                 _ => fields[field] = value.clone(),
             }
         }
         let now = self.store.clock().now();
-        let named = fields.as_object_mut().expect("an object").remove("tenant_id");
-        let tenant = named.as_ref().and_then(Value::as_str).unwrap_or("ann");
         Draft::parse(Tenant::new(tenant).map_err(|why| panic!("{why}")), &fields, &self.http().known, now)
             .unwrap_or_else(|faults| panic!("{faults}"))
     }

@@ -38,7 +38,7 @@ pub const MASTER_KEY: &str = "test:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 pub async fn claim_ready(store: &Store, worker: Uuid, until: DateTime<Utc>, limit: i64) -> Vec<Claim> {
     let nothing_is_due = DateTime::UNIX_EPOCH;
     let (now, lease_until, limits) = (nothing_is_due, nothing_is_due, Limits::default());
-    let take = Take { worker, now, ahead: until, lease_until, limit, fair: None, limits };
+    let take = Take { worker, now, ahead: until, lease_until, limit, fair: None, limits, shares: None };
     store.take_runs(&take).await.expect("claims").claims
 }
 

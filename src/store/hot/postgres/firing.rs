@@ -34,7 +34,7 @@ pub(super) async fn record(
         .bind(moves.iter().map(|m| m.fired).collect::<Vec<_>>())
         .bind(ask.now)
         .bind(ask.worker)
-        .bind(ask.start.map(|start| start.lease_until))
+        .bind(ask.start.as_ref().map(|start| start.lease_until))
         .bind(runs.iter().map(|r| r.run.id).collect::<Vec<_>>())
         .bind(runs.iter().map(|r| r.run.task_id).collect::<Vec<_>>())
         .bind(runs.iter().map(|r| r.run.tenant_id.as_str()).collect::<Vec<_>>())

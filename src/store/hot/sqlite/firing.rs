@@ -141,7 +141,7 @@ async fn enter_queue(conn: &mut SqliteConnection, entries: &[Queued<'_>], ask: &
                 (Some(_), None) => "claimed",
                 (None, None) => "ready",
             };
-            let started = ask.start.filter(|_| deadline_at.is_some());
+            let started = ask.start.as_ref().filter(|_| deadline_at.is_some());
             row.push_bind(ready.run.id).push_bind(ready.run.task_id).push_bind(&ready.run.tenant_id);
             row.push_bind(ready.epoch).push_bind(ready.run_at).push("0").push_bind(state);
             row.push_bind(claim.map_or(0, |claim| claim.lease.token));

@@ -102,7 +102,7 @@ async fn asked(conn: &mut SqliteConnection, leases: &[Lease]) -> Result<Vec<Aske
         select.push(
             "select q.run_id, q.lease_token, q.task_id, q.tenant_id,
                     coalesce(q.overlap, t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap,
-                    coalesce(t.spec ->> 'timeout_seconds', 600) as timeout_seconds, r.ran_ms
+                    cast(coalesce(t.spec ->> 'timeout_seconds', 600) as integer) as timeout_seconds, r.ran_ms
                from leases l cross join queue q
                  on q.run_id = l.run_id and q.lease_token = l.lease_token and q.state = 'claimed'
                     and q.cancel_reason is null

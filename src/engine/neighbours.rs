@@ -1,0 +1,39 @@
+//! Whether there is more than one tenant. Where all tasks are of one, no place is kept for others.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::engine::held::Held;
+use crate::store::{Store, answered};
+
+/// How old the answer may be. A tenant whose first task comes later than that is reckoned with.
+const GOOD_FOR: Duration = Duration::from_secs(1);
+
+/// Asks for one service, and no more often than once a second.
+pub struct Neighbours {
+    store: Store,
+    held: Arc<Held>,
+    asked: Mutex<Option<Duration>>,
+}
+
+impl Neighbours {
+    pub fn new(store: Store, held: Arc<Held>) -> Neighbours {
+        Neighbours { store, held, asked: Mutex::default() }
+    }
+
+    /// Tells those who share the places out. A store that is away leaves it as it was.
+    pub async fn look(&self) {
+        let now = self.store.clock().elapsed();
+        let is_fresh = |asked: &Duration| now.saturating_sub(*asked) < GOOD_FOR;
+        if self.asked.lock().expect("neighbours lock").as_ref().is_some_and(is_fresh) {
+            return;
+        }
+        match answered(self.store.serves_one_tenant()).await {
+            Ok(alone) => {
+                self.held.set_alone(alone);
+                *self.asked.lock().expect("neighbours lock") = Some(now);
+            }
+            Err(error) => tracing::debug!(%error, "whether there are other tenants is not known now"),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Places of an instance: a tenant with slow runs leaves some to the next one, whichever way its runs come.
+
+use reveille::run::RunState;
+use serde_json::{Value, json};
+
+use crate::support::world::{World, on_both};
+
+on_both! {
+    slow_runs_of_one_tenant_leave_places_in_which_another_s_start_at_once
+    events_and_retries_of_a_tenant_that_has_its_share_wait_for_an_end_of_its_own
+    a_tenant_that_is_alone_has_all_places
+}
+
+fn every_minute(tenant: &str, act: &str) -> Value {
+    json!({ "tenant": tenant, "acts": [act],
+            "trigger": { "type": "schedule", "interval": "1m", "overlap": "allow" } })
+}
+
+async fn slow_runs_of_one_tenant_leave_places_in_which_another_s_start_at_once(mut world: World) {
+    (world.settings.max_concurrent_runs, world.settings.prefetch) = (8, 8);
+    let instance = world.instance();
+    for _ in 0..20 {
+        instance.task(every_minute("many", "wait")).await;
+    }
+    world.advance(30.0);
+    let one = instance.task(every_minute("one", "wait")).await;
+    world.advance(30.0);
+    instance.fire().await;
+    instance.settle(6).await;
+    let asked = instance.run_now(&one).await;
+    instance.settle(7).await;
+    assert_eq!(instance.run(asked).await.state, RunState::Running, "asked for, behind fourteen that are ready");
+    world.advance(30.0);
+    instance.fire().await;
+    instance.settle(8).await;
+    let due = instance.runs(&one).await.pop().expect("a run");
+    assert_eq!((due.trigger_type.as_str(), due.state), ("schedule", RunState::Running));
+    world.journal.open_gate();
+    instance.settle(0).await;
+    instance.finish(&world).await;
+}
+
+async fn events_and_retries_of_a_tenant_that_has_its_share_wait_for_an_end_of_its_own(mut world: World) {
+    (world.settings.max_concurrent_runs, world.settings.prefetch) = (4, 8);
+    let instance = world.instance();
+    let mut slow = Vec::new();
+    for _ in 0..3 {
+        slow.push(instance.task(every_minute("ann", "wait")).await);
+    }
+    let trigger = json!({ "type": "event", "source": "shop", "event_type": "order" });
+    let on_event = instance
+        .task(json!({ "acts": ["retry:0", "succeed"], "trigger": trigger,
+                                         "retry": { "max_attempts": 2 } }))
+        .await;
+    let other = instance.task(every_minute("other", "succeed")).await;
+    for task in &slow {
+        instance.run_now(task).await;
+    }
+    instance.settle(3).await;
+    instance.publish(&[json!({ "id": "e-1" })]).await;
+    instance.match_events().await;
+    instance.settle(3).await;
+    assert_eq!(instance.runs(&on_event).await[0].state, RunState::Queued, "one place is left, for others");
+    let asked = instance.run_now(&other).await;
+    instance.settle(3).await;
+    assert_eq!(instance.run(asked).await.state, RunState::Succeeded);
+    world.journal.open_gate();
+    instance.settle(0).await;
+    // its second attempt
+    world.advance(30.0);
+    instance.settle(0).await;
+    let run = instance.runs(&on_event).await.remove(0);
+    assert_eq!((run.state, run.attempt), (RunState::Succeeded, 2));
+    instance.finish(&world).await;
+}
+
+async fn a_tenant_that_is_alone_has_all_places(mut world: World) {
+    (world.settings.max_concurrent_runs, world.settings.prefetch) = (8, 8);
+    let instance = world.instance();
+    for _ in 0..20 {
+        instance.task(every_minute("many", "wait")).await;
+    }
+    world.advance(60.0);
+    instance.fire().await;
+    instance.settle(8).await;
+    world.journal.open_gate();
+    instance.settle(0).await;
+    instance.finish(&world).await;
+}
