@@ -62,6 +62,7 @@ mod text;
 mod tokens;
 mod told;
 mod transcript;
+mod unreadable;
 mod verifications;
 mod wake;
 mod whereabouts;
@@ -76,6 +77,7 @@ use crate::quota::Exceeded;
 use crate::store::counts::Counts;
 use crate::store::db::Db;
 use crate::store::gathering::Gathering;
+use crate::store::unreadable::Unreadable;
 use crate::store::wake::Hints;
 
 pub use approvals::{ApprovalFilter, ApprovalLink, Attend, Attended, Decided, Refusal, Waiting};
@@ -131,6 +133,7 @@ pub struct Store {
     clock: Clock,
     hints: Hints,
     counts: Counts,
+    unreadable: Unreadable,
     /// Tasks that callers store one by one.
     creating: Gathering<NewTask, Result<(), StoreError>>,
     marks: deliveries::Marks,

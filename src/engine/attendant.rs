@@ -159,7 +159,11 @@ impl Service for Attendant {
         let waiting = self.store.waiting_for_people(self.store.clock().now(), PAGE).await?;
         let full = waiting.len() as i64 == PAGE;
         for waiting in &waiting {
-            self.attend(waiting).await?;
+            match self.attend(waiting).await {
+                Err(error @ StoreError::Unavailable(_)) => return Err(error.into()),
+                Err(error) => self.store.set_aside_parked(waiting.run.id, &error).await?,
+                Ok(()) => {}
+            }
         }
         match (full, self.store.next_waiting().await?) {
             (true, _) => Ok(Next::Now),

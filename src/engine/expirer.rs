@@ -73,7 +73,11 @@ impl Service for Expirer {
         let overdue = self.store.overdue_completions(self.store.clock().now(), PAGE).await?;
         let full = overdue.len() as i64 == PAGE;
         for (run, task) in overdue {
-            self.expire(&run, task.as_ref()).await?;
+            match self.expire(&run, task.as_ref()).await {
+                Err(error @ StoreError::Unavailable(_)) => return Err(error.into()),
+                Err(error) => self.store.set_aside_parked(run.id, &error).await?,
+                Ok(()) => {}
+            }
         }
         let lost = self.store.lose_receipts(self.store.clock().now() - report::PATIENCE, PAGE).await?;
         if lost > 0 {

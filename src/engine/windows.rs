@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 use serde_json::Value;
 use uuid::Uuid;
@@ -23,8 +23,6 @@ use crate::trigger::event::{Arrival, Verdict, reason};
 
 /// Windows that are closed in one transaction.
 const BATCH: i64 = 100;
-/// When a window is tried again that can't be closed.
-const TRY_AGAIN: TimeDelta = TimeDelta::minutes(1);
 /// Tasks whose held events are released at once, and events of each.
 const RELEASED: (i64, i64) = (10, 100);
 /// Of them so many are judged before another tenant has its turn.
@@ -67,8 +65,7 @@ impl Windows {
             Ok(recorded) => self.held.add(recorded.claims),
             Err(error @ StoreError::Unavailable(_)) => return Err(error.into()),
             Err(error) => {
-                tracing::error!(task_id = %window.task_id, %error, "a window of events can't be closed, it is tried again");
-                self.store.postpone_window(window.id, now + TRY_AGAIN).await?;
+                self.store.set_aside_window(window.id, &error).await?;
             }
         }
         Ok(())
@@ -79,24 +76,33 @@ impl Windows {
         let now = self.store.clock().now();
         let released = self.store.released_events(now, RELEASED.0, RELEASED.1).await?;
         for held in &released {
-            let task = match self.store.get_task(&Scope::Every, held.task_id).await {
-                Ok(task) => Some(task),
-                Err(StoreError::NotFound) => None,
-                Err(error) => return Err(error.into()),
-            };
-            let matches = self.judge(held, task).await?;
-            let share = self.held.share_ahead(matches.len());
-            let ask = FireEvents { now, shards: &[], matches: &matches, worker: self.worker, room: share.room };
-            // a task that changes meanwhile is read anew at the next tick
-            if let EventsFired::Done(recorded) = self.store.release_events(held.window_id, held.task_id, &ask).await? {
-                self.held.add(recorded.claims);
+            match self.release_one(held, now).await {
+                Err(error @ StoreError::Unavailable(_)) => return Err(error.into()),
+                Err(error) => self.store.set_aside_window(held.window_id, &error).await?,
+                Ok(()) => {}
             }
         }
         Ok(!released.is_empty())
     }
 
+    async fn release_one(&self, held: &store::Held, now: DateTime<Utc>) -> Result<(), StoreError> {
+        let task = match self.store.get_task(&Scope::Every, held.task_id).await {
+            Ok(task) => Some(task),
+            Err(StoreError::NotFound) => None,
+            Err(error) => return Err(error),
+        };
+        let matches = self.judge(held, task).await?;
+        let share = self.held.share_ahead(matches.len());
+        let ask = FireEvents { now, shards: &[], matches: &matches, worker: self.worker, room: share.room };
+        // a task that changes meanwhile is read anew at the next tick
+        if let EventsFired::Done(recorded) = self.store.release_events(held.window_id, held.task_id, &ask).await? {
+            self.held.add(recorded.claims);
+        }
+        Ok(())
+    }
+
     /// What a task makes of the events that it has held, judged a few at a time in its tenant's turns.
-    async fn judge(&self, held: &store::Held, task: Option<Task>) -> Result<Vec<Match>, TickError> {
+    async fn judge(&self, held: &store::Held, task: Option<Task>) -> Result<Vec<Match>, StoreError> {
         let Some(task) = task.map(Arc::new) else { return Ok(Vec::new()) };
         let (runs, now) = (held.release == Release::Run, self.store.clock().now());
         let mut matches = Vec::with_capacity(held.events.len());

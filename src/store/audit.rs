@@ -134,6 +134,24 @@ impl From<EntryRow> for AuditEntry {
 const MEASURED: &str = "with page as materialized (
     select id, octet_length(cast(body as text)) as bytes from audit where true";
 const FITTING: &str = select_entry!("join fit on fit.id = audit.id");
+/// The first entries without a place that can be read: behind a page of others the search goes on.
+macro_rules! readable {
+    ($store:ident, $conn:ident, $limit:expr) => {{
+        let mut after = Uuid::nil();
+        loop {
+            let rows = sqlx::query(select_entry!("where position is null and id > $2 order by id limit $1"))
+                .bind($limit)
+                .bind(after)
+                .fetch_all(&mut *$conn)
+                .await?;
+            let (readable, others) = $store.unreadable.sift("audit", &rows, |row: EntryRow| Ok(row));
+            match others.last() {
+                Some(last) if readable.is_empty() && rows.len() as i64 == $limit => after = *last,
+                _ => break readable,
+            }
+        }
+    }};
+}
 
 impl Store {
     /// Entries that match, newest first.
@@ -183,10 +201,7 @@ impl Store {
         Ok(on_write!(self.db, |conn| {
             let (mut position, mut last): (i64, String) =
                 sqlx::query_as(self.db.text(LOCK_END)).fetch_one(&mut *conn).await?;
-            let rows: Vec<EntryRow> = sqlx::query_as(select_entry!("where position is null order by id limit $1"))
-                .bind(limit)
-                .fetch_all(&mut *conn)
-                .await?;
+            let rows = readable!(self, conn, limit);
             let sealed = rows.len();
             for row in rows {
                 position += 1;

@@ -124,13 +124,17 @@ impl Store {
         let mut runs = self.runs_by_id(&ids).await?;
         let task_ids: Vec<Uuid> = runs.values().filter_map(|run| run.task_id).collect();
         let tasks = self.tasks_by_id(&task_ids).await?;
-        let overdue = ids.iter().filter_map(|id| runs.remove(id));
-        Ok(overdue
-            .map(|run| {
-                let task = run.task_id.and_then(|id| tasks.get(&id).cloned());
-                (run, task)
-            })
-            .collect())
+        let mut overdue = Vec::with_capacity(runs.len());
+        for id in ids {
+            match runs.remove(&id) {
+                Some(run) => {
+                    let task = run.task_id.and_then(|id| tasks.get(&id).cloned());
+                    overdue.push((run, task));
+                }
+                None => self.set_aside_parked(id, &"its run can't be read").await?,
+            }
+        }
+        Ok(overdue)
     }
 
     /// When the next completion is overdue, if any is waited for.

@@ -25,6 +25,7 @@ use crate::store::gathering::Gathering;
 use crate::store::outlook::Seen;
 use crate::store::quotas::Known;
 use crate::store::rates::Rates;
+use crate::store::unreadable::Unreadable;
 use crate::store::wake::Hints;
 use crate::store::{Split, Store, StoreError, creating, deliveries};
 
@@ -146,10 +147,20 @@ impl Store {
             hints.join_others(quick, ears).await;
         }
         let (creating, marks) = (Gathering::new(creating::TOGETHER), Gathering::new(deliveries::TOGETHER));
-        let (counts, seen, apart, planning) =
-            (Counts::default(), Seen::default(), Arc::<Apart>::default(), Compute::of_machine());
-        let (quotas, rates) = (Known::default(), Rates::default());
-        let store = Store { db, clock, hints, counts, creating, marks, seen, planning, apart, quotas, rates };
+        let store = Store {
+            db,
+            clock,
+            hints,
+            counts: Counts::default(),
+            unreadable: Unreadable::default(),
+            creating,
+            marks,
+            seen: Seen::default(),
+            planning: Compute::of_machine(),
+            apart: Arc::<Apart>::default(),
+            quotas: Known::default(),
+            rates: Rates::default(),
+        };
         store.measure_clock().await.map_err(|error| OpenError::Refused(error.to_string()))?;
         Ok(store)
     }

@@ -140,6 +140,7 @@ impl Store {
             "What was refused because its tenant has as much as it may have, by quota",
             self.counts.refused.clone(),
         );
+        self.unreadable.register(metrics);
         let waits = match &self.db {
             Db::Postgres { waits, .. } | Db::Sqlite { waits, .. } => Family::clone(&waits.0),
         };

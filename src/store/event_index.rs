@@ -6,6 +6,7 @@
 
 use chrono::{DateTime, Utc};
 use serde_json::{Map, Value};
+use sqlx::Row as _;
 use sqlx::types::Json;
 use uuid::Uuid;
 
@@ -53,14 +54,13 @@ pub struct EventTaskChanges {
 #[derive(sqlx::FromRow)]
 struct Row {
     task_id: Uuid,
-    version: i64,
     tenant_id: Option<String>,
     name: Option<String>,
     metadata: Option<Json<Map<String, Value>>>,
     epoch: Option<i64>,
     status: Option<String>,
     trigger: Option<Json<Value>>,
-    max_runs: Option<i64>,
+    max_runs: Option<Json<Option<i64>>>,
 }
 
 /// Whether a task is in the index: its trigger goes by events, and it may fire, now or when it is resumed.
@@ -115,10 +115,10 @@ impl Store {
         let (version, forgotten) = index.unwrap_or_default();
         let anew = !goes_on && known > 0 && known < forgotten;
         let known = if anew { 0 } else { known };
-        let rows: Vec<Row> = on_read!(self.db, |conn| {
-            sqlx::query_as(
+        let (rows, others, newest) = on_read!(self.db, |conn| {
+            let rows = sqlx::query(
                 "select e.task_id, e.version, t.tenant_id, t.name, t.spec -> 'metadata' as metadata, t.epoch, t.status,
-                        t.spec -> 'trigger' as trigger, cast(t.spec ->> 'max_runs' as bigint) as max_runs
+                        t.spec -> 'trigger' as trigger, t.spec -> 'max_runs' as max_runs
                    from event_tasks e
                    left join tasks t on t.id = e.task_id and e.live
                   where e.shard = $1 and e.version > $2
@@ -129,14 +129,18 @@ impl Store {
             .bind(known)
             .bind(limit)
             .fetch_all(conn)
-            .await?
+            .await?;
+            let newest: Option<i64> = rows.last().map(|row| row.try_get("version")).transpose()?;
+            let (readable, others) = self.unreadable.sift("tasks", &rows, |row: Row| Ok(row));
+            (readable, others, newest)
         });
-        let more = rows.len() as i64 == limit;
-        let newest = rows.last().map_or(known, |row| row.version);
+        let more = (rows.len() + others.len()) as i64 == limit;
+        let newest = newest.unwrap_or(known);
         let mut changes = EventTaskChanges {
             anew,
             live: Vec::with_capacity(rows.len()),
-            gone: Vec::new(),
+            // one that can't be read fires no more, and the others of its shard go on
+            gone: others,
             version: if more { newest } else { version.max(newest) },
             more,
         };
@@ -218,7 +222,7 @@ impl Row {
             epoch: self.epoch?,
             status: TaskStatus::parse(&self.status?)?,
             trigger: self.trigger?.0,
-            max_runs: self.max_runs,
+            max_runs: self.max_runs.and_then(|most| most.0),
         })
     }
 }

@@ -241,7 +241,7 @@ impl Store {
         let mut readable = HashMap::with_capacity(ids.len());
         for id in ids {
             match self.all_runs_by_id(&[*id]).await {
-                Err(StoreError::Corrupt(why)) => tracing::error!(run_id = %id, why, "a run can't be read"),
+                Err(StoreError::Corrupt(why)) => self.unreadable.tell("runs", *id, &why),
                 read => readable.extend(read?),
             }
         }

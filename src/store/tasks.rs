@@ -183,7 +183,7 @@ impl Store {
         let mut readable = HashMap::with_capacity(ids.len());
         for id in ids {
             match self.all_tasks_by_id(&[*id]).await {
-                Err(StoreError::Corrupt(why)) => tracing::error!(task_id = %id, why, "a task can't be read"),
+                Err(StoreError::Corrupt(why)) => self.unreadable.tell("tasks", *id, &why),
                 read => readable.extend(read?),
             }
         }

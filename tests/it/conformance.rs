@@ -62,6 +62,7 @@ mod texts;
 mod tokens;
 mod told;
 mod transcript;
+mod unreadable;
 mod waiting;
 pub mod world;
 mod zones;

@@ -142,6 +142,12 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
     ),
     ("tasks_late", &[], "tasks", "Above 0 for a minute: nobody fires; look at `/readyz`, the database and its locks."),
     (
+        "unreadable_rows",
+        &["table"],
+        "rows",
+        "Any: the log names each once, with its table and id; mostly a newer release wrote it, or somebody changed the database by hand.",
+    ),
+    (
         "writes_fenced",
         &["write"],
         "writes",

@@ -78,7 +78,7 @@ fn expired(approval: &Approval) -> Act<'_> {
 }
 
 impl Store {
-    /// Runs that wait for people and want to be looked at, the longest due first.
+    /// Runs that wait for people and want to be looked at, the longest due first. One that can't be read is set aside.
     pub async fn waiting_for_people(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<Waiting>, StoreError> {
         let ids: Vec<Uuid> = on_read!(self.db, |conn| {
             sqlx::query_scalar(
@@ -94,10 +94,18 @@ impl Store {
         let tasks = self.tasks_by_id(&task_ids).await?;
         let mut waiting = Vec::with_capacity(ids.len());
         for id in ids {
-            let Some(run) = runs.remove(&id) else { continue };
-            let rows: Vec<ApprovalRow> =
-                on_read!(self.db, |conn| sqlx::query_as(self.db.text(LATEST)).bind(id).fetch_all(conn).await?);
-            let approvals = rows.into_iter().map(ApprovalRow::approval).collect::<Result<_, _>>()?;
+            let Some(run) = runs.remove(&id) else {
+                self.set_aside_parked(id, &"its run can't be read").await?;
+                continue;
+            };
+            let (approvals, others) = on_read!(self.db, |conn| {
+                let rows = sqlx::query(self.db.text(LATEST)).bind(id).fetch_all(conn).await?;
+                self.unreadable.sift("approvals", &rows, ApprovalRow::approval)
+            });
+            if let Some(approval) = others.first() {
+                self.set_aside_parked(id, &format!("its question {approval} can't be read")).await?;
+                continue;
+            }
             let task = run.task_id.and_then(|id| tasks.get(&id).cloned());
             waiting.push(Waiting { run, task, approvals });
         }

@@ -7,8 +7,9 @@ use sqlx::QueryBuilder;
 use uuid::Uuid;
 
 use super::{DeliveryRow, SELECT_DELIVERY};
-use crate::notification::Claim;
+use crate::notification::{Claim, Delivery};
 use crate::store::text::text;
+use crate::store::unreadable::LOOK_AGAIN;
 use crate::store::{NEXT_TOKEN, Split, Store, StoreError};
 
 /// A delivery that waits for its time, and whose it is.
@@ -71,13 +72,14 @@ impl Store {
         }))
     }
 
-    /// Begins an attempt of each of these that is still due. Until `claimed_until` nobody else does.
+    /// Begins an attempt of each of these that is still due. Until `claimed_until` nobody else does. One that can't be read
+    /// is looked at again in an hour.
     pub async fn claim_deliveries(&self, ids: &[Uuid], claimed_until: DateTime<Utc>) -> Result<Vec<Claim>, StoreError> {
         if ids.is_empty() {
             return Ok(vec![]);
         }
         let now = self.clock.now();
-        on_write!(self.db, |conn| {
+        Ok(on_write!(self.db, |conn| {
             let mut due = QueryBuilder::new(SELECT_DELIVERY);
             due.push(" where d.state = 'pending' and d.next_at <= ").push_bind(now).push(" and d.id in (");
             let mut listed = due.separated(", ");
@@ -85,27 +87,37 @@ impl Store {
                 listed.push_bind(*id);
             });
             due.push(") order by d.next_at, d.id").push(self.db.text(LOCKED));
-            let rows: Vec<DeliveryRow> = due.build_query_as().persistent(false).fetch_all(&mut *conn).await?;
-            if rows.is_empty() {
-                return Ok(vec![]);
+            let rows = due.build().persistent(false).fetch_all(&mut *conn).await?;
+            let read = |row: DeliveryRow| Ok((row.lease_token, row.delivery()?));
+            let (rows, others) = self.unreadable.sift("deliveries", &rows, read);
+            for id in others {
+                sqlx::query("update deliveries set next_at = $2 where id = $1")
+                    .bind(id)
+                    .bind(now + LOOK_AGAIN)
+                    .execute(&mut *conn)
+                    .await?;
             }
-            // one for all of them: whoever claims one of them later has another
-            let token: i64 = sqlx::query_scalar(self.db.text(NEXT_TOKEN)).fetch_one(&mut *conn).await?;
-            let mut begin = QueryBuilder::new("update deliveries set lease_token = ");
-            begin.push_bind(token).push(", next_at = ").push_bind(claimed_until);
-            begin.push(", attempts = attempts + 1 where id in (");
-            let mut listed = begin.separated(", ");
-            rows.iter().for_each(|row| {
-                listed.push_bind(row.id);
-            });
-            begin.push(")").build().persistent(false).execute(&mut *conn).await?;
-            let claim = |mut row: DeliveryRow| {
-                row.attempts += 1;
-                let interrupted = row.lease_token != 0;
-                Ok(Claim { delivery: row.delivery()?, lease_token: token, interrupted })
-            };
-            rows.into_iter().map(claim).collect()
-        })
+            match rows.is_empty() {
+                true => Vec::new(),
+                false => {
+                    // one for all of them: whoever claims one of them later has another
+                    let token: i64 = sqlx::query_scalar(self.db.text(NEXT_TOKEN)).fetch_one(&mut *conn).await?;
+                    let mut begin = QueryBuilder::new("update deliveries set lease_token = ");
+                    begin.push_bind(token).push(", next_at = ").push_bind(claimed_until);
+                    begin.push(", attempts = attempts + 1 where id in (");
+                    let mut listed = begin.separated(", ");
+                    rows.iter().for_each(|(_, delivery)| {
+                        listed.push_bind(delivery.id);
+                    });
+                    begin.push(")").build().persistent(false).execute(&mut *conn).await?;
+                    let claim = |(before, mut delivery): (i64, Delivery)| {
+                        delivery.attempts += 1;
+                        Claim { delivery, lease_token: token, interrupted: before != 0 }
+                    };
+                    rows.into_iter().map(claim).collect()
+                }
+            }
+        }))
     }
 
     /// When the next delivery is due; `None` where none waits. What a digest tells has no time of its own.

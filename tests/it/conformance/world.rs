@@ -181,6 +181,14 @@ impl World {
         look.as_mut().expect("connected").run(sql).await;
     }
 
+    /// An id as a literal of this database.
+    pub fn id(&self, id: Uuid) -> String {
+        match self.is_postgres() {
+            true => format!("'{id}'"),
+            false => format!("x'{}'", id.simple()),
+        }
+    }
+
     async fn connect(&self) -> Look {
         match &*self.place {
             Place::Sqlite(_) => Look::Sqlite(SqliteConnection::connect(&self.url()).await.expect("look at SQLite")),

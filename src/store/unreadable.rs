@@ -1,0 +1,124 @@
+//! Rows that can't be read: each is left out and told of once, so that the work that the others stand for goes on.
+//!
+//! A service that works off a table reads its rows one by one by this. What can't be read it sets aside, by whatever its
+//! table has for that (a later instant, a state, a mark), so that it is not read again at once and starves none behind it.
+
+use std::collections::HashSet;
+use std::fmt::Display;
+use std::sync::{Arc, Mutex};
+
+use chrono::TimeDelta;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
+use uuid::Uuid;
+
+use crate::metrics::Metrics;
+use crate::store::{Store, StoreError};
+
+/// When a row that can't be read is looked at again, where its table has an instant for that: a newer release may read it.
+pub const LOOK_AGAIN: TimeDelta = TimeDelta::hours(1);
+/// Rows that are remembered as told of. Beyond that all are forgotten, and may be told of once more.
+const REMEMBERED: usize = 10_000;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Table {
+    table: &'static str,
+}
+
+/// The rows of this process's store that were found unreadable. Cheap to clone; all clones remember together.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Unreadable {
+    known: Arc<Mutex<HashSet<(&'static str, Uuid)>>>,
+    found: Family<Table, Counter>,
+}
+
+impl Unreadable {
+    pub(super) fn register(&self, metrics: &Metrics) {
+        metrics.register("unreadable_rows", "Stored rows that can't be read, set aside", self.found.clone());
+    }
+
+    /// The rows that can be read, and the ids of those that can't, which are told of. The first column is the id.
+    pub(super) fn sift<'r, R, S, T>(
+        &self,
+        table: &'static str,
+        rows: &'r [R],
+        read: impl Fn(S) -> Result<T, StoreError>,
+    ) -> (Vec<T>, Vec<Uuid>)
+    where
+        R: Row,
+        S: FromRow<'r, R>,
+        usize: ColumnIndex<R>,
+        Uuid: Decode<'r, R::Database> + Type<R::Database>,
+    {
+        let (mut readable, mut others) = (Vec::with_capacity(rows.len()), Vec::new());
+        for row in rows {
+            match S::from_row(row).map_err(StoreError::from).and_then(&read) {
+                Ok(item) => readable.push(item),
+                Err(error) => {
+                    let id = row.try_get(0).unwrap_or_default();
+                    self.tell(table, id, &error);
+                    others.push(id);
+                }
+            }
+        }
+        (readable, others)
+    }
+
+    /// Says once that a row can't be read.
+    pub(super) fn tell(&self, table: &'static str, id: Uuid, why: &dyn Display) {
+        let mut known = self.known.lock().expect("unreadable lock");
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        if known.insert((table, id)) {
+            self.found.get_or_create(&Table { table }).inc();
+            tracing::error!(table, %id, %why, "a stored row can't be read, it is set aside and the others go on");
+        }
+    }
+}
+
+impl Store {
+    /// Says once that a run which waits can't be looked after, and looks at it again in an hour: it must not stand before
+    /// the others.
+    pub async fn set_aside_parked(&self, run_id: Uuid, why: &(dyn Display + Sync)) -> Result<(), StoreError> {
+        self.unreadable.tell("parked", run_id, why);
+        let again = self.clock.now() + LOOK_AGAIN;
+        on_write!(self.db, |conn| {
+            sqlx::query("update parked set wake_at = $2 where run_id = $1")
+                .bind(run_id)
+                .bind(again)
+                .execute(conn)
+                .await?;
+        });
+        Ok(())
+    }
+
+    /// The same of a window of events.
+    pub async fn set_aside_window(&self, id: Uuid, why: &(dyn Display + Sync)) -> Result<(), StoreError> {
+        self.unreadable.tell("windows", id, why);
+        self.postpone_window(id, self.clock.now() + LOOK_AGAIN).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_told_of_once_and_what_is_remembered_is_bounded() {
+        let unreadable = Unreadable::default();
+        let metrics = Metrics::new();
+        unreadable.register(&metrics);
+        for _ in 0..3 {
+            unreadable.tell("approvals", Uuid::from_u128(1), &"no such status");
+        }
+        let told = |count| format!(r#"reveille_unreadable_rows_total{{table="approvals"}} {count}"#);
+        assert!(metrics.text().contains(&told(1)), "{}", metrics.text());
+        for id in 0..2 * REMEMBERED as u128 {
+            unreadable.tell("approvals", Uuid::from_u128(id), &"no such status");
+        }
+        assert!(unreadable.known.lock().unwrap().len() <= REMEMBERED);
+    }
+}
