@@ -225,7 +225,7 @@ impl Poller {
     }
 
     async fn poll_from(&self, ask: &Ask<'_>, whose: &str) -> Result<Seen, Missed> {
-        let _pass = self.pass(ask.poll, whose)?;
+        let _pass = self.pass(ask, whose)?;
         let limit = ask.time_limit;
         let seen = tokio::time::timeout(limit, self.look(ask)).await.unwrap_or_else(|_| Err(too_slow(limit)))?;
         if let Seen::Value { value, .. } = &seen {
@@ -235,8 +235,8 @@ impl Poller {
     }
 
     /// Leave to look at this host, source or tool now. It lasts as long as it is held.
-    fn pass(&self, poll: &Poll, whose: &str) -> Result<gate::Pass, Missed> {
-        let (place, rated) = match poll {
+    fn pass(&self, ask: &Ask<'_>, whose: &str) -> Result<gate::Pass, Missed> {
+        let (place, rated) = match ask.poll {
             Poll::Http(http) => (http::host(&http.url), true),
             // a tool that asks a host is measured like a poll of that host
             Poll::Tool(tool) => match tool.args.get("url").and_then(Value::as_str) {
@@ -247,7 +247,8 @@ impl Poller {
             Poll::Redis(redis) => (format!("redis:{}", redis.source), false),
         };
         let place = format!("{whose}\n{place}");
-        Gate::enter(&self.sources.gate, place, rated, self.clock.elapsed()).map_err(Missed::Busy)
+        let (gate, now) = (&self.sources.gate, self.clock.elapsed());
+        Gate::enter(gate, place, ask.tenant.as_str(), rated, now).map_err(Missed::Busy)
     }
 
     async fn look(&self, ask: &Ask<'_>) -> Result<Seen, PollFault> {

@@ -84,7 +84,7 @@ pub use approvals::{ApprovalFilter, ApprovalLink, Attend, Attended, Decided, Ref
 pub use audit::{AuditEntry, AuditFilter};
 pub use closing::{DueWindow, Held, Release};
 pub use completions::Completion;
-pub use conditions::{PollClaim, RecordedPoll};
+pub use conditions::{DuePoll, PollClaim, RecordedPoll};
 pub use connect::{OpenError, ServerFacts, Settings};
 pub use counts::PoolUse;
 pub use creating::NewTask;

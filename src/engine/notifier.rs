@@ -23,6 +23,8 @@ use crate::notification::delivery::retry_at;
 use crate::notification::{Claim, Mark};
 use crate::store::{InLine, StoreError, Topic};
 
+/// Attempts at the same time.
+const AT_ONCE: usize = 96;
 /// How many of the deliveries that are due are looked at, those first that are due for the longest time.
 const LOOKED_AT: usize = 256;
 /// How many lines are looked at behind those that have all their places.
@@ -66,7 +68,7 @@ impl Notifier {
     pub fn new(sending: Sending) -> Notifier {
         Notifier {
             sending,
-            places: Places::default(),
+            places: Places::new(AT_ONCE),
             backlog: Arc::default(),
             searched: Mutex::default(),
             under_way: TaskTracker::new(),

@@ -1,4 +1,5 @@
-//! The places of the notifier: how many attempts go on at the same time, and that nobody takes them all.
+//! The places of the notifier and of the watcher: how many attempts, or polls, go on at the same time, and that nobody
+//! takes them all.
 //!
 //! What may be taken follows what is left: a channel may have three times as many places as are free, a tenant half as
 //! many. So whoever hangs stops taking long before nothing is left, and the next one finds room, and so on. Nobody's
@@ -9,15 +10,13 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
-/// Attempts at the same time. One tenant alone has at most a third of them, one channel three quarters.
-const ALL: usize = 96;
-
-/// The places of this process. Cheap to clone; all clones share them.
-#[derive(Clone, Default)]
+/// Places for one kind of work. Cheap to clone; all clones share them. One tenant alone has at most a third of them, one
+/// channel three quarters.
+#[derive(Clone)]
 pub struct Places(Arc<Shared>);
 
-#[derive(Default)]
 struct Shared {
+    all: usize,
     taken: Mutex<Taken>,
     freed: Notify,
 }
@@ -39,30 +38,45 @@ pub enum Full {
 /// A place that is taken; dropping it frees it.
 pub struct Seat {
     places: Places,
-    channel: String,
+    channel: Option<String>,
     tenant: String,
 }
 
 impl Places {
+    pub fn new(all: usize) -> Places {
+        Places(Arc::new(Shared { all: all.max(1), taken: Mutex::default(), freed: Notify::new() }))
+    }
+
     /// How many are free.
     pub fn free(&self) -> usize {
-        ALL - self.0.taken.lock().expect("places").all
+        self.0.all - self.0.taken.lock().expect("places").all
     }
 
     /// Takes one for a delivery of this channel and tenant.
     pub fn take(&self, channel: &str, tenant: &str) -> Result<Seat, Full> {
+        self.take_for(Some(channel), tenant)
+    }
+
+    /// Takes one for a tenant, whatever for.
+    pub fn take_any(&self, tenant: &str) -> Result<Seat, Full> {
+        self.take_for(None, tenant)
+    }
+
+    fn take_for(&self, channel: Option<&str>, tenant: &str) -> Result<Seat, Full> {
         let mut taken = self.0.taken.lock().expect("places");
-        let free = ALL - taken.all;
-        if taken.channels.get(channel).copied().unwrap_or(0) >= 3 * free {
+        let free = self.0.all - taken.all;
+        if channel.is_some_and(|channel| taken.channels.get(channel).copied().unwrap_or(0) >= 3 * free) {
             return Err(Full::Channel);
         }
         if 2 * taken.tenants.get(tenant).copied().unwrap_or(0) >= free {
             return Err(Full::Tenant);
         }
         taken.all += 1;
-        *taken.channels.entry(channel.to_owned()).or_default() += 1;
+        if let Some(channel) = channel {
+            *taken.channels.entry(channel.to_owned()).or_default() += 1;
+        }
         *taken.tenants.entry(tenant.to_owned()).or_default() += 1;
-        Ok(Seat { places: self.clone(), channel: channel.to_owned(), tenant: tenant.to_owned() })
+        Ok(Seat { places: self.clone(), channel: channel.map(str::to_owned), tenant: tenant.to_owned() })
     }
 
     /// Until a place is freed; at once where one was since this was waited for last.
@@ -76,7 +90,8 @@ impl Drop for Seat {
         let mut taken = self.places.0.taken.lock().expect("places");
         taken.all -= 1;
         let Taken { channels, tenants, .. } = &mut *taken;
-        for (counts, name) in [(channels, &self.channel), (tenants, &self.tenant)] {
+        let channel = self.channel.as_ref().map(|channel| (channels, channel));
+        for (counts, name) in channel.into_iter().chain([(tenants, &self.tenant)]) {
             if let Some(count) = counts.get_mut(name) {
                 *count -= 1;
                 if *count == 0 {
@@ -100,7 +115,7 @@ mod tests {
 
     #[test]
     fn one_tenant_has_a_third_and_the_next_ones_always_find_room() {
-        let places = Places::default();
+        let places = Places::new(96);
         let held: Vec<Vec<Seat>> =
             ["a", "b", "c", "d", "e"].map(|tenant| hog(&places, "webhook", tenant)).into_iter().collect();
         assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [32, 22, 14, 4, 0]);
@@ -112,7 +127,7 @@ mod tests {
 
     #[test]
     fn one_channel_has_three_quarters_and_the_next_ones_always_find_room() {
-        let places = Places::default();
+        let places = Places::new(96);
         let take = |channel: &str| {
             let seats = (0..200).map_while(|tenant| places.take(channel, &format!("{channel} {tenant}")).ok());
             seats.collect::<Vec<Seat>>()
@@ -121,9 +136,17 @@ mod tests {
         assert_eq!(held.each_ref().map(Vec::len), [72, 18, 5, 1]);
     }
 
+    #[test]
+    fn two_tenants_with_polls_that_hang_leave_room_to_a_third() {
+        let places = Places::new(64);
+        let hog = |tenant: &str| std::iter::from_fn(|| places.take_any(tenant).ok()).collect::<Vec<Seat>>();
+        let held = ["a", "b", "c", "d"].map(hog);
+        assert_eq!(held.each_ref().map(Vec::len), [22, 14, 10, 6]);
+    }
+
     #[tokio::test]
     async fn a_place_that_is_freed_is_told_of_and_nothing_is_kept_of_it() {
-        let places = Places::default();
+        let places = Places::new(96);
         let seats = hog(&places, "webhook", "a");
         drop(seats);
         places.freed().await;

@@ -1,23 +1,27 @@
 //! The watcher: polls of conditions that are due are made, each in a task of its own, so that a slow one delays none.
 //!
+//! Those first that are due for the longest time; but where a tenant has all the places that it may have, what waits
+//! behind it is looked for from tenant to tenant, a bounded number at a time, and the search goes on at the next tick.
+//!
 //! Between claim and record nothing is locked and nothing is kept: a crash costs the poll, which is claimed anew when
 //! its claim has run out. A poll that panics is a failing poll of its task and of no other.
 
+use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use chrono::DateTime;
-use chrono::Utc;
+use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use prometheus_client::metrics::counter::Counter;
 use serde::Deserialize;
-use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
+use uuid::Uuid;
 
 use crate::clock::{cut, pause, signed};
 use crate::engine::Bell;
+use crate::engine::places::{Places, Seat};
 use crate::engine::service::{AtRest, Next, REST, Service, TickError};
 use crate::expr::Language;
 use crate::id::{Scope, Tenant};
@@ -25,12 +29,19 @@ use crate::metrics::Metrics;
 use crate::notification::dedupe;
 use crate::notification::{NewDelivery, wording};
 use crate::poll::{Ask, Missed, Poller};
-use crate::store::{Lacked, PollClaim, RecordedPoll, Store, StoreError, Topic, answered};
+use crate::store::{DuePoll, Lacked, PollClaim, RecordedPoll, Store, StoreError, Topic, answered};
 use crate::trigger::Trigger;
 use crate::trigger::condition::{Condition, Notice, PollFault, Seen, Step};
 
 /// How long a poll is one worker's: longer than the longest poll and the wait for a store that is slow to record it.
 pub const CLAIM: Duration = Duration::from_secs(45);
+/// How many of the polls that are due are looked at, those first that are due for the longest time.
+const LOOKED_AT: usize = 256;
+/// How many tenants are looked at behind those that have all their places, so many at a time and so many times.
+const TENANTS: i64 = 1_000;
+const PAGES: usize = 8;
+/// The shortest wait for the next poll while polls wait for a place: a crowd falls due all the time.
+const CROWDED: TimeDelta = TimeDelta::milliseconds(100);
 /// How long polls that are under way may go on when the service stops. What is cut off is polled again.
 const DRAIN: Duration = Duration::from_secs(5);
 /// The wait before a store that is away is asked again to record a poll.
@@ -40,7 +51,9 @@ const SPREAD: Duration = Duration::from_millis(250);
 
 pub struct Watcher {
     work: Work,
-    places: Arc<Semaphore>,
+    places: Places,
+    /// The tenant after which the search goes on.
+    searched: Mutex<String>,
     under_way: TaskTracker,
     /// Rung after each poll: its place is free, and the next one of its task may be the earliest there is.
     done: Bell,
@@ -78,10 +91,53 @@ impl Watcher {
         };
         Watcher {
             work,
-            places: Arc::new(Semaphore::new(at_once.max(1))),
+            places: Places::new(at_once),
+            searched: Mutex::default(),
             under_way: TaskTracker::new(),
             done: Bell::default(),
         }
+    }
+
+    /// What there is a place for, of all that is due.
+    async fn choose(&self, now: DateTime<Utc>) -> Result<Chosen, StoreError> {
+        let mut chosen = Chosen::default();
+        let due = self.work.store.due_polls(now, LOOKED_AT as i64).await?;
+        due.iter().for_each(|poll| chosen.take(&self.places, poll));
+        chosen.more = due.len() == LOOKED_AT;
+        if chosen.more && chosen.waits {
+            self.search(&mut chosen, now).await?;
+        }
+        Ok(chosen)
+    }
+
+    /// The first poll of each tenant, from where the search before came to: what those who have all their places stand
+    /// before.
+    async fn search(&self, chosen: &mut Chosen, now: DateTime<Utc>) -> Result<(), StoreError> {
+        let mut after = self.searched.lock().expect("searched").clone();
+        let mut from_the_first = after.is_empty();
+        for _ in 0..PAGES {
+            if self.places.free() == 0 {
+                break;
+            }
+            let (polls, last) = self.work.store.polls_in_turn(now, &after, TENANTS).await?;
+            let last_place = polls.iter().find(|poll| {
+                chosen.take(&self.places, poll);
+                self.places.free() == 0
+            });
+            match (last_place, last) {
+                (Some(poll), _) => after.clone_from(&poll.tenant_id),
+                (None, Some(last)) => after = last,
+                (None, None) => {
+                    after.clear();
+                    if from_the_first {
+                        break;
+                    }
+                    from_the_first = true;
+                }
+            }
+        }
+        *self.searched.lock().expect("searched") = after;
+        Ok(())
     }
 
     /// Waits for polls that are under way, but not for ever.
@@ -89,6 +145,29 @@ impl Watcher {
         self.under_way.close();
         let _ = tokio::time::timeout(DRAIN, self.under_way.wait()).await;
         self.under_way.reopen();
+    }
+}
+
+/// What a tick is about to poll.
+#[derive(Default)]
+struct Chosen {
+    seats: HashMap<Uuid, Seat>,
+    /// Something that is due has to wait for a place.
+    waits: bool,
+    /// More may be due than was looked at.
+    more: bool,
+}
+
+impl Chosen {
+    /// Takes a place for it, if there is one for its tenant.
+    fn take(&mut self, places: &Places, poll: &DuePoll) {
+        if self.seats.contains_key(&poll.task_id) {
+            return;
+        }
+        match places.take_any(&poll.tenant_id) {
+            Ok(seat) => drop(self.seats.insert(poll.task_id, seat)),
+            Err(_) => self.waits = true,
+        }
     }
 }
 
@@ -102,24 +181,30 @@ impl Service for Watcher {
         if !clock.trusted() {
             return Err(TickError::ClockUnknown);
         }
-        let free = self.places.available_permits();
-        if free == 0 {
+        if self.places.free() == 0 {
             return Ok(Next::OnWake);
         }
         let now = clock.now();
-        let claims = self.work.store.claim_polls(now, now + signed(CLAIM), free as i64).await?;
-        let full = claims.len() == free;
+        let mut chosen = self.choose(now).await?;
+        let tasks: Vec<Uuid> = chosen.seats.keys().copied().collect();
+        let claims = self.work.store.claim_polls(&tasks, now, now + signed(CLAIM)).await?;
+        let any = !claims.is_empty();
         for claim in claims {
-            let place = Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed");
+            let seat = chosen.seats.remove(&claim.subject.id);
             let (work, done) = (self.work.clone(), Arc::clone(&self.done));
             self.under_way.spawn(async move {
                 work.watch(claim).await;
-                drop(place);
+                drop(seat);
                 done.notify_one();
             });
         }
-        if full {
-            return Ok(Next::OnWake);
+        if chosen.waits {
+            // a poll that ends gives its tenant a place; what falls due meanwhile may be another's
+            let next = self.work.store.next_poll_after(now).await?;
+            return Ok(next.map_or(Next::OnWake, |next| Next::At(next.max(now + CROWDED))));
+        }
+        if chosen.more && any {
+            return Ok(Next::Now);
         }
         Ok(match self.work.store.next_poll().await? {
             Some(next) => Next::At(next),

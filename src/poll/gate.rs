@@ -1,10 +1,14 @@
 //! How often, and how many at once, one host is polled by this instance. In memory: a restart begins anew.
+//!
+//! A host has one measure, and the tenants that poll it share it: of its polls in a second and of its places each may use
+//! one part of as many as there are tenants, and a quarter of the places is always left to a tenant that comes next. So
+//! a tenant with a thousand conditions at a host that others watch, too, waits for itself and not they for it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Places that are remembered before those of no interest are forgotten.
+/// Tenants at places that are remembered before those of no interest are forgotten.
 const REMEMBERED: usize = 10_000;
 /// How long who finds a place full waits at least.
 const FULL: Duration = Duration::from_millis(500);
@@ -15,14 +19,26 @@ pub struct Gate {
     at_once: usize,
     /// Between two polls, on average.
     apart: Duration,
-    /// How far ahead of that average a place may run: a second's worth.
-    ahead: Duration,
-    places: Mutex<HashMap<String, Place>>,
+    places: Mutex<Hosts>,
 }
 
-/// A host, by the generic cell rate algorithm (ITU-T I.371).
 #[derive(Default)]
-struct Place {
+struct Hosts {
+    hosts: HashMap<String, Host>,
+    /// Tenants of all hosts.
+    remembered: usize,
+}
+
+/// The tenants that poll a host.
+#[derive(Default)]
+struct Host {
+    tenants: HashMap<String, Part>,
+    under_way: usize,
+}
+
+/// A tenant at a host, by the generic cell rate algorithm (ITU-T I.371).
+#[derive(Default)]
+struct Part {
     /// When the next poll would come, were they all apart.
     arrival: Duration,
     /// Until when others were told to wait: each is sent away for longer than the one before, so that they do not all
@@ -31,55 +47,80 @@ struct Place {
     under_way: usize,
 }
 
-impl Place {
+impl Part {
     /// Sends one away until `earliest`, or until after those who were sent away before.
     fn send_away(&mut self, earliest: Duration, apart: Duration, now: Duration) -> Duration {
         self.told = earliest.max((self.told + apart).min(now + FARTHEST));
         self.told - now
+    }
+
+    /// Whether it polls the host, or waits to, or has just done so.
+    fn is_there(&self, now: Duration) -> bool {
+        self.under_way > 0 || self.arrival.max(self.told) > now
     }
 }
 
 /// Leave to poll, given back when dropped.
 pub struct Pass {
     gate: Arc<Gate>,
-    place: String,
+    host: String,
+    tenant: String,
 }
 
 impl Gate {
     pub fn new(at_once: usize, per_second: f64) -> Gate {
         let apart = Duration::from_secs_f64(1.0 / per_second.clamp(1e-4, 1e6));
-        Gate { at_once, apart, ahead: Duration::from_secs(1).saturating_sub(apart), places: Mutex::default() }
+        Gate { at_once, apart, places: Mutex::default() }
     }
 
-    /// A pass to the place at `now` (a [`crate::clock::Clock::elapsed`]), or how long to wait before one may be had.
-    pub fn enter(gate: &Arc<Gate>, place: String, rated: bool, now: Duration) -> Result<Pass, Duration> {
+    /// A pass to the host for a tenant at `now` (a [`crate::clock::Clock::elapsed`]), or how long to wait before one may
+    /// be had.
+    pub fn enter(gate: &Arc<Gate>, host: String, tenant: &str, rated: bool, now: Duration) -> Result<Pass, Duration> {
         let mut places = gate.places.lock().expect("gate lock");
-        if places.len() >= REMEMBERED {
-            places.retain(|_, place| place.under_way > 0 || place.arrival.max(place.told) > now);
+        let Hosts { hosts, remembered } = &mut *places;
+        if *remembered >= REMEMBERED {
+            hosts.values_mut().for_each(|host| host.tenants.retain(|_, part| part.is_there(now)));
+            hosts.retain(|_, host| !host.tenants.is_empty());
+            *remembered = hosts.values().map(|host| host.tenants.len()).sum();
         }
-        let there = places.entry(place.clone()).or_default();
-        if there.under_way >= gate.at_once {
-            return Err(there.send_away(now + FULL, gate.apart, now));
+        let there = hosts.entry(host.clone()).or_default();
+        let others = there.tenants.iter().filter(|(name, part)| *name != tenant && part.is_there(now)).count() as u32;
+        let (share, apart) = (gate.share(others), gate.apart * (others + 1));
+        *remembered += usize::from(!there.tenants.contains_key(tenant));
+        let part = there.tenants.entry(tenant.to_owned()).or_default();
+        if there.under_way >= gate.at_once || part.under_way >= share {
+            return Err(part.send_away(now + FULL, apart, now));
         }
         if rated {
-            let arrival = there.arrival.max(now);
-            let early = arrival.saturating_sub(now + gate.ahead);
+            let ahead = Duration::from_secs(1).saturating_sub(apart);
+            let arrival = part.arrival.max(now);
+            let early = arrival.saturating_sub(now + ahead);
             if !early.is_zero() {
-                return Err(there.send_away(now + early, gate.apart, now));
+                return Err(part.send_away(now + early, apart, now));
             }
-            there.arrival = arrival + gate.apart;
+            part.arrival = arrival + apart;
         }
+        part.under_way += 1;
         there.under_way += 1;
         drop(places);
-        Ok(Pass { gate: Arc::clone(gate), place })
+        Ok(Pass { gate: Arc::clone(gate), host, tenant: tenant.to_owned() })
+    }
+
+    /// The places of a host that one tenant may have beside so many others.
+    fn share(&self, others: u32) -> usize {
+        let for_those_there = self.at_once - self.at_once / 4;
+        (for_those_there / (others as usize + 1)).max(1)
     }
 }
 
 impl Drop for Pass {
     fn drop(&mut self) {
         let mut places = self.gate.places.lock().expect("gate lock");
-        if let Some(there) = places.get_mut(&self.place) {
-            there.under_way = there.under_way.saturating_sub(1);
+        if let Some(host) = places.hosts.get_mut(&self.host) {
+            host.under_way = host.under_way.saturating_sub(1);
+            if let Some(part) = host.tenants.get_mut(&self.tenant) {
+                part.under_way = part.under_way.saturating_sub(1);
+            }
         }
     }
 }
@@ -89,7 +130,37 @@ mod tests {
     use super::*;
 
     fn enter(gate: &Arc<Gate>, place: &str, millis: u64) -> Result<Pass, Duration> {
-        Gate::enter(gate, place.into(), true, Duration::from_secs(1000) + Duration::from_millis(millis))
+        of("ann", gate, place, millis)
+    }
+
+    fn of(tenant: &str, gate: &Arc<Gate>, place: &str, millis: u64) -> Result<Pass, Duration> {
+        Gate::enter(gate, place.into(), tenant, true, Duration::from_secs(1000) + Duration::from_millis(millis))
+    }
+
+    #[test]
+    fn a_tenant_with_many_polls_of_a_host_leaves_places_there_to_the_next_ones() {
+        let gate = Arc::new(Gate::new(8, 1000.0));
+        let hog = |tenant: &str| (0..100).map_while(|_| of(tenant, &gate, "slow", 0).ok()).collect::<Vec<Pass>>();
+        let held = ["a", "b", "c"].map(hog);
+        assert_eq!(held.each_ref().map(Vec::len), [6, 2, 0]);
+        drop(held);
+        assert_eq!(hog("d").len(), 3, "beside those who were just there");
+    }
+
+    #[test]
+    fn a_tenant_that_is_sent_away_sends_no_other_away_and_the_rate_is_shared() {
+        let gate = Arc::new(Gate::new(100, 10.0));
+        for _ in 0..1000 {
+            drop(of("many", &gate, "a", 0));
+        }
+        assert!(of("one", &gate, "a", 0).is_ok());
+        let mut polls = [0, 0];
+        for millis in 1..=10_000 {
+            for (count, tenant) in polls.iter_mut().zip(["many", "one"]) {
+                *count += u32::from(of(tenant, &gate, "a", millis).is_ok());
+            }
+        }
+        assert!(polls.iter().all(|count| (50..=60).contains(count)), "{polls:?}");
     }
 
     #[test]
@@ -142,7 +213,7 @@ mod tests {
         for number in 0..REMEMBERED as u64 {
             assert!(enter(&gate, &number.to_string(), number * 10).is_ok());
         }
-        assert!(gate.places.lock().unwrap().len() < 10, "only what is in use");
+        assert!(gate.places.lock().unwrap().hosts.len() < 10, "only what is in use");
         drop(held);
     }
 }

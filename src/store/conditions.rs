@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use sqlx::types::Json;
 use uuid::Uuid;
 
@@ -15,15 +15,18 @@ use crate::id::Scope;
 use crate::notification::NewDelivery;
 use crate::quota::REASON_QUOTA;
 use crate::run::RunState;
-use crate::store::db::Db;
 use crate::store::hot::Hot;
 use crate::store::requests::enqueue;
 use crate::store::runs::{NewRun, insert_run};
 use crate::store::text::{Document, document, text};
-use crate::store::{Split, Store, StoreError, Topic, split};
+use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::change::{REASON_ENDED, REASON_MAX_RUNS};
 use crate::trigger::Trigger;
 use crate::trigger::condition::{ConditionState, Fire, Step, Subject};
+
+mod claiming;
+
+pub use claiming::DuePoll;
 
 /// A poll that one worker may now make.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,35 +56,6 @@ pub enum RecordedPoll {
     Void,
 }
 
-#[derive(sqlx::FromRow)]
-struct ClaimRow {
-    task_id: Uuid,
-    epoch: i64,
-    tenant_id: String,
-    name: String,
-    trigger: Json<Value>,
-    metadata: Json<Map<String, Value>>,
-    max_runs: Option<i64>,
-    version: i64,
-    edges: i64,
-    body: Option<Json<Value>>,
-}
-
-impl ClaimRow {
-    fn claim(self, until: DateTime<Utc>) -> PollClaim {
-        PollClaim {
-            subject: Subject { id: self.task_id, name: self.name, metadata: self.metadata.0 },
-            tenant_id: self.tenant_id,
-            trigger: self.trigger.0,
-            state: ConditionState::read(&self.body.map_or(Value::Null, |body| body.0), self.edges),
-            until,
-            epoch: self.epoch,
-            version: self.version,
-            max_runs: self.max_runs,
-        }
-    }
-}
-
 impl PollClaim {
     /// The fire as a run.
     fn run(&self, fire: &Fire, now: DateTime<Utc>) -> Result<NewRun, StoreError> {
@@ -96,12 +70,26 @@ impl PollClaim {
     }
 }
 
-const CLAIM_POLLS: Split = split!("claim_polls");
-
 const LOCK_DUE: Split = Split {
     postgres: "select epoch, fired from due where task_id = $1 for update",
     sqlite: "select epoch, fired from due where task_id = $1",
 };
+
+/// Its `due` row stands still already.
+macro_rules! disable {
+    ($conn:ident, $task_id:expr, $why:expr, $now:expr) => {
+        sqlx::query(
+            "update tasks set status = 'disabled', status_reason = $2, version = version + 1, updated_at = $3
+              where id = $1 and status = 'active'",
+        )
+        .bind($task_id)
+        .bind(text($why))
+        .bind($now)
+        .execute(&mut *$conn)
+        .await?
+    };
+}
+use disable;
 
 /// Writes a state over the version that was read (0: none was there), and over no other.
 const WRITE_STATE: &str = "
@@ -111,47 +99,6 @@ const WRITE_STATE: &str = "
      where condition_state.version = $2";
 
 impl Store {
-    /// Claims polls that are due at `now`, the longest overdue first, until `until`. They are another's when the claim
-    /// has run out.
-    pub async fn claim_polls(
-        &self,
-        now: DateTime<Utc>,
-        until: DateTime<Utc>,
-        limit: i64,
-    ) -> Result<Vec<PollClaim>, StoreError> {
-        let rows: Vec<ClaimRow> = on_write!(self.db, |conn| {
-            let rows: Vec<ClaimRow> = sqlx::query_as(self.db.text(CLAIM_POLLS))
-                .bind(now)
-                .bind(limit)
-                .bind(until)
-                .fetch_all(&mut *conn)
-                .await?;
-            if matches!(self.db, Db::Sqlite { .. }) {
-                for row in &rows {
-                    sqlx::query("update due set claimed_until = $2 where task_id = $1")
-                        .bind(row.task_id)
-                        .bind(until)
-                        .execute(&mut *conn)
-                        .await?;
-                }
-            }
-            rows
-        });
-        Ok(rows.into_iter().map(|row| row.claim(until)).collect())
-    }
-
-    /// The earliest poll that nobody is at; `None` where none waits.
-    pub async fn next_poll(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
-        Ok(on_read!(self.db, |conn| {
-            sqlx::query_scalar(
-                "select next_at from due where kind = 'condition' and next_at is not null and claimed_until is null
-                  order by next_at limit 1",
-            )
-            .fetch_optional(conn)
-            .await?
-        }))
-    }
-
     /// Records what a poll came to: the state, its fire, the notice, and `next_at` (`None`: the condition has ended),
     /// together or not at all. With the last of its `max_runs` the task is completed.
     pub async fn record_poll(
@@ -197,13 +144,15 @@ impl Store {
             let spent = claim.max_runs.is_some_and(|most| fired >= most);
             let next_at = next_at.filter(|_| !spent);
             sqlx::query(
-                "update due set next_at = $2, nominal_at = $2, claimed_until = null, fired = $3, run_count = run_count + $4
+                "update due set next_at = $2, nominal_at = $2, claimed_until = null, fired = $3, run_count = run_count + $4,
+                                tenant_id = $5
                   where task_id = $1",
             )
             .bind(task_id)
             .bind(next_at)
             .bind(fired)
             .bind(i64::from(fires))
+            .bind(&claim.tenant_id)
             .execute(&mut *conn)
             .await?;
             if next_at.is_none() {
@@ -273,15 +222,7 @@ impl Store {
             if stopped.rows_affected() == 0 {
                 return Ok(false);
             }
-            sqlx::query(
-                "update tasks set status = 'disabled', status_reason = $2, version = version + 1, updated_at = $3
-                  where id = $1 and status = 'active'",
-            )
-            .bind(claim.subject.id)
-            .bind(text(why))
-            .bind(now)
-            .execute(&mut *conn)
-            .await?;
+            disable!(conn, claim.subject.id, why, now);
             true
         }))
     }

@@ -54,14 +54,17 @@ macro_rules! insert_task {
         .await?
         .rows_affected();
         if made == 1 {
-            sqlx::query("insert into due (task_id, kind, next_at, nominal_at, epoch) values ($1, $2, $3, $4, $5)")
-                .bind($task.id)
-                .bind($task.spec.trigger.kind())
-                .bind($task.next_fire_at)
-                .bind($nominal_at)
-                .bind($task.epoch)
-                .execute(&mut *$conn)
-                .await?;
+            sqlx::query(
+                "insert into due (task_id, tenant_id, kind, next_at, nominal_at, epoch) values ($1, $2, $3, $4, $5, $6)",
+            )
+            .bind($task.id)
+            .bind(&$task.tenant_id)
+            .bind($task.spec.trigger.kind())
+            .bind($task.next_fire_at)
+            .bind($nominal_at)
+            .bind($task.epoch)
+            .execute(&mut *$conn)
+            .await?;
             add_credentials!($conn, $task);
         }
         made

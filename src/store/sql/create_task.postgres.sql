@@ -7,4 +7,4 @@ with confined as materialized (
                        anchor_at, active_since, zone_database, created_at, updated_at)
     select $1, confined.tenant, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $14 from confined
 )
-insert into due (task_id, kind, next_at, nominal_at, epoch) values ($1, $5, $15, $16, $9)
+insert into due (task_id, tenant_id, kind, next_at, nominal_at, epoch) values ($1, $2, $5, $15, $16, $9)

@@ -15,8 +15,8 @@ with given as (
     on conflict (tenant_id, key) where key is not null do nothing
     returning id
 ), planned as (
-    insert into due (task_id, kind, next_at, nominal_at, epoch)
-    select id, trigger_type, next_at, nominal_at, epoch
+    insert into due (task_id, tenant_id, kind, next_at, nominal_at, epoch)
+    select id, tenant_id, trigger_type, next_at, nominal_at, epoch
       from given
      where id in (select id from made) or $16 is null
 ), named as (

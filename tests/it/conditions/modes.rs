@@ -74,7 +74,8 @@ async fn a_poll_that_was_not_recorded_is_made_again(mut world: World) {
     let task = dying.task(watching(&shop, json!({}))).await;
     world.advance(60.0);
     let (now, until) = (world.clock.now(), world.clock.now() + chrono::TimeDelta::seconds(45));
-    let claimed = dying.on(move |store| async move { store.claim_polls(now, until, 10).await }).await.unwrap();
+    let id = task.id;
+    let claimed = dying.on(move |store| async move { store.claim_polls(&[id], now, until).await }).await.unwrap();
     assert_eq!(claimed.len(), 1);
     dying.crash();
     let other = world.instance();

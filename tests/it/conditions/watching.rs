@@ -1,6 +1,8 @@
 //! What a watcher does about polls that fail: it never takes them for an answer, comes less often, tells the owner once.
 
 use reveille::engine::service::{Next, Service};
+use reveille::id::new_id;
+use reveille::task::Task;
 use serde_json::{Value, json};
 use wiremock::ResponseTemplate;
 
@@ -16,6 +18,7 @@ on_both! {
     a_slow_host_does_not_hold_up_others
     the_watcher_wakes_for_what_follows_from_a_poll
     a_condition_of_another_release_is_disabled_and_harms_no_other
+    a_tenant_whose_polls_hang_has_its_share_of_the_places_and_another_s_poll_is_made_in_the_same_tick
 }
 
 async fn polls_that_fail_are_told_once_and_so_is_their_recovery(mut world: World) {
@@ -84,7 +87,8 @@ async fn a_failing_poll_is_never_false(mut world: World) {
 async fn a_slow_host_does_not_hold_up_others(mut world: World) {
     let slow = Shop::open(&mut world).await;
     slow.answers(ResponseTemplate::new(200).set_delay(std::time::Duration::from_secs(60))).await;
-    world.poll.max_concurrent = 3;
+    // a third of which one tenant may have
+    world.poll.max_concurrent = 9;
     world.poll.per_host_concurrent = 2;
     let instance = world.instance();
     for _ in 0..4 {
@@ -156,4 +160,36 @@ async fn a_condition_of_another_release_is_disabled_and_harms_no_other(mut world
     assert_eq!(instance.condition(&sound).await.edges, 1);
     instance.settle(0).await;
     instance.finish(&world).await;
+}
+
+async fn a_tenant_whose_polls_hang_has_its_share_of_the_places_and_another_s_poll_is_made_in_the_same_tick(
+    mut world: World,
+) {
+    let (slow, shop) = (Shop::open(&mut world).await, Shop::open(&mut world).await);
+    slow.answers(ResponseTemplate::new(200).set_delay(std::time::Duration::from_secs(60))).await;
+    shop.sells_at(400).await;
+    world.poll.per_host_concurrent = 1000;
+    let instance = world.instance();
+    let now = world.clock.now();
+    let hanging = (0..1000).map(|_| {
+        let mut task = watching(&slow, json!({ "timeout": "30s" }));
+        task["tenant"] = json!("many");
+        let (task, next) = Task::new(new_id(now), instance.draft(task), now).expect("a condition");
+        (task, next.map(|next| next.nominal))
+    });
+    let hanging: Vec<_> = hanging.collect();
+    instance.on(|store| async move { store.create_tasks(&hanging).await }).await.expect("stored tasks");
+    world.advance(60.0);
+    let one = instance.task(watching(&shop, json!({}))).await;
+    world.advance(60.0);
+    let next = instance.tick(&instance.engine().watcher).await.expect("a tick");
+    assert!(matches!(next, Next::OnWake), "nothing falls due behind those that wait: {next:?}");
+    let under_way = "select count(*) from due where tenant_id = 'many' and claimed_until is not null";
+    assert_eq!(world.number(under_way).await, 22, "of 64 places");
+    let began = std::time::Instant::now();
+    while instance.condition(&one).await.edges == 0 {
+        assert!(began.elapsed() < PATIENCE, "it is not polled");
+        reveille::clock::pause(std::time::Duration::from_millis(20)).await;
+    }
+    instance.crash();
 }

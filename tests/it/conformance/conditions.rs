@@ -13,8 +13,9 @@ use reveille::task::{Task, TaskStatus};
 use reveille::trigger::Trigger;
 use reveille::trigger::condition::{ConditionState, PollFault, Seen, Step, Validators};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
-use super::world::{World, only, spec};
+use super::world::{World, new_task, only, spec};
 
 on_both!(
     a_poll_is_claimed_by_one_and_again_when_the_claim_ran_out,
@@ -32,6 +33,10 @@ on_both!(
     states_are_seen_by_their_tenant_alone,
     a_change_does_not_wait_for_a_poll_that_is_due,
     a_condition_and_a_schedule_may_take_each_other_s_place,
+    a_tenant_with_a_thousand_polls_hides_no_other_tenant_s,
+    the_search_goes_from_tenant_to_tenant_and_passes_over_claimed_polls,
+    an_unreadable_task_is_disabled_and_the_polls_beside_it_are_claimed,
+    the_tenant_of_a_poll_that_an_older_release_stored_is_written_when_it_is_polled,
 );
 
 fn condition(more: Value) -> Value {
@@ -44,7 +49,9 @@ fn condition(more: Value) -> Value {
 }
 
 async fn claim_from(store: &Store, now: DateTime<Utc>) -> Vec<PollClaim> {
-    store.claim_polls(now, now + TimeDelta::seconds(45), 10).await.unwrap()
+    let due = store.due_polls(now, 10).await.unwrap();
+    let tasks: Vec<Uuid> = due.iter().map(|poll| poll.task_id).collect();
+    store.claim_polls(&tasks, now, now + TimeDelta::seconds(45)).await.unwrap()
 }
 
 /// The one poll that is due once its first seconds have passed.
@@ -315,4 +322,80 @@ async fn a_condition_and_a_schedule_may_take_each_other_s_place(world: &World) {
     assert!(matches!(record(world, &due(world).await, 400).await, RecordedPoll::Fired(_)));
     let keys: Vec<String> = world.runs_of(&task).await.iter().map(|run| run.fire_key.clone()).collect();
     assert_eq!((keys[0].as_str(), keys[2].as_str()), ("c:1", "c:2"), "{keys:?}");
+}
+
+async fn conditions_of(world: &World, tenant: &str, count: usize) -> Vec<Task> {
+    let mut tasks = Vec::new();
+    for _ in 0..count {
+        tasks.push(world.task_with(tenant, condition(json!({})), json!({})).await);
+    }
+    tasks
+}
+
+async fn a_tenant_with_a_thousand_polls_hides_no_other_tenant_s(world: &World) {
+    let many: Vec<_> = (0..1000).map(|_| new_task("many", condition(json!({})), json!({}), world.now())).collect();
+    world.store.create_tasks(&many).await.unwrap();
+    world.pass(600);
+    let one = conditions_of(world, "one", 1).await.remove(0);
+    world.pass(600);
+    let now = world.now();
+    let earliest = world.store.due_polls(now, 256).await.unwrap();
+    assert!(earliest.len() == 256 && earliest.iter().all(|poll| poll.tenant_id == "many"));
+    let (polls, last) = world.store.polls_in_turn(now, "", 1000).await.unwrap();
+    let found: Vec<_> = polls.iter().map(|poll| poll.tenant_id.as_str()).collect();
+    assert_eq!((found, polls[1].task_id, last), (vec!["many", "one"], one.id, None));
+    for (task, _) in &many {
+        world.store.delete_task(&Scope::Every, task.id).await.unwrap();
+    }
+}
+
+async fn the_search_goes_from_tenant_to_tenant_and_passes_over_claimed_polls(world: &World) {
+    for tenant in ["a", "b", "c"] {
+        conditions_of(world, tenant, 2).await;
+    }
+    assert_eq!(world.store.next_poll_after(world.now()).await.unwrap(), world.store.next_poll().await.unwrap());
+    let search = async |after: &str, limit: i64| {
+        let (polls, last) = world.store.polls_in_turn(world.now(), after, limit).await.unwrap();
+        (polls.into_iter().map(|poll| poll.tenant_id).collect::<Vec<_>>().join(""), last.unwrap_or_default())
+    };
+    assert_eq!(search("", 9).await, ("".into(), "".into()), "nothing is due");
+    world.pass(600);
+    assert_eq!(world.store.next_poll_after(world.now()).await.unwrap(), None);
+    assert_eq!(search("", 2).await, ("ab".into(), "b".into()));
+    assert_eq!(search("b", 2).await, ("c".into(), "".into()));
+    for left in ["abc", "", ""] {
+        let (polls, _) = world.store.polls_in_turn(world.now(), "", 9).await.unwrap();
+        let tasks: Vec<Uuid> = polls.iter().map(|poll| poll.task_id).collect();
+        let until = world.now() + TimeDelta::seconds(45);
+        let claimed = world.store.claim_polls(&tasks, world.now(), until).await.unwrap();
+        assert_eq!(claimed.len(), tasks.len());
+        assert_eq!(search("", 9).await.0, left);
+    }
+    world.pass(45);
+    assert_eq!(search("", 9).await.0, "abc", "the claims ran out");
+}
+
+async fn an_unreadable_task_is_disabled_and_the_polls_beside_it_are_claimed(world: &World) {
+    let tasks = conditions_of(world, "a", 3).await;
+    let bad = &tasks[1];
+    let spec = serde_json::to_string(&json!({"trigger": bad.spec.trigger, "metadata": 7})).unwrap();
+    world.plant(&format!("update tasks set spec = '{spec}' where id = {}", world.id(bad.id))).await;
+    world.pass(600);
+    let claimed = claim_from(&world.store, world.now()).await;
+    let mut polled: Vec<Uuid> = claimed.iter().map(|claim| claim.subject.id).collect();
+    polled.sort_unstable();
+    assert_eq!(polled, [tasks[0].id, tasks[2].id]);
+    let disabled = "select count(*) from tasks t join due d on d.task_id = t.id
+                     where t.status = 'disabled' and t.status_reason = 'the stored task can''t be read'
+                       and d.next_at is null";
+    assert_eq!(world.count(disabled).await, 1);
+}
+
+async fn the_tenant_of_a_poll_that_an_older_release_stored_is_written_when_it_is_polled(world: &World) {
+    conditions_of(world, "a", 1).await;
+    world.plant("update due set tenant_id = ''").await;
+    let claim = due(world).await;
+    assert_eq!(claim.tenant_id, "a");
+    record(world, &claim, 600).await;
+    assert_eq!(world.count("select count(*) from due where tenant_id = 'a'").await, 1);
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use reveille::clock::pause;
-use reveille::id::new_id;
+use reveille::id::{Scope, new_id};
 use reveille::run::RunState;
 use reveille::store::{Again, Claim, Finish, FireDue, Limits, Park, StartNow, StartedRun, Take, Turn};
+use reveille::task::Task;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use uuid::Uuid;
@@ -165,6 +166,13 @@ async fn store_much(world: &World) {
             "insert into due (task_id, kind, next_at, nominal_at, epoch)
              select id, 'schedule', {now}, {now}, 1 from tasks where zone_database = 'x'"
         ),
+        // polls that are due, or somebody is at
+        format!(
+            "insert into due (task_id, tenant_id, kind, next_at, nominal_at, epoch, claimed_until)
+             select gen_random_uuid(), 'tenant-' || n % 100, 'condition', {now}, {now}, 1,
+                    case when n % 100 = 0 and n <= 2000 then {now} + interval '1 minute' end
+               from {each}"
+        ),
         // of each task one run that is ready, one that is started, and one that waits behind that
         format!(
             "insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, created_at)
@@ -210,6 +218,7 @@ async fn every_step(world: &World) {
     }
     ask(world).await;
     publish(world).await;
+    poll(world).await;
     look(world).await;
 }
 
@@ -227,7 +236,7 @@ async fn create(world: &World) {
 }
 
 async fn fire(world: &World) -> (Vec<StartedRun>, Vec<Claim>) {
-    let start = StartNow { places: BATCH as usize / 2, lease_until: world.now() + LEASE };
+    let start = StartNow { places: BATCH as usize / 2, lease_until: world.now() + LEASE, shares: None };
     let ask = FireDue { limit: BATCH, start: Some(start), ..world.ask(0, BATCH as usize) };
     let fired = world.store.fire_due(&ask).await.unwrap();
     assert!(fired.started.len() + fired.claims.len() > BATCH as usize / 2, "{fired:?}");
@@ -236,7 +245,7 @@ async fn fire(world: &World) -> (Vec<StartedRun>, Vec<Claim>) {
 
 async fn take(world: &World, fair: Option<Turn>) -> Vec<StartedRun> {
     let (now, lease_until, limits) = (world.now(), world.now() + LEASE, Limits::default());
-    let take = Take { worker: WORKER, now, ahead: now, lease_until, limit: BATCH, fair, limits };
+    let take = Take { worker: WORKER, now, ahead: now, lease_until, limit: BATCH, fair, limits, shares: None };
     world.store.take_runs(&take).await.unwrap().starts.started
 }
 
@@ -267,6 +276,23 @@ async fn publish(world: &World) {
         matching::task(world, rule).await;
         matching::publish(world, vec![event(&new_id(world.now()).to_string())]).await;
     }
+}
+
+/// Polls of other tenants stand before that of the one task there is.
+async fn poll(world: &World) {
+    let trigger = json!({"type": "condition", "poll": {"redis": {"source": "s", "key": "k"}}, "interval": "1m",
+                         "expression": "value < 500"});
+    let (task, _) = new_task("tenant-x", trigger, json!({}), world.now());
+    let sooner = world.now() - TimeDelta::minutes(2);
+    world.store.create_tasks(&[(Task { next_fire_at: Some(sooner), ..task.clone() }, Some(sooner))]).await.unwrap();
+    let now = world.now();
+    let due = world.store.due_polls(now, BATCH).await.unwrap();
+    let (polls, _) = world.store.polls_in_turn(now, "tenant-5", BATCH).await.unwrap();
+    assert!(!due.is_empty() && !polls.is_empty());
+    let claimed = world.store.claim_polls(&[task.id], now, now + TimeDelta::seconds(45)).await.unwrap();
+    assert_eq!(claimed.len(), 1);
+    world.store.next_poll_after(now).await.unwrap();
+    world.store.delete_task(&Scope::Every, task.id).await.unwrap();
 }
 
 async fn look(world: &World) {

@@ -1,0 +1,9 @@
+-- Polls that are due are looked for by tenant, so that what is due of one never hides what is due of another.
+-- Same number, tables and columns as migrations/sqlite/0020_polls.sql.
+
+-- Empty where an instance of an older release made the row. Its next poll writes the tenant.
+alter table due add column tenant_id text not null default '';
+-- Row-level security would hide the tasks from whoever owns them.
+select set_config('reveille.tenant', '*', true);
+update due set tenant_id = t.tenant_id from tasks t where t.id = due.task_id and due.kind = 'condition';
+create index due_polls on due (tenant_id, next_at) where kind = 'condition' and next_at is not null;
