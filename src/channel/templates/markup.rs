@@ -3,10 +3,18 @@
 //! Nothing of a text becomes a tag, a mention or a link that hides where it leads: HTML is shown as text, and of a link
 //! its address is shown.
 
+mod output;
+mod table;
+
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use crate::channel::templates::Format;
+use crate::channel::templates::markup::output::Output;
+use crate::channel::templates::markup::table::Table;
 use crate::visible::visible;
+
+pub use output::{MARKUP_BYTES, NESTING};
+pub use table::COLUMNS;
 
 /// What the format reads as markup, made harmless. Hidden characters are shown.
 pub fn escaped(text: &str, format: Format) -> String {
@@ -33,31 +41,90 @@ pub fn lines(text: &str, format: Format) -> String {
     }
 }
 
-/// Markdown in the language of the format; plain text stays as it was written.
+/// Markdown in the language of the format; plain text stays as it was written, but for its tables.
 pub fn markdown(text: &str, format: Format) -> String {
     if format == Format::Plain {
-        return escaped(text, format);
+        return escaped(&without_tables(text), format);
     }
-    let mut writer = Writer { format, out: String::new(), lists: vec![], link: None, opened: false };
-    for event in Parser::new_ext(text, Options::ENABLE_STRIKETHROUGH) {
+    let mut writer = Writer { format, out: Output::default(), lists: vec![], quotes: 0, link: None, table: None };
+    for event in Parser::new_ext(text, Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TABLES) {
         writer.write(event);
+        if writer.out.is_full() {
+            break;
+        }
     }
-    writer.out.trim().to_owned()
+    writer.out.finish()
+}
+
+/// The text with the lines of each table in its place.
+fn without_tables(text: &str) -> String {
+    let (mut out, mut shown) = (Output::default(), 0);
+    let mut table: Option<(Table, std::ops::Range<usize>)> = None;
+    for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
+        match (event, &mut table) {
+            (Event::Start(Tag::Table(_)), _) => table = Some((Table::default(), range)),
+            (Event::End(TagEnd::Table), read) => {
+                let Some((read, place)) = read.take() else { continue };
+                out.push(&text[shown..place.start]);
+                read.show(Format::Plain, &mut |line| out.push(line));
+                let breaks = &text[..place.end];
+                out.push(if breaks.ends_with('\n') { "\n" } else { "" });
+                shown = place.end;
+            }
+            (event, Some((table, _))) => cell(table, event),
+            (_, None) => {}
+        }
+        if out.is_full() {
+            return out.finish();
+        }
+    }
+    match shown {
+        0 => text.to_owned(),
+        _ => {
+            out.push(&text[shown..]);
+            out.finish()
+        }
+    }
+}
+
+fn cell(table: &mut Table, event: Event) {
+    match event {
+        Event::Start(Tag::TableHead | Tag::TableRow) => table.row(),
+        Event::Start(Tag::TableCell) => table.cell(),
+        Event::Text(text) | Event::Code(text) | Event::Html(text) | Event::InlineHtml(text) => table.text(&text),
+        Event::SoftBreak | Event::HardBreak => table.text(" "),
+        _ => {}
+    }
 }
 
 struct Writer {
     format: Format,
-    out: String,
-    /// The next number of each list that is open; `None` for bullets.
-    lists: Vec<Option<u64>>,
+    out: Output,
+    /// The next number of each list that is open, `None` for bullets; those that are too deep are none.
+    lists: Vec<Option<Option<u64>>>,
+    /// Quotations that are open.
+    quotes: usize,
     /// The address of the link that is open, and where its text began.
     link: Option<(String, usize)>,
-    /// A quotation has just begun: what follows belongs right behind its sign.
-    opened: bool,
+    /// The table that is open.
+    table: Option<Table>,
 }
 
 impl Writer {
     fn write(&mut self, event: Event) {
+        if let Some(table) = &mut self.table {
+            match event {
+                Event::End(TagEnd::Table) => self.close_table(),
+                Event::Start(Tag::Link { dest_url, .. }) => self.link = Some((dest_url.into_string(), 0)),
+                Event::End(TagEnd::Link) => {
+                    if let Some((address, _)) = self.link.take() {
+                        table.text(&format!(" ({address})"));
+                    }
+                }
+                event => cell(table, event),
+            }
+            return;
+        }
         match event {
             Event::Start(tag) => self.start(tag),
             Event::End(tag) => self.end(tag),
@@ -67,110 +134,165 @@ impl Writer {
                 self.text(&text);
                 self.tag("</code>", "`", "</code>");
             }
-            Event::SoftBreak | Event::HardBreak => self.tag("<br>\n", "\n", "\n"),
-            Event::Rule => self.block(self.by("<hr>", "―――", "―――")),
+            Event::SoftBreak | Event::HardBreak => match self.format {
+                Format::Html => self.out.push("<br>\n"),
+                _ => self.line(1),
+            },
+            Event::Rule => {
+                self.block();
+                self.tag("<hr>", "―――", "―――");
+            }
             _ => {}
         }
     }
 
     fn start(&mut self, tag: Tag) {
         match tag {
-            Tag::Paragraph if self.lists.is_empty() => self.block(self.by("<p dir=\"auto\">", "", "")),
-            Tag::Heading { .. } => {
-                self.block(self.by("<h3 dir=\"auto\">", "*", "<b>"));
-            }
-            Tag::BlockQuote(_) => {
-                self.block(self.by("<blockquote>", "&gt; ", "<blockquote>"));
-                self.opened = true;
-            }
-            Tag::CodeBlock(_) => self.block(self.by("<pre>", "```\n", "<pre>")),
+            Tag::Paragraph if self.lists.is_empty() => self.block_of("<p dir=\"auto\">", "", "", ["</p>", "", ""]),
+            Tag::Heading { .. } => self.block_of("<h3 dir=\"auto\">", "*", "<b>", ["</h3>", "*", "</b>"]),
+            Tag::BlockQuote(_) => self.quote(),
+            Tag::CodeBlock(_) => self.block_of("<pre>", "```\n", "<pre>", ["</pre>", "```", "</pre>"]),
             Tag::List(first) => {
-                let open = match first {
-                    Some(_) => "<ol>",
-                    None => "<ul>",
-                };
-                self.block(self.by(open, "", ""));
-                self.lists.push(first);
+                self.block();
+                let (open, close) = if first.is_some() { ("<ol>", "</ol>") } else { ("<ul>", "</ul>") };
+                let html = self.format == Format::Html;
+                let shown = self.out.open(if html { open } else { "" }, if html { close } else { "" });
+                self.lists.push(shown.then_some(first));
             }
             Tag::Item => self.item(),
-            Tag::Strong => self.tag("<strong>", "*", "<b>"),
-            Tag::Emphasis => self.tag("<em>", "_", "<i>"),
-            Tag::Strikethrough => self.tag("<s>", "~", "<s>"),
+            Tag::Strong => self.inline("<strong>", "*", "<b>", ["</strong>", "*", "</b>"]),
+            Tag::Emphasis => self.inline("<em>", "_", "<i>", ["</em>", "_", "</i>"]),
+            Tag::Strikethrough => self.inline("<s>", "~", "<s>", ["</s>", "~", "</s>"]),
             Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. } => {
                 self.link = Some((dest_url.into_string(), self.out.len()));
             }
+            Tag::Table(_) => self.table = Some(Table::default()),
             _ => {}
         }
     }
 
     fn end(&mut self, tag: TagEnd) {
         match tag {
-            TagEnd::Paragraph if self.lists.is_empty() => self.tag("</p>", "", ""),
-            TagEnd::Heading(_) => self.tag("</h3>", "*", "</b>"),
-            TagEnd::BlockQuote(_) => self.tag("</blockquote>", "", "</blockquote>"),
-            TagEnd::CodeBlock => self.tag("</pre>", "```", "</pre>"),
-            TagEnd::List(_) => {
-                let closed = match self.lists.pop().flatten() {
-                    Some(_) => "</ol>",
-                    None => "</ul>",
-                };
-                self.tag(closed, "", "");
+            TagEnd::Paragraph if !self.lists.is_empty() => {}
+            TagEnd::BlockQuote(_) => {
+                self.quotes -= 1;
+                self.out.close();
             }
-            TagEnd::Item => self.tag("</li>", "", ""),
-            TagEnd::Strong => self.tag("</strong>", "*", "</b>"),
-            TagEnd::Emphasis => self.tag("</em>", "_", "</i>"),
-            TagEnd::Strikethrough => self.tag("</s>", "~", "</s>"),
+            TagEnd::List(_) => {
+                self.lists.pop();
+                self.out.close();
+            }
+            TagEnd::Paragraph
+            | TagEnd::Heading(_)
+            | TagEnd::CodeBlock
+            | TagEnd::Item
+            | TagEnd::Strong
+            | TagEnd::Emphasis
+            | TagEnd::Strikethrough => self.out.close(),
             TagEnd::Link | TagEnd::Image => self.close_link(),
             _ => {}
         }
     }
 
+    /// Slack and Telegram know no quotation inside of another one.
+    fn quote(&mut self) {
+        self.block();
+        self.quotes += 1;
+        let outermost = self.quotes == 1;
+        match self.format {
+            Format::Html => drop(self.out.open("<blockquote>", "</blockquote>")),
+            Format::Telegram if outermost => drop(self.out.open("<blockquote>", "</blockquote>")),
+            Format::Mrkdwn if outermost => drop(self.out.open("&gt; ", "")),
+            _ => drop(self.out.open("", "")),
+        }
+    }
+
     fn item(&mut self) {
-        if self.format == Format::Html {
-            self.out.push_str("\n<li dir=\"auto\">");
-            return;
-        }
-        let depth = self.lists.len().saturating_sub(1);
-        let bullet = match self.lists.last_mut() {
-            Some(Some(number)) => {
-                *number += 1;
-                format!("{}. ", *number - 1)
+        let deepest = self.lists.len().min(NESTING);
+        let sign = match self.lists.last_mut() {
+            Some(Some(Some(number))) => {
+                *number = number.saturating_add(1);
+                Some(format!("{}. ", *number - 1))
             }
-            _ => "• ".to_owned(),
+            Some(Some(None)) => Some("• ".to_owned()),
+            // a list that is too deep goes on in the item around it
+            Some(None) | None => None,
         };
-        if !self.out.is_empty() && !self.out.ends_with('\n') {
-            self.out.push('\n');
+        let html = self.format == Format::Html;
+        match sign {
+            None => {
+                self.out.push(" ");
+                self.out.open("", "");
+            }
+            Some(_) if html => drop(self.out.open("\n<li dir=\"auto\">", "</li>")),
+            Some(sign) => {
+                if !self.out.is_empty() && self.out.breaks() == 0 && !self.at_quote() {
+                    self.line(1);
+                }
+                self.out.push(&"  ".repeat(deepest.saturating_sub(1)));
+                self.out.open(&sign, "");
+            }
         }
-        self.out.push_str(&"  ".repeat(depth));
-        self.out.push_str(&bullet);
     }
 
     /// What is seen of a link is where it leads.
     fn close_link(&mut self) {
         let Some((address, from)) = self.link.take() else { return };
         let shown = escaped(&address, self.format);
-        if self.out.get(from..).is_none_or(|text| text != shown) {
-            self.out.push_str(&format!(" ({shown})"));
+        if self.out.text().get(from..).is_none_or(|text| text != shown) {
+            self.out.push(&format!(" ({shown})"));
         }
+    }
+
+    fn close_table(&mut self) {
+        let Some(table) = self.table.take() else { return };
+        self.block();
+        let (out, format) = (&mut self.out, self.format);
+        table.show(format, &mut |line| out.push(line));
+    }
+
+    fn block_of(&mut self, html: &'static str, mrkdwn: &'static str, telegram: &'static str, close: [&'static str; 3]) {
+        self.block();
+        self.inline(html, mrkdwn, telegram, close);
+    }
+
+    fn inline(&mut self, html: &'static str, mrkdwn: &'static str, telegram: &'static str, close: [&'static str; 3]) {
+        let (open, close) = (self.by(html, mrkdwn, telegram), self.by(close[0], close[1], close[2]));
+        self.out.open(open, close);
     }
 
     /// A new block, apart from what stands before it.
-    fn block(&mut self, open: &str) {
-        if !self.out.is_empty() && !std::mem::take(&mut self.opened) {
-            let end = if self.lists.is_empty() && self.format != Format::Html { "\n\n" } else { "\n" };
-            let there = self.out.len() - self.out.trim_end_matches('\n').len();
-            self.out.push_str(&end[there.min(end.len())..]);
+    fn block(&mut self) {
+        if self.out.is_empty() || self.at_quote() {
+            return;
         }
-        self.out.push_str(open);
+        match self.lists.is_empty() && self.format != Format::Html {
+            true => self.line(2),
+            false => self.line(1),
+        }
+    }
+
+    /// Whether a quotation has just begun: what follows belongs right behind its sign.
+    fn at_quote(&self) -> bool {
+        self.quotes > 0 && ["<blockquote>", "&gt; "].iter().any(|sign| self.out.text().ends_with(sign))
+    }
+
+    /// So many line breaks; in Slack each line of a quotation has its sign.
+    fn line(&mut self, breaks: usize) {
+        match self.format == Format::Mrkdwn && self.quotes > 0 {
+            true => (0..breaks).for_each(|_| self.out.push("\n&gt; ")),
+            false => (self.out.breaks()..breaks).for_each(|_| self.out.push("\n")),
+        }
     }
 
     fn text(&mut self, text: &str) {
-        self.out.push_str(&escaped(text, self.format));
+        let shown = escaped(text, self.format);
+        self.out.push(&shown);
     }
 
     fn tag(&mut self, html: &'static str, mrkdwn: &'static str, telegram: &'static str) {
         let tag = self.by(html, mrkdwn, telegram);
-        self.out.push_str(tag);
+        self.out.push(tag);
     }
 
     fn by(&self, html: &'static str, mrkdwn: &'static str, telegram: &'static str) -> &'static str {
@@ -280,5 +402,117 @@ line &lt;!channel&gt; &lt;script&gt;alert(1)&lt;/script&gt; p (http://t.example/
             "<p dir=\"auto\">a<br>\nb</p>\n<p dir=\"auto\">c &amp; d</p>"
         );
         assert_eq!(lines("a\nb\n\nc & d", Format::Mrkdwn), "a\nb\n\nc &amp; d");
+    }
+
+    const MARKED: [Format; 3] = [Format::Html, Format::Mrkdwn, Format::Telegram];
+    const TABLE: &str =
+        "Prices:\n\n| City | Price |\n|---|---:|\n| Oslo | `480` |\n| A & B | [612](https://x.example) |\n\nEnd";
+
+    #[test]
+    fn table_is_readable_in_each_format() {
+        insta::assert_snapshot!(markdown(TABLE, Format::Html), @r####"
+<p dir="auto">Prices:</p>
+<table>
+<tr><th dir="auto">City</th><th dir="auto">Price</th></tr>
+<tr><td dir="auto">Oslo</td><td dir="auto">480</td></tr>
+<tr><td dir="auto">A &amp; B</td><td dir="auto">612 (https://x.example)</td></tr></table>
+<p dir="auto">End</p>
+"####);
+        insta::assert_snapshot!(markdown(TABLE, Format::Mrkdwn), @r####"
+Prices:
+
+```
+City   Price
+-----  -----------------------
+Oslo   480
+A &amp; B  612 (https://x.example)
+```
+
+End
+"####);
+        insta::assert_snapshot!(markdown(TABLE, Format::Telegram), @r####"
+Prices:
+
+<pre>City   Price
+-----  -----------------------
+Oslo   480
+A &amp; B  612 (https://x.example)
+</pre>
+
+End
+"####);
+        insta::assert_snapshot!(markdown(TABLE, Format::Plain), @r####"
+Prices:
+
+City: Oslo
+Price: 480
+
+City: A & B
+Price: 612
+
+End
+"####);
+        let wide = TABLE.replace("Oslo", &"O".repeat(60));
+        assert!(markdown(&wide, Format::Mrkdwn).contains(&format!("City: {}\nPrice: 480\n\nCity: A", "O".repeat(60))));
+    }
+
+    #[test]
+    fn nesting_is_capped_and_costs_no_more_than_its_text() {
+        for part in ["- + ", "> ", "1. ", "**_", "- > ", "[", "![", "`", "~~a ", "| a |\n|-|\n", "- a\n  "] {
+            let text = format!("{}a", part.repeat(39_000 / part.len()));
+            for format in MARKED.into_iter().chain([Format::Plain]) {
+                let shown = markdown(&text, format);
+                assert!(shown.len() <= 12 * text.len(), "{part:?} as {format:?}: {} bytes", shown.len());
+                assert!(shown.lines().all(|line| line.len() - line.trim_start().len() <= 2 * NESTING), "{part:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn output_ends_at_its_bound_and_is_closed_there() {
+        let most = "&".repeat(MARKUP_BYTES / 5 - 20);
+        let more = format!("- **{}** {}", "a", "& b ".repeat(MARKUP_BYTES / 4));
+        for format in MARKED {
+            assert!(!markdown(&most, format).contains('…'));
+            let cut = markdown(&more, format);
+            assert!(cut.len() <= MARKUP_BYTES + 100 && cut.contains('…'), "{format:?}: {}", cut.len());
+        }
+        assert!(markdown(&more, Format::Html).ends_with("…</li></ul>"), "{format}", format = &more[..10]);
+    }
+
+    #[test]
+    fn table_of_many_columns_shows_the_first() {
+        let row = |cell: &str, columns: usize| format!("|{}\n", format!("{cell}|").repeat(columns));
+        let table = |columns| format!("{}{}{}", row("h", columns), row("-", columns), row("c", columns));
+        let cells = |columns| markdown(&table(columns), Format::Html).matches("<td").count();
+        assert_eq!((cells(COLUMNS), cells(COLUMNS + 1)), (COLUMNS, COLUMNS));
+    }
+
+    /// Every tag that is opened is closed, in order.
+    fn is_closed(html: &str) -> bool {
+        let mut open = vec![];
+        for tag in html.split('<').skip(1).filter_map(|rest| rest.split('>').next()) {
+            let name = tag.split(' ').next().unwrap_or_default();
+            match name.strip_prefix('/') {
+                Some(name) if open.pop() != Some(name) => return false,
+                Some(_) => {}
+                None if ["br", "hr"].contains(&name) => {}
+                None => open.push(name),
+            }
+        }
+        open.is_empty()
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn markup_of_any_nesting_is_closed(
+            text in "((- |\\+ |> |1\\. |  |\\*\\*|_|~~|`|```|# |\\| a |\\|-|\\||\n|\n\n|\\[|\\]\\(b\\)|a|<b>|&)){0,120}"
+        ) {
+            for format in [Format::Html, Format::Telegram] {
+                let shown = markdown(&text, format);
+                proptest::prop_assert!(is_closed(&shown), "{text:?} as {format:?}: {shown}");
+            }
+            proptest::prop_assert!(markdown(&text, Format::Mrkdwn).len() <= 40 * (text.len() + 1));
+        }
     }
 }

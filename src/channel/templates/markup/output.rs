@@ -1,0 +1,84 @@
+//! Markup as it is written: no longer than a message may be, and closed wherever it ends.
+
+/// Most bytes of markup that one text becomes. What is left of the text then is not shown.
+pub const MARKUP_BYTES: usize = 512 * 1024;
+/// Lists, quotations, emphasis and links inside each other. What is deeper stands as plain text in the deepest.
+pub const NESTING: usize = 12;
+/// Stands where a text was cut off.
+const CUT: &str = "…";
+
+/// What has been written, and what has to be closed.
+#[derive(Default)]
+pub struct Output {
+    text: String,
+    /// The closing of each part that is open; `None` where its opening was not written.
+    open: Vec<Option<&'static str>>,
+    /// Parts that are open and were written.
+    depth: usize,
+    full: bool,
+}
+
+impl Output {
+    /// Writes all of it, or nothing from now on.
+    pub fn push(&mut self, text: &str) {
+        if self.full || self.text.len() + text.len() > MARKUP_BYTES {
+            self.full = true;
+            return;
+        }
+        self.text.push_str(text);
+    }
+
+    /// Opens a part; `write` says whether it has a sign of its own.
+    pub fn open(&mut self, opening: &str, closing: &'static str) -> bool {
+        let written = self.depth < NESTING && !self.full;
+        if written {
+            self.push(opening);
+            self.depth += 1;
+        }
+        self.open.push((written && !self.full).then_some(closing));
+        written
+    }
+
+    pub fn close(&mut self) {
+        if let Some(Some(closing)) = self.open.pop() {
+            self.depth -= 1;
+            self.push(closing);
+            if self.full {
+                self.open.push(Some(closing));
+                self.depth += 1;
+            }
+        }
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.full
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.text.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.text.len()
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The line breaks at the end.
+    pub fn breaks(&self) -> usize {
+        self.text.len() - self.text.trim_end_matches('\n').len()
+    }
+
+    /// All of it, closed.
+    pub fn finish(mut self) -> String {
+        if self.full {
+            self.text.push_str(CUT);
+        }
+        while let Some(closing) = self.open.pop() {
+            self.text.push_str(closing.unwrap_or_default());
+        }
+        self.text.trim().to_owned()
+    }
+}
