@@ -145,6 +145,7 @@ pub async fn build(
         agent: agent.clone(),
         agents: config.agents.clone(),
         channels: channels.names().into_iter().map(str::to_owned).collect(),
+        compute: compute.clone(),
         expressions: Default::default(),
         templates: Default::default(),
     });
@@ -181,7 +182,6 @@ pub async fn build(
         time: config.time.clone(),
     });
     let http = http::State::new(http::Parts {
-        compute,
         store: store.clone(),
         vault,
         connector,

@@ -9,8 +9,9 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::expr::{Expression, Member};
 use crate::id::Tenant;
-use crate::invalid::{Faults, escape};
+use crate::invalid::{Faults, did_you_mean, escape};
 
 /// The only version of CloudEvents that is read and written.
 pub const SPEC_VERSION: &str = "1.0";
@@ -20,6 +21,44 @@ pub const ATTRIBUTE_LENGTH: usize = 512;
 pub const EVENT_BYTES: usize = 256 * 1024;
 /// The extension attribute that names the tenant.
 pub const TENANT: &str = "tenantid";
+
+/// The attributes that are no extensions.
+const ATTRIBUTES: [&str; 11] = [
+    "specversion",
+    "id",
+    "source",
+    "type",
+    TENANT,
+    "subject",
+    "time",
+    "datacontenttype",
+    "dataschema",
+    "data",
+    "data_base64",
+];
+
+fn may_be_extension(name: &str) -> bool {
+    let lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    (1..=64).contains(&name.len()) && name.chars().all(lower)
+}
+
+/// What an expression names of `event` that no event can have; a sentence where there is something.
+pub fn impossible_member(expression: &Expression) -> Option<String> {
+    let unknown = |member: &Member| !ATTRIBUTES.contains(&member.name.as_str());
+    expression.members_of("event").into_iter().filter(unknown).find_map(|Member { name, position, has_members }| {
+        let what = match (may_be_extension(&name), has_members) {
+            // extensions are texts, numbers, true and false
+            (true, true) => {
+                format!("an event has no `{name}` with something in it{}", did_you_mean(&name, ATTRIBUTES))
+            }
+            (false, _) => {
+                format!("an event can't have `{name}`; names of extensions are lower-case letters and digits")
+            }
+            (true, false) => return None,
+        };
+        Some(format!("{what} (at character {position})"))
+    })
+}
 
 /// A fact that was published.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -227,23 +266,9 @@ impl Reader<'_> {
 
     /// Attribute names are lower-case letters and digits; values are simple.
     fn extensions(&mut self) -> Map<String, Value> {
-        const KNOWN: [&str; 11] = [
-            "specversion",
-            "id",
-            "source",
-            "type",
-            TENANT,
-            "subject",
-            "time",
-            "datacontenttype",
-            "dataschema",
-            "data",
-            "data_base64",
-        ];
         let mut kept = Map::new();
-        for (name, value) in self.fields.iter().filter(|(name, _)| !KNOWN.contains(&name.as_str())) {
-            let lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-            if name.is_empty() || name.len() > 64 || !name.chars().all(lower) {
+        for (name, value) in self.fields.iter().filter(|(name, _)| !ATTRIBUTES.contains(&name.as_str())) {
+            if !may_be_extension(name) {
                 self.fault(name, "the name of an extension attribute has lower-case letters and digits only");
             } else if !matches!(value, Value::String(_) | Value::Number(_) | Value::Bool(_) | Value::Null) {
                 self.fault(name, "an extension attribute is a text, a number, true or false; put the rest into `data`");

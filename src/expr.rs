@@ -1,10 +1,12 @@
 //! Expressions in CEL (https://cel.dev): read once with all guards, evaluated many times over JSON.
 //!
-//! CEL always ends, but has no limit of its own on time, memory or stack. So what is costly is refused when it is
-//! read: see [`guard`]. Whole JSON numbers are `int`, others `double`. A key that is missing is told apart from
+//! CEL always ends, but has no limit of its own on time, memory or stack. So what can't be bounded is refused when it is
+//! read (see [`guard`]), and what would take too much over the values at hand before it is evaluated (see [`cost`]). Whole JSON numbers are `int`, others `double`. A key that is missing is told apart from
 //! every other error, because who filters takes it for "no". Nothing is kept between evaluations.
 
 mod convert;
+mod cost;
+mod extent;
 mod fields;
 mod guard;
 mod parts;
@@ -15,15 +17,18 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use cel::common::ast::IdedExpr;
 use cel::common::value::{CowVal, Val};
 use cel::context::VariableResolver;
 use cel::{Context, Env, ExecutionError, Program};
 use serde_json::Value;
 
-use crate::expr::guard::Shape;
+use crate::expr::cost::Cost;
+use crate::expr::extent::{Extent, VALUE_NODES};
 use crate::expr::pattern::Patterns;
 
-pub use guard::{EXPRESSION_BYTES, MOST_STEPS};
+pub use cost::MOST_STEPS;
+pub use fields::Member;
 pub use parts::Part;
 
 /// A compiled expression. Cheap to clone; equal when the texts are.
@@ -34,7 +39,6 @@ struct Compiled {
     text: String,
     program: Program,
     env: Arc<Env>,
-    shape: Shape,
     patterns: Patterns,
 }
 
@@ -76,9 +80,9 @@ impl Language {
         let compiled = catch_unwind(AssertUnwindSafe(|| self.0.compile(text)))
             .map_err(|_| ExpressionFault { position: 1, message: "can't be read as a CEL expression".into() })?;
         let program = compiled.map_err(|errors| guard::syntax_fault(text, &errors))?;
-        let shape = guard::judge(&program, variables)?;
+        guard::judge(&program, variables)?;
         let patterns = Patterns::new(&program)?;
-        Ok(Expression(Arc::new(Compiled { text: text.to_owned(), program, env: Arc::clone(&self.0), shape, patterns })))
+        Ok(Expression(Arc::new(Compiled { text: text.to_owned(), program, env: Arc::clone(&self.0), patterns })))
     }
 }
 
@@ -86,8 +90,9 @@ impl Language {
 #[derive(Debug, Clone, Default)]
 pub struct Variables {
     values: BTreeMap<&'static str, Arc<dyn Val>>,
-    /// The longest list or object anywhere in the values: what a comprehension may have to walk.
-    longest: usize,
+    extents: BTreeMap<&'static str, Arc<Extent>>,
+    /// Why one of them can't be evaluated over.
+    excess: Option<String>,
 }
 
 impl Variables {
@@ -102,24 +107,52 @@ impl Variables {
     }
 
     pub fn set(&mut self, name: &'static str, value: &Value) {
-        self.longest = self.longest.max(convert::longest(value));
-        self.insert(name, convert::to_cel(value));
+        let measured = Extent::of(value).and_then(|extent| match extent.nodes {
+            ..=VALUE_NODES => Ok(extent),
+            nodes => Err(format!("there are {nodes} values, at most {VALUE_NODES} can be evaluated over")),
+        });
+        match measured {
+            Ok(extent) => self.insert(name, convert::to_cel(value), extent),
+            Err(why) => {
+                self.excess = Some(format!("`{name}`: {why}"));
+                self.insert(name, cel::Value::Null, Extent::plain());
+            }
+        }
     }
 
     /// An instant, which CEL calls a timestamp.
     pub fn set_instant(&mut self, name: &'static str, instant: chrono::DateTime<chrono::Utc>) {
-        self.insert(name, cel::Value::Timestamp(instant.fixed_offset()));
+        self.insert(name, cel::Value::Timestamp(instant.fixed_offset()), Extent::plain());
     }
 
     /// These, and those of `more`.
     pub fn and(&self, more: &Variables) -> Variables {
         let mut both = self.clone();
         both.values.extend(more.values.iter().map(|(name, value)| (*name, Arc::clone(value))));
-        both.longest = both.longest.max(more.longest);
+        both.extents.extend(more.extents.iter().map(|(name, extent)| (*name, Arc::clone(extent))));
+        both.excess = both.excess.or_else(|| more.excess.clone());
         both
     }
 
-    fn insert(&mut self, name: &'static str, value: cel::Value) {
+    fn extent(&self, name: &str) -> Option<Arc<Extent>> {
+        self.extents.get(name).cloned()
+    }
+
+    /// What all expressions are held to, whatever they name.
+    fn evaluable(&self) -> Result<(), ExpressionError> {
+        if let Some(why) = &self.excess {
+            return Err(ExpressionError::Failed(why.clone()));
+        }
+        match self.extents.values().map(|extent| extent.nodes).sum() {
+            ..=VALUE_NODES => Ok(()),
+            nodes => Err(ExpressionError::Failed(format!(
+                "there are {nodes} values, at most {VALUE_NODES} can be evaluated over"
+            ))),
+        }
+    }
+
+    fn insert(&mut self, name: &'static str, value: cel::Value, extent: Extent) {
+        self.extents.insert(name, Arc::new(extent));
         let value: Box<dyn Val> = value.try_into().expect("data converts; only functions do not");
         self.values.insert(name, value.into());
     }
@@ -134,6 +167,17 @@ impl VariableResolver for Variables {
 impl Expression {
     pub fn text(&self) -> &str {
         &self.0.text
+    }
+
+    /// The steps that an evaluation takes at most; [`MOST_STEPS`] is refused beyond. A step is about a nanosecond.
+    pub fn cost(&self, variables: &Variables) -> u64 {
+        self.cost_of(self.0.program.expression(), variables).steps
+    }
+
+    /// The steps of [`Expression::parts`], which evaluates each part by itself.
+    pub fn cost_of_parts(&self, variables: &Variables) -> u64 {
+        let parts = parts::nodes(&self.0.program).into_iter();
+        parts.fold(0, |sum: u64, part| sum.saturating_add(self.cost_of(part, variables).steps)).min(MOST_STEPS)
     }
 
     /// The value, as JSON: instants and durations as text.
@@ -159,19 +203,37 @@ impl Expression {
         })
     }
 
-    /// The members of a variable that it names, each with its place in characters from 1.
-    pub fn members_of(&self, variable: &str) -> Vec<(String, usize)> {
+    /// The members of a variable that it names.
+    pub fn members_of(&self, variable: &str) -> Vec<Member> {
         fields::of(&self.0.program, variable)
     }
 
-    /// The value of every part that the expression is made of, in the order of the text; the whole is the first.
+    /// The value of every part that the expression is made of, in the order of the text; the whole is the first. Parts
+    /// that would take more than one evaluation may have an error in the place of their value.
     pub fn parts(&self, variables: &Variables) -> Vec<Part> {
-        self.in_context(variables, |context| parts::of(&self.0.text, &self.0.program, context))
-            .unwrap_or_else(|error| vec![Part { text: self.0.text.clone(), value: Err(error.to_string()) }])
+        let whole = |error: ExpressionError| vec![Part { text: self.0.text.clone(), value: Err(error.to_string()) }];
+        if let Err(error) = variables.evaluable() {
+            return whole(error);
+        }
+        let mut left = MOST_STEPS;
+        let mut afford = |node: &IdedExpr| {
+            let cost = self.cost_of(node, variables);
+            cost.affordable()?;
+            left = left.checked_sub(cost.steps).ok_or_else(parts::too_much)?;
+            Ok(())
+        };
+        self.in_context(variables, |context| parts::of(&self.0.text, &self.0.program, context, &mut afford))
+            .unwrap_or_else(whole)
     }
 
     fn evaluate(&self, variables: &Variables) -> Result<cel::Value, ExpressionError> {
+        variables.evaluable()?;
+        self.cost_of(self.0.program.expression(), variables).affordable()?;
         self.in_context(variables, |context| self.0.program.execute(context).map_err(failure))?
+    }
+
+    fn cost_of(&self, node: &IdedExpr, variables: &Variables) -> Cost {
+        Cost::of(node, variables, &self.0.patterns)
     }
 
     fn in_context<T>(
@@ -179,7 +241,6 @@ impl Expression {
         variables: &Variables,
         act: impl FnOnce(&Context<'_, '_>) -> T,
     ) -> Result<T, ExpressionError> {
-        self.0.shape.affordable(variables.longest)?;
         let mut context = Context::with_env(Arc::clone(&self.0.env));
         context.set_variable_resolver(variables);
         self.0.patterns.add_to(&mut context);
@@ -320,10 +381,110 @@ mod tests {
         refused("[1].all(a, true) && [1].all(a, true) && [1].all(a, true) && [1].all(a, true)", "comprehensions");
         refused("[1].map(a, [a] + [a])", "no limit");
         refused(&vec!["true"; 170].join("&&"), "too complex");
+    }
+
+    fn over(value: Value) -> Variables {
+        Variables::new().with("value", &value)
+    }
+
+    fn refusal(text: &str, variables: &Variables) -> String {
+        match read(text).unwrap().value(variables) {
+            Err(ExpressionError::Failed(why)) => why,
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn work_is_bounded_by_steps_and_lengths_before_it_is_done() {
+        let text = "abc d".repeat(50_000);
+        let long = over(json!({ "t": text, "l": vec![0; 200], "tags": vec!["a tag"; 1_000] }));
+        let attack = "value.l.all(a, value.l.all(b, !value.t.matches('.*a.*b.*c.*d')))";
+        let why = refusal(attack, &long);
+        assert!(why.contains("a text of 250000 bytes is too long for `matches`, 40000 times"), "{why}");
+        for (text, beyond) in [
+            ("value.tags.exists(t, value.t.contains(t))", "`contains`, 1000 times"),
+            ("value.tags.filter(t, value == value).size() > 0", "too large to be compared or copied, 1000 times"),
+            ("value.tags.map(t, value)", "a value that it makes"),
+            (&["value.t"; 40].join(" + "), "a value that it makes"),
+        ] {
+            assert!(refusal(text, &long).contains(beyond), "{}", refusal(text, &long));
+        }
+        for honest in [
+            "value.t.matches('timeout after [0-9]+ms')",
+            "value.t.contains('timeout')",
+            "value.tags.exists(t, t == 'x' || t.startsWith('y') || t.matches('^z[0-9]*$'))",
+            "value.tags.filter(t, t.size() > 100).size() > 0",
+        ] {
+            let read = read(honest).unwrap();
+            assert_eq!(read.holds(&long), Ok(false), "{honest}");
+            assert!(read.cost(&long) <= MOST_STEPS);
+        }
+    }
+
+    #[test]
+    fn steps_are_affordable_up_to_their_bound() {
         let nested = read("value.all(a, value.all(b, a == b))").unwrap();
-        let long = Variables::new().with("value", &json!(vec![0; 1001]));
-        assert!(matches!(nested.holds(&long), Err(ExpressionError::Failed(why)) if why.contains("too long")));
-        assert_eq!(nested.holds(&Variables::new().with("value", &json!([0, 0]))), Ok(true));
+        let cost = |length: usize| nested.cost(&over(json!(vec![0; length])));
+        let most = (1..).find(|length| cost(length + 1) > MOST_STEPS).unwrap();
+        assert!((100..1_000).contains(&most), "{most}");
+        assert_eq!(nested.holds(&over(json!(vec![0; most]))), Ok(true));
+        let why = refusal(nested.text(), &over(json!(vec![0; most + 1])));
+        assert!(why.contains(&format!("a list of {} elements is too long", most + 1)), "{why}");
+        // steps grow with both lengths, and with nothing that is not looked at
+        assert!(cost(200) > 3 * cost(100));
+        let beside = over(json!({ "l": vec![0; 100], "t": "x".repeat(100_000) }));
+        let looks = read("value.l.all(a, value.l.all(b, a == b))").unwrap().cost(&beside);
+        assert!(looks < 2 * cost(100), "{looks}");
+    }
+
+    #[test]
+    fn made_values_and_given_ones_are_bounded() {
+        let copies = |count: usize| vec!["value"; count].join(", ");
+        let large = over(json!("x".repeat(1024 * 1024)));
+        assert!(read(&format!("[{}].size()", copies(7))).unwrap().value(&large).is_ok());
+        assert!(refusal(&format!("[{}].size()", copies(8)), &large).contains("at most 8388608"));
+        let nodes = |count: u64| over(json!(vec![0; count as usize - 1]));
+        assert_eq!(read("value.size() > 3").unwrap().holds(&nodes(VALUE_NODES)), Ok(true));
+        assert!(refusal("value.size() > 3", &nodes(VALUE_NODES + 1)).contains("200001 values, at most 200000"));
+        let both = nodes(VALUE_NODES).with("event", &json!(1));
+        assert!(refusal("value.size() > 3", &both).contains("200001 values"), "all variables together");
+        let deep = |depth| over((0..depth).fold(json!(1), |inside, _| json!([inside])));
+        assert_eq!(read("value.size() == 1").unwrap().holds(&deep(extent::VALUE_DEPTH)), Ok(true));
+        assert!(refusal("value.size() == 1", &deep(extent::VALUE_DEPTH + 1)).contains("deep"));
+    }
+
+    #[test]
+    fn patterns_are_bounded_where_they_are_written_and_where_they_are_made() {
+        let matches = |pattern: &str| read(&format!("value.matches('{pattern}')")).map(drop);
+        let most = pattern::PATTERN_POSITIONS;
+        assert_eq!(matches(&format!("[ab]{{{most}}}")), Ok(()));
+        let beyond = matches(&format!("[ab]{{{}}}", most + 1)).unwrap_err();
+        assert!(beyond.message.contains("1001 characters and classes"), "{beyond}");
+        assert!(matches("(\\\\w{50}){50}").is_err(), "too large when it is compiled");
+        let made = |pattern: String| {
+            let variables = Variables::new().with("value", &json!("b")).with("event", &json!(pattern));
+            read("value.matches(event)").unwrap().value(&variables)
+        };
+        let most = pattern::MADE_PATTERN_POSITIONS;
+        assert_eq!(made(format!("a?[ab]{{0,{}}}", most - 1)), Ok(json!(true)));
+        assert!(made(format!("a?[ab]{{0,{most}}}")).unwrap_err().to_string().contains("at most 64"));
+        assert_eq!(made(format!("^b{}$", "|abcdefghi".repeat(25) + "|ab")), Ok(json!(true)));
+        let long = made("|abcdefghi".repeat(26)).unwrap_err().to_string();
+        assert!(long.contains("at most 256 bytes"), "{long}");
+    }
+
+    #[test]
+    fn parts_together_take_no_more_than_one_evaluation() {
+        let long = over(json!(vec![0; 250]));
+        let once = "value.all(a, value.all(b, a == b))";
+        let parts = read(&format!("({once}) == ({once}) || false")).unwrap().parts(&long);
+        assert!(parts[0].value.clone().unwrap_err().contains("too much work"), "{parts:?}");
+        let parts = read(&format!("!(!({once}))")).unwrap().parts(&long);
+        assert!(parts.iter().any(|part| part.value == Ok(json!(true))), "{parts:?}");
+        assert!(
+            parts.iter().any(|part| part.value.clone().is_err_and(|why| why.contains("is not shown"))),
+            "{parts:?}"
+        );
     }
 
     #[test]

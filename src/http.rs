@@ -173,6 +173,8 @@ pub struct Parts {
     pub bus: Arc<dyn Bus>,
     /// Tries conditions.
     pub poller: Poller,
+    /// Computes what tenants wrote.
+    pub compute: Compute,
     /// Seals what is secret in recipients.
     pub vault: Vault,
     /// Connects accounts of people.

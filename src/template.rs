@@ -6,8 +6,10 @@
 
 mod guard;
 mod insert;
+mod meter;
 mod tree;
 mod url;
+mod work;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -17,6 +19,7 @@ use serde_json::Value;
 
 use crate::invalid::did_you_mean;
 use crate::template::insert::Insert;
+use crate::template::work::{Size, Work};
 
 pub use guard::{OUTPUT_BYTES, TEMPLATE_BYTES};
 pub use tree::Tree;
@@ -61,13 +64,17 @@ pub enum TemplateError {
 
 /// Values by name, converted once for any number of templates.
 #[derive(Clone, Default)]
-pub struct Values(BTreeMap<String, minijinja::Value>);
+pub struct Values {
+    values: BTreeMap<String, minijinja::Value>,
+    sizes: BTreeMap<String, Size>,
+}
 
 /// A template that was read. Cheap to clone.
 #[derive(Clone)]
 pub struct Template {
     text: Arc<str>,
     form: Form,
+    work: Work,
     engines: Arc<Engines>,
 }
 
@@ -99,7 +106,7 @@ impl Templates {
             false => Form::Literal,
             true => self.judge(text, names)?,
         };
-        Ok(Template { text: text.into(), form, engines: Arc::clone(&self.0) })
+        Ok(Template { text: text.into(), form, work: Work::of(text), engines: Arc::clone(&self.0) })
     }
 
     fn judge(&self, text: &str, names: Names) -> Result<Form, TemplateFault> {
@@ -147,11 +154,17 @@ impl Names<'_> {
 
 impl Values {
     pub fn set(&mut self, name: &str, value: &Value) {
-        self.0.insert(name.to_owned(), insert::from_json(value));
+        self.values.insert(name.to_owned(), insert::from_json(value));
+        self.sizes.insert(name.to_owned(), Size::of(value));
     }
 
     fn context(&self) -> minijinja::Value {
-        minijinja::Value::from_pairs(self.0.iter().map(|(name, value)| (name.clone(), value.clone())))
+        minijinja::Value::from_pairs(self.values.iter().map(|(name, value)| (name.clone(), value.clone())))
+    }
+
+    /// The largest of the values.
+    fn size(&self) -> Size {
+        self.sizes.values().fold(Size::default(), |most, size| most.max(*size))
     }
 }
 
@@ -159,6 +172,11 @@ impl Template {
     /// Whether it always gives the same.
     pub fn is_literal(&self) -> bool {
         matches!(self.form, Form::Literal)
+    }
+
+    /// The steps that it takes at most, of about a nanosecond: what is dear goes to a thread of its own.
+    pub fn steps(&self, values: &Values) -> u64 {
+        if self.is_literal() { 0 } else { self.work.steps(values.size()) }
     }
 
     /// As it was written.
@@ -170,7 +188,7 @@ impl Template {
     pub fn text(&self, values: &Values) -> Result<String, TemplateError> {
         match &self.form {
             Form::Literal => Ok(self.text.to_string()),
-            Form::Lone(_) | Form::Mixed => render(&self.engines.text, &self.text, values),
+            Form::Lone(_) | Form::Mixed => render(&self.engines.text, self, values),
         }
     }
 
@@ -178,7 +196,7 @@ impl Template {
     pub fn value(&self, values: &Values) -> Result<Value, TemplateError> {
         let Form::Lone(inner) = &self.form else { return self.text(values).map(Value::String) };
         let expression = self.engines.text.compile_expression(inner).map_err(|error| failure(&error))?;
-        let value = expression.eval(values.context()).map_err(|error| failure(&error))?;
+        let value = meter::within(|| expression.eval(values.context()).map_err(|error| failure(&error)))?;
         if value.is_undefined() {
             return Err(TemplateError::Missing(format!(": `{}`", inner.trim())));
         }
@@ -194,14 +212,18 @@ impl std::fmt::Debug for Template {
     }
 }
 
-fn render(engine: &Environment<'static>, text: &str, values: &Values) -> Result<String, TemplateError> {
-    let template = engine.template_from_str(text).map_err(|error| failure(&error))?;
+fn render(engine: &Environment<'static>, template: &Template, values: &Values) -> Result<String, TemplateError> {
+    let mut fuelled = engine.clone();
+    fuelled.set_fuel(Some(template.work.fuel(values.size())));
+    let text = &template.text;
+    let template = fuelled.template_from_str(text).map_err(|error| failure(&error))?;
     let mut output = guard::Bounded::default();
-    match template.render_captured_to(values.context(), &mut output) {
-        Ok(_) => output.text(),
+    meter::within(|| match template.render_captured_to(values.context(), &mut output) {
+        Ok(_) => Ok(()),
         Err(_) if output.is_full() => Err(guard::too_long()),
         Err(error) => Err(failure(&error)),
-    }
+    })?;
+    output.text()
 }
 
 /// What a writer of a template is told of a text that can't be read.

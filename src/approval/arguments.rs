@@ -1,10 +1,11 @@
 //! Arguments as a person changes them: put together with the proposed ones, and held against the tool's schema.
 
+use jsonschema::ValidationError;
 use jsonschema::error::ValidationErrorKind;
-use jsonschema::{PatternOptions, ValidationError};
 use serde_json::{Map, Value};
 
 use crate::invalid::{Faults, escape};
+use crate::json_schema::JsonSchema;
 
 /// At most this many faults are told.
 const FAULTS_TOLD: usize = 20;
@@ -27,13 +28,12 @@ pub fn check(parameters: &Value, arguments: &Value, pointer: &str) -> Result<(),
     if !arguments.is_object() {
         return Err(Faults::one(pointer, "must be a JSON object"));
     }
-    // linear-time patterns and no remote references, as where the call is checked before it runs
-    let schema = jsonschema::options().with_pattern_options(PatternOptions::regex()).offline().build(parameters);
-    let Ok(schema) = schema else {
+    let Ok(schema) = JsonSchema::read(parameters) else {
         return Err(Faults::one(pointer, "can't be checked: the tool's parameters are no JSON Schema"));
     };
     let mut faults = Faults::new();
-    for error in schema.iter_errors(arguments).take(FAULTS_TOLD) {
+    let found = schema.faults(arguments).map_err(|why| Faults::one(pointer, why))?;
+    for error in found.take(FAULTS_TOLD) {
         add(&error, pointer, &mut faults);
     }
     faults.or(())

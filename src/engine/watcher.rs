@@ -20,6 +20,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::clock::{cut, pause, signed};
+use crate::compute::Compute;
 use crate::engine::Bell;
 use crate::engine::places::{Places, Seat};
 use crate::engine::service::{AtRest, Next, REST, Service, TickError};
@@ -31,7 +32,7 @@ use crate::notification::{NewDelivery, wording};
 use crate::poll::{Ask, Missed, Poller};
 use crate::store::{DuePoll, Lacked, PollClaim, RecordedPoll, Store, StoreError, Topic, answered};
 use crate::trigger::Trigger;
-use crate::trigger::condition::{Condition, Notice, PollFault, Seen, Step};
+use crate::trigger::condition::{Condition, Notice, PollFault, Question, Seen, Step};
 
 /// How long a poll is one worker's: longer than the longest poll and the wait for a store that is slow to record it.
 pub const CLAIM: Duration = Duration::from_secs(45);
@@ -64,6 +65,7 @@ pub struct Watcher {
 struct Work {
     store: Store,
     poller: Poller,
+    compute: Compute,
     language: Language,
     polls: Counter,
     failing: Counter,
@@ -73,7 +75,7 @@ struct Work {
 }
 
 impl Watcher {
-    pub fn new(store: Store, poller: Poller, at_once: usize, metrics: &Metrics) -> Watcher {
+    pub fn new(store: Store, poller: Poller, compute: Compute, at_once: usize, metrics: &Metrics) -> Watcher {
         let counted = |name: &str, help: &str| {
             let counter = Counter::default();
             metrics.register(name, help, counter.clone());
@@ -82,6 +84,7 @@ impl Watcher {
         let work = Work {
             store,
             poller,
+            compute,
             language: Language::default(),
             polls: counted("polls", "Polls of conditions that were made"),
             failing: counted("polls_failing", "Polls of conditions that failed"),
@@ -275,13 +278,33 @@ impl Work {
         };
         self.polls.inc();
         let now = self.store.clock().now();
-        let step = claim.state.on_poll(&question, &claim.subject, polled, now, fastrand::f64());
+        let Some(step) = self.step(claim, question, polled, now).await else {
+            return Outcome::Disable { why: "its expressions can't be evaluated".into() };
+        };
         if let Some(failing) = &step.state.failing {
             self.failing.inc();
             tracing::debug!(task_id = %claim.subject.id, count = failing.count, error = %failing.error, "a poll failed");
         }
         let next_at = condition.within_end(cut(step.next_poll_at));
         Outcome::Record { step: Box::new(step), next_at }
+    }
+
+    /// What follows from the poll; what its expressions take long over is computed on a thread of its own.
+    async fn step(
+        &self,
+        claim: &PollClaim,
+        question: Question,
+        polled: Result<Seen, PollFault>,
+        now: DateTime<Utc>,
+    ) -> Option<Step> {
+        let (state, subject) = (claim.state.clone(), claim.subject.clone());
+        let steps = match &polled {
+            Ok(Seen::Value { value, .. }) => question.steps(value, &state.value, &subject, now),
+            Ok(Seen::Unchanged) => question.steps(&state.value, &state.value, &subject, now),
+            Err(_) => 0,
+        };
+        let work = move || state.on_poll(&question, &subject, polled, now, fastrand::f64());
+        self.compute.run_if_costly(&claim.tenant_id, steps, work).await.ok()
     }
 
     async fn poll(&self, claim: &PollClaim, condition: &Condition) -> Result<Seen, Missed> {

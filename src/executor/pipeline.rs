@@ -80,7 +80,8 @@ impl Pipeline {
                 beginning
             }
         };
-        let scope = Scope::new(&Fire::of(&job.run), &run_value(&job.run), &task_value(task), beginning.state);
+        let (run, task) = (run_value(&job.run), task_value(task));
+        let scope = Scope::new(&world, Fire::of(&job.run), run, task, beginning.state).await;
         let attempts = Attempts { world: &world, ledger: &ledger };
         steps(&spec, &attempts, scope).await
     }
@@ -117,11 +118,10 @@ async fn steps(spec: &Spec, attempts: &Attempts<'_>, mut scope: Scope) -> Result
         told = settled.is_ok();
         match settled {
             Ok(value) => {
-                if let What::One(kind) = &step.what {
-                    if kind.ends_run(&value) {
-                        return Ok(attempts.quiet(REASON_FILTERED).await);
-                    }
-                    kind.settle(&value, &mut scope);
+                if let What::One(kind) = &step.what
+                    && kind.ends_run(&value)
+                {
+                    return Ok(attempts.quiet(REASON_FILTERED).await);
                 }
                 last = value;
             }
@@ -134,13 +134,14 @@ async fn steps(spec: &Spec, attempts: &Attempts<'_>, mut scope: Scope) -> Result
                 }
             },
         }
-        scope.step(&step.name, last.clone());
+        scope = attempts.world.settled(scope, step, told, last.clone()).await;
     }
     let tells = matches!(spec.steps.last().map(|step| &step.what), Some(What::One(kind)) if kind.tells());
     if tells && told && spec.output.is_none() {
         return Ok(attempts.quiet(REASON_TOLD).await);
     }
-    let output = output(spec.output.as_ref(), &scope, last).map_err(|why| RunError::fail("output", why))?;
+    let output = output(spec.output.as_ref(), attempts.world, &scope, last).await;
+    let output = output.map_err(|why| RunError::fail("output", why))?;
     Ok(Outcome::Succeeded { output: shown(output), usage: attempts.ledger.usage().await })
 }
 
@@ -151,11 +152,11 @@ impl Attempts<'_> {
 }
 
 /// What the run answers: its `output`, else the last step's value; after a `notify` that was the last step, nothing.
-fn output(template: Option<&Tree>, scope: &Scope, last: Value) -> Result<Value, String> {
-    match template {
-        None => Ok(last),
-        Some(template) => template.value(&scope.template).map_err(|error| format!("the output: {error}")),
-    }
+async fn output(template: Option<&Tree>, world: &World, scope: &Scope, last: Value) -> Result<Value, String> {
+    let Some(template) = template.cloned() else { return Ok(last) };
+    let steps = template.steps(&scope.template);
+    let value = world.compute(scope, steps, move |scope| Ok(template.value(&scope.template)?)).await;
+    value.map_err(|error| format!("the output: {}", error.fault.message))
 }
 
 fn shown(value: Value) -> String {

@@ -30,12 +30,3 @@ pub fn to_cel(value: &Value) -> cel::Value {
 pub fn to_json(value: &cel::Value) -> Result<Value, ExpressionError> {
     value.json().map_err(|_| ExpressionError::Failed(format!("a {} has no form in JSON", value.type_of())))
 }
-
-/// The length of the longest list, object or text in here.
-pub fn longest(value: &Value) -> usize {
-    match value {
-        Value::Array(items) => items.iter().map(longest).max().unwrap_or(0).max(items.len()),
-        Value::Object(fields) => fields.values().map(longest).max().unwrap_or(0).max(fields.len()),
-        _ => 0,
-    }
-}

@@ -1,17 +1,14 @@
-//! What keeps an expression cheap: limits on its text before it is parsed, on its tree before it is kept, and on the
-//! lists that it would walk before it is evaluated.
+//! What keeps an expression small: limits on its text before it is parsed, and on its tree before it is kept.
 
 use cel::Program;
 use cel::common::ast::{EntryExpr, Expr, IdedExpr};
 use cel::parser::ParseErrors;
 
-use crate::expr::{ExpressionError, ExpressionFault};
+use crate::expr::ExpressionFault;
 use crate::invalid::did_you_mean;
 
 /// Longest text, in bytes.
 pub const EXPRESSION_BYTES: usize = 1024;
-/// Most elements that nested comprehensions may walk: the longest list to the power of their nesting.
-pub const MOST_STEPS: usize = 1_000_000;
 /// Deepest brackets, and deepest tree.
 const DEPTH: usize = 32;
 /// Most nodes of the tree.
@@ -19,26 +16,6 @@ const NODES: usize = 300;
 /// Comprehensions (`all`, `exists`, `map`, `filter`, …) inside each other, and in all.
 const NESTED: usize = 2;
 const COMPREHENSIONS: usize = 3;
-
-/// What an evaluation may cost.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Shape {
-    /// How deep comprehensions are nested.
-    nesting: u32,
-}
-
-impl Shape {
-    /// Whether values whose longest list has `longest` elements may be walked.
-    pub fn affordable(self, longest: usize) -> Result<(), ExpressionError> {
-        match longest.checked_pow(self.nesting) {
-            Some(steps) if steps <= MOST_STEPS => Ok(()),
-            _ => Err(ExpressionError::Failed(format!(
-                "a list of {longest} elements is too long for {} comprehensions inside each other",
-                self.nesting
-            ))),
-        }
-    }
-}
 
 /// Refuses texts that are too long or too deep for the parser.
 pub fn before_parsing(text: &str) -> Result<(), ExpressionFault> {
@@ -80,10 +57,9 @@ pub fn syntax_fault(text: &str, errors: &ParseErrors) -> ExpressionFault {
 }
 
 /// Judges a parsed expression: its size, its comprehensions, and the variables that it names.
-pub fn judge(program: &Program, variables: &[&str]) -> Result<Shape, ExpressionFault> {
-    let mut judge = Judge { program, variables, bound: Vec::new(), nodes: 0, comprehensions: 0, nesting: 0 };
-    judge.walk(program.expression(), 0, 0)?;
-    Ok(Shape { nesting: judge.nesting as u32 })
+pub fn judge(program: &Program, variables: &[&str]) -> Result<(), ExpressionFault> {
+    let mut judge = Judge { program, variables, bound: Vec::new(), nodes: 0, comprehensions: 0 };
+    judge.walk(program.expression(), 0, 0)
 }
 
 struct Judge<'a> {
@@ -93,7 +69,6 @@ struct Judge<'a> {
     bound: Vec<&'a str>,
     nodes: usize,
     comprehensions: usize,
-    nesting: usize,
 }
 
 impl<'a> Judge<'a> {
@@ -136,7 +111,6 @@ impl<'a> Judge<'a> {
             }
             Expr::Comprehension(comprehension) => {
                 self.comprehensions += 1;
-                self.nesting = self.nesting.max(nested + 1);
                 if nested + 1 > NESTED || self.comprehensions > COMPREHENSIONS {
                     let message =
                         format!("at most {COMPREHENSIONS} comprehensions, and {NESTED} of them inside each other");

@@ -5,7 +5,7 @@ use cel::{Context, Program};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::expr::{convert, failure};
+use crate::expr::{ExpressionError, convert, failure};
 
 /// A part of an expression, and its value.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,21 +26,36 @@ impl Serialize for Part {
     }
 }
 
-/// The whole and its parts; literals and what is inside of comprehensions are left out: they have no value of their own.
-pub fn of(text: &str, program: &Program, context: &Context<'_, '_>) -> Vec<Part> {
-    let mut nodes = vec![];
-    collect(program.expression(), &mut nodes);
+/// The whole and its parts, as far as they can be afforded; literals and what is inside of comprehensions are left out: they have no value of their own.
+pub fn of(
+    text: &str,
+    program: &Program,
+    context: &Context<'_, '_>,
+    afford: &mut dyn FnMut(&IdedExpr) -> Result<(), ExpressionError>,
+) -> Vec<Part> {
     let mut parts: Vec<Part> = vec![];
-    for (index, node) in nodes.into_iter().enumerate() {
+    for (index, node) in nodes(program).into_iter().enumerate() {
         let text = if index == 0 { text.trim().to_owned() } else { written(text, program, node) };
         if parts.iter().any(|part| part.text == text) {
             continue;
         }
-        let value = cel::Value::resolve(node, context).map_err(failure);
+        let value = afford(node).and_then(|()| cel::Value::resolve(node, context).map_err(failure));
         let value = value.and_then(|value| convert::to_json(&value)).map_err(|error| error.to_string());
         parts.push(Part { text, value });
     }
     parts
+}
+
+/// The nodes that have a value to show, the whole first.
+pub fn nodes(program: &Program) -> Vec<&IdedExpr> {
+    let mut nodes = vec![];
+    collect(program.expression(), &mut nodes);
+    nodes
+}
+
+/// In the place of a value.
+pub fn too_much() -> ExpressionError {
+    ExpressionError::Failed("is not shown: all parts together take too much work over these values".into())
 }
 
 fn collect<'a>(node: &'a IdedExpr, into: &mut Vec<&'a IdedExpr>) {

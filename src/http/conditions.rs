@@ -77,11 +77,15 @@ pub async fn test_condition(Held(state): Held<State>, caller: Caller, body: Body
             Err(PollFault::new("busy", "too many polls of this host at the moment; try again soon"))
         }
     };
-    let previous = value.get("previous");
-    Ok(Json(match seen {
-        Ok(value) => trial(&question, &subject, value, previous, now),
-        Err(error) => Trial { error: Some(error), ..Trial::empty() },
-    }))
+    let previous = value.get("previous").cloned();
+    let trial = match seen {
+        Ok(value) => {
+            let work = move || trial(&question, &subject, value, previous.as_ref(), now);
+            state.compute.run(tenant.as_str(), work).await
+        }
+        Err(error) => Ok(Trial { error: Some(error), ..Trial::empty() }),
+    };
+    trial.map(Json).map_err(|panicked| ApiError::Internal { log: panicked.to_string() })
 }
 
 /// Whose trial it is, and of what; all that is wrong is told together.
@@ -113,7 +117,8 @@ fn asked(state: &State, caller: &Caller, value: &Value, now: DateTime<Utc>) -> R
 }
 
 fn trial(question: &Question, subject: &Subject, value: Value, previous: Option<&Value>, now: DateTime<Utc>) -> Trial {
-    let before = previous.unwrap_or(&Value::Null);
+    // as at the first poll of a task
+    let before = previous.unwrap_or(&value);
     let parts = question.parts(&value, before, subject, now);
     let answers = match question.ask(&value, before, subject, now) {
         Ok(answers) => answers,

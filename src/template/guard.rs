@@ -74,15 +74,15 @@ fn filters_of(code: &str) -> impl Iterator<Item = &str> {
 }
 
 /// One `{{ … }}` or `{% … %}`.
-struct Part<'a> {
-    code: &'a str,
+pub struct Part<'a> {
+    pub code: &'a str,
     /// The first word of a statement.
-    statement: Option<&'a str>,
+    pub statement: Option<&'a str>,
 }
 
 /// The code of a template. What looks like a closing inside of a text ends the part too early and leaves the rest
 /// unseen, so a part goes on to the last closing before the next opening.
-fn parts(text: &str) -> Vec<Part<'_>> {
+pub fn parts(text: &str) -> Vec<Part<'_>> {
     let mut parts = Vec::new();
     for opening in ["{{", "{%"] {
         for piece in text.split(opening).skip(1) {
@@ -157,6 +157,8 @@ mod tests {
             let fault = read(text).unwrap_err();
             assert!(fault.0.contains(why), "{text}: {fault}");
         };
+        assert!(read(&"x".repeat(TEMPLATE_BYTES)).is_ok());
+        assert!(read(&format!("{{{{ {} }}}}", vec!["event"; JOINTS + 1].join(" ~ "))).is_ok());
         refused(&"x".repeat(TEMPLATE_BYTES + 1), "at most 65536 bytes");
         refused("{{ 'a' * 100000000 }}", "`*`");
         refused("{{ '}}' * 100000000 }}", "`*`");
@@ -172,6 +174,12 @@ mod tests {
 
     #[test]
     fn work_and_output_are_bounded() {
+        let most = read("{{ event }}{{ event[:1] }}").unwrap();
+        for (length, fits) in [(OUTPUT_BYTES - 1, true), (OUTPUT_BYTES, false)] {
+            let mut values = Values::default();
+            values.set("event", &json!("x".repeat(length)));
+            assert_eq!(most.text(&values).is_ok(), fits, "{length}");
+        }
         let mut values = Values::default();
         values.set("event", &json!({ "long": "x".repeat(200_000), "list": vec![0; 500] }));
         let failed = |text: &str| read(text).unwrap().value(&values).unwrap_err();
@@ -179,6 +187,17 @@ mod tests {
         assert_eq!(failed("{{ event.long ~ event.long }}"), too_long());
         assert_eq!(failed("{{ event.long | replace('x', event.long) }}"), too_long());
         assert_eq!(failed("{{ event.list | join(event.long) }}"), too_long());
+        let searched = "{% for a in event.list %}{% if 'y' in event.long %}.{% endif %}{% endfor %}";
+        assert_eq!(failed(searched), TemplateError::Failed("the template takes too much work".into()));
+        let compared = "{% for a in event.list %}{% if event == event %}{% endif %}{% endfor %}";
+        assert_eq!(failed(compared), TemplateError::Failed("the template takes too much work".into()));
+        let filtered = "{% for a in event.list %}{{ event.long | upper | length }}{% endfor %}";
+        assert_eq!(failed(filtered), TemplateError::Failed("the template takes too much work".into()));
+        let honest = "{% for a in event.list %}{% if a == 0 and a in [0, 1] %}{{ loop.index }} {% endif %}{% endfor %}";
+        values.set("event", &json!({ "long": "x".repeat(20_000), "list": vec![0; 200] }));
+        assert!(read(honest).unwrap().text(&values).unwrap().ends_with(" 200 "));
+        values.set("event", &json!({ "long": "x".repeat(200_000), "list": vec![0; 500] }));
+        let failed = |text: &str| read(text).unwrap().value(&values).unwrap_err();
         let loops =
             "{% for a in event.list %}{% for b in event.list %}{% if a > b %}.{% endif %}{% endfor %}{% endfor %}";
         assert_eq!(failed(loops), TemplateError::Failed("the template takes too much work".into()));

@@ -1,10 +1,14 @@
 //! How a value is put into a text, a path or a query, and the filters that there are.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::Arc;
 
-use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value, filters, tests};
+use minijinja::value::{Enumerator, Kwargs, Object, ObjectExt, ObjectRepr};
+use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value, filters, tests};
 
 use crate::template::guard::{FUEL, OUTPUT_BYTES};
+use crate::template::meter;
 
 /// The filters that there are.
 pub const FILTERS: [&str; 16] = [
@@ -46,19 +50,34 @@ pub fn engine(insert: Insert) -> Environment<'static> {
     engine.add_filter("abs", filters::abs);
     engine.add_filter("default", filters::default);
     engine.add_filter("first", filters::first);
-    engine.add_filter("float", filters::float);
-    engine.add_filter("int", filters::int);
+    engine.add_filter("float", |state: &State, value: &Value, default: Option<Value>, more: Kwargs| {
+        meter::spend(length(value))?;
+        filters::float(state, value, default, more)
+    });
+    engine.add_filter(
+        "int",
+        |state: &State, value: &Value, default: Option<Value>, base: Option<u32>, more: Kwargs| {
+            meter::spend(length(value))?;
+            filters::int(state, value, default, base, more)
+        },
+    );
     engine.add_filter("join", join);
     engine.add_filter("last", filters::last);
-    engine.add_filter("length", filters::length);
-    engine.add_filter("lower", filters::lower);
+    engine.add_filter("length", |value: &Value| {
+        meter::spend(length(value))?;
+        filters::length(value)
+    });
+    engine.add_filter("lower", |text: String| meter::spend(text.len()).map(|()| text.to_lowercase()));
     engine.add_filter("replace", replace);
     engine.add_filter("round", filters::round);
-    engine.add_filter("string", filters::string);
+    engine.add_filter("string", |value: &Value| shown(value));
     engine.add_filter("tojson", tojson);
-    engine.add_filter("trim", filters::trim);
-    engine.add_filter("upper", filters::upper);
-    engine.add_filter("urlencode", filters::urlencode);
+    engine.add_filter("trim", trim);
+    engine.add_filter("upper", |text: String| meter::spend(text.len()).map(|()| text.to_uppercase()));
+    engine.add_filter("urlencode", |value: &Value| {
+        meter::spend(length(value))?;
+        filters::urlencode(value)
+    });
     engine.add_test("defined", tests::is_defined);
     engine.add_test("none", tests::is_none);
     engine.add_test("number", tests::is_number);
@@ -91,8 +110,61 @@ pub fn from_json(value: &serde_json::Value) -> Value {
             (None, None) => Value::from(number.as_f64().unwrap_or(f64::NAN)),
         },
         Json::String(text) => Value::from(text.as_str()),
-        Json::Array(items) => items.iter().map(from_json).collect(),
-        Json::Object(fields) => Value::from_pairs(fields.iter().map(|(key, field)| (key.clone(), from_json(field)))),
+        Json::Array(items) => Value::from_object(List(items.iter().map(from_json).collect())),
+        Json::Object(fields) => {
+            Value::from_object(Fields(fields.iter().map(|(key, field)| (key.clone(), from_json(field))).collect()))
+        }
+    }
+}
+
+/// Steps that one look at an element or a field counts for, in bytes.
+const LOOK: usize = 64;
+
+/// A list of data. Each look at an element counts, also in comparisons, which call no filter.
+#[derive(Debug)]
+struct List(Vec<Value>);
+
+/// An object of data, as [`List`].
+#[derive(Debug)]
+struct Fields(BTreeMap<String, Value>);
+
+impl Object for List {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Seq
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        meter::spend(LOOK).ok()?;
+        self.0.get(key.as_usize()?).cloned()
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        match meter::spend(LOOK) {
+            Ok(()) => Enumerator::Seq(self.0.len()),
+            Err(_) => Enumerator::Empty,
+        }
+    }
+
+    fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
+        Some(self.0.len())
+    }
+}
+
+impl Object for Fields {
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        meter::spend(LOOK).ok()?;
+        self.0.get(key.as_str()?).cloned()
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        match meter::spend(LOOK) {
+            Ok(()) => self.mapped_enumerator(|fields| Box::new(fields.0.keys().map(|key| Value::from(key.as_str())))),
+            Err(_) => Enumerator::Empty,
+        }
+    }
+
+    fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
+        Some(self.0.len())
     }
 }
 
@@ -101,14 +173,28 @@ fn shown(value: &Value) -> Result<String, Error> {
         return Err(Error::from(ErrorKind::UndefinedError));
     }
     match value.as_str() {
-        Some(text) => Ok(text.to_owned()),
-        None => serde_json::to_string(value).map_err(|_| Error::from(ErrorKind::BadSerialization)),
+        Some(text) => meter::spend(text.len()).map(|()| text.to_owned()),
+        None => tojson(value),
     }
+}
+
+/// The bytes of a text; of anything else nothing, its parts are counted where they are looked at.
+fn length(value: &Value) -> usize {
+    value.as_str().map_or(0, str::len)
+}
+
+fn trim(text: String, chars: Option<String>) -> Result<String, Error> {
+    let Some(chars) = chars else { return meter::spend(text.len()).map(|()| text.trim().to_owned()) };
+    meter::spend(text.len().saturating_mul(chars.len() + 1))?;
+    let chars: Vec<char> = chars.chars().collect();
+    Ok(text.trim_matches(&chars[..]).to_owned())
 }
 
 /// Plain JSON: no page is made of it.
 fn tojson(value: &Value) -> Result<String, Error> {
-    serde_json::to_string(value).map_err(|_| Error::from(ErrorKind::BadSerialization))
+    let json = serde_json::to_string(value).map_err(|_| Error::from(ErrorKind::BadSerialization))?;
+    meter::spend(json.len())?;
+    Ok(json)
 }
 
 /// All but unreserved characters percent-encoded (RFC 3986, section 2.3).
@@ -127,6 +213,7 @@ fn encoded(text: &str) -> String {
 
 /// Like Jinja's, and never longer than a template may give.
 fn replace(text: String, from: String, to: String) -> Result<String, Error> {
+    meter::spend(text.len().saturating_add(from.len()))?;
     let found = if from.is_empty() { text.chars().count() + 1 } else { text.matches(&from).count() };
     bounded(text.len().saturating_add(found.saturating_mul(to.len())))?;
     Ok(text.replace(&from, &to))
@@ -139,6 +226,7 @@ fn join(list: &Value, joiner: Option<String>) -> Result<String, Error> {
         if index > 0 {
             joined.push_str(&joiner);
         }
+        meter::spend(joiner.len())?;
         joined.push_str(&shown(&item)?);
         bounded(joined.len())?;
     }

@@ -43,6 +43,16 @@ impl Tree {
         if read.is_literal() { Tree::Literal(value.clone()) } else { read }
     }
 
+    /// See [`Template::steps`].
+    pub fn steps(&self, values: &Values) -> u64 {
+        match self {
+            Tree::Literal(_) => 0,
+            Tree::Text(template) => template.steps(values),
+            Tree::List(items) => items.iter().map(|item| item.steps(values)).sum(),
+            Tree::Object(fields) => fields.iter().map(|(_, field)| field.steps(values)).sum(),
+        }
+    }
+
     /// The value as it was written, if it always gives the same.
     pub fn literal(&self) -> Option<&Value> {
         match self {

@@ -39,6 +39,11 @@ impl UrlTemplate {
         Ok(UrlTemplate { origin: format!("{scheme}://{authority}"), path, query })
     }
 
+    /// See [`Template::steps`].
+    pub fn steps(&self, values: &Values) -> u64 {
+        self.path.steps(values) + self.query.steps(values)
+    }
+
     /// The address without what is inserted, for checks when it is saved.
     pub fn origin(&self) -> &str {
         &self.origin
@@ -48,7 +53,7 @@ impl UrlTemplate {
     pub fn url(&self, values: &Values) -> Result<String, TemplateError> {
         let part = |template: &Template, engine| match template.is_literal() {
             true => Ok(template.written().to_owned()),
-            false => render(engine, template.written(), values),
+            false => render(engine, template, values),
         };
         let path = part(&self.path, &self.path.engines.path)?;
         if path.split('/').any(climbs) {

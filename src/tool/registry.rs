@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use jsonschema::{PatternOptions, Validator};
 use serde_json::Value;
 
 use crate::approval::proposal::LONGEST_UNDO;
 use crate::invalid::did_you_mean;
+use crate::json_schema::JsonSchema;
 use crate::tool::{Definition, Failure, Tool, ToolError, ToolStatus};
 
 /// At most this many faults of one call's arguments are told.
@@ -15,7 +15,7 @@ const FAULTS_TOLD: usize = 5;
 /// A tool, its schema compiled.
 pub struct Registered {
     pub tool: Arc<dyn Tool>,
-    schema: Validator,
+    schema: JsonSchema,
 }
 
 /// The tools that models may be offered, in the order in which they are offered.
@@ -33,12 +33,9 @@ impl Registry {
             if registered.iter().any(|other| other.tool.definition().name == *name) {
                 return Err(format!("two tools are named `{name}`"));
             }
-            // linear-time patterns and no remote references: later, schemas come from users, too
-            let schema = jsonschema::options()
-                .with_pattern_options(PatternOptions::regex())
-                .offline()
-                .build(parameters)
-                .map_err(|error| format!("the parameters of tool `{name}` are no JSON Schema: {error}"))?;
+            let schema = JsonSchema::read(parameters).map_err(|error| {
+                format!("the parameters of tool `{name}` are no JSON Schema that can be used: {error}")
+            })?;
             registered.push(Registered { tool, schema });
         }
         Ok(Registry(registered))
@@ -69,6 +66,11 @@ impl Registered {
         self.tool.definition()
     }
 
+    /// The steps that [`Registered::check`] takes at most.
+    pub fn steps(&self, arguments: &Value) -> u64 {
+        self.schema.steps(arguments)
+    }
+
     /// What is wrong with the arguments of a call, each fault with its place.
     pub fn check(&self, arguments: &Value) -> Result<(), ToolError> {
         if !arguments.is_object() {
@@ -80,7 +82,8 @@ impl Registered {
             let why = error.masked_with("the value").to_string();
             if place.is_empty() { why } else { format!("{place}: {why}") }
         };
-        let faults: Vec<String> = self.schema.iter_errors(arguments).take(FAULTS_TOLD).map(told).collect();
+        let faults = self.schema.faults(arguments).map_err(|why| ToolError::arguments(format!("the value {why}")))?;
+        let faults: Vec<String> = faults.take(FAULTS_TOLD).map(told).collect();
         if faults.is_empty() { self.tool.check(arguments) } else { Err(ToolError::arguments(faults.join("; "))) }
     }
 }

@@ -9,12 +9,9 @@ mod table;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use crate::channel::templates::Format;
-use crate::channel::templates::markup::output::Output;
+use crate::channel::templates::markup::output::{NESTING, Output};
 use crate::channel::templates::markup::table::Table;
 use crate::visible::visible;
-
-pub use output::{MARKUP_BYTES, NESTING};
-pub use table::COLUMNS;
 
 /// What the format reads as markup, made harmless. Hidden characters are shown.
 pub fn escaped(text: &str, format: Format) -> String {
@@ -308,6 +305,8 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::channel::templates::markup::output::MARKUP_BYTES;
+    use crate::channel::templates::markup::table::COLUMNS;
 
     const ANSWER: &str = "# Mail\n\nTwo **urgent** ones & _one_ <b>bold</b>:\n\n1. from `a<b@c.org>`\n2. [see](https://x.example/?a=1&b=2)\n   - nested\n\n\
         ```sh\nrm <x>\n```\n\n> quoted\n\nlast\nline <!channel> <script>alert(1)</script> ![p](http://t.example/p.png)";

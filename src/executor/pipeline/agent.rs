@@ -86,7 +86,8 @@ fn tools(fields: &Map<String, Value>, reading: &mut Reading) -> Option<Vec<Strin
 
 impl Agent {
     async fn run(&self, act: &Act<'_>) -> Result<Done, StepError> {
-        let text = self.instruction.text(&act.scope.template).map_err(StepFault::from)?;
+        let (instruction, steps) = (self.instruction.clone(), self.steps(act.scope));
+        let text = act.compute(steps, move |scope| Ok(instruction.text(&scope.template)?)).await?;
         let world = act.world;
         let metadata = [
             ("source", json!("pipeline")),
@@ -128,6 +129,10 @@ impl Agent {
 impl StepKind for Agent {
     fn effect(&self) -> Effect {
         Effect::Repeatable
+    }
+
+    fn steps(&self, scope: &Scope) -> u64 {
+        self.instruction.steps(&scope.template)
     }
 
     fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {

@@ -46,7 +46,7 @@ impl Attempts<'_> {
         match &step.what {
             What::One(kind) => {
                 let later = step.on_error == OnError::Fail;
-                self.unit(Unit { step, kind: kind.as_ref(), index: None, position, later }, scope).await
+                self.unit(Unit { step, kind: &**kind, index: None, position, later }, scope).await
             }
             What::Each(each) => self.each(step, each, position, scope).await,
         }
@@ -59,7 +59,7 @@ impl Attempts<'_> {
             Standing::Done(value) => return Ok(Ok(value)),
             Standing::Fresh | Standing::Open => {}
         }
-        let items = match each.list(scope) {
+        let items = match each.list(self.world, scope).await {
             Ok(items) => items,
             Err(fault) => return self.failed(&step.name, position, fault.fault).await.map(Err),
         };
@@ -72,7 +72,7 @@ impl Attempts<'_> {
         loop {
             while failed.is_none() && ended.is_none() && running.len() < each.concurrency {
                 let Some((item, index)) = waiting.next() else { break };
-                let unit = Unit { step: &each.step, kind: each.kind(), index: Some(index), position, later };
+                let unit = Unit { step: &each.step, kind: &**each.kind(), index: Some(index), position, later };
                 running.push(async move { (index, self.unit(unit, &scope.with_item(index, item)).await) });
             }
             let Some((index, settled)) = running.next().await else { break };

@@ -127,7 +127,8 @@ impl Trial {
         let Sample { event, value, previous, input, state, mocks, .. } = sample;
         let events = if event.is_null() { vec![] } else { vec![event.clone()] };
         let (run, task) = stand_in(&self.world.tenant, self.world.clock.now());
-        let mut scope = Scope::new(&Fire { event, events, value, previous, input }, &run, &task, state);
+        let fire = Fire { event, events, value, previous, input };
+        let mut scope = Scope::new(&self.world, fire, run, task, state).await;
         let (mut steps, mut outcome, mut last) = (Vec::new(), "succeeded", Some(Value::Null));
         for (step, position) in spec.steps.iter().zip(1..) {
             let mut shown = json!({ "name": step.name, "kind": step.kind });
@@ -142,21 +143,24 @@ impl Trial {
                 Tried::Value(value) => {
                     shown["value"] = value.clone();
                     steps.push(shown);
-                    if let What::One(kind) = &step.what {
-                        if kind.ends_run(&value) {
-                            return DryRun { steps, outcome: "filtered".into(), output: None };
-                        }
-                        kind.settle(&value, &mut scope);
+                    if let What::One(kind) = &step.what
+                        && kind.ends_run(&value)
+                    {
+                        return DryRun { steps, outcome: "filtered".into(), output: None };
                     }
-                    scope.step(&step.name, value.clone());
+                    scope = self.world.settled(scope, step, true, value.clone()).await;
                     last = Some(value);
                 }
                 Tried::Skipped(request) => {
                     shown["skipped"] = json!(true);
                     shown["request"] = request;
                     steps.push(shown);
-                    if step.kind == "store" {
-                        self.settle_store(step, steps.last(), &mut scope);
+                    if step.kind == "store"
+                        && let Some(shown) = steps.last()
+                    {
+                        // what would have been stored is there for later steps
+                        let value = shown["request"].get("value").cloned().unwrap_or_default();
+                        scope = self.world.settled(scope, step, true, value).await;
                     }
                     last = None;
                 }
@@ -170,7 +174,9 @@ impl Trial {
                     steps.push(shown);
                     match step.on_error {
                         _ if unknown => outcome = "unknown",
-                        OnError::Continue => scope.step(&step.name, error_value(&fault)),
+                        OnError::Continue => {
+                            scope = self.world.settled(scope, step, false, error_value(&fault)).await;
+                        }
                         OnError::Stop => return DryRun { steps, outcome: "stopped".into(), output: None },
                         OnError::Fail => return DryRun { steps, outcome: "failed".into(), output: None },
                     }
@@ -180,24 +186,15 @@ impl Trial {
         }
         let output = match (&spec.output, last) {
             (None, last) => last,
-            (template, last) => output(template.as_ref(), &scope, last.unwrap_or_default()).ok(),
+            (template, last) => output(template.as_ref(), &self.world, &scope, last.unwrap_or_default()).await.ok(),
         };
         let outcome = if output.is_none() && outcome == "succeeded" { "unknown" } else { outcome };
         DryRun { steps, outcome: outcome.into(), output }
     }
 
-    /// What would have been stored is there for later steps.
-    fn settle_store(&self, step: &Step, shown: Option<&Value>, scope: &mut Scope) {
-        if let (What::One(kind), Some(shown)) = (&step.what, shown) {
-            let value = shown["request"].get("value").cloned().unwrap_or_default();
-            kind.settle(&value, scope);
-            scope.step(&step.name, value);
-        }
-    }
-
     async fn step(&self, step: &Step, position: i64, scope: &Scope) -> Tried {
         match &step.what {
-            What::One(kind) => self.one(step, kind.as_ref(), position, None, scope).await,
+            What::One(kind) => self.one(step, kind, position, None, scope).await,
             What::Each(each) => match self.each(each, position, scope).await {
                 Ok(tried) => tried,
                 Err(fault) => Tried::Failed(fault.fault),
@@ -205,14 +202,22 @@ impl Trial {
         }
     }
 
-    async fn one(&self, step: &Step, kind: &dyn StepKind, position: i64, index: Option<u32>, scope: &Scope) -> Tried {
+    async fn one(
+        &self,
+        step: &Step,
+        kind: &Arc<dyn StepKind>,
+        position: i64,
+        index: Option<u32>,
+        scope: &Scope,
+    ) -> Tried {
         let executed = match kind.effect() {
             Effect::Nothing => true,
             Effect::Read => self.live,
             Effect::Repeatable | Effect::Once => false,
         };
         if !executed {
-            return match kind.shown(scope) {
+            let (kind, steps) = (Arc::clone(kind), kind.steps(scope));
+            return match self.world.compute(scope, steps, move |scope| kind.shown(scope)).await {
                 Ok(request) => Tried::Skipped(request),
                 Err(fault) => Tried::Failed(fault.fault),
             };
@@ -228,7 +233,7 @@ impl Trial {
     }
 
     async fn each(&self, each: &ForEach, position: i64, scope: &Scope) -> Result<Tried, StepFault> {
-        let items = each.list(scope)?;
+        let items = each.list(&self.world, scope).await?;
         let pure = each.kind().effect() == Effect::Nothing;
         let (mut values, mut requests) = (Vec::new(), Vec::new());
         for (item, index) in items.iter().zip(0_u32..).take(if pure { items.len() } else { ITEMS_SHOWN }) {

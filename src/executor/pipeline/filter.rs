@@ -14,13 +14,6 @@ pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
     Some(Box::new(Filter(reading.expression(value)?)))
 }
 
-impl Filter {
-    /// What is missing makes it false.
-    fn holds(&self, scope: &Scope) -> Result<Value, StepFault> {
-        Ok(Value::Bool(self.0.holds(&scope.cel)?))
-    }
-}
-
 impl StepKind for Filter {
     fn effect(&self) -> Effect {
         Effect::Nothing
@@ -31,7 +24,13 @@ impl StepKind for Filter {
     }
 
     fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
-        Box::pin(async move { Ok(Done::plain(self.holds(act.scope)?)) })
+        Box::pin(async move {
+            let expression = self.0.clone();
+            let steps = expression.cost(&act.scope.cel);
+            // what is missing makes it false
+            let holds = act.compute(steps, move |scope| Ok(expression.holds(&scope.cel)?)).await?;
+            Ok(Done::plain(Value::Bool(holds)))
+        })
     }
 
     fn ends_run(&self, value: &Value) -> bool {

@@ -1,8 +1,10 @@
 //! `for_each`: one step for each item of a list, several at once, each with its own entry in the ledger.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
-use crate::executor::pipeline::kind::StepFault;
+use crate::executor::pipeline::kind::{StepFault, StepKind, World};
 use crate::executor::pipeline::reading::Reading;
 use crate::executor::pipeline::scope::Scope;
 use crate::executor::pipeline::spec::{OnError, Step, What};
@@ -53,8 +55,10 @@ impl ForEach {
     }
 
     /// The list, as it is now.
-    pub fn list(&self, scope: &Scope) -> Result<Vec<Value>, StepFault> {
-        match self.items.value(&scope.cel)? {
+    pub async fn list(&self, world: &World, scope: &Scope) -> Result<Vec<Value>, StepFault> {
+        let items = self.items.clone();
+        let steps = items.cost(&scope.cel);
+        match world.compute(scope, steps, move |scope| Ok(items.value(&scope.cel)?)).await? {
             Value::Array(items) if items.len() <= ITEMS => Ok(items),
             Value::Array(items) => {
                 let message = format!("the list has {} items, at most {ITEMS} can be gone through", items.len());
@@ -64,9 +68,9 @@ impl ForEach {
         }
     }
 
-    pub fn kind(&self) -> &dyn crate::executor::pipeline::kind::StepKind {
+    pub fn kind(&self) -> &Arc<dyn StepKind> {
         match &self.step.what {
-            What::One(kind) => kind.as_ref(),
+            What::One(kind) => kind,
             What::Each(_) => unreachable!("refused when it was read"),
         }
     }

@@ -32,6 +32,7 @@ const OURS: [&str; 6] = ["host", "content-length", "transfer-encoding", "connect
 /// As much of an error's body as the fault shows, in characters.
 const EXCERPT: usize = 300;
 
+#[derive(Clone)]
 struct Http {
     method: Method,
     url: UrlTemplate,
@@ -157,7 +158,8 @@ impl Http {
     }
 
     async fn send(&self, act: &Act<'_>) -> Result<Done, StepFault> {
-        let Resolved { url, mut headers, body } = self.resolve(act.scope)?;
+        let (this, steps) = (self.clone(), self.steps(act.scope));
+        let Resolved { url, mut headers, body } = act.compute(steps, move |scope| this.resolve(scope)).await?;
         let key = HeaderValue::from_str(&act.key()).expect("a digest is a header's value");
         headers.insert(HeaderName::from_static("idempotency-key"), key);
         let body = match body {
@@ -221,6 +223,13 @@ impl StepKind for Http {
             Method::PUT | Method::DELETE => Effect::Repeatable,
             _ => Effect::Once,
         }
+    }
+
+    fn steps(&self, scope: &Scope) -> u64 {
+        let texts = self.headers.iter().map(|(_, text)| text).chain(self.query.iter().map(|(_, text)| text));
+        let texts: u64 = texts.map(|text| text.steps(&scope.template)).sum();
+        let body = self.body.as_ref().map_or(0, |body| body.steps(&scope.template));
+        texts + body + self.url.steps(&scope.template)
     }
 
     fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::agent::{Agent, AgentStore, ChannelLimits, Configured, Sink, Stop};
 use crate::clock::Clock;
+use crate::compute::Compute;
 use crate::executor::pipeline::reading::Reading;
 use crate::executor::pipeline::scope::Scope;
 use crate::executor::pipeline::{agent, filter, http, llm, map, notify, publish, store, tool};
@@ -28,6 +29,7 @@ pub struct Parts {
     /// `[[agents]]`.
     pub agents: Vec<Configured>,
     pub channels: Vec<String>,
+    pub compute: Compute,
     pub expressions: crate::expr::Language,
     pub templates: crate::template::Templates,
 }
@@ -54,6 +56,11 @@ pub enum Effect {
 /// A step of one kind, read and checked.
 pub trait StepKind: Send + Sync {
     fn effect(&self) -> Effect;
+
+    /// The steps that putting everything in takes at most: see [`crate::template::Template::steps`].
+    fn steps(&self, _scope: &Scope) -> u64 {
+        0
+    }
 
     /// What would be done, everything put in: a dry run shows it.
     fn shown(&self, scope: &Scope) -> Result<Value, StepFault>;
@@ -151,7 +158,41 @@ pub enum Again {
     After(Duration),
 }
 
+impl World {
+    /// Computes what the tenant wrote over what a step sees: in place where it takes few steps, else on a thread.
+    pub async fn compute<T: Send + 'static>(
+        &self,
+        scope: &Scope,
+        steps: u64,
+        work: impl FnOnce(&Scope) -> Result<T, StepFault> + Send + 'static,
+    ) -> Result<T, StepFault> {
+        let scope = scope.clone();
+        let computed = self.parts.compute.run_if_costly(self.tenant.as_str(), steps, move || work(&scope)).await;
+        computed.unwrap_or_else(|panicked| Err(StepFault::new("computation", panicked.to_string())))
+    }
+
+    /// The scope with more in it: large values are taken in on a thread.
+    pub async fn with(&self, scope: Scope, bytes: usize, add: impl FnOnce(&mut Scope) + Send + 'static) -> Scope {
+        let before = scope.clone();
+        let taken_in = self.parts.compute.run_if_costly(self.tenant.as_str(), scope.steps_to_add(bytes), move || {
+            let mut scope = scope;
+            add(&mut scope);
+            scope
+        });
+        taken_in.await.unwrap_or(before)
+    }
+}
+
 impl Act<'_> {
+    /// See [`World::compute`].
+    pub async fn compute<T: Send + 'static>(
+        &self,
+        steps: u64,
+        work: impl FnOnce(&Scope) -> Result<T, StepFault> + Send + 'static,
+    ) -> Result<T, StepFault> {
+        self.world.compute(self.scope, steps, work).await
+    }
+
     /// The same for each execution of this step and item, and no other's. Source: `promises.md` P5.
     pub fn key(&self) -> String {
         key_of(self.world.run_id, self.step, self.index)

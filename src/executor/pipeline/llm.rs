@@ -15,6 +15,7 @@ use crate::template::Template;
 /// Longest answers that may be asked for, in tokens.
 const TOKENS: std::ops::RangeInclusive<u64> = 1..=100_000;
 
+#[derive(Clone)]
 struct Llm {
     prompt: Template,
     system: Option<Template>,
@@ -57,7 +58,8 @@ impl Llm {
     }
 
     async fn ask(&self, act: &Act<'_>) -> Result<Done, StepFault> {
-        let request = self.request(act.scope)?;
+        let (this, steps) = (self.clone(), self.steps(act.scope));
+        let request = act.compute(steps, move |scope| this.request(scope)).await?;
         let chain = act.world.parts.agent.models.chain(self.model.as_deref());
         let chain = chain.ok_or_else(|| StepFault::new("unknown_model", "there is no such model in [llm.models]"))?;
         let completed = chain.complete(&request, &|_| {}).await.map_err(failed)?;
@@ -94,6 +96,10 @@ fn failed(error: LlmError) -> StepFault {
 impl StepKind for Llm {
     fn effect(&self) -> Effect {
         Effect::Repeatable
+    }
+
+    fn steps(&self, scope: &Scope) -> u64 {
+        self.system.iter().chain([&self.prompt]).map(|text| text.steps(&scope.template)).sum()
     }
 
     fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {

@@ -24,6 +24,10 @@ impl StepKind for Map {
     }
 
     fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
-        Box::pin(async move { Ok(Done::plain(self.0.value(&act.scope.cel).map_err(StepFault::from)?)) })
+        Box::pin(async move {
+            let expression = self.0.clone();
+            let steps = expression.cost(&act.scope.cel);
+            Ok(Done::plain(act.compute(steps, move |scope| Ok(expression.value(&scope.cel)?)).await?))
+        })
     }
 }

@@ -15,6 +15,7 @@ use crate::tool::Notice;
 /// Longest beginning of a message that is its subject, in characters.
 const SUBJECT_LENGTH: usize = 80;
 
+#[derive(Clone)]
 struct Notify {
     channel: Option<String>,
     urgency: Option<Urgency>,
@@ -62,7 +63,8 @@ impl Notify {
     }
 
     async fn tell(&self, act: &Act<'_>) -> Result<Done, StepFault> {
-        let (subject, text) = self.words(act.scope)?;
+        let (this, steps) = (self.clone(), self.steps(act.scope));
+        let (subject, text) = act.compute(steps, move |scope| this.words(scope)).await?;
         let notice = Notice {
             run_id: act.world.run_id,
             channel: self.channel.clone(),
@@ -82,6 +84,11 @@ impl StepKind for Notify {
 
     fn tells(&self) -> bool {
         true
+    }
+
+    fn steps(&self, scope: &Scope) -> u64 {
+        let texts = self.subject.iter().chain([&self.message]);
+        texts.map(|text| text.steps(&scope.template)).sum()
     }
 
     fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {

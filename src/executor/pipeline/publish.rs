@@ -15,6 +15,7 @@ const SOURCE: &str = "reveille/pipeline";
 /// More than this is taken for a circle.
 const MOST_HOPS: i64 = 16;
 
+#[derive(Clone)]
 struct Publish {
     kind: Template,
     source: Option<Template>,
@@ -63,7 +64,8 @@ impl Publish {
     }
 
     async fn publish(&self, act: &Act<'_>) -> Result<Done, StepFault> {
-        let mut body = self.body(act.scope)?;
+        let (this, steps) = (self.clone(), self.steps(act.scope));
+        let mut body = act.compute(steps, move |scope| this.body(scope)).await?;
         body["id"] = json!(format!("{}:{}", act.world.run_id, act.place()));
         body[crate::event::TENANT] = json!(act.world.tenant.as_str());
         let mut faults = Faults::new();
@@ -83,6 +85,12 @@ impl Publish {
 impl StepKind for Publish {
     fn effect(&self) -> Effect {
         Effect::Repeatable
+    }
+
+    fn steps(&self, scope: &Scope) -> u64 {
+        let texts = self.source.iter().chain(&self.subject).chain([&self.kind]);
+        let texts: u64 = texts.map(|text| text.steps(&scope.template)).sum();
+        texts + self.data.as_ref().map_or(0, |data| data.steps(&scope.template))
     }
 
     fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {

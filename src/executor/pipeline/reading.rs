@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use crate::event::impossible_member;
 use crate::executor::pipeline::kind::Parts;
 use crate::executor::pipeline::scope::{NAMES, NAMES_OF_EACH};
-use crate::expr::Expression;
+use crate::expr::{Expression, Member};
 use crate::invalid::{Faults, did_you_mean, escape, unknown_fields};
 use crate::template::{Names, Template, Tree};
 
@@ -145,11 +146,15 @@ impl Reading<'_> {
                 return None;
             }
         };
-        for (step, position) in expression.members_of("steps") {
-            if let Some(why) = self.names().no_step(&step) {
+        for Member { name, position, .. } in expression.members_of("steps") {
+            if let Some(why) = self.names().no_step(&name) {
                 self.fault(format!("{why} (at character {position})"));
                 return None;
             }
+        }
+        if let Some(why) = impossible_member(&expression) {
+            self.fault(why);
+            return None;
         }
         Some(expression)
     }

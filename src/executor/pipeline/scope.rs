@@ -1,7 +1,11 @@
 //! What expressions and templates of a pipeline see: the fire, what steps before have given, what is stored.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 
+use crate::executor::pipeline::kind::World;
+use crate::executor::pipeline::spec::{Step, What};
 use crate::expr::Variables;
 use crate::run::Run;
 use crate::run::cause::Cause;
@@ -17,13 +21,18 @@ pub const NAMES: [&str; 9] = ["event", "events", "value", "previous", "input", "
 pub const NAMES_OF_EACH: [&str; 11] =
     ["event", "events", "value", "previous", "input", "run", "task", "steps", "state", "item", "index"];
 
-/// The values of all names, for both languages. What a fire has not is null.
-#[derive(Clone)]
+/// Steps that converting one byte of JSON takes at most.
+const STEPS_A_BYTE: u64 = 40;
+
+/// The values of all names, for both languages. What a fire has not is null. Cheap to clone.
+#[derive(Clone, Default)]
 pub struct Scope {
     pub cel: Variables,
     pub template: Values,
-    steps: Map<String, Value>,
-    state: Map<String, Value>,
+    steps: Arc<Map<String, Value>>,
+    state: Arc<Map<String, Value>>,
+    /// Bytes of all values together, about.
+    bytes: usize,
     /// Through how many pipelines the events came.
     hops: i64,
 }
@@ -74,9 +83,14 @@ pub fn task_value(task: &Task) -> Value {
 }
 
 impl Scope {
-    pub fn new(fire: &Fire, run: &Value, task: &Value, state: Map<String, Value>) -> Scope {
-        let mut scope =
-            Scope { cel: Variables::new(), template: Values::default(), steps: Map::new(), state: Map::new(), hops: 0 };
+    pub async fn new(world: &World, fire: Fire, run: Value, task: Value, state: Map<String, Value>) -> Scope {
+        let parts = [&fire.event, &fire.value, &fire.previous, &fire.input, &run, &task];
+        let bytes = parts.into_iter().chain(&fire.events).chain(state.values()).map(weight).sum();
+        world.with(Scope::default(), bytes, move |scope| *scope = Scope::of(&fire, &run, &task, state)).await
+    }
+
+    fn of(fire: &Fire, run: &Value, task: &Value, state: Map<String, Value>) -> Scope {
+        let mut scope = Scope::default();
         scope.set("event", &fire.event);
         scope.set("events", &json!(fire.events));
         scope.set("value", &fire.value);
@@ -86,10 +100,15 @@ impl Scope {
         scope.set("task", task);
         scope.set("steps", &json!({}));
         scope.set("state", &Value::Object(state.clone()));
-        scope.state = state;
+        scope.state = Arc::new(state);
         let events = fire.events.iter().chain([&fire.event]);
         scope.hops = events.filter_map(|event| event[HOPS].as_i64()).max().unwrap_or(0);
         scope
+    }
+
+    /// What taking in so many bytes more takes: all steps are converted again.
+    pub fn steps_to_add(&self, bytes: usize) -> u64 {
+        (self.bytes + bytes) as u64 * STEPS_A_BYTE
     }
 
     fn set(&mut self, name: &'static str, value: &Value) {
@@ -104,17 +123,18 @@ impl Scope {
 
     /// What a step gave, for those behind it.
     pub fn step(&mut self, name: &str, value: Value) {
-        self.steps.insert(name.to_owned(), value);
-        self.set("steps", &Value::Object(self.steps.clone()));
+        self.bytes += weight(&value);
+        Arc::make_mut(&mut self.steps).insert(name.to_owned(), value);
+        self.set("steps", &Value::Object((*self.steps).clone()));
     }
 
     /// What the pipeline has stored itself, or removed.
     pub fn stored(&mut self, name: &str, value: Option<Value>) {
         match value {
-            Some(value) => self.state.insert(name.to_owned(), value),
-            None => self.state.remove(name),
+            Some(value) => Arc::make_mut(&mut self.state).insert(name.to_owned(), value),
+            None => Arc::make_mut(&mut self.state).remove(name),
         };
-        self.set("state", &Value::Object(self.state.clone()));
+        self.set("state", &Value::Object((*self.state).clone()));
     }
 
     /// The same inside of a `for_each`.
@@ -123,5 +143,33 @@ impl Scope {
         scope.set("item", item);
         scope.set("index", &json!(index));
         scope
+    }
+}
+
+impl World {
+    /// The scope after a step: what it gave, for those behind it, and (where it did not fail) what it stored.
+    pub async fn settled(&self, scope: Scope, step: &Step, done: bool, value: Value) -> Scope {
+        let kind = match &step.what {
+            What::One(kind) if done => Some(Arc::clone(kind)),
+            _ => None,
+        };
+        let name = step.name.clone();
+        self.with(scope, weight(&value), move |scope| {
+            if let Some(kind) = kind {
+                kind.settle(&value, scope);
+            }
+            scope.step(&name, value);
+        })
+        .await
+    }
+}
+
+/// Bytes of a value, about: as many as its JSON has at least.
+fn weight(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => items.iter().map(|item| weight(item) + 1).sum::<usize>() + 2,
+        Value::Object(fields) => fields.iter().map(|(name, field)| name.len() + 4 + weight(field)).sum::<usize>() + 2,
+        _ => 4,
     }
 }

@@ -1,5 +1,6 @@
 //! A pipeline as it was written: steps in order, each of one kind, with its limits.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -44,7 +45,7 @@ pub struct Step {
 }
 
 pub enum What {
-    One(Box<dyn StepKind>),
+    One(Arc<dyn StepKind>),
     Each(Box<ForEach>),
 }
 
@@ -152,7 +153,7 @@ impl Step {
             }
         };
         let what = match KINDS.iter().find(|(known, _)| *known == kind) {
-            Some((_, read)) => What::One(read(&written[kind], &mut reading.below(kind))?),
+            Some((_, read)) => What::One(Arc::from(read(&written[kind], &mut reading.below(kind))?)),
             None => What::Each(Box::new(ForEach::read(&name, &written[kind], &mut reading.below(kind))?)),
         };
         let (kind, usual) = match KINDS.iter().find(|(known, _)| *known == kind) {

@@ -14,11 +14,13 @@ const VALUE_BYTES: usize = 64 * 1024;
 /// Longest name, in characters.
 const NAME_LENGTH: usize = 64;
 
+#[derive(Clone)]
 struct Store {
     name: String,
     what: What,
 }
 
+#[derive(Clone)]
 enum What {
     Template(Tree),
     Expression(Expression),
@@ -63,7 +65,8 @@ impl Store {
     }
 
     async fn write(&self, act: &Act<'_>) -> Result<Done, StepFault> {
-        let value = self.value(act.scope)?;
+        let (this, steps) = (self.clone(), self.steps(act.scope));
+        let value = act.compute(steps, move |scope| this.value(scope)).await?;
         let world = act.world;
         world.host.put_task_state(&world.tenant, world.task_id, &self.name, value.clone()).await?;
         Ok(Done::plain(value.unwrap_or_default()))
@@ -73,6 +76,14 @@ impl Store {
 impl StepKind for Store {
     fn effect(&self) -> Effect {
         Effect::Repeatable
+    }
+
+    fn steps(&self, scope: &Scope) -> u64 {
+        match &self.what {
+            What::Template(tree) => tree.steps(&scope.template),
+            What::Expression(expression) => expression.cost(&scope.cel),
+            What::Delete => 0,
+        }
     }
 
     fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {

@@ -85,7 +85,6 @@ fn message(error: &ToolError) -> String {
 
 impl Tool {
     async fn call(&self, act: &Act<'_>) -> Result<Done, StepFault> {
-        let arguments = self.arguments.value(&act.scope.template)?;
         let tools = act.world.parts.tools();
         let Some(tool) = tools.find(&self.name) else {
             return Err(StepFault::new("unknown_tool", message(&unknown_tool(&self.name, tools.names()))));
@@ -94,7 +93,16 @@ impl Tool {
         if let Some(why) = refused(tool.definition(), &act.world.parts.agent) {
             return Err(StepFault::new("tool_refused", why));
         }
-        tool.check(&arguments).map_err(|error| StepFault::new("invalid_arguments", message(&error)))?;
+        let (tree, steps) = (self.arguments.clone(), self.steps(act.scope));
+        let arguments = act.compute(steps, move |scope| Ok(tree.value(&scope.template)?)).await?;
+        let (checked, steps) = (tools.clone(), tool.steps(&arguments));
+        let name = self.name.clone();
+        let arguments = act
+            .compute(steps, move |_| match checked.find(&name).map(|tool| tool.check(&arguments)) {
+                Some(Err(error)) => Err(StepFault::new("invalid_arguments", message(&error))),
+                Some(Ok(())) | None => Ok(arguments),
+            })
+            .await?;
         self.permit(act, tool, &arguments)?;
         let context = ToolContext {
             tenant: act.world.tenant.clone(),
@@ -162,6 +170,10 @@ impl Tool {
 impl StepKind for Tool {
     fn effect(&self) -> Effect {
         self.effect
+    }
+
+    fn steps(&self, scope: &Scope) -> u64 {
+        self.arguments.steps(&scope.template)
     }
 
     fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {

@@ -84,7 +84,7 @@ pub struct Condition {
     /// How often it is polled, at least `1s`; spread by the task's id, so that many tasks do not poll at once.
     #[schema(example = "30m")]
     pub interval: String,
-    /// What must be true, in CEL over `value`, `previous` (what the good poll before saw), `now` and `task` (`id`,
+    /// What must be true, in CEL over `value`, `previous` (what the good poll before saw; at the first one the same as `value`), `now` and `task` (`id`,
     /// `name`, `metadata`). What is missing makes it false, what is wrong a failing poll. `on_change` can do without.
     #[schema(required = false, example = "value.price < 500")]
     pub expression: Option<String>,

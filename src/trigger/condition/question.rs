@@ -12,6 +12,8 @@ use crate::trigger::jitter::spread;
 
 /// What expressions may name.
 pub const VARIABLES: [&str; 4] = ["value", "previous", "now", "task"];
+/// Bytes and values that are converted wherever one is.
+const SMALL: usize = 1024;
 /// What is compared where nothing else is said.
 const WHOLE: &str = "value";
 
@@ -82,6 +84,17 @@ impl Question {
         Interval::new(place, self.every).next_after(now + self.every / 2).unwrap_or(now + self.every)
     }
 
+    /// The steps that [`Question::ask`] takes at most. Of large values it is not looked at: their conversion takes long
+    /// enough.
+    pub fn steps(&self, value: &Value, previous: &Value, subject: &Subject, now: DateTime<Utc>) -> u64 {
+        if !is_small(value, &mut { SMALL }) || !is_small(previous, &mut { SMALL }) {
+            return u64::MAX;
+        }
+        let variables = variables(value, previous, subject, now);
+        let all = self.expression.iter().chain(&self.reset).chain([&self.watch]);
+        all.map(|expression| expression.cost(&variables)).fold(0, u64::saturating_add)
+    }
+
     /// What the expressions say of `value`.
     pub fn ask(
         &self,
@@ -116,6 +129,20 @@ impl Question {
             (Some(expression), FireOn::OnTrue | FireOn::EveryTime) => expression,
             _ => &self.watch,
         }
+    }
+}
+
+/// Whether it has less than so many bytes and values together; the walk ends where it has more.
+fn is_small(value: &Value, left: &mut usize) -> bool {
+    let takes = if let Value::String(text) = value { text.len() + 1 } else { 1 };
+    if *left < takes {
+        return false;
+    }
+    *left -= takes;
+    match value {
+        Value::Array(items) => items.iter().all(|item| is_small(item, left)),
+        Value::Object(fields) => fields.values().all(|field| is_small(field, left)),
+        _ => true,
     }
 }
 

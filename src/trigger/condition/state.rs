@@ -26,7 +26,7 @@ pub struct ConditionState {
     pub verdict: Option<bool>,
     /// Since when it says so.
     pub since: Option<DateTime<Utc>>,
-    /// What the last good poll saw, and the good one before.
+    /// What the last good poll saw, and the good one before (after the first one, what that saw itself).
     pub value: Value,
     pub previous: Value,
     #[serde(default)]
@@ -194,7 +194,7 @@ pub struct ConditionView {
     /// What the last good poll saw.
     #[schema(required, value_type = Option<Value>)]
     pub value: Value,
-    /// What the good poll before it saw.
+    /// What the good poll before it saw; after the first one, what that saw itself.
     #[schema(required, value_type = Option<Value>)]
     pub previous: Value,
     #[schema(required)]

@@ -3,6 +3,7 @@
 //! The rules, for those who wonder:
 //! - A condition that is true at its first poll fires. Then it has to be false once (with `reset`: while `reset` is
 //!   true) before it fires again.
+//! - At the first good poll `previous` is the value itself: nothing was different before, as far as is known.
 //! - `on_change` takes the first poll as the one to compare with.
 //! - A fire within the cooldown of another is recorded as skipped, and used up by that.
 //! - A failing poll is no answer: it changes neither the verdict nor what is compared with. Time in which nothing was
@@ -41,7 +42,7 @@ impl ConditionState {
             Ok(Seen::Unchanged) => (self.value.clone(), self.validators.clone()),
             Err(fault) => return self.on_failure(question, fault, now, random),
         };
-        match question.ask(&value, &self.value, subject, now) {
+        match question.ask(&value, self.before(&value), subject, now) {
             Ok(answers) => self.on_value(question, subject, value, validators, answers, now),
             Err(error) => self.on_failure(question, of_expression(&error), now, random),
         }
@@ -71,7 +72,7 @@ impl ConditionState {
             edges: self.edges + i64::from(fires),
             verdict: Some(answers.holds),
             since: if self.verdict == Some(answers.holds) { self.since } else { Some(now) },
-            previous: self.value.clone(),
+            previous: self.before(&value).clone(),
             value,
             validators,
             watched: answers.watched,
@@ -114,9 +115,14 @@ impl ConditionState {
             cause: Cause::Condition {
                 expression: question.shown().text().to_owned(),
                 value: value.clone(),
-                previous: self.value.clone(),
+                previous: self.before(value).clone(),
             },
         }
+    }
+
+    /// What `previous` is beside a value.
+    fn before<'a>(&'a self, value: &'a Value) -> &'a Value {
+        if self.last_good_at.is_some() { &self.value } else { value }
     }
 
     fn on_failure(&self, question: &Question, fault: PollFault, now: DateTime<Utc>, random: f64) -> Step {
@@ -333,6 +339,21 @@ mod tests {
             (step.next_poll_at - start()).num_seconds()
         };
         assert_eq!([asked(5), asked(700), asked(1_000_000)], [60, 700, 86_400]);
+    }
+
+    #[test]
+    fn previous_is_the_value_itself_at_the_first_good_poll() {
+        let question = question(json!({"expression": "value < 500 && previous >= value"}));
+        let failed = Err(PollFault::new("timeout", ""));
+        let failing = ConditionState::default().on_poll(&question, &subject(), failed, start(), 0.0).state;
+        let step = failing.on_poll(&question, &subject(), seen(json!(400)), start(), 0.0);
+        let fire = step.fire.expect("it is true at once");
+        let Cause::Condition { value, previous, .. } = fire.cause else { panic!("a condition") };
+        assert_eq!([value, previous, step.state.previous.clone()], [400, 400, 400].map(|price| json!(price)));
+        let anew = step.state.begun_anew().on_poll(&question, &subject(), seen(json!(300)), start(), 0.0);
+        assert_eq!(anew.state.previous, json!(300), "another question is begun anew");
+        let next = step.state.on_poll(&question, &subject(), seen(json!(450)), start(), 0.0);
+        assert_eq!((next.state.previous, next.state.verdict), (json!(400), Some(false)));
     }
 
     #[test]

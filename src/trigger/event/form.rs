@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::event::impossible_member;
 use crate::expr::Language;
 use crate::invalid::{Faults, did_you_mean, escape, unknown_fields};
 use crate::trigger::event::{Batch, Debounce, Dedup, EventTrigger, Throttle, VARIABLES, WINDOW_EVENTS};
@@ -111,7 +112,13 @@ fn filters(form: &mut Form) -> Map<String, Value> {
 fn expression(form: &mut Form, name: &str) -> Option<String> {
     let text = form.text(name)?;
     match Language::default().read(&text, VARIABLES) {
-        Ok(_) => Some(text),
+        Ok(expression) => match impossible_member(&expression) {
+            None => Some(text),
+            Some(why) => {
+                form.fault(name, why);
+                None
+            }
+        },
         Err(fault) => {
             form.fault(name, fault.to_string());
             None
@@ -260,6 +267,20 @@ mod tests {
                 "/trigger/overlap",
             ]
         );
+        for (filter, why) in [
+            (
+                "event.dta.amount > 3",
+                "an event has no `dta` with something in it; did you mean `data`? (at character 1)",
+            ),
+            (
+                "event.data.x == 1 && event.order_id == 7",
+                "an event can't have `order_id`; names of extensions are lower-case letters and digits (at character 21)",
+            ),
+        ] {
+            let found = faults(json!({ "source": "shop", "filter": filter }));
+            assert_eq!(found, [("/trigger/filter".to_owned(), why.to_owned())]);
+        }
+        assert_eq!(faults(json!({ "source": "shop", "filter": "event.region == 'eu' && event.data.a.b == 1" })), []);
         let of = |place: &str| found.iter().find(|(at, _)| at == place).unwrap().1.as_str();
         assert_eq!(
             of("/trigger/filter"),

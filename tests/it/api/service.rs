@@ -219,10 +219,12 @@ impl Api {
             agent,
             agents: vec![],
             channels: vec!["email".into(), "webhook".into()],
+            compute: reveille::compute::Compute::of_machine(),
             expressions: Default::default(),
             templates: Default::default(),
         });
         let state = State::new(Parts {
+            compute: reveille::compute::Compute::of_machine(),
             poller: Poller::new(sources, host, clock.clone()),
             store: store.clone(),
             clock: clock.clone(),

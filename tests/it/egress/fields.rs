@@ -123,6 +123,7 @@ fn pipeline(egress: Egress, stage: &Stage) -> Pipeline {
         agent: stage.agent.clone(),
         agents: vec![],
         channels: vec![],
+        compute: reveille::compute::Compute::of_machine(),
         expressions: Default::default(),
         templates: Default::default(),
     })

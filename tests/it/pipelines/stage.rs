@@ -45,6 +45,7 @@ pub fn pipeline(stage: &Stage) -> Pipeline {
         agent: stage.agent.clone(),
         agents: vec![librarian],
         channels: vec!["email".into()],
+        compute: reveille::compute::Compute::of_machine(),
         expressions: Default::default(),
         templates: Default::default(),
     })
