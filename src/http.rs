@@ -173,8 +173,6 @@ pub struct Parts {
     pub bus: Arc<dyn Bus>,
     /// Tries conditions.
     pub poller: Poller,
-    /// Computes what tenants wrote.
-    pub compute: Compute,
     /// Seals what is secret in recipients.
     pub vault: Vault,
     /// Connects accounts of people.

@@ -3,6 +3,7 @@
 
 mod http;
 mod modes;
+mod readme;
 mod sources;
 mod watching;
 

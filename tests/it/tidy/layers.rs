@@ -9,6 +9,7 @@ const L0: &[&str] = &[
     "expr",
     "id",
     "invalid",
+    "json_schema",
     "metrics",
     "planted",
     "redact",
