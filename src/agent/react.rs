@@ -161,7 +161,7 @@ impl ReactLoop<'_> {
             match self.stop.or(self.chain.complete(&request, &tell)).await? {
                 Ok(completed) => return Ok(completed),
                 Err(LlmError::Overflow { message }) => {
-                    tracing::info!(turn, recoveries, %message, "conversation too long for the model");
+                    tracing::info!(turn, recoveries, error = %message, "conversation too long for the model");
                     let next = step.filter(|_| recoveries < self.max_recoveries);
                     let Some(from) = next else { return Err(RunError::fail("context_overflow", TOO_LONG)) };
                     // what nothing shortens is asked once more as it is: it may have been the answer that did not fit

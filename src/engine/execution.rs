@@ -333,7 +333,7 @@ fn log_end(started: &StartedRun, state: RunState, took: Duration, error: Option<
     let (state, duration_ms) = (state.as_str(), took.as_millis() as u64);
     match error {
         Some(RunFault { code, message, .. }) => tracing::warn!(
-            run_id = %id, task_id, task = name, tenant_id, state, duration_ms, attempt, code, message, "execution failed"
+            run_id = %id, task_id, task = name, tenant_id, state, duration_ms, attempt, code, error = message, "execution failed"
         ),
         None => {
             tracing::info!(run_id = %id, task_id, task = name, tenant_id, state, duration_ms, attempt, "execution ended")
