@@ -10,6 +10,7 @@ mod check;
 mod client;
 mod completions;
 mod condition;
+mod confirm;
 mod credential;
 mod dead_letter;
 mod delivery;
@@ -18,8 +19,10 @@ mod draft;
 mod event;
 mod failure;
 mod grant;
+mod login;
 mod memory;
 mod migrate;
+mod moment;
 mod notify;
 mod pipeline;
 mod quota;
@@ -48,7 +51,6 @@ use screen::Screen;
 #[command(
     name = "reveille",
     version,
-    disable_help_subcommand = true,
     max_term_width = 100,
     after_help = "\
 First steps:
@@ -56,7 +58,8 @@ First steps:
   reveille serve                        runs the service; no configuration needed
   reveille schedule preview '@daily'    when a schedule would fire
 
-Client commands talk to the service at REVEILLE_URL (http://127.0.0.1:7700) with the token in REVEILLE_TOKEN."
+Client commands talk to the service at REVEILLE_URL (http://127.0.0.1:7700) with the token in REVEILLE_TOKEN, or to that
+of a profile which `reveille login` has kept."
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -117,6 +120,8 @@ enum Command {
     /// Create, list and revoke API tokens
     #[command(subcommand)]
     Token(token::Command),
+    /// Keep the address of a service and a token for it
+    Login(login::Args),
     /// Bring the tables of the database up to date
     Migrate(migrate::Args),
     /// Look at the configuration and what it names, and say what is wrong
@@ -172,6 +177,7 @@ async fn act(command: Command, environment: &Environment, screen: &mut Screen) -
         Command::Credential(command) => credential::run(*command, environment, screen).await,
         Command::Quota(command) => quota::run(command, environment, screen).await,
         Command::Token(command) => token::run(command, environment, screen).await,
+        Command::Login(args) => login::run(args, environment, screen).await,
         Command::Migrate(args) => migrate::run(args, environment, screen).await,
         Command::Check(args) => check::run(args, environment, screen).await,
         Command::Version(args) => {

@@ -20,8 +20,10 @@ use crate::visible::on_one_line;
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// List approvals, newest first
+    #[command(alias = "ls")]
     List(ListArgs),
     /// Show one whole: what would run, why it is asked about, and what came of it
+    #[command(alias = "get")]
     Show(ShowArgs),
     /// Let the call run as it was proposed
     Approve(ApproveArgs),
@@ -61,7 +63,7 @@ pub struct ListArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct ShowArgs {
-    /// Id of the approval
+    /// The approval: its id, or the beginning of it
     #[arg(value_name = "APPROVAL")]
     id: String,
     #[command(flatten)]
@@ -70,7 +72,7 @@ pub struct ShowArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct AnswerArgs {
-    /// Id of the approval
+    /// The approval: its id, or the beginning of it
     #[arg(value_name = "APPROVAL")]
     id: String,
     /// Why; the model is told, and the record keeps it
@@ -132,7 +134,9 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
     match command {
         Command::List(args) => list(args, environment, screen).await,
         Command::Show(args) => {
-            let approval = Client::new(&args.service, environment)?.get(&["v1", "approvals", &args.id], &[]).await?;
+            let client = Client::new(&args.service, environment)?;
+            let id = client.id("approvals", &args.id).await?;
+            let approval = client.get(&["v1", "approvals", &id], &[]).await?;
             shown::print(&approval, args.service.json, screen)
         }
         Command::Approve(args) => {
@@ -181,7 +185,8 @@ async fn decide(
     screen: &mut Screen,
 ) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?;
-    let approval = client.get(&["v1", "approvals", &args.id], &[]).await?;
+    let id = client.id("approvals", &args.id).await?;
+    let approval = client.get(&["v1", "approvals", &id], &[]).await?;
     if !args.service.json {
         shown::call(&approval, screen)?;
         screen.flush()?;
@@ -192,7 +197,7 @@ async fn decide(
     ]);
     answer.extend(args.comment.map(|comment| ("comment".to_owned(), json!(comment))));
     answer.extend(more.map(|(name, value)| (name.to_owned(), value)));
-    let decided = client.post(&["v1", "approvals", &args.id, "decision"], &Value::Object(answer)).await?;
+    let decided = client.post(&["v1", "approvals", &id, "decision"], &Value::Object(answer)).await?;
     match args.service.json {
         true => Ok(screen.json(&decided)?),
         false => shown::decided(&decided, screen),

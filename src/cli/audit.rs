@@ -20,6 +20,7 @@ use crate::visible::on_one_line;
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// List who did what, newest first
+    #[command(alias = "ls")]
     List(ListArgs),
     /// Check the chain of the record against the database and the master key; exits with 1 if it is broken
     Verify(VerifyArgs),

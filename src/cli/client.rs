@@ -11,15 +11,19 @@ use serde::Deserialize;
 use serde_json::Value;
 use sse_stream::{Sse, SseStream};
 use url::Url;
+use uuid::Uuid;
 
 use super::failure::Failure;
+use super::login;
+use super::screen::text_of;
 use crate::config::Environment;
 use crate::egress;
+use crate::http::page::cursor_at;
 use crate::invalid::InvalidSpec;
 use crate::secret::Secret;
 
 /// Where a service is without being told.
-const USUAL_URL: &str = "http://127.0.0.1:7700";
+pub const USUAL_URL: &str = "http://127.0.0.1:7700";
 /// The service gives itself 30 s for a request.
 const TIMEOUT: Duration = Duration::from_secs(40);
 /// A stream lasts as long as its run may.
@@ -31,9 +35,12 @@ const PAGE: usize = 200;
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Service")]
 pub struct ServiceArgs {
-    /// Address of the service [default: REVEILLE_URL, else http://127.0.0.1:7700]
+    /// Address of the service [default: REVEILLE_URL, else that of the profile, else http://127.0.0.1:7700]
     #[arg(long, value_name = "URL")]
     url: Option<String>,
+    /// What `reveille login` has kept under this name [default: REVEILLE_PROFILE, else `default` where REVEILLE_TOKEN is not set]
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
     /// Print the service's answer as JSON
     #[arg(long)]
     pub json: bool,
@@ -52,10 +59,26 @@ pub fn given<const N: usize>(filters: [(&'static str, Option<String>); N]) -> Ve
 }
 
 impl Client {
-    /// From the flag, `REVEILLE_URL` and `REVEILLE_TOKEN`; nothing is sent yet.
+    /// From the flags, the environment and the profiles; nothing is sent yet. A profile that is named wins over the
+    /// environment, the usual one is for where no token is set. A token of a profile goes to the profile's address only.
     pub fn new(args: &ServiceArgs, environment: &Environment) -> anyhow::Result<Client> {
-        let written = args.url.as_deref().or(environment.get("REVEILLE_URL")).unwrap_or(USUAL_URL);
-        Client::to(written, environment.get("REVEILLE_TOKEN").map(Secret::new))
+        let named = args.profile.as_deref().or(environment.get("REVEILLE_PROFILE"));
+        let token = environment.get("REVEILLE_TOKEN").map(Secret::new);
+        let profile = match (named, &token) {
+            (Some(name), _) => Some(login::profile(name, environment)?.ok_or_else(|| {
+                Failure::new(format!("there is no profile `{name}`")).hint(format!("reveille login --profile {name}"))
+            })?),
+            (None, Some(_)) => None,
+            (None, None) => login::profile(login::USUAL_PROFILE, environment)?,
+        };
+        let url = match named {
+            Some(_) => args.url.as_deref(),
+            None => args.url.as_deref().or(environment.get("REVEILLE_URL")),
+        };
+        match profile {
+            Some(profile) if url.is_none_or(|url| url == profile.url) => Client::to(&profile.url, Some(profile.token)),
+            _ => Client::to(url.unwrap_or(USUAL_URL), token),
+        }
     }
 
     /// A client of the service at `url`.
@@ -138,6 +161,33 @@ impl Client {
         Ok(page)
     }
 
+    /// The id that was meant: typed whole, by as much of its beginning as tells it from all others, or for a task by its key.
+    /// `list` is the list that it is in, such as `tasks`.
+    ///
+    /// # Errors
+    /// There is nothing like it, or more than one.
+    pub async fn id(&self, list: &str, typed: &str) -> anyhow::Result<String> {
+        if Uuid::try_parse(typed).is_ok() {
+            return Ok(typed.to_owned());
+        }
+        let mut found = Vec::new();
+        if list == "tasks" {
+            found = self.list(&["v1", list], &[("key", typed.to_owned())], 2).await?;
+        }
+        if let (true, Some(beginning)) = (found.is_empty(), Beginning::read(typed)) {
+            let page = self.page(&["v1", list], &[], 2, Some(cursor_at(beginning.behind()))).await?;
+            found = page.items.into_iter().filter(|item| beginning.is_of(&text_of(&item["id"]))).collect();
+        }
+        let what = if list == "deliveries" { "delivery" } else { list.trim_end_matches('s') };
+        match found.as_slice() {
+            [one] => Ok(text_of(&one["id"])),
+            [] => Err(Failure::new(format!("there is no {what} `{typed}`"))
+                .hint(format!("`reveille {what} list` has their ids; the beginning of one is enough"))
+                .into()),
+            _ => Err(Failure::new(format!("`{typed}` means more than one {what}")).hint("type more of the id").into()),
+        }
+    }
+
     /// The events of an SSE stream, as they come.
     pub async fn stream(&self, path: &[&str]) -> anyhow::Result<BoxStream<'static, anyhow::Result<Sse>>> {
         self.stream_after(path, &[], None).await
@@ -211,6 +261,27 @@ fn has_key(request: &RequestBuilder) -> bool {
     built.is_some_and(|request| request.headers().contains_key("idempotency-key"))
 }
 
+/// The beginning of an id, as hexadecimal digits.
+struct Beginning(String);
+
+impl Beginning {
+    /// Digits and hyphens, four digits at least.
+    fn read(typed: &str) -> Option<Beginning> {
+        let digits: String = typed.chars().filter(|c| *c != '-').collect::<String>().to_lowercase();
+        let fits = (4..=32).contains(&digits.len()) && digits.chars().all(|c| c.is_ascii_hexdigit());
+        fits.then_some(Beginning(digits))
+    }
+
+    /// The last id that begins so: lists go on below it, newest first.
+    fn behind(&self) -> Uuid {
+        Uuid::try_parse(&format!("{:f<32}", self.0)).unwrap_or(Uuid::max())
+    }
+
+    fn is_of(&self, id: &str) -> bool {
+        id.replace('-', "").starts_with(&self.0)
+    }
+}
+
 /// One page of a list.
 #[derive(Deserialize)]
 pub struct Page {
@@ -247,9 +318,11 @@ fn refusal(status: StatusCode, body: &Bytes, with_token: bool) -> Failure {
         });
     }
     match status {
-        StatusCode::UNAUTHORIZED if with_token => failure.hint("is REVEILLE_TOKEN the right one, and not revoked?"),
+        StatusCode::UNAUTHORIZED if with_token => {
+            failure.hint("is it the right token (REVEILLE_TOKEN, or that of the profile), and not revoked?")
+        }
         StatusCode::UNAUTHORIZED => {
-            failure.hint("set REVEILLE_TOKEN; `reveille serve` prints an admin token the first time")
+            failure.hint("`reveille login`, or set REVEILLE_TOKEN; the first `reveille serve` makes an admin token")
         }
         StatusCode::FORBIDDEN => failure.hint("`reveille token create --scope …` makes a token that may"),
         _ => failure,
@@ -286,10 +359,13 @@ mod tests {
     fn a_refused_token_and_a_missing_one_have_different_hints() {
         let body = Bytes::from_static(br#"{"title":"A valid token is needed","detail":"there is no token"}"#);
         let shown = |with_token| refusal(StatusCode::UNAUTHORIZED, &body, with_token).to_string();
-        assert_eq!(shown(true), "there is no token\nhint: is REVEILLE_TOKEN the right one, and not revoked?");
+        assert_eq!(
+            shown(true),
+            "there is no token\nhint: is it the right token (REVEILLE_TOKEN, or that of the profile), and not revoked?"
+        );
         assert_eq!(
             shown(false),
-            "there is no token\nhint: set REVEILLE_TOKEN; `reveille serve` prints an admin token the first time"
+            "there is no token\nhint: `reveille login`, or set REVEILLE_TOKEN; the first `reveille serve` makes an admin token"
         );
     }
 
@@ -327,7 +403,7 @@ mod tests {
 
     #[test]
     fn what_goes_into_a_path_can_not_leave_its_segment() {
-        let args = ServiceArgs { url: Some("http://x.test/base/".into()), json: false };
+        let args = ServiceArgs { url: Some("http://x.test/base/".into()), profile: None, json: false };
         let client = Client::new(&args, &Environment::default()).unwrap();
         let request = client.request(Method::GET, &["v1", "recipients", "a/../b?c"]).build().unwrap();
         assert_eq!(request.url().as_str(), "http://x.test/base/v1/recipients/a%2F..%2Fb%3Fc");

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use serde_json::{Map, Value, json};
 
 use super::client::{ServiceArgs, given};
+use super::confirm::YesArgs;
 use super::failure::Failure;
 use super::screen::{Screen, text_of, time_of};
 use crate::cli::Client;
@@ -25,11 +26,13 @@ pub enum Command {
     /// Print a link to connect an account of a service in [oauth.*]
     Connect(connect::ConnectArgs),
     /// List credentials, newest first
+    #[command(alias = "ls")]
     List(ListArgs),
     /// Show a credential without its document, and the tasks that name it
+    #[command(alias = "get")]
     Show(OneArgs),
     /// Delete a credential; tasks that name it are paused when they next need it
-    Delete(OneArgs),
+    Delete(DeleteArgs),
     /// List who used a credential, newest first
     Uses(UsesArgs),
     /// Put every secret under the first of vault.master_keys, while the service runs
@@ -102,6 +105,14 @@ pub struct OneArgs {
     tenant: Option<String>,
     #[command(flatten)]
     service: ServiceArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct DeleteArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    #[command(flatten)]
+    yes: YesArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -179,10 +190,16 @@ async fn show(args: OneArgs, environment: &Environment, screen: &mut Screen) -> 
     print(&credential, args.service.json, screen)
 }
 
-async fn delete(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+async fn delete(
+    DeleteArgs { one: args, yes }: DeleteArgs,
+    environment: &Environment,
+    screen: &mut Screen,
+) -> anyhow::Result<()> {
     let reference = reference(&args.reference)?;
     let client = Client::new(&args.service, environment)?;
     let path = ["v1", "credentials", &reference.service, &reference.account];
+    let whose = args.tenant.as_deref().map(|tenant| format!(" of {tenant}")).unwrap_or_default();
+    yes.or_ask(&format!("delete the credential {reference}{whose}? It can't be read back"), screen)?;
     client.delete_with(&path, &given([("tenant_id", args.tenant)])).await?;
     match args.service.json {
         true => Ok(screen.json(&json!({ "deleted": reference.to_string() }))?),

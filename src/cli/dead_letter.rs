@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::client::{ServiceArgs, given};
+use super::confirm::YesArgs;
 use super::screen::{Screen, cut, text_of, time_of};
 use crate::cli::Client;
 use crate::config::Environment;
@@ -13,13 +14,15 @@ const AT_ONCE: usize = 1000;
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// List dead letters, newest first
+    #[command(alias = "ls")]
     List(ListArgs),
     /// Show one with its event and its error
+    #[command(alias = "get")]
     Show(ShowArgs),
     /// Publish their events once more
     Replay(ManyArgs),
     /// Remove them for good
-    Drop(ManyArgs),
+    Drop(DropArgs),
 }
 
 /// Which letters are meant.
@@ -81,6 +84,14 @@ pub struct ManyArgs {
     service: ServiceArgs,
 }
 
+#[derive(Debug, clap::Args)]
+pub struct DropArgs {
+    #[command(flatten)]
+    many: ManyArgs,
+    #[command(flatten)]
+    yes: YesArgs,
+}
+
 pub async fn run(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     match command {
         Command::List(args) => list(args, environment, screen).await,
@@ -90,7 +101,16 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
             show(&letter, args.service.json, screen)
         }
         Command::Replay(args) => many(args, "replay", "replayed", environment, screen).await,
-        Command::Drop(args) => many(args, "drop", "dropped", environment, screen).await,
+        Command::Drop(args) => {
+            if args.many.ids.is_empty() {
+                let whose = match &args.many.which.tenant {
+                    Some(tenant) => format!(" of {tenant}"),
+                    None => String::new(),
+                };
+                args.yes.or_ask(&format!("drop every dead letter{whose} that is meant, for good?"), screen)?;
+            }
+            many(args.many, "drop", "dropped", environment, screen).await
+        }
     }
 }
 

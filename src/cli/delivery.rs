@@ -3,13 +3,14 @@
 use serde_json::{Value, json};
 
 use super::client::{ServiceArgs, given};
-use super::screen::{Screen, Tone, cut, text_of, time_of};
+use super::screen::{Screen, cut, text_of, time_of, tone_of};
 use crate::cli::Client;
 use crate::config::Environment;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// List deliveries, newest first
+    #[command(alias = "ls")]
     List(ListArgs),
     /// Send one again
     Retry(OneArgs),
@@ -47,7 +48,8 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         Command::List(args) => list(args, environment, screen).await,
         Command::Retry(args) => {
             let client = Client::new(&args.service, environment)?;
-            let delivery = client.post(&["v1", "deliveries", &args.id, "retry"], &json!({})).await?;
+            let id = client.id("deliveries", &args.id).await?;
+            let delivery = client.post(&["v1", "deliveries", &id, "retry"], &json!({})).await?;
             print_delivery(&delivery, args.service.json, screen)
         }
     }
@@ -80,16 +82,11 @@ pub fn print_delivery(delivery: &Value, as_json: bool, screen: &mut Screen) -> a
         return Ok(screen.json(delivery)?);
     }
     let state = text_of(&delivery["state"]);
-    let tone = match state.as_str() {
-        "delivered" => Tone::Good,
-        "failed" => Tone::Bad,
-        _ => Tone::Notable,
-    };
     screen.facts(&[
         ("id", text_of(&delivery["id"])),
         ("tenant", text_of(&delivery["tenant_id"])),
         ("channel", text_of(&delivery["channel"])),
-        ("state", screen.tone(tone, &state)),
+        ("state", screen.tone(tone_of(&state), &state)),
         ("attempts", text_of(&delivery["attempts"])),
         ("held by", text_of(&delivery["held"])),
         ("digest", text_of(&delivery["digest_id"])),

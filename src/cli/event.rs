@@ -21,6 +21,7 @@ pub enum Command {
     /// Show events as they come, until Ctrl-C
     Tail(TailArgs),
     /// List what the bus has kept, oldest first
+    #[command(alias = "ls")]
     List(ListArgs),
     /// Say which tasks an event fired, and why it matched no others
     Explain(ExplainArgs),

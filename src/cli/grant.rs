@@ -15,6 +15,7 @@ Examples:
   reveille grant revoke 0193f7a2-…       from the next call on it is asked about again")]
 pub enum Command {
     /// List standing grants, newest first
+    #[command(alias = "ls")]
     List(ListArgs),
     /// End one: its tool is asked about again
     Revoke(RevokeArgs),
@@ -48,10 +49,12 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
     match command {
         Command::List(args) => list(args, environment, screen).await,
         Command::Revoke(args) => {
-            Client::new(&args.service, environment)?.delete(&["v1", "grants", &args.id]).await?;
+            let client = Client::new(&args.service, environment)?;
+            let id = client.id("grants", &args.id).await?;
+            client.delete(&["v1", "grants", &id]).await?;
             match args.service.json {
-                true => Ok(screen.json(&json!({ "id": args.id, "revoked": true }))?),
-                false => Ok(screen.line(format!("revoked {}", args.id))?),
+                true => Ok(screen.json(&json!({ "id": id, "revoked": true }))?),
+                false => Ok(screen.line(format!("revoked {id}"))?),
             }
         }
     }

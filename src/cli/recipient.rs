@@ -17,6 +17,7 @@ pub enum Command {
     /// Set where a tenant is reached; replaces what was set before
     Set(Box<SetArgs>),
     /// Show where a tenant is reached
+    #[command(alias = "get")]
     Show(ShowArgs),
     /// Prove an address: without --code one is sent to it
     Verify(VerifyArgs),

@@ -5,18 +5,25 @@ use serde_json::{Value, json};
 
 use super::client::{ServiceArgs, given};
 use super::failure::Failure;
-use super::screen::{Screen, Tone, cut, text_of, time_of};
+use super::moment::moment;
+use super::screen::{Screen, Tone, cut, text_of, time_of, tone_of};
 use super::transcript::{self, Live};
 use crate::cli::Client;
+use crate::clock::machine_now;
 use crate::config::Environment;
 use crate::run::RunState;
 use crate::visible::on_one_line;
 
+/// Questions of a run that are shown at once; `reveille approval list` has all.
+const MOST_SHOWN: usize = 10;
+
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// List runs, newest first
+    #[command(alias = "ls")]
     List(ListArgs),
     /// Show a run and its transcript
+    #[command(alias = "get")]
     Show(OneArgs),
     /// Follow a run until it ends; exits with 1 if it does not succeed
     Watch(OneArgs),
@@ -41,10 +48,10 @@ pub struct ListArgs {
     /// Only those in this state: queued, running, succeeded, failed, skipped, …
     #[arg(long)]
     state: Option<String>,
-    /// Only those scheduled from this time on, RFC 3339
+    /// Only those scheduled from this time on: RFC 3339, or how long ago, such as 2h
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Only those scheduled before this time, RFC 3339
+    /// Only those scheduled before this time: RFC 3339, or how long ago
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
     /// How many at most
@@ -56,7 +63,7 @@ pub struct ListArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct OneArgs {
-    /// Id of the run
+    /// The run: its id, or the beginning of it
     #[arg(value_name = "RUN")]
     id: String,
     #[command(flatten)]
@@ -65,7 +72,7 @@ pub struct OneArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct CompleteArgs {
-    /// Id of the run
+    /// The run: its id, or the beginning of it
     #[arg(value_name = "RUN")]
     id: String,
     /// What it answers
@@ -83,7 +90,9 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         Command::List(args) => list(args, environment, screen).await,
         Command::Show(args) => show(args, environment, screen).await,
         Command::Watch(args) => {
-            follow(&Client::new(&args.service, environment)?, &args.id, args.service.json, screen).await
+            let client = Client::new(&args.service, environment)?;
+            let id = client.id("runs", &args.id).await?;
+            follow(&client, &id, args.service.json, screen).await
         }
         Command::Cancel(args) => act(args, "cancel", environment, screen).await,
         Command::Retry(args) => act(args, "retry", environment, screen).await,
@@ -93,14 +102,20 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let at = |typed: Option<String>| typed.map(|typed| moment(&typed, machine_now())).transpose();
+    let client = Client::new(&args.service, environment)?;
+    let task = match args.task {
+        Some(typed) => Some(client.id("tasks", &typed).await?),
+        None => None,
+    };
     let filters = given([
         ("tenant_id", args.tenant),
-        ("task_id", args.task),
+        ("task_id", task),
         ("state", args.state),
-        ("since", args.since),
-        ("until", args.until),
+        ("since", at(args.since)?),
+        ("until", at(args.until)?),
     ]);
-    let runs = Client::new(&args.service, environment)?.list(&["v1", "runs"], &filters, args.limit).await?;
+    let runs = client.list(&["v1", "runs"], &filters, args.limit).await?;
     if args.service.json {
         return Ok(screen.json(&json!({ "items": runs }))?);
     }
@@ -120,8 +135,9 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
 
 async fn show(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?;
-    let run = client.get(&["v1", "runs", &args.id], &[]).await?;
-    let entries = client.list(&["v1", "runs", &args.id, "transcript"], &[], usize::MAX).await?;
+    let id = client.id("runs", &args.id).await?;
+    let run = client.get(&["v1", "runs", &id], &[]).await?;
+    let entries = client.list(&["v1", "runs", &id, "transcript"], &[], usize::MAX).await?;
     if args.service.json {
         return Ok(screen.json(&json!({ "run": run, "transcript": entries }))?);
     }
@@ -132,12 +148,15 @@ async fn show(args: OneArgs, environment: &Environment, screen: &mut Screen) -> 
 
 async fn act(args: OneArgs, verb: &str, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?;
-    let run = client.post(&["v1", "runs", &args.id, verb], &json!({})).await?;
+    let id = client.id("runs", &args.id).await?;
+    let run = client.post(&["v1", "runs", &id, verb], &json!({})).await?;
     print_run(&run, args.service.json, screen)
 }
 
 async fn explain(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let explained = Client::new(&args.service, environment)?.get(&["v1", "runs", &args.id, "explain"], &[]).await?;
+    let client = Client::new(&args.service, environment)?;
+    let id = client.id("runs", &args.id).await?;
+    let explained = client.get(&["v1", "runs", &id, "explain"], &[]).await?;
     if args.service.json {
         return Ok(screen.json(&explained)?);
     }
@@ -173,7 +192,8 @@ async fn complete(args: CompleteArgs, environment: &Environment, screen: &mut Sc
         None => json!({ "state": "succeeded", "output": args.output }),
     };
     let client = Client::new(&args.service, environment)?;
-    let run = client.post(&["v1", "runs", &args.id, "complete"], &report).await?;
+    let id = client.id("runs", &args.id).await?;
+    let run = client.post(&["v1", "runs", &id, "complete"], &report).await?;
     print_run(&run, args.service.json, screen)
 }
 
@@ -192,6 +212,9 @@ pub async fn follow(client: &Client, id: &str, as_json: bool, screen: &mut Scree
             true => screen.json_line(&json!({ "event": name, "data": data }))?,
             false => live.print(&name, &data, screen)?,
         }
+        if !as_json && name == "state_change" && data["state"] == RunState::PendingApproval.as_str() {
+            how_to_decide(client, id, screen).await?;
+        }
         screen.flush()?;
         if name == "execution_end" {
             break;
@@ -206,6 +229,19 @@ pub async fn follow(client: &Client, id: &str, as_json: bool, screen: &mut Scree
         Some(RunState::Succeeded | RunState::Skipped) => Ok(()),
         _ => Err(Failure::new(format!("the run is {}", text_of(&run["state"]))).into()),
     }
+}
+
+/// What a person may type while a run waits for them.
+async fn how_to_decide(client: &Client, run_id: &str, screen: &mut Screen) -> anyhow::Result<()> {
+    let filters = [("run_id", run_id.to_owned()), ("status", "pending".to_owned())];
+    for approval in client.list(&["v1", "approvals"], &filters, MOST_SHOWN).await? {
+        let (id, what) = (text_of(&approval["id"]), on_one_line(&text_of(&approval["action_summary"])));
+        screen.line(format!("\n{}", screen.tone(Tone::Strong, what)))?;
+        for verb in ["show", "approve", "cancel"] {
+            screen.line(format!("  reveille approval {verb} {id}"))?;
+        }
+    }
+    Ok(())
 }
 
 pub fn print_run(run: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Result<()> {
@@ -267,13 +303,4 @@ fn usage_of(usage: &Value) -> String {
         usage["output_tokens"],
         usage["cost_usd"].as_f64().unwrap_or_default()
     )
-}
-
-fn tone_of(state: &str) -> Tone {
-    match RunState::parse(state) {
-        Some(RunState::Succeeded) => Tone::Good,
-        Some(RunState::Failed | RunState::Expired) => Tone::Bad,
-        Some(RunState::Queued | RunState::Running) => Tone::Plain,
-        _ => Tone::Notable,
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Table, presets};
 use serde_json::Value;
 
 use crate::config::Environment;
@@ -27,6 +27,30 @@ pub enum Tone {
     Good,
     Bad,
     Notable,
+}
+
+impl Tone {
+    fn colour(self) -> Option<Color> {
+        match self {
+            Tone::Good => Some(Color::Green),
+            Tone::Bad => Some(Color::Red),
+            Tone::Notable => Some(Color::Yellow),
+            Tone::Plain | Tone::Strong | Tone::Faint => None,
+        }
+    }
+}
+
+/// Columns whose cells are a state.
+const STATES: [&str; 3] = ["state", "status", "last run"];
+
+/// How a state of anything stands out: what went well, what did not, and what somebody may want to look at.
+pub fn tone_of(state: &str) -> Tone {
+    match state {
+        "active" | "succeeded" | "delivered" | "sent" | "approved" | "edited" | "connected" => Tone::Good,
+        "failed" | "expired" | "unknown" | "disabled" | "needs_consent" => Tone::Bad,
+        "queued" | "running" | "pending" | "completed" | "" => Tone::Plain,
+        _ => Tone::Notable,
+    }
 }
 
 impl Screen {
@@ -102,7 +126,22 @@ impl Screen {
             None => table.set_content_arrangement(ContentArrangement::Disabled),
         };
         table.set_header(heading.iter().map(|name| name.to_uppercase()));
-        table.add_rows(rows.into_iter().map(|row| row.into_iter().map(single_line).collect::<Vec<_>>()));
+        if self.coloured {
+            table.enforce_styling();
+        }
+        let cell = |(name, text): (&&str, String)| {
+            let tone = if STATES.contains(name) { tone_of(&text) } else { Tone::Plain };
+            let cell = Cell::new(single_line(text));
+            match tone.colour().filter(|_| self.coloured) {
+                Some(colour) => cell.fg(colour),
+                None => cell,
+            }
+        };
+        table.add_rows(rows.into_iter().map(|row| heading.iter().zip(row).map(cell).collect::<Vec<_>>()));
+        // what stands there is copied: an id over two lines is none
+        if let Some(first) = table.column_mut(0) {
+            first.set_constraint(ColumnConstraint::ContentWidth);
+        }
         for (index, line) in table.lines().enumerate() {
             let line = line.trim_end().strip_prefix(' ').unwrap_or(&line).trim_end().to_owned();
             self.line(if index == 0 { self.tone(Tone::Strong, line) } else { line })?;
@@ -189,6 +228,19 @@ mod tests {
         let rows = vec![vec!["a".into(), "x\u{1b}[2Jy\nz".into()], vec!["longer".into(), "2".into()]];
         screen.table(&["name", "value"], rows).unwrap();
         assert_eq!(page.text(), "NAME    VALUE\na       x [2Jy z\nlonger  2\n");
+    }
+
+    #[test]
+    fn the_first_column_is_never_wrapped_and_states_are_coloured_on_a_terminal() {
+        let page = Page::default();
+        let id = "01a1fbdb-57c8-7000-8001-36569b0c637c";
+        let mut screen = Screen { terminal: true, coloured: true, width: Some(60), ..Screen::plain(page.clone()) };
+        let rows = vec![vec![id.into(), "failed".into(), "some longer text that has to be wrapped".into()]];
+        screen.table(&["id", "state", "outcome"], rows).unwrap();
+        let text = page.text();
+        assert!(text.lines().any(|line| line.contains(id)), "{text}");
+        assert!(text.contains("\u{1b}[38;5;9m") && text.contains("failed"), "{text:?}");
+        assert!(text.lines().count() > 2, "the rest is wrapped: {text}");
     }
 
     #[test]

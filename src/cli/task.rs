@@ -10,19 +10,23 @@ use serde_json::{Map, Value, json};
 
 use super::client::{ServiceArgs, given};
 use super::condition::state_of;
+use super::confirm::YesArgs;
 use super::draft::{self, ConditionArgs, SpecArgs, TaskFile, TriggerArgs};
 use super::run::{follow, print_run};
-use super::screen::{Screen, Tone, text_of, time_of};
+use super::screen::{Screen, Tone, text_of, time_of, tone_of};
 use crate::cli::Client;
 use crate::config::Environment;
+use crate::visible::on_one_line;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Create a task from flags or a file
     Create(CreateArgs),
     /// List tasks
+    #[command(alias = "ls")]
     List(ListArgs),
     /// Show a task whole
+    #[command(alias = "get")]
     Show(OneArgs),
     /// Change what is typed, keep the rest
     Update(UpdateArgs),
@@ -37,7 +41,7 @@ pub enum Command {
     /// Say why a task fires, or does not, and what would have to hold
     Explain(explain::Args),
     /// Delete a task
-    Delete(OneArgs),
+    Delete(DeleteArgs),
     /// Create many tasks, one JSON object to a line
     Import(import::Args),
     /// Write tasks as lines that `import` takes back
@@ -99,7 +103,7 @@ impl EventArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct ResumeArgs {
-    /// Id of the task
+    /// The task: its id, the beginning of it, or its key
     #[arg(value_name = "TASK")]
     id: String,
     /// Do not run the events that it has held while it was paused
@@ -135,7 +139,7 @@ pub struct ListArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct OneArgs {
-    /// Id of the task
+    /// The task: its id, the beginning of it, or its key
     #[arg(value_name = "TASK")]
     id: String,
     #[command(flatten)]
@@ -143,8 +147,16 @@ pub struct OneArgs {
 }
 
 #[derive(Debug, clap::Args)]
+pub struct DeleteArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    #[command(flatten)]
+    yes: YesArgs,
+}
+
+#[derive(Debug, clap::Args)]
 pub struct UpdateArgs {
-    /// Id of the task
+    /// The task: its id, the beginning of it, or its key
     #[arg(value_name = "TASK")]
     id: String,
     #[command(flatten)]
@@ -159,7 +171,7 @@ pub struct UpdateArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct RunArgs {
-    /// Id of the task
+    /// The task: its id, the beginning of it, or its key
     #[arg(value_name = "TASK")]
     id: String,
     /// Something for this run alone, as JSON
@@ -174,7 +186,7 @@ pub struct RunArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct BackfillArgs {
-    /// Id of the task
+    /// The task: its id, the beginning of it, or its key
     #[arg(value_name = "TASK")]
     id: String,
     /// First instant, RFC 3339, inclusive
@@ -218,7 +230,8 @@ async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen
         args.condition.write_into(trigger);
     }
     args.spec.write_into(&mut task);
-    let created = Client::new(&args.service, environment)?.post(&["v1", "tasks"], &Value::Object(task)).await?;
+    let created = Client::new(&args.service, environment)?.post(&["v1", "tasks"], &Value::Object(task)).await;
+    let created = created.map_err(|error| if args.file.is_some() { error } else { draft::in_flags(error) })?;
     print_task(&created, args.service.json, screen)
 }
 
@@ -250,7 +263,9 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
 }
 
 async fn show(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let task = Client::new(&args.service, environment)?.get(&["v1", "tasks", &args.id], &[]).await?;
+    let client = Client::new(&args.service, environment)?;
+    let id = client.id("tasks", &args.id).await?;
+    let task = client.get(&["v1", "tasks", &id], &[]).await?;
     print_task(&task, args.service.json, screen)
 }
 
@@ -258,7 +273,8 @@ async fn show(args: OneArgs, environment: &Environment, screen: &mut Screen) -> 
 /// that was read goes with it, so that a change in between is refused and not undone.
 async fn update(args: UpdateArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?;
-    let stored = client.get(&["v1", "tasks", &args.id], &[]).await?;
+    let id = client.id("tasks", &args.id).await?;
+    let stored = client.get(&["v1", "tasks", &id], &[]).await?;
     let mut task = stored.as_object().cloned().unwrap_or_default();
     if let Some(trigger) = task.get_mut("trigger").and_then(Value::as_object_mut) {
         args.trigger.write_into(trigger);
@@ -270,30 +286,36 @@ async fn update(args: UpdateArgs, environment: &Environment, screen: &mut Screen
     if !changes.is_empty() {
         changes.insert("version".into(), stored["version"].clone());
     }
-    let updated = match changes.is_empty() {
-        true => stored,
-        false => client.patch(&["v1", "tasks", &args.id], &Value::Object(changes)).await?,
-    };
+    if changes.is_empty() {
+        if !args.service.json {
+            screen.line(screen.tone(Tone::Notable, "nothing was changed: what was typed is what is stored"))?;
+        }
+        return print_task(&stored, args.service.json, screen);
+    }
+    let updated = client.patch(&["v1", "tasks", &id], &Value::Object(changes)).await.map_err(draft::in_flags)?;
     print_task(&updated, args.service.json, screen)
 }
 
 async fn pause(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?;
-    let task = client.post(&["v1", "tasks", &args.id, "pause"], &json!({})).await?;
+    let id = client.id("tasks", &args.id).await?;
+    let task = client.post(&["v1", "tasks", &id, "pause"], &json!({})).await?;
     print_task(&task, args.service.json, screen)
 }
 
 async fn resume(args: ResumeArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?;
+    let id = client.id("tasks", &args.id).await?;
     let body = if args.drop_held { json!({ "held": "drop" }) } else { json!({}) };
-    let task = client.post(&["v1", "tasks", &args.id, "resume"], &body).await?;
+    let task = client.post(&["v1", "tasks", &id, "resume"], &body).await?;
     print_task(&task, args.service.json, screen)
 }
 
 async fn run_now(args: RunArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?;
+    let id = client.id("tasks", &args.id).await?;
     let body = args.input.map(|input| json!({ "input": input })).unwrap_or_else(|| json!({}));
-    let made = client.post(&["v1", "tasks", &args.id, "run"], &body).await?;
+    let made = client.post(&["v1", "tasks", &id, "run"], &body).await?;
     match made["id"].as_str() {
         Some(id) if args.watch => follow(&client, id, args.service.json, screen).await,
         _ => print_run(&made, args.service.json, screen),
@@ -302,8 +324,9 @@ async fn run_now(args: RunArgs, environment: &Environment, screen: &mut Screen) 
 
 async fn backfill(args: BackfillArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?;
+    let id = client.id("tasks", &args.id).await?;
     let range = json!({ "from": args.from, "to": args.to });
-    let made = client.post(&["v1", "tasks", &args.id, "backfill"], &range).await?;
+    let made = client.post(&["v1", "tasks", &id, "backfill"], &range).await?;
     if args.service.json {
         return Ok(screen.json(&made)?);
     }
@@ -317,12 +340,18 @@ async fn backfill(args: BackfillArgs, environment: &Environment, screen: &mut Sc
     Ok(())
 }
 
-async fn delete(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    Client::new(&args.service, environment)?.delete(&["v1", "tasks", &args.id]).await?;
-    if args.service.json {
-        return Ok(screen.json(&json!({ "id": args.id, "deleted": true }))?);
+async fn delete(args: DeleteArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let OneArgs { id, service } = args.one;
+    let client = Client::new(&service, environment)?;
+    let id = client.id("tasks", &id).await?;
+    let task = client.get(&["v1", "tasks", &id], &[]).await?;
+    let name = on_one_line(&text_of(&task["name"]));
+    args.yes.or_ask(&format!("delete the task `{name}` of {}?", text_of(&task["tenant_id"])), screen)?;
+    client.delete(&["v1", "tasks", &id]).await?;
+    if service.json {
+        return Ok(screen.json(&json!({ "id": id, "deleted": true }))?);
     }
-    Ok(screen.line(format!("deleted {}", args.id))?)
+    Ok(screen.line(format!("deleted {id}"))?)
 }
 
 fn print_task(task: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Result<()> {
@@ -333,7 +362,7 @@ fn print_task(task: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Resul
         (status, reason) if reason.is_empty() => status,
         (status, reason) => format!("{status} ({reason})"),
     };
-    let tone = if task["status"] == "active" { Tone::Good } else { Tone::Notable };
+    let tone = tone_of(&text_of(&task["status"]));
     let when = match &task["condition"] {
         Value::Null => vec![("next fire", time_of(&task["next_fire_at"]))],
         condition => state_of(condition),

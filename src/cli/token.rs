@@ -13,6 +13,7 @@ pub enum Command {
     /// Create a token; its text is shown this once
     Create(CreateArgs),
     /// List tokens
+    #[command(alias = "ls")]
     List(ListArgs),
     /// Revoke a token, everywhere within a second
     Revoke(RevokeArgs),
@@ -66,10 +67,12 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         Command::Create(args) => create(args, environment, screen).await,
         Command::List(args) => list(args, environment, screen).await,
         Command::Revoke(args) => {
-            Client::new(&args.service, environment)?.delete(&["v1", "tokens", &args.id]).await?;
+            let client = Client::new(&args.service, environment)?;
+            let id = client.id("tokens", &args.id).await?;
+            client.delete(&["v1", "tokens", &id]).await?;
             match args.service.json {
-                true => Ok(screen.json(&json!({ "id": args.id, "revoked": true }))?),
-                false => Ok(screen.line(format!("revoked {}", args.id))?),
+                true => Ok(screen.json(&json!({ "id": id, "revoked": true }))?),
+                false => Ok(screen.line(format!("revoked {id}"))?),
             }
         }
     }

@@ -79,6 +79,10 @@ impl Live {
             "tool_call_start" => print_call(&data["tool"], &data["args"], screen),
             "tool_result" => print_result(&data["tool"], &data["result"], data["error"] == true, screen),
             "state_change" => screen.line(screen.tone(Tone::Faint, state_line(data))),
+            "approval_required" => {
+                let what = on_one_line(&text_of(&data["summary"]));
+                screen.line(screen.tone(Tone::Notable, format!("? {}: {what}", text_of(&data["tool"]))))
+            }
             "tool_warning" => {
                 let line = format!("! {}: {}", text_of(&data["tool"]), text_of(&data["message"]));
                 screen.line(screen.tone(Tone::Notable, line))

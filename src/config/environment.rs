@@ -9,7 +9,7 @@ use super::{Config, keys};
 
 const PREFIX: &str = "REVEILLE_";
 /// Ours as well, and no keys of the configuration.
-const OTHERS: [&str; 3] = ["REVEILLE_CONFIG", "REVEILLE_URL", "REVEILLE_TOKEN"];
+const OTHERS: [&str; 4] = ["REVEILLE_CONFIG", "REVEILLE_URL", "REVEILLE_TOKEN", "REVEILLE_PROFILE"];
 
 /// The variables of a process, as text.
 #[derive(Clone, Default)]

@@ -118,6 +118,11 @@ fn encode(place: u128) -> String {
     URL_SAFE_NO_PAD.encode(place.to_be_bytes())
 }
 
+/// The cursor behind which a list goes on with what is older than an id.
+pub fn cursor_at(id: Uuid) -> String {
+    encode(id.as_u128())
+}
+
 fn decode(cursor: &str) -> Option<u128> {
     let bytes = URL_SAFE_NO_PAD.decode(cursor).ok()?;
     Some(u128::from_be_bytes(bytes.try_into().ok()?))

@@ -16,6 +16,7 @@ mod notify;
 mod refusals;
 mod schedule;
 mod serve;
+mod typing;
 
 use std::path::Path;
 use std::process::{Output, Stdio};

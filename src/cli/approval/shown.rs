@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::cli::screen::{Screen, Tone, text_of, time_of};
+use crate::cli::screen::{Screen, Tone, text_of, time_of, tone_of};
 use crate::visible::on_one_line;
 
 /// What was asked, and how it stands.
@@ -51,11 +51,7 @@ fn of_call(approval: &Value, screen: &Screen) -> Vec<(&'static str, String)> {
 
 fn of_decision(approval: &Value, screen: &Screen) -> Vec<(&'static str, String)> {
     let status = text_of(&approval["status"]);
-    let tone = match status.as_str() {
-        "approved" | "edited" => Tone::Good,
-        "pending" => Tone::Plain,
-        _ => Tone::Notable,
-    };
+    let tone = tone_of(&status);
     let status = match (status.as_str(), approval["votes"].as_array()) {
         ("pending", Some(votes)) if !votes.is_empty() => {
             format!("pending, {} of {} have agreed", votes.len(), approval["approvers"])

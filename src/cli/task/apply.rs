@@ -5,7 +5,6 @@
 //! label are never touched. Each step stands for itself: what was done before a fault stays, and applying again goes on.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -15,6 +14,7 @@ use serde_json::{Map, Value};
 use super::plan::{self, LABEL, Plan, Step};
 use crate::cli::Client;
 use crate::cli::client::{ServiceArgs, given};
+use crate::cli::confirm::agrees;
 use crate::cli::draft;
 use crate::cli::failure::Failure;
 use crate::cli::screen::Screen;
@@ -68,7 +68,7 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
     if args.plan || plan.steps.is_empty() {
         return Ok(());
     }
-    if !args.yes && !asked(screen)? {
+    if !args.yes && !agrees("apply this?", screen)? {
         return Err(Failure::new("nothing was applied").hint("answer `y`, or pass --yes").into());
     }
     for step in &plan.steps {
@@ -200,14 +200,6 @@ async fn make_plan(client: &Client, files: BTreeMap<String, Map<String, Value>>,
         }
     }
     Ok(plan)
-}
-
-/// Whether a person says yes; the end of the input is a no.
-fn asked(screen: &mut Screen) -> anyhow::Result<bool> {
-    screen.piece("apply this? [y/N] ")?;
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer).context("read the answer")?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 async fn apply<'a>(client: &Client, step: &'a Step) -> anyhow::Result<&'a str> {

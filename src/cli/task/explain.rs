@@ -15,7 +15,7 @@ Examples:
   reveille task explain ID --at 2027-03-01T08:00:00       local time in the task's zone
   reveille task explain ID --at 2027-03-01T07:00:00Z")]
 pub struct Args {
-    /// Id of the task
+    /// The task: its id, the beginning of it, or its key
     #[arg(value_name = "TASK")]
     id: String,
     /// Say what became of this instant: RFC 3339, or local time in the task's zone
@@ -28,7 +28,8 @@ pub struct Args {
 pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let asked = given([("at", args.at)]);
     let client = Client::new(&args.service, environment)?;
-    let explained = client.get(&["v1", "tasks", &args.id, "explain"], &asked).await?;
+    let id = client.id("tasks", &args.id).await?;
+    let explained = client.get(&["v1", "tasks", &id, "explain"], &asked).await?;
     if args.service.json {
         return Ok(screen.json(&explained)?);
     }

@@ -187,7 +187,10 @@ async fn tokens_and_recipients_are_made_shown_and_revoked() {
     assert!(listed.contains("phone") && !listed.contains(&text), "{listed}");
     shell.ok(&["token", "revoke", &id(&made)]).await;
     let said = ann.refused(&["task", "list"]).await;
-    assert!(said.contains("hint: is REVEILLE_TOKEN the right one, and not revoked?"), "{said}");
+    assert!(
+        said.contains("hint: is it the right token (REVEILLE_TOKEN, or that of the profile), and not revoked?"),
+        "{said}"
+    );
 
     let typed =
         ["recipient", "set", "ann", "--email", "ann@example.org", "--timezone", "Europe/Berlin", "--fallback", "email"];
@@ -236,5 +239,5 @@ async fn without_a_service_or_a_token_the_hint_says_what_to_do() {
     service.start().await;
     let stranger = Shell { dir: dir.path(), environment: vec![("REVEILLE_URL", service.url().to_owned())] };
     let said = stranger.refused(&["task", "list"]).await;
-    assert!(said.contains("hint: set REVEILLE_TOKEN"), "{said}");
+    assert!(said.contains("hint: `reveille login`, or set REVEILLE_TOKEN"), "{said}");
 }

@@ -1,0 +1,40 @@
+//! A question before what cannot be taken back.
+
+use std::io::{BufRead, IsTerminal};
+
+use anyhow::Context;
+
+use super::failure::Failure;
+use super::screen::Screen;
+
+/// The flag of commands that destroy something.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct YesArgs {
+    /// Do not ask before it is done
+    #[arg(short, long)]
+    yes: bool,
+}
+
+impl YesArgs {
+    /// Asks on a terminal; where nobody reads along (a script, a pipe) there is nobody to ask.
+    ///
+    /// # Errors
+    /// The person says no.
+    pub fn or_ask(self, question: &str, screen: &mut Screen) -> anyhow::Result<()> {
+        if self.yes || !screen.terminal || !std::io::stdin().is_terminal() {
+            return Ok(());
+        }
+        match agrees(question, screen)? {
+            true => Ok(()),
+            false => Err(Failure::new("nothing was done").hint("--yes does not ask").into()),
+        }
+    }
+}
+
+/// Whether a person says yes; the end of the input is a no.
+pub fn agrees(question: &str, screen: &mut Screen) -> anyhow::Result<bool> {
+    screen.piece(&format!("{question} [y/N] "))?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer).context("read the answer")?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
