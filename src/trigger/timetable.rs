@@ -157,7 +157,7 @@ impl Timetable {
         match &self.instants {
             Instants::Cron(cron) => cron.follows_elapsed(),
             Instants::Interval(_) | Instants::Once(_) => true,
-            Instants::Rrule(rule) => rule.follows_elapsed(),
+            Instants::Rrule(_) => false,
         }
     }
 

@@ -87,7 +87,7 @@ pub fn read(text: &str, task: &Task) -> Result<DateTime<Utc>, ApiError> {
     if text.chars().count() > TEXT {
         return Err(ApiError::Query(Faults::one("/at", format!("must be at most {TEXT} characters"))));
     }
-    let wall = Wall { zone: zone(task).1, gap: DstGap::default(), fold: DstFold::default() };
+    let wall = Wall::new(zone(task).1, DstGap::default(), DstFold::default());
     parse_instant(text, &wall).map_err(|why| ApiError::Query(Faults::one("/at", why)))
 }
 
