@@ -50,8 +50,14 @@ impl Timetable {
             Some(last) => {
                 let again = self.place_of(old, last).max(pending.active_since);
                 let has_fired = |instant: DateTime<Utc>| instant <= last && old.has(instant);
-                let ahead = std::iter::successors(self.next_after(again), |instant| self.next_after(*instant));
-                ahead.take(MOST_PASSED).find(|instant| !has_fired(*instant)).or_else(|| self.next_after(last))
+                let mut next = self.next_after(again);
+                for _ in 0..MOST_PASSED {
+                    match next {
+                        Some(instant) if has_fired(instant) => next = self.next_after(instant),
+                        _ => return next,
+                    }
+                }
+                self.next_after(last)
             }
         }
     }
