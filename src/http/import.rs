@@ -218,6 +218,10 @@ impl Import {
                     match self.state.store.create_tasks(std::slice::from_ref(task)).await {
                         Ok(stored) => self.count(&stored),
                         Err(error) if !is_for_what_is_in_it(&error) => return Err(ApiError::of_store(error, "task")),
+                        Err(StoreError::Quota(over)) => {
+                            self.done.lines -= 1;
+                            self.refuse(number, Faults::one("", over.to_string()));
+                        }
                         Err(error) => {
                             tracing::error!(line = number, %error, "a line of an import can't be stored");
                             self.done.lines -= 1;
@@ -258,5 +262,5 @@ fn task(state: &State, caller: &Caller, text: &[u8]) -> Result<NewTask, Faults> 
 
 /// Whether a fault lies in a batch's tasks, and not with the database.
 fn is_for_what_is_in_it(error: &StoreError) -> bool {
-    matches!(error, StoreError::Conflict(_) | StoreError::Corrupt(_))
+    matches!(error, StoreError::Conflict(_) | StoreError::Corrupt(_) | StoreError::Quota(_))
 }

@@ -13,6 +13,7 @@ use super::service::{ADMIN, Api, Reply, daily_of, on_both};
 on_both! {
     good_lines_are_stored_and_bad_ones_reported_with_their_places
     lines_with_keys_may_be_sent_again
+    lines_beyond_a_quota_are_bad_and_those_before_are_stored
     a_long_import_is_stored_batch_by_batch
     a_tenant_imports_for_itself
     a_key_is_given_once_and_stays
@@ -71,6 +72,20 @@ async fn lines_with_keys_may_be_sent_again(api: Api) {
     assert_eq!(api.written().await, before, "nothing is changed");
     let report = import(&api, ADMIN, "").await.expect(200);
     assert_eq!(report, json!({ "lines": 0, "created": 0, "kept": 0, "bad": 0, "errors": [] }));
+}
+
+async fn lines_beyond_a_quota_are_bad_and_those_before_are_stored(api: Api) {
+    api.admin("PUT", "/v1/tenants/ann/quotas", Some(json!({ "tasks": 2 }))).await.expect(200);
+    let mut of_bob = daily_of("bob");
+    of_bob["key"] = json!("a");
+    let lines = format!("{}\n{}\n{}\n{}\n{of_bob}\n", line("a"), line("a"), line("b"), line("c"));
+    let report = import(&api, ADMIN, &lines).await.expect(200);
+    let counts = [&report["lines"], &report["created"], &report["kept"], &report["bad"]];
+    assert_eq!(counts, [&json!(5), &json!(3), &json!(1), &json!(1)], "{report}");
+    assert_eq!(report["errors"][0]["line"], 4);
+    let said = report["errors"][0]["errors"][0]["message"].as_str().unwrap();
+    assert!(said.starts_with("the quota `tasks` is 2, and 2 are used: delete tasks"), "{said}");
+    assert_eq!(count(&api).await, 3);
 }
 
 async fn a_long_import_is_stored_batch_by_batch(api: Api) {
