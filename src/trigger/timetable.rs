@@ -274,11 +274,14 @@ impl Timetable {
             return false;
         }
         // a little less than a minute, so that none is passed over, and an hour and a minute, so that another is met each time
-        let steps = [(TICK, EXAMINED), (TimeDelta::seconds(59), EXAMINED), (TimeDelta::seconds(3_659), 9_000)];
+        let steps = [(TICK, 1_000), (TimeDelta::seconds(59), 1_000), (TimeDelta::seconds(3_659), 9_000)];
         let mut after = now - TICK;
         for (step, times) in steps {
             for _ in 0..times {
                 let Some(instant) = self.next_after(after) else { return step == TICK };
+                if step > TICK && instant > now + step * times {
+                    break; // it is sparse, so the first steps have gone further
+                }
                 if !self.excludes(instant) {
                     return false;
                 }
