@@ -163,7 +163,11 @@ mod tests {
         let schema = schema.unwrap();
         let honest = json!(vec!["abc"; 500]);
         assert_eq!(schema.faults(&honest).unwrap().count(), 0);
-        let most = (1..).find(|count| schema.steps(&json!(vec!["abc"; *count])) > MOST_STEPS).unwrap_or_default();
+        let steps = |count: usize| schema.steps(&json!(vec!["abc"; count]));
+        // each element takes as many steps as the one before it
+        let (first, each) = (steps(1), steps(2) - steps(1));
+        let most = ((MOST_STEPS - first) / each) as usize + 2;
+        assert!(steps(most - 1) <= MOST_STEPS && steps(most) > MOST_STEPS);
         assert!(schema.faults(&json!(vec!["abc"; most - 1])).is_ok());
         let refused = schema.faults(&json!(vec!["abc"; most])).err().unwrap();
         assert!(refused.starts_with("is too large to be held against its schema"), "{refused}");
