@@ -164,7 +164,7 @@ impl Store {
         let rows: Vec<Row> = on_read!(self.db, |conn| {
             sqlx::query_as(
                 "select e.task_id, e.version, t.tenant_id, t.name, t.spec -> 'metadata' as metadata, t.epoch, t.status,
-                        t.spec -> 'trigger' as trigger, cast(t.spec ->> 'max_runs' as bigint) as max_runs
+                        t.spec -> 'trigger' as trigger, t.spec -> 'max_runs' as max_runs
                    from tasks t join event_tasks e on e.task_id = t.id and e.live
                   where t.tenant_id = $1 and t.id > $2
                   order by t.id

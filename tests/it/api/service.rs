@@ -224,7 +224,6 @@ impl Api {
             templates: Default::default(),
         });
         let state = State::new(Parts {
-            compute: reveille::compute::Compute::of_machine(),
             poller: Poller::new(sources, host, clock.clone()),
             store: store.clone(),
             clock: clock.clone(),

@@ -367,7 +367,7 @@ async fn long_specification_is_read_when_its_run_starts_and_not_before(world: &W
     let started: Vec<_> = starts.started.iter().filter_map(|run| run.task.as_ref()).map(|task| task.id).collect();
     assert!(started.contains(&long.id) && started.contains(&short.id), "{started:?}");
     world.pass(60);
-    let start = StartNow { places: 9, lease_until: at(180) };
+    let start = StartNow { places: 9, lease_until: at(180), shares: None };
     let fired = world.store.fire_due(&FireDue { start: Some(start), ..world.ask(0, 9) }).await.unwrap();
     assert_eq!((fired.tasks, fired.disabled), (2, vec![]));
 }
