@@ -28,10 +28,12 @@ pub fn check<B>(request: &Request<B>) -> Result<(), ApiError> {
 }
 
 fn is_host(text: &str) -> bool {
-    let Some(authority) = Some(text).filter(|text| text.len() <= HOST_BYTES).and_then(|text| text.parse().ok()) else {
+    // a list of hosts, a user or a path is none
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
+    if text.len() > HOST_BYTES || !text.bytes().all(is_plain) {
         return false;
-    };
-    let authority: Authority = authority;
+    }
+    let Ok(authority) = text.parse::<Authority>() else { return false };
     let port = text.strip_prefix(authority.host()).unwrap_or(text);
     let is_port = match port.strip_prefix(':') {
         Some(number) => authority.port_u16().is_some() && number.bytes().all(|byte| byte.is_ascii_digit()),
