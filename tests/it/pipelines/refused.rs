@@ -26,7 +26,7 @@ fn ruled(approvals: Value) -> Stage {
 
 #[tokio::test]
 async fn a_tool_step_runs_where_the_rules_of_its_tenant_let_the_call_through() {
-    let steps = |n: u64| json!({ "steps": [{ "name": "s", "tool": { "name": "send", "arguments": { "n": n } } }] });
+    let steps = |n: u64| json!({ "steps": [{ "name": "s", "tool": { "name": "send", "args": { "n": n } } }] });
     let stage = ruled(json!({ "tenants": { "ann": { "send": { "gate": "auto", "when": "args.n < 3" } } } }));
     assert_eq!(faults(&stage, steps(1)), []);
     assert_eq!(answer(&stage, steps(1)["steps"].clone(), None).await, r#"{"n":1}"#);
@@ -38,7 +38,7 @@ async fn a_tool_step_runs_where_the_rules_of_its_tenant_let_the_call_through() {
 
 #[tokio::test]
 async fn a_tool_step_is_refused_where_the_rules_ask_for_what_the_matrix_lets_through() {
-    let steps = json!({ "steps": [{ "name": "s", "tool": { "name": "echo", "arguments": { "n": 1 } } }] });
+    let steps = json!({ "steps": [{ "name": "s", "tool": { "name": "echo", "args": { "n": 1 } } }] });
     let strict = ruled(json!({ "tools": { "echo": { "gate": "confirm" } } }));
     let told = faults(&strict, steps.clone());
     assert!(told[0].1.contains("needs a person's approval"), "{told:?}");
@@ -160,7 +160,7 @@ fn what_is_right_is_taken() {
     let steps = json!([
         { "name": "one", "http": { "url": "https://api.example.org/{{ event.data.id }}" }, "retry": 2, "timeout_seconds": 5 },
         { "name": "two", "for_each": { "items": "steps.one.body.list", "do": { "tool": {
-            "name": "echo", "arguments": { "n": "{{ item }}" } }, "on_error": "continue" } }, "on_error": "stop" },
+            "name": "echo", "args": { "n": "{{ item }}" } }, "on_error": "continue" } }, "on_error": "stop" },
         { "name": "three", "llm": { "prompt": "{{ steps.two | tojson }}" } },
     ]);
     assert_eq!(faults(&stage(), json!({ "steps": steps, "output": "{{ steps.three }}" })), []);
