@@ -26,30 +26,24 @@ pub enum Quota {
     Tasks,
     /// Event tasks that listen to one source; those without a source count together.
     EventTasksPerSource,
-    /// Events that are taken on within a minute.
+    /// Events that are published within a minute, over HTTP, by hooks and by tools.
     EventsPerMinute,
     /// Fires that are recorded to run within a minute.
     FiresPerMinute,
     /// Condition tasks, each of which polls.
     Polls,
-    /// Bytes that are stored: specifications, inputs, outputs, transcripts, events, memories.
-    StoredBytes,
     /// Streams (SSE, live sessions) that are open at once on one instance.
     Streams,
-    /// Runs that are executed at once on one instance.
-    Places,
 }
 
 impl Quota {
-    pub const ALL: [Quota; 8] = [
+    pub const ALL: [Quota; 6] = [
         Quota::Tasks,
         Quota::EventTasksPerSource,
         Quota::EventsPerMinute,
         Quota::FiresPerMinute,
         Quota::Polls,
-        Quota::StoredBytes,
         Quota::Streams,
-        Quota::Places,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -59,9 +53,7 @@ impl Quota {
             Quota::EventsPerMinute => "events_per_minute",
             Quota::FiresPerMinute => "fires_per_minute",
             Quota::Polls => "polls",
-            Quota::StoredBytes => "stored_bytes",
             Quota::Streams => "streams",
-            Quota::Places => "places",
         }
     }
 
@@ -75,11 +67,7 @@ impl Quota {
             Quota::EventsPerMinute => "send the rest in the next minute, or ask the operator for more",
             Quota::FiresPerMinute => "make schedules rarer or filters narrower, or ask the operator for more",
             Quota::Polls => "delete conditions that are not needed any more, or ask the operator for more",
-            Quota::StoredBytes => {
-                "delete tasks, shorten what is sent and answered, or ask the operator for more or for a shorter retention"
-            }
             Quota::Streams => "close streams that nobody reads, or ask the operator for more",
-            Quota::Places => "wait until runs have ended, or ask the operator for more",
         }
     }
 
@@ -97,11 +85,7 @@ pub struct Quotas {
     pub events_per_minute: u64,
     pub fires_per_minute: u64,
     pub polls: u64,
-    pub stored_bytes: u64,
     pub streams: u64,
-    /// `None`: no number of its own; places are shared out fairly among the tenants that have runs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub places: Option<u64>,
 }
 
 impl Default for Quotas {
@@ -112,9 +96,7 @@ impl Default for Quotas {
             events_per_minute: 60_000,
             fires_per_minute: 60_000,
             polls: 1_000,
-            stored_bytes: 10 * 1024 * 1024 * 1024,
             streams: 50,
-            places: None,
         }
     }
 }
@@ -127,9 +109,7 @@ impl Quotas {
         events_per_minute: MOST,
         fires_per_minute: MOST,
         polls: MOST,
-        stored_bytes: MOST,
         streams: MOST,
-        places: None,
     };
 
     /// The number; `None` where the quota has none.
@@ -140,9 +120,7 @@ impl Quotas {
             Quota::EventsPerMinute => Some(self.events_per_minute),
             Quota::FiresPerMinute => Some(self.fires_per_minute),
             Quota::Polls => Some(self.polls),
-            Quota::StoredBytes => Some(self.stored_bytes),
             Quota::Streams => Some(self.streams),
-            Quota::Places => self.places,
         }
     }
 
@@ -155,9 +133,7 @@ impl Quotas {
             events_per_minute: or(overrides.events_per_minute, self.events_per_minute),
             fires_per_minute: or(overrides.fires_per_minute, self.fires_per_minute),
             polls: or(overrides.polls, self.polls),
-            stored_bytes: or(overrides.stored_bytes, self.stored_bytes),
             streams: or(overrides.streams, self.streams),
-            places: overrides.places.or(self.places),
         }
     }
 
@@ -184,11 +160,7 @@ pub struct Overrides {
     #[schema(minimum = 1)]
     pub polls: Option<u64>,
     #[schema(minimum = 1)]
-    pub stored_bytes: Option<u64>,
-    #[schema(minimum = 1)]
     pub streams: Option<u64>,
-    #[schema(minimum = 1)]
-    pub places: Option<u64>,
 }
 
 impl Overrides {
@@ -200,9 +172,7 @@ impl Overrides {
             Quota::EventsPerMinute => self.events_per_minute,
             Quota::FiresPerMinute => self.fires_per_minute,
             Quota::Polls => self.polls,
-            Quota::StoredBytes => self.stored_bytes,
             Quota::Streams => self.streams,
-            Quota::Places => self.places,
         }
     }
 
@@ -269,9 +239,9 @@ mod tests {
 
     #[test]
     fn an_override_outweighs_the_default_and_what_is_absent_stays() {
-        let overrides = Overrides { tasks: Some(5), places: Some(2), ..Overrides::default() };
+        let overrides = Overrides { tasks: Some(5), streams: Some(2), ..Overrides::default() };
         let quotas = Quotas::default().with(&overrides);
-        assert_eq!(quotas, Quotas { tasks: 5, places: Some(2), ..Quotas::default() });
+        assert_eq!(quotas, Quotas { tasks: 5, streams: 2, ..Quotas::default() });
         for quota in Quota::ALL {
             let expected = overrides.of(quota).or(Quotas::default().of(quota));
             assert_eq!(quotas.of(quota), expected, "{quota:?}");
@@ -294,9 +264,9 @@ mod tests {
     fn numbers_at_their_bounds_are_taken_and_those_beyond_are_named() {
         let faults = |number: u64| {
             let mut faults = Faults::new();
-            Quotas { polls: number, places: Some(number), ..Quotas::default() }.check(&mut faults);
+            Quotas { polls: number, streams: number, ..Quotas::default() }.check(&mut faults);
             let mut of_request = Faults::new();
-            Overrides { polls: Some(number), places: Some(number), ..Overrides::default() }.check(&mut of_request);
+            Overrides { polls: Some(number), streams: Some(number), ..Overrides::default() }.check(&mut of_request);
             let pointers = |faults: Faults| faults.0.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>();
             (pointers(faults), pointers(of_request))
         };
@@ -305,8 +275,8 @@ mod tests {
         }
         for wrong in [0, MOST + 1] {
             let (settings, request) = faults(wrong);
-            assert_eq!(settings, ["/quotas/polls", "/quotas/places"]);
-            assert_eq!(request, ["/polls", "/places"]);
+            assert_eq!(settings, ["/quotas/polls", "/quotas/streams"]);
+            assert_eq!(request, ["/polls", "/streams"]);
         }
     }
 }

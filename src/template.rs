@@ -196,11 +196,14 @@ impl Template {
     pub fn value(&self, values: &Values) -> Result<Value, TemplateError> {
         let Form::Lone(inner) = &self.form else { return self.text(values).map(Value::String) };
         let expression = self.engines.text.compile_expression(inner).map_err(|error| failure(&error))?;
-        let value = meter::within(|| expression.eval(values.context()).map_err(|error| failure(&error)))?;
-        if value.is_undefined() {
-            return Err(TemplateError::Missing(format!(": `{}`", inner.trim())));
-        }
-        let value = serde_json::to_value(&value).map_err(|_| TemplateError::Failed("gives no JSON".into()))?;
+        // looks at data count, so all of them belong to the rendering
+        let value = meter::within(|| {
+            let value = expression.eval(values.context()).map_err(|error| failure(&error))?;
+            if value.is_undefined() {
+                return Err(TemplateError::Missing(format!(": `{}`", inner.trim())));
+            }
+            serde_json::to_value(&value).map_err(|_| TemplateError::Failed("gives no JSON".into()))
+        })?;
         guard::affordable(&value)?;
         Ok(value)
     }

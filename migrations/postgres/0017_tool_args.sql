@@ -1,6 +1,8 @@
 -- A step of a pipeline calls its tool with `args`, as every other place does; what was stored said `arguments`.
 -- Same number, tables and columns as migrations/sqlite/0017_tool_args.sql.
 
+-- Row-level security would hide the rows from whoever owns them.
+select set_config('reveille.tenant', '*', true);
 update tasks
    set spec = jsonb_set(spec, '{action,config,steps}', coalesce((
          select jsonb_agg(

@@ -13,14 +13,12 @@ create table tenant_quotas (
     events_per_minute       bigint,
     fires_per_minute        bigint,
     polls                   bigint,
-    stored_bytes            bigint,
     streams                 bigint,
-    places                  bigint,
     updated_at              timestamptz not null
 );
 insert into tenant_quotas (tenant_id, tasks, event_tasks_per_source, events_per_minute, fires_per_minute, polls,
-                           stored_bytes, streams, updated_at)
-values ('*', 100000, 1000, 60000, 60000, 1000, 10737418240, 50, '1970-01-01T00:00:00Z');
+                           streams, updated_at)
+values ('*', 100000, 1000, 60000, 60000, 1000, 50, '1970-01-01T00:00:00Z');
 
 -- Counted by triggers, so that no statement that writes tasks can leave the counting out and none needs a round trip
 -- more. A row is locked by the tenant's own writes alone, from the end of their statement until they commit.

@@ -10,14 +10,12 @@ create table tenant_quotas (
     events_per_minute       integer,
     fires_per_minute        integer,
     polls                   integer,
-    stored_bytes            integer,
     streams                 integer,
-    places                  integer,
     updated_at              text not null
 ) without rowid;
 insert into tenant_quotas (tenant_id, tasks, event_tasks_per_source, events_per_minute, fires_per_minute, polls,
-                           stored_bytes, streams, updated_at)
-values ('*', 100000, 1000, 60000, 60000, 1000, 10737418240, 50, '1970-01-01T00:00:00+00:00');
+                           streams, updated_at)
+values ('*', 100000, 1000, 60000, 60000, 1000, 50, '1970-01-01T00:00:00+00:00');
 
 -- Counted by triggers, so that no statement that writes tasks can leave the counting out and none needs a round trip
 -- more. Of several triggers of one table nobody knows which comes first: what counts is looked at in the same one.

@@ -144,7 +144,7 @@ mod tests {
         let held = ["a", "b", "c"].map(hog);
         assert_eq!(held.each_ref().map(Vec::len), [6, 2, 0]);
         drop(held);
-        assert_eq!(hog("d").len(), 3, "beside those who were just there");
+        assert_eq!(hog("d").len(), 1, "beside three that were just there");
     }
 
     #[test]

@@ -50,7 +50,10 @@ fn forms(secret: &str, needles: &mut Vec<Needle>) {
         plain(json(text).as_bytes(), needles);
         plain(percent(text).as_bytes(), needles);
         plain(html(text).as_bytes(), needles);
-        plain(hex::encode(text).as_bytes(), needles);
+        // hexadecimal digits of a letter differ by its case
+        for cased in [text.to_owned(), text.to_ascii_lowercase(), text.to_ascii_uppercase()].map(Zeroizing::new) {
+            plain(hex::encode(&*cased).as_bytes(), needles);
+        }
         for offset in 0..3 {
             base64(text.as_bytes(), offset, needles);
         }

@@ -27,7 +27,10 @@ const EVERYBODY: &str = "*";
 
 /// Quotas that were read lately, each with its instant.
 #[derive(Clone, Default)]
-pub(super) struct Known(Arc<Mutex<HashMap<String, (Quotas, DateTime<Utc>)>>>);
+pub(super) struct Known(Arc<Mutex<QuotasRead>>);
+
+/// By tenant, with the instant at which they were read.
+type QuotasRead = HashMap<String, (Quotas, DateTime<Utc>)>;
 
 impl Known {
     fn lately(&self, tenant: &str, now: DateTime<Utc>) -> Option<Quotas> {
@@ -62,9 +65,7 @@ struct QuotaRow {
     events_per_minute: Option<i64>,
     fires_per_minute: Option<i64>,
     polls: Option<i64>,
-    stored_bytes: Option<i64>,
     streams: Option<i64>,
-    places: Option<i64>,
 }
 
 impl QuotaRow {
@@ -76,9 +77,7 @@ impl QuotaRow {
             events_per_minute: number(self.events_per_minute),
             fires_per_minute: number(self.fires_per_minute),
             polls: number(self.polls),
-            stored_bytes: number(self.stored_bytes),
             streams: number(self.streams),
-            places: number(self.places),
         }
     }
 }
@@ -91,23 +90,20 @@ struct TenantRow {
 }
 
 const READ_SOME: &str = "
-    select tenant_id, tasks, event_tasks_per_source, events_per_minute, fires_per_minute, polls, stored_bytes, streams, places
+    select tenant_id, tasks, event_tasks_per_source, events_per_minute, fires_per_minute, polls, streams
       from tenant_quotas where tenant_id in (";
 
-const READ: &str =
-    "select tasks, event_tasks_per_source, events_per_minute, fires_per_minute, polls, stored_bytes, streams,
-                           places
+const READ: &str = "select tasks, event_tasks_per_source, events_per_minute, fires_per_minute, polls, streams
                       from tenant_quotas where tenant_id = $1";
 
 const WRITE: &str = "
     insert into tenant_quotas (tenant_id, tasks, event_tasks_per_source, events_per_minute, fires_per_minute, polls,
-                               stored_bytes, streams, places, updated_at)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+                               streams, updated_at)
+    values ($1, $2, $3, $4, $5, $6, $7, $8)
     on conflict (tenant_id) do update
        set tasks = excluded.tasks, event_tasks_per_source = excluded.event_tasks_per_source,
            events_per_minute = excluded.events_per_minute, fires_per_minute = excluded.fires_per_minute,
-           polls = excluded.polls, stored_bytes = excluded.stored_bytes, streams = excluded.streams,
-           places = excluded.places, updated_at = excluded.updated_at";
+           polls = excluded.polls, streams = excluded.streams, updated_at = excluded.updated_at";
 
 /// In a transaction: what is said for this row.
 macro_rules! write_quotas {
@@ -230,7 +226,7 @@ impl Store {
             Quota::EventTasksPerSource => Some(fullest),
             Quota::EventsPerMinute => Some(events),
             Quota::FiresPerMinute => Some(fires),
-            Quota::StoredBytes | Quota::Streams | Quota::Places => None,
+            Quota::Streams => None,
         };
         let standing = |quota: Quota| {
             let usage = used(quota).map(|used: i64| used.max(0) as u64);

@@ -62,7 +62,15 @@ impl Shares {
 
     /// Takes a place for a tenant, if it may have one more.
     pub fn take(&mut self, tenant: &str) -> bool {
-        self.take_in(line(tenant))
+        let line = line(tenant);
+        let may = self.take_in(line);
+        if may
+            && let Some(occupant) = self.held.get_mut(&line)
+            && occupant.tenant.is_empty()
+        {
+            occupant.tenant = tenant.into();
+        }
+        may
     }
 
     /// The same by the tenant's line.

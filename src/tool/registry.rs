@@ -174,7 +174,7 @@ mod tests {
         let twice = vec![named("a", ToolStatus::Active, json!({})), named("a", ToolStatus::Active, json!({}))];
         assert_eq!(Registry::new(twice).err().unwrap(), "two tools are named `a`");
         let odd = Registry::new(vec![named("a", ToolStatus::Active, json!({ "type": 7 }))]).err().unwrap();
-        assert!(odd.starts_with("the parameters of tool `a` are no JSON Schema: "), "{odd}");
+        assert!(odd.starts_with("the parameters of tool `a` are no JSON Schema that can be used: "), "{odd}");
     }
 
     #[test]

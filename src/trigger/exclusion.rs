@@ -24,6 +24,27 @@ pub struct Exclusions {
 }
 
 impl Exclusions {
+    /// Reads those of a schedule; what is wrong is told with its place.
+    pub fn read(written: &[String], fault: &mut impl FnMut(&str, String)) -> Exclusions {
+        if written.len() > MOST {
+            fault("exclude", format!("has {} entries; at most {MOST} are possible", written.len()));
+            return Exclusions::default();
+        }
+        let length: usize = written.iter().map(|text| text.chars().count()).sum();
+        if length > MOST_TEXT {
+            fault("exclude", format!("has {length} characters; at most {MOST_TEXT} are possible"));
+            return Exclusions::default();
+        }
+        let read = |(index, text): (usize, &String)| match Exclusion::parse(text) {
+            Ok(exclusion) => Some(exclusion),
+            Err(why) => {
+                fault(&format!("exclude/{index}"), why);
+                None
+            }
+        };
+        Exclusions::new(written.iter().enumerate().filter_map(read).collect())
+    }
+
     pub fn new(all: Vec<Exclusion>) -> Exclusions {
         let mut exclusions = Exclusions::default();
         for exclusion in all {

@@ -46,7 +46,7 @@ impl Timetable {
         let last = old.last_before(pending.nominal, pending.active_since);
         match last {
             None => self.next_after(pending.active_since),
-            Some(last) if self.follows_elapsed() => self.next_after(last),
+            Some(last) if self.goes_by_elapsed_time() => self.next_after(last),
             Some(last) => {
                 let again = self.place_of(old, last).max(pending.active_since);
                 let has_fired = |instant: DateTime<Utc>| instant <= last && old.has(instant);

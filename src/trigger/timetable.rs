@@ -17,7 +17,7 @@ use crate::invalid::Faults;
 use crate::run::Missed;
 use crate::trigger::catch_up::Next;
 use crate::trigger::cron::Cron;
-use crate::trigger::exclusion::{Exclusion, Exclusions, MOST, MOST_TEXT};
+use crate::trigger::exclusion::Exclusions;
 use crate::trigger::interval::{Interval, parse_length};
 use crate::trigger::jitter::{LONGEST_HOURS, spread};
 use crate::trigger::once::Once;
@@ -99,7 +99,7 @@ impl Timetable {
         let instants = Instants::parse(&schedule.when, anchor, &wall);
         let instants = instants.map_err(|why| fault(schedule.when.field(), why)).ok();
         let (jitter, window) = lengths(schedule, &mut fault);
-        let exclusions = exclusions(schedule, &mut fault);
+        let exclusions = Exclusions::read(&schedule.exclude, &mut fault);
         let mut timetable = Timetable {
             instants: instants?,
             wall,
@@ -153,7 +153,7 @@ impl Timetable {
     }
 
     /// Whether its instants follow elapsed time rather than the wall clock.
-    pub(super) fn follows_elapsed(&self) -> bool {
+    pub(super) fn goes_by_elapsed_time(&self) -> bool {
         match &self.instants {
             Instants::Cron(cron) => cron.follows_elapsed(),
             Instants::Interval(_) | Instants::Once(_) => true,
@@ -393,26 +393,6 @@ fn lengths(schedule: &Schedule, fault: &mut impl FnMut(&str, String)) -> (TimeDe
     let jitter = read("jitter", schedule.jitter.as_deref(), TimeDelta::zero(), TimeDelta::hours(LONGEST_HOURS));
     let window = read("catch_up_window", schedule.catch_up_window.as_deref(), CATCH_UP_WINDOW, TimeDelta::days(366));
     (jitter, window)
-}
-
-fn exclusions(schedule: &Schedule, fault: &mut impl FnMut(&str, String)) -> Exclusions {
-    if schedule.exclude.len() > MOST {
-        fault("exclude", format!("has {} entries; at most {MOST} are possible", schedule.exclude.len()));
-        return Exclusions::default();
-    }
-    let length: usize = schedule.exclude.iter().map(|text| text.chars().count()).sum();
-    if length > MOST_TEXT {
-        fault("exclude", format!("has {length} characters; at most {MOST_TEXT} are possible"));
-        return Exclusions::default();
-    }
-    let read = |(index, text): (usize, &String)| match Exclusion::parse(text) {
-        Ok(exclusion) => Some(exclusion),
-        Err(why) => {
-            fault(&format!("exclude/{index}"), why);
-            None
-        }
-    };
-    Exclusions::new(schedule.exclude.iter().enumerate().filter_map(read).collect())
 }
 
 #[cfg(test)]

@@ -4,11 +4,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use chrono::Utc;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use reveille::app::validate;
-use reveille::clock::{Clock, signed};
+use reveille::clock::{Clock, machine_now, signed};
 use reveille::config::{Config, Environment, keys};
 use toml::{Table, Value};
 
@@ -65,7 +64,7 @@ fn put(table: &mut Table, path: &[String], value: &Value) {
 
 /// What the service computes of its settings before anything is asked of it, and at each tick.
 fn compute(config: &Config) {
-    let now = Utc::now();
+    let now = machine_now();
     let engine = &config.engine;
     assert!(now - engine.retention() < now && !engine.lease().is_zero());
     let _ = (now + signed(engine.lease()), now + signed(engine.shutdown_grace()), engine.limits());

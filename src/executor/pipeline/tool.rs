@@ -47,7 +47,7 @@ pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
     {
         reading.below("args").fault(message(&error));
     }
-    let credential = given(fields, "arguments").and_then(|written| tool.tool.credential_chosen(written));
+    let credential = given(fields, "args").and_then(|written| tool.tool.credential_chosen(written));
     Some(Box::new(Tool { effect: effect(tool.definition()), name, arguments, credential }))
 }
 

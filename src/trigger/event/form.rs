@@ -274,7 +274,7 @@ mod tests {
             ),
             (
                 "event.data.x == 1 && event.order_id == 7",
-                "an event can't have `order_id`; names of extensions are lower-case letters and digits (at character 21)",
+                "an event can't have `order_id`; names of extensions are lower-case letters and digits (at character 22)",
             ),
         ] {
             let found = faults(json!({ "source": "shop", "filter": filter }));

@@ -235,7 +235,7 @@ fn place(template: &str, tenant: &str, things: &Things) -> String {
         "tokens" => &things.token,
         "approvals" => &things.approval,
         "grants" => &things.grant,
-        _ => "",
+        _ => "none",
     };
     template
         .replace("{id}", id)

@@ -52,12 +52,12 @@ async fn an_admin_says_for_one_tenant_what_it_may_have(api: Api) {
     let ann = api.token("ann", &["*"]).await;
     let before = api.ask("GET", QUOTAS, Some(&ann), None).await.expect(200);
     assert_eq!(before["quotas"]["tasks"], json!({ "limit": 100_000, "usage": 0 }));
-    assert_eq!(before["quotas"]["places"], json!({ "limit": null, "usage": null }));
+    assert_eq!(before["quotas"]["streams"], json!({ "limit": 50, "usage": null }));
     assert_eq!(before["overrides"]["tasks"], Value::Null);
-    let said = limit(&api, json!({ "tasks": 7, "places": 3, "polls": null })).await;
+    let said = limit(&api, json!({ "tasks": 7, "streams": 3, "polls": null })).await;
     assert_eq!(said["tenant_id"], "ann");
     assert_eq!(said["quotas"]["tasks"]["limit"], 7);
-    assert_eq!(said["overrides"]["places"], 3);
+    assert_eq!(said["overrides"]["streams"], 3);
     assert_eq!(said["overrides"]["polls"], Value::Null);
     assert_eq!(api.ask("GET", QUOTAS, Some(&ann), None).await.expect(200), said);
     // a tenant has no say in it

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::run::{Missed, Run, RunState, Usage};
-use reveille::store::{CLAIM_MARGIN, Claim, FireDue, Fired, Outlook, StartNow};
+use reveille::store::{CLAIM_MARGIN, Claim, FireDue, Fired, Outlook, StartNow, StoreError};
 use reveille::task::TaskStatus;
 use serde_json::json;
 use sqlx::Connection;
@@ -30,6 +30,7 @@ on_both!(
     hostile_schedules_are_disabled_alone_and_their_owners_are_told_once,
     long_specification_is_read_when_its_run_starts_and_not_before,
     trigger_beyond_the_bytes_of_a_batch_disables_its_task,
+    computation_that_panics_is_an_error_and_the_next_one_is_done,
 );
 
 fn at(seconds: i64) -> DateTime<Utc> {
@@ -378,4 +379,10 @@ async fn trigger_beyond_the_bytes_of_a_batch_disables_its_task(world: &World) {
     world.pass(3600);
     let fired = world.fire().await;
     assert_eq!(fired.disabled, [(task.id, "the trigger is longer than 64 KiB".to_owned())]);
+}
+
+async fn computation_that_panics_is_an_error_and_the_next_one_is_done(world: &World) {
+    let broken = world.store.compute("ann", || -> u8 { panic!("on purpose") }).await;
+    assert!(matches!(broken, Err(StoreError::Corrupt(_))), "{broken:?}");
+    assert_eq!(world.store.compute("ann", || 7).await.unwrap(), 7);
 }

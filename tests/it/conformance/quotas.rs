@@ -214,7 +214,6 @@ async fn an_override_holds_for_its_tenant_until_it_is_reset(world: &World) {
     let shown = world.store.quota_usage("a").await.unwrap();
     assert_eq!(shown.overrides, more);
     assert_eq!(shown.standings[&Quota::Streams].limit, Some(MOST));
-    assert_eq!(shown.standings[&Quota::Places].limit, None);
     // what is left out of the next word is as for everybody; what is there already stays
     world.store.put_quotas("a", &Overrides { polls: Some(3), ..Overrides::default() }, "token:admin").await.unwrap();
     assert_eq!(refusal(create(world, hourly("a")).await), (Quota::Tasks, 1, 2, "a".into()));

@@ -372,7 +372,7 @@ async fn on_postgres_the_owner_of_the_tables_is_confined_too() {
     .fetch_all(&mut connection)
     .await
     .unwrap();
-    assert_eq!(unwalled, ["parked", "queue", "runs"]);
+    assert_eq!(unwalled, ["due", "event_queue", "parked", "queue", "runs"]);
     assert!(!world.store.facts().await.unwrap().above_row_security);
     world.leave().await;
 }

@@ -86,6 +86,9 @@ async fn an_unreadable_run_that_waits_for_a_completion_lets_the_others_expire(wo
     assert_eq!(world.store.overdue_completions(world.now(), 1).await.unwrap(), []);
     let overdue = world.store.overdue_completions(world.now(), 1).await.unwrap();
     assert_eq!(overdue[0].0.id, runs[1], "the first does not stand before it");
+    // so it is with a run that was read, and that nobody can look after
+    world.store.set_aside_parked(runs[1], &"it can't be ended").await.unwrap();
+    assert_eq!(world.store.overdue_completions(world.now(), 1).await.unwrap(), []);
     world.plant("update runs set missed = null").await;
 }
 
