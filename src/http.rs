@@ -208,7 +208,7 @@ pub struct Shared {
     pub wrong_tokens: WrongTokens,
     /// The configured webhooks, their keys made ready.
     pub hooks: hooks::Hooks,
-    /// Who may have a stream.
+    /// Counts open streams.
     pub streams: StreamLimiter,
     /// What is looked up when metrics are read.
     pub gauges: gauges::Gauges,

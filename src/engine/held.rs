@@ -57,7 +57,7 @@ pub struct Share {
     pub room: usize,
     /// How many of them may start.
     pub places: usize,
-    /// Whose they may be.
+    /// The tenants that may have them.
     pub shares: Shares,
 }
 
@@ -246,7 +246,7 @@ impl Held {
         Share { held: Arc::clone(self), room, places, shares: Shares::default() }
     }
 
-    /// The same for whoever chooses among the tenants. What others have asked for and do not know yet is nobody's: so two
+    /// For a caller that chooses among the tenants. What others have asked for and do not know yet is nobody's: so two
     /// who ask in the same moment may together leave a tenant more than one after the other would.
     fn share_of_tenants(self: &Arc<Held>, claims: &mut Claims, room: usize, places: usize) -> Share {
         let shares = self.shares(self.places(claims).saturating_sub(claims.due.in_turn()));

@@ -83,7 +83,7 @@ async fn identify_for(
 
 #[cfg(test)]
 impl Caller {
-    /// Who has this token, for tests of what is counted by callers.
+    /// A caller with this token, for tests of what is counted by callers.
     pub fn of_test(token: &str, scope: Scope, address: IpAddr) -> Caller {
         let hash = TokenHash::of(token);
         Caller { scope, permissions: Vec::new(), token_id: None, expires_at: None, address: Some(address), hash }

@@ -54,7 +54,7 @@ impl Page {
         self.limit as i64 + 1
     }
 
-    /// The same of a page that is bounded in bytes: it may end early, and goes on behind its last item.
+    /// For a page that is bounded in bytes: it may end early, and goes on behind its last item.
     pub fn within<T>(&self, found: RowPage<T>, id: impl Fn(&T) -> Uuid) -> Items<T> {
         let RowPage { rows, is_cut } = found;
         let cut = rows.last().filter(|_| is_cut && rows.len() <= self.limit).map(|last| encode(id(last).as_u128()));

@@ -55,7 +55,7 @@ impl TrustedProxies {
         self.networks.iter().any(|network| network.contains(&address))
     }
 
-    /// Who asks: the other side of the connection, or whom a trusted proxy speaks for.
+    /// The address that asks: the other side of the connection, or whom a trusted proxy speaks for.
     pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut client = peer;
         for hop in self.hops(headers).into_iter().take(HOPS) {

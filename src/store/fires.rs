@@ -62,7 +62,7 @@ impl FireDue {
 pub struct StartNow {
     pub places: usize,
     pub lease_until: DateTime<Utc>,
-    /// Whose these places may be; `None`: anybody's.
+    /// The tenants that may have these places; `None`: every tenant.
     pub shares: Option<Shares>,
 }
 

@@ -134,7 +134,7 @@ impl Store {
         }
     }
 
-    /// The same for several tenants, by one question at most.
+    /// The quotas of several tenants, by one question at most.
     pub(super) async fn quotas_of_all(&self, tenants: &[&str]) -> Result<HashMap<String, Quotas>, StoreError> {
         let now = self.clock.now();
         let mut found = HashMap::with_capacity(tenants.len());

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::store::lease::line;
 
-/// Who has how many of an instance's places, and how many are free. Tenants are known by their lines.
+/// How many of an instance's places each tenant has, and how many are free. Tenants are known by their lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shares {
     pub free: usize,
@@ -73,7 +73,7 @@ impl Shares {
         may
     }
 
-    /// The same by the tenant's line.
+    /// Takes a place for the tenant of a line, if it may have one more.
     pub fn take_in(&mut self, line: u32) -> bool {
         let may = self.left_to(line) > 0;
         if may {

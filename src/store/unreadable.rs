@@ -95,7 +95,7 @@ impl Store {
         Ok(())
     }
 
-    /// The same of a window of events.
+    /// Says once that a window of events can't be handled, and looks at it again in an hour.
     pub async fn set_aside_window(&self, id: Uuid, why: &(dyn Display + Sync)) -> Result<(), StoreError> {
         self.unreadable.tell("windows", id, why);
         self.postpone_window(id, self.clock.now() + LOOK_AGAIN).await
