@@ -72,8 +72,8 @@ async fn events_and_retries_of_a_tenant_that_has_its_share_wait_for_an_end_of_it
         if run.state == RunState::Succeeded {
             break;
         }
-        world.advance(30.0);
-        instance.settle(0).await;
+        instance.live(0).await;
+        world.advance(5.0);
         run = instance.run(run.id).await;
     }
     assert_eq!((run.state, run.attempt), (RunState::Succeeded, 2));
