@@ -174,12 +174,6 @@ impl Expression {
         self.cost_of(self.0.program.expression(), variables).steps
     }
 
-    /// The steps of [`Expression::parts`], which evaluates each part by itself.
-    pub fn cost_of_parts(&self, variables: &Variables) -> u64 {
-        let parts = parts::nodes(&self.0.program).into_iter();
-        parts.fold(0, |sum: u64, part| sum.saturating_add(self.cost_of(part, variables).steps)).min(MOST_STEPS)
-    }
-
     /// The value, as JSON: instants and durations as text.
     pub fn value(&self, variables: &Variables) -> Result<Value, ExpressionError> {
         convert::to_json(&self.evaluate(variables)?)
