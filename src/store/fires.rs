@@ -94,7 +94,7 @@ pub struct Fired {
 /// Beside the earliest that are due, one for so many of them is of those that are due last.
 const LATEST: i64 = 10;
 
-/// Whose turn it is when batches are planned.
+/// The name under which batches take their turn in planning.
 const ENGINE: &str = "";
 
 const DUE: Split = split!("due");

@@ -61,7 +61,7 @@ struct Stored {
     locked_out: Option<BTreeSet<String>>,
 }
 
-/// The same refusal that `serve` has.
+/// The refusal that `serve` has as well.
 fn foreign(needed: &BTreeSet<String>, vault: &Vault, accepted: bool) -> Finding {
     let why = foreign_keys(needed, vault);
     match accepted {

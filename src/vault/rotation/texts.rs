@@ -16,7 +16,7 @@ pub fn rewrap_recipient(vault: &Vault, tenant: &str, body: &Value) -> Result<Opt
     rewrap(vault, body, recipients(tenant, body))
 }
 
-/// The same for the spec of a task.
+/// As above, for the spec of a task.
 pub fn rewrap_task(vault: &Vault, tenant: &str, spec: &Value) -> Result<Option<Value>, VaultError> {
     rewrap(vault, spec, tasks(tenant, spec))
 }
@@ -26,7 +26,7 @@ pub fn opens_recipient(vault: &Vault, tenant: &str, body: &Value) -> bool {
     opens(vault, body, recipients(tenant, body))
 }
 
-/// The same for the spec of a task.
+/// As above, for the spec of a task.
 pub fn opens_task(vault: &Vault, tenant: &str, spec: &Value) -> bool {
     opens(vault, spec, tasks(tenant, spec))
 }
