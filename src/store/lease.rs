@@ -186,8 +186,9 @@ impl Store {
 
     /// Records ends in one batch; answers the runs whose lease was lost, of which nothing was written.
     pub async fn finish_runs(&self, ends: &[Finish]) -> Result<Vec<Uuid>, StoreError> {
-        let now = self.clock.now();
         let (taken, queued) = on_hot_write!(self.db, |conn| {
+            // asked once there is a connection: an end is not older than what others recorded while it waited for one
+            let now = self.clock.now();
             let taken = conn.finish(ends, now).await?;
             let by_run: HashMap<Uuid, &Taken> = taken.iter().map(|taken| (taken.run_id, taken)).collect();
             let ended: Vec<(&Finish, &Taken)> =

@@ -151,7 +151,7 @@ impl Store {
             Db::Postgres { hot, waits, .. } if !take.limits.any() => {
                 let taken = answered(quickly!("hot", hot, waits).take(take)).await?;
                 fault!();
-                let blocked = self.resolve(&taken.stopped, take.now).await;
+                let blocked = self.resolve(&taken.stopped).await;
                 (taken, blocked)
             }
             _ => on_hot_write!(self.db, |conn| {
@@ -166,12 +166,13 @@ impl Store {
     }
 
     /// What becomes of claims that were not started. Where that fails they run out, and are taken again.
-    async fn resolve(&self, claims: &[Lease], now: DateTime<Utc>) -> Vec<(Uuid, Blocked)> {
+    async fn resolve(&self, claims: &[Lease]) -> Vec<(Uuid, Blocked)> {
         if claims.is_empty() {
             return Vec::new();
         }
         let resolved = async {
-            let blocked = on_hot_write!(self.db, |conn| resolve_blocked!(self.db, conn, claims.iter(), now));
+            let blocked =
+                on_hot_write!(self.db, |conn| { resolve_blocked!(self.db, conn, claims.iter(), self.clock.now()) });
             Ok::<_, StoreError>(blocked)
         };
         resolved.await.unwrap_or_else(|error| {
@@ -183,8 +184,8 @@ impl Store {
     /// Starts claims whose instant has come. Claims that an edit took back are silently left out; those that these
     /// leases have started already are answered again, so after an error the same call is safe.
     pub async fn start_runs(&self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Starts, StoreError> {
-        let now = self.clock.now();
         let (going, blocked) = on_hot_write!(self.db, |conn| {
+            let now = self.clock.now();
             let going = conn.start(leases, now, lease_until).await?;
             let gone: HashSet<Uuid> = going.iter().map(|g| g.run_id).collect();
             let left = leases.iter().filter(|lease| !gone.contains(&lease.run_id));

@@ -23,6 +23,7 @@ on_both!(
     a_beat_renews_what_is_held_and_leaves_out_what_is_lost,
     cancels_are_heard_by_the_worker_that_runs,
     an_end_is_written_whole_with_its_deliveries,
+    an_end_that_waits_for_the_database_is_no_older_than_its_writing,
     an_end_without_the_lease_writes_nothing,
     a_retry_uses_an_attempt_and_a_hand_back_does_not,
     the_time_limit_counts_all_attempts_together,
@@ -230,6 +231,17 @@ async fn an_end_is_written_whole_with_its_deliveries(world: &World) {
     let key = message(run.id).dedupe_key;
     let posted = world.store.find_delivery(&Scope::Every, "a", &key).await.unwrap();
     assert_eq!((posted.run_id, posted.fallback, posted.next_at), (Some(run.id), vec!["webhook".into()], Some(at(7))));
+}
+
+async fn an_end_that_waits_for_the_database_is_no_older_than_its_writing(world: &World) {
+    let task = world.task(every_minute()).await;
+    let started = world.started(&task).await;
+    let ends = [end_of(&started, RunState::Succeeded)];
+    let mut writing = std::pin::pin!(world.store.finish_runs(&ends));
+    assert!(futures::poll!(writing.as_mut()).is_pending(), "it has no connection yet");
+    world.pass(10);
+    assert_eq!(writing.await.unwrap(), Vec::<Uuid>::new());
+    assert_eq!(world.get_run(started.run.id).await.finished_at, Some(world.now()));
 }
 
 async fn an_end_without_the_lease_writes_nothing(world: &World) {

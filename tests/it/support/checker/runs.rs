@@ -105,7 +105,9 @@ fn overlap(run: &RunRow, runs: &HashMap<Uuid, &RunRow>, known: &Known, verdict: 
     };
     let over = holder.finished_at.zip(run.finished_at).is_some_and(|(over, skipped)| over + NEARLY < skipped);
     if holder.task_id != run.task_id || (over && !known.clock_stepped) {
-        verdict.violated("overlap", format!("{} is skipped for {}, which was not in its way", run.id, holder.id));
+        let (skipped, over) = (run.finished_at, holder.finished_at);
+        let told = format!("{} is skipped at {skipped:?} for {}, which was over at {over:?}", run.id, holder.id);
+        verdict.violated("overlap", format!("{told}, and was not in its way"));
     }
 }
 
