@@ -99,13 +99,14 @@ pub fn escape(key: &str) -> String {
 
 /// A text of at most `most` bytes: the middle of a longer one is left out, since a sentence that quotes what was written
 /// ends with what would be right.
-pub fn brief(mut text: String, most: usize) -> String {
-    if text.len() > most {
-        let begin = text.floor_char_boundary(most * 2 / 3);
-        let end = text.ceil_char_boundary(text.len() - most / 4);
-        text.replace_range(begin..end, " … ");
+pub fn brief(text: String, most: usize) -> String {
+    if text.len() <= most {
+        return text;
     }
-    text
+    let begin = text.floor_char_boundary(most * 2 / 3);
+    let end = text.ceil_char_boundary(text.len() - most / 4);
+    // a text of its own: the long one would go on holding its memory
+    format!("{} … {}", &text[..begin], &text[end..])
 }
 
 /// A text that is not longer than any that means something, or a sentence that says so. Asked before anything else looks
