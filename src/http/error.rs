@@ -290,7 +290,7 @@ mod tests {
     fn problem_is_bounded_whatever_the_request_holds() {
         let long = "x".repeat(1_000_000);
         let mut faults = Faults::new();
-        (0..10_000).for_each(|n| faults.add(format!("/{n}/{long}"), format!("unknown `{long}`")));
+        (0..1_000).for_each(|n| faults.add(format!("/{n}/{long}"), format!("unknown `{long}`")));
         for error in [
             ApiError::Malformed(long.clone()),
             ApiError::NoRoute { path: long.clone() },

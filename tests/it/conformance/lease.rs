@@ -1,5 +1,7 @@
 //! Leases: claimed once, started once, kept by a beat, ended once; a stale token changes nothing.
 
+use std::time::Duration;
+
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::id::Scope;
 use reveille::notification::{Kind, NewDelivery};
@@ -235,20 +237,34 @@ async fn an_end_is_written_whole_with_its_deliveries(world: &World) {
 
 async fn an_end_that_waits_for_the_database_is_no_older_than_its_writing(world: &World) {
     let task = world.task(every_minute()).await;
-    let started = world.started(&task).await;
+    let (started, other) = (world.started(&task).await, world.started(&task).await);
     let ends = [end_of(&started, RunState::Succeeded)];
-    // the one writer of SQLite is kept from its transaction; Postgres is a round trip away, more than one poll waits for
-    if !world.is_postgres() {
+    // others have the one writer of SQLite, or every connection that Postgres has for batches
+    let mut writers = Vec::new();
+    if world.is_postgres() {
+        world.plant("begin").await;
+        world.plant("lock table queue in access exclusive mode").await;
+        let lost = Lease { token: other.lease.token + 1000, ..other.lease };
+        let hot = || world.store.pools().into_iter().find(|pool| pool.pool == "hot").expect("connections for batches");
+        for _ in 0..hot().most {
+            let (store, end) = (world.store.clone(), Finish { lease: lost, ..end_of(&other, RunState::Succeeded) });
+            writers.push(tokio::spawn(async move { store.finish_runs(&[end]).await }));
+        }
+        while hot().in_use < hot().most {
+            reveille::clock::pause(Duration::from_millis(1)).await;
+        }
+    } else {
         world.plant("begin immediate").await;
     }
     let mut writing = std::pin::pin!(world.store.finish_runs(&ends));
-    assert!(futures::poll!(writing.as_mut()).is_pending(), "its transaction has not begun");
+    assert!(futures::poll!(writing.as_mut()).is_pending(), "it waits for its turn");
     world.pass(10);
-    if !world.is_postgres() {
-        world.plant("rollback").await;
-    }
+    world.plant("rollback").await;
     assert_eq!(writing.await.unwrap(), Vec::<Uuid>::new());
     assert_eq!(world.get_run(started.run.id).await.finished_at, Some(world.now()));
+    for writer in writers {
+        assert_eq!(writer.await.unwrap().unwrap(), [other.run.id]);
+    }
 }
 
 async fn an_end_without_the_lease_writes_nothing(world: &World) {
