@@ -8,7 +8,7 @@ use unicode_normalization::{UnicodeNormalization, is_nfkc};
 use uuid::Uuid;
 
 use crate::invalid::bounded;
-use crate::visible::is_hidden;
+use crate::visible::is_traceless;
 
 /// Ids made in the same millisecond by one process keep the order in which they were made.
 static MADE: AtomicU64 = AtomicU64::new(0);
@@ -50,8 +50,11 @@ impl Tenant {
         if id.trim() != id {
             return Err("must not begin or end with a space".into());
         }
-        if let Some(hidden) = id.chars().find(|c| is_hidden(*c)) {
+        if let Some(hidden) = id.chars().find(|c| is_traceless(*c)) {
             return Err(format!("must not contain U+{:04X}, which nobody sees", u32::from(hidden)));
+        }
+        if [".", ".."].contains(&id) {
+            return Err("must not be `.` or `..`, which clients leave out of an address".into());
         }
         if !is_nfkc(id) {
             let normal: String = id.nfkc().collect();
@@ -140,6 +143,10 @@ mod tests {
             ("t\u{200b}a", "U+200B"),
             ("ta\u{feff}", "U+FEFF"),
             ("t\u{202e}a", "U+202E"),
+            ("t\u{fe0f}a", "U+FE0F"),
+            ("\u{2800}", "U+2800"),
+            (".", "leave out of an address"),
+            ("..", "leave out of an address"),
             ("\u{ff54}\u{ff41}", "write `ta`"),
             ("o\u{308}", "write `ö`"),
             ("a\u{a0}b", "write `a b`"),

@@ -28,6 +28,12 @@ pub fn is_hidden(c: char) -> bool {
     }
 }
 
+/// Whether a character leaves no trace of its own in a name: what is hidden, what chooses between forms of the character
+/// before it, and blanks that are no spaces. Texts may have the last two, and names by which things are told apart may not.
+pub fn is_traceless(c: char) -> bool {
+    is_hidden(c) || matches!(c, '\u{fe00}'..='\u{fe0f}' | '\u{2800}')
+}
+
 /// The text with a sign in the place of each hidden character: `␀` for C0, else `⟦U+202E⟧`.
 pub fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
@@ -73,5 +79,12 @@ mod tests {
             assert_eq!(visible(whole), whole);
         }
         assert_eq!(visible("a\u{200d}b"), "a\u{27e6}U+200D\u{27e7}b");
+    }
+
+    #[test]
+    fn forms_of_characters_are_spelling_in_texts_and_traceless_in_names() {
+        assert_eq!(visible("\u{2714}\u{fe0f}"), "\u{2714}\u{fe0f}");
+        assert!(['\u{fe00}', '\u{fe0f}', '\u{2800}', '\u{200b}', '\u{e0100}'].into_iter().all(is_traceless));
+        assert!(['a', ' ', 'é', '東', '👩'].into_iter().all(|c| !is_traceless(c)));
     }
 }

@@ -13,6 +13,7 @@ use crate::channel::Channels;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::egress::Egress;
+use crate::engine::housekeeping;
 use crate::invalid::Faults;
 use crate::llm::Models;
 use crate::poll::Sources;
@@ -43,6 +44,9 @@ pub fn validate(config: &Config, data_dir: &Path, clock: &Clock, added: &[Arc<dy
     let policy = Policy::new(&config.approvals).map_err(|found| part("/approvals", found)).ok();
     if let Err(why) = bus::check_address(&config.bus, clock) {
         part("/bus", Faults::one("/url", why));
+    }
+    if let Err(why) = housekeeping::times(&config.engine.housekeeping, clock.now()) {
+        part("/engine", Faults::one("/housekeeping", why));
     }
     let mut declared = None;
     if let Some(egress) = &egress {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -71,6 +71,18 @@ pub struct Housekeeping {
     retention: TimeDelta,
 }
 
+/// When there are rounds by this cron expression.
+///
+/// # Errors
+/// It can't be read, or never comes.
+pub fn times(cron: &str, now: DateTime<Utc>) -> Result<Timetable, String> {
+    let times = Schedule::new(When::Cron(cron.to_owned())).compile(now).map_err(|fault| fault.message)?;
+    match times.next_after(now) {
+        Some(_) => Ok(times),
+        None => Err(format!("`{cron}` never comes")),
+    }
+}
+
 /// The rounds while they go on.
 pub struct Rounds {
     stop: CancellationToken,
@@ -124,10 +136,7 @@ impl Housekeeping {
     }
 
     fn times(&self) -> anyhow::Result<Timetable> {
-        let schedule = Schedule::new(When::Cron(self.cron.clone()));
-        let times = schedule.compile(self.store.clock().now()).map_err(|fault| anyhow::anyhow!(fault.message))?;
-        anyhow::ensure!(times.next_after(self.store.clock().now()).is_some(), "that never comes");
-        Ok(times)
+        times(&self.cron, self.store.clock().now()).map_err(anyhow::Error::msg)
     }
 
     /// A round that takes longer than the times are apart leaves out those that pass meanwhile.

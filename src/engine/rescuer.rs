@@ -1,6 +1,7 @@
 //! The rescuer: runs whose worker died or hangs go on elsewhere or are closed with their reason; claims that were never
 //! started become ready; waits that a lost hand-over would prolong are ended.
 
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -10,13 +11,15 @@ use futures::future::BoxFuture;
 use crate::clock::signed;
 use crate::engine::ending::Ending;
 use crate::engine::service::{AtRest, NOW, Next, REST, Service, TickError};
-use crate::id::Scope;
-use crate::run::RunState;
+use crate::notification::Recipient;
 use crate::run::outcome::RunError;
-use crate::store::{Outlook, Store, StoreError, Stranded};
+use crate::run::{RunState, Usage};
+use crate::store::{Finish, Outlook, Store, StoreError, Stranded};
 
-/// Rows handled in one tick.
+/// Runs rescued in one tick: a tick has an end, however many were left.
 const PAGE: i64 = 100;
+/// Tasks in one tick whose waiting runs are looked at, each with a commit of its own.
+const WAKES: i64 = 25;
 /// A worker that is alive ends its run at its time limit by itself; this is how long it is given for it.
 const GRACE: TimeDelta = TimeDelta::seconds(10);
 
@@ -49,18 +52,43 @@ impl Rescuer {
         Ok(())
     }
 
-    async fn rescue(&self, stranded: Stranded) -> Result<(), StoreError> {
-        let recipient = match self.store.get_recipient(&Scope::Every, &stranded.run.tenant_id).await {
-            Ok(stored) => Some(stored.recipient),
-            Err(StoreError::NotFound) => None,
-            Err(error) => return Err(error),
-        };
+    /// Ends or requeues what was taken over, with one commit for all: where others write much, each commit waits for its turn.
+    async fn rescue(&self, page: Vec<Stranded>) -> Result<(), StoreError> {
+        let tenants: BTreeSet<&str> = page.iter().map(|stranded| stranded.run.tenant_id.as_str()).collect();
+        let recipients = self.store.recipients_by_tenant(&tenants.into_iter().collect::<Vec<_>>()).await?;
+        let mut finishes = Vec::with_capacity(page.len());
+        for stranded in &page {
+            let usage = match self.store.usage_of(stranded.run.id).await {
+                Ok(usage) => usage,
+                Err(error @ StoreError::Unavailable(_)) => return Err(error),
+                Err(error) => {
+                    tracing::warn!(run_id = %stranded.run.id, %error, "a run could not be rescued, it is tried again");
+                    continue;
+                }
+            };
+            let recipient = recipients.get(stranded.run.tenant_id.as_str());
+            finishes.extend(self.finish_of(stranded, recipient, usage));
+        }
+        self.finish_all(&finishes).await?;
+        for finish in finishes.iter().filter(|finish| finish.state == RunState::Failed) {
+            let stranded = page.iter().find(|stranded| stranded.run.id == finish.lease.run_id);
+            if let Some(task) = stranded.and_then(|stranded| stranded.task.as_ref())
+                && let Some(limit) = task.spec.pause_after_failures
+            {
+                self.store.pause_if_failing(task.id, limit).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What becomes of a run whose worker is gone or hangs; `None` where nothing may be written.
+    fn finish_of(&self, stranded: &Stranded, recipient: Option<&Recipient>, usage: Usage) -> Option<Finish> {
         let ending = Ending {
             lease: stranded.lease,
             run: &stranded.run,
             task: stranded.task.as_ref(),
-            recipient: recipient.as_ref(),
-            usage: self.store.usage_of(stranded.run.id).await?,
+            recipient,
+            usage,
             ran: stranded.ran,
             now: self.store.clock().now(),
             unconfirmed: None,
@@ -72,17 +100,26 @@ impl Rescuer {
             (None, true) => ending.crashed().map(Some),
             (None, false) => ending.finish(Err(RunError::fail("timeout", "the run did not end at its time limit"))),
         };
-        let Ok(Some(finish)) = ended else { return Ok(()) };
+        let finish = ended.ok().flatten()?;
         tracing::warn!(
             run_id = %stranded.run.id, crashes = stranded.run.crashes + i32::from(stranded.crashed),
             state = finish.state.as_str(), "a run was left by its worker"
         );
-        let failed = finish.state == RunState::Failed;
-        self.store.finish_runs(&[finish]).await?;
-        if let (true, Some(task)) = (failed, &stranded.task)
-            && let Some(limit) = task.spec.pause_after_failures
-        {
-            self.store.pause_if_failing(task.id, limit).await?;
+        Some(finish)
+    }
+
+    /// Records all of these; where that fails for a reason of one of them, each alone. One that can't be recorded keeps none
+    /// waiting: its new lease runs out, too.
+    async fn finish_all(&self, finishes: &[Finish]) -> Result<(), StoreError> {
+        match self.store.finish_runs(finishes).await {
+            Ok(_) => return Ok(()),
+            Err(error @ StoreError::Unavailable(_)) => return Err(error),
+            Err(error) => tracing::warn!(%error, "runs could not be rescued together, each is tried alone"),
+        }
+        for finish in finishes {
+            if let Err(error) = self.store.finish_runs(std::slice::from_ref(finish)).await {
+                tracing::warn!(run_id = %finish.lease.run_id, %error, "a run could not be rescued, it is tried again");
+            }
         }
         Ok(())
     }
@@ -121,22 +158,15 @@ impl Service for Rescuer {
             // it reads more than is needed here
             Err(error) => tracing::debug!(%error, "whether anything was left is not known beforehand"),
         }
-        self.store.reclaim(now).await?;
-        self.store.wake_parked(now, PAGE).await?;
-        loop {
-            let lease_until = now + signed(self.lease);
-            let page = self.store.take_stranded(now, GRACE, lease_until, PAGE).await?;
-            if page.is_empty() {
-                break;
-            }
-            for stranded in page {
-                // one that can't be rescued must not keep the others waiting; its new lease runs out, too
-                if let Err(error) = self.rescue(stranded).await {
-                    tracing::warn!(%error, "a run could not be rescued, it is tried again");
-                }
-            }
+        // what an execution holds is the most urgent: its task fires in vain until then
+        let page = self.store.take_stranded(now, GRACE, now + signed(self.lease), PAGE).await?;
+        let more = page.len() as i64 == PAGE;
+        if !page.is_empty() {
+            self.rescue(page).await?;
         }
-        Ok(Next::At(soonest))
+        self.store.reclaim(now).await?;
+        self.store.wake_parked(now, WAKES).await?;
+        Ok(if more { Next::Now } else { Next::At(soonest) })
     }
 
     fn hint(&self) -> BoxFuture<'static, ()> {

@@ -54,10 +54,7 @@ impl Store {
 
     /// The recipients of these tenants, as far as they have one that can be read: a damaged one must not keep others
     /// from being told.
-    pub(super) async fn recipients_by_tenant(
-        &self,
-        tenants: &[&str],
-    ) -> Result<HashMap<String, Recipient>, StoreError> {
+    pub async fn recipients_by_tenant(&self, tenants: &[&str]) -> Result<HashMap<String, Recipient>, StoreError> {
         let rows: Vec<(String, Json<Value>)> = match &self.db {
             Db::Postgres { quick, waits, .. } => {
                 let mut held = quickly!(quick, waits);

@@ -1,5 +1,6 @@
 //! What is left by workers that died, hang, or lost a hand-over: found by narrow indexes, a page at a time.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -83,51 +84,57 @@ impl Store {
         let mut runs = self.runs_by_id(&ids).await?;
         let task_ids: Vec<Uuid> = runs.values().filter_map(|run| run.task_id).collect();
         let tasks = self.tasks_by_id(&task_ids).await?;
-        let mut stranded = Vec::with_capacity(rows.len());
-        for row in rows {
-            let lease = match self.take_over(&row, lease_until).await {
-                Ok(Some(lease)) => lease,
-                Ok(None) => continue,
-                Err(error) if stranded.is_empty() => return Err(error),
-                Err(error) => {
-                    tracing::warn!(%error, "the other runs that were left are taken over later");
-                    break;
-                }
-            };
-            let Some(run) = runs.remove(&row.run_id) else { continue };
+        let leases = self.take_over(&rows, lease_until).await?;
+        let taken = rows.into_iter().filter_map(|row| {
+            let lease = *leases.get(&row.run_id)?;
+            let run = runs.remove(&row.run_id)?;
             let task = run.task_id.and_then(|id| tasks.get(&id).cloned());
-            stranded.push(Stranded {
+            Some(Stranded {
                 lease,
                 run,
                 crashed: row.lease_until < now,
                 ran: row.ran(task.as_ref()),
                 task,
                 cancel_reason: row.cancel_reason,
-            });
-        }
-        Ok(stranded)
+            })
+        });
+        Ok(taken.collect())
     }
 
-    /// Gives the run a new token, if its lease is still the one that was seen: of two rescuers one wins, and a holder
-    /// who renewed it meanwhile keeps it.
-    async fn take_over(&self, row: &StrandedRow, lease_until: DateTime<Utc>) -> Result<Option<Lease>, StoreError> {
+    /// Gives each run a new token, if its lease is still the one that was seen: of two rescuers one wins, and a holder
+    /// that renewed it meanwhile keeps it. One commit for all: where others write much, each commit waits for its turn.
+    async fn take_over(
+        &self,
+        rows: &[StrandedRow],
+        lease_until: DateTime<Utc>,
+    ) -> Result<HashMap<Uuid, Lease>, StoreError> {
+        if rows.is_empty() {
+            return Ok(HashMap::new());
+        }
         if planted!("rescue_without_token") {
             crate::clock::pause(Duration::from_millis(700)).await;
         }
         let take_over =
             planted_text!("rescue_without_token", TAKE_OVER, "and lease_token = $2 and lease_until = $3" => "");
-        let token: Option<i64> = on_write!(self.db, |conn| {
-            let token: i64 = sqlx::query_scalar(self.db.text(NEXT_TOKEN)).fetch_one(&mut *conn).await?;
-            sqlx::query_scalar(take_over)
-                .bind(row.run_id)
-                .bind(row.lease_token)
-                .bind(row.lease_until)
-                .bind(lease_until)
-                .bind(token)
-                .fetch_optional(&mut *conn)
-                .await?
-        });
-        Ok(token.map(|token| Lease { run_id: row.run_id, token }))
+        // rows are locked in the order of their ids, as everywhere
+        let mut by_id: Vec<&StrandedRow> = rows.iter().collect();
+        by_id.sort_by_key(|row| row.run_id);
+        Ok(on_write!(self.db, |conn| {
+            let mut leases = HashMap::with_capacity(by_id.len());
+            for row in &by_id {
+                let token: i64 = sqlx::query_scalar(self.db.text(NEXT_TOKEN)).fetch_one(&mut *conn).await?;
+                let taken: Option<i64> = sqlx::query_scalar(take_over)
+                    .bind(row.run_id)
+                    .bind(row.lease_token)
+                    .bind(row.lease_until)
+                    .bind(lease_until)
+                    .bind(token)
+                    .fetch_optional(&mut *conn)
+                    .await?;
+                leases.extend(taken.map(|token| (row.run_id, Lease { run_id: row.run_id, token })));
+            }
+            leases
+        }))
     }
 
     /// Looks at tasks whose runs have long waited for a slot, and hands it on where it is free: the hand-over was

@@ -16,6 +16,11 @@ pub const OUTPUT_BYTES: usize = 256 * 1024;
 pub const FUEL: u64 = 20_000;
 /// Places where texts or lists are put together inside of expressions: each may double what there is.
 const JOINTS: usize = 16;
+/// Operators, calls, members and tests in the code of one template, and `elif` among them. Each may nest what stands before
+/// it one level deeper, and the reader of templates goes through the levels on its stack.
+pub const OPERATORS: usize = 2_000;
+/// `elif` in one template: each nests what follows it.
+const BRANCHES: usize = 100;
 /// The statements that there are.
 const STATEMENTS: [&str; 6] = ["if", "elif", "else", "endif", "for", "endfor"];
 
@@ -30,7 +35,7 @@ pub fn before_parsing(text: &str) -> Result<(), TemplateFault> {
     if text.len() > TEMPLATE_BYTES {
         return fault(format!("a template has at most {TEMPLATE_BYTES} bytes, this one {}", text.len()));
     }
-    let mut joints = 0;
+    let (mut joints, mut operators, mut branches) = (0, 0, 0);
     for part in parts(text) {
         if let Some(word) = part.statement
             && !STATEMENTS.contains(&word)
@@ -49,11 +54,24 @@ pub fn before_parsing(text: &str) -> Result<(), TemplateFault> {
             return fault(format!("unknown filter `{unknown}`{hint}; there are {}", FILTERS.join(", ")));
         }
         joints += part.code.matches(['~', '+']).count();
+        operators += operators_of(part.code);
+        branches += usize::from(part.statement == Some("elif"));
     }
-    match joints {
-        0..=JOINTS => Ok(()),
+    match (joints, operators, branches) {
+        (0..=JOINTS, 0..=OPERATORS, 0..=BRANCHES) => Ok(()),
+        (0..=JOINTS, 0..=OPERATORS, _) => fault(format!("at most {BRANCHES} of `elif` in one template; split it up")),
+        (0..=JOINTS, ..) => {
+            fault(format!("at most {OPERATORS} operators, members and calls in one template, this one has {operators}"))
+        }
         _ => fault(format!("at most {JOINTS} of `~` and `+` in one template; split it up")),
     }
+}
+
+/// What may nest an expression: those within quoted texts count, too, because where a text ends is for the reader to say.
+fn operators_of(code: &str) -> usize {
+    let signs = code.matches(['-', '+', '~', '/', '%', '<', '>', '=', '!', '.', '(', '[', '{', '|']).count();
+    let words = code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    signs + words.filter(|word| ["not", "and", "or", "in", "is", "if", "else"].contains(word)).count()
 }
 
 /// The names behind each `|` that stands in no text.
@@ -170,6 +188,47 @@ mod tests {
         refused("{% for a in event recursive %}{% endfor %}", "recursive");
         refused(&format!("{{{{ {} }}}}", vec!["event"; 18].join(" ~ ")), "split it up");
         assert!(read("2 * 3 + 4 ~ {{ event }}").is_ok(), "outside of expressions they are text");
+    }
+
+    #[test]
+    fn deepest_expression_that_is_admitted_fits_the_smallest_stack() {
+        let most = |begin: &str, one: &str, end: &str, count: usize| format!("{begin}{}{end}", one.repeat(count));
+        let code = |begin: &str, one: &str, end: &str, count| {
+            let text = most(&format!("{{{{ {begin}"), one, &format!("{end} }}}}"), count);
+            // what is no operator of the language is refused by the reader, and must not nest either
+            let _ = read(&text).map(|template| template.value(&Values::default()));
+            text
+        };
+        // as small as the stack of any thread that reads templates, in a build that is not optimised
+        let deep = std::thread::Builder::new().stack_size(2 * 1024 * 1024).spawn(move || {
+            for (begin, one, end) in [
+                ("", "not ", "1"),
+                ("", "-", "1"),
+                ("event", ".a", ""),
+                ("1", "-1", ""),
+                ("1", "/1", ""),
+                ("1", " and 1", ""),
+                ("1", " or 1", ""),
+                ("1", " is odd", ""),
+                ("1", " == 1", ""),
+                ("1", " in 1", ""),
+                ("event", "()", ""),
+                ("event", "['a']", ""),
+                ("event", "|upper", ""),
+                ("1", " if 1 else 1", ""),
+            ] {
+                let each = operators_of(one);
+                let text = code(begin, one, end, OPERATORS / each);
+                assert!(before_parsing(&text).is_ok(), "{one}");
+                let beyond = code(begin, one, end, OPERATORS / each + 1);
+                assert!(read(&beyond).unwrap_err().0.contains("at most 2000 operators"), "{one}");
+            }
+            let branches = |count: usize| most("{% if 0 %}", "{% elif 0 %}", "{% endif %}", count);
+            assert_eq!(read(&branches(BRANCHES)).unwrap().text(&Values::default()).unwrap(), "");
+            assert!(read(&branches(BRANCHES + 1)).unwrap_err().0.contains("at most 100 of `elif`"));
+        });
+        deep.unwrap().join().unwrap();
+        assert!(read(&"Dear {{ event.name }}, ".repeat(OPERATORS)).is_ok(), "members of many insertions are admitted");
     }
 
     #[test]

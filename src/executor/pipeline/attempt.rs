@@ -230,6 +230,7 @@ pub fn error_value(fault: &RunFault) -> Value {
     json!({ "error": { "code": fault.code, "message": fault.message } })
 }
 
-fn too_large(what: &str) -> RunFault {
+/// What a value, or several together, may not become.
+pub fn too_large(what: &str) -> RunFault {
     RunFault::new("value_too_large", format!("{what} would have more than {VALUE_BYTES} bytes"))
 }

@@ -14,9 +14,10 @@ use uuid::Uuid;
 use crate::agent::{AgentStore, AppendError, Stop};
 use crate::clock::Clock;
 use crate::event::Event;
-use crate::executor::pipeline::attempt::error_value;
+use crate::executor::pipeline::attempt::{error_value, too_large};
 use crate::executor::pipeline::for_each::ForEach;
 use crate::executor::pipeline::kind::{Act, Effect, StepError, StepFault, StepKind, World};
+use crate::executor::pipeline::ledger::VALUE_BYTES;
 use crate::executor::pipeline::scope::{Fire, Scope};
 use crate::executor::pipeline::spec::{OnError, Spec, Step, What};
 use crate::executor::pipeline::{Pipeline, output};
@@ -225,6 +226,7 @@ impl Trial {
         let left = self.until.saturating_duration_since(tokio::time::Instant::now()).min(step.timeout);
         let act = Act { world: &self.world, scope, step: &step.name, index, position, time_limit: left };
         match tokio::time::timeout(left, kind.perform(&act)).await {
+            Ok(Ok(done)) if done.value.to_string().len() > VALUE_BYTES => Tried::Failed(too_large("the step's value")),
             Ok(Ok(done)) => Tried::Value(done.value),
             Ok(Err(StepError::Fault(fault))) => Tried::Failed(fault.fault),
             Ok(Err(StepError::Run(error))) => Tried::Failed(RunFault::new("refused", format!("{error:?}"))),
@@ -235,14 +237,20 @@ impl Trial {
     async fn each(&self, each: &ForEach, position: i64, scope: &Scope) -> Result<Tried, StepFault> {
         let items = each.list(&self.world, scope).await?;
         let pure = each.kind().effect() == Effect::Nothing;
-        let (mut values, mut requests) = (Vec::new(), Vec::new());
+        let (mut values, mut requests, mut bytes) = (Vec::new(), Vec::new(), 0);
         for (item, index) in items.iter().zip(0_u32..).take(if pure { items.len() } else { ITEMS_SHOWN }) {
             let scope = scope.with_item(index, item);
             match self.one(&each.step, each.kind(), position, Some(index), &scope).await {
-                Tried::Value(value) => values.push(value),
+                Tried::Value(value) => {
+                    bytes += value.to_string().len();
+                    values.push(value);
+                }
                 Tried::Skipped(request) => requests.push(request),
                 Tried::Failed(fault) if each.step.on_error == OnError::Continue => values.push(error_value(&fault)),
                 Tried::Failed(fault) => return Ok(Tried::Failed(fault)),
+            }
+            if bytes > VALUE_BYTES {
+                return Ok(Tried::Failed(too_large("the values of all items together")));
             }
         }
         Ok(match values.len() == items.len() {

@@ -2,8 +2,9 @@
 //!
 //! Judged anew by the tasks as they are now; runs and skips are those that were recorded.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::extract::State as Held;
@@ -27,12 +28,16 @@ use crate::task::TaskStatus;
 use crate::token::Permission;
 use crate::trigger::Trigger;
 use crate::trigger::event::Arrival;
-use crate::trigger::event::examine::{ExaminedPart, examine};
+use crate::trigger::event::examine::{Effort, ExaminedPart, examine};
 
-/// Event tasks that are looked at, read at once, and examined in one piece.
+/// Event tasks that are looked at, and read at once.
 const LOOKED_AT: usize = 5_000;
 const PAGE: usize = 500;
-const PIECE: usize = 20;
+/// After this long an examination gives up its thread, to go on in its tenant's next turn; one filter is bounded by itself.
+const PIECE: Duration = Duration::from_millis(5);
+/// Steps in which the filters of all of these are evaluated, and once more those that are taken apart. A step is about a
+/// nanosecond.
+const STEPS: u64 = 250_000_000;
 /// Triggers that are told, and those of them whose filters are taken apart.
 const TOLD: usize = 50;
 const TAKEN_APART: usize = 10;
@@ -105,39 +110,50 @@ pub async fn explain_event(
     let event = found.ok_or(ApiError::NotFound("event"))?;
     // what follows tells of tasks
     caller.may(Permission::TasksRead)?;
-    let (close, looked_at, more) = candidates(&state, &tenant, &event).await?;
-    let tasks: Vec<Uuid> = close.iter().map(|candidate| candidate.task.task_id).collect();
+    let looked = candidates(&state, &tenant, &event).await?;
+    let tasks: Vec<Uuid> = looked.closest.iter().map(|candidate| candidate.task.task_id).collect();
     let records = state.store.recorded_of_event(&Scope::Only(tenant), &event, &tasks).await?;
-    Ok(Json(explained(event, close, &records, looked_at, more)))
+    Ok(Json(explained(event, looked, &records)))
 }
 
-/// The triggers that came close, the closest first; how many were looked at, and whether there are more.
-async fn candidates(state: &State, tenant: &Tenant, event: &Event) -> Result<(Vec<Candidate>, usize, bool), ApiError> {
-    let (mut close, mut looked_at, mut after) = (Vec::new(), 0, None);
+/// What was found among the event tasks of a tenant.
+struct Looked {
+    /// The triggers that came close, the closest first, as far as they are told.
+    closest: Vec<Candidate>,
+    /// How many came close, and how many were looked at.
+    close: usize,
+    looked_at: usize,
+    /// Whether there are more of them, or more to tell.
+    more: bool,
+}
+
+async fn candidates(state: &State, tenant: &Tenant, event: &Event) -> Result<Looked, ApiError> {
+    let mut looked = Looked { closest: Vec::new(), close: 0, looked_at: 0, more: false };
     let (arrival, now) = (Arc::new(Arrival::new(event.clone())), state.clock.now());
-    let mut more = false;
-    while looked_at < LOOKED_AT {
+    let (mut after, mut first) = (None, Effort { steps: STEPS, with_parts: false });
+    while looked.looked_at < LOOKED_AT {
         let page = state.store.event_tasks_of(tenant, after, PAGE as i64).await?;
-        looked_at += page.len();
+        let read = page.len();
+        looked.looked_at += read;
         after = page.last().map(|task| task.task_id);
-        more = page.len() == PAGE;
-        for piece in page.chunks(PIECE) {
-            close.extend(examined(state, tenant, piece.to_vec(), &arrival, now, false).await?);
-        }
-        close.sort_by_key(failing);
-        more |= close.len() > TOLD;
-        close.truncate(TOLD);
-        if page.len() < PAGE {
+        let (found, left) = examined(state, tenant, page, &arrival, now, first).await?;
+        first = left;
+        looked.close += found.len();
+        looked.closest.extend(found);
+        looked.closest.sort_by_key(failing);
+        looked.closest.truncate(TOLD);
+        looked.more = read == PAGE;
+        if read < PAGE {
             break;
         }
     }
-    let rest = close.split_off(close.len().min(TAKEN_APART));
-    let mut whole = Vec::with_capacity(close.len() + rest.len());
-    for Candidate { task, .. } in close {
-        whole.extend(examined(state, tenant, vec![task], &arrival, now, true).await?);
-    }
-    whole.extend(rest);
-    Ok((whole, looked_at, more))
+    looked.more |= looked.close > looked.closest.len();
+    let rest = looked.closest.split_off(looked.closest.len().min(TAKEN_APART));
+    let again = looked.closest.drain(..).map(|candidate| candidate.task).collect();
+    let apart = Effort { steps: STEPS, with_parts: true };
+    looked.closest = examined(state, tenant, again, &arrival, now, apart).await?.0;
+    looked.closest.extend(rest);
+    Ok(looked)
 }
 
 /// How many parts of a trigger fail.
@@ -145,41 +161,57 @@ fn failing(candidate: &Candidate) -> usize {
     candidate.parts.iter().filter(|part| !part.holds).count()
 }
 
-/// Those of a few tasks that came close, examined where tenants' expressions are computed.
+/// Those of these tasks that came close, examined where tenants' expressions are computed, and what is left of the effort.
 async fn examined(
     state: &State,
     tenant: &Tenant,
     tasks: Vec<EventTask>,
     arrival: &Arc<Arrival>,
     now: DateTime<Utc>,
-    with_parts: bool,
-) -> Result<Vec<Candidate>, ApiError> {
-    let arrival = Arc::clone(arrival);
-    let work = move || {
-        let close = tasks.into_iter().filter_map(|task| {
-            let Ok(Trigger::Event(trigger)) = serde_json::from_value(task.trigger.clone()) else { return None };
+    effort: Effort,
+) -> Result<(Vec<Candidate>, Effort), ApiError> {
+    let mut examination = Examination { waiting: tasks.into(), close: Vec::new(), effort };
+    while !examination.waiting.is_empty() {
+        let arrival = Arc::clone(arrival);
+        let piece = state.compute.run(tenant.as_str(), move || examination.go_on(&arrival, now));
+        examination = piece.await.map_err(|panicked| ApiError::Internal { log: panicked.to_string() })?;
+    }
+    Ok((examination.close, examination.effort))
+}
+
+/// Event tasks while they are examined beside an event.
+struct Examination {
+    waiting: VecDeque<EventTask>,
+    close: Vec<Candidate>,
+    effort: Effort,
+}
+
+impl Examination {
+    /// Examines for a while.
+    fn go_on(mut self, arrival: &Arrival, now: DateTime<Utc>) -> Examination {
+        let begun = Instant::now();
+        while let Some(task) = self.waiting.pop_front() {
+            let Ok(Trigger::Event(trigger)) = serde_json::from_value(task.trigger.clone()) else { continue };
             let subject = (task.task_id, task.name.as_str(), &task.metadata);
-            let parts = examine(&trigger, subject, &arrival, now, with_parts);
+            let parts = examine(&trigger, subject, arrival, now, &mut self.effort);
             let fits = |name: &str| parts.iter().any(|part| part.part == name && part.holds);
-            (fits("source") || fits("event_type")).then_some(Candidate { task, parts })
-        });
-        close.collect::<Vec<_>>()
-    };
-    let computed = state.compute.run(tenant.as_str(), work).await;
-    computed.map_err(|panicked| ApiError::Internal { log: panicked.to_string() })
+            if fits("source") || fits("event_type") {
+                self.close.push(Candidate { task, parts });
+            }
+            if begun.elapsed() >= PIECE {
+                break;
+            }
+        }
+        self
+    }
 }
 
 /// Composes what there is to say.
-fn explained(
-    event: Event,
-    close: Vec<Candidate>,
-    records: &Records,
-    looked_at: usize,
-    mut more: bool,
-) -> EventExplanation {
+fn explained(event: Event, looked: Looked, records: &Records) -> EventExplanation {
+    let Looked { closest, close, looked_at, mut more } = looked;
     let mut triggers: Vec<ExaminedTrigger> = Vec::new();
     let mut bytes = 0;
-    for candidate in close {
+    for candidate in closest {
         let told = told(candidate, records);
         bytes += serde_json::to_string(&told).map_or(0, |text| text.len());
         if bytes > BYTES {
@@ -196,9 +228,12 @@ fn explained(
             (0, matching) => {
                 format!("It matches {matching} of the triggers as they are now, and has no record with them.")
             }
+            (fired, _) if close > triggers.len() => {
+                format!("It has a record with {fired} of the {} tasks that are told.", triggers.len())
+            }
             (fired, _) => format!("It has a record with {fired} of the tasks."),
         },
-        format!("Of {looked_at} event tasks, {} wait for its source or its type.", triggers.len()),
+        format!("Of {looked_at} event tasks, {close} wait for its source or its type."),
     ];
     EventExplanation {
         id: event.id,

@@ -5,7 +5,7 @@ use unicode_normalization::is_nfkc;
 
 use super::reading::text;
 use crate::invalid::Faults;
-use crate::visible::is_hidden;
+use crate::visible::is_traceless;
 
 pub(super) fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<String> {
     let address = text(kinds, "email", "/addresses", faults)?;
@@ -18,7 +18,7 @@ pub(super) fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<St
 /// Whether this is one plain address (RFC 5321's lengths; no name, no comment, no quoted part), in which everything is
 /// seen and nothing stands for something else.
 fn is_email(address: &str) -> bool {
-    if !is_nfkc(address) || address.chars().any(is_hidden) {
+    if !is_nfkc(address) || address.chars().any(is_traceless) {
         return false;
     }
     let Some((local, domain)) = address.rsplit_once('@') else { return false };
@@ -64,6 +64,8 @@ mod tests {
             "a\u{202e}nn@example.org",
             "ann\u{200b}@example.org",
             "ann@exam\u{ad}ple.org",
+            "ann\u{fe0f}@example.org",
+            "ann\u{2800}@example.org",
             "\u{ff41}nn@example.org",
             "ann@\u{ff45}xample.org",
         ] {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::event::Data;
-use crate::expr::{Language, Variables};
+use crate::expr::{Language, MOST_STEPS, Variables};
 use crate::trigger::event::matcher::{equals_or_contains, path};
 use crate::trigger::event::{Arrival, EventTrigger, Pattern, VARIABLES};
 use crate::trigger::interval::parse_length;
@@ -28,14 +28,33 @@ pub struct ExaminedPart {
     pub found: String,
 }
 
-/// All parts of a trigger beside an event, in the order in which they are asked; those of an expression's text where
-/// `with_parts`.
+/// What an examination takes: the steps that it may still take, and whether the parts of an expression's text are told.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    pub steps: u64,
+    pub with_parts: bool,
+}
+
+/// Steps in which the text of a filter is read.
+const READ_STEPS: u64 = 20_000;
+
+impl Effort {
+    /// Takes so many steps off; `false` where fewer are left.
+    fn spend(&mut self, steps: u64) -> bool {
+        let left = self.steps.checked_sub(steps);
+        self.steps = left.unwrap_or(self.steps);
+        left.is_some()
+    }
+}
+
+/// All parts of a trigger beside an event, in the order in which they are asked. A filter that would take more than what is
+/// left of `effort` is not evaluated, and its part says so.
 pub fn examine(
     trigger: &EventTrigger,
     task: (Uuid, &str, &Map<String, Value>),
     arrival: &Arrival,
     now: DateTime<Utc>,
-    with_parts: bool,
+    effort: &mut Effort,
 ) -> Vec<ExaminedPart> {
     let event = &arrival.event;
     let mut parts = Vec::new();
@@ -58,7 +77,7 @@ pub fn examine(
         parts.push(ExaminedPart::new(format!("filters/{}", cut(key)), holds, said));
     }
     if let Some(filter) = &trigger.filter {
-        parts.push(of_filter(filter, task, arrival, with_parts));
+        parts.push(of_filter(filter, task, arrival, effort));
     }
     if let (Some(age), Some(time)) = (&trigger.max_age, event.time) {
         let holds = parse_length(age).is_ok_and(|most| time >= now - most);
@@ -77,20 +96,27 @@ fn of_filter(
     filter: &str,
     (id, name, metadata): (Uuid, &str, &Map<String, Value>),
     arrival: &Arrival,
-    with_parts: bool,
+    effort: &mut Effort,
 ) -> ExaminedPart {
+    let too_much = || ExaminedPart::new("filter", false, format!("`{}` is not evaluated: too much work", cut(filter)));
+    if !effort.spend(READ_STEPS) {
+        return too_much();
+    }
     let expression = match Language::default().read(filter, VARIABLES) {
         Ok(expression) => expression,
         Err(fault) => return ExaminedPart::new("filter", false, format!("can't be read: {fault}")),
     };
     let task = json!({ "id": id, "name": name, "metadata": metadata });
     let variables: Variables = arrival.variables().and(&Variables::new().with("task", &task));
+    if !effort.spend(expression.cost(&variables).min(MOST_STEPS)) {
+        return too_much();
+    }
     let held = expression.holds(&variables);
     let mut said = match &held {
         Ok(holds) => format!("`{}` is {holds}", cut(filter)),
         Err(error) => format!("`{}`: {error}", cut(filter)),
     };
-    if with_parts && held != Ok(true) {
+    if effort.with_parts && held != Ok(true) {
         for part in expression.parts(&variables).into_iter().skip(1).take(TOLD) {
             let value = match part.value {
                 Ok(value) => format!("is {}", cut(&value.to_string())),
@@ -126,7 +152,8 @@ mod tests {
             "time": "2027-03-01T06:00:00Z", "data": {"from": "ship@Amazon.com", "order": {"id": 7}, "amount": 50} });
         let arrival = Arrival::new(Event::try_from(event).unwrap());
         let now = "2027-03-01T08:00:00Z".parse().unwrap();
-        let parts = examine(&trigger, (Uuid::nil(), "t", &Map::new()), &arrival, now, true);
+        let mut effort = Effort { steps: MOST_STEPS, with_parts: true };
+        let parts = examine(&trigger, (Uuid::nil(), "t", &Map::new()), &arrival, now, &mut effort);
         let told: Vec<(String, bool, String)> =
             parts.into_iter().map(|part| (part.part, part.holds, part.found)).collect();
         let expected = [
@@ -143,5 +170,25 @@ mod tests {
         assert!(filter.2.starts_with("`event.data.amount > 100 && event.source == 'shop'` is false; "), "{filter:?}");
         assert!(filter.2.contains("`event.data.amount` is 50") && !filter.1, "{filter:?}");
         assert_eq!((age.0.as_str(), age.1), ("max_age", false));
+    }
+
+    #[test]
+    fn filter_beyond_the_effort_is_not_evaluated() {
+        let trigger: EventTrigger = serde_json::from_value(json!({ "filter": "event.data.amount > 100" })).unwrap();
+        let event = json!({ "specversion": "1.0", "id": "1", "source": "shop", "type": "refund", "tenantid": "ann",
+            "data": {"amount": 50} });
+        let arrival = Arrival::new(Event::try_from(event).unwrap());
+        let now = "2027-03-01T08:00:00Z".parse().unwrap();
+        let found = |effort: &mut Effort| {
+            examine(&trigger, (Uuid::nil(), "t", &Map::new()), &arrival, now, effort).pop().unwrap().found
+        };
+        let mut effort = Effort { steps: MOST_STEPS, with_parts: false };
+        assert_eq!(found(&mut effort), "`event.data.amount > 100` is false");
+        let took = MOST_STEPS - effort.steps;
+        assert_eq!(found(&mut Effort { steps: took, with_parts: false }), "`event.data.amount > 100` is false");
+        for steps in [took - 1, READ_STEPS - 1, 0] {
+            let mut effort = Effort { steps, with_parts: false };
+            assert_eq!(found(&mut effort), "`event.data.amount > 100` is not evaluated: too much work");
+        }
     }
 }

@@ -17,6 +17,8 @@ const REFUSALS: &[(&str, &str)] = &[
     ),
     ("[bus]\nurl = \"redis://\"", "bus.url"),
     ("[bus]\npartitions = 0", "bus.partitions"),
+    ("[engine]\nhousekeeping = \"0 3 * *\"", "engine.housekeeping"),
+    ("[engine]\nhousekeeping = \"0 0 30 2 *\"", "engine.housekeeping"),
     ("[llm.models.main]\nmodel = \"m\"\nprovider = \"opnai\"", "llm.models.main.provider"),
     ("[react]\nmax_turns = 0", "react.max_turns"),
     ("[egress]\nallow = [\"10.0.0.0/99\"]", "egress.allow.0"),

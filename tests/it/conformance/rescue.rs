@@ -138,6 +138,10 @@ async fn stranded_runs_come_in_pages_the_longest_overdue_first(world: &World) {
     }
     assert_eq!(found, [runs[1], runs[2], runs[0]]);
     assert_eq!(world.store.take_stranded(at(70), GRACE, at(99), 9).await.unwrap().len(), 3);
+    if world.is_postgres() {
+        // each commit waits for its turn among those of others
+        assert_eq!(world.count("select count(distinct xmin::text) from queue").await, 1, "a page is one commit");
+    }
 }
 
 async fn one_that_hangs_is_taken_over_once_and_again_when_its_rescuer_dies(world: &World) {

@@ -8,6 +8,7 @@ use crate::support::world::{ADMIN, World};
 
 on_each_bus! {
     an_event_says_which_part_of_each_trigger_failed
+    triggers_that_are_not_told_are_counted
 }
 
 async fn asked(instance: &Instance, query: &str) -> (u16, Value) {
@@ -62,6 +63,21 @@ async fn an_event_says_which_part_of_each_trigger_failed(world: World) {
     assert_eq!(asked(&instance, "?tenant_id=ann&source=mail").await.0, 404);
     let (status, body) = asked(&instance, "").await;
     assert_eq!((status, body["errors"][0]["pointer"].as_str()), (400, Some("/tenant_id")), "{body}");
+    instance.settle(0).await;
+    instance.finish(&world).await;
+}
+
+async fn triggers_that_are_not_told_are_counted(world: World) {
+    let instance = world.instance();
+    for number in 0..52 {
+        instance.task(named(&format!("no. {number}"), json!({ "filter": "event.data.amount > 100" }))).await;
+    }
+    instance.publish(&[json!({ "id": "e1", "data": { "amount": 50 } })]).await;
+    instance.match_events().await;
+    let (status, body) = asked(&instance, "?tenant_id=ann&source=shop").await;
+    assert_eq!((status, body["triggers"].as_array().unwrap().len()), (200, 50), "{body}");
+    assert_eq!(body["sentences"][1], "Of 52 event tasks, 52 wait for its source or its type.");
+    assert_eq!(body["more"], true);
     instance.settle(0).await;
     instance.finish(&world).await;
 }

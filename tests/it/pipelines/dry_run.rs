@@ -9,6 +9,9 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 use super::stage::pipeline;
 use crate::agent::stage::Stage;
 
+/// Bytes of JSON that a value of a step may have.
+const VALUE_BYTES: usize = 262_144;
+
 fn object(value: Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap()
 }
@@ -90,6 +93,21 @@ async fn what_is_not_known_is_said_and_a_filter_ends_the_trial() {
     assert_eq!((small.outcome.as_str(), small.steps.len()), ("filtered", 1));
     let broken = tried(&stage, json!([{ "name": "m", "map": "event.data.nothing" }]), sample()).await;
     assert_eq!((broken.outcome.as_str(), &broken.steps[0]["error"]["code"]), ("failed", &json!("missing")));
+}
+
+#[tokio::test]
+async fn values_of_a_trial_are_bounded_as_those_of_a_run() {
+    let stage = Stage::new(vec![], vec![]);
+    let of = |length: usize| Sample { event: json!({ "data": { "text": "x".repeat(length) } }), ..Sample::default() };
+    let code = |done: &DryRun| (done.outcome.clone(), done.steps[0]["error"]["code"].clone());
+    let one = json!([{ "name": "one", "map": "event.data.text" }]);
+    let each = json!([{ "name": "all", "for_each": { "items": "[1, 2, 3, 4]", "do": { "map": "event.data.text" } } }]);
+    // a text of JSON has two quotes; of four items each has a quarter
+    for (steps, most) in [(one, VALUE_BYTES - 2), (each, VALUE_BYTES / 4 - 2)] {
+        assert_eq!(code(&tried(&stage, steps.clone(), of(most)).await), ("succeeded".into(), Value::Null));
+        let beyond = tried(&stage, steps, of(most + 1)).await;
+        assert_eq!(code(&beyond), ("failed".into(), json!("value_too_large")));
+    }
 }
 
 #[tokio::test]
