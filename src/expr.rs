@@ -11,6 +11,7 @@ mod fields;
 mod guard;
 mod parts;
 mod pattern;
+mod zoned;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -68,7 +69,7 @@ pub struct Language(Arc<Env>);
 
 impl Default for Language {
     fn default() -> Language {
-        Language(Arc::new(Env::stdlib()))
+        Language(Arc::new(zoned::language()))
     }
 }
 
@@ -254,7 +255,9 @@ fn failure(error: ExecutionError) -> ExpressionError {
             ExpressionError::Missing("field of null".into())
         }
         // values are never quoted: they may be long, and not for everyone's eyes
-        ExecutionError::NoSuchOverload(error) => ExpressionError::Failed(error.to_string()),
+        ExecutionError::NoSuchOverload(error) => {
+            ExpressionError::Failed(error.to_string().replace(&format!("'{}", zoned::OURS), "'"))
+        }
         ExecutionError::UnexpectedType { got, want } => {
             ExpressionError::Failed(format!("expected {want}, found {got}"))
         }

@@ -10,6 +10,7 @@ use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, L
 
 use crate::expr::extent::Extent;
 use crate::expr::pattern::{MADE_PATTERN_POSITIONS, Patterns};
+use crate::expr::zoned::{LOOKUP, OURS};
 use crate::expr::{ExpressionError, Variables};
 
 /// Most steps of one evaluation.
@@ -208,6 +209,12 @@ impl<'a> Walk<'a> {
             ("startsWith", [text, part]) => self.scan("startsWith", text, part),
             ("endsWith", [text, part]) => self.scan("endsWith", text, part),
             ("size", [of]) => self.scan("size", of, &Extent::plain()),
+            (name, [of, zone]) if name.starts_with(OURS) => {
+                self.copy(of);
+                self.copy(zone);
+                self.spend(LOOKUP, Work::Nodes);
+                plain()
+            }
             (name, _) if is_plain(name) => {
                 parts.iter().for_each(|part| self.copy(part));
                 plain()
