@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::invalid::Faults;
 use crate::task::{Task, TaskStatus};
 
-pub use draft::CredentialDraft;
+pub use draft::{CredentialDraft, check_places};
 pub use lack::{Lack, LackKind, awaited, paused_for};
 
 /// The account of a reference that names none.

@@ -236,6 +236,7 @@ impl Poller {
 
     /// Leave to look at this host, source or tool now. It lasts as long as it is held.
     fn pass(&self, ask: &Ask<'_>, whose: &str) -> Result<gate::Pass, Missed> {
+        let (gate, now, tenant) = (&self.sources.gate, self.clock.elapsed(), ask.tenant.as_str());
         let (place, rated) = match ask.poll {
             Poll::Http(http) => (http::host(&http.url), true),
             // a tool that asks a host is measured like a poll of that host
@@ -243,12 +244,16 @@ impl Poller {
                 Some(url) => (http::host(url), true),
                 None => (format!("tool:{}", tool.name), false),
             },
-            Poll::Sql(sql) => (format!("sql:{}", sql.source), false),
+            // trials have a connection of their own, which all tenants share
+            Poll::Sql(poll) => {
+                let (kind, most) = if whose.is_empty() { ("", sql::POLLED) } else { ("trial", sql::TRIED) };
+                let place = format!("{kind}\nsql:{}", poll.source);
+                return Gate::enter_few(gate, place, tenant, (false, most), now).map_err(Missed::Busy);
+            }
             Poll::Redis(redis) => (format!("redis:{}", redis.source), false),
         };
         let place = format!("{whose}\n{place}");
-        let (gate, now) = (&self.sources.gate, self.clock.elapsed());
-        Gate::enter(gate, place, ask.tenant.as_str(), rated, now).map_err(Missed::Busy)
+        Gate::enter(gate, place, tenant, rated, now).map_err(Missed::Busy)
     }
 
     async fn look(&self, ask: &Ask<'_>) -> Result<Seen, PollFault> {

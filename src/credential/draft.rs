@@ -12,6 +12,7 @@ use crate::credential::{ClientAuth, Credential, DOCUMENT_BYTES, Inject, InjectFo
 use crate::invalid::{Faults, bounded, did_you_mean, escape, unknown_fields};
 use crate::secret::{Secret, erase};
 
+pub use fit::check_places;
 pub use hosts::split_port;
 
 /// Longest text among the fields beside the document, in characters.

@@ -76,6 +76,18 @@ impl Gate {
     /// A pass to the host for a tenant at `now` (a [`crate::clock::Clock::elapsed`]), or how long to wait before one may
     /// be had.
     pub fn enter(gate: &Arc<Gate>, host: String, tenant: &str, rated: bool, now: Duration) -> Result<Pass, Duration> {
+        Gate::enter_few(gate, host, tenant, (rated, gate.at_once), now)
+    }
+
+    /// The same where only `most` can be at once, such as by a database's connections: one of them is always left.
+    pub fn enter_few(
+        gate: &Arc<Gate>,
+        host: String,
+        tenant: &str,
+        (rated, most): (bool, usize),
+        now: Duration,
+    ) -> Result<Pass, Duration> {
+        let at_once = gate.at_once.min(most);
         let mut places = gate.places.lock().expect("gate lock");
         let Hosts { hosts, remembered } = &mut *places;
         if *remembered >= REMEMBERED {
@@ -85,10 +97,10 @@ impl Gate {
         }
         let there = hosts.entry(host.clone()).or_default();
         let others = there.tenants.iter().filter(|(name, part)| *name != tenant && part.is_there(now)).count() as u32;
-        let (share, apart) = (gate.share(others), gate.apart * (others + 1));
+        let (share, apart) = (gate.share(at_once, others), gate.apart * (others + 1));
         *remembered += usize::from(!there.tenants.contains_key(tenant));
         let part = there.tenants.entry(tenant.to_owned()).or_default();
-        if there.under_way >= gate.at_once || part.under_way >= share {
+        if there.under_way >= at_once || part.under_way >= share {
             return Err(part.send_away(now + FULL, apart, now));
         }
         if rated {
@@ -106,9 +118,10 @@ impl Gate {
         Ok(Pass { gate: Arc::clone(gate), host, tenant: tenant.to_owned() })
     }
 
-    /// The places of a host that one tenant may have beside so many others.
-    fn share(&self, others: u32) -> usize {
-        let for_those_there = self.at_once - self.at_once / 4;
+    /// Of so many places of a host, those that one tenant may have beside so many others.
+    fn share(&self, at_once: usize, others: u32) -> usize {
+        let is_few = at_once < self.at_once && at_once > 1;
+        let for_those_there = at_once - (at_once / 4).max(usize::from(is_few));
         (for_those_there / (others as usize + 1)).max(1)
     }
 }

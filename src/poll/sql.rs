@@ -19,11 +19,17 @@ use crate::poll::VALUE_BYTES;
 use crate::poll::sql::statement::Dialect;
 use crate::secret::SecretUrl;
 use crate::trigger::condition::PollFault;
+use crate::trigger::condition::form::QUERY_BYTES;
 
 /// Most rows of an answer.
 const ROWS: usize = 1_000;
-/// Connections to one source: a poll is short, and the source has other users.
-const CONNECTIONS: u32 = 4;
+/// Polls of one source at once, of which a tenant never has the last, and trials. Each has a connection: a poll is short,
+/// and the source has other users.
+pub const POLLED: usize = 3;
+pub const TRIED: usize = 1;
+const CONNECTIONS: u32 = (POLLED + TRIED) as u32;
+/// Most bytes of JSON that the server sends of all rows: more than are taken, because it writes them in another way.
+const SENT_BYTES: usize = 2 * VALUE_BYTES;
 
 /// `[poll.sql.<name>]`
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -65,6 +71,9 @@ impl Source {
 
     /// Runs the query. The value is `{"rows", "count", "scalar"}`.
     pub async fn look(&self, query: &str, time_limit: Duration) -> Result<Value, PollFault> {
+        if query.len() > QUERY_BYTES {
+            return Err(PollFault::new("denied", format!("the query has more than {QUERY_BYTES} bytes")));
+        }
         let query = statement::check(query, self.dialect()).map_err(|why| PollFault::new("denied", why))?;
         let rows = match &self.database {
             Database::Postgres(pool) => postgres::rows(pool, query, time_limit).await?,
@@ -95,7 +104,7 @@ impl Rows {
         }
         self.bytes += row.iter().map(|(name, value)| name.len() + value.to_string().len()).sum::<usize>();
         if self.bytes > VALUE_BYTES {
-            return Err(PollFault::new("too_large", format!("the rows have more than {VALUE_BYTES} bytes")));
+            return Err(too_long());
         }
         self.rows.push(row);
         Ok(())
@@ -108,6 +117,10 @@ impl Rows {
         };
         json!({ "count": self.rows.len(), "scalar": only, "rows": self.rows })
     }
+}
+
+fn too_long() -> PollFault {
+    PollFault::new("too_large", format!("the rows have more than {VALUE_BYTES} bytes"))
 }
 
 /// What the database says of a query, without its address.

@@ -8,6 +8,11 @@ use crate::invalid::Faults;
 
 /// Longest name of a header, parameter or field, in characters.
 const NAME_LENGTH: usize = 200;
+/// Longest JSON pointer into a document, in bytes, and its most parts.
+const POINTER_BYTES: usize = 512;
+const POINTER_PARTS: usize = 16;
+/// Most values that a template names.
+const TEMPLATE_PLACES: usize = 32;
 /// Headers that the client or Reveille writes, and those of one hop (RFC 9110, section 7.6.1).
 const OURS: [&str; 16] = [
     "host",
@@ -45,8 +50,8 @@ pub fn check_form(inject: &Inject, faults: &mut Faults) {
         }
         (InjectForm::Bearer | InjectForm::Basic, None) => {}
     }
-    if inject.from.as_deref().is_some_and(|from| !is_pointer(from)) {
-        faults.add("/inject/from", "must be a JSON pointer such as `/access_token`");
+    if let Err((field, why)) = check_places(inject) {
+        faults.add(format!("/inject/{field}"), why);
     }
     let Some(template) = &inject.template else { return };
     if inject.from.is_some() {
@@ -56,11 +61,35 @@ pub fn check_form(inject: &Inject, faults: &mut Faults) {
         Some(places) if places.is_empty() => {
             faults.add("/inject/template", "names no value of the document: write `{/pointer}` where it goes");
         }
-        Some(places) if !places.iter().all(|place| is_pointer(place)) => {
-            faults.add("/inject/template", "has a `{…}` that is no JSON pointer such as `{/key}`");
-        }
         Some(_) => {}
         None => faults.add("/inject/template", "has a `{/` without its `}`"),
+    }
+}
+
+/// Whether the places of the document that are named can be looked up: pointers, within their bounds. The field at fault
+/// and what would be right, where not. Asked again before each use: what is stored may be older than a bound.
+pub fn check_places(inject: &Inject) -> Result<(), (&'static str, String)> {
+    if let Some(from) = &inject.from {
+        check_pointer(from, "must be a JSON pointer such as `/access_token`").map_err(|why| ("from", why))?;
+    }
+    let Some(template) = &inject.template else { return Ok(()) };
+    let fault = |why: String| Err(("template", why));
+    let places = places(template).unwrap_or_default();
+    if places.len() > TEMPLATE_PLACES {
+        return fault(format!("must name at most {TEMPLATE_PLACES} values, names {}", places.len()));
+    }
+    let each = |place| check_pointer(place, "has a `{…}` that is no JSON pointer such as `{/key}`");
+    places.into_iter().try_for_each(each).map_err(|why| ("template", why))
+}
+
+fn check_pointer(text: &str, what: &str) -> Result<(), String> {
+    if text.len() > POINTER_BYTES {
+        return Err(format!("{what}, of at most {POINTER_BYTES} bytes"));
+    }
+    match text.matches('/').count() {
+        _ if !is_pointer(text) => Err(what.to_owned()),
+        parts if parts > POINTER_PARTS => Err(format!("{what}, of at most {POINTER_PARTS} parts")),
+        _ => Ok(()),
     }
 }
 
@@ -191,6 +220,28 @@ mod tests {
         assert_eq!(faults(both, document, false), ["/inject/from"]);
         assert_eq!(faults(json!({ "as": "bearer" }), json!("text"), false), none);
         assert_eq!(faults(json!({ "as": "basic" }), json!("user:password"), false), none);
+    }
+
+    #[test]
+    fn pointers_and_templates_are_bounded_in_length_and_parts() {
+        let deep = |parts: usize| (0..parts).fold(json!("x"), |inner, _| json!({ "a": inner }));
+        let from = |pointer: String, document| faults(json!({ "as": "bearer", "from": pointer }), document, false);
+        let none: [&str; 0] = [];
+        assert_eq!(from("/a".repeat(POINTER_PARTS), deep(POINTER_PARTS)), none);
+        assert_eq!(from("/a".repeat(POINTER_PARTS + 1), deep(POINTER_PARTS + 1)), ["/inject/from"]);
+        let long = |bytes: usize| "k".repeat(bytes - 1);
+        let named = |bytes| from(format!("/{}", long(bytes)), json!({ long(bytes): "x" }));
+        assert_eq!(named(POINTER_BYTES), none);
+        assert_eq!(named(POINTER_BYTES + 1), ["/inject/from"]);
+        let template =
+            |template: String| faults(json!({ "as": "bearer", "template": template }), json!({ "k": "x" }), false);
+        assert_eq!(template("{/k}".repeat(TEMPLATE_PLACES)), none);
+        assert_eq!(template("{/k}".repeat(TEMPLATE_PLACES + 1)), ["/inject/template"]);
+        let nested = |parts: usize| {
+            let inject = json!({ "as": "bearer", "template": format!("{{{}}}", "/a".repeat(parts)) });
+            faults(inject, deep(parts), false)
+        };
+        assert_eq!((nested(POINTER_PARTS), nested(POINTER_PARTS + 1)), (vec![], vec!["/inject/template".to_owned()]));
     }
 
     #[test]

@@ -35,7 +35,7 @@ const FIELDS: &[&str] = &[
 /// Headers that a poll may carry.
 const MOST_HEADERS: usize = 30;
 /// Longest query, in bytes.
-const QUERY_BYTES: usize = 16 * 1024;
+pub const QUERY_BYTES: usize = 16 * 1024;
 /// Longest key, in bytes.
 const KEY_BYTES: usize = 1024;
 /// Longest text that may stand for an instant, in bytes.

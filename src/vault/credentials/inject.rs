@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use url::Url;
 use zeroize::Zeroizing;
 
-use crate::credential::{Inject, InjectForm};
+use crate::credential::{Inject, InjectForm, check_places};
 use crate::egress::Request;
 
 /// What signs a body (Standard Webhooks).
@@ -32,6 +32,7 @@ pub enum Unfit {
 
 /// Puts the credential in. `replaces`: a query parameter that is there goes, because the other side has put it there.
 pub fn inject(request: &mut Request, how: &Inject, document: &Value, replaces: bool) -> Result<Injected, Unfit> {
+    check_places(how).map_err(|(field, why)| Unfit::Value(format!("`inject.{field}` {why}")))?;
     let mut parts = Vec::new();
     let value = match how.form {
         InjectForm::Basic => pair(how, document, &mut parts)?,
@@ -195,6 +196,15 @@ mod tests {
     fn header_of(request: &Request, name: &str) -> String {
         assert!(request.headers[name].is_sensitive(), "{name}");
         request.headers[name].to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_stored_pointer_beyond_its_bound_is_not_looked_up() {
+        let deep = |parts| json!({ "from": "/a".repeat(parts) });
+        let missing = Unfit::Value(format!("there is no text at `{}`", "/a".repeat(16)));
+        assert_eq!(put("bearer", deep(16)).unwrap_err(), missing);
+        let Unfit::Value(why) = put("bearer", deep(17)).unwrap_err() else { panic!("it was looked up") };
+        assert!(why.starts_with("`inject.from` must be a JSON pointer"), "{why}");
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 use std::str::FromStr;
+use std::time::Duration;
 
+use futures::FutureExt;
 use redis::AsyncCommands;
 use reveille::bus;
 use reveille::clock::Clock;
@@ -10,11 +12,11 @@ use reveille::egress::{self, Egress};
 use reveille::executor::host::StoreHost;
 use reveille::id::Tenant;
 use reveille::invalid::Faults;
-use reveille::poll::{Settings, Sources};
+use reveille::poll::{Missed, Settings, Sources};
 use reveille::store::{self, Store};
 use reveille::task::Known;
 use reveille::tool;
-use reveille::trigger::condition::Poll;
+use reveille::trigger::condition::{Poll, Seen};
 use serde_json::{Value, json};
 use sqlx::{Connection, Executor, SqliteConnection};
 
@@ -56,25 +58,43 @@ impl Looking {
         faults.0.into_iter().next().map(|fault| format!("{}: {}", fault.pointer, fault.message))
     }
 
+    fn ask(tenant: &str, query: &str) -> Ask {
+        Ask {
+            tenant: Tenant::new(tenant).unwrap(),
+            trial: false,
+            poll: serde_json::from_value(sql(query)).expect("a poll"),
+            time_limit: Duration::from_secs(2),
+        }
+    }
+
+    async fn poll(&self, Ask { tenant, trial, poll, time_limit }: Ask) -> Result<Seen, Missed> {
+        let id = uuid::Uuid::from_u128(7);
+        let ask = reveille::poll::Ask { tenant: &tenant, id, trial, poll: &poll, known: None, time_limit };
+        match trial {
+            true => self.poller.try_out(&ask).await,
+            false => self.poller.poll(&ask).await,
+        }
+    }
+
     /// What is seen, or the kind of the fault.
     async fn look(&self, poll: &Value) -> Result<Value, String> {
         let poll: Poll = serde_json::from_value(poll.clone()).expect("a poll");
-        let tenant = Tenant::new("ann").unwrap();
-        let ask = reveille::poll::Ask {
-            tenant: &tenant,
-            id: uuid::Uuid::from_u128(7),
-            trial: false,
-            poll: &poll,
-            known: None,
-            time_limit: std::time::Duration::from_secs(2),
-        };
-        match self.poller.poll(&ask).await {
-            Ok(reveille::trigger::condition::Seen::Value { value, .. }) => Ok(value),
+        match self.poll(Ask { poll, ..Looking::ask("ann", "") }).await {
+            Ok(Seen::Value { value, .. }) => Ok(value),
             Ok(other) => panic!("{other:?}"),
-            Err(reveille::poll::Missed::Fault(fault)) => Err(fault.to_string()),
+            Err(Missed::Fault(fault)) => Err(fault.to_string()),
             Err(busy) => panic!("{busy:?}"),
         }
     }
+}
+
+/// A poll of a test.
+#[derive(Clone)]
+struct Ask {
+    tenant: Tenant,
+    trial: bool,
+    poll: Poll,
+    time_limit: Duration,
 }
 
 fn sql(query: &str) -> Value {
@@ -135,8 +155,57 @@ async fn a_postgres_is_read_and_never_written() {
     assert!(endless.starts_with("timeout: "), "the server's limit or ours, whichever is first: {endless}");
     let many = looking.look(&sql("select generate_series(1, 1001) as n")).await.unwrap_err();
     assert!(many.starts_with("too_large: "), "{many}");
+    let long = looking.look(&sql("select repeat('x', 50000000) as n")).await.unwrap_err();
+    assert!(long.starts_with("too_large: "), "{long}");
+    let whole = looking.look(&sql("select repeat('x', 65000) as n")).await.unwrap();
+    assert_eq!(whole["scalar"].as_str().unwrap().len(), 65_000);
+    let together = "select repeat('x', 33000) as n from generate_series(1, 2)";
+    let together = looking.look(&sql(together)).await.unwrap_err();
+    assert!(together.starts_with("too_large: "), "{together}");
     let wrong = looking.look(&sql("select nothing from orders")).await.unwrap_err();
     assert!(wrong.starts_with("sql: column \"nothing\""), "{wrong}");
+}
+
+#[tokio::test]
+async fn one_tenant_never_holds_all_connections_of_a_database() {
+    let database = Database::empty().await;
+    let dir = TempDir::new();
+    let settings = json!({ "sql": { "shop": { "url": database.url, "tenants": ["*"] } } });
+    let looking = Looking::at(settings, dir.path()).await;
+    let slow = Ask { time_limit: Duration::from_secs(60), ..Looking::ask("ann", "select pg_sleep(600)") };
+    let trial = Ask { trial: true, ..slow.clone() };
+    let mut held = Vec::new();
+    // a poll that is put off answers at once, one that is made holds its connection
+    let mut refused = 0;
+    for _ in 0..4 {
+        let mut poll = Box::pin(looking.poll(slow.clone()));
+        match (&mut poll).now_or_never() {
+            None => held.push(poll),
+            Some(missed) => {
+                assert!(matches!(missed, Err(Missed::Busy(_))), "{missed:?}");
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!((held.len(), refused), (2, 2));
+    let mut tried = Box::pin(looking.poll(trial.clone()));
+    assert!((&mut tried).now_or_never().is_none());
+    let again = looking.poll(Ask { tenant: Tenant::new("bob").unwrap(), ..trial }).await;
+    assert!(matches!(again, Err(Missed::Busy(_))), "trials have one connection: {again:?}");
+    // the queries of the one are under way, and the other is answered
+    let under_way = "select count(*) from pg_stat_activity where query like '%pg_sleep(600)%' and state = 'active'
+                        and datname = current_database() and pid <> pg_backend_pid()";
+    let mut look = database.connect().await;
+    let mut all = futures::future::join_all(held.into_iter().chain([tried]));
+    loop {
+        assert!((&mut all).now_or_never().is_none());
+        let count: i64 = sqlx::query_scalar(under_way).fetch_one(&mut look).await.unwrap();
+        if count == 3 {
+            break;
+        }
+    }
+    let seen = looking.poll(Looking::ask("bob", "select 1 as n")).await;
+    assert!(matches!(&seen, Ok(Seen::Value { value, .. }) if value["scalar"] == 1), "{seen:?}");
 }
 
 #[tokio::test]
