@@ -8,6 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
@@ -15,7 +16,23 @@ use tokio::task::spawn_blocking;
 /// slowest way through an evaluator, so these are half a millisecond.
 pub const IN_PLACE: u64 = 500_000;
 
-/// A limited number of computing threads, shared fairly by tenants. Cheap to clone; all clones share the limit.
+/// Steps to read a byte of what a tenant wrote, the expressions and templates in it included.
+const READ_BYTE: u64 = 1_000;
+
+/// The steps that it takes at most to read what a tenant wrote as JSON. A pattern in it may take long, however short it is.
+pub fn steps_to_read(written: &Value) -> u64 {
+    let text = written.to_string();
+    if text.contains("matches") { u64::MAX } else { (text.len() as u64).saturating_mul(READ_BYTE) }
+}
+
+/// In whose name the engine computes a batch of many tenants. It waits for what is running, and for no tenant's turn: all
+/// of them wait for it.
+pub const ENGINE: &str = "";
+/// In whose name an admin computes what belongs to no single tenant.
+pub const ADMIN: &str = "*";
+
+/// A limited number of computing threads, shared fairly by tenants. Cheap to clone; all clones share the limit. A process
+/// has one: it is the store's.
 #[derive(Clone)]
 pub struct Compute(Arc<Shared>);
 
@@ -25,6 +42,7 @@ pub struct Compute(Arc<Shared>);
 pub struct Panicked;
 
 struct Shared {
+    threads: usize,
     queue: Mutex<Queue>,
 }
 
@@ -43,8 +61,9 @@ struct Permit(Arc<Shared>);
 impl Compute {
     /// With so many threads at most; one at least.
     pub fn new(threads: usize) -> Compute {
-        let queue = Queue { free: threads.max(1), waiting: HashMap::new(), turns: VecDeque::new() };
-        Compute(Arc::new(Shared { queue: Mutex::new(queue) }))
+        let threads = threads.max(1);
+        let queue = Queue { free: threads, waiting: HashMap::new(), turns: VecDeque::new() };
+        Compute(Arc::new(Shared { threads, queue: Mutex::new(queue) }))
     }
 
     /// With as many threads as the machine has processors.
@@ -81,6 +100,16 @@ impl Compute {
         }
     }
 
+    /// Computations that run, or may start, at once.
+    pub fn threads(&self) -> usize {
+        self.0.threads
+    }
+
+    /// Computations that wait for a thread.
+    pub fn waiting(&self) -> usize {
+        self.0.lock().waiting.values().map(VecDeque::len).sum()
+    }
+
     async fn permit(&self, tenant: &str) -> Permit {
         let turn = {
             let mut queue = self.0.lock();
@@ -106,7 +135,10 @@ impl Queue {
         let (sender, receiver) = oneshot::channel();
         let waiting = self.waiting.entry(tenant.to_owned()).or_default();
         if waiting.is_empty() {
-            self.turns.push_back(tenant.to_owned());
+            match tenant {
+                ENGINE => self.turns.push_front(tenant.to_owned()),
+                _ => self.turns.push_back(tenant.to_owned()),
+            }
         }
         waiting.push_back(sender);
         receiver
@@ -172,6 +204,32 @@ mod tests {
         drop(running);
         both.await;
         assert_eq!(served.try_iter().collect::<Vec<_>>(), ["loud", "quiet", "loud", "loud"]);
+    }
+
+    #[tokio::test]
+    async fn a_batch_of_the_engine_waits_for_what_is_running_and_for_no_tenant_twice() {
+        let compute = Compute::new(1);
+        let running = compute.permit("loud").await;
+        let (order, served) = mpsc::channel();
+        let ask = |tenant: &'static str| {
+            let (compute, order) = (compute.clone(), order.clone());
+            async move { compute.run(tenant, move || order.send(tenant).unwrap()).await.unwrap() }
+        };
+        let all = futures::future::join_all(["loud", "quiet", ENGINE, ENGINE].map(ask));
+        let mut all = pin!(all);
+        assert!((&mut all).now_or_never().is_none(), "the only thread is taken");
+        assert_eq!(compute.waiting(), 4);
+        drop(running);
+        all.await;
+        assert_eq!(served.try_iter().collect::<Vec<_>>(), [ENGINE, "loud", "quiet", ENGINE]);
+        assert_eq!(compute.waiting(), 0);
+    }
+
+    #[test]
+    fn short_texts_without_patterns_are_read_where_they_are() {
+        let text = |bytes: usize| Value::String("x".repeat(bytes - 2));
+        assert_eq!((steps_to_read(&text(500)), steps_to_read(&text(501))), (IN_PLACE, IN_PLACE + READ_BYTE));
+        assert_eq!(steps_to_read(&serde_json::json!({ "map": "event.t.matches('a')" })), u64::MAX);
     }
 
     #[tokio::test]

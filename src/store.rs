@@ -22,6 +22,7 @@ mod credentials;
 mod dead_letters;
 mod deliveries;
 mod depths;
+mod disabling;
 mod ears;
 mod event_index;
 mod events;
@@ -96,6 +97,7 @@ pub use db::answered;
 pub use dead_letters::{Burial, StoredDeadLetter, StoredDeadLetterFilter};
 pub use deliveries::{DeliveryFilter, DeliverySummary, InLine};
 pub use depths::{COUNTED_TO, Depths};
+pub use disabling::SeenTask;
 pub use event_index::{EVENT_SHARDS, EventTask, EventTaskChanges, event_shard};
 pub use events::{EventBacklog, EventFilter, Leased, LeasedEvent};
 pub use examine::{Examined, SqliteFile, examine, sqlite_version};
@@ -139,7 +141,7 @@ pub struct Store {
     marks: deliveries::Marks,
     seen: outlook::Seen,
     /// Threads for what tenants wrote and the store has to compute before it writes: never in a transaction.
-    planning: Compute,
+    computing: Compute,
     apart: Arc<fires::Apart>,
     quotas: quotas::Known,
     rates: rates::Rates,

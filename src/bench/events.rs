@@ -17,7 +17,6 @@ use crate::bench::place::{Place, any_id};
 use crate::bench::{Size, Where};
 use crate::bus::Bus;
 use crate::clock::{Clock, pause};
-use crate::compute::Compute;
 use crate::engine::active::Active;
 use crate::engine::held::Held;
 use crate::engine::matcher::Matcher;
@@ -113,7 +112,7 @@ async fn throughput(
     // nothing is executed here: the runs are committed, and that is all
     let held = Held::new(0, 0, Active::default());
     let matcher =
-        Matcher::new(store.clone(), Arc::clone(bus), held, Compute::of_machine(), any_id(), 5, &Metrics::new());
+        Matcher::new(store.clone(), Arc::clone(bus), held, store.computing().clone(), any_id(), 5, &Metrics::new());
     publish(bus, &first_of_each_tenant()).await?;
     drain(&matcher, TENANTS).await?;
 

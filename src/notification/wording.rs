@@ -9,6 +9,7 @@ use crate::notification::telling::{DigestItem, Telling};
 use crate::notification::trouble::CredentialTelling;
 use crate::run::{Run, RunState};
 use crate::secret::Secret;
+use crate::task::change::is_of_action;
 use crate::trigger::condition::Failing;
 use crate::trigger::zone::{Release, Zone};
 
@@ -84,10 +85,14 @@ pub fn paused(task_name: &str, failures: u32) -> (String, String) {
     (format!("Paused: {task_name}"), text)
 }
 
-/// Subject and text of the notice that a task can't be scheduled any more and is disabled.
+/// Subject and text of the notice that a task can't go on as it is stored and is disabled.
 pub fn disabled(task_name: &str, why: &str) -> (String, String) {
+    let (what, part) = match is_of_action(why) {
+        true => ("run", "action"),
+        false => ("scheduled", "trigger"),
+    };
     let text = format!(
-        "The task \"{task_name}\" can't be scheduled any more and is disabled now: {why}. It fires again once its trigger is \
+        "The task \"{task_name}\" can't be {what} any more and is disabled now: {why}. It fires again once its {part} is \
          corrected."
     );
     (format!("Disabled: {task_name}"), text)

@@ -2,17 +2,27 @@
 //!
 //! A change of trigger, policies or status bumps the epoch and, in the same transaction, takes back the fires that
 //! were recorded ahead of their instant; what is already due stays and runs.
+//!
+//! The task is read without a lock, and the change is planned on threads of its own: what a tenant wrote is never computed
+//! inside a transaction. Then the task is locked, and the change is written if the task is still as it was read; else it is
+//! planned anew.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
+use crate::credential::Lack;
 use crate::id::Scope;
 use crate::notification::NewDelivery;
+use crate::store::credentials::in_turn;
+use crate::store::failing::is_mended;
 use crate::store::hot::Hot;
-use crate::store::tasks::lock_task;
+use crate::store::tasks::{TaskRow, lock_task, select_task};
 use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::Task;
-use crate::task::change::TaskChange;
+use crate::task::change::{PlannedChange, TaskChange};
+
+/// How often a change is planned for a task that others change meanwhile.
+pub(super) const PLANS: usize = 20;
 
 macro_rules! recorded_ahead {
     () => {
@@ -25,13 +35,47 @@ macro_rules! recorded_ahead {
     };
 }
 
-/// Changes a task whose `due` row is locked, as [`Store::change_task`] says; the task as it is then, and why instants were
-/// recorded as skipped, if any were: to be counted after the commit. The caller has seen that no instant is due that has
-/// to be fired first.
+/// What is recorded ahead of its instant of a task whose row was read, as fires by the statement `$fires` and as skips; and
+/// the first instant that is not considered for good.
+macro_rules! ahead {
+    ($conn:ident, $fires:expr, $row:expr, $now:expr) => {{
+        use $crate::store::changes::{RECORDED_LATELY, SKIPPED_AHEAD};
+        let row: &$crate::store::tasks::TaskRow = $row;
+        let now: chrono::DateTime<chrono::Utc> = $now;
+        let fires: Vec<(uuid::Uuid, chrono::DateTime<chrono::Utc>)> =
+            sqlx::query_as($fires).bind(row.id).bind(now).fetch_all(&mut *$conn).await?;
+        let skips: Vec<(uuid::Uuid, chrono::DateTime<chrono::Utc>)> = sqlx::query_as(SKIPPED_AHEAD)
+            .bind(row.id)
+            .bind(now)
+            .bind($crate::id::first_id(now - RECORDED_LATELY))
+            .fetch_all(&mut *$conn)
+            .await?;
+        let considered = row.nominal_at.filter(|_| row.spec.0.trigger.fires_by_the_clock());
+        let unconsidered = fires.iter().chain(&skips).map(|(_, nominal)| *nominal).chain(considered).min();
+        (fires, skips, unconsidered)
+    }};
+}
+pub(super) use ahead;
+
+/// A task whose `due` row is locked, and what is recorded ahead of it, if it is still as a change was planned for it.
+macro_rules! as_planned {
+    ($store:ident, $conn:ident, $row:expr, $planned:expr) => {{
+        use $crate::store::changes::RECORDED_AHEAD;
+        let row: $crate::store::tasks::TaskRow = $row;
+        let planned: &$crate::task::change::PlannedChange = $planned;
+        let (fires, skips, unconsidered) =
+            $crate::store::changes::ahead!($conn, $store.db.text(RECORDED_AHEAD), &row, planned.now);
+        let task = row.task()?;
+        planned.is_of(&task, unconsidered).then_some((task, (fires, skips)))
+    }};
+}
+pub(super) use as_planned;
+
+/// Makes a change of a task that is locked and [`as_planned`], as [`Store::change_task`] says; the task as it is then, and
+/// why instants were recorded as skipped, if any were: to be counted after the commit. The caller has seen that no instant
+/// is due that has to be fired first.
 macro_rules! change_locked {
-    ($store:ident, $conn:ident, $before:expr, $nominal_at:expr, $change:expr, $scope:expr, $now:expr) => {{
-        use $crate::id::first_id;
-        use $crate::store::changes::{RECORDED_AHEAD, RECORDED_LATELY, SKIPPED_AHEAD};
+    ($store:ident, $conn:ident, $before:expr, $ahead:expr, $change:expr, $scope:expr, $planned:expr) => {{
         use $crate::store::closing::{RELEASE, Release};
         use $crate::store::conditions::{asks_anew, begin_anew};
         use $crate::store::credentials::name_credentials;
@@ -43,22 +87,13 @@ macro_rules! change_locked {
         use $crate::store::text::{document, optional, text};
         let change: &$crate::task::change::TaskChange = $change;
         let mut before: $crate::task::Task = $before;
-        let (id, now): (uuid::Uuid, chrono::DateTime<chrono::Utc>) = (before.id, $now);
-        let considered = $nominal_at.filter(|_| before.spec.trigger.fires_by_the_clock());
-        let taken_back: Vec<(uuid::Uuid, chrono::DateTime<chrono::Utc>)> =
-            sqlx::query_as($store.db.text(RECORDED_AHEAD)).bind(id).bind(now).fetch_all(&mut *$conn).await?;
+        let (taken_back, skipped_ahead) = $ahead;
+        let planned: &$crate::task::change::PlannedChange = $planned;
+        let (id, now) = (before.id, planned.now);
         before.fired -= taken_back.len() as i64;
         before.run_count -= taken_back.len() as i64;
-        let skipped_ahead: Vec<(uuid::Uuid, chrono::DateTime<chrono::Utc>)> = sqlx::query_as(SKIPPED_AHEAD)
-            .bind(id)
-            .bind(now)
-            .bind(first_id(now - RECORDED_LATELY))
-            .fetch_all(&mut *$conn)
-            .await?;
-        let unconsidered = taken_back.iter().chain(&skipped_ahead).map(|(_, nominal)| *nominal).chain(considered).min();
-        let mut changed = before
-            .change(change, $scope, unconsidered, now)
-            .map_err(|e| $crate::store::StoreError::Conflict(e.to_string()))?;
+        let mut changed =
+            before.change(change, $scope, planned).map_err(|e| $crate::store::StoreError::Conflict(e.to_string()))?;
         if changed.replanned {
             for (run_id, _) in &taken_back {
                 sqlx::query("delete from queue where run_id = $1").bind(run_id).execute(&mut *$conn).await?;
@@ -144,6 +179,26 @@ macro_rules! change_locked {
 }
 pub(super) use change_locked;
 
+/// What is to be changed in a task, and what goes with it.
+#[derive(Clone, Copy)]
+pub(super) struct ChangeRequest<'a> {
+    pub change: &'a TaskChange,
+    /// Told in the same transaction.
+    pub notice: Option<&'a NewDelivery>,
+    /// What the task's tenant lacks: where it is there by now, nothing is changed.
+    pub unless_mended: Option<(&'a str, &'a Lack)>,
+}
+
+/// What came of one try.
+enum Tried {
+    Changed(Box<Task>),
+    Mended,
+    /// An instant is due that has to be fired first.
+    Due,
+    /// The task is not as the plan has it.
+    Moved,
+}
+
 impl Store {
     /// Changes a task and plans it anew: fires and skips that are recorded ahead are taken back, the next instant is counted
     /// from now, and what was missed while it was paused is recorded as skipped (unless the trigger catches up).
@@ -153,43 +208,102 @@ impl Store {
     ///
     /// Where runs that wait do not count as running any more, one that waits gives its slot up.
     pub async fn change_task(&self, scope: &Scope, id: Uuid, change: &TaskChange) -> Result<Task, StoreError> {
-        loop {
-            let now = self.clock.now();
-            match self.refusal(self.try_change(scope, id, change, None, now).await)? {
-                Some(task) => {
-                    self.hint(Topic::Due);
-                    self.hint(Topic::Queue);
-                    self.hint(Topic::Windows);
-                    return Ok(task);
-                }
-                None => self.fire_task(id, now).await?,
-            }
-        }
+        let changed = self.change_planned(scope, id, ChangeRequest { change, notice: None, unless_mended: None }).await;
+        let task = self.refusal(changed)?.ok_or(StoreError::NotFound)?;
+        self.hint(Topic::Queue);
+        self.hint(Topic::Windows);
+        Ok(task)
     }
 
-    /// One try; `None` where an instant is due that has to be fired first.
-    pub(super) async fn try_change(
+    /// Plans a change aside and writes it, as often as the task is another by then; `None` where what the task lacked is
+    /// mended. An instant that is due is fired first.
+    pub(super) async fn change_planned(
+        &self,
+        scope: &Scope,
+        id: Uuid,
+        request: ChangeRequest<'_>,
+    ) -> Result<Option<Task>, StoreError> {
+        let mut plans = 0;
+        while plans < PLANS {
+            let now = self.clock.now();
+            let tried = match self.plan_change(scope, id, request.change, now).await? {
+                Some(planned) => self.try_change(scope, id, request, &planned).await?,
+                None => Tried::Due,
+            };
+            match tried {
+                Tried::Changed(task) => {
+                    self.hint(Topic::Due);
+                    return Ok(Some(*task));
+                }
+                Tried::Mended => return Ok(None),
+                Tried::Due => self.fire_task(id, now).await?,
+                Tried::Moved => plans += 1,
+            }
+        }
+        Err(StoreError::Conflict("the task is being changed by others all the time; try again".into()))
+    }
+
+    /// Reads a task and asks its triggers what the change needs, aside; `None` where an instant is due that has to be fired
+    /// first.
+    pub(super) async fn plan_change(
         &self,
         scope: &Scope,
         id: Uuid,
         change: &TaskChange,
-        notice: Option<&NewDelivery>,
         now: DateTime<Utc>,
-    ) -> Result<Option<Task>, StoreError> {
-        let (changed, missed) = on_write!(self.db, scope, |conn| {
-            let row = lock_task!(self.db, conn, id, scope);
-            let nominal_at = row.nominal_at;
-            if row.is_due(now) {
-                return Ok(None);
+    ) -> Result<Option<PlannedChange>, StoreError> {
+        let read = on_read!(self.db, scope, |conn| {
+            let row: Option<TaskRow> =
+                sqlx::query_as(select_task!("where t.id = $1 and ($2 is null or t.tenant_id = $2)"))
+                    .bind(id)
+                    .bind(scope.tenant())
+                    .fetch_optional(&mut *conn)
+                    .await?;
+            let row = row.ok_or(StoreError::NotFound)?;
+            match row.is_due(now) {
+                true => None,
+                false => {
+                    let (_, _, unconsidered) = ahead!(conn, recorded_ahead!(), &row, now);
+                    Some((row, unconsidered))
+                }
             }
-            let changed = change_locked!(self, conn, row.task()?, nominal_at, change, scope, now);
-            if let Some(notice) = notice {
-                conn.post(&[notice], now).await?;
+        });
+        let Some((row, unconsidered)) = read else { return Ok(None) };
+        let (task, change, scope) = (row.task()?, change.clone(), scope.clone());
+        let tenant = task.tenant_id.clone();
+        self.compute(&tenant, move || Some(task.plan_change(&change, &scope, unconsidered, now))).await
+    }
+
+    /// One try to write a change that was planned.
+    async fn try_change(
+        &self,
+        scope: &Scope,
+        id: Uuid,
+        request: ChangeRequest<'_>,
+        planned: &PlannedChange,
+    ) -> Result<Tried, StoreError> {
+        let (changed, missed) = on_write!(self.db, scope, |conn| {
+            if let Some((tenant, lack)) = request.unless_mended {
+                in_turn!(self, conn, tenant, &lack.credential.service, &lack.credential.account);
+            }
+            let row = lock_task!(self.db, conn, id, scope);
+            if row.is_due(planned.now) {
+                return Ok(Tried::Due);
+            }
+            if let Some((_, lack)) = request.unless_mended
+                && is_mended!(conn, &row.tenant_id, lack)
+            {
+                return Ok(Tried::Mended);
+            }
+            let Some((task, ahead)) = as_planned!(self, conn, row, planned) else { return Ok(Tried::Moved) };
+            let changed = change_locked!(self, conn, task, ahead, request.change, scope, planned);
+            if let Some(notice) = request.notice {
+                conn.post(&[notice], planned.now).await?;
             }
             changed
         });
         self.counts.each_skipped(missed.as_slice());
-        Ok(Some(changed))
+        Ok(Tried::Changed(Box::new(changed)))
     }
 }
 

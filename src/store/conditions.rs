@@ -80,7 +80,7 @@ macro_rules! disable {
     ($conn:ident, $task_id:expr, $why:expr, $now:expr) => {
         sqlx::query(
             "update tasks set status = 'disabled', status_reason = $2, version = version + 1, updated_at = $3
-              where id = $1 and status = 'active'",
+              where id = $1 and status in ('active', 'paused')",
         )
         .bind($task_id)
         .bind(text($why))
@@ -89,7 +89,7 @@ macro_rules! disable {
         .await?
     };
 }
-use disable;
+pub(super) use disable;
 
 /// Writes a state over the version that was read (0: none was there), and over no other.
 const WRITE_STATE: &str = "
@@ -205,11 +205,12 @@ impl Store {
         Ok(given_back == 1)
     }
 
-    /// Disables a task whose condition can't be read any more, as schedules are: an edit of its trigger mends it.
-    /// Answers whether the claim was still held.
+    /// Disables a task whose condition can't be read any more, as schedules are, and tells its owner: an edit of its
+    /// trigger mends it. Answers whether the claim was still held.
     pub async fn disable_condition(&self, claim: &PollClaim, why: &str) -> Result<bool, StoreError> {
         let now = self.clock.now();
-        Ok(on_write!(self.db, |conn| {
+        let notice = self.disabled_notice(claim.subject.id, why).await?;
+        let disabled = on_write!(self.db, |conn| {
             let stopped = sqlx::query(
                 "update due set next_at = null, claimed_until = null
                   where task_id = $1 and epoch = $2 and claimed_until = $3",
@@ -223,8 +224,13 @@ impl Store {
                 return Ok(false);
             }
             disable!(conn, claim.subject.id, why, now);
+            if let Some(notice) = &notice {
+                conn.post(&[notice], now).await?;
+            }
             true
-        }))
+        });
+        self.hint(Topic::Outbox);
+        Ok(disabled)
     }
 
     /// Where the conditions of these tasks stand, as far as they were polled and lie within the scope.

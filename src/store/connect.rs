@@ -156,7 +156,7 @@ impl Store {
             creating,
             marks,
             seen: Seen::default(),
-            planning: Compute::of_machine(),
+            computing: Compute::of_machine(),
             apart: Arc::<Apart>::default(),
             quotas: Known::default(),
             rates: Rates::default(),

@@ -15,11 +15,12 @@ use serde_json::json;
 use sqlx::QueryBuilder;
 use uuid::Uuid;
 
-use crate::credential::{Credential, DependentTask, Inject, OAuth};
+use crate::credential::{Credential, DependentTask, Inject, OAuth, Reference};
 use crate::id::{Scope, new_id};
 use crate::store::audit::{Act, write_audit};
-use crate::store::credentials::resuming::resume_waiting;
+use crate::store::changes::PLANS;
 pub(super) use crate::store::credentials::resuming::{IN_TURN, in_turn};
+use crate::store::credentials::resuming::{Resumptions, resume_waiting};
 use crate::store::credentials::row::{COLUMNS, CredentialRow};
 use crate::store::text::{document, optional_document, text};
 use crate::store::{Store, StoreError, Topic};
@@ -111,6 +112,9 @@ impl std::fmt::Debug for SealedDocument {
     }
 }
 
+/// Said where tasks that wait for a credential are other ones at each try to write it.
+const TASKS_MOVE: &str = "the tasks that wait for the credential are being changed all the time";
+
 macro_rules! conflict {
     ($what:literal) => {
         || StoreError::Conflict(concat!("the credential ", $what).into())
@@ -131,6 +135,26 @@ impl Store {
             return Err(StoreError::NotFound);
         }
         let now = self.clock.now();
+        let reference = Reference { service: new.service.clone(), account: new.account_name.clone() };
+        let mut planned = self.plan_resumptions(scope, &new.tenant_id, &reference, now).await?;
+        for _ in 0..PLANS {
+            match self.try_put(scope, new, read_version, &planned, now).await? {
+                Ok(saved) => return Ok(saved),
+                Err(unplanned) => self.plan_more(scope, unplanned, &mut planned, now).await?,
+            }
+        }
+        Err(StoreError::Unavailable(TASKS_MOVE.into()))
+    }
+
+    /// One try; `Err`: these tasks are not planned as they are, and nothing is written.
+    async fn try_put(
+        &self,
+        scope: &Scope,
+        new: &NewCredential,
+        read_version: i64,
+        planned: &Resumptions,
+        now: DateTime<Utc>,
+    ) -> Result<Result<SavedCredential, Vec<Uuid>>, StoreError> {
         let (saved, missed) = on_write!(self.db, scope, |conn| {
             in_turn!(self, conn, &new.tenant_id, &new.service, &new.account_name);
             let query = match (read_version, &new.document) {
@@ -158,12 +182,15 @@ impl Store {
                 .await?;
             let stored = row.ok_or_else(conflict!("has changed meanwhile"))?.stored()?;
             // the tasks before the record, whose chain everybody waits for
-            let (resumed, missed) = resume_waiting!(self, conn, &stored.credential, scope, now);
+            let (resumed, missed) = match resume_waiting!(self, conn, &stored.credential, scope, planned) {
+                Ok(resumed) => resumed,
+                Err(unplanned) => return Ok(Err(unplanned)),
+            };
             write_audit!(conn, act(&stored.credential, "credential.put", &new.by, new.document.is_some()), now);
             (SavedCredential { stored, resumed }, missed)
         });
         self.went_on(&saved.resumed, &missed);
-        Ok(saved)
+        Ok(Ok(saved))
     }
 
     /// Those who look for work hear of tasks that were resumed, and what these have missed is counted.

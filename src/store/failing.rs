@@ -8,10 +8,7 @@ use crate::id::Scope;
 use crate::notification::ended::ended;
 use crate::notification::trouble::{credential_trouble, credential_trouble_of_idle};
 use crate::notification::{NewDelivery, Recipient, dedupe, wording};
-use crate::store::changes::change_locked;
-use crate::store::credentials::in_turn;
-use crate::store::hot::Hot;
-use crate::store::tasks::lock_task;
+use crate::store::changes::ChangeRequest;
 use crate::store::{Store, StoreError, Topic};
 use crate::task::change::TaskChange;
 use crate::task::{Task, TaskStatus};
@@ -28,8 +25,23 @@ pub enum Lacked {
 }
 
 /// How a credential stands.
-const STANDS: &str =
+pub(super) const STANDS: &str =
     "select status, updated_at from credentials where tenant_id = $1 and service = $2 and account = $3";
+
+/// Whether a tenant has what was lacking, by now.
+macro_rules! is_mended {
+    ($conn:ident, $tenant:expr, $lack:expr) => {{
+        use $crate::store::failing::{STANDS, stands_mended};
+        let stored: Option<(String, chrono::DateTime<chrono::Utc>)> = sqlx::query_as(STANDS)
+            .bind($tenant)
+            .bind(&$lack.credential.service)
+            .bind(&$lack.credential.account)
+            .fetch_optional(&mut *$conn)
+            .await?;
+        stands_mended($lack, stored)
+    }};
+}
+pub(super) use is_mended;
 
 impl Store {
     /// Pauses a task whose last `limit` runs since its last change all failed, and puts the notice to its owner into
@@ -107,58 +119,20 @@ impl Store {
     }
 
     async fn pause_lacking(&self, task: &Task, lack: &Lack, notice: Option<NewDelivery>) -> Result<Lacked, StoreError> {
-        let now = self.clock.now();
-        loop {
-            match self.try_pause_lacking((task.id, &task.tenant_id), lack, notice.as_ref(), now).await? {
-                Some(lacked) => {
-                    self.hint(Topic::Due);
-                    self.hint(Topic::Outbox);
-                    return Ok(lacked);
-                }
-                None => self.fire_task(task.id, now).await?,
-            }
-        }
-    }
-
-    /// One try; `None` where an instant is due that has to be fired first.
-    async fn try_pause_lacking(
-        &self,
-        (id, tenant): (Uuid, &str),
-        lack: &Lack,
-        notice: Option<&NewDelivery>,
-        now: DateTime<Utc>,
-    ) -> Result<Option<Lacked>, StoreError> {
         let change = TaskChange::Pause { reason: Some(lack.reason()) };
-        Ok(on_write!(self.db, |conn| {
-            in_turn!(self, conn, tenant, &lack.credential.service, &lack.credential.account);
-            let row = lock_task!(self.db, conn, id, &Scope::Every);
-            if row.is_due(now) {
-                return Ok(None);
+        let unless_mended = Some((task.tenant_id.as_str(), lack));
+        let request = ChangeRequest { change: &change, notice: notice.as_ref(), unless_mended };
+        Ok(match self.change_planned(&Scope::Every, task.id, request).await? {
+            Some(_) => {
+                self.hint(Topic::Outbox);
+                Lacked::Paused
             }
-            let stored: Option<(String, DateTime<Utc>)> = sqlx::query_as(STANDS)
-                .bind(&row.tenant_id)
-                .bind(&lack.credential.service)
-                .bind(&lack.credential.account)
-                .fetch_optional(&mut *conn)
-                .await?;
-            if stands_mended(lack, stored) {
-                return Ok(Some(Lacked::Mended));
-            }
-            let nominal_at = row.nominal_at;
-            change_locked!(self, conn, row.task()?, nominal_at, &change, &Scope::Every, now);
-            if let Some(notice) = notice {
-                conn.post(&[notice], now).await?;
-            }
-            Some(Lacked::Paused)
-        }))
+            None => Lacked::Mended,
+        })
     }
 
     async fn is_mended(&self, tenant: &str, lack: &Lack) -> Result<bool, StoreError> {
-        let Reference { service, account } = &lack.credential;
-        let stored: Option<(String, DateTime<Utc>)> = on_read!(self.db, |conn| {
-            sqlx::query_as(STANDS).bind(tenant).bind(service).bind(account).fetch_optional(conn).await?
-        });
-        Ok(stands_mended(lack, stored))
+        Ok(on_read!(self.db, |conn| is_mended!(conn, tenant, lack)))
     }
 
     /// The one notice of a credential that its other side has ended, where it stands so: its owner may have connected the
@@ -183,11 +157,8 @@ impl Store {
 
     async fn pause(&self, task: &Task, reason: String, notice: Option<NewDelivery>) -> Result<(), StoreError> {
         let change = TaskChange::Pause { reason: Some(reason) };
-        let now = self.clock.now();
-        while self.try_change(&Scope::Every, task.id, &change, notice.as_ref(), now).await?.is_none() {
-            self.fire_task(task.id, now).await?;
-        }
-        self.hint(Topic::Due);
+        let request = ChangeRequest { change: &change, notice: notice.as_ref(), unless_mended: None };
+        self.change_planned(&Scope::Every, task.id, request).await?;
         self.hint(Topic::Outbox);
         Ok(())
     }
@@ -202,7 +173,7 @@ impl Store {
     }
 }
 
-fn stands_mended(lack: &Lack, stored: Option<(String, DateTime<Utc>)>) -> bool {
+pub(super) fn stands_mended(lack: &Lack, stored: Option<(String, DateTime<Utc>)>) -> bool {
     stored.is_some_and(|(status, updated_at)| {
         CredentialStatus::parse(&status).is_some_and(|status| lack.is_mended_by(status, updated_at))
     })

@@ -19,6 +19,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::clock::signed;
+use crate::compute::{Compute, ENGINE};
 use crate::run::Run;
 use crate::store::hot::{Going, Hot};
 use crate::store::lease::Claim;
@@ -94,9 +95,6 @@ pub struct Fired {
 /// Beside the earliest that are due, one for so many of them is of those that are due last.
 const LATEST: i64 = 10;
 
-/// The name under which batches take their turn in planning.
-const ENGINE: &str = "";
-
 const DUE: Split = split!("due");
 const DUE_TASK: Split = split!("due_task");
 
@@ -111,7 +109,7 @@ impl Store {
         let zones = zone::current().release().clone();
         let (mut fired, going, ahead, mut tasks) = match read {
             0 => Default::default(),
-            _ => self.record(self.planned(due, ask.clone()).await?, ask, Some(&zones)).await?,
+            _ => self.record(self.planned(ENGINE, due, ask.clone()).await?, ask, Some(&zones)).await?,
         };
         if !fired.other_zones {
             fired.lost = read - fired.tasks;
@@ -132,9 +130,9 @@ impl Store {
         let due: Vec<DueRow> = on_read!(self.db, |conn| {
             sqlx::query_as(self.db.text(DUE_TASK)).bind(now).bind(task_id).fetch_all(&mut *conn).await?
         });
-        if !due.is_empty() {
+        if let Some(tenant) = due.first().map(|row| row.tenant().to_owned()) {
             // a change that follows moves the task on: what is not recorded now would be lost
-            self.record(self.planned(due, ask.clone()).await?, &ask, None).await?;
+            self.record(self.planned(&tenant, due, ask.clone()).await?, &ask, None).await?;
         }
         self.hint(Topic::Queue);
         Ok(())
@@ -154,9 +152,9 @@ impl Store {
         }))
     }
 
-    /// What becomes of these tasks, computed aside, and what the owners of those are told that can't be scheduled.
-    async fn planned(&self, due: Vec<DueRow>, ask: FireDue) -> Result<Batch, StoreError> {
-        let (mut batch, unplannable) = self.compute(ENGINE, move || decide(due, &ask)).await?;
+    /// What becomes of these tasks, computed aside in the turn of `name`, and what the owners of those are told that can't be scheduled.
+    async fn planned(&self, name: &str, due: Vec<DueRow>, ask: FireDue) -> Result<Batch, StoreError> {
+        let (mut batch, unplannable) = self.compute(name, move || decide(due, &ask)).await?;
         if !unplannable.is_empty() {
             let tenants: BTreeSet<&str> = unplannable.iter().map(|task| task.tenant_id.as_str()).collect();
             let recipients = self.recipients_by_tenant(&tenants.into_iter().collect::<Vec<_>>()).await?;
@@ -208,7 +206,12 @@ impl Store {
         tenant: &str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.planning.run(tenant, work).await.map_err(|panicked| StoreError::Corrupt(panicked.to_string()))
+        self.computing.run(tenant, work).await.map_err(|panicked| StoreError::Corrupt(panicked.to_string()))
+    }
+
+    /// The threads that compute what tenants wrote: all of the process compute there.
+    pub fn computing(&self) -> &Compute {
+        &self.computing
     }
 
     /// The earliest instant that any task waits for; `None` where none does.

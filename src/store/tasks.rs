@@ -60,6 +60,10 @@ impl TaskRow {
         self.spec.0.trigger.fires_by_the_clock() && self.next_at.is_some_and(|next| next <= now)
     }
 
+    pub(super) fn is_paused_for(&self, reason: &str) -> bool {
+        self.status == TaskStatus::Paused.as_str() && self.status_reason.as_deref() == Some(reason)
+    }
+
     pub(super) fn task(self) -> Result<Task, StoreError> {
         let status = TaskStatus::parse(&self.status)
             .ok_or_else(|| StoreError::Corrupt(format!("task {} has the status {}", self.id, self.status)))?;

@@ -17,6 +17,11 @@ pub const REASON_PAUSED: &str = "paused";
 /// Why an instant was skipped: it waited out its jitter when an edit took it out of the schedule.
 pub const REASON_EDITED: &str = "edited";
 
+/// Whether the reason of a disabled task is about its action, and not about its trigger.
+pub fn is_of_action(reason: &str) -> bool {
+    reason.starts_with("/action/")
+}
+
 /// What is to change in a task.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TaskChange {
@@ -61,6 +66,16 @@ struct Waiting {
     skipped: Option<Skip>,
 }
 
+/// How a change stands to what a task fires.
+struct Course {
+    edited: bool,
+    /// The task did not fire before.
+    waited: bool,
+    resumed: bool,
+    catches_up: bool,
+    reopened: bool,
+}
+
 /// Why a change can't be made.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ChangeError {
@@ -74,16 +89,75 @@ pub enum ChangeError {
     Trigger(InvalidSpec),
 }
 
+/// A change of a task as it was read, with all that its triggers have to be asked for it. Asking takes time, so that it is
+/// done before the task is locked; to make the change of it is arithmetic.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlannedChange {
+    /// At this instant the change is made.
+    pub now: DateTime<Utc>,
+    version: i64,
+    epoch: i64,
+    unconsidered: Option<DateTime<Utc>>,
+    answers: Result<Answers, ChangeError>,
+}
+
+/// What the triggers say.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Answers {
+    /// Where the instants of an edited trigger are counted from.
+    anchor: Option<DateTime<Utc>>,
+    /// What fell due while the task did not fire, and is not caught up.
+    missed: Option<Missed>,
+    /// The instant that waits out its jitter, as an edited trigger has it, and whether it is excluded.
+    waiting: Option<(Next, bool)>,
+    next: Option<Next>,
+}
+
+impl PlannedChange {
+    /// Whether the task is still as it was when this was planned.
+    pub fn is_of(&self, task: &Task, unconsidered: Option<DateTime<Utc>>) -> bool {
+        (self.version, self.epoch, self.unconsidered) == (task.version, task.epoch, unconsidered)
+    }
+
+    /// Whether the change can't be made.
+    pub fn is_refused(&self) -> bool {
+        self.answers.is_err()
+    }
+}
+
 impl Task {
-    /// This task after `change`, asked for within `scope`, at `now`. `unconsidered` is the first nominal instant that has not become a fire, the
-    /// ones that are taken back included; `fired` and `run_count` of `self` must be without those already.
-    pub fn change(
+    /// Asks the triggers what `change` needs, asked for within `scope`, at `now`. `unconsidered` is the first nominal
+    /// instant that has not become a fire, the ones that are taken back included.
+    pub fn plan_change(
         &self,
         change: &TaskChange,
         scope: &Scope,
         unconsidered: Option<DateTime<Utc>>,
         now: DateTime<Utc>,
-    ) -> Result<Changed, ChangeError> {
+    ) -> PlannedChange {
+        let (version, epoch) = (self.version, self.epoch);
+        let answers = self.after(change, scope, now).and_then(|task| match self.differs_in_firing(&task) {
+            true => self.ask(&task, unconsidered, now).map_err(ChangeError::Trigger),
+            false => Ok(Answers::default()),
+        });
+        PlannedChange { now, version, epoch, unconsidered, answers }
+    }
+
+    /// This task after `change`, which was planned for it as it is. `fired` and `run_count` of `self` must be without the
+    /// fires that are taken back.
+    pub fn change(&self, change: &TaskChange, scope: &Scope, planned: &PlannedChange) -> Result<Changed, ChangeError> {
+        let answers = planned.answers.as_ref().map_err(Clone::clone)?;
+        let mut task = self.after(change, scope, planned.now)?;
+        if !self.differs_in_firing(&task) {
+            let nominal_at = planned.unconsidered;
+            return Ok(Changed { task, replanned: false, nominal_at, skipped: None, fires_now: None });
+        }
+        task.epoch += 1;
+        Ok(self.replan(task, answers, planned.unconsidered, planned.now))
+    }
+
+    /// This task with another name, spec or status, its instants aside.
+    fn after(&self, change: &TaskChange, scope: &Scope, now: DateTime<Utc>) -> Result<Task, ChangeError> {
         // disabled is for the operator to lift; who could pause such a task could resume it then
         let barred = self.status == TaskStatus::Disabled && *scope != Scope::Every;
         let mut task = self.clone();
@@ -108,14 +182,18 @@ impl Task {
             TaskChange::Resume | TaskChange::ResumeDropping if barred => return Err(ChangeError::Disabled("resumed")),
             TaskChange::Resume | TaskChange::ResumeDropping => task.set_status(TaskStatus::Active, None),
         }
-        if self.status == TaskStatus::Disabled && self.spec.trigger != task.spec.trigger {
-            task.set_status(TaskStatus::Active, None); // what could not be read is mended
+        if self.status == TaskStatus::Disabled && self.is_mended_by(&task.spec) {
+            task.set_status(TaskStatus::Active, None);
         }
-        if !self.differs_in_firing(&task) {
-            return Ok(Changed { task, replanned: false, nominal_at: unconsidered, skipped: None, fires_now: None });
+        Ok(task)
+    }
+
+    /// Whether a spec is another in what could not be read.
+    fn is_mended_by(&self, spec: &Spec) -> bool {
+        match self.status_reason.as_deref().is_some_and(is_of_action) {
+            true => self.spec.action != spec.action,
+            false => self.spec.trigger != spec.trigger,
         }
-        task.epoch += 1;
-        self.replan(task, unconsidered, now)
     }
 
     /// Whether a change moves what is to be fired: its trigger, its limit, or its status.
@@ -125,36 +203,75 @@ impl Task {
             || self.spec.max_runs != other.spec.max_runs
     }
 
-    /// Counts the next instant of `task` from now, or keeps the place of a task that does not fire.
-    fn replan(
-        &self,
-        mut task: Task,
-        unconsidered: Option<DateTime<Utc>>,
-        now: DateTime<Utc>,
-    ) -> Result<Changed, ChangeError> {
+    /// How the change to `task` stands to what this one fires.
+    fn course(&self, task: &Task) -> Course {
         let edited = self.spec.trigger != task.spec.trigger;
         let waited = matches!(self.status, TaskStatus::Paused | TaskStatus::Disabled);
         let resumed = waited && task.status == TaskStatus::Active;
-        if edited {
-            task.anchor_at = task.spec.trigger.anchor(task.created_at).map_err(ChangeError::Trigger)?;
-            task.active_since = now;
-        }
         let catches_up = resumed && !edited && task.spec.trigger.catches_up_on_resume();
-        let paused = match unconsidered {
+        let reopened = task.status == TaskStatus::Completed;
+        Course { edited, waited, resumed, catches_up, reopened }
+    }
+
+    /// What the triggers say to the change to `task`: all of it that computes.
+    fn ask(
+        &self,
+        task: &Task,
+        unconsidered: Option<DateTime<Utc>>,
+        now: DateTime<Utc>,
+    ) -> Result<Answers, InvalidSpec> {
+        let Course { edited, waited, resumed, catches_up, .. } = self.course(task);
+        let trigger = &task.spec.trigger;
+        let anchor = if edited { Some(trigger.anchor(task.created_at)?) } else { None };
+        let counted_from = anchor.unwrap_or(task.anchor_at);
+        let missed = match unconsidered {
             Some(from) if waited && (edited || resumed) && !catches_up => {
                 match self.spec.trigger.instants_before(from, self.anchor_at, now) {
                     // nobody can say any more what came after the one that is known
                     Err(_) if edited => (from < now).then_some(Missed { from, to: from, count: Some(1) }),
-                    found => found.map_err(ChangeError::Trigger)?,
+                    found => found?,
                 }
             }
             _ => None,
         };
-        let mut skipped = paused.map(|missed| Skip { missed, reason: REASON_PAUSED });
-        let reopened = task.status == TaskStatus::Completed;
+        let waiting = match self.waits_out(task, unconsidered, now) {
+            Some(nominal) => trigger.instant(task.id, counted_from, nominal)?,
+            None => None,
+        };
+        let next = match unconsidered {
+            Some(nominal) if catches_up => Some(Next { nominal, run_at: nominal }),
+            // jitter may have put its time to run after now, though its nominal instant is past: it is not lost
+            Some(nominal) if !edited && self.status == TaskStatus::Active => {
+                trigger.first(task.id, counted_from, nominal - TimeDelta::milliseconds(1))?
+            }
+            _ => trigger.first(task.id, counted_from, now)?,
+        };
+        Ok(Answers { anchor, missed, waiting, next })
+    }
+
+    /// The instant that is past, its time to run not, where the trigger is edited under it.
+    fn waits_out(&self, task: &Task, unconsidered: Option<DateTime<Utc>>, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        let Course { edited, waited, reopened, .. } = self.course(task);
+        unconsidered.filter(|nominal| edited && !waited && !reopened && *nominal <= now)
+    }
+
+    /// Counts the next instant of `task` from now, or keeps the place of a task that does not fire.
+    fn replan(
+        &self,
+        mut task: Task,
+        answers: &Answers,
+        unconsidered: Option<DateTime<Utc>>,
+        now: DateTime<Utc>,
+    ) -> Changed {
+        let Course { edited, resumed, catches_up, reopened, .. } = self.course(&task);
+        if let Some(anchor) = answers.anchor {
+            task.anchor_at = anchor;
+            task.active_since = now;
+        }
+        let mut skipped = answers.missed.clone().map(|missed| Skip { missed, reason: REASON_PAUSED });
         let mut waiting = Waiting::default();
-        if let Some(nominal) = unconsidered.filter(|nominal| edited && !waited && !reopened && *nominal <= now) {
-            waiting = task.waiting(nominal, now)?;
+        if let Some(nominal) = self.waits_out(&task, unconsidered, now) {
+            waiting = task.waiting(nominal, answers.waiting, now);
         }
         if let Some(stays) = waiting.stays {
             task.active_since = stays.nominal;
@@ -164,16 +281,7 @@ impl Task {
             task.run_count += 1;
         }
         skipped = skipped.or(waiting.skipped);
-        let next = match unconsidered {
-            _ if waiting.stays.is_some() => waiting.stays,
-            Some(nominal) if catches_up => Some(Next { nominal, run_at: nominal }),
-            // jitter may have put its time to run after now, though its nominal instant is past: it is not lost
-            Some(nominal) if !edited && self.status == TaskStatus::Active => {
-                let before = nominal - TimeDelta::milliseconds(1);
-                task.spec.trigger.first(task.id, task.anchor_at, before).map_err(ChangeError::Trigger)?
-            }
-            _ => task.spec.trigger.first(task.id, task.anchor_at, now).map_err(ChangeError::Trigger)?,
-        };
+        let next = waiting.stays.or(answers.next);
         if resumed && !catches_up {
             task.active_since = now;
         }
@@ -188,24 +296,23 @@ impl Task {
         task.next_fire_at = if fires { next.map(|n| n.run_at) } else { None };
         let keeps_place = !fires && !edited && task.status != TaskStatus::Completed;
         let nominal_at = if keeps_place { unconsidered } else { next.map(|n| n.nominal) };
-        Ok(Changed { task, replanned: true, nominal_at, skipped, fires_now: waiting.fires_now })
+        Changed { task, replanned: true, nominal_at, skipped, fires_now: waiting.fires_now }
     }
 
-    /// What becomes of an instant that is past, its time to run not, now that `self` has another trigger.
-    fn waiting(&self, nominal: DateTime<Utc>, now: DateTime<Utc>) -> Result<Waiting, ChangeError> {
-        let found = self.spec.trigger.instant(self.id, self.anchor_at, nominal).map_err(ChangeError::Trigger)?;
+    /// What becomes of an instant that is past, its time to run not, as `found` by the trigger that `self` has now.
+    fn waiting(&self, nominal: DateTime<Utc>, found: Option<(Next, bool)>, now: DateTime<Utc>) -> Waiting {
         let skip = |reason| {
             let missed = Missed { from: nominal, to: nominal, count: Some(1) };
             Waiting { skipped: Some(Skip { missed, reason }), ..Waiting::default() }
         };
         let spent = self.spec.max_runs.is_some_and(|most| self.fired >= most as i64);
-        Ok(match found {
+        match found {
             None => skip(REASON_EDITED),
             Some(_) if spent => skip(REASON_MAX_RUNS),
             Some((next, _)) if next.run_at > now => Waiting { stays: Some(next), ..Waiting::default() },
             Some((_, true)) => skip(reason::EXCLUDED),
             Some(_) => Waiting { fires_now: Some(nominal), ..Waiting::default() },
-        })
+        }
     }
 
     /// Why the task will not fire again by itself, if so. Event tasks wait without an instant, and do not end by it.

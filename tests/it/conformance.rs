@@ -27,6 +27,7 @@ pub(crate) use on_both;
 mod approvals;
 mod asked;
 mod audit;
+mod changes;
 mod completions;
 mod conditions;
 mod connect;

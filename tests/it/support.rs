@@ -6,6 +6,7 @@ pub mod api;
 pub mod app;
 pub mod binary;
 pub mod checker;
+pub mod computing;
 pub mod effects;
 pub mod gate;
 pub mod journal;

@@ -4,8 +4,11 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
+use crate::credential::Reference;
 use crate::id::Scope;
-use crate::store::credentials::resuming::{in_turn, resume_waiting};
+use crate::store::changes::PLANS;
+use crate::store::credentials::TASKS_MOVE;
+use crate::store::credentials::resuming::{Resumptions, in_turn, resume_waiting};
 use crate::store::credentials::row::{self, CredentialRow};
 use crate::store::text::text;
 use crate::store::{NEXT_TOKEN, SealedDocument, Store, StoreError, StoredCredential};
@@ -48,6 +51,36 @@ impl Store {
         new: &SealedDocument,
     ) -> Result<StoredCredential, StoreError> {
         let now = self.clock.now();
+        // only who has no lease may have found it ended by somebody else
+        let mut planned = match lease {
+            Some(_) => Resumptions::default(),
+            None => {
+                let (tenant, service, account) = self.name_of(id).await?.ok_or(StoreError::LeaseLost)?;
+                self.plan_resumptions(&Scope::Every, &tenant, &Reference { service, account }, now).await?
+            }
+        };
+        for _ in 0..PLANS {
+            match self.try_refreshed(id, lease, new, &planned, now).await? {
+                Ok(stored) => return Ok(stored),
+                Err(unplanned) => self.plan_more(&Scope::Every, unplanned, &mut planned, now).await?,
+            }
+        }
+        Err(StoreError::Unavailable(TASKS_MOVE.into()))
+    }
+
+    async fn name_of(&self, id: Uuid) -> Result<Option<(String, String, String)>, StoreError> {
+        Ok(on_read!(self.db, |conn| sqlx::query_as(NAME).bind(id).fetch_optional(conn).await?))
+    }
+
+    /// One try; `Err`: these tasks are not planned as they are, and nothing is written.
+    async fn try_refreshed(
+        &self,
+        id: Uuid,
+        lease: Option<i64>,
+        new: &SealedDocument,
+        planned: &Resumptions,
+        now: DateTime<Utc>,
+    ) -> Result<Result<StoredCredential, Vec<Uuid>>, StoreError> {
         let (stored, resumed, missed) = on_write!(self.db, |conn| {
             if lease.is_none() {
                 let name: Option<(String, String, String)> =
@@ -66,15 +99,18 @@ impl Store {
                 .fetch_optional(&mut *conn)
                 .await?;
             let stored = row.ok_or(StoreError::LeaseLost)?.stored()?;
-            // only who has no lease may have found it ended by somebody else
-            let (resumed, missed) = match lease {
-                Some(_) => (Vec::new(), Vec::new()),
-                None => resume_waiting!(self, conn, &stored.credential, &Scope::Every, now),
+            let resumed = match lease {
+                Some(_) => Ok((Vec::new(), Vec::new())),
+                None => resume_waiting!(self, conn, &stored.credential, &Scope::Every, planned),
+            };
+            let (resumed, missed) = match resumed {
+                Ok(resumed) => resumed,
+                Err(unplanned) => return Ok(Err(unplanned)),
             };
             (stored, resumed, missed)
         });
         self.went_on(&resumed, &missed);
-        Ok(stored)
+        Ok(Ok(stored))
     }
 
     /// Says that the other side will not renew it, and why; gives the lease back. [`StoreError::LeaseLost`] as above.

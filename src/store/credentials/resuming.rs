@@ -3,7 +3,16 @@
 //! Whoever writes a credential and whoever pauses a task for want of it take turns, by its name ([`in_turn`]): so a task is
 //! paused either before, and goes on here, or after, and sees what is saved.
 
-use crate::store::Split;
+use std::collections::HashMap;
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::credential::{Reference, paused_for};
+use crate::id::Scope;
+use crate::store::text::text;
+use crate::store::{Split, Store, StoreError};
+use crate::task::change::{PlannedChange, TaskChange};
 
 /// Before anything else in the transaction.
 pub(in crate::store) const IN_TURN: Split = Split {
@@ -32,15 +41,67 @@ pub(super) const WAITING: Split = Split {
     sqlite: "select id from tasks where tenant_id = $1 and status = 'paused' and status_reason = $2 order by id",
 };
 
+/// The same without locks: what is to be planned.
+const WAITING_NOW: &str =
+    "select id from tasks where tenant_id = $1 and status = 'paused' and status_reason = $2 order by id";
+
+/// Resumptions that are planned, by their tasks. What is computed for them is computed before the transaction.
+#[derive(Default)]
+pub(super) struct Resumptions(HashMap<Uuid, PlannedChange>);
+
+impl Resumptions {
+    pub fn of(&self, task_id: Uuid) -> Option<&PlannedChange> {
+        self.0.get(&task_id)
+    }
+}
+
+impl Store {
+    /// What waits for this credential of a tenant, planned to go on.
+    pub(super) async fn plan_resumptions(
+        &self,
+        scope: &Scope,
+        tenant: &str,
+        credential: &Reference,
+        now: DateTime<Utc>,
+    ) -> Result<Resumptions, StoreError> {
+        let waiting: Vec<Uuid> = on_read!(self.db, scope, |conn| {
+            sqlx::query_scalar(WAITING_NOW).bind(text(tenant)).bind(paused_for(credential)).fetch_all(conn).await?
+        });
+        let mut planned = Resumptions::default();
+        self.plan_more(scope, waiting, &mut planned, now).await?;
+        Ok(planned)
+    }
+
+    /// Plans these tasks, too: they have come to wait, or have changed, since the others were planned.
+    pub(super) async fn plan_more(
+        &self,
+        scope: &Scope,
+        tasks: Vec<Uuid>,
+        planned: &mut Resumptions,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        for id in tasks {
+            match self.plan_change(scope, id, &TaskChange::Resume, now).await {
+                Ok(plan) => drop(plan.and_then(|plan| planned.0.insert(id, plan))),
+                Err(StoreError::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Resumes what waits for a credential that was written and can be used: the tasks, and why instants of theirs were
-/// recorded as skipped.
+/// recorded as skipped. `Err`: these tasks are not planned as they are, and nothing may be committed.
 macro_rules! resume_waiting {
-    ($store:ident, $conn:ident, $credential:expr, $scope:expr, $now:expr) => {{
-        use $crate::store::credentials::resuming::WAITING;
+    ($store:ident, $conn:ident, $credential:expr, $scope:expr, $planned:expr) => {{
+        use $crate::store::credentials::resuming::{Resumptions, WAITING};
         use $crate::store::tasks::{TaskRow, select_task};
         let credential: &$crate::credential::Credential = $credential;
+        let planned: &Resumptions = $planned;
         let mut resumed: Vec<$crate::credential::DependentTask> = Vec::new();
         let mut missed: Vec<&'static str> = Vec::new();
+        let mut unplanned: Vec<uuid::Uuid> = Vec::new();
         let waiting: Vec<uuid::Uuid> = match credential.status {
             $crate::credential::CredentialStatus::NeedsConsent => Vec::new(),
             $crate::credential::CredentialStatus::Active => {
@@ -55,21 +116,27 @@ macro_rules! resume_waiting {
         for id in waiting {
             let row: Option<TaskRow> =
                 sqlx::query_as(select_task!("where t.id = $1")).bind(id).fetch_optional(&mut *$conn).await?;
-            let Some(row) = row else { continue };
-            let nominal_at = row.nominal_at;
-            let task = row.task()?;
-            let waits =
-                task.status == $crate::task::TaskStatus::Paused && task.status_reason == Some(credential.paused_for());
-            // one whose trigger can't go on any more must not keep its credential from being saved
-            if !waits || task.change(&resume, $scope, nominal_at, $now).is_err() {
+            let Some(row) = row.filter(|row| row.is_paused_for(&credential.paused_for())) else { continue };
+            let Some(plan) = planned.of(id) else {
+                unplanned.push(id);
                 continue;
+            };
+            match $crate::store::changes::as_planned!($store, $conn, row, plan) {
+                // one whose trigger can't go on any more must not keep its credential from being saved
+                Some(_) if plan.is_refused() => {}
+                Some((task, ahead)) => {
+                    let (task, skipped) =
+                        $crate::store::changes::change_locked!($store, $conn, task, ahead, &resume, $scope, plan);
+                    resumed.push($crate::credential::DependentTask::of(&task));
+                    missed.extend(skipped);
+                }
+                None => unplanned.push(id),
             }
-            let (task, skipped) =
-                $crate::store::changes::change_locked!($store, $conn, task, nominal_at, &resume, $scope, $now);
-            resumed.push($crate::credential::DependentTask::of(&task));
-            missed.extend(skipped);
         }
-        (resumed, missed)
+        match unplanned.is_empty() {
+            true => Ok((resumed, missed)),
+            false => Err(unplanned),
+        }
     }};
 }
 pub(super) use resume_waiting;

@@ -204,6 +204,10 @@ pub(super) fn decide(due: Vec<DueRow>, ask: &FireDue) -> (Batch, Vec<Unplannable
 }
 
 impl DueRow {
+    pub fn tenant(&self) -> &str {
+        &self.task.tenant_id
+    }
+
     /// The trigger, and the whole if that can be read, too; or why not.
     fn read(&self) -> Result<(Trigger, Option<Spec>), String> {
         let unreadable = |error| format!("the trigger can't be read: {error}");

@@ -28,7 +28,7 @@ on_both!(
     the_last_of_its_runs_completes_the_task,
     a_condition_that_has_ended_is_completed,
     a_poll_without_room_is_put_off,
-    a_condition_that_can_not_be_read_is_disabled,
+    a_condition_that_can_not_be_read_is_disabled_and_its_owner_is_told_once,
     a_notice_is_stored_with_the_poll,
     states_are_seen_by_their_tenant_alone,
     a_change_does_not_wait_for_a_poll_that_is_due,
@@ -249,14 +249,16 @@ async fn a_poll_without_room_is_put_off(world: &World) {
     assert_eq!(claim_from(&world.store, world.now()).await.len(), 1);
 }
 
-async fn a_condition_that_can_not_be_read_is_disabled(world: &World) {
-    let task = world.task(condition(json!({}))).await;
+async fn a_condition_that_can_not_be_read_is_disabled_and_its_owner_is_told_once(world: &World) {
+    let task = world.task_with("a", condition(json!({})), json!({"output": {"channel": "email"}})).await;
     let claim = due(world).await;
     assert!(world.store.disable_condition(&claim, "/trigger/expression: of a later release").await.unwrap());
     assert!(!world.store.disable_condition(&claim, "again").await.unwrap());
     let after = world.get_task(task.id).await;
     assert_eq!((after.status, after.next_fire_at), (TaskStatus::Disabled, None));
     assert_eq!(after.status_reason.as_deref(), Some("/trigger/expression: of a later release"));
+    let told = "select count(*) from deliveries where kind = 'notice' and dedupe_key like 'notice:disabled:%'";
+    assert_eq!(world.count(told).await, 1);
     let mended = edit(world, &task, condition(json!({"expression": "value < 1"}))).await;
     assert_eq!(mended.status, TaskStatus::Active);
 }

@@ -1,0 +1,110 @@
+//! Tasks that can't go on as they are stored: disabled with the reason, and their owner told, in one transaction.
+//!
+//! What is stored and exceeds a bound is found by whoever would compute it. It is disabled at once, so that it is found
+//! once: not again with the next event, poll or run, and not after a restart.
+
+use serde::Deserialize;
+use serde_json::Value;
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use crate::notification::{NewDelivery, dedupe, wording};
+use crate::store::conditions::disable;
+use crate::store::event_index::index_event_task;
+use crate::store::hot::Hot;
+use crate::store::requests::LOCK_DUE;
+use crate::store::text::text;
+use crate::store::{Store, StoreError, Topic};
+use crate::task::Output;
+
+/// A task as far as it takes to tell its owner; all else of it may be what can't be read.
+#[derive(sqlx::FromRow)]
+struct Named {
+    tenant_id: String,
+    name: String,
+    version: i64,
+    trigger_type: String,
+    output: Option<Json<Value>>,
+}
+
+/// Stops a task that is active or paused and disables it; its `due` row is locked already.
+macro_rules! stop_and_disable {
+    ($conn:ident, $task_id:expr, $why:expr, $now:expr) => {{
+        sqlx::query("update due set next_at = null, claimed_until = null where task_id = $1")
+            .bind($task_id)
+            .execute(&mut *$conn)
+            .await?;
+        disable!($conn, $task_id, $why, $now).rows_affected() == 1
+    }};
+}
+
+impl Store {
+    /// Disables a task for `why`, if it is active or paused, and still as it was seen. Its owner is told once. Answers
+    /// whether it did; an edit mends it.
+    pub async fn disable_task(&self, id: Uuid, seen: SeenTask, why: &str) -> Result<bool, StoreError> {
+        let now = self.clock.now();
+        let Some(task) = self.named(id).await? else { return Ok(false) };
+        let notice = self.notice_of_disabled(id, &task, why).await?;
+        let disabled = on_write!(self.db, |conn| {
+            let epoch: Option<i64> =
+                sqlx::query_scalar(self.db.text(LOCK_DUE)).bind(id).fetch_optional(&mut *conn).await?;
+            let version: Option<i64> = sqlx::query_scalar("select version from tasks where id = $1")
+                .bind(id)
+                .fetch_optional(&mut *conn)
+                .await?;
+            let is_as_seen = match seen {
+                SeenTask::Epoch(seen) => epoch == Some(seen),
+                SeenTask::Version(seen) => version == Some(seen),
+            };
+            // the notice is of this version
+            if !is_as_seen || version != Some(task.version) || !stop_and_disable!(conn, id, why, now) {
+                return Ok(false);
+            }
+            if let Some(notice) = &notice {
+                conn.post(&[notice], now).await?;
+            }
+            if task.trigger_type == "event" {
+                index_event_task!(conn, id, &task.tenant_id, false, now);
+            }
+            true
+        });
+        self.hint(Topic::Outbox);
+        Ok(disabled)
+    }
+
+    /// What the owner of a task is told that is disabled now; `None` where nobody can be.
+    pub(super) async fn disabled_notice(&self, id: Uuid, why: &str) -> Result<Option<NewDelivery>, StoreError> {
+        match self.named(id).await? {
+            Some(task) => self.notice_of_disabled(id, &task, why).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn named(&self, id: Uuid) -> Result<Option<Named>, StoreError> {
+        Ok(on_read!(self.db, |conn| {
+            sqlx::query_as(
+                "select tenant_id, name, version, trigger_type, spec -> 'output' as output from tasks where id = $1",
+            )
+            .bind(id)
+            .fetch_optional(conn)
+            .await?
+        }))
+    }
+
+    async fn notice_of_disabled(&self, id: Uuid, task: &Named, why: &str) -> Result<Option<NewDelivery>, StoreError> {
+        let recipients = self.recipients_by_tenant(&[&task.tenant_id]).await?;
+        let output = task.output.as_ref().and_then(|written| Output::deserialize(&written.0).ok()).unwrap_or_default();
+        let key = dedupe::notice("disabled", id, task.version);
+        let words = wording::disabled(&task.name, why);
+        Ok(NewDelivery::notice_of(&task.tenant_id, &output, recipients.get(&task.tenant_id), key, words))
+    }
+}
+
+/// By what a task is known to be still the one that was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeenTask {
+    /// Its trigger is.
+    Epoch(i64),
+    /// All of it is.
+    Version(i64),
+}
