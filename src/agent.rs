@@ -12,6 +12,7 @@ mod policy;
 mod prompt;
 mod react;
 pub mod result;
+pub mod ruling;
 pub mod settings;
 pub mod stop;
 mod stream;
@@ -34,6 +35,7 @@ use crate::agent::stream::Teller;
 use crate::approval::policy::{Policy, Rules};
 use crate::approval::{Approval, Begun, CallOutcome, GrantAsk};
 use crate::clock::Clock;
+use crate::compute::Compute;
 use crate::credential::Reference;
 use crate::id::Tenant;
 use crate::llm::fallback::Chain;
@@ -112,6 +114,8 @@ pub struct Agent {
     pub tools: Arc<Registry>,
     pub settings: Settings,
     pub policy: Policy,
+    /// Computes what calls are judged by.
+    pub compute: Compute,
 }
 
 /// One message, and all that its answer needs.
@@ -269,15 +273,17 @@ impl Agent {
             known: &incoming.known,
             time_limit: Duration::from_secs(self.settings.tool_execution_timeout),
             teller: &teller,
+            compute: &self.compute,
             consent: Consent {
                 policy: &self.policy,
-                agent: incoming.rules.as_deref(),
+                agent: incoming.rules.as_ref(),
                 credentials: &incoming.wishes.credentials,
                 asking: incoming.asking.as_ref(),
                 store: &*incoming.store,
                 tenant: incoming.tenant.as_str(),
                 run_id: incoming.run_id,
                 clock: &incoming.clock,
+                compute: &self.compute,
             },
         };
         let react = ReactLoop {

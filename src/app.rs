@@ -22,7 +22,6 @@ use crate::bus::{self, Bus};
 use crate::channel::Channels;
 use crate::channel::live::Live;
 use crate::clock::Clock;
-use crate::compute::Compute;
 use crate::config::Config;
 use crate::engine::{self, Engine};
 use crate::executor::host::StoreHost;
@@ -115,7 +114,7 @@ pub async fn build(
     let time = config.time.clone();
     let warnings = tokio::task::spawn_blocking(move || time.renew(&Zones::of_process())).await?;
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    let (metrics, compute) = (Metrics::new(), Compute::of_machine());
+    let metrics = Metrics::new();
     let zones = zone::current();
     metrics.zones(zones.release().as_str(), zones.source().as_str());
     let without = keys_without_setting(config, data_dir);
@@ -127,6 +126,7 @@ pub async fn build(
     let public_url = config.server.public_url.as_deref();
     let channels = Channels::new(&config.channels, vapid, &egress, &vault, public_url).map_err(under("/channels"))?;
     let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
+    let compute = store.computing().clone();
     refuse_foreign_keys(config, &store, &vault).await?;
     store.set_default_quotas(&config.quotas).await?;
     store.show_counts(&metrics);
@@ -138,7 +138,8 @@ pub async fn build(
     let tools = Arc::new(tool::Registry::new(tools).map_err(anyhow::Error::msg)?);
     let sources =
         Arc::new(Sources::new(&config.poll, &credentials, Arc::clone(&tools), data_dir).map_err(under("/poll"))?);
-    let agent = Agent { models, tools: Arc::clone(&tools), settings: config.react.clone(), policy };
+    let agent =
+        Agent { models, tools: Arc::clone(&tools), settings: config.react.clone(), policy, compute: compute.clone() };
     let channels = channels.and(Live::new(&config.channels.live, store.clone(), vault.clone()));
     let pipeline = Pipeline::new(pipeline::Parts {
         credentials: credentials.clone(),

@@ -73,6 +73,7 @@ use crate::compute::Compute;
 use crate::executor::Registry;
 use crate::executor::hub::Hub;
 use crate::executor::pipeline::Pipeline;
+use crate::http::error::ApiError;
 use crate::http::proxies::{ForwardedHeader, TrustedProxies};
 use crate::http::server::Limits;
 use crate::http::streams::StreamLimiter;
@@ -225,6 +226,19 @@ impl State {
         let streams = StreamLimiter::new(parts.limits);
         let gauges = gauges::Gauges::new(&parts.metrics);
         State(Arc::new(Shared { parts, admin_token, wrong_tokens, hooks, streams, gauges }))
+    }
+}
+
+impl State {
+    /// What a request gives to compute, when it is the turn of `name` (see [`Caller::computes_for`]), away from the threads
+    /// that serve others.
+    async fn computed<T: Send + 'static>(
+        &self,
+        name: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let computed = self.compute.run(name, work).await;
+        computed.map_err(|panicked| ApiError::Internal { log: panicked.to_string() })
     }
 }
 

@@ -3,6 +3,7 @@
 //! A call that fails is an observation for the model; only [`ToolError::Abort`] ends the run. Nothing is stored here.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono_tz::Tz;
@@ -16,6 +17,7 @@ use crate::agent::policy::{again, permit};
 use crate::agent::stream::Teller;
 use crate::approval::{Approval, CallOutcome};
 use crate::clock::Clock;
+use crate::compute::Compute;
 use crate::id::Tenant;
 use crate::run::outcome::RunError;
 use crate::run::transcript::ToolCall;
@@ -38,6 +40,7 @@ pub struct Caller<'a> {
     pub known: &'a Known,
     pub time_limit: Duration,
     pub teller: &'a Teller,
+    pub compute: &'a Compute,
     pub consent: Consent<'a>,
 }
 
@@ -161,7 +164,10 @@ impl Caller<'_> {
             return Ok(Tried::failed(unknown_tool(&call.name, self.offered.iter().copied())));
         };
         let arguments = approval.map_or(&call.arguments, Approval::arguments);
-        if let Err(refused) = permit(tool.definition()).and_then(|()| tool.check(arguments)) {
+        if let Err(refused) = permit(tool.definition()) {
+            return Ok(Tried::failed(refused));
+        }
+        if let Err(refused) = self.check(tool, arguments).await {
             return Ok(Tried::failed(refused));
         }
         // of what is settled, or has begun, nothing is to be found out any more
@@ -193,6 +199,16 @@ impl Caller<'_> {
         let call = ToolCall { arguments, ..call.clone() };
         let result = self.with_retries(turn, &call, tool).await;
         Ok(Tried::done(result.map(|output| ToolOutput { text: told + &output.text }), approval, reasons))
+    }
+
+    /// Holds arguments against the schema of their tool; what takes long is computed on a thread of its own.
+    async fn check(&self, tool: &Arc<Registered>, arguments: &Value) -> Result<(), ToolError> {
+        let (steps, tool, arguments) = (tool.steps(arguments), Arc::clone(tool), arguments.clone());
+        let check = move || tool.check(&arguments);
+        self.compute
+            .run_if_costly(self.tenant.as_str(), steps, check)
+            .await
+            .unwrap_or_else(|panicked| Err(ToolError::tell(Failure::InternalError, "panicked", panicked.to_string())))
     }
 
     /// Whoever watches is told why a call waits.

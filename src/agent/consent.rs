@@ -8,18 +8,22 @@
 //! is put as a question that is approved already. Holding means waiting; where a run can't wait, as in a step of a
 //! pipeline, such a call is refused like one that needs consent, whatever the rules say.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 use uuid::Uuid;
 
 use crate::agent::checkpoint::run_error;
+use crate::agent::ruling::RulingRequest;
 use crate::agent::{AgentStore, Asking};
 use crate::approval::matrix::{Consequence, Gate};
-use crate::approval::policy::{Act, Policy, Rules, Ruling};
+use crate::approval::policy::{Policy, Rules, Ruling};
 use crate::approval::proposal::{canonical_hash, undo_window};
 use crate::approval::{
     Approval, ApprovalStatus, Begun, CANCELLED, Choice, EXPIRED, GrantAsk, Identity, Proposal, digest,
 };
 use crate::clock::Clock;
+use crate::compute::Compute;
 use crate::credential::Reference;
 use crate::id::new_id;
 use crate::run::outcome::RunError;
@@ -34,7 +38,7 @@ pub const REFUSED: &str = "refused_by_a_person";
 pub struct Consent<'a> {
     pub policy: &'a Policy,
     /// The agent's own rules.
-    pub agent: Option<&'a Rules>,
+    pub agent: Option<&'a Arc<Rules>>,
     /// The credentials that the task names: its calls may use them.
     pub credentials: &'a [Reference],
     /// `None`: nobody can be asked.
@@ -43,6 +47,7 @@ pub struct Consent<'a> {
     pub tenant: &'a str,
     pub run_id: Uuid,
     pub clock: &'a Clock,
+    pub compute: &'a Compute,
 }
 
 /// What is to be done about a call.
@@ -95,7 +100,7 @@ impl Consent<'_> {
         &self,
         turn: i64,
         call: &ToolCall,
-        tool: &Registered,
+        tool: &Arc<Registered>,
         asked: Option<&Approval>,
         precheck: Option<Value>,
     ) -> Result<Verdict, RunError> {
@@ -109,25 +114,22 @@ impl Consent<'_> {
         &self,
         turn: i64,
         call: &ToolCall,
-        tool: &Registered,
+        tool: &Arc<Registered>,
         precheck: Option<Value>,
     ) -> Result<Verdict, RunError> {
-        let Definition { name, category, consequence, requires_confirmation, undo_seconds, .. } = tool.definition();
+        let Definition { name, undo_seconds, .. } = tool.definition();
         let chosen = tool.tool.credential_chosen(&call.arguments);
-        let act = Act {
-            tool: name,
-            category: *category,
-            consequence: *consequence,
-            requires_confirmation: *requires_confirmation,
-            arguments: &call.arguments,
-            tenant: self.tenant,
-            credential: chosen.as_ref().filter(|chosen| !self.credentials.contains(chosen)),
-        };
-        let task = self.asking.and_then(|asking| asking.rules.as_deref());
-        // the weightiest last
+        let task = self.asking.and_then(|asking| asking.rules.as_ref());
         let more = [self.agent.map(|rules| ("the agent", rules)), task.map(|rules| ("the task", rules))];
-        let more: Vec<(&str, &Rules)> = more.into_iter().flatten().collect();
-        let mut ruling = self.policy.decide(&act, &more);
+        let request = RulingRequest {
+            policy: self.policy.clone(),
+            tool: Arc::clone(tool),
+            arguments: call.arguments.clone(),
+            tenant: self.tenant.to_owned(),
+            credential: chosen.filter(|chosen| !self.credentials.contains(chosen)),
+            more: more.into_iter().flatten().map(|(name, rules)| (name, Arc::clone(rules))).collect(),
+        };
+        let mut ruling = request.ruling(self.compute).await;
         if ruling.gate == Gate::Confirm {
             let Some(asking) = self.asking else {
                 return Ok(Verdict::Refused(nobody_to_ask(tool.definition()), ruling.reasons));

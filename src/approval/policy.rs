@@ -19,6 +19,8 @@ use crate::invalid::{Faults, escape};
 
 /// How long a task's own rules hold after it was last changed.
 pub const TASK_RULES: TimeDelta = TimeDelta::days(30);
+/// Arguments that are converted where they are asked for: their values, and sixteenths of their texts, together.
+const SMALL: usize = 1_000;
 /// The variables of `when`.
 const VARIABLES: [&str; 3] = ["args", "tool", "tenant"];
 
@@ -120,6 +122,22 @@ impl Policy {
         for_all || tenants.values().any(|rules| rule_of(rules, for_all))
     }
 
+    /// The steps that [`Policy::decide`] takes at most: those of the `when` of each rule for the tool.
+    pub fn steps(&self, act: &Act, more: &[(&str, &Rules)]) -> u64 {
+        let own = [Some(&self.0.tools), self.0.tenants.get(act.tenant)].into_iter().flatten();
+        let all = own.chain(more.iter().map(|(_, rules)| *rules));
+        let conditions: Vec<&Expression> =
+            all.filter_map(|rules| rules.0.get(act.tool)?.when.as_ref()).map(|(_, when)| when).collect();
+        if conditions.is_empty() {
+            return 0;
+        }
+        if !is_small(act.arguments) {
+            return u64::MAX;
+        }
+        let variables = act.variables();
+        conditions.into_iter().map(|when| when.cost(&variables)).fold(0, u64::saturating_add)
+    }
+
     /// Decides about an act. `more`: who else has a say, each with a name, the weightiest last.
     pub fn decide(&self, act: &Act, more: &[(&str, &Rules)]) -> Ruling {
         let (category, consequence) = (act.category.as_str(), act.consequence.as_str());
@@ -168,12 +186,40 @@ impl Policy {
 impl Rule {
     fn holds(&self, act: &Act) -> Result<bool, String> {
         let Some((_, when)) = &self.when else { return Ok(true) };
-        let variables = Variables::new()
-            .with("args", act.arguments)
-            .with("tool", &json!({ "name": act.tool }))
-            .with("tenant", &json!(act.tenant));
-        when.holds(&variables).map_err(|error| error.to_string())
+        when.holds(&act.variables()).map_err(|error| error.to_string())
     }
+}
+
+impl Act<'_> {
+    /// What rules may name.
+    fn variables(&self) -> Variables {
+        Variables::new()
+            .with("args", self.arguments)
+            .with("tool", &json!({ "name": self.tool }))
+            .with("tenant", &json!(self.tenant))
+    }
+}
+
+/// Whether a value is converted in a moment; of one that is not no more is looked at than it takes to know.
+fn is_small(value: &Value) -> bool {
+    let (mut waiting, mut weight) = (vec![value], 0);
+    while let Some(value) = waiting.pop() {
+        weight += match value {
+            Value::String(text) => 1 + text.len() / 16,
+            Value::Array(items) => 1 + items.len(),
+            Value::Object(fields) => 1 + fields.keys().map(|name| 1 + name.len() / 16).sum::<usize>(),
+            _ => 1,
+        };
+        if weight > SMALL {
+            return false;
+        }
+        match value {
+            Value::Array(items) => waiting.extend(items),
+            Value::Object(fields) => waiting.extend(fields.values()),
+            _ => {}
+        }
+    }
+    true
 }
 
 /// Whether the rules of a task that was last changed then still hold.

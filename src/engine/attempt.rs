@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::channel::templates::Templates;
 use crate::channel::{ATTEMPT_LIMIT, Channel, ChannelError, Channels, Confirmed, Message, Receipt};
 use crate::clock::Clock;
 use crate::engine::breaker::Sign;
 use crate::notification::delivery::retry_at;
-use crate::notification::wording::References;
+use crate::notification::wording::Words;
 use crate::notification::{Claim, Delivery, Mark, Recipient};
 
 /// The longest wait for a channel of a question that has another one: somebody is waited for, and the question expires.
@@ -23,13 +22,12 @@ const PATIENCE_OF_A_QUESTION: TimeDelta = TimeDelta::seconds(30);
 pub const LEASE: Duration = ATTEMPT_LIMIT.saturating_mul(2);
 
 /// What an attempt needs besides its claim, read just before it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Occasion<'a> {
     /// `None` where the tenant has none.
     pub recipient: Option<&'a Recipient>,
-    /// Whose words are told: the delivery itself, or the one that a digest holds.
-    pub told: &'a Delivery,
-    pub about: References<'a>,
+    /// What is said; an error says what is gone.
+    pub words: &'a Result<Words, String>,
     /// For jitter, in 0..1.
     pub random: f64,
 }
@@ -52,7 +50,7 @@ pub async fn attempt(claim: &Claim, occasion: Occasion<'_>, channels: &Channels,
         None => (Sign::Silent, Err(not_configured(&delivery.channel))),
         // another attempt may have got through, and nothing is sent now
         Some(_) if claim.in_doubt() && !repeatable => (Sign::Silent, Err(interrupted())),
-        Some(channel) => send(delivery, occasion, channel, channels.templates(), clock.now()).await,
+        Some(channel) => send(delivery, occasion, channel, clock.now()).await,
     };
     Attempted { mark: judge(claim, answer, repeatable, clock.now(), occasion.random), sign }
 }
@@ -74,17 +72,15 @@ async fn send(
     delivery: &Delivery,
     occasion: Occasion<'_>,
     channel: &dyn Channel,
-    templates: &Templates,
     now: DateTime<Utc>,
 ) -> (Sign, Result<Receipt, ChannelError>) {
     let nowhere = |why| (Sign::Silent, Err(ChannelError::Unsendable { why }));
     let Some(recipient) = occasion.recipient else {
         return nowhere("the tenant has no recipient".into());
     };
-    let words = templates.words(occasion.told, occasion.about, recipient.reader(), channel);
-    let words = match words {
+    let words = match occasion.words {
         Ok(words) => words,
-        Err(why) => return nowhere(why),
+        Err(why) => return nowhere(why.clone()),
     };
     let message = Message {
         id: delivery.id,
@@ -92,7 +88,7 @@ async fn send(
         created_at: delivery.created_at,
         now,
         recipient,
-        words: &words,
+        words,
         urgency: delivery.urgency,
     };
     let sent = tokio::time::timeout(ATTEMPT_LIMIT, channel.deliver(&message)).await;
@@ -177,6 +173,7 @@ mod tests {
 
     use super::*;
     use crate::channel::Capabilities;
+    use crate::notification::wording::References;
     use crate::notification::{Addresses, Kind};
 
     /// Answers what it was told to, and keeps what it was given.
@@ -235,11 +232,16 @@ mod tests {
         let given = Arc::default();
         let channel = Scripted { deduplicates, answer, given: Arc::clone(&given) };
         let recipient = recipient();
-        let (told, about) = (&claim.delivery, References::default());
-        let occasion = Occasion { recipient: Some(&recipient), told, about, random: 0.5 };
         let channels = Channels::of(vec![Box::new(channel)]);
+        let words = words(&claim.delivery, &channels);
+        let occasion = Occasion { recipient: Some(&recipient), words: &words, random: 0.5 };
         let Attempted { mark, sign } = attempt(claim, occasion, &channels, &Clock::manual(now())).await;
         Done { mark, sign, given: given.lock().unwrap().clone() }
+    }
+
+    fn words(delivery: &Delivery, channels: &Channels) -> Result<Words, String> {
+        let channel = channels.get(&delivery.channel).unwrap();
+        channels.templates().words(delivery, References::default(), recipient().reader(), channel)
     }
 
     fn delivered() -> Result<Receipt, ChannelError> {
@@ -396,7 +398,7 @@ mod tests {
     #[tokio::test]
     async fn without_a_recipient_or_a_channel_the_reason_is_said() {
         let claim = claim(1, &[]);
-        let occasion = Occasion { recipient: None, told: &claim.delivery, about: References::default(), random: 0.5 };
+        let occasion = Occasion { recipient: None, words: &Err("nothing".into()), random: 0.5 };
         let clock = Clock::manual(now());
         let none = Channels::of(vec![]);
         assert_eq!(
@@ -414,9 +416,10 @@ mod tests {
     async fn what_went_nowhere_says_nothing_about_the_channel() {
         let sign = async |delivery: &Delivery, recipient: Option<&Recipient>, answer: ChannelError| {
             let claim = Claim { delivery: delivery.clone(), ..claim(1, &[]) };
-            let occasion = Occasion { recipient, told: delivery, about: References::default(), random: 0.5 };
             let scripted = Scripted { deduplicates: true, answer: Err(answer), given: Arc::default() };
             let channels = Channels::of(vec![Box::new(scripted)]);
+            let words = words(delivery, &channels);
+            let occasion = Occasion { recipient, words: &words, random: 0.5 };
             attempt(&claim, occasion, &channels, &Clock::manual(now())).await.sign
         };
         let refused = || ChannelError::Rejected { why: "no such user".into() };

@@ -3,6 +3,7 @@
 //! In this order: who is told, what is told, whether the address is proved, quiet hours, the breaker, the budget, the
 //! attempt. Each of them may end it with a mark; only the attempt sends. Nothing is kept here.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -18,7 +19,7 @@ use crate::id::Scope;
 use crate::notification::delivery::BACKOFF;
 use crate::notification::question::Question;
 use crate::notification::telling::{DigestItem, Reader};
-use crate::notification::wording::References;
+use crate::notification::wording::{References, Words};
 use crate::notification::{Claim, Delivery, Kind, Mark, Recipient};
 use crate::secret::Secret;
 use crate::store::{Referred, Store, StoreError, answered};
@@ -83,9 +84,10 @@ impl Sending {
     pub async fn tell(&self, claim: &Claim) -> Result<Mark, StoreError> {
         let delivery = &claim.delivery;
         let stored = found(answered(self.store.get_recipient(&Scope::Every, &delivery.recipient)).await)?;
-        let recipient = stored.as_ref().map(|stored| &stored.recipient);
-        let told = match answered(self.told(claim, recipient)).await? {
-            Ok(told) => told,
+        let stored = stored.map(|stored| Arc::new(stored.recipient));
+        let recipient = stored.as_deref();
+        let told = match self.told(claim, stored.as_ref()).await? {
+            Ok(told) => Arc::new(told),
             Err(unsent) => return Ok(unsent),
         };
         let now = self.store.clock().now();
@@ -115,7 +117,11 @@ impl Sending {
                 }
             }
         }
-        let occasion = Occasion { recipient, told: &told.delivery, about: told.about(), random: fastrand::f64() };
+        let words = match &stored {
+            Some(recipient) if self.sends(claim) => self.words(&told, recipient, &delivery.channel).await?,
+            _ => Err("there is nobody to tell, or nothing is sent".into()),
+        };
+        let occasion = Occasion { recipient, words: &words, random: fastrand::f64() };
         let attempted = attempt(claim, occasion, &self.channels, self.store.clock()).await;
         self.breakers.report(&place, attempted.sign, self.store.clock().now());
         if let (Some(day), Mark::Failed { .. }) = (counted, &attempted.mark) {
@@ -138,8 +144,24 @@ impl Sending {
         channel.is_some_and(|channel| !claim.in_doubt() || channel.capabilities().deduplicates)
     }
 
+    /// What is said by this channel, made on a computing thread: Markdown and templates take time. An error says what is gone.
+    async fn words(
+        &self,
+        told: &Arc<Told>,
+        recipient: &Arc<Recipient>,
+        channel: &str,
+    ) -> Result<Result<Words, String>, StoreError> {
+        let (channels, told, recipient) = (self.channels.clone(), Arc::clone(told), Arc::clone(recipient));
+        let (tenant, name) = (told.delivery.tenant_id.clone(), channel.to_owned());
+        let work = move || match channels.get(&name) {
+            Some(channel) => channels.templates().words(&told.delivery, told.about(), recipient.reader(), channel),
+            None => Err(format!("the channel `{name}` is not configured")),
+        };
+        self.store.compute(&tenant, work).await
+    }
+
     /// What there is to tell; the mark says why nothing is.
-    async fn told(&self, claim: &Claim, recipient: Option<&Recipient>) -> Result<Result<Told, Mark>, StoreError> {
+    async fn told(&self, claim: &Claim, recipient: Option<&Arc<Recipient>>) -> Result<Result<Told, Mark>, StoreError> {
         let delivery = &claim.delivery;
         let whole = self.links.whole(delivery);
         if delivery.kind == Kind::Digest {
@@ -148,7 +170,7 @@ impl Sending {
         }
         let mut told = Told { whole, ..self.referred(delivery).await? };
         if delivery.kind.asks() {
-            match self.links.question(&self.store, delivery).await? {
+            match answered(self.links.question(&self.store, delivery)).await? {
                 Ok(question) => told.question = Some(question),
                 Err(why) => return Ok(Err(not_asked(claim, why))),
             }
@@ -163,28 +185,32 @@ impl Sending {
     async fn gathered(
         &self,
         delivery: &Delivery,
-        recipient: Option<&Recipient>,
+        recipient: Option<&Arc<Recipient>>,
     ) -> Result<Result<Told, Mark>, StoreError> {
-        let (members, count) = self.store.digest_members(&Scope::Every, delivery.id, IN_A_DIGEST).await?;
+        let (members, count) = answered(self.store.digest_members(&Scope::Every, delivery.id, IN_A_DIGEST)).await?;
         if let [only] = members.as_slice() {
             return Ok(Ok(self.referred(only).await?));
         }
         if members.is_empty() {
             return Ok(Err(Mark::Failed { error: NOTHING_LEFT.into(), fall_back: None }));
         }
-        let reader = recipient.map_or(Reader::NOBODY, Recipient::reader);
         let mut digest = Vec::with_capacity(members.len());
-        for member in &members {
-            let referred = self.store.referred(member).await?;
-            digest.push(self.channels.templates().item(member, referred.about(), reader));
+        for member in members {
+            let referred = answered(self.store.referred(&member)).await?;
+            let (channels, recipient) = (self.channels.clone(), recipient.cloned());
+            let item = move || {
+                let reader = recipient.as_deref().map_or(Reader::NOBODY, Recipient::reader);
+                channels.templates().item(&member, referred.about(), reader)
+            };
+            digest.push(self.store.compute(&delivery.tenant_id, item).await?);
         }
-        let more = usize::try_from(count).unwrap_or(0).saturating_sub(members.len());
+        let more = usize::try_from(count).unwrap_or(0).saturating_sub(digest.len());
         Ok(Ok(Told { digest, more, ..Told::of(delivery) }))
     }
 
     /// What a message refers to, as it stands now.
     async fn referred(&self, delivery: &Delivery) -> Result<Told, StoreError> {
-        Ok(Told { referred: self.store.referred(delivery).await?, ..Told::of(delivery) })
+        Ok(Told { referred: answered(self.store.referred(delivery)).await?, ..Told::of(delivery) })
     }
 }
 

@@ -46,10 +46,14 @@ impl StoreHost {
     async fn create(&self, tenant: &Tenant, draft: Value, key: &str) -> Result<Value, HostError> {
         let now = self.store.clock().now();
         let draft_digest = digest(&SHA256, draft.to_string().as_bytes());
-        let draft = Draft::parse(Ok(tenant.clone()), &draft, &self.known, now).map_err(HostError::Invalid)?;
-        by_an_agent(&draft).map_err(HostError::Invalid)?;
-        let (task, next) =
-            Task::new(new_id(now), draft, now).map_err(|fault| HostError::Invalid(Faults(vec![fault])))?;
+        let (known, of) = (self.known.clone(), tenant.clone());
+        let read = move || {
+            let draft = Draft::parse(Ok(of), &draft, &known, now)?;
+            by_an_agent(&draft)?;
+            Task::new(new_id(now), draft, now).map_err(|fault| Faults(vec![fault]))
+        };
+        let read = self.store.compute(tenant.as_str(), read).await.map_err(told)?;
+        let (task, next) = read.map_err(HostError::Invalid)?;
         let once = Idempotency {
             tenant: tenant.as_str().to_owned(),
             key: format!("tool:{key}"),

@@ -13,6 +13,7 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 use uuid::Uuid;
 
+use crate::compute;
 use crate::executor::webhook::{TOKEN_PREFIX, is_completion_token};
 use crate::http::State;
 use crate::http::error::ApiError;
@@ -91,6 +92,11 @@ impl Caller {
 }
 
 impl Caller {
+    /// In whose name what this caller writes is computed; see [`crate::compute`].
+    pub fn computes_for(&self) -> &str {
+        self.scope.tenant().unwrap_or(compute::ADMIN)
+    }
+
     /// Whether the caller may do this.
     pub fn may(&self, permission: Permission) -> Result<(), ApiError> {
         match self.holds(permission) {

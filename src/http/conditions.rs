@@ -56,8 +56,10 @@ pub async fn test_condition(Held(state): Held<State>, caller: Caller, body: Body
     let value = body.json()?;
     only(&value, &["trigger", "previous", "tenant_id"])?;
     let now = state.clock.now();
-    let (tenant, condition) = asked(&state, &caller, &value, now)?;
-    let question = condition.compile(&Language::default()).map_err(|fault| Faults(vec![fault]))?;
+    let (known, to_read) = (state.clone(), caller.clone());
+    let previous = value.get("previous").cloned();
+    let read = move || asked(&known, &to_read, &value, now);
+    let (tenant, condition, question) = state.computed(caller.computes_for(), read).await??;
     let subject = Subject { id: new_id(now), name: NAME.into(), metadata: Map::new() };
     let ask = Ask {
         tenant: &tenant,
@@ -77,19 +79,22 @@ pub async fn test_condition(Held(state): Held<State>, caller: Caller, body: Body
             Err(PollFault::new("busy", "too many polls of this host at the moment; try again soon"))
         }
     };
-    let previous = value.get("previous").cloned();
-    let trial = match seen {
+    Ok(Json(match seen {
         Ok(value) => {
             let work = move || trial(&question, &subject, value, previous.as_ref(), now);
-            state.compute.run(tenant.as_str(), work).await
+            state.computed(tenant.as_str(), work).await?
         }
-        Err(error) => Ok(Trial { error: Some(error), ..Trial::empty() }),
-    };
-    trial.map(Json).map_err(|panicked| ApiError::Internal { log: panicked.to_string() })
+        Err(error) => Trial { error: Some(error), ..Trial::empty() },
+    }))
 }
 
-/// Whose trial it is, and of what; all that is wrong is told together.
-fn asked(state: &State, caller: &Caller, value: &Value, now: DateTime<Utc>) -> Result<(Tenant, Condition), Faults> {
+/// Whose trial it is, and of what, compiled; all that is wrong is told together.
+fn asked(
+    state: &State,
+    caller: &Caller,
+    value: &Value,
+    now: DateTime<Utc>,
+) -> Result<(Tenant, Condition, Question), Faults> {
     let mut faults = Faults::new();
     let tenant = caller.acts_for(value).map_err(|why| faults.0.extend(why.0)).ok();
     let trigger = match value.get("trigger") {
@@ -111,7 +116,10 @@ fn asked(state: &State, caller: &Caller, value: &Value, now: DateTime<Utc>) -> R
         (state.known.poll)(tenant, &condition.poll, "/trigger/poll", &mut faults);
     }
     match (tenant, condition) {
-        (Some(tenant), Some(condition)) if faults.is_empty() => Ok((tenant, condition)),
+        (Some(tenant), Some(condition)) if faults.is_empty() => {
+            let question = condition.compile(&Language::default()).map_err(|fault| Faults(vec![fault]))?;
+            Ok((tenant, condition, question))
+        }
         _ => Err(faults),
     }
 }

@@ -18,10 +18,9 @@ use crate::http::auth::Caller;
 use crate::http::error::{ApiError, Problem};
 use crate::http::query::Query;
 use crate::http::schema;
-use crate::id;
+use crate::http::tasks::read_new;
 use crate::invalid::{Faults, InvalidSpec};
 use crate::store::{NewTask, StoreError};
-use crate::task::{Draft, Task};
 use crate::token::Permission;
 use lines::{Line, Lines};
 
@@ -37,9 +36,6 @@ const DESCRIBED: usize = 1_000;
 const FAULTS: usize = 10;
 /// Lines that an import may have which are empty or bad: then it is no list of tasks.
 const BARREN: u64 = 100_000;
-
-/// For whom an admin's import computes: it may be for many tenants.
-const EVERY: &str = "*";
 
 /// Where it is asked for; its time limit is of its own.
 pub const PATH: &str = "/v1/tasks/import";
@@ -178,11 +174,9 @@ impl Import {
             return Ok(());
         }
         let (state, caller) = (self.state.clone(), self.caller.clone());
-        let tenant = self.caller.scope.tenant().unwrap_or(EVERY).to_owned();
         let read =
             move || group.iter().map(|(number, text)| (*number, read(&state, &caller, text))).collect::<Vec<_>>();
-        let read = self.state.compute.run(&tenant, read).await;
-        for (number, read) in read.map_err(|panic| ApiError::Internal { log: panic.to_string() })? {
+        for (number, read) in self.state.computed(self.caller.computes_for(), read).await? {
             match read {
                 Read::Empty => self.empty += 1,
                 Read::Bad(faults) => self.refuse(number, faults),
@@ -254,10 +248,7 @@ fn read(state: &State, caller: &Caller, text: &[u8]) -> Read {
 fn task(state: &State, caller: &Caller, text: &[u8]) -> Result<NewTask, Faults> {
     let value: Value =
         serde_json::from_slice(text).map_err(|error| Faults::one("", format!("must be JSON: {error}")))?;
-    let now = state.clock.now();
-    let draft = Draft::parse(caller.acts_for(&value), &value, &state.known, now)?;
-    let (task, next) = Task::new(id::new_id(now), draft, now).map_err(|fault| Faults(vec![fault]))?;
-    Ok((task, next.map(|next| next.nominal)))
+    read_new(state, caller, &value, state.clock.now())
 }
 
 /// Whether a fault lies in a batch's tasks, and not with the database.

@@ -5,6 +5,7 @@
 //! there: questions, which have a page of their own, and codes.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::State as Held;
@@ -70,35 +71,48 @@ async fn page(state: &State, id: Uuid) -> Result<Option<Page>, StoreError> {
         Err(StoreError::NotFound) => None,
         Err(error) => return Err(error),
     };
-    let reader = recipient.as_ref().map_or(Reader::NOBODY, Recipient::reader);
+    let recipient = Arc::new(recipient);
     match delivery.kind {
-        Kind::Digest => digest(state, &delivery, reader).await,
-        _ => single(state, &delivery, reader).await,
+        Kind::Digest => digest(state, delivery, recipient).await,
+        _ => single(state, delivery, recipient).await,
     }
 }
 
-async fn single(state: &State, delivery: &Delivery, reader: Reader<'_>) -> Result<Option<Page>, StoreError> {
-    let referred = state.store.referred(delivery).await?;
-    Ok(state.channels.templates().page(delivery, referred.about(), reader).ok())
+/// Who reads a page, if that is known.
+type PageReader = Arc<Option<Recipient>>;
+
+fn reader(recipient: &Option<Recipient>) -> Reader<'_> {
+    recipient.as_ref().map_or(Reader::NOBODY, Recipient::reader)
+}
+
+async fn single(state: &State, delivery: Delivery, recipient: PageReader) -> Result<Option<Page>, StoreError> {
+    let referred = state.store.referred(&delivery).await?;
+    let (channels, tenant) = (state.channels.clone(), delivery.tenant_id.clone());
+    let page = move || channels.templates().page(&delivery, referred.about(), reader(&recipient)).ok();
+    state.store.compute(&tenant, page).await
 }
 
 /// The messages that a digest tells, the oldest first. A digest of one is that message.
-async fn digest(state: &State, delivery: &Delivery, reader: Reader<'_>) -> Result<Option<Page>, StoreError> {
-    let (members, count) = state.store.told_by_digest(delivery, IN_A_DIGEST).await?;
-    if let [only] = members.as_slice() {
-        return single(state, only, reader).await;
+async fn digest(state: &State, delivery: Delivery, recipient: PageReader) -> Result<Option<Page>, StoreError> {
+    let (mut members, count) = state.store.told_by_digest(&delivery, IN_A_DIGEST).await?;
+    if members.len() == 1 {
+        return single(state, members.remove(0), recipient).await;
     }
+    let tenant = delivery.tenant_id.clone();
     let mut items: Vec<DigestItem> = Vec::new();
-    for member in &members {
-        let referred = state.store.referred(member).await?;
-        items.push(state.channels.templates().item(member, referred.about(), reader));
+    for member in members {
+        let referred = state.store.referred(&member).await?;
+        let (channels, recipient) = (state.channels.clone(), Arc::clone(&recipient));
+        let item = move || channels.templates().item(&member, referred.about(), reader(&recipient));
+        items.push(state.store.compute(&tenant, item).await?);
     }
-    let about = References {
-        digest: &items,
-        more: usize::try_from(count).unwrap_or(0).saturating_sub(items.len()),
-        ..References::default()
+    let more = usize::try_from(count).unwrap_or(0).saturating_sub(items.len());
+    let channels = state.channels.clone();
+    let page = move || {
+        let about = References { digest: &items, more, ..References::default() };
+        channels.templates().page(&delivery, about, reader(&recipient)).ok()
     };
-    Ok(state.channels.templates().page(delivery, about, reader).ok())
+    state.store.compute(&tenant, page).await
 }
 
 fn shown(page: &Page) -> Response {

@@ -36,8 +36,8 @@ pub async fn preview_schedule(Held(state): Held<State>, caller: Caller, body: Bo
     caller.may(Permission::TasksRead)?;
     let value = body.json()?;
     only(&value, &["trigger", "count", "from"])?;
-    let (now, tenant) = (state.clock.now(), caller.scope.tenant().unwrap_or_default().to_owned());
-    let fires = state.store.compute(&tenant, move || fires(&value, now)).await??;
+    let now = state.clock.now();
+    let fires = state.computed(caller.computes_for(), move || fires(&value, now)).await??;
     Ok(Json(Preview { fires }))
 }
 

@@ -1,6 +1,7 @@
 //! Tasks over HTTP: create, read, change, pause, run, backfill, delete.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State as Held;
@@ -22,7 +23,7 @@ use crate::http::runs::RunView;
 use crate::http::schema;
 use crate::id::{self, Scope};
 use crate::invalid::Faults;
-use crate::store::{StoreError, TaskFilter};
+use crate::store::{NewTask, StoreError, TaskFilter};
 use crate::task::change::TaskChange;
 use crate::task::{Draft, LastRun, Task, TaskStatus, TaskView};
 use crate::token::Permission;
@@ -67,17 +68,24 @@ pub async fn create_task(
         return Ok(replay);
     }
     let value = body.json()?;
-    let now = state.clock.now();
-    let draft = Draft::parse(caller.acts_for(&value), &value, &state.known, now)?;
-    let (task, next) = Task::new(id::new_id(now), draft, now).map_err(|fault| Faults(vec![fault]))?;
+    let (known, to_read, now) = (state.clone(), caller.clone(), state.clock.now());
+    let read = move || read_new(&known, &to_read, &value, now);
+    let (task, nominal) = state.computed(caller.computes_for(), read).await??;
     let view = task.view(None);
     if is_dry {
         return Ok(Json(view).into_response());
     }
     let once = body.once(&caller, StatusCode::CREATED, &view)?;
-    let answer = state.store.create_task(&task, next.map(|next| next.nominal), once.as_ref()).await?;
+    let answer = state.store.create_task(&task, nominal, once.as_ref()).await?;
     let place = [(header::LOCATION, format!("/v1/tasks/{}", task.id))];
     answered(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
+}
+
+/// Reads a new task, and asks its trigger for the first instant. That computes, so it is done on a computing thread.
+pub(super) fn read_new(state: &State, caller: &Caller, value: &Value, now: DateTime<Utc>) -> Result<NewTask, Faults> {
+    let draft = Draft::parse(caller.acts_for(value), value, &state.known, now)?;
+    let (task, next) = Task::new(id::new_id(now), draft, now).map_err(|fault| Faults(vec![fault]))?;
+    Ok((task, next.map(|next| next.nominal)))
 }
 
 /// List tasks
@@ -156,7 +164,7 @@ pub async fn update_task(
     caller.may(Permission::TasksWrite)?;
     let is_dry = dry_run(&mut query);
     query.done()?;
-    let (id, patch) = (id.of("task")?, body.json()?);
+    let (id, patch) = (id.of("task")?, Arc::new(body.json()?));
     let version = version(&patch)?;
     for _ in 0..EDITS {
         let task = state.store.get_task(&caller.scope, id).await.map_err(missing)?;
@@ -166,7 +174,9 @@ pub async fn update_task(
         if patch.get("tenant_id").is_some_and(|named| named.as_str() != Some(&task.tenant_id)) {
             return Err(ApiError::invalid("/tenant_id", "can't be changed: a task stays with its tenant"));
         }
-        let Draft { name, spec, .. } = Draft::patch(&task, &patch, &state.known, state.clock.now())?;
+        let (known, before, written) = (state.clone(), task.clone(), Arc::clone(&patch));
+        let read = move || Draft::patch(&before, &written, &known.known, known.clock.now());
+        let Draft { name, spec, .. } = state.computed(caller.computes_for(), read).await??;
         if is_dry {
             return shown(&state, &caller, &Task { name, spec, ..task }).await;
         }
@@ -288,7 +298,7 @@ pub async fn backfill_task(Held(state): Held<State>, caller: Caller, id: Id, bod
     let (from, to) = range(&body.json()?, now)?;
     let task = state.store.get_task(&caller.scope, task_id).await.map_err(missing)?;
     let (tenant, trigger, anchor) = (task.tenant_id, task.spec.trigger, task.anchor_at);
-    let listed = state.store.compute(&tenant, move || trigger.between(from, to, anchor, BACKFILL + 1)).await?;
+    let listed = state.computed(&tenant, move || trigger.between(from, to, anchor, BACKFILL + 1)).await?;
     let fires = listed.map_err(|fault| Faults(vec![fault]))?;
     if fires.len() > BACKFILL {
         return Err(ApiError::invalid("/to", format!("there are more than {BACKFILL} instants; take a shorter range")));

@@ -19,12 +19,12 @@ pub struct Registered {
 }
 
 /// The tools that models may be offered, in the order in which they are offered.
-pub struct Registry(Vec<Registered>);
+pub struct Registry(Vec<Arc<Registered>>);
 
 impl Registry {
     /// Fails when two tools share a name, a schema is none, or an undo window is too long; the sentence names the tool.
     pub fn new(tools: Vec<Arc<dyn Tool>>) -> Result<Registry, String> {
-        let mut registered: Vec<Registered> = Vec::with_capacity(tools.len());
+        let mut registered: Vec<Arc<Registered>> = Vec::with_capacity(tools.len());
         for tool in tools {
             let Definition { name, parameters, undo_seconds, .. } = tool.definition();
             if undo_seconds.is_some_and(|seconds| !(1..=LONGEST_UNDO).contains(&seconds)) {
@@ -36,7 +36,7 @@ impl Registry {
             let schema = JsonSchema::read(parameters).map_err(|error| {
                 format!("the parameters of tool `{name}` are no JSON Schema that can be used: {error}")
             })?;
-            registered.push(Registered { tool, schema });
+            registered.push(Arc::new(Registered { tool, schema }));
         }
         Ok(Registry(registered))
     }
@@ -56,7 +56,7 @@ impl Registry {
     }
 
     /// Whatever its status.
-    pub fn find(&self, name: &str) -> Option<&Registered> {
+    pub fn find(&self, name: &str) -> Option<&Arc<Registered>> {
         self.0.iter().find(|registered| registered.tool.definition().name == name)
     }
 }

@@ -1,12 +1,14 @@
 //! `tool`: a call of a registered tool, without a model. Nobody can be asked here: a tool that no rule lets through is
 //! refused when the task is saved, and a call that the rules do not let through is refused when it is made.
 
+use std::sync::Arc;
+
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
+use crate::agent::ruling::RulingRequest;
 use crate::approval::matrix::{Category, Gate};
-use crate::approval::policy::Act as Proposed;
 use crate::approval::proposal::undo_window;
 use crate::credential::Reference;
 use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
@@ -103,7 +105,7 @@ impl Tool {
                 Some(Ok(())) | None => Ok(arguments),
             })
             .await?;
-        self.permit(act, tool, &arguments)?;
+        self.permit(act, tool, &arguments).await?;
         let context = ToolContext {
             tenant: act.world.tenant.clone(),
             run_id: act.world.run_id,
@@ -127,24 +129,22 @@ impl Tool {
     }
 
     /// Whether the rules let this call through, for this tenant and with these arguments.
-    fn permit(&self, act: &Act<'_>, tool: &Registered, arguments: &Value) -> Result<(), StepFault> {
-        let Definition { name, category, consequence, requires_confirmation, .. } = tool.definition();
+    async fn permit(&self, act: &Act<'_>, tool: &Arc<Registered>, arguments: &Value) -> Result<(), StepFault> {
         let chosen = tool.tool.credential_chosen(arguments);
-        let proposed = Proposed {
-            tool: name,
-            category: *category,
-            consequence: *consequence,
-            requires_confirmation: *requires_confirmation,
-            arguments,
-            tenant: act.world.tenant.as_str(),
-            credential: chosen.as_ref().filter(|chosen| self.credential.as_ref() != Some(chosen)),
+        let request = RulingRequest {
+            policy: act.world.parts.agent.policy.clone(),
+            tool: Arc::clone(tool),
+            arguments: arguments.clone(),
+            tenant: act.world.tenant.as_str().to_owned(),
+            credential: chosen.filter(|chosen| self.credential.as_ref() != Some(chosen)),
+            more: Vec::new(),
         };
-        let ruling = act.world.parts.agent.policy.decide(&proposed, &[]);
+        let ruling = request.ruling(&act.world.parts.compute).await;
         match (ruling.gate, ruling.reasons.last()) {
             (Gate::Auto, _) => Ok(()),
             (Gate::Confirm, why) => {
                 let why = why.map_or(String::new(), |why| format!(": {why}"));
-                Err(StepFault::new("tool_refused", needs_approval(name) + &why))
+                Err(StepFault::new("tool_refused", needs_approval(&tool.definition().name) + &why))
             }
         }
     }

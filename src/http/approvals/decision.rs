@@ -111,7 +111,9 @@ impl Decision {
     ) -> Result<(Decided, Option<Grant>), ApiError> {
         let moot = self.digest != approval.digest || approval.status.is_settled();
         if !moot {
-            self.check(approval)?;
+            // edited arguments are held against the tool's schema
+            let (answer, of) = (self.clone(), approval.clone());
+            state.computed(&approval.tenant_id, move || answer.check(&of)).await??;
         }
         let grant = match &self.grant {
             Some(wish) if !moot => Some(wish.grant(state, scope, approval, &who.by).await?),

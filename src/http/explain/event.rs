@@ -173,8 +173,7 @@ async fn examined(
     let mut examination = Examination { waiting: tasks.into(), close: Vec::new(), effort };
     while !examination.waiting.is_empty() {
         let arrival = Arc::clone(arrival);
-        let piece = state.compute.run(tenant.as_str(), move || examination.go_on(&arrival, now));
-        examination = piece.await.map_err(|panicked| ApiError::Internal { log: panicked.to_string() })?;
+        examination = state.computed(tenant.as_str(), move || examination.go_on(&arrival, now)).await?;
     }
     Ok((examination.close, examination.effort))
 }

@@ -100,7 +100,10 @@ pub async fn explain_task(
         None => None,
     };
     let facts = Facts { task, holder, condition, last_run, now: state.clock.now() };
-    Ok(Json(TaskExplanation { instant, ..explained(&facts) }))
+    let tenant = facts.task.tenant_id.clone();
+    // it asks the trigger for its next instants
+    let explanation = state.computed(&tenant, move || explained(&facts)).await?;
+    Ok(Json(TaskExplanation { instant, ..explanation }))
 }
 
 async fn at_instant(state: &State, caller: &Caller, task: &Task, text: &str) -> Result<InstantExplanation, ApiError> {

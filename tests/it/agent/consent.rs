@@ -15,6 +15,7 @@ use reveille::tool::{Definition, Registry, Tool, ToolContext, ToolError, ToolOut
 use serde_json::{Value, json};
 
 use super::stage::{Prop, Stage, call, calls, passing, says};
+use crate::support::computing::{HeldThreads, until_waiting};
 
 type Deeds = Arc<Mutex<Vec<(String, Value)>>>;
 
@@ -254,6 +255,29 @@ async fn the_operator_s_rules_decide_for_runs_that_can_ask_nobody_as_well() {
     assert_eq!(deeds_of(&deeds), [("pay".to_owned(), json!({ "to": "bob", "amount": 5 }))]);
     let refused = stage.results().into_iter().find(|(id, ..)| id == "m").unwrap();
     assert!(refused.1.contains("nobody can be asked here") && refused.2, "{refused:?}");
+}
+
+#[tokio::test]
+async fn rules_that_take_long_are_judged_on_computing_threads() {
+    let deeds = Deeds::default();
+    let list = json!(vec![0; 50]);
+    let when = format!("{list}.all(a, {list}.all(b, a == b)) && args.amount < 10");
+    let rules = json!({ "tools": { "pay": { "gate": "auto", "when": when } } });
+    let policy = Policy::new(&serde_json::from_value(rules).unwrap()).unwrap();
+    let stage = stage(&deeds);
+    let stage = Stage { agent: Agent { policy, ..stage.agent }, ..stage };
+    let computing = stage.agent.compute.clone();
+    let threads = HeldThreads::all(&computing).await;
+    let meanwhile = async {
+        until_waiting(&computing, 1).await;
+        assert_eq!(deeds_of(&deeds), []);
+        drop(threads);
+    };
+    // no time has to pass for it
+    let incoming = stage.incoming("go");
+    let (handled, ()) = tokio::join!(stage.agent.handle_message(&incoming), meanwhile);
+    assert!(matches!(handled, Ok(Handled::Answered(_))), "{handled:?}");
+    assert_eq!(deeds_of(&deeds), [("pay".to_owned(), json!({ "to": "bob", "amount": 5 }))]);
 }
 
 /// A payment that looks at the balance first.

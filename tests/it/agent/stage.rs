@@ -13,6 +13,7 @@ use reveille::approval::matrix::{Category, Consequence};
 use reveille::approval::policy::Policy;
 use reveille::approval::{self, Approval, Begun, CallOutcome, GrantAsk};
 use reveille::clock::Clock;
+use reveille::compute::Compute;
 use reveille::event::Event;
 use reveille::id::Tenant;
 use reveille::llm::fallback::Link;
@@ -306,7 +307,8 @@ impl Stage {
         let models = models(vec![("main", model.clone())], &settings, &clock);
         let tools: Vec<Arc<dyn Tool>> = tools.into_iter().map(|tool| Arc::new(tool) as Arc<dyn Tool>).collect();
         let policy = Policy::new(&approval::Settings::default()).unwrap();
-        let agent = Agent { models, tools: Arc::new(Registry::new(tools).unwrap()), settings, policy };
+        let compute = Compute::new(1);
+        let agent = Agent { models, tools: Arc::new(Registry::new(tools).unwrap()), settings, policy, compute };
         let (store, host, stop, told) = Default::default();
         Stage { clock, model, agent, store, host, stop, told }
     }

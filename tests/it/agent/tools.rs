@@ -16,6 +16,7 @@ use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::stage::{RUN, Stage, call, calls, says};
+use crate::support::computing::{HeldThreads, until_waiting};
 
 /// A stage whose agent has the built-in tools and makes these calls.
 fn stage(asked: Vec<ToolCall>, egress: egress::Settings) -> Stage {
@@ -67,6 +68,27 @@ async fn the_tools_for_tasks_act_for_the_run_s_tenant_and_nobody_else() {
     let foreign = json!({ "name": "x", "instruction": "x", "cron": "* * * * *", "tenant_id": "bob" });
     let (text, is_error) = result("create_task", foreign).await;
     assert!(is_error && text.contains("'tenant_id' was unexpected"), "{text}");
+}
+
+#[tokio::test]
+async fn many_arguments_are_held_against_their_schema_on_a_computing_thread() {
+    let many = json!({ "type": "report.ready", "data": { "l": vec![0; 20_000] } });
+    let stage = stage(vec![call("c1", "publish_event", many)], egress::Settings::default());
+    let computing = stage.agent.compute.clone();
+    let threads = HeldThreads::all(&computing).await;
+    let meanwhile = async {
+        until_waiting(&computing, 1).await;
+        assert!(stage.host.asked.lock().unwrap().is_empty());
+        drop(threads);
+    };
+    // no time has to pass for it
+    let incoming = stage.incoming("go");
+    let (handled, ()) = tokio::join!(stage.agent.handle_message(&incoming), meanwhile);
+    assert!(matches!(handled, Ok(Handled::Answered(_))), "{handled:?}");
+    assert_eq!(stage.host.asked.lock().unwrap().len(), 1, "{:?}", stage.results());
+    // few are checked where they are: nothing waits for a thread
+    let few = result("list_tasks", json!({ "status": "odd" })).await;
+    assert!(few.1, "{few:?}");
 }
 
 #[tokio::test]

@@ -18,7 +18,6 @@ use reveille::bus;
 use reveille::channel::Channels;
 use reveille::channel::sms::{self, Sms};
 use reveille::clock::Clock;
-use reveille::compute::Compute;
 use reveille::egress::{self, Egress};
 use reveille::event::Event;
 use reveille::executor::host::StoreHost;
@@ -213,13 +212,14 @@ impl Api {
             tools,
             settings: agent::Settings::default(),
             policy: Policy::new(&approval::Settings::default()).expect("the default"),
+            compute: store.computing().clone(),
         };
         let pipeline = Pipeline::new(pipeline::Parts {
             credentials,
             agent,
             agents: vec![],
             channels: vec!["email".into(), "webhook".into()],
-            compute: reveille::compute::Compute::of_machine(),
+            compute: store.computing().clone(),
             expressions: Default::default(),
             templates: Default::default(),
         });
@@ -227,7 +227,7 @@ impl Api {
             poller: Poller::new(sources, host, clock.clone()),
             store: store.clone(),
             clock: clock.clone(),
-            compute: Compute::new(1),
+            compute: store.computing().clone(),
             executors,
             pipeline,
             tools: Vec::new(),

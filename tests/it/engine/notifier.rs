@@ -9,6 +9,7 @@ use reveille::secret::Secret;
 use serde_json::{Value, json};
 
 use crate::support::app::Instance;
+use crate::support::computing::{HeldThreads, until_waiting};
 use crate::support::sink::{Answer, Sink};
 use crate::support::smtp::MailServer;
 use crate::support::world::{ADMIN, World, on_both};
@@ -20,6 +21,24 @@ on_both! {
     one_that_was_told_to_wait_for_a_day_is_not_given_up_for_its_age
     an_address_that_may_not_be_reached_says_nothing_about_its_host
     how_urgent_it_is_decides_what_quiet_hours_hold
+    words_of_messages_are_made_on_computing_threads
+}
+
+async fn words_of_messages_are_made_on_computing_threads(mut world: World) {
+    let (sink, _mails) = stage(&mut world).await;
+    let instance = world.instance();
+    put(&instance, "ann", webhook(&sink)).await;
+    post(&instance, "ann", &["webhook"], "first").await;
+    let computing = instance.store.computing().clone();
+    let threads = HeldThreads::all(&computing).await;
+    let meanwhile = async {
+        until_waiting(&computing, 1).await;
+        assert_eq!(sink.requests().len(), 0, "its words are not made yet");
+        drop(threads);
+    };
+    tokio::join!(instance.notify(), meanwhile);
+    assert_eq!(sink.taken().len(), 1);
+    instance.finish(&world).await;
 }
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";

@@ -1,0 +1,55 @@
+//! Asking the rules about a call. Rules have expressions, which tenants write, too, over arguments of any kind: where there
+//! are any for a tool that take long, they are computed on a thread of their own.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::approval::matrix::Gate;
+use crate::approval::policy::{Act, Policy, Rules, Ruling};
+use crate::compute::Compute;
+use crate::credential::Reference;
+use crate::tool::Definition;
+use crate::tool::registry::Registered;
+
+/// A call, and all that is asked about it.
+pub struct RulingRequest {
+    pub policy: Policy,
+    pub tool: Arc<Registered>,
+    pub arguments: Value,
+    pub tenant: String,
+    /// A credential that the call chooses by itself.
+    pub credential: Option<Reference>,
+    /// Who else has a say, the weightiest last.
+    pub more: Vec<(&'static str, Arc<Rules>)>,
+}
+
+impl RulingRequest {
+    pub async fn ruling(self, compute: &Compute) -> Ruling {
+        let (tenant, steps) = (self.tenant.clone(), self.policy.steps(&self.act(), &self.more()));
+        // a rule that can't be judged never lets anything through
+        let unjudged = |panicked| Ruling {
+            gate: Gate::Confirm,
+            reasons: vec![format!("the rules can't be judged, so a person is asked: {panicked}")],
+        };
+        let decide = move || self.policy.decide(&self.act(), &self.more());
+        compute.run_if_costly(&tenant, steps, decide).await.unwrap_or_else(unjudged)
+    }
+
+    fn more(&self) -> Vec<(&str, &Rules)> {
+        self.more.iter().map(|(name, rules)| (*name, &**rules)).collect()
+    }
+
+    fn act(&self) -> Act<'_> {
+        let Definition { name, category, consequence, requires_confirmation, .. } = self.tool.definition();
+        Act {
+            tool: name,
+            category: *category,
+            consequence: *consequence,
+            requires_confirmation: *requires_confirmation,
+            arguments: &self.arguments,
+            tenant: &self.tenant,
+            credential: self.credential.as_ref(),
+        }
+    }
+}
