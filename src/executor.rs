@@ -24,6 +24,9 @@ use crate::task::{Action, Task};
 use crate::tool::Host;
 use crate::vault::credentials::Known;
 
+/// The code of a run whose action can't be read as it is stored, whatever is configured: its task is disabled.
+pub const UNREADABLE_ACTION: &str = "unreadable_action";
+
 /// One execution of a run.
 #[derive(Clone)]
 pub struct Job {

@@ -114,7 +114,7 @@ impl Executions {
     /// Executes a started run in a task of its own.
     pub fn spawn(&self, started: StartedRun) {
         let shared = Arc::clone(&self.0);
-        shared.measures.started(&started, shared.store.clock().now());
+        shared.measures.started(&shared.store, &started, shared.store.clock().now());
         // the place is taken before the task runs: who counts free places must see it
         let place = shared.active.add(started.lease, &started.run.tenant_id, started.lease_until);
         let beginning = shared.finisher.beginning().enter();
@@ -142,7 +142,7 @@ impl Shared {
         let told = tokio::select! {
             biased;
             () = self.lease_over(&place), if !planted!("no_fence") => return lost(run_id),
-            told = self.pause_lacking(&started, &result) => told,
+            told = self.stop_task(&started, &result) => told,
             () = self.lease_gone(&place), if !planted!("no_fence") => return lost(run_id),
         };
         let recipient = match ran < RECIPIENT_FRESH {
@@ -227,10 +227,12 @@ impl Shared {
         }
     }
 
-    /// Where the run failed for want of a credential its task is paused; whether its owner is told by that.
-    async fn pause_lacking(&self, started: &StartedRun, result: &Result<Outcome, RunError>) -> bool {
-        match (&started.task, lacking::lack_of(result)) {
-            (Some(task), Some(lack)) => Box::pin(lacking::pause(&self.store, task.id, lack)).await,
+    /// Where the run failed for want of a credential its task is paused, and where its action can't be read it is disabled;
+    /// whether its owner is told by that.
+    async fn stop_task(&self, started: &StartedRun, result: &Result<Outcome, RunError>) -> bool {
+        match (&started.task, lacking::lack_of(result), lacking::unreadable(result)) {
+            (Some(task), Some(lack), _) => Box::pin(lacking::pause(&self.store, task.id, lack)).await,
+            (Some(task), _, Some(why)) => Box::pin(lacking::disable(&self.store, task, why)).await,
             _ => false,
         }
     }

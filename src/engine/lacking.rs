@@ -8,15 +8,42 @@ use uuid::Uuid;
 use crate::clock;
 use crate::credential::Lack;
 use crate::engine::finisher::BACK_OFF;
+use crate::executor::UNREADABLE_ACTION;
 use crate::retry::full_jitter;
 use crate::run::outcome::{Outcome, RunError};
-use crate::store::{Lacked, Store, StoreError, answered};
+use crate::store::{Lacked, SeenTask, Store, StoreError, answered};
+use crate::task::Task;
 
 /// What a run could not go on without, if that is how it failed.
 pub fn lack_of(result: &Result<Outcome, RunError>) -> Option<&Lack> {
     match result {
         Err(RunError::Fail { fault }) => fault.lack.as_deref(),
         _ => None,
+    }
+}
+
+/// Why the action of a run can't be read as it is stored, if that is how it failed.
+pub fn unreadable(result: &Result<Outcome, RunError>) -> Option<&str> {
+    match result {
+        Err(RunError::Fail { fault }) if fault.code == UNREADABLE_ACTION => Some(&fault.message),
+        _ => None,
+    }
+}
+
+/// Disables a task whose action can't be read, so that it is not computed again at each fire; answers whether its owner is
+/// told by that.
+pub async fn disable(store: &Store, task: &Task, why: &str) -> bool {
+    let seen = SeenTask::Version(task.version);
+    match until_answered(|| store.disable_task(task.id, seen, why)).await {
+        Ok(true) => {
+            tracing::error!(task_id = %task.id, why, "the action of a task can't be read, it is disabled");
+            true
+        }
+        Ok(false) => false,
+        Err(error) => {
+            tracing::error!(task_id = %task.id, %error, "a task that can't be read can't be disabled");
+            false
+        }
     }
 }
 
@@ -38,15 +65,13 @@ pub async fn pause(store: &Store, task_id: Uuid, lack: &Lack) -> bool {
 }
 
 /// The store's answer, asked again for as long as it is away.
-async fn until_answered<F: Future<Output = Result<Lacked, StoreError>>>(
-    ask: impl Fn() -> F,
-) -> Result<Lacked, StoreError> {
+async fn until_answered<T, F: Future<Output = Result<T, StoreError>>>(ask: impl Fn() -> F) -> Result<T, StoreError> {
     for tries in 1.. {
         let error = match answered(ask()).await {
             Err(StoreError::Unavailable(error) | StoreError::TimedOut(error)) => error,
             answer => return answer,
         };
-        tracing::warn!(%error, "a task that lacks a credential could not be paused, trying again");
+        tracing::warn!(%error, "a task that can't go on could not be stopped, trying again");
         clock::pause(full_jitter(BACK_OFF.0, tries, BACK_OFF.1, fastrand::f64())).await;
     }
     unreachable!("tries have no end")
@@ -69,7 +94,7 @@ mod tests {
             }
         });
         assert_eq!((answer.await.unwrap(), asked.load(Ordering::Relaxed)), (Lacked::Told, 3));
-        let broken = until_answered(|| async { Err(StoreError::Corrupt("odd".into())) }).await;
+        let broken = until_answered(|| async { Err::<Lacked, _>(StoreError::Corrupt("odd".into())) }).await;
         assert!(matches!(broken, Err(StoreError::Corrupt(_))), "{broken:?}");
     }
 }

@@ -1,5 +1,6 @@
 //! How late runs start, how long they wait and take, and what becomes of messages: for Prometheus.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -10,8 +11,9 @@ use prometheus_client::metrics::histogram::Histogram;
 
 use crate::metrics::Metrics;
 use crate::notification::DeliveryState;
-use crate::run::RunState;
-use crate::store::StartedRun;
+use crate::run::{Run, RunState};
+use crate::store::{StartedRun, Store};
+use crate::task::Task;
 use crate::trigger::Trigger;
 
 /// Seconds: a punctual start is below the first, what was missed in an outage beyond the last.
@@ -72,16 +74,28 @@ impl Measures {
     }
 
     /// A run starts now. Only first starts are measured: later ones wait on purpose.
-    pub(super) fn started(&self, started: &StartedRun, now: DateTime<Utc>) {
-        let run = &started.run;
+    pub(super) fn started(&self, store: &Store, started: &StartedRun, now: DateTime<Utc>) {
+        let run = Arc::clone(&started.run);
         if run.attempt != 1 {
             return;
         }
-        let instant = match run.fire_key.starts_with("s:") {
-            true => instant_of(started),
-            false => run.scheduled_for,
-        };
-        if run.fire_key.starts_with("s:") {
+        let (store, measures) = (store.clone(), self.clone());
+        match started.task.as_ref().filter(|task| is_by_the_clock(&run) && has_jitter(task)) {
+            None => self.measure(&run, run.scheduled_for, now),
+            // the run does not wait for that
+            Some(task) => {
+                let task = Arc::clone(task);
+                tokio::spawn(async move {
+                    let (asked, nominal) = (Arc::clone(&task), run.scheduled_for);
+                    let instant = store.compute(&task.tenant_id, move || instant_of(&asked, nominal)).await;
+                    measures.measure(&run, instant.unwrap_or(nominal), now);
+                });
+            }
+        }
+    }
+
+    fn measure(&self, run: &Run, instant: DateTime<Utc>, now: DateTime<Utc>) {
+        if is_by_the_clock(run) {
             self.lag.observe(seconds(now - instant));
         }
         self.queued.observe(seconds(now - instant.max(run.created_at)));
@@ -99,17 +113,18 @@ impl Measures {
     }
 }
 
+fn is_by_the_clock(run: &Run) -> bool {
+    run.fire_key.starts_with("s:")
+}
+
+fn has_jitter(task: &Task) -> bool {
+    matches!(&task.spec.trigger, Trigger::Schedule(schedule) if schedule.jitter.is_some())
+}
+
 /// When a scheduled run is to start: its nominal instant, and what the task's jitter adds.
-fn instant_of(started: &StartedRun) -> DateTime<Utc> {
-    let nominal = started.run.scheduled_for;
-    let Some(task) = &started.task else { return nominal };
-    match &task.spec.trigger {
-        Trigger::Schedule(schedule) if schedule.jitter.is_some() => {
-            let instant = task.spec.trigger.instant(task.id, task.anchor_at, nominal);
-            instant.ok().flatten().map_or(nominal, |(next, _)| next.run_at)
-        }
-        _ => nominal,
-    }
+fn instant_of(task: &Task, nominal: DateTime<Utc>) -> DateTime<Utc> {
+    let instant = task.spec.trigger.instant(task.id, task.anchor_at, nominal);
+    instant.ok().flatten().map_or(nominal, |(next, _)| next.run_at)
 }
 
 fn seconds(time: TimeDelta) -> f64 {

@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::clock::{cut, pause, signed};
-use crate::compute::Compute;
+use crate::compute::{Compute, steps_to_read};
 use crate::engine::Bell;
 use crate::engine::places::{Places, Seat};
 use crate::engine::service::{AtRest, Next, REST, Service, TickError};
@@ -259,13 +259,9 @@ impl Work {
     }
 
     async fn outcome(&self, claim: &PollClaim) -> Outcome {
-        let condition = match Trigger::deserialize(&claim.trigger) {
-            Ok(Trigger::Condition(condition)) => condition,
-            _ => return Outcome::Disable { why: "the trigger can't be read".into() },
-        };
-        let question = match condition.compile(&self.language) {
-            Ok(question) => question,
-            Err(fault) => return Outcome::Disable { why: format!("{}: {}", fault.pointer, fault.message) },
+        let (condition, question) = match self.compiled(claim).await {
+            Ok(compiled) => compiled,
+            Err(why) => return Outcome::Disable { why },
         };
         let polled = match self.poll(claim, &condition).await {
             Err(Missed::Busy(wait)) => {
@@ -287,6 +283,21 @@ impl Work {
         }
         let next_at = condition.within_end(cut(step.next_poll_at));
         Outcome::Record { step: Box::new(step), next_at }
+    }
+
+    /// The condition and its expressions, or why they can't be read.
+    async fn compiled(&self, claim: &PollClaim) -> Result<(Condition, Question), String> {
+        let (trigger, language) = (claim.trigger.clone(), self.language.clone());
+        let read = move || {
+            let Ok(Trigger::Condition(condition)) = Trigger::deserialize(&trigger) else {
+                return Err("the trigger can't be read".to_owned());
+            };
+            let question = condition.compile(&language);
+            let question = question.map_err(|fault| format!("{}: {}", fault.pointer, fault.message))?;
+            Ok((condition, question))
+        };
+        let read = self.compute.run_if_costly(&claim.tenant_id, steps_to_read(&claim.trigger), read).await;
+        read.unwrap_or_else(|panicked| Err(panicked.to_string()))
     }
 
     /// What follows from the poll; what its expressions take long over is computed on a thread of its own.

@@ -22,6 +22,7 @@ mod spec;
 mod store;
 mod tool;
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -29,12 +30,13 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 use tracing::Instrument;
 
+use crate::compute::steps_to_read;
 use crate::executor::pipeline::attempt::{Attempts, error_value};
 use crate::executor::pipeline::kind::World;
 use crate::executor::pipeline::ledger::{Beginning, Ledger};
 use crate::executor::pipeline::scope::{Fire, Scope, run_value, task_value};
 use crate::executor::pipeline::spec::{OnError, Spec, What};
-use crate::executor::{Executor, Job};
+use crate::executor::{Executor, Job, UNREADABLE_ACTION};
 use crate::id::Tenant;
 use crate::invalid::Faults;
 use crate::run::outcome::{Outcome, RunError, RunFault};
@@ -64,7 +66,7 @@ impl Pipeline {
 
     async fn run(&self, job: Job) -> Result<Outcome, RunError> {
         let task = job.task.as_ref().ok_or_else(|| RunError::fail("no_task", "the task of the run is gone"))?;
-        let spec = self.spec_now(&task.spec.action)?;
+        let spec = self.spec_now(&job.run.tenant_id, &task.spec.action).await?;
         let world = self.world(&job, task)?;
         let (ledger, begun) = Ledger::load(job.store.clone(), job.clock.clone()).await?;
         let digest = digest_of(&task.spec.action.config);
@@ -87,10 +89,21 @@ impl Pipeline {
     }
 
     /// The steps once more: tools, models and channels may have gone since they were checked.
-    fn spec_now(&self, action: &Action) -> Result<Spec, RunError> {
-        let mut faults = Faults::new();
-        let spec = Spec::read(&action.config, CONFIG, &self.0, &mut faults);
-        spec.ok_or_else(|| RunError::fail("invalid_action", faults.to_string()))
+    async fn spec_now(&self, tenant: &str, action: &Action) -> Result<Spec, RunError> {
+        let (parts, config) = (Arc::clone(&self.0), action.config.clone());
+        let steps = steps_to_read(&Value::Object(config.clone()));
+        let read = move || {
+            let (mut faults, unreadable) = (Faults::new(), Cell::default());
+            let spec = Spec::read_stored(&config, CONFIG, &parts, &mut faults, &unreadable);
+            spec.ok_or_else(|| match (unreadable.get(), faults.0.first()) {
+                (true, Some(fault)) => {
+                    RunError::fail(UNREADABLE_ACTION, format!("{}: {}", fault.pointer, fault.message))
+                }
+                _ => RunError::fail("invalid_action", faults.to_string()),
+            })
+        };
+        let read = self.0.compute.run_if_costly(tenant, steps, read).await;
+        read.unwrap_or_else(|panicked| Err(RunError::fail("invalid_action", panicked.to_string())))
     }
 
     fn world(&self, job: &Job, task: &Task) -> Result<World, RunError> {

@@ -15,6 +15,7 @@ use reveille::engine::matcher::Matcher;
 use reveille::event::Event;
 use reveille::id::{Scope, Tenant};
 use reveille::metrics::Metrics;
+use reveille::task::TaskStatus;
 use reveille::task::change::TaskChange;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -52,6 +53,7 @@ on_each_bus! {
     a_task_that_was_created_before_an_event_sees_it
     an_instance_that_dies_before_it_acknowledges_leaves_no_second_run
     one_event_that_can_not_be_recorded_holds_up_no_other_and_is_buried
+    a_stored_filter_beyond_a_bound_disables_its_task_and_tells_its_owner_once
     task_that_can_not_be_read_holds_up_no_events
     a_paused_task_holds_its_events_and_runs_them_when_it_is_resumed
     held_events_go_through_the_rules_of_their_task
@@ -259,6 +261,51 @@ async fn one_event_that_can_not_be_recorded_holds_up_no_other_and_is_buried(worl
     assert!(letter.error.contains("poison") || letter.error.contains("as planted"), "{}", letter.error);
     instance.live(0).await;
     instance.finish(&world).await;
+}
+
+async fn a_stored_filter_beyond_a_bound_disables_its_task_and_tells_its_owner_once(world: World) {
+    let instance = world.instance();
+    let task = instance.task(on(json!({}))).await;
+    let filter = |text: &str| json!({ "type": "event", "source": "shop", "filter": text });
+    instance.recipient().await;
+    let old = instance.task(json!({ "name": "old", "trigger": filter("event.id != ''") })).await;
+    // as it was stored before there was a bound
+    let long = format!("event.id != '{}'", "x".repeat(2_000));
+    world
+        .define(
+            &format!(
+                "update tasks set spec = json_set(spec, '$.trigger.filter', '{}') where name = 'old'",
+                long.replace('\'', "''")
+            ),
+            &format!(
+                "set reveille.tenant = '*';
+                 update tasks set spec = jsonb_set(spec, '{{trigger,filter}}', '{}') where name = 'old'",
+                json!(long).to_string().replace('\'', "''")
+            ),
+        )
+        .await;
+    for id in ["1", "2"] {
+        instance.publish(&[json!({ "id": id })]).await;
+        instance.live(0).await;
+    }
+    assert_eq!(told(&instance, &task).await, ["1 succeeded", "2 succeeded"]);
+    let after = instance.stored(&old).await;
+    assert_eq!(after.status, TaskStatus::Disabled);
+    let reason = after.status_reason.unwrap();
+    assert!(reason.contains("an expression has at most 1024 bytes"), "{reason}");
+    let notices = async |instance: &Instance| {
+        let all = instance.deliveries().await;
+        all.iter().filter(|delivery| delivery.dedupe_key.starts_with("notice:disabled:")).count()
+    };
+    assert_eq!(notices(&instance).await, 1);
+    // nor is it read again after a restart
+    instance.crash();
+    let second = world.instance();
+    second.publish(&[json!({ "id": "3" })]).await;
+    second.live(0).await;
+    assert_eq!(told(&second, &task).await, ["1 succeeded", "2 succeeded", "3 succeeded"]);
+    assert_eq!((notices(&second).await, second.stored(&old).await.version), (1, after.version));
+    second.finish(&world).await;
 }
 
 async fn task_that_can_not_be_read_holds_up_no_events(world: World) {

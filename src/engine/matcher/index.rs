@@ -159,25 +159,29 @@ impl Index {
     }
 }
 
-/// Compiles tasks; those that do not go by events any more, or can't be read, are left out.
-pub fn compile(tasks: &[EventTask], language: &Language) -> Vec<Compiled> {
+/// A task whose trigger can't be read as it is stored, and why.
+pub struct Unreadable {
+    pub task_id: Uuid,
+    pub epoch: i64,
+    pub why: String,
+}
+
+/// Compiles tasks; those that do not go by events any more are left out.
+pub fn compile(tasks: &[EventTask], language: &Language) -> Vec<Result<Compiled, Unreadable>> {
     tasks.iter().filter_map(|task| compile_one(task, language)).collect()
 }
 
-fn compile_one(task: &EventTask, language: &Language) -> Option<Compiled> {
+fn compile_one(task: &EventTask, language: &Language) -> Option<Result<Compiled, Unreadable>> {
     let read = serde_json::from_value(task.trigger.clone()).map_err(|error| error.to_string());
     let compiled = match read {
         Ok(Trigger::Event(trigger)) => indexed(task, &trigger, language),
         Ok(_) => return None,
         Err(why) => Err(why),
     };
-    match compiled {
-        Ok(compiled) => Some(Compiled { tenant: task.tenant_id.clone(), task: compiled }),
-        Err(why) => {
-            tracing::error!(task_id = %task.task_id, why, "the trigger of a task can't be read, it fires no more");
-            None
-        }
-    }
+    Some(match compiled {
+        Ok(compiled) => Ok(Compiled { tenant: task.tenant_id.clone(), task: compiled }),
+        Err(why) => Err(Unreadable { task_id: task.task_id, epoch: task.epoch, why }),
+    })
 }
 
 /// A task with its compiled trigger.

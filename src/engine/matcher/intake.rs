@@ -10,12 +10,12 @@ use std::time::Duration;
 use crate::bus::{Bus, BusError, Entry};
 use crate::compute::Compute;
 use crate::engine::matcher::backlog::Share;
-use crate::engine::matcher::index::{Compiled, Index, compile};
+use crate::engine::matcher::index::{Compiled, Index, Unreadable, compile};
 use crate::engine::matcher::judging::Judging;
 use crate::engine::matcher::slice::Slice;
 use crate::expr::Language;
 use crate::id::Tenant;
-use crate::store::{EVENT_SHARDS, EventTask, Store, StoreError, event_shard};
+use crate::store::{EVENT_SHARDS, EventTask, SeenTask, Store, StoreError, event_shard};
 use crate::trigger::event::Arrival;
 
 /// Tasks that are read at once.
@@ -149,7 +149,9 @@ impl Intake {
             let known = self.index.read().expect("the lock of the index").version(shard).unwrap_or(0);
             let changes = self.store.event_tasks(shard, known, PAGE, goes_on).await?;
             goes_on = true;
-            let compiled = self.compile(&changes.live).await;
+            let (compiled, unreadable) = self.compile(&changes.live).await;
+            // before the index knows of it: who fails here reads them again
+            self.disable(unreadable).await?;
             self.index.write().expect("the lock of the index").take_in(shard, &changes, compiled);
             if !changes.more {
                 return Ok(());
@@ -163,17 +165,34 @@ impl Intake {
     }
 
     /// Compiles tasks in small pieces, each in the turn of its tenant. A piece that panics is left out: its tasks fire no more.
-    async fn compile(&self, tasks: &[EventTask]) -> Vec<Compiled> {
-        let mut compiled = Vec::with_capacity(tasks.len());
+    async fn compile(&self, tasks: &[EventTask]) -> (Vec<Compiled>, Vec<Unreadable>) {
+        let (mut compiled, mut unreadable) = (Vec::with_capacity(tasks.len()), Vec::new());
         for of_tenant in tasks.chunk_by(|a, b| a.tenant_id == b.tenant_id) {
             for some in of_tenant.chunks(COMPILED) {
                 let (piece, language) = (some.to_vec(), self.language.clone());
                 match self.compute.run(&some[0].tenant_id, move || compile(&piece, &language)).await {
-                    Ok(piece) => compiled.extend(piece),
+                    Ok(piece) => piece.into_iter().for_each(|task| match task {
+                        Ok(task) => compiled.push(task),
+                        Err(task) => unreadable.push(task),
+                    }),
                     Err(panicked) => tracing::error!(%panicked, "event tasks can't be read, they fire no more"),
                 }
             }
         }
-        compiled
+        (compiled, unreadable)
+    }
+
+    /// Disables tasks whose triggers can't be read, with the reason: an expression may exceed a bound that is younger. Their
+    /// owners are told. Only a store that is away keeps the others from going on.
+    async fn disable(&self, unreadable: Vec<Unreadable>) -> Result<(), StoreError> {
+        for Unreadable { task_id, epoch, why } in unreadable {
+            match self.store.disable_task(task_id, SeenTask::Epoch(epoch), &why).await {
+                Ok(true) => tracing::error!(%task_id, why, "the trigger of a task can't be read, it is disabled"),
+                Ok(false) => {}
+                Err(error @ (StoreError::Unavailable(_) | StoreError::TimedOut(_))) => return Err(error),
+                Err(error) => tracing::error!(%task_id, why, %error, "a task that can't be read can't be disabled"),
+            }
+        }
+        Ok(())
     }
 }

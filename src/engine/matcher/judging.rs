@@ -145,7 +145,7 @@ mod tests {
             max_runs: None,
         };
         let live: Vec<EventTask> = (0..tasks).map(task).collect();
-        let compiled = compile(&live, &Language::default());
+        let compiled = compile(&live, &Language::default()).into_iter().flat_map(Result::ok).collect();
         let changes = EventTaskChanges { anew: false, live, gone: Vec::new(), version: 9, more: false };
         let mut index = Index::default();
         index.take_in(event_shard("a"), &changes, compiled);

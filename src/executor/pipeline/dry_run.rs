@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::agent::{AgentStore, AppendError, Stop};
 use crate::clock::Clock;
+use crate::compute::steps_to_read;
 use crate::event::Event;
 use crate::executor::pipeline::attempt::{error_value, too_large};
 use crate::executor::pipeline::for_each::ForEach;
@@ -20,7 +21,7 @@ use crate::executor::pipeline::kind::{Act, Effect, StepError, StepFault, StepKin
 use crate::executor::pipeline::ledger::VALUE_BYTES;
 use crate::executor::pipeline::scope::{Fire, Scope};
 use crate::executor::pipeline::spec::{OnError, Spec, Step, What};
-use crate::executor::pipeline::{Pipeline, output};
+use crate::executor::pipeline::{Parts, Pipeline, output};
 use crate::id::Tenant;
 use crate::invalid::Faults;
 use crate::run::outcome::RunFault;
@@ -71,14 +72,12 @@ impl Pipeline {
         sample: Sample,
         clock: &Clock,
     ) -> Result<DryRun, Faults> {
-        let mut faults = Faults::new();
-        let spec = Spec::read(config, "/config", &self.0, &mut faults);
-        for name in sample.mocks.keys() {
-            if spec.as_ref().is_some_and(|spec| spec.steps.iter().all(|step| step.name != *name)) {
-                faults.add(format!("/mocks/{name}"), format!("there is no step `{name}`"));
-            }
-        }
-        let Some(spec) = spec.filter(|_| faults.is_empty()) else { return Err(faults) };
+        let (parts, config) = (Arc::clone(&self.0), config.clone());
+        let steps = steps_to_read(&Value::Object(config.clone()));
+        let mocks: Vec<String> = sample.mocks.keys().cloned().collect();
+        let read = move || read_for(&parts, &config, &mocks);
+        let panicked = |_| Faults::one("/config", "can't be read");
+        let spec = self.0.compute.run_if_costly(tenant.as_str(), steps, read).await.map_err(panicked)??;
         let world = World {
             parts: self.0.clone(),
             tenant: tenant.clone(),
@@ -95,6 +94,18 @@ impl Pipeline {
         };
         Ok(Trial { world, live: sample.live, until: tokio::time::Instant::now() + LIMIT }.run(&spec, sample).await)
     }
+}
+
+/// The steps, and whether each mock is of one of them.
+fn read_for(parts: &Parts, config: &Map<String, Value>, mocks: &[String]) -> Result<Spec, Faults> {
+    let mut faults = Faults::new();
+    let spec = Spec::read(config, "/config", parts, &mut faults);
+    for name in mocks {
+        if spec.as_ref().is_some_and(|spec| spec.steps.iter().all(|step| step.name != *name)) {
+            faults.add(format!("/mocks/{name}"), format!("there is no step `{name}`"));
+        }
+    }
+    spec.filter(|_| faults.is_empty()).ok_or(faults)
 }
 
 /// What a pipeline's own `run` and `task` are in a trial.

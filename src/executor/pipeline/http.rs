@@ -93,7 +93,10 @@ fn url(fields: &Map<String, Value>, reading: &mut Reading) -> Option<UrlTemplate
             Ok(_) => return Some(url),
             Err(error) => error.to_string(),
         },
-        Err(fault) => fault.to_string(),
+        Err(fault) => {
+            reading.below("url").unreadable(fault.to_string());
+            return None;
+        }
     };
     reading.below("url").fault(why);
     None

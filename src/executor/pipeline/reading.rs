@@ -1,5 +1,6 @@
 //! Reading the fields of a step: each value is checked at its place, and all faults are told at once.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -21,6 +22,8 @@ pub struct Reading<'a> {
     pub steps: &'a [String],
     /// Inside of a `for_each`.
     pub in_each: bool,
+    /// Set where a text can't be read, or exceeds a bound, whatever is configured.
+    pub unreadable: &'a Cell<bool>,
 }
 
 impl Reading<'_> {
@@ -32,7 +35,14 @@ impl Reading<'_> {
             pointer: format!("{}/{}", self.pointer, escape(key)),
             steps: self.steps,
             in_each: self.in_each,
+            unreadable: self.unreadable,
         }
+    }
+
+    /// A fault of what is being read that no configuration mends.
+    pub fn unreadable(&mut self, why: impl Into<String>) {
+        self.unreadable.set(true);
+        self.fault(why);
     }
 
     /// A fault of what is being read.
@@ -119,7 +129,7 @@ impl Reading<'_> {
         match self.parts.templates.read(&text, self.names()) {
             Ok(template) => Some(template),
             Err(fault) => {
-                self.below(key).fault(fault.to_string());
+                self.below(key).unreadable(fault.to_string());
                 None
             }
         }
@@ -129,7 +139,12 @@ impl Reading<'_> {
         let value = fields.get(key)?;
         let pointer = format!("{}/{}", self.pointer, escape(key));
         let names = Names { variables: if self.in_each { &NAMES_OF_EACH } else { &NAMES }, steps: self.steps };
-        Some(Tree::read(value, &pointer, &self.parts.templates, names, self.faults))
+        let before = self.faults.0.len();
+        let tree = Tree::read(value, &pointer, &self.parts.templates, names, self.faults);
+        if self.faults.0.len() > before {
+            self.unreadable.set(true);
+        }
+        Some(tree)
     }
 
     /// A CEL expression that stands where the reading is.
@@ -142,7 +157,7 @@ impl Reading<'_> {
         let expression = match read {
             Ok(expression) => expression,
             Err(fault) => {
-                self.fault(fault.to_string());
+                self.unreadable(fault.to_string());
                 return None;
             }
         };

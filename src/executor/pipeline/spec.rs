@@ -1,5 +1,6 @@
 //! A pipeline as it was written: steps in order, each of one kind, with its limits.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,22 +72,34 @@ pub enum OnError {
 impl Spec {
     /// Reads `action.config`; adds all that is wrong, with pointers below `pointer`.
     pub fn read(config: &Map<String, Value>, pointer: &str, parts: &Parts, faults: &mut Faults) -> Option<Spec> {
+        Spec::read_stored(config, pointer, parts, faults, &Cell::default())
+    }
+
+    /// As [`Spec::read`]; `unreadable` is set where a text is at fault whatever is configured: such a pipeline never runs.
+    pub fn read_stored(
+        config: &Map<String, Value>,
+        pointer: &str,
+        parts: &Parts,
+        faults: &mut Faults,
+        unreadable: &Cell<bool>,
+    ) -> Option<Spec> {
         let before = faults.0.len();
         let mut names: Vec<String> = Vec::new();
-        let mut reading = Reading { parts, faults, pointer: pointer.to_owned(), steps: &[], in_each: false };
+        let mut reading =
+            Reading { parts, faults, pointer: pointer.to_owned(), steps: &[], in_each: false, unreadable };
         let whole = Value::Object(config.clone());
         reading.object(&whole, &["steps", "output"])?;
         let written = match reading.need(config, "steps")?.as_array() {
             Some(steps) if (1..=STEPS).contains(&steps.len()) => steps,
             _ => {
-                reading.below("steps").fault(format!("must be a list of 1 to {STEPS} steps"));
+                reading.below("steps").unreadable(format!("must be a list of 1 to {STEPS} steps"));
                 return None;
             }
         };
         let mut steps: Vec<Step> = Vec::new();
         for (index, value) in written.iter().enumerate() {
             let pointer = format!("{pointer}/steps/{index}");
-            let mut reading = Reading { parts, faults, pointer, steps: &names, in_each: false };
+            let mut reading = Reading { parts, faults, pointer, steps: &names, in_each: false, unreadable };
             let name = name_of(value, &mut reading);
             if let Some(step) = name.clone().and_then(|name| Step::read(name, value, &FIELDS, &mut reading)) {
                 if step.kind == "llm" && steps.iter().any(|other| other.kind == "llm") {
@@ -96,7 +109,8 @@ impl Spec {
             }
             names.extend(name);
         }
-        let mut reading = Reading { parts, faults, pointer: pointer.to_owned(), steps: &names, in_each: false };
+        let mut reading =
+            Reading { parts, faults, pointer: pointer.to_owned(), steps: &names, in_each: false, unreadable };
         let output = reading.tree(config, "output");
         (faults.0.len() == before).then_some(Spec { steps, output })
     }

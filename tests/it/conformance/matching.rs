@@ -85,7 +85,7 @@ fn event_with(id: &str, more: Value) -> Event {
 async fn refresh(index: &mut Index, world: &World, shard: i32) -> i64 {
     let known = index.version(shard).unwrap_or(0);
     let changes = world.store.event_tasks(shard, known, 1000, false).await.unwrap();
-    let compiled = compile(&changes.live, &Language::default());
+    let compiled = compile(&changes.live, &Language::default()).into_iter().flatten().collect();
     index.take_in(shard, &changes, compiled);
     changes.version
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use reveille::agent::Configured;
 use reveille::approval::matrix::Category;
 use reveille::run::RunState;
+use reveille::task::TaskStatus;
 use reveille::tool::{Tool, ToolOutput};
 use serde_json::{Value, json};
 
@@ -15,6 +16,41 @@ on_both! {
     a_filtered_run_succeeds_and_nobody_is_told
     what_one_run_stores_and_publishes_is_there_afterwards
     an_agent_s_own_rules_decide_in_a_step_and_are_told_as_the_reason
+    a_stored_pipeline_beyond_a_bound_disables_its_task_and_tells_its_owner_once
+}
+
+async fn a_stored_pipeline_beyond_a_bound_disables_its_task_and_tells_its_owner_once(world: World) {
+    let instance = world.instance();
+    instance.recipient().await;
+    let steps = |text: &str| json!([{ "name": "a", "map": text }]);
+    let action = |text: &str| json!({ "action": { "config": { "steps": steps(text) } } });
+    let task = instance.task(json!({ "name": "old", "executor": "pipeline", "action": action("1")["action"] })).await;
+    // as it was stored before there was a bound
+    let stored = json!({ "steps": steps(&format!("1{}", " ".repeat(2_000))) }).to_string();
+    world
+        .define(
+            &format!("update tasks set spec = json_set(spec, '$.action.config', json('{stored}')) where name = 'old'"),
+            &format!(
+                "set reveille.tenant = '*';
+                 update tasks set spec = jsonb_set(spec, '{{action,config}}', '{stored}') where name = 'old'"
+            ),
+        )
+        .await;
+    let id = instance.run_now(&task).await;
+    instance.settle(0).await;
+    let run = instance.until(id, |run| run.state.is_final()).await;
+    let error = run.error.unwrap();
+    assert_eq!((run.state, error.code.as_str()), (RunState::Failed, "unreadable_action"));
+    let disabled = instance.stored(&task).await;
+    assert_eq!((disabled.status, disabled.next_fire_at), (TaskStatus::Disabled, None));
+    let reason = disabled.status_reason.clone().unwrap();
+    assert!(reason.starts_with("/action/config/steps/0/map: an expression has at most 1024 bytes"), "{reason}");
+    let told: Vec<_> = instance.deliveries().await.into_iter().map(|delivery| delivery.dedupe_key).collect();
+    let kind = |key: &String| key.rsplit_once(':').unwrap().0.to_owned();
+    assert_eq!(told.iter().map(kind).collect::<Vec<_>>(), [format!("notice:disabled:{}", task.id)], "{told:?}");
+    let mended = instance.edit(&disabled, action("2")).await;
+    assert_eq!(mended.status, TaskStatus::Active);
+    instance.finish(&world).await;
 }
 
 async fn a_filtered_run_succeeds_and_nobody_is_told(world: World) {

@@ -277,10 +277,11 @@ impl World {
     }
 
     /// Adds to the schema, behind the service's back: `(sqlite, postgres)`.
-    pub async fn define(&self, sqlite: &'static str, postgres: &'static str) {
+    pub async fn define(&self, sqlite: &str, postgres: &str) {
+        let text = |text: &str| AssertSqlSafe(text.to_owned());
         let defined = match &self.database {
-            Kept::Sqlite => self.file().await.execute(sqlite).await.map(drop),
-            Kept::Postgres(database) => database.connect().await.execute(postgres).await.map(drop),
+            Kept::Sqlite => self.file().await.execute(text(sqlite)).await.map(drop),
+            Kept::Postgres(database) => database.connect().await.execute(text(postgres)).await.map(drop),
         };
         defined.expect("a definition");
     }
