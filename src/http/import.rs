@@ -2,7 +2,8 @@
 //!
 //! The body is read as it comes and stored a batch at a time, so what is held is one batch, however long the import is.
 //! Lines are understood in groups on computing threads, where tenants take turns. Each line stands for itself: one that is
-//! wrong is reported, and keeps no other out. What was stored before the connection broke, or the time was over, stays;
+//! wrong is reported, and keeps no other out; so is one that is more than a quota allows, unless none could be stored: then
+//! the request as a whole is refused. What was stored before the connection broke, or the time was over, stays;
 //! where lines have keys, to send all of it again adds what is missing.
 
 mod lines;
@@ -20,6 +21,7 @@ use crate::http::query::Query;
 use crate::http::schema;
 use crate::http::tasks::read_new;
 use crate::invalid::{Faults, InvalidSpec};
+use crate::quota::{Exceeded, Quota};
 use crate::store::{NewTask, StoreError};
 use crate::token::Permission;
 use lines::{Line, Lines};
@@ -49,8 +51,11 @@ pub struct Imported {
     pub created: u64,
     /// Lines whose key the tenant has already: nothing was changed.
     pub kept: u64,
-    /// Lines that are no task.
+    /// Lines that were not stored.
     pub bad: u64,
+    /// Of the bad lines, those that are good tasks, and more than a quota allows; absent where there are none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub over_quota: u64,
     /// The first 1,000 bad lines, in their order.
     pub errors: Vec<BadLine>,
 }
@@ -61,18 +66,23 @@ pub struct BadLine {
     /// Counted from 1, empty lines included.
     pub line: u64,
     pub errors: Vec<InvalidSpec>,
+    /// Where a quota refuses the line: which one. The line is good, and may be sent again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Quota>,
 }
 
 /// Import tasks
 ///
 /// One task to a line, each as `POST /v1/tasks` takes it (NDJSON, whatever the content type). Every line that is good is
 /// stored, every line that is not is reported, and neither bars the other. A line whose `key` the tenant has already
-/// changes nothing, so the same lines may be sent again. At most 64 MiB and ten minutes at once and 1 MiB a line, and at most
+/// changes nothing, so the same lines may be sent again. A line that is more than a quota allows is reported with the quota;
+/// where nothing was stored because of a quota, the answer is 429. At most 64 MiB and ten minutes at once and 1 MiB a line, and at most
 /// 100,000 lines that are empty or bad; if the body breaks off or goes beyond that, what came before is stored.
 #[utoipa::path(post, path = "/v1/tasks/import", tag = "tasks", security(("bearer" = ["tasks:write"])),
     request_body(content = schema::NewTask, content_type = "application/x-ndjson", description = "One task to a line"),
     responses((status = 200, body = Imported), (status = 413, body = Problem, content_type = "application/problem+json",
-        description = "The body is larger than 64 MiB")))]
+        description = "The body is larger than 64 MiB"), (status = 429, body = Problem,
+        content_type = "application/problem+json", description = "Too many requests, or a quota allows none of the tasks; see Retry-After")))]
 pub async fn import_tasks(
     Held(state): Held<State>,
     caller: Caller,
@@ -97,9 +107,7 @@ pub async fn import_tasks(
     import.read().await?;
     import.store().await?;
     ended?;
-    let mut done = import.done;
-    done.errors.sort_by_key(|bad| bad.line);
-    Ok(Json(done))
+    import.outcome().map(Json)
 }
 
 /// An import that goes on.
@@ -116,6 +124,8 @@ struct Import {
     /// What is to be stored next.
     batch: Vec<(u64, NewTask)>,
     bytes: usize,
+    /// The first refusal of a quota.
+    over: Option<Box<Exceeded>>,
 }
 
 /// What a line was understood as, and how long it was.
@@ -137,6 +147,7 @@ impl Import {
             group_bytes: 0,
             batch: Vec::new(),
             bytes: 0,
+            over: None,
         }
     }
 
@@ -195,7 +206,28 @@ impl Import {
         self.done.bad += 1;
         if self.done.errors.len() < DESCRIBED {
             faults.0.truncate(FAULTS);
-            self.done.errors.push(BadLine { line, errors: faults.0 });
+            self.done.errors.push(BadLine { line, errors: faults.0, quota: None });
+        }
+    }
+
+    /// A line that is good, and that a quota refuses.
+    fn refuse_over_quota(&mut self, line: u64, over: Box<Exceeded>) {
+        self.done.over_quota += 1;
+        self.refuse(line, Faults::one("", over.to_string()));
+        if let Some(bad) = self.done.errors.last_mut().filter(|bad| bad.line == line) {
+            bad.quota = Some(over.quota);
+        }
+        self.over.get_or_insert(over);
+    }
+
+    /// What was done. Where quotas refused lines and nothing could be stored, the request as a whole is refused.
+    fn outcome(mut self) -> Result<Imported, ApiError> {
+        match self.over {
+            Some(over) if self.done.created == 0 => Err(ApiError::QuotaExceeded(over)),
+            _ => {
+                self.done.errors.sort_by_key(|bad| bad.line);
+                Ok(self.done)
+            }
         }
     }
 
@@ -214,7 +246,7 @@ impl Import {
                         Err(error) if !is_for_what_is_in_it(&error) => return Err(ApiError::of_store(error, "task")),
                         Err(StoreError::Quota(over)) => {
                             self.done.lines -= 1;
-                            self.refuse(number, Faults::one("", over.to_string()));
+                            self.refuse_over_quota(number, over);
                         }
                         Err(error) => {
                             tracing::error!(line = number, %error, "a line of an import can't be stored");
@@ -233,6 +265,10 @@ impl Import {
         self.done.created += created as u64;
         self.done.kept += (stored.len() - created) as u64;
     }
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 fn read(state: &State, caller: &Caller, text: &[u8]) -> Read {

@@ -14,6 +14,7 @@ on_both! {
     good_lines_are_stored_and_bad_ones_reported_with_their_places
     lines_with_keys_may_be_sent_again
     lines_beyond_a_quota_are_bad_and_those_before_are_stored
+    an_import_of_which_a_quota_allows_nothing_is_refused_as_a_whole
     a_long_import_is_stored_batch_by_batch
     a_tenant_imports_for_itself
     a_key_is_given_once_and_stays
@@ -86,6 +87,33 @@ async fn lines_beyond_a_quota_are_bad_and_those_before_are_stored(api: Api) {
     let said = report["errors"][0]["errors"][0]["message"].as_str().unwrap();
     assert!(said.starts_with("the quota `tasks` is 2, and 2 are used: delete tasks"), "{said}");
     assert_eq!(count(&api).await, 3);
+}
+
+async fn an_import_of_which_a_quota_allows_nothing_is_refused_as_a_whole(api: Api) {
+    let limit = async |quotas: Value| {
+        api.admin("PUT", "/v1/tenants/ann/quotas", Some(quotas)).await.expect(200);
+    };
+    limit(json!({ "tasks": 1 })).await;
+    import(&api, ADMIN, &line("a").to_string()).await.expect(200);
+    for lines in [format!("{}\n", line("b")), format!("no\n{}\n{}\n", line("b"), line("c"))] {
+        let reply = import(&api, ADMIN, &lines).await;
+        assert_eq!(reply.header("retry-after"), "60");
+        let problem = reply.expect(429);
+        assert_eq!((&problem["quota"], &problem["limit"], &problem["usage"]), (&json!("tasks"), &json!(1), &json!(1)));
+    }
+    assert_eq!(count(&api).await, 1);
+    // lines that are there already are no matter of quotas
+    let report = import(&api, ADMIN, &format!("{}\n", line("a"))).await.expect(200);
+    assert_eq!(report, json!({ "lines": 1, "created": 0, "kept": 1, "bad": 0, "errors": [] }));
+    // with the first that is stored, each that is not is told with its quota, and counted
+    limit(json!({ "tasks": 2 })).await;
+    let report = import(&api, ADMIN, &format!("{}\nno\n{}\n{}\n", line("b"), line("c"), line("d"))).await.expect(200);
+    let counts = ["lines", "created", "bad", "over_quota"].map(|name| report[name].as_u64().unwrap());
+    assert_eq!(counts, [4, 1, 3, 2]);
+    let told: Vec<_> = report["errors"].as_array().unwrap().iter().map(|bad| (&bad["line"], &bad["quota"])).collect();
+    let tasks = json!("tasks");
+    assert_eq!(told, [(&json!(2), &Value::Null), (&json!(3), &tasks), (&json!(4), &tasks)]);
+    assert_eq!(count(&api).await, 2);
 }
 
 async fn a_long_import_is_stored_batch_by_batch(api: Api) {
