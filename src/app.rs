@@ -128,7 +128,7 @@ pub async fn build(
     let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
     let compute = store.computing().clone();
     refuse_foreign_keys(config, &store, &vault).await?;
-    store.set_default_quotas(&config.quotas).await?;
+    store.set_default_quotas(&config.default_quotas()).await?;
     store.show_counts(&metrics);
     let (refresher, connector) = oauth::open(&store, &vault, &egress, &config.oauth, &config.server.public_url());
     let credentials = Credentials::new(store.clone(), vault.clone(), egress.clone(), Some(Arc::new(refresher)));
@@ -200,10 +200,7 @@ pub async fn build(
         metrics,
         settings: config.server.clone(),
         hooks: config.hooks.clone(),
-        limits: Limits {
-            streams_per_tenant: usize::try_from(config.quotas.streams).unwrap_or(usize::MAX),
-            ..Limits::default()
-        },
+        limits: Limits::default(),
         runs_at_once: config.engine.limits(),
         stopping: ending.announced,
         stop: ending.http,

@@ -108,6 +108,12 @@ impl Config {
         self.telemetry.check(&mut faults);
         faults.or(())
     }
+
+    /// The quotas of every tenant that has none of its own. Runs at once are a setting of the engine.
+    pub fn default_quotas(&self) -> Quotas {
+        let most = self.engine.max_runs_per_tenant;
+        Quotas { concurrent_runs: (most > 0).then_some(most.into()), ..self.quotas }
+    }
 }
 
 impl Loaded {

@@ -12,6 +12,7 @@ mod asking;
 pub mod attempt;
 mod attendant;
 pub mod breaker;
+pub mod byte_counter;
 mod crowd;
 pub mod ending;
 pub mod execution;
@@ -56,6 +57,7 @@ use crate::engine::active::Active;
 use crate::engine::asking::Links;
 use crate::engine::attendant::Attendant;
 use crate::engine::breaker::Breakers;
+use crate::engine::byte_counter::ByteCounter;
 use crate::engine::execution::Executions;
 use crate::engine::expirer::Expirer;
 use crate::engine::finisher::Finisher;
@@ -130,6 +132,7 @@ pub struct Engine {
     pub expirer: Arc<Expirer>,
     pub attendant: Arc<Attendant>,
     pub sealer: Arc<Sealer>,
+    pub byte_counter: Arc<ByteCounter>,
     pub notifier: Arc<Notifier>,
     pub forwarder: Arc<Forwarder>,
     pub housekeeping: Housekeeping,
@@ -223,6 +226,7 @@ impl Engine {
             expirer: Arc::new(Expirer::new(store.clone())),
             attendant: Arc::new(Attendant::new(store.clone(), approvals)),
             sealer: Arc::new(Sealer::new(store.clone(), vault)),
+            byte_counter: Arc::new(ByteCounter::new(store.clone())),
             notifier: Arc::new(Notifier::new(Sending {
                 store: store.clone(),
                 channels,
@@ -282,6 +286,7 @@ impl Engine {
             looped.spawn(Arc::clone(&self.notifier), stop_all.clone()),
             looped.spawn(Arc::clone(&self.forwarder), stop_all.clone()),
             looped.spawn(Arc::clone(&self.sealer), stop_all.clone()),
+            looped.spawn(Arc::clone(&self.byte_counter), stop_all.clone()),
             finisher,
         ];
         self.store.begin_reads();

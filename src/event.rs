@@ -150,6 +150,11 @@ impl Event {
         Value::Object(fields)
     }
 
+    /// How long it is as JSON.
+    pub fn bytes(&self) -> usize {
+        self.to_value().to_string().len()
+    }
+
     /// The identity that makes it fire a task at most once.
     pub fn key(&self) -> String {
         event_key(&self.tenant, &self.source, &self.id)
@@ -310,6 +315,20 @@ mod tests {
             places,
             ["/specversion", "/tenantid", "/id", "/source", "/type", "/time", "/data_base64", "/Bad", "/deep"]
         );
+    }
+
+    #[test]
+    fn attributes_are_taken_at_their_longest_and_refused_one_beyond_it() {
+        for name in ["id", "source", "type", "subject"] {
+            let of = |length: usize| {
+                let mut value = json!({
+                    "specversion": "1.0", "id": "1", "source": "email", "type": "new_email", "tenantid": "ann",
+                });
+                value[name] = json!("é".repeat(length));
+                Event::try_from(value).map(drop).map_err(|faults| faults.0[0].pointer.clone())
+            };
+            assert_eq!((of(ATTRIBUTE_LENGTH), of(ATTRIBUTE_LENGTH + 1)), (Ok(()), Err(format!("/{name}"))));
+        }
     }
 
     #[test]

@@ -32,18 +32,24 @@ pub enum Quota {
     FiresPerMinute,
     /// Condition tasks, each of which polls.
     Polls,
+    /// Bytes of tasks, runs, transcripts, events, messages, approvals, credentials and data that are kept.
+    StoredBytes,
     /// Streams (SSE, live sessions) that are open at once on one instance.
     Streams,
+    /// Runs that are under way at once, over all instances.
+    ConcurrentRuns,
 }
 
 impl Quota {
-    pub const ALL: [Quota; 6] = [
+    pub const ALL: [Quota; 8] = [
         Quota::Tasks,
         Quota::EventTasksPerSource,
         Quota::EventsPerMinute,
         Quota::FiresPerMinute,
         Quota::Polls,
+        Quota::StoredBytes,
         Quota::Streams,
+        Quota::ConcurrentRuns,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -53,7 +59,9 @@ impl Quota {
             Quota::EventsPerMinute => "events_per_minute",
             Quota::FiresPerMinute => "fires_per_minute",
             Quota::Polls => "polls",
+            Quota::StoredBytes => "stored_bytes",
             Quota::Streams => "streams",
+            Quota::ConcurrentRuns => "concurrent_runs",
         }
     }
 
@@ -67,7 +75,12 @@ impl Quota {
             Quota::EventsPerMinute => "send the rest in the next minute, or ask the operator for more",
             Quota::FiresPerMinute => "make schedules rarer or filters narrower, or ask the operator for more",
             Quota::Polls => "delete conditions that are not needed any more, or ask the operator for more",
+            Quota::StoredBytes => {
+                "delete tasks, credentials and dead letters that are not needed any more, wait until old runs and events \
+                 are forgotten, or ask the operator for more"
+            }
             Quota::Streams => "close streams that nobody reads, or ask the operator for more",
+            Quota::ConcurrentRuns => "wait until runs have ended, or ask the operator for more",
         }
     }
 
@@ -85,7 +98,11 @@ pub struct Quotas {
     pub events_per_minute: u64,
     pub fires_per_minute: u64,
     pub polls: u64,
+    pub stored_bytes: u64,
     pub streams: u64,
+    /// `None`: as many as there are places. It is set by `engine.max_runs_per_tenant`.
+    #[serde(skip)]
+    pub concurrent_runs: Option<u64>,
 }
 
 impl Default for Quotas {
@@ -96,7 +113,9 @@ impl Default for Quotas {
             events_per_minute: 60_000,
             fires_per_minute: 60_000,
             polls: 1_000,
+            stored_bytes: 10 << 30,
             streams: 50,
+            concurrent_runs: None,
         }
     }
 }
@@ -109,7 +128,9 @@ impl Quotas {
         events_per_minute: MOST,
         fires_per_minute: MOST,
         polls: MOST,
+        stored_bytes: MOST,
         streams: MOST,
+        concurrent_runs: None,
     };
 
     /// The number; `None` where the quota has none.
@@ -120,7 +141,9 @@ impl Quotas {
             Quota::EventsPerMinute => Some(self.events_per_minute),
             Quota::FiresPerMinute => Some(self.fires_per_minute),
             Quota::Polls => Some(self.polls),
+            Quota::StoredBytes => Some(self.stored_bytes),
             Quota::Streams => Some(self.streams),
+            Quota::ConcurrentRuns => self.concurrent_runs,
         }
     }
 
@@ -133,7 +156,9 @@ impl Quotas {
             events_per_minute: or(overrides.events_per_minute, self.events_per_minute),
             fires_per_minute: or(overrides.fires_per_minute, self.fires_per_minute),
             polls: or(overrides.polls, self.polls),
+            stored_bytes: or(overrides.stored_bytes, self.stored_bytes),
             streams: or(overrides.streams, self.streams),
+            concurrent_runs: overrides.concurrent_runs.or(self.concurrent_runs),
         }
     }
 
@@ -160,7 +185,11 @@ pub struct Overrides {
     #[schema(minimum = 1)]
     pub polls: Option<u64>,
     #[schema(minimum = 1)]
+    pub stored_bytes: Option<u64>,
+    #[schema(minimum = 1)]
     pub streams: Option<u64>,
+    #[schema(minimum = 1)]
+    pub concurrent_runs: Option<u64>,
 }
 
 impl Overrides {
@@ -172,7 +201,9 @@ impl Overrides {
             Quota::EventsPerMinute => self.events_per_minute,
             Quota::FiresPerMinute => self.fires_per_minute,
             Quota::Polls => self.polls,
+            Quota::StoredBytes => self.stored_bytes,
             Quota::Streams => self.streams,
+            Quota::ConcurrentRuns => self.concurrent_runs,
         }
     }
 
@@ -198,8 +229,8 @@ pub struct Exceeded {
 }
 
 impl Exceeded {
-    /// What a quota on an amount says: only a deletion makes room, so an early repetition is in vain.
-    const AMOUNT: Duration = Duration::from_secs(60);
+    /// When to try again where a quota is on an amount: only a deletion makes room, so an early repetition is in vain.
+    pub const AMOUNT: Duration = Duration::from_secs(60);
     /// How the database begins its refusal; quota, limit, usage and tenant follow.
     const MARK: &str = "quota_exceeded ";
 

@@ -57,6 +57,7 @@ mod runs;
 mod shares;
 mod slots;
 mod starting;
+mod stored_bytes;
 mod task_state;
 mod tasks;
 mod text;

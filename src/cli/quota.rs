@@ -13,6 +13,7 @@ use crate::quota::Quota;
 Examples:
   reveille quota show ann                     what ann may have, and how much of it is used
   reveille quota set ann tasks=500 polls=20   says it for ann alone; other quotas stay as they are
+  reveille quota set ann concurrent_runs=8    at most 8 runs of ann are under way at once
   reveille quota set ann polls=default        as [quotas] has it
   reveille quota reset ann                    all of them as [quotas] has them")]
 pub enum Command {

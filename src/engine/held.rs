@@ -24,8 +24,10 @@ pub struct Held {
     prepared: Mutex<HashMap<Uuid, StartedRun>>,
     capacity: usize,
     prefetch: usize,
-    /// Whether runs may be leased as they are recorded. Where limits are kept, a take alone leases.
-    as_recorded: bool,
+    /// Where limits on runs are kept, a take alone leases.
+    limited: bool,
+    /// Tenants have limits of their own, as far as is known.
+    own_limits: AtomicBool,
     /// All tasks are of one tenant, as far as is known.
     alone: AtomicBool,
     active: Active,
@@ -132,7 +134,8 @@ impl Held {
             prepared: Mutex::default(),
             capacity,
             prefetch,
-            as_recorded: true,
+            limited: false,
+            own_limits: AtomicBool::default(),
             alone: AtomicBool::default(),
             active,
             bell: Bell::default(),
@@ -142,8 +145,22 @@ impl Held {
     /// Of an instance that keeps limits: nothing is leased but by a take.
     pub fn under_limits(capacity: usize, active: Active) -> Arc<Held> {
         let (claims, prepared, bell) = (Mutex::default(), Mutex::default(), Bell::default());
-        let alone = AtomicBool::default();
-        Arc::new(Held { claims, prepared, capacity, prefetch: 0, as_recorded: false, alone, active, bell })
+        let (own_limits, alone) = (AtomicBool::default(), AtomicBool::default());
+        Arc::new(Held { claims, prepared, capacity, prefetch: 0, limited: true, own_limits, alone, active, bell })
+    }
+
+    /// From now on tenants have limits of their own, or have none: as long as they do, nothing is leased but by a take.
+    pub fn set_own_limits(&self, own: bool) {
+        self.own_limits.store(own, Ordering::Relaxed);
+    }
+
+    /// Whether tenants have limits of their own.
+    pub fn has_own_limits(&self) -> bool {
+        self.own_limits.load(Ordering::Relaxed)
+    }
+
+    fn keeps_limits(&self) -> bool {
+        self.limited || self.has_own_limits()
     }
 
     /// From now on all tasks are of one tenant, or are not: then no tenant may have all places.
@@ -227,14 +244,15 @@ impl Held {
     /// others what it could not start itself. Starting may those that find a place beside the claims whose instant has come.
     fn left(&self, claims: &Claims) -> (usize, usize) {
         let free = self.free();
-        let ahead = self.prefetch * free / self.capacity.max(1);
+        let prefetch = if self.keeps_limits() { 0 } else { self.prefetch };
+        let ahead = prefetch * free / self.capacity.max(1);
         let room = (free + ahead).saturating_sub(claims.waiting.len() + claims.due.len + claims.shared.room);
         (room, self.places(claims).saturating_sub(claims.due.in_turn()))
     }
 
     /// Nothing where only a take leases, or the worker missed a place.
     fn left_as_recorded(&self, claims: &Claims) -> (usize, usize) {
-        match self.as_recorded && !claims.missed {
+        match !self.keeps_limits() && !claims.missed {
             true => self.left(claims),
             false => (0, 0),
         }
@@ -542,6 +560,20 @@ mod tests {
         assert!(!held.is_open());
         let ready = held.share_of_ready(4, true);
         assert_eq!((ready.room, ready.places), (4, 4));
+    }
+
+    #[test]
+    fn while_tenants_have_limits_of_their_own_nothing_is_leased_as_it_is_recorded() {
+        let held = lone(4, 4, Active::default());
+        held.set_own_limits(true);
+        let (recorded, ahead) = (held.share_as_recorded(4, true), held.share_ahead(4));
+        assert_eq!((recorded.room, recorded.places, ahead.room, held.is_open()), (0, 0, 0, false));
+        let ready = held.share_of_ready(4, true);
+        assert_eq!((ready.room, ready.places), (4, 4));
+        drop(ready);
+        held.set_own_limits(false);
+        assert_eq!(held.share_as_recorded(4, true).room, 4);
+        assert!(held.is_open());
     }
 
     #[tokio::test]

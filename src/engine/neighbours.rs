@@ -1,4 +1,5 @@
-//! Whether there is more than one tenant. Where all tasks are of one, no place is kept for others.
+//! What there is to know of other tenants: whether there are any, for where all tasks are of one no place is kept for
+//! others; and whether any has a limit of its own on the runs that are under way.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -28,12 +29,14 @@ impl Neighbours {
         if self.asked.lock().expect("neighbours lock").as_ref().is_some_and(is_fresh) {
             return;
         }
-        match answered(self.store.serves_one_tenant()).await {
-            Ok(alone) => {
+        let look = async { tokio::try_join!(self.store.serves_one_tenant(), self.store.tenants_have_own_limits()) };
+        match answered(look).await {
+            Ok((alone, own_limits)) => {
                 self.held.set_alone(alone);
+                self.held.set_own_limits(own_limits);
                 *self.asked.lock().expect("neighbours lock") = Some(now);
             }
-            Err(error) => tracing::debug!(%error, "whether there are other tenants is not known now"),
+            Err(error) => tracing::debug!(%error, "what other tenants there are is not known now"),
         }
     }
 }

@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn each_limit_is_the_one_that_is_set() {
         let settings = Settings { max_runs_per_tenant: 3, max_runs_total: 5, ..Settings::default() };
-        assert_eq!(settings.limits(), Limits { per_tenant: Some(3), total: Some(5) });
+        assert_eq!(settings.limits(), Limits { per_tenant: Some(3), total: Some(5), own: false });
         assert_eq!(Settings::default().limits(), Limits::default());
     }
 }

@@ -71,7 +71,8 @@ impl Worker {
     async fn take(&self) -> Result<bool, TickError> {
         // while the runs of one batch are read the next is taken; where limits are kept, takes come one after the other
         let in_turn = self.turn.lock().expect("turn lock").is_some();
-        let by_two = in_turn && !self.limits.any();
+        let limits = Limits { own: self.held.has_own_limits(), ..self.limits };
+        let by_two = in_turn && !limits.any();
         if in_turn {
             self.executions.catch_up().await;
         }
@@ -83,7 +84,7 @@ impl Worker {
         let turn = self.turn.lock().expect("turn lock").take();
         // the most urgent may be anybody's: no more of them than is left to everybody, and else it goes in turn
         let urgent = share.shares.left_to_each();
-        let fair = turn.or_else(|| (self.limits.any() || urgent == 0).then(Turn::default));
+        let fair = turn.or_else(|| (limits.any() || urgent == 0).then(Turn::default));
         let now = self.store.clock().now();
         // who holds all that it can start leaves what is not due yet to the others
         let (room, ahead) = match share.room {
@@ -97,7 +98,7 @@ impl Worker {
             lease_until: now + signed(self.lease),
             limit: if fair.is_some() { room } else { room.min(urgent) } as i64,
             fair,
-            limits: self.limits,
+            limits,
             shares: share.shares.of_tenants(),
         };
         let full = match by_two && room > 1 {
@@ -111,7 +112,7 @@ impl Worker {
             }
         };
         // a tenant that was passed over may have another place when one of its runs has ended
-        self.short_of_room.store(full || self.limits.any() || urgent == 0, Ordering::Relaxed);
+        self.short_of_room.store(full || limits.any() || urgent == 0, Ordering::Relaxed);
         Ok(full || self.turn.lock().expect("turn lock").is_some())
     }
 

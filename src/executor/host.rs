@@ -133,6 +133,7 @@ impl StoreHost {
         if event.tenant != *tenant {
             return Err(HostError::Invalid(Faults::one("/tenantid", "must be the tenant of the run")));
         }
+        answered(self.store.admit_bytes(tenant.as_str(), event.bytes())).await.map_err(told)?;
         answered(self.store.take_events(tenant.as_str(), 1)).await.map_err(told)?;
         match self.bus.publish(std::slice::from_ref(&event)).await {
             Ok(()) => Ok(json!({ "event_id": event.id })),

@@ -138,14 +138,22 @@ async fn page_of_log(state: &State, scope: &Scope, mut filter: LogFilter) -> Res
     }
 }
 
-/// Publishes events if their tenants may publish as many in this minute: all of them, or none.
+/// Publishes events if their tenants may publish as many in this minute, and store them: all of them, or none.
 pub async fn publish(state: &State, events: &[Event]) -> Result<(), ApiError> {
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    events.iter().for_each(|event| *counts.entry(event.tenant.as_str()).or_default() += 1);
+    let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for event in events {
+        let (count, bytes) = counts.entry(event.tenant.as_str()).or_default();
+        *count += 1;
+        *bytes += event.bytes();
+    }
     let mut counted = Vec::with_capacity(counts.len());
     let mut outcome = Ok(());
-    for (tenant, count) in counts {
-        outcome = state.store.take_events(tenant, count).await.map_err(|error| ApiError::of_store(error, "tenant"));
+    for (tenant, (count, bytes)) in counts {
+        let admitted = match state.store.admit_bytes(tenant, bytes).await {
+            Ok(()) => state.store.take_events(tenant, count).await,
+            refused => refused,
+        };
+        outcome = admitted.map_err(|error| ApiError::of_store(error, "tenant"));
         if outcome.is_err() {
             break;
         }

@@ -29,7 +29,7 @@ use crate::notification::measure::Notify;
 use crate::run::cause::Cause;
 use crate::run::transcript::{Entry, Message};
 use crate::run::{Run, RunState};
-use crate::store::{ApprovalFilter, DeliveryFilter, StoreError};
+use crate::store::{ApprovalFilter, DeliveryFilter, Limits, StoreError};
 use crate::task::{Route, Task};
 use crate::token::Permission;
 
@@ -87,7 +87,9 @@ pub async fn explain_run(
     let calls = calls(&entries, &approvals);
     let task = task_of(&state, &caller, &run).await?;
     let place = state.store.whereabouts(&caller.scope, run.id, run.task_id).await?;
-    let (limits, now) = (state.runs_at_once, state.clock.now());
+    let own = state.store.quotas_of(&run.tenant_id).await?.concurrent_runs.map(|most| most as i64);
+    let limits = Limits { per_tenant: own.or(state.runs_at_once.per_tenant), ..state.runs_at_once };
+    let now = state.clock.now();
     let facts = standing::Facts { run: &run, task: task.as_ref(), place: &place, limits, now };
     let mut sentences = sentences(&run, &approvals, standing::course(&facts));
     let needs = standing::needs(&facts);

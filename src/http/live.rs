@@ -22,6 +22,7 @@ use crate::http::error::ApiError;
 use crate::http::live::session::Session;
 use crate::http::query::Query;
 use crate::http::server::Hold;
+use crate::http::streams;
 use crate::id::Scope;
 use crate::invalid::Faults;
 use crate::token::Permission;
@@ -84,8 +85,8 @@ async fn admit(
     };
     let scope = Scope::Only(tenant.clone());
     let permit = match connection {
-        Connection::Counted => state.streams.take_known(&caller, &scope)?,
-        Connection::New => state.streams.take(&caller, &scope)?,
+        Connection::Counted => streams::open_known(state, &caller, &scope).await?,
+        Connection::New => streams::open(state, &caller, &scope).await?,
     };
     Session::open(state.clone(), caller, tenant, permit, seen)
         .await

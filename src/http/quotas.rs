@@ -37,7 +37,8 @@ impl QuotasView {
 
 /// Read the quotas of a tenant
 ///
-/// What it may have and do, and how much of that is used. `event_tasks_per_source` shows the source with the most tasks.
+/// What it may have and do, and how much of that is used. `event_tasks_per_source` shows the source with the most tasks,
+/// `stored_bytes` what was stored until a few seconds ago. A limit that is null is none.
 #[utoipa::path(get, path = "/v1/tenants/{tenant_id}/quotas", tag = "operations", security(("bearer" = ["stats:read"])),
     params(("tenant_id" = String, Path)), responses((status = 200, body = QuotasView)))]
 pub async fn get_quotas(
@@ -55,7 +56,8 @@ pub async fn get_quotas(
 /// Say what a tenant may have
 ///
 /// For an admin token. Replaces what was said for this tenant; what is left out or null is as `[quotas]` has it. Numbers of
-/// tasks hold at once, the others within seconds, on every instance. What a tenant has already stays, whatever the number.
+/// tasks hold at once, the others within seconds, on every instance. What a tenant has already stays, whatever the number:
+/// also runs that are under way, and streams that are open.
 #[utoipa::path(put, path = "/v1/tenants/{tenant_id}/quotas", tag = "operations", security(("bearer" = ["*"])),
     params(("tenant_id" = String, Path)), request_body = Overrides,
     responses((status = 200, body = QuotasView)))]

@@ -62,8 +62,6 @@ pub struct Limits {
     pub streams: usize,
     /// Open streams of one address: fewer than its connections.
     pub streams_per_address: usize,
-    /// Open streams of one tenant.
-    pub streams_per_tenant: usize,
     /// Wrong tokens of one address within a minute.
     pub wrong_tokens: u32,
     /// Between comments on a stream that has nothing to say.
@@ -88,7 +86,6 @@ impl Default for Limits {
             connections_per_address: 64,
             streams: 768,
             streams_per_address: 48,
-            streams_per_tenant: 50,
             wrong_tokens: 20,
             keep_alive: Duration::from_secs(15),
             drain: Duration::from_secs(10),

@@ -29,7 +29,7 @@ use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::runs::missing;
 use crate::http::stream::told::Told;
-use crate::http::streams::Permit;
+use crate::http::streams::{self, Permit};
 use crate::run::Run;
 use crate::run::stream::StreamEvent;
 use crate::run::transcript::Entry;
@@ -66,7 +66,7 @@ pub async fn stream_run(
     query.done()?;
     let id = id.of("run")?;
     let seen = last_event_id(&headers)?;
-    let permit = state.streams.take(&caller, &caller.scope)?;
+    let permit = streams::open(&state, &caller, &caller.scope).await?;
     // listen first, read after: what happens in between is heard, and told once
     let live = state.hub.subscribe(id);
     let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;

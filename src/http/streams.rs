@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::http::State;
 use crate::http::auth::Caller;
 use crate::http::error::ApiError;
 use crate::http::seats::origin;
@@ -57,10 +58,10 @@ impl StreamLimiter {
         StreamLimiter { limits, open: Arc::default() }
     }
 
-    /// Room for a stream of this caller, which tells what `scope` holds.
-    pub fn take(&self, caller: &Caller, scope: &Scope) -> Result<Permit, ApiError> {
+    /// Room for a stream of this caller, which tells what `scope` holds; its tenant may have so many.
+    fn take(&self, caller: &Caller, scope: &Scope, of_tenant: usize) -> Result<Permit, ApiError> {
         let mut wanted = self.of_connection(caller.address);
-        wanted.extend(self.of_caller(caller, scope));
+        wanted.extend(self.of_caller(caller, scope, of_tenant));
         self.permit(wanted)
     }
 
@@ -69,9 +70,8 @@ impl StreamLimiter {
         self.permit(self.of_connection(address))
     }
 
-    /// Room for the stream of a connection that has its own: [`StreamLimiter::take_unknown`].
-    pub fn take_known(&self, caller: &Caller, scope: &Scope) -> Result<Permit, ApiError> {
-        self.permit(self.of_caller(caller, scope))
+    fn take_known(&self, caller: &Caller, scope: &Scope, of_tenant: usize) -> Result<Permit, ApiError> {
+        self.permit(self.of_caller(caller, scope, of_tenant))
     }
 
     fn of_connection(&self, address: Option<IpAddr>) -> Vec<(Key, usize)> {
@@ -81,15 +81,15 @@ impl StreamLimiter {
 
     /// A token has half of what its tenant has, so that no token closes the others out; an admin's acts for many tenants
     /// and has half of all.
-    fn of_caller(&self, caller: &Caller, scope: &Scope) -> Vec<(Key, usize)> {
+    fn of_caller(&self, caller: &Caller, scope: &Scope, of_tenant: usize) -> Vec<(Key, usize)> {
         let most = match caller.scope {
             Scope::Every => self.limits.streams,
-            Scope::Only(_) => self.limits.streams_per_tenant,
+            Scope::Only(_) => of_tenant,
         };
         let token = (Key::Token(*caller.hash().as_bytes()), most.div_ceil(2));
         let tenant = match scope {
             Scope::Every => None,
-            Scope::Only(tenant) => Some((Key::Tenant(tenant.clone()), self.limits.streams_per_tenant)),
+            Scope::Only(tenant) => Some((Key::Tenant(tenant.clone()), of_tenant)),
         };
         [token].into_iter().chain(tenant).collect()
     }
@@ -119,12 +119,30 @@ impl Drop for Permit {
     }
 }
 
+/// Room for a stream of this caller, which tells what `scope` holds.
+pub async fn open(state: &State, caller: &Caller, scope: &Scope) -> Result<Permit, ApiError> {
+    state.streams.take(caller, scope, of_tenant(state, scope).await?)
+}
+
+/// Room for the stream of a connection that has its own: [`StreamLimiter::take_unknown`].
+pub async fn open_known(state: &State, caller: &Caller, scope: &Scope) -> Result<Permit, ApiError> {
+    state.streams.take_known(caller, scope, of_tenant(state, scope).await?)
+}
+
+/// How many streams the tenant of the scope may have, by its quota.
+async fn of_tenant(state: &State, scope: &Scope) -> Result<usize, ApiError> {
+    match scope.tenant() {
+        None => Ok(state.limits.streams),
+        Some(tenant) => Ok(usize::try_from(state.store.quotas_of(tenant).await?.streams).unwrap_or(usize::MAX)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn limiter() -> StreamLimiter {
-        StreamLimiter::new(Limits { streams: 8, streams_per_address: 6, streams_per_tenant: 4, ..Limits::default() })
+        StreamLimiter::new(Limits { streams: 8, streams_per_address: 6, ..Limits::default() })
     }
 
     fn caller(token: &str, tenant: &str, address: [u8; 4]) -> Caller {
@@ -134,7 +152,7 @@ mod tests {
     fn take(limiter: &StreamLimiter, caller: &Caller, count: usize) -> (Vec<Permit>, Option<String>) {
         let mut permits = Vec::new();
         for _ in 0..count {
-            match limiter.take(caller, &caller.scope) {
+            match limiter.take(caller, &caller.scope, 4) {
                 Ok(permit) => permits.push(permit),
                 Err(refused) => return (permits, Some(refused.into_problem().detail)),
             }
@@ -177,9 +195,9 @@ mod tests {
         let limiter = limiter();
         let admin = Caller::of_test("admin", Scope::Every, [10, 0, 0, 1].into());
         let ann = Scope::Only(Tenant::new("ann").unwrap());
-        let held: Vec<_> = (0..4).map(|_| limiter.take(&admin, &ann).unwrap()).collect();
-        assert!(limiter.take(&admin, &Scope::Every).is_err());
-        assert!(limiter.take(&caller("a", "ann", [10, 0, 0, 2]), &ann).is_err());
+        let held: Vec<_> = (0..4).map(|_| limiter.take(&admin, &ann, 4).unwrap()).collect();
+        assert!(limiter.take(&admin, &Scope::Every, 8).is_err());
+        assert!(limiter.take(&caller("a", "ann", [10, 0, 0, 2]), &ann, 4).is_err());
         drop(held);
     }
 }

@@ -17,6 +17,7 @@ use crate::store::credentials::in_turn;
 use crate::store::failing::is_mended;
 use crate::store::hot::Hot;
 use crate::store::tasks::{TaskRow, lock_task, select_task};
+use crate::store::text::bytes_of;
 use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::Task;
 use crate::task::change::{PlannedChange, TaskChange};
@@ -208,6 +209,10 @@ impl Store {
     ///
     /// Where runs that wait do not count as running any more, one that waits gives its slot up.
     pub async fn change_task(&self, scope: &Scope, id: Uuid, change: &TaskChange) -> Result<Task, StoreError> {
+        if let TaskChange::Edit { spec, .. } = change {
+            let tenant = self.get_task(scope, id).await?.tenant_id;
+            self.admit_bytes(&tenant, bytes_of(spec)).await?;
+        }
         let changed = self.change_planned(scope, id, ChangeRequest { change, notice: None, unless_mended: None }).await;
         let task = self.refusal(changed)?.ok_or(StoreError::NotFound)?;
         self.hint(Topic::Queue);

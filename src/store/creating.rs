@@ -5,7 +5,7 @@
 //! as the insert. A key that the tenant has already keeps a task from being stored, whoever stored the other and when:
 //! the database's own unique index says so, so two imports of one file at once make each task once.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -15,7 +15,7 @@ use crate::store::credentials::add_credentials;
 use crate::store::db::{Db, answered};
 use crate::store::event_index::{event_shard, index_event_task, is_indexed};
 use crate::store::idempotency::{Answer, Idempotency, once};
-use crate::store::text::{document, optional, text};
+use crate::store::text::{bytes_of, document, optional, text};
 use crate::store::{Store, StoreError, Topic};
 use crate::task::{Task, named_by};
 use crate::trigger;
@@ -73,13 +73,14 @@ macro_rules! insert_task {
 
 impl Store {
     /// Stores a new task as `Task::new` made it, with the nominal instant of its first fire. [`StoreError::Conflict`]:
-    /// its tenant has a task with its key.
+    /// its tenant has a task with its key. [`StoreError::Quota`]: its tenant may have no more.
     pub async fn create_task(
         &self,
         task: &Task,
         nominal_at: Option<DateTime<Utc>>,
         idempotency: Option<&Idempotency>,
     ) -> Result<Answer<()>, StoreError> {
+        self.admit_once(&task.tenant_id, bytes_of(&task.spec), idempotency, task.created_at).await?;
         let answer = match &self.db {
             Db::Postgres { .. } if idempotency.is_none() && stands_alone(task) => {
                 self.create_together((task.clone(), nominal_at)).await.map(Answer::Done)
@@ -175,6 +176,13 @@ impl Store {
     /// tenant has already, or that comes before it in the batch, is left out. Any other fault stores none of them, and so
     /// does a quota.
     pub async fn create_tasks(&self, tasks: &[NewTask]) -> Result<Vec<bool>, StoreError> {
+        let mut bytes: BTreeMap<&str, usize> = BTreeMap::new();
+        for (task, _) in tasks {
+            *bytes.entry(&task.tenant_id).or_default() += bytes_of(&task.spec);
+        }
+        for (tenant, bytes) in bytes {
+            self.admit_bytes(tenant, bytes).await?;
+        }
         let made = self.refusal(self.try_create_tasks(tasks).await);
         match (made, &self.db) {
             // SQLite counts row by row, so that its number has those of the batch in it that came first

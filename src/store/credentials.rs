@@ -135,6 +135,9 @@ impl Store {
             return Err(StoreError::NotFound);
         }
         let now = self.clock.now();
+        if let Some(document) = &new.document {
+            self.admit_bytes(&new.tenant_id, document.sealed.len()).await?;
+        }
         let reference = Reference { service: new.service.clone(), account: new.account_name.clone() };
         let mut planned = self.plan_resumptions(scope, &new.tenant_id, &reference, now).await?;
         for _ in 0..PLANS {

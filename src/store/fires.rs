@@ -168,6 +168,8 @@ impl Store {
     /// it are told after the commit.
     async fn record(&self, mut batch: Batch, ask: &FireDue, zones: Option<&Release>) -> Result<Recorded, StoreError> {
         let ids: Vec<Uuid> = batch.read.iter().map(|row| row.task_id).collect();
+        let tenants = batch.fires();
+        let allowances = self.allowances(&tenants.keys().map(String::as_str).collect::<Vec<_>>()).await?;
         let (fired, going, ahead, missed, tasks) = on_hot_write!(self.db, |conn| {
             if let Some(zones) = zones
                 && !may_plan!(conn, zones)
@@ -178,7 +180,7 @@ impl Store {
                 batch.keep(conn.due_as_read(&ids).await?);
             }
             let mut fires = batch.fires();
-            take_fires!(self, conn, &mut fires, ask.now);
+            take_fires!(self, conn, &mut fires, &allowances, ask.now);
             batch.hold_to(fires);
             let mut written = conn.fire(&batch, ask).await?;
             if !batch.notices.is_empty() {

@@ -1,7 +1,8 @@
 //! How many runs may be under way at once, over all instances: each tenant's, and everybody's.
 //!
 //! A run counts from the moment it is leased until it has left the queue or is ready again: what is claimed a moment
-//! ahead of its instant counts, what waits for people does not. Where a limit is set, takes go one after the other,
+//! ahead of its instant counts, what waits for people does not. A tenant may have a number of its own: its quota
+//! `concurrent_runs`, which every take reads where it is kept. Where a limit is set, takes go one after the other,
 //! each counts what is leased, and nothing starts but by a take; so no moment, and no crash, sees more than the limit.
 //! Where none is set, none of this costs anything.
 
@@ -20,18 +21,20 @@ pub struct Limits {
     pub per_tenant: Option<i64>,
     /// Of all tenants together.
     pub total: Option<i64>,
+    /// Some tenants have a number of their own, in the place of `per_tenant`.
+    pub own: bool,
 }
 
 impl Limits {
     /// As settings have it: 0 is no limit.
     pub fn new(per_tenant: u32, total: u32) -> Limits {
         let limit = |most: u32| (most > 0).then_some(i64::from(most));
-        Limits { per_tenant: limit(per_tenant), total: limit(total) }
+        Limits { per_tenant: limit(per_tenant), total: limit(total), own: false }
     }
 
     /// Whether there is any.
     pub fn any(&self) -> bool {
-        self.per_tenant.is_some() || self.total.is_some()
+        self.per_tenant.is_some() || self.total.is_some() || self.own
     }
 }
 
@@ -48,6 +51,8 @@ pub(super) struct Room {
     limits: Limits,
     shares: Option<TenantShares>,
     held: HashMap<String, i64>,
+    /// The numbers of tenants that have their own.
+    own: HashMap<String, i64>,
     /// Runs at most.
     pub all: i64,
 }
@@ -56,16 +61,22 @@ impl Room {
     pub(super) async fn of(conn: &mut SqliteConnection, take: &Take) -> Result<Room, StoreError> {
         let (limits, shares) = (take.limits, take.shares.clone());
         if !limits.any() {
-            return Ok(Room { limits, shares, held: HashMap::new(), all: take.limit });
+            let (held, own) = Default::default();
+            return Ok(Room { limits, shares, held, own, all: take.limit });
         }
         let held: Vec<(String, i64)> = sqlx::query_as(
             "select tenant_id, count(*) from queue indexed by queue_leases where state <> 'ready' group by tenant_id",
+        )
+        .fetch_all(&mut *conn)
+        .await?;
+        let own: Vec<(String, i64)> = sqlx::query_as(
+            "select tenant_id, concurrent_runs from tenant_quotas where concurrent_runs is not null and tenant_id <> '*'",
         )
         .fetch_all(conn)
         .await?;
         let all = held.iter().map(|(_, runs)| runs).sum::<i64>();
         let all = limits.total.map_or(take.limit, |most| take.limit.min(most - all).max(0));
-        Ok(Room { limits, shares, held: held.into_iter().collect(), all })
+        Ok(Room { limits, shares, held: held.into_iter().collect(), own: own.into_iter().collect(), all })
     }
 
     /// What each of so many tenants may take.
@@ -78,6 +89,7 @@ impl Room {
     pub(super) fn of_tenant(&self, tenant: &str) -> i64 {
         let held = self.held.get(tenant).copied().unwrap_or_default();
         let here = self.shares.as_ref().map_or(self.all, |shares| shares.of(tenant));
-        self.limits.per_tenant.map_or(self.all, |most| (most - held).max(0)).min(here)
+        let most = self.own.get(tenant).copied().or(self.limits.per_tenant);
+        most.map_or(self.all, |most| (most - held).max(0)).min(here)
     }
 }

@@ -3,10 +3,10 @@
 //! What is said is rows: that of `*` is `[quotas]`, each other one the overrides of a tenant. Tasks are counted by
 //! triggers of the database, which read those rows in the transaction that adds a task; so two creators at the bound can't
 //! pass it together, and an override holds from its commit, everywhere. What is asked more often is remembered for
-//! [`MEMORY`]: so long an override of another kind may take to reach an instance.
+//! [`MEMORY`], and with it how much is stored: so long an override of another kind may take to reach an instance.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::json;
@@ -16,38 +16,101 @@ use uuid::Uuid;
 use crate::quota::{Overrides, Quota, Quotas, Standing};
 use crate::store::audit::{Act, write_audit};
 use crate::store::text::text;
-use crate::store::{Store, StoreError};
+use crate::store::{Split, Store, StoreError, Topic};
 
 /// How long the quotas of a tenant are remembered.
-const MEMORY: TimeDelta = TimeDelta::seconds(5);
+pub(super) const MEMORY: TimeDelta = TimeDelta::seconds(5);
 /// Tenants whose quotas are remembered, at most; a few bytes each.
 const REMEMBERED: usize = 10_000;
 /// The row of `[quotas]`. No tenant can be called so.
 const EVERYBODY: &str = "*";
 
-/// Quotas that were read lately, each with its instant.
-#[derive(Clone, Default)]
-pub(super) struct Known(Arc<Mutex<QuotasRead>>);
+/// What a tenant may have, and how much of it is stored.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Allowance {
+    pub quotas: Quotas,
+    /// Bytes, as far as they are counted.
+    pub stored: u64,
+}
 
-/// By tenant, with the instant at which they were read.
-type QuotasRead = HashMap<String, (Quotas, DateTime<Utc>)>;
+impl Allowance {
+    /// Whether the tenant has stored all that it may.
+    pub fn is_full(&self) -> bool {
+        self.stored >= self.quotas.stored_bytes
+    }
+}
+
+/// Whether a tenant may store more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Admission {
+    Granted,
+    /// It may not, by a number that was read then.
+    Full {
+        limit: u64,
+        stored: u64,
+        read: DateTime<Utc>,
+    },
+    /// Nothing is remembered of it.
+    Unknown,
+}
+
+/// What was read of a tenant.
+struct Reading {
+    allowance: Allowance,
+    at: DateTime<Utc>,
+    /// Bytes that were admitted here since.
+    admitted: u64,
+}
+
+/// What was read of tenants lately.
+#[derive(Clone, Default)]
+pub(super) struct Known(Arc<Mutex<HashMap<String, Reading>>>);
 
 impl Known {
-    fn lately(&self, tenant: &str, now: DateTime<Utc>) -> Option<Quotas> {
-        let known = self.0.lock().expect("quotas lock");
-        known.get(tenant).filter(|(_, read)| (now - *read).abs() < MEMORY).map(|(quotas, _)| *quotas)
+    fn lately(&self, tenant: &str, now: DateTime<Utc>) -> Option<Allowance> {
+        let known = self.lock();
+        known.get(tenant).filter(|reading| reading.is_fresh(now)).map(|reading| reading.allowance)
     }
 
-    fn remember(&self, tenant: &str, quotas: Quotas, now: DateTime<Utc>) {
-        let mut known = self.0.lock().expect("quotas lock");
+    /// Counts what a tenant is about to store, if there is room for it.
+    pub(super) fn admit(&self, tenant: &str, bytes: u64, now: DateTime<Utc>) -> Admission {
+        let mut known = self.lock();
+        let Some(reading) = known.get_mut(tenant).filter(|reading| reading.is_fresh(now)) else {
+            return Admission::Unknown;
+        };
+        let Allowance { stored, quotas } = reading.allowance;
+        let (limit, admitted) = (quotas.stored_bytes, reading.admitted.saturating_add(bytes));
+        if stored.saturating_add(admitted) > limit {
+            return Admission::Full { limit, stored, read: reading.at };
+        }
+        reading.admitted = admitted;
+        Admission::Granted
+    }
+
+    fn remember(&self, tenant: &str, allowance: Allowance, at: DateTime<Utc>) {
+        let mut known = self.lock();
         if known.len() >= REMEMBERED {
             known.clear();
         }
-        known.insert(tenant.to_owned(), (quotas, now));
+        known.insert(tenant.to_owned(), Reading { allowance, at, admitted: 0 });
     }
 
     fn forget(&self) {
-        self.0.lock().expect("quotas lock").clear();
+        self.lock().clear();
+    }
+
+    pub(super) fn forget_tenant(&self, tenant: &str) {
+        self.lock().remove(tenant);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Reading>> {
+        self.0.lock().expect("quotas lock")
+    }
+}
+
+impl Reading {
+    fn is_fresh(&self, now: DateTime<Utc>) -> bool {
+        (now - self.at).abs() < MEMORY
     }
 }
 
@@ -65,7 +128,9 @@ struct QuotaRow {
     events_per_minute: Option<i64>,
     fires_per_minute: Option<i64>,
     polls: Option<i64>,
+    stored_bytes: Option<i64>,
     streams: Option<i64>,
+    concurrent_runs: Option<i64>,
 }
 
 impl QuotaRow {
@@ -77,7 +142,9 @@ impl QuotaRow {
             events_per_minute: number(self.events_per_minute),
             fires_per_minute: number(self.fires_per_minute),
             polls: number(self.polls),
+            stored_bytes: number(self.stored_bytes),
             streams: number(self.streams),
+            concurrent_runs: number(self.concurrent_runs),
         }
     }
 }
@@ -90,20 +157,69 @@ struct TenantRow {
 }
 
 const READ_SOME: &str = "
-    select tenant_id, tasks, event_tasks_per_source, events_per_minute, fires_per_minute, polls, streams
+    select tenant_id, tasks, event_tasks_per_source, events_per_minute, fires_per_minute, polls, stored_bytes, streams,
+           concurrent_runs
       from tenant_quotas where tenant_id in (";
 
-const READ: &str = "select tasks, event_tasks_per_source, events_per_minute, fires_per_minute, polls, streams
-                      from tenant_quotas where tenant_id = $1";
+const READ: &str = "
+    select tasks, event_tasks_per_source, events_per_minute, fires_per_minute, polls, stored_bytes, streams,
+           concurrent_runs
+      from tenant_quotas where tenant_id = $1";
+
+const READ_STORED: &str = "select tenant_id, stored_bytes from tenant_usage where tenant_id in (";
 
 const WRITE: &str = "
     insert into tenant_quotas (tenant_id, tasks, event_tasks_per_source, events_per_minute, fires_per_minute, polls,
-                               streams, updated_at)
-    values ($1, $2, $3, $4, $5, $6, $7, $8)
+                               stored_bytes, streams, concurrent_runs, updated_at)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
     on conflict (tenant_id) do update
        set tasks = excluded.tasks, event_tasks_per_source = excluded.event_tasks_per_source,
            events_per_minute = excluded.events_per_minute, fires_per_minute = excluded.fires_per_minute,
-           polls = excluded.polls, streams = excluded.streams, updated_at = excluded.updated_at";
+           polls = excluded.polls, stored_bytes = excluded.stored_bytes, streams = excluded.streams,
+           concurrent_runs = excluded.concurrent_runs, updated_at = excluded.updated_at";
+
+/// What a tenant has.
+#[derive(sqlx::FromRow)]
+struct Amounts {
+    tasks: i64,
+    polls: i64,
+    stored_bytes: i64,
+    fullest_source: i64,
+    concurrent_runs: i64,
+}
+
+/// What is under way is counted among all that is: no more than the instances execute.
+macro_rules! amounts {
+    ($leased:literal) => {
+        concat!(
+            "select coalesce((select tasks from tenant_usage where tenant_id = $1), 0) as tasks,
+                    coalesce((select polls from tenant_usage where tenant_id = $1), 0) as polls,
+                    coalesce((select stored_bytes from tenant_usage where tenant_id = $1), 0) as stored_bytes,
+                    coalesce((select tasks from event_task_counts where tenant_id = $1
+                               order by tasks desc limit 1), 0) as fullest_source,
+                    (select count(*) from queue ",
+            $leased,
+            " where state <> 'ready' and tenant_id = $1) as concurrent_runs"
+        )
+    };
+}
+
+const AMOUNTS: Split = Split { postgres: amounts!(""), sqlite: amounts!("indexed by queue_leases") };
+
+/// A question about these tenants.
+fn of_tenants<DB: sqlx::Database>(start: &str, tenants: &[&str]) -> QueryBuilder<DB>
+where
+    String: sqlx::Type<DB> + for<'q> sqlx::Encode<'q, DB>,
+{
+    let mut query = QueryBuilder::new(start);
+    let mut listed = query.separated(", ");
+    listed.push_bind(EVERYBODY.to_owned());
+    for tenant in tenants {
+        listed.push_bind(text(tenant).into_owned());
+    }
+    query.push(")");
+    query
+}
 
 /// In a transaction: what is said for this row.
 macro_rules! write_quotas {
@@ -127,45 +243,48 @@ impl Store {
 
     /// What holds for a tenant, not older than a few seconds.
     pub async fn quotas_of(&self, tenant: &str) -> Result<Quotas, StoreError> {
-        let now = self.clock.now();
-        match self.quotas.lately(tenant, now) {
-            Some(quotas) => Ok(quotas),
-            None => Ok(self.quotas_of_all(&[tenant]).await?.remove(tenant).unwrap_or_default()),
+        Ok(self.allowance(tenant).await?.quotas)
+    }
+
+    pub(super) async fn allowance(&self, tenant: &str) -> Result<Allowance, StoreError> {
+        match self.quotas.lately(tenant, self.clock.now()) {
+            Some(allowance) => Ok(allowance),
+            None => Ok(self.allowances(&[tenant]).await?.remove(tenant).unwrap_or_default()),
         }
     }
 
-    /// The quotas of several tenants, by one question at most.
-    pub(super) async fn quotas_of_all(&self, tenants: &[&str]) -> Result<HashMap<String, Quotas>, StoreError> {
+    /// What holds for several tenants, by one look at most.
+    pub(super) async fn allowances(&self, tenants: &[&str]) -> Result<HashMap<String, Allowance>, StoreError> {
         let now = self.clock.now();
         let mut found = HashMap::with_capacity(tenants.len());
         let mut unknown = Vec::new();
         for tenant in tenants {
             match self.quotas.lately(tenant, now) {
-                Some(quotas) => drop(found.insert((*tenant).to_owned(), quotas)),
+                Some(allowance) => drop(found.insert((*tenant).to_owned(), allowance)),
                 None => unknown.push(*tenant),
             }
         }
         if unknown.is_empty() {
             return Ok(found);
         }
-        let rows: Vec<TenantRow> = on_read!(quick self.db, |conn| {
-            let mut query = QueryBuilder::new(READ_SOME);
-            let mut listed = query.separated(", ");
-            listed.push_bind(EVERYBODY);
-            for tenant in &unknown {
-                listed.push_bind(text(tenant).into_owned());
-            }
-            query.push(")");
-            query.build_query_as().fetch_all(conn).await?
+        let (rows, stored): (Vec<TenantRow>, Vec<(String, i64)>) = on_read!(quick self.db, |conn| {
+            let mut quotas = of_tenants(READ_SOME, &unknown);
+            let mut stored = of_tenants(READ_STORED, &unknown);
+            (
+                quotas.build_query_as().fetch_all(&mut *conn).await?,
+                stored.build_query_as().fetch_all(&mut *conn).await?,
+            )
         });
         let said: HashMap<String, Overrides> =
             rows.into_iter().map(|row| (row.tenant_id, row.said.overrides())).collect();
+        let stored: HashMap<String, i64> = stored.into_iter().collect();
         let of = |tenant: &str| said.get(tenant).copied().unwrap_or_default();
         let usual = Quotas::default().with(&of(EVERYBODY));
         for tenant in unknown {
-            let quotas = usual.with(&of(tenant));
-            self.quotas.remember(tenant, quotas, now);
-            found.insert(tenant.to_owned(), quotas);
+            let stored = stored.get(tenant).copied().unwrap_or_default().max(0) as u64;
+            let allowance = Allowance { quotas: usual.with(&of(tenant)), stored };
+            self.quotas.remember(tenant, allowance, now);
+            found.insert(tenant.to_owned(), allowance);
         }
         Ok(found)
     }
@@ -178,6 +297,8 @@ impl Store {
             write_audit!(conn, act(tenant, by, "quotas.set", json!(overrides)), now);
         });
         self.quotas.forget();
+        // runs that wait may start, and those who start them have another number to go by
+        self.hint_everybody(Topic::Queue);
         Ok(())
     }
 
@@ -194,26 +315,18 @@ impl Store {
             }
         });
         self.quotas.forget();
+        self.hint_everybody(Topic::Queue);
         Ok(())
     }
 
     /// What a tenant may have and has: a look into a few rows, whatever it has stored.
     pub async fn quota_usage(&self, tenant: &str) -> Result<QuotaUsage, StoreError> {
-        let (usual, own, amounts, fullest) = on_read!(self.db, |conn| {
+        let (usual, own, amounts) = on_read!(self.db, |conn| {
             let usual: Option<QuotaRow> = sqlx::query_as(READ).bind(EVERYBODY).fetch_optional(&mut *conn).await?;
             let own: Option<QuotaRow> = sqlx::query_as(READ).bind(text(tenant)).fetch_optional(&mut *conn).await?;
-            let amounts: Option<(i64, i64)> =
-                sqlx::query_as("select tasks, polls from tenant_usage where tenant_id = $1")
-                    .bind(text(tenant))
-                    .fetch_optional(&mut *conn)
-                    .await?;
-            let fullest: Option<i64> = sqlx::query_scalar(
-                "select tasks from event_task_counts where tenant_id = $1 order by tasks desc limit 1",
-            )
-            .bind(text(tenant))
-            .fetch_optional(conn)
-            .await?;
-            (usual.unwrap_or_default(), own.unwrap_or_default(), amounts.unwrap_or_default(), fullest.unwrap_or(0))
+            let amounts: Amounts =
+                sqlx::query_as(self.db.text(AMOUNTS)).bind(text(tenant)).fetch_one(&mut *conn).await?;
+            (usual.unwrap_or_default(), own.unwrap_or_default(), amounts)
         });
         let overrides = own.overrides();
         let quotas = Quotas::default().with(&usual.overrides()).with(&overrides);
@@ -221,11 +334,13 @@ impl Store {
         let events = self.used_in_this_minute(tenant, Quota::EventsPerMinute, now).await? as i64;
         let fires = self.used_in_this_minute(tenant, Quota::FiresPerMinute, now).await? as i64;
         let used = |quota| match quota {
-            Quota::Tasks => Some(amounts.0),
-            Quota::Polls => Some(amounts.1),
-            Quota::EventTasksPerSource => Some(fullest),
+            Quota::Tasks => Some(amounts.tasks),
+            Quota::Polls => Some(amounts.polls),
+            Quota::EventTasksPerSource => Some(amounts.fullest_source),
             Quota::EventsPerMinute => Some(events),
             Quota::FiresPerMinute => Some(fires),
+            Quota::StoredBytes => Some(amounts.stored_bytes),
+            Quota::ConcurrentRuns => Some(amounts.concurrent_runs),
             Quota::Streams => None,
         };
         let standing = |quota: Quota| {
@@ -233,6 +348,18 @@ impl Store {
             (quota, Standing { limit: quotas.of(quota), usage })
         };
         Ok(QuotaUsage { overrides, standings: Quota::ALL.into_iter().map(standing).collect() })
+    }
+
+    /// Whether any tenant has a number of its own of runs that may be under way at once.
+    pub async fn tenants_have_own_limits(&self) -> Result<bool, StoreError> {
+        Ok(on_read!(quick self.db, |conn| {
+            sqlx::query_scalar(
+                "select exists (select 1 from tenant_quotas where concurrent_runs is not null and tenant_id <> $1)",
+            )
+            .bind(EVERYBODY)
+            .fetch_one(conn)
+            .await?
+        }))
     }
 
     /// Counts what a quota has refused.

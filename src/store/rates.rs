@@ -54,16 +54,20 @@ macro_rules! grant {
 }
 
 /// In a transaction: counts fires of these tenants that are about to be recorded, and puts in their place how many of them
-/// each may have. The tenants come in the order in which their rows are locked.
+/// each may have. The tenants come in the order in which their rows are locked. What holds for them was read before: while
+/// rows are locked nothing is asked by another connection.
 macro_rules! take_fires {
-    ($store:ident, $conn:ident, $fires:expr, $now:expr) => {{
+    ($store:ident, $conn:ident, $fires:expr, $allowances:expr, $now:expr) => {{
         let (fires, now): (&mut std::collections::BTreeMap<String, usize>, chrono::DateTime<chrono::Utc>) =
             ($fires, $now);
-        let tenants: Vec<&str> = fires.keys().map(String::as_str).collect();
-        let quotas = $store.quotas_of_all(&tenants).await?;
+        let allowances: &std::collections::HashMap<String, $crate::store::quotas::Allowance> = $allowances;
         for (tenant, count) in fires.iter_mut() {
-            let limit = quotas.get(tenant).copied().unwrap_or_default().fires_per_minute;
-            let demand = $crate::store::rates::fires_of(tenant, limit, *count);
+            let allowance = allowances.get(tenant).copied().unwrap_or_default();
+            if allowance.is_full() {
+                *count = 0;
+                continue;
+            }
+            let demand = $crate::store::rates::fires_of(tenant, allowance.quotas.fires_per_minute, *count);
             let verdict = $store.rates.meter().take(&demand, now);
             *count = match verdict {
                 $crate::quota::meter::Verdict::Allowed(count) => count as usize,
@@ -108,10 +112,14 @@ impl Store {
         self.rates.meter().give_back(tenant, Quota::EventsPerMinute, count as u64, self.clock.now());
     }
 
-    /// Counts fires that are about to be recorded, as many as the tenant may have in this minute; answers how many.
+    /// Counts fires that are about to be recorded, as many as the tenant may have in this minute; answers how many. None
+    /// where it has stored all that it may.
     pub async fn take_fires(&self, tenant: &str, count: usize) -> Result<usize, StoreError> {
-        let limit = self.quotas_of(tenant).await?.fires_per_minute;
-        Ok(self.take(&fires_of(tenant, limit, count)).await? as usize)
+        let allowance = self.allowance(tenant).await?;
+        if allowance.is_full() {
+            return Ok(0);
+        }
+        Ok(self.take(&fires_of(tenant, allowance.quotas.fires_per_minute, count)).await? as usize)
     }
 
     /// Takes back fires that were counted and not recorded.

@@ -20,7 +20,7 @@ use crate::store::lease::Lease;
 use crate::store::recipients;
 use crate::store::runs::{NewRun, insert_run, key_instant};
 use crate::store::slots::{EACH_IN_TURN, LOCK_QUEUED, free, hand_over};
-use crate::store::text::{Document, text};
+use crate::store::text::{Document, bytes_of, text};
 use crate::store::{Split, StartedRun, Store, StoreError, Topic};
 
 /// What a cancel did.
@@ -127,7 +127,14 @@ impl Store {
         now: DateTime<Utc>,
         idempotency: Option<&Idempotency>,
     ) -> Result<Answer<()>, StoreError> {
-        let seat = self.free_seat(scope.tenant());
+        let tenant = match scope.tenant() {
+            Some(tenant) => tenant.to_owned(),
+            None => self.get_task(scope, task_id).await?.tenant_id,
+        };
+        self.admit_once(&tenant, input.as_ref().map_or(0, bytes_of), idempotency, now).await?;
+        // where a tenant has a limit on its runs, they start by a take, which counts those that are under way
+        let is_limited = self.allowance(&tenant).await?.quotas.concurrent_runs.is_some();
+        let seat = if is_limited { None } else { self.free_seat(scope.tenant()) };
         let worker = seat.as_ref().map(|(seat, _)| (seat.worker(), now + signed(seat.lease())));
         let fire_key = format!("m:{run_id}");
         let ask = RunNow {
@@ -192,6 +199,7 @@ impl Store {
     ) -> Result<Answer<()>, StoreError> {
         let now = self.clock.now();
         let task = self.get_task(scope, task_id).await?;
+        self.admit_once(&task.tenant_id, 0, idempotency, now).await?;
         on_write!(self.db, scope, |conn| {
             once!(conn, idempotency, now);
             let runs = instants.iter().map(|instant| {
@@ -222,6 +230,7 @@ impl Store {
             StoreError::NotFound => StoreError::Conflict("the task of the run was deleted".into()),
             other => other,
         })?;
+        self.admit_bytes(&task.tenant_id, bytes_of(&(&old.input, &old.cause))).await?;
         let retry = NewRun {
             id: run_id,
             retry_of: Some(id),

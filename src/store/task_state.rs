@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::id::{Scope, Tenant};
 use crate::store::requests::LOCK_DUE;
-use crate::store::text::{document, text};
+use crate::store::text::{bytes_of, document, text};
 use crate::store::{Store, StoreError};
 
 /// Most names that one task may keep.
@@ -43,6 +43,7 @@ impl Store {
         value: &Value,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
+        self.admit_bytes(tenant.as_str(), bytes_of(value)).await?;
         let scope = Scope::Only(tenant.clone());
         on_write!(self.db, &scope, |conn| {
             // the task's row is locked: two runs that write at once see each other's names, and a task that is being

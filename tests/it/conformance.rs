@@ -56,6 +56,7 @@ mod runs;
 mod silent;
 mod slots;
 mod starting;
+mod stored_bytes;
 mod task_state;
 mod tasks;
 mod tenants;

@@ -21,7 +21,7 @@ use crate::http::auth::Caller;
 use crate::http::error::ApiError;
 use crate::http::events::{EVENTS_AT_ONCE, of_bus};
 use crate::http::query::Query;
-use crate::http::streams::Permit;
+use crate::http::streams::{self, Permit};
 use crate::id::Scope;
 use crate::store::Topic;
 use crate::token::Permission;
@@ -50,7 +50,7 @@ pub async fn stream_events(
     let (tenant, source, kind) = (query.text("tenant_id"), query.text("source"), query.text("type"));
     query.done()?;
     let scope = caller.narrowed(tenant.as_deref())?;
-    let permit = state.streams.take(&caller, &scope)?;
+    let permit = streams::open(&state, &caller, &scope).await?;
     let published = state.store.listen(Topic::Events);
     let seen = match headers.get("last-event-id").filter(|id| !id.is_empty()) {
         Some(id) => id.to_str().map_err(|_| unknown_id())?.to_owned(),

@@ -36,6 +36,8 @@ impl Batch {
                 _ => self.skipped.push(NewRun {
                     state: RunState::Skipped,
                     reason: Some(REASON_QUOTA.into()),
+                    cause: None,
+                    input: None,
                     ..ready.run
                 }),
             }

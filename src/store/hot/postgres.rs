@@ -95,6 +95,7 @@ impl Hot for PgConnection {
             .bind(less_left)
             .bind(take.shares.as_ref().map(|shares| shares.usual))
             .bind(take.shares.as_ref().map(|shares| shares.free))
+            .bind(take.limits.own)
             .fetch_all(self)
             .await?;
         let mut taken = TakenRuns::default();

@@ -1,5 +1,6 @@
 -- The oldest runs that have ended, with what belongs to them, in one statement: what it sees is what it deletes. Runs
--- that another instance is about to forget are left to it. $3 bounds how many rows go: the first run goes in any case.
+-- that another instance is about to forget are left to it. Entries of transcripts name no tenant: what they count is given
+-- back here, where their runs are still known. $3 bounds how many rows go: the first run goes in any case.
 with ended as materialized (
     select id from runs
      where id < $1 and state in ('succeeded', 'failed', 'cancelled', 'expired', 'skipped')
@@ -12,6 +13,12 @@ with ended as materialized (
       from ended
 ), old as materialized (
     select id from weighed where place = 1 or weight <= $3
+), uncounted as (
+    insert into stored_byte_changes (tenant_id, bytes)
+    select r.tenant_id, -sum(t.stored_bytes)::bigint
+      from old join runs r on r.id = old.id join turns t on t.run_id = old.id
+     where t.stored_bytes > 0
+     group by r.tenant_id
 ), asked as materialized (
     select a.id, a.batch_id from approvals a join old on old.id = a.run_id
 ), no_turns as (

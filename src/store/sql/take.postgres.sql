@@ -4,13 +4,14 @@
 -- that follow the name $7, and then from the first again.
 -- What has started is answered with its whole run, as this statement leaves it, so that it need not be read.
 -- Where so many may be under way at once of each tenant ($10) or of all ($11), what is leased is counted, and each gets
--- what is left to it; takes come one after the other then. What has no limit is null, and nothing is counted.
+-- what is left to it; takes come one after the other then. Where tenants have numbers of their own ($16), theirs are in the
+-- place of $10. What has no limit is null, and nothing is counted.
 -- Of the places of an instance, of which so many are free ($15), so many are left to each tenant ($14), and fewer to those
 -- that are listed ($12, $13); null: they are nobody's in particular.
 with recursive held as materialized (
     select tenant_id, count(*) as runs
       from queue
-     where ($10::bigint is not null or $11::bigint is not null) and state <> 'ready'
+     where ($10::bigint is not null or $11::bigint is not null or $16) and state <> 'ready'
      group by tenant_id
 ), room as materialized (
     select greatest(least($3::bigint, $11::bigint - coalesce((select sum(runs)::bigint from held), 0)), 0) as runs
@@ -23,16 +24,18 @@ with recursive held as materialized (
                           where q.state = 'ready' and q.tenant_id > t.tenant_id
                           order by q.tenant_id limit 1) next
 ), turn as materialized (
-    select tenant_id,
-           least($10::bigint - coalesce((select h.runs from held h where h.tenant_id = t.tenant_id), 0), here.places)
-               as left_to_it
+    select tenant_id, least(here.most - here.runs, here.places) as left_to_it
       from tenants t
      cross join lateral (select coalesce((select l.places
                                             from unnest($12::text[], $13::bigint[]) as l (tenant_id, places)
                                            where l.tenant_id = t.tenant_id
-                                           limit 1), $14::bigint) as places) here
-     where ($10::bigint is null
-            or coalesce((select h.runs from held h where h.tenant_id = t.tenant_id), 0) < $10)
+                                           limit 1), $14::bigint) as places,
+                                case when $16
+                                    then coalesce((select o.concurrent_runs from tenant_quotas o
+                                                    where o.tenant_id = t.tenant_id), $10::bigint)
+                                    else $10::bigint end as most,
+                                coalesce((select h.runs from held h where h.tenant_id = t.tenant_id), 0) as runs) here
+     where (here.most is null or here.runs < here.most)
        and (here.places is null or here.places > 0)
      limit $8
 ), fair as (

@@ -258,9 +258,9 @@ async fn follow(server: &Server, token: &str, headers: &str) -> (TcpStream, Stri
 
 #[tokio::test]
 async fn streams_of_a_token_and_of_a_tenant_leave_room_for_probes_pages_and_others() {
-    let limits =
-        Limits { connections_per_address: 32, streams_per_address: 6, streams_per_tenant: 4, ..Limits::default() };
+    let limits = Limits { connections_per_address: 32, streams_per_address: 6, ..Limits::default() };
     let server = Server::with(limits).await;
+    server.api.streams_per_tenant(4).await;
     let (one, two) = (server.api.token("ann", &["events:read"]).await, server.api.token("ann", &["events:read"]).await);
     let mut open = Vec::new();
     // a token has half of its tenant's streams

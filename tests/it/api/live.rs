@@ -11,7 +11,6 @@ use chrono_tz::Tz;
 use futures::{FutureExt, StreamExt};
 use reveille::channel::live::{Live, Settings};
 use reveille::channel::{Channel, ChannelError, Confirmed, Message, Receipt};
-use reveille::http::server::Limits;
 use reveille::id::Tenant;
 use reveille::notification::wording::{Link, Words};
 use reveille::notification::{Addresses, Recipient, Urgency};
@@ -313,7 +312,8 @@ async fn a_session_ends_with_its_token_and_with_the_service() {
 
 #[tokio::test]
 async fn a_tenant_has_so_many_sessions_and_an_admin_names_one() {
-    let api = Api::with(Limits { streams_per_tenant: 1, ..Limits::default() }).await;
+    let api = Api::new().await;
+    api.streams_per_tenant(1).await;
     let token = api.token("ann", &["deliveries:read", "approvals:decide"]).await;
     let client = Client::open(&api, &token, None).await;
     let full = api.ask("GET", "/v1/live", Some(&token), None).await;

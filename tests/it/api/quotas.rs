@@ -1,6 +1,9 @@
 //! Quotas as a client meets them: refused with what to do, raised by an admin, seen in the figures.
 
+use axum::body::Body;
+use axum::http::Request;
 use serde_json::{Value, json};
+use tower::ServiceExt;
 
 use super::service::{Api, daily, on_both};
 
@@ -10,6 +13,8 @@ on_both!(
     numbers_that_are_no_quotas_are_refused_with_their_place
     events_beyond_the_minute_are_refused_whole_until_the_next
     figures_of_a_tenant_show_its_quotas
+    a_tenant_that_has_stored_all_it_may_is_refused_what_is_new
+    an_override_of_streams_holds_for_the_next_stream
 );
 
 const QUOTAS: &str = "/v1/tenants/ann/quotas";
@@ -125,4 +130,72 @@ async fn figures_of_a_tenant_show_its_quotas(api: Api) {
     assert_eq!(own["quotas"]["polls"], json!({ "limit": 1_000, "usage": 0 }));
     assert_eq!(api.admin("GET", "/v1/stats?tenant_id=ann", None).await.expect(200)["quotas"], own["quotas"]);
     assert_eq!(api.admin("GET", "/v1/stats", None).await.expect(200)["quotas"], Value::Null);
+}
+
+async fn a_tenant_that_has_stored_all_it_may_is_refused_what_is_new(api: Api) {
+    let ann = api.token("ann", &["*"]).await;
+    let made = api.ask("POST", "/v1/tasks", Some(&ann), Some(daily())).await.expect(201);
+    while api.store.count_stored_bytes(100).await.unwrap() > 0 {}
+    let used = api.ask("GET", "/v1/stats", Some(&ann), None).await.expect(200)["quotas"]["stored_bytes"].clone();
+    assert_eq!(used["limit"], 10_u64 << 30);
+    let used = used["usage"].as_u64().unwrap();
+    assert!(used > 100, "{used}");
+    limit(&api, json!({ "stored_bytes": used })).await;
+    let task = format!("/v1/tasks/{}", made["id"].as_str().unwrap());
+    let renamed = json!({ "name": "Evening mail" });
+    let credential = json!({ "hosts": ["shop.example"], "document": { "key": "secret" } });
+    for (method, path, body) in [
+        ("POST", "/v1/tasks", daily()),
+        ("PATCH", &*task, renamed),
+        ("POST", &*format!("{task}/run"), json!({})),
+        ("POST", "/v1/events", event(1)),
+        ("POST", "/v1/events", json!([event(1), event(2)])),
+        ("PUT", "/v1/credentials/shop/work", credential),
+        ("POST", "/v1/tasks/import", daily()),
+    ] {
+        let reply = api.ask(method, path, Some(&ann), Some(body)).await;
+        assert_eq!(reply.header("retry-after"), "60", "{method} {path}");
+        let problem = reply.expect(429);
+        assert_eq!(
+            (&problem["type"], &problem["quota"], &problem["limit"], &problem["usage"]),
+            (&json!("urn:reveille:problem:quota_exceeded"), &json!("stored_bytes"), &json!(used), &json!(used)),
+            "{method} {path}: {problem}"
+        );
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains("delete tasks, credentials and dead letters"), "{detail}");
+    }
+    assert_eq!(api.ask("GET", "/v1/events", Some(&ann), None).await.expect(200)["items"], json!([]));
+    let bob = api.token("bob", &["*"]).await;
+    api.ask("POST", "/v1/tasks", Some(&bob), Some(daily())).await.expect(201);
+    // what frees is done, and makes room
+    api.ask("DELETE", &task, Some(&ann), None).await.expect(204);
+    while api.store.count_stored_bytes(100).await.unwrap() > 0 {}
+    api.advance(1);
+    api.ask("POST", "/v1/events", Some(&ann), Some(event(1))).await.expect(202);
+}
+
+async fn an_override_of_streams_holds_for_the_next_stream(api: Api) {
+    let ann = api.token("ann", &["*"]).await;
+    let open = async || {
+        let request = Request::get("/v1/events/stream").header("authorization", format!("Bearer {ann}"));
+        api.app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
+    };
+    // a token has half of what its tenant has
+    limit(&api, json!({ "streams": 4 })).await;
+    let streams = [open().await, open().await];
+    assert!(streams.iter().all(|stream| stream.status() == 200));
+    assert_eq!(open().await.status(), 429);
+    limit(&api, json!({ "streams": 6 })).await;
+    let third = open().await;
+    assert_eq!((third.status().as_u16(), open().await.status().as_u16()), (200, 429));
+    // those that are open stay, whatever the number
+    limit(&api, json!({ "streams": 1 })).await;
+    drop((third, streams));
+    let one = open().await;
+    assert_eq!((one.status().as_u16(), open().await.status().as_u16()), (200, 429));
+    drop(one);
+    api.admin("DELETE", QUOTAS, None).await.expect(204);
+    let many = futures::future::join_all((0..25).map(|_| open())).await;
+    assert!(many.iter().all(|stream| stream.status() == 200), "everybody's are 50");
+    assert_eq!(open().await.status(), 429);
 }

@@ -31,6 +31,7 @@ use reveille::invalid::Faults;
 use reveille::llm;
 use reveille::metrics::Metrics;
 use reveille::poll::{self, Poller, Sources};
+use reveille::quota::Quotas;
 use reveille::run::outcome::{Outcome, RunError};
 use reveille::secret::{Secret, SecretUrl};
 use reveille::store::{self, Burial, Store, StoredDeadLetterFilter, StoredToken};
@@ -252,6 +253,11 @@ impl Api {
         });
         let reference = serde_json::to_value(http::document()).expect("the reference is JSON");
         Api { store, clock, vault, hub, metrics, stopping, stop, app: http::router(state), dir, reference, database }
+    }
+
+    /// From now on each tenant may have so many streams.
+    pub async fn streams_per_tenant(&self, streams: u64) {
+        self.store.set_default_quotas(&Quotas { streams, ..Quotas::default() }).await.expect("quotas");
     }
 
     /// A token of a tenant with these permissions.

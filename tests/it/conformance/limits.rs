@@ -1,8 +1,13 @@
 //! Limits on what is under way, over all instances; and the turns that keep one tenant from holding up the others.
 
+use std::any::Any;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
 use chrono::DateTime;
+use reveille::quota::{Overrides, Quota};
 use reveille::run::RunState;
-use reveille::store::{Limits, StartedRun, Store, Take, Taking, Turn};
+use reveille::store::{Limits, Seat, StartedRun, Store, Take, Taking, Turn};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -15,6 +20,8 @@ on_both!(
     under_limits_the_first_take_is_shared,
     tenants_that_have_had_their_share_are_passed_over,
     what_waits_is_counted_by_its_place,
+    a_tenants_own_limit_is_in_the_place_of_everybodys,
+    runs_that_are_asked_for_start_by_a_take_where_their_tenant_has_a_limit,
 );
 
 async fn take(store: &Store, worker: Uuid, limit: i64, fair: Option<Turn>, limits: Limits) -> Taking {
@@ -172,4 +179,89 @@ async fn what_waits_is_counted_by_its_place(world: &World) {
     let pools: Vec<_> = world.store.pools().into_iter().map(|pool| (pool.pool, pool.in_use <= pool.most)).collect();
     let names: &[_] = if world.is_postgres() { &["shared", "hot", "quick"] } else { &["readers", "writer"] };
     assert_eq!(pools, names.iter().map(|name| (*name, true)).collect::<Vec<_>>());
+}
+
+async fn own(world: &World, tenant: &str, most: u64) {
+    let overrides = Overrides { concurrent_runs: Some(most), ..Overrides::default() };
+    world.store.put_quotas(tenant, &overrides, "token:admin").await.unwrap();
+}
+
+async fn a_tenants_own_limit_is_in_the_place_of_everybodys(world: &World) {
+    assert!(!world.store.tenants_have_own_limits().await.unwrap());
+    for tenant in ["a", "b", "c"] {
+        let task = world.task_with(tenant, json!({"interval": "1h", "overlap": "allow"}), json!({})).await;
+        for _ in 0..9 {
+            world.run_now(&task).await;
+        }
+    }
+    own(world, "a", 1).await;
+    own(world, "b", 5).await;
+    assert!(world.store.tenants_have_own_limits().await.unwrap());
+    let started = async |limits: Limits| {
+        let mut started = Vec::new();
+        loop {
+            let taken = take(&world.store, WORKER, 64, Some(Turn::default()), limits).await;
+            if taken.is_empty() {
+                break;
+            }
+            started.extend(taken.starts.started);
+        }
+        started
+    };
+    let of = |started: &[StartedRun], tenant: &str| started.iter().filter(|one| one.run.tenant_id == tenant).count();
+    let limits = Limits { own: true, ..Limits::new(3, 0) };
+    let first = started(limits).await;
+    assert_eq!(["a", "b", "c"].map(|tenant| of(&first, tenant)), [1, 5, 3]);
+    let usage = world.store.quota_usage("b").await.unwrap().standings[&Quota::ConcurrentRuns];
+    assert_eq!((usage.limit, usage.usage), (Some(5), Some(5)));
+    // a place that frees is taken again, and no other
+    let ended = first.iter().find(|one| one.run.tenant_id == "a").unwrap();
+    world.succeed(ended).await;
+    let next = started(limits).await;
+    assert_eq!(["a", "b", "c"].map(|tenant| of(&next, tenant)), [1, 0, 0]);
+    // where nobody else has a limit, only the tenants that have one are held to it
+    let rest = started(Limits { own: true, ..Limits::default() }).await;
+    assert_eq!(["a", "b", "c"].map(|tenant| of(&rest, tenant)), [0, 0, 6]);
+    world.store.reset_quotas("a", "token:admin").await.unwrap();
+    world.store.reset_quotas("b", "token:admin").await.unwrap();
+    let rest = started(Limits::default()).await;
+    assert_eq!(["a", "b", "c"].map(|tenant| of(&rest, tenant)), [7, 4, 0]);
+}
+
+/// A worker that would start whatever is asked for.
+struct Open(Mutex<usize>);
+
+impl Seat for Open {
+    fn worker(&self) -> Uuid {
+        WORKER
+    }
+
+    fn lease(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+
+    fn is_free(&self) -> bool {
+        true
+    }
+
+    fn place(&self, _tenant: Option<&str>) -> Option<Box<dyn Any + Send>> {
+        Some(Box::new(()))
+    }
+
+    fn start(&self, _run: StartedRun) {
+        *self.0.lock().unwrap() += 1;
+    }
+}
+
+async fn runs_that_are_asked_for_start_by_a_take_where_their_tenant_has_a_limit(world: &World) {
+    let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
+    let seat = Arc::new(Open(Mutex::default()));
+    world.store.seat(Arc::clone(&seat) as Arc<dyn Seat>);
+    world.run_now(&task).await;
+    assert_eq!(*seat.0.lock().unwrap(), 1);
+    own(world, "a", 2).await;
+    world.run_now(&task).await;
+    assert_eq!(world.count("select count(*) from queue where state = 'ready'").await, 1);
+    assert_eq!(*seat.0.lock().unwrap(), 1);
+    world.store.unseat();
 }

@@ -22,7 +22,7 @@ on_both!(
     links_whose_time_is_over_are_forgotten,
 );
 
-fn message(run_id: Option<Uuid>, key: &str) -> NewDelivery {
+pub(super) fn message(run_id: Option<Uuid>, key: &str) -> NewDelivery {
     NewDelivery {
         tenant_id: "a".into(),
         recipient: "a".into(),

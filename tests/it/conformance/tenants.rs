@@ -208,7 +208,7 @@ async fn a_tenant_sees_and_changes_its_own(world: &World) {
 }
 
 /// The tables that only row-level security keeps apart when a predicate is forgotten.
-const WALLED: [&str; 24] = [
+const WALLED: [&str; 25] = [
     "tasks",
     "recipients",
     "deliveries",
@@ -233,6 +233,7 @@ const WALLED: [&str; 24] = [
     "tenant_usage",
     "event_task_counts",
     "quota_minutes",
+    "stored_byte_changes",
 ];
 
 /// Walled as well, but for the row of `*`, which everybody may read.

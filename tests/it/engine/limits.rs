@@ -13,6 +13,7 @@ on_both! {
     no_more_runs_are_under_way_than_there_are_places
     a_crowd_of_one_tenant_delays_anothers_run_by_less_than_two_seconds
     where_places_come_one_by_one_tenants_have_them_in_turn
+    a_tenants_own_limit_holds_on_an_instance_without_limits
 }
 
 async fn a_limit_holds_for_what_is_asked_for_and_for_what_falls_due(mut world: World) {
@@ -101,6 +102,41 @@ async fn where_places_come_one_by_one_tenants_have_them_in_turn(mut world: World
     assert_eq!(order.len(), 9);
     let place = |tenant: &str| order.iter().position(|one| one == tenant).expect("it ran");
     assert!(place("bob") <= 3 && place("cleo") <= 4, "whose runs are many comes first: {order:?}");
+    instance.finish(&world).await;
+}
+
+async fn a_tenants_own_limit_holds_on_an_instance_without_limits(mut world: World) {
+    (world.settings.max_concurrent_runs, world.settings.prefetch) = (8, 8);
+    let instance = world.instance();
+    let trigger = json!({ "type": "schedule", "interval": "1m", "overlap": "allow" });
+    for (tenant, tasks) in [("ann", 4), ("bob", 2)] {
+        for _ in 0..tasks {
+            instance.task(json!({ "tenant": tenant, "acts": ["wait"], "trigger": trigger })).await;
+        }
+    }
+    let asked = task_that(&instance, "ann", "wait").await;
+    let quotas = "/v1/tenants/ann/quotas";
+    let (status, said) = instance.ask("PUT", quotas, ADMIN, Some(json!({ "concurrent_runs": 2 }))).await;
+    assert_eq!((status, &said["quotas"]["concurrent_runs"]["limit"]), (200, &json!(2)));
+    world.advance(60.0);
+    instance.fire().await;
+    let (status, made) = instance.ask("POST", &format!("/v1/tasks/{asked}/run"), ADMIN, None).await;
+    assert_eq!(status, 201, "{made}");
+    instance.settle(4).await;
+    let of = async |tenant: &str| {
+        let (_, stats) = instance.ask("GET", &format!("/v1/stats?tenant_id={tenant}"), ADMIN, None).await;
+        (stats["runs"]["started"].clone(), stats["runs"]["ready"].clone(), stats["quotas"]["concurrent_runs"].clone())
+    };
+    assert_eq!(of("ann").await, (json!(2), json!(3), json!({ "limit": 2, "usage": 2 })));
+    assert_eq!(of("bob").await, (json!(2), Value::Null, json!({ "limit": null, "usage": 2 })));
+    // with the number gone, what waits starts
+    let (status, _) = instance.ask("DELETE", quotas, ADMIN, None).await;
+    assert_eq!(status, 204);
+    world.advance(1.0);
+    instance.settle(7).await;
+    assert_eq!(of("ann").await.2, json!({ "limit": null, "usage": 5 }));
+    world.journal.open_gate();
+    instance.settle(0).await;
     instance.finish(&world).await;
 }
 

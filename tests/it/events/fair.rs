@@ -2,6 +2,7 @@
 
 use reveille::bus::{Backlog, DeadLetterFilter};
 use reveille::id::Scope;
+use reveille::quota::Overrides;
 use serde_json::{Value, json};
 
 use super::{on, told};
@@ -15,6 +16,7 @@ const EVENTS: usize = 300;
 on_each_bus! {
     a_quiet_tenant_has_its_turn_beside_a_flood_within_a_counted_number_of_rounds
     a_flood_is_recorded_once_though_its_instance_dies_halfway
+    entries_beyond_a_quota_are_recorded_as_skipped_and_none_is_lost
 }
 
 async fn flooded(instance: &Instance) -> Vec<reveille::task::Task> {
@@ -51,6 +53,42 @@ async fn a_quiet_tenant_has_its_turn_beside_a_flood_within_a_counted_number_of_r
     instance.match_events().await;
     for task in &loud {
         assert_eq!(instance.runs(task).await.len(), EVENTS, "each match has its record");
+    }
+    assert_eq!(instance.bus().backlog().await.unwrap(), Backlog::default(), "everything is acknowledged");
+    instance.crash();
+}
+
+/// What comes by the bus itself asks no quota on its way in, as what other services add to a stream.
+async fn entries_beyond_a_quota_are_recorded_as_skipped_and_none_is_lost(world: World) {
+    let instance = world.instance();
+    let of = |tenant: &str| {
+        let mut task = on(json!({}));
+        task["tenant_id"] = tenant.into();
+        task
+    };
+    let (loud, full) = (instance.task(of("loud")).await, instance.task(of("full")).await);
+    let quiet = instance.task(on(json!({}))).await;
+    let few = Overrides { fires_per_minute: Some(3), ..Overrides::default() };
+    let little = Overrides { stored_bytes: Some(1), ..Overrides::default() };
+    instance
+        .on(|store| async move {
+            while store.count_stored_bytes(100).await? > 0 {}
+            store.put_quotas("loud", &few, "token:admin").await?;
+            store.put_quotas("full", &little, "token:admin").await
+        })
+        .await
+        .expect("quotas");
+    let event = |tenant: &str, n: usize| json!({ "id": format!("{n}"), "tenantid": tenant });
+    let mut events: Vec<Value> = (0..10).map(|n| event("loud", n)).collect();
+    events.extend((0..5).map(|n| event("full", n)));
+    events.push(json!({ "id": "1" }));
+    instance.publish(&events).await;
+    instance.match_events().await;
+    for (task, fired, skipped) in [(&loud, 3, 7), (&full, 0, 5), (&quiet, 1, 0)] {
+        let runs = instance.runs(task).await;
+        let over = runs.iter().filter(|run| run.reason.as_deref() == Some("quota")).count();
+        let made = runs.iter().filter(|run| run.reason.is_none()).count();
+        assert_eq!((made, over, runs.len()), (fired, skipped, fired + skipped), "{}", task.tenant_id);
     }
     assert_eq!(instance.bus().backlog().await.unwrap(), Backlog::default(), "everything is acknowledged");
     instance.crash();

@@ -121,8 +121,9 @@ async fn a_browser_says_who_it_is_in_its_first_message() {
 
 #[tokio::test]
 async fn who_is_nobody_or_may_not_gets_no_session() {
-    let limits = Limits { header_time: Duration::from_millis(300), streams_per_tenant: 1, ..Limits::default() };
+    let limits = Limits { header_time: Duration::from_millis(300), ..Limits::default() };
     let server = Server::with(limits).await;
+    server.api.streams_per_tenant(1).await;
     let token = server.api.token("ann", &["deliveries:read", "approvals:decide"]).await;
     let other = server.api.token("ann", &["runs:read"]).await;
     let status = async |path: &str, token: &str| server.open(path, Some(token)).await.err().unwrap()[9..12].to_owned();
@@ -151,9 +152,9 @@ async fn who_is_nobody_or_may_not_gets_no_session() {
 
 #[tokio::test]
 async fn one_that_answers_no_ping_is_gone_and_its_place_is_free() {
-    let limits =
-        Limits { keep_alive: Duration::from_secs(2), streams_per_tenant: 1, connections: 1, ..Limits::default() };
+    let limits = Limits { keep_alive: Duration::from_secs(2), connections: 1, ..Limits::default() };
     let server = Server::with(limits).await;
+    server.api.streams_per_tenant(1).await;
     let mut socket = server.open("/v1/live/ws?tenant_id=ann", Some(ADMIN)).await.unwrap();
     assert_eq!(socket.next().await, opened());
     // a socket is a connection like any other, and counts as one

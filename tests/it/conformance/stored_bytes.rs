@@ -1,0 +1,261 @@
+//! Stored bytes: everything that is kept counts for its tenant and is given back, and a tenant that has stored all that it
+//! may is refused what is new. That the number is what is stored, `world::INVARIANTS` asks after every case.
+
+use chrono::TimeDelta;
+use reveille::id::{Scope, new_id};
+use reveille::quota::{Overrides, Quota, Quotas};
+use reveille::run::transcript::{Entry, Message};
+use reveille::run::{RunState, Usage};
+use reveille::store::{Answer, Burial, Finish, Idempotency, StoreError};
+use reveille::task::Task;
+use reveille::task::change::TaskChange;
+use serde_json::{Value, json};
+
+use super::credentials::credential;
+use super::world::{START, World, end_of, new_task, tenant_of};
+use super::{matching, retention};
+
+on_both!(
+    whatever_is_kept_counts_until_it_is_deleted,
+    bytes_up_to_the_quota_are_admitted_and_one_beyond_it_is_refused,
+    every_new_thing_of_a_full_tenant_is_refused,
+    repetition_of_what_was_done_is_answered_to_a_full_tenant,
+    fires_of_a_full_tenant_are_skipped_and_its_runs_come_to_their_end,
+    what_is_deleted_makes_room_within_seconds,
+    instances_that_count_together_count_everything_once,
+);
+
+async fn count(world: &World) {
+    assert_eq!(world.store.outlook().await.unwrap().uncounted, world.store.has_uncounted_bytes().await.unwrap());
+    while world.store.count_stored_bytes(3).await.unwrap() > 0 {}
+    assert!(!world.store.has_uncounted_bytes().await.unwrap());
+}
+
+/// What is counted of tenant `a` now.
+async fn stored(world: &World) -> u64 {
+    count(world).await;
+    world.store.quota_usage("a").await.unwrap().standings[&Quota::StoredBytes].usage.unwrap()
+}
+
+async fn limit(world: &World, bytes: u64) {
+    let overrides = Overrides { stored_bytes: Some(bytes), ..Overrides::default() };
+    world.store.put_quotas("a", &overrides, "token:admin").await.unwrap();
+}
+
+fn is_full<T: std::fmt::Debug>(result: Result<T, StoreError>) -> (u64, u64) {
+    match result {
+        Err(StoreError::Quota(over)) if over.quota == Quota::StoredBytes && over.tenant == "a" => {
+            (over.limit, over.usage)
+        }
+        other => panic!("the tenant is not said to be full: {other:?}"),
+    }
+}
+
+fn listener() -> Value {
+    json!({ "type": "event", "source": "shop" })
+}
+
+async fn edit(world: &World, task: &Task, instruction: &str) -> Result<Task, StoreError> {
+    let now = world.get_task(task.id).await;
+    let mut spec = now.spec.clone();
+    spec.action.instruction = instruction.into();
+    let edit = TaskChange::Edit { version: now.version, name: now.name, spec: Box::new(spec) };
+    world.store.change_task(&Scope::Every, task.id, &edit).await
+}
+
+async fn whatever_is_kept_counts_until_it_is_deleted(world: &World) {
+    let mut before = 0;
+    // each step stores so many bytes at least, in the words of either database
+    let mut grown = async |what: &str, least: u64| {
+        let now = stored(world).await;
+        assert!(now >= before + least, "{what}: {before} became {now}");
+        before = now;
+    };
+    let task = world.task(json!({ "interval": "1h" })).await;
+    grown("a task", 100).await;
+    edit(world, &task, &"say hello, ".repeat(50)).await.unwrap();
+    grown("an edit", 400).await;
+    let (run_id, input) = (new_id(world.now()), json!({ "order": "x".repeat(700) }));
+    world.store.run_now(&Scope::Every, task.id, run_id, Some(input), world.now(), None).await.unwrap();
+    grown("an input", 700).await;
+    let claims = super::world::leases(&world.claim().await);
+    let started = world.store.start_runs(&claims, world.now() + TimeDelta::minutes(1)).await.unwrap().started.remove(0);
+    let message = Message::user("hello ".repeat(100));
+    let entry = Entry { seq: 0, turn: 0, at: START, message, usage: Usage::default(), duration_ms: None };
+    for _ in 0..2 {
+        world.store.append(started.lease, started.lease_until, std::slice::from_ref(&entry)).await.unwrap();
+    }
+    grown("an entry of a transcript", 600).await;
+    let mut told = retention::message(Some(started.run.id), "told");
+    told.text = Some("it is done ".repeat(50));
+    let end = Finish { output: Some("y".repeat(500)), deliveries: vec![told], ..end_of(&started, RunState::Succeeded) };
+    world.store.finish_runs(&[end]).await.unwrap();
+    grown("an output and its message", 500 + 500).await;
+    let state = json!({ "seen": "z".repeat(300) });
+    world.store.put_task_state(&tenant_of("a"), task.id, "seen", &state, world.now()).await.unwrap();
+    grown("a value", 300).await;
+    world.store.put_credential(&Scope::Every, &credential("a"), 0).await.unwrap();
+    grown("a credential", 10).await;
+    let holding = matching::task(world, json!({ "batch": { "size": 9, "wait": "1h" } })).await;
+    let event = matching::event("held");
+    world.store.publish_events(std::slice::from_ref(&event)).await.unwrap();
+    grown("a task and an event", 100).await;
+    matching::publish(world, vec![event.clone()]).await;
+    grown("an event in a window", 50).await;
+    let burial = Burial { seq: 1, event: Some(&event), body: "an entry", error: "boom", deliveries: 5 };
+    world.store.bury_event(burial).await.unwrap();
+    grown("a dead letter", 8).await;
+
+    // all of it goes, each thing in its own way
+    let letter = world.store.list_dead_letters(&Scope::Every, &one()).await.unwrap().remove(0);
+    world.store.drop_dead_letter(&Scope::Every, letter.id).await.unwrap();
+    world.store.delete_credential(&Scope::Every, "a", "google", "work", "token:t").await.unwrap();
+    world.store.delete_task(&Scope::Every, task.id).await.unwrap();
+    world.store.delete_task(&Scope::Every, holding.id).await.unwrap();
+    world.pass(3600);
+    world.plant("update deliveries set state = 'delivered'").await;
+    world.store.forget_runs(world.now(), 9).await.unwrap();
+    world.store.forget_deliveries(world.now(), 9).await.unwrap();
+    world.store.forget_events(world.now(), 9).await.unwrap();
+    assert_eq!(stored(world).await, 0);
+}
+
+fn one() -> reveille::store::StoredDeadLetterFilter {
+    reveille::store::StoredDeadLetterFilter { limit: 1, ..Default::default() }
+}
+
+async fn bytes_up_to_the_quota_are_admitted_and_one_beyond_it_is_refused(world: &World) {
+    limit(world, 1_000).await;
+    world.store.admit_bytes("a", 400).await.unwrap();
+    assert_eq!(is_full(world.store.admit_bytes("a", 601).await), (1_000, 0), "nothing of it is stored yet");
+    world.store.admit_bytes("a", 600).await.unwrap();
+    is_full(world.store.admit_bytes("a", 1).await);
+    // what was admitted and never came counts no more once the number is read anew
+    world.pass(1);
+    world.store.admit_bytes("a", 1_000).await.unwrap();
+    is_full(world.store.admit_bytes("a", 1).await);
+    is_full(world.store.admit_bytes("a", 0).await);
+    world.store.admit_bytes("b", 1_000).await.unwrap();
+    // the first bytes that are stored count as they are
+    let (task, nominal) = new_task("a", json!({ "interval": "1h" }), json!({}), world.now());
+    let bytes = serde_json::to_string(&task.spec).unwrap().len() as u64;
+    limit(world, bytes - 1).await;
+    assert_eq!(is_full(world.store.create_task(&task, nominal, None).await), (bytes - 1, 0));
+    limit(world, bytes).await;
+    world.store.create_task(&task, nominal, None).await.unwrap();
+    limit(world, u64::MAX >> 14).await;
+    world.store.admit_bytes("a", usize::MAX >> 16).await.unwrap();
+}
+
+async fn every_new_thing_of_a_full_tenant_is_refused(world: &World) {
+    let task = world.task(json!({ "interval": "1h" })).await;
+    let started = world.started(&task).await;
+    world.succeed(&started).await;
+    let saved = world.store.put_credential(&Scope::Every, &credential("a"), 0).await.unwrap().stored;
+    let full = stored(world).await;
+    limit(world, full).await;
+    let (store, now) = (&world.store, world.now());
+    let new = || new_task("a", json!({ "interval": "1h" }), json!({}), now);
+    let (other, nominal) = new();
+    let refused = (full, full);
+    assert_eq!(is_full(store.create_task(&other, nominal, None).await), refused);
+    assert_eq!(is_full(store.create_tasks(&[new(), new()]).await), refused);
+    let of_b = new_task("b", json!({ "interval": "1h" }), json!({}), now);
+    assert_eq!(is_full(store.create_tasks(&[of_b.clone(), new()]).await), refused, "a batch is all or nothing");
+    assert_eq!(is_full(edit(world, &task, "say more").await), refused);
+    for scope in [Scope::Every, super::world::only("a")] {
+        assert_eq!(is_full(store.run_now(&scope, task.id, new_id(now), None, now, None).await), refused);
+    }
+    assert_eq!(is_full(store.retry_run(&Scope::Every, started.run.id, new_id(now), now, |_| Ok(None)).await), refused);
+    assert_eq!(is_full(store.backfill(&Scope::Every, task.id, new_id(now), &[START], None).await), refused);
+    assert_eq!(is_full(store.put_credential(&Scope::Every, &credential("a"), saved.credential.version).await), refused);
+    assert_eq!(is_full(store.put_task_state(&tenant_of("a"), task.id, "n", &json!(1), now).await), refused);
+    assert_eq!(is_full(store.admit_bytes("a", 1).await), refused);
+    assert_eq!(stored(world).await, full, "nothing was stored");
+    // what frees, and what changes no content, is never refused, nor is another tenant
+    world.store.create_tasks(&[of_b]).await.unwrap();
+    let paused = TaskChange::Pause { reason: None };
+    world.store.change_task(&Scope::Every, task.id, &paused).await.unwrap();
+    world.store.delete_task(&Scope::Every, task.id).await.unwrap();
+}
+
+async fn repetition_of_what_was_done_is_answered_to_a_full_tenant(world: &World) {
+    let (task, nominal) = new_task("a", json!({ "interval": "1h" }), json!({}), world.now());
+    let key = |key: &str| Idempotency {
+        tenant: "a".into(),
+        key: key.into(),
+        digest: vec![1],
+        status: 201,
+        body: json!({ "made": true }),
+    };
+    world.store.create_task(&task, nominal, Some(&key("k"))).await.unwrap();
+    let full = stored(world).await;
+    limit(world, full).await;
+    let (again, nominal) = new_task("a", json!({ "interval": "1h" }), json!({}), world.now());
+    let answer = world.store.create_task(&again, nominal, Some(&key("k"))).await.unwrap();
+    assert_eq!(answer, Answer::Replayed { status: 201, body: json!({ "made": true }) });
+    is_full(world.store.create_task(&again, nominal, Some(&key("other"))).await);
+    assert_eq!(world.count("select count(*) from idempotency").await, 1, "a refusal is not remembered");
+}
+
+async fn fires_of_a_full_tenant_are_skipped_and_its_runs_come_to_their_end(world: &World) {
+    let schedule = world.task(json!({ "interval": "1m", "overlap": "allow" })).await;
+    let straight = matching::task(world, json!({})).await;
+    let by_rules = world.task_with("a", listener(), json!({ "max_runs": 100 })).await;
+    let quiet = world.task_with("b", json!({ "interval": "1m", "overlap": "allow" }), json!({})).await;
+    let under_way = world.started(&schedule).await;
+    limit(world, stored(world).await).await;
+    let full = stored(world).await;
+    world.pass(60);
+    let fired = world.fire().await;
+    assert_eq!((fired.recorded, fired.skipped), (1, 1));
+    matching::publish(world, vec![matching::event("e1")]).await;
+    for task in [&schedule, &straight, &by_rules] {
+        let last = world.runs_of(task).await.pop().unwrap();
+        assert_eq!((last.state, last.reason.as_deref()), (RunState::Skipped, Some("quota")), "{}", task.name);
+        assert_eq!((last.cause, last.input), (None, None), "the record is small");
+    }
+    assert_eq!(world.runs_of(&quiet).await.pop().unwrap().state, RunState::Queued);
+    assert_eq!(stored(world).await, full, "what is skipped stores nothing");
+    // what is under way is recorded to its end
+    let message = Message::user("still here");
+    let entry = Entry { seq: 0, turn: 0, at: START, message, usage: Usage::default(), duration_ms: None };
+    world.store.append(under_way.lease, under_way.lease_until, &[entry]).await.unwrap();
+    let output = Some("a result".to_owned());
+    world.store.finish_runs(&[Finish { output, ..end_of(&under_way, RunState::Succeeded) }]).await.unwrap();
+    assert_eq!(world.get_run(under_way.run.id).await.output.as_deref(), Some("a result"));
+    assert!(stored(world).await > full);
+}
+
+async fn what_is_deleted_makes_room_within_seconds(world: &World) {
+    let task = world.task(json!({ "interval": "1h" })).await;
+    limit(world, stored(world).await).await;
+    is_full(world.store.admit_bytes("a", 1).await);
+    world.store.delete_task(&Scope::Every, task.id).await.unwrap();
+    // a refusal goes by what was read a moment ago, and what is not counted is not known
+    is_full(world.store.admit_bytes("a", 1).await);
+    count(world).await;
+    is_full(world.store.admit_bytes("a", 1).await);
+    world.pass(1);
+    world.store.admit_bytes("a", 1).await.unwrap();
+}
+
+async fn instances_that_count_together_count_everything_once(world: &World) {
+    let other = world.other_instance().await;
+    for _ in 0..20 {
+        world.task(json!({ "interval": "1h" })).await;
+    }
+    let each = world.store.count_stored_bytes(1).await.unwrap();
+    assert_eq!(each, 1);
+    loop {
+        let (one, two) = tokio::join!(world.store.count_stored_bytes(3), other.count_stored_bytes(3));
+        if one.unwrap() + two.unwrap() == 0 {
+            break;
+        }
+    }
+    assert!(stored(world).await > 20 * 100);
+    assert_eq!(world.store.quotas_of("a").await.unwrap().stored_bytes, Quotas::default().stored_bytes);
+    if world.is_postgres() {
+        other.close().await;
+    }
+}
