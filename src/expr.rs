@@ -380,6 +380,27 @@ mod tests {
         refused(&vec!["true"; 170].join("&&"), "too complex");
     }
 
+    #[test]
+    fn expression_is_taken_at_each_bound_and_refused_one_beyond_it() {
+        let bytes = |count: usize| format!("'{}' == 'x'", "a".repeat(count - "'' == 'x'".len()));
+        let brackets = |deep: usize| format!("{}true{}", "(".repeat(deep), ")".repeat(deep));
+        let nested = |deep: usize| format!("{}true{}", "[1].all(a, ".repeat(deep), ")".repeat(deep));
+        let beside = |count: usize| vec!["[1].all(a, true)"; count].join(" && ");
+        // a sum of two parts has three
+        let parts = |terms: usize| vec!["true"; terms].join("&&");
+        for (largest, beyond, why) in [
+            (bytes(guard::EXPRESSION_BYTES), bytes(guard::EXPRESSION_BYTES + 1), "at most 1024 bytes"),
+            (brackets(32), brackets(33), "brackets may be 32 deep at most"),
+            (nested(2), nested(3), "inside each other"),
+            (beside(3), beside(4), "comprehensions"),
+            (format!("!{}", parts(150)), parts(151), "too complex"),
+        ] {
+            assert_eq!(read(&largest).map(drop), Ok(()), "{largest}");
+            let fault = read(&beyond).unwrap_err();
+            assert!(fault.message.contains(why), "{fault}");
+        }
+    }
+
     fn over(value: Value) -> Variables {
         Variables::new().with("value", &value)
     }

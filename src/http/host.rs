@@ -56,6 +56,9 @@ mod tests {
 
     #[test]
     fn host_is_there_once_and_can_be_read_in_one_way() {
+        let long = |bytes: usize| "a".repeat(bytes);
+        assert_eq!(of("/", &[long(HOST_BYTES).as_bytes()]), None);
+        assert!(of("/", &[long(HOST_BYTES + 1).as_bytes()]).is_some());
         for good in ["x", "reveille.example.org", "127.0.0.1:7700", "[::1]:7700", "[2001:db8::1]", "LOCALHOST:1"] {
             assert_eq!(of("/", &[good.as_bytes()]), None, "{good}");
         }

@@ -1,0 +1,92 @@
+//! Bounds of `docs/limits.md` as a client meets them: what is at its bound is taken, and one more is refused with its place.
+
+use chrono::{NaiveDate, TimeDelta};
+use serde_json::{Map, Value, json};
+
+use super::service::{Api, daily, on_both};
+
+on_both!(
+    tasks_are_taken_at_each_bound_and_refused_one_beyond_it
+    tokens_are_taken_at_each_bound_and_refused_one_beyond_it
+);
+
+/// A task whose parts are these, besides the usual ones.
+fn task(parts: Value) -> Value {
+    let mut task = daily();
+    task.as_object_mut().unwrap().extend(parts.as_object().unwrap().clone());
+    task
+}
+
+fn scheduled(trigger: Value) -> Value {
+    let mut schedule = json!({ "type": "schedule", "cron": "0 8 * * *" });
+    schedule.as_object_mut().unwrap().extend(trigger.as_object().unwrap().clone());
+    task(json!({ "trigger": schedule }))
+}
+
+fn listening(trigger: Value) -> Value {
+    let mut event = json!({ "type": "event", "source": "shop" });
+    event.as_object_mut().unwrap().extend(trigger.as_object().unwrap().clone());
+    task(json!({ "trigger": event }))
+}
+
+fn cron(length: usize) -> Value {
+    let rest = "8 * * *";
+    scheduled(json!({ "cron": format!("0{}{rest}", " ".repeat(length - rest.len() - 1)) }))
+}
+
+/// Dates that are left out.
+fn days(count: i64) -> Value {
+    let first = NaiveDate::from_ymd_opt(2027, 1, 1).unwrap();
+    let days: Vec<String> = (0..count).map(|day| (first + TimeDelta::days(day)).to_string()).collect();
+    scheduled(json!({ "exclude": days }))
+}
+
+/// Expressions that are left out, each so long.
+fn hours(count: usize, length: usize) -> Value {
+    let rest = "9 * * *";
+    let hour = format!("0{}{rest}", " ".repeat(length - rest.len() - 1));
+    scheduled(json!({ "exclude": vec![hour; count] }))
+}
+
+/// A place, and the largest task of its kind with the one that is too large.
+fn tasks() -> Vec<(&'static str, Value, Value)> {
+    let metadata = |bytes: usize| task(json!({ "metadata": { "m": "x".repeat(bytes - r#"{"m":""}"#.len()) } }));
+    let filters = |count: usize| {
+        let filters: Map<String, Value> = (0..count).map(|n| (format!("k{n}"), json!(n))).collect();
+        listening(json!({ "filters": filters }))
+    };
+    let filter = |bytes: usize| listening(json!({ "filter": format!("'{}' == 'x'", "a".repeat(bytes - 9)) }));
+    let steps = |count: usize| {
+        let steps: Vec<Value> = (0..count).map(|n| json!({ "name": format!("s{n}"), "filter": "true" })).collect();
+        task(json!({ "executor": "pipeline", "action": { "config": { "steps": steps } } }))
+    };
+    vec![
+        ("/trigger/cron", cron(1_000), cron(1_001)),
+        ("/trigger/exclude", days(200), days(201)),
+        ("/trigger/exclude/0", hours(1, 1_000), hours(1, 1_001)),
+        ("/trigger/exclude", hours(20, 1_000), hours(21, 1_000)),
+        ("/trigger/filters", filters(20), filters(21)),
+        ("/trigger/filter", filter(1_024), filter(1_025)),
+        ("/metadata", metadata(16_384), metadata(16_385)),
+        ("/action/config/steps", steps(50), steps(51)),
+    ]
+}
+
+async fn tasks_are_taken_at_each_bound_and_refused_one_beyond_it(api: Api) {
+    let ann = api.token("ann", &["*"]).await;
+    let ask = async |task: Value| api.ask("POST", "/v1/tasks?dry_run=true", Some(&ann), Some(task)).await;
+    for (place, largest, beyond) in tasks() {
+        ask(largest).await.expect(200);
+        let problem = ask(beyond).await.expect(422);
+        assert_eq!(problem["errors"][0]["pointer"], place, "{problem}");
+    }
+}
+
+async fn tokens_are_taken_at_each_bound_and_refused_one_beyond_it(api: Api) {
+    let token = |tenant: usize, scopes: usize| json!({ "tenant_id": "t".repeat(tenant), "name": "a client", "scopes": vec!["tasks:read"; scopes] });
+    api.admin("POST", "/v1/tokens", Some(token(200, 100))).await.expect(201);
+    for (place, beyond) in [("/tenant_id", token(201, 1)), ("/scopes", token(1, 101))] {
+        let problem = api.admin("POST", "/v1/tokens", Some(beyond)).await.expect(422);
+        assert_eq!(problem["errors"][0]["pointer"], place, "{problem}");
+    }
+}
