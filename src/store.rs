@@ -43,6 +43,7 @@ mod matching;
 mod measuring;
 mod outbox;
 mod outlook;
+mod parked;
 mod parking;
 mod quotas;
 mod rates;
@@ -64,6 +65,7 @@ mod text;
 mod tokens;
 mod told;
 mod transcript;
+mod turns;
 mod unreadable;
 mod verifications;
 mod wake;
@@ -79,6 +81,7 @@ use crate::quota::Exceeded;
 use crate::store::counts::Counts;
 use crate::store::db::Db;
 use crate::store::gathering::Gathering;
+use crate::store::turns::TenantCursor;
 use crate::store::unreadable::Unreadable;
 use crate::store::wake::Hints;
 
@@ -144,6 +147,8 @@ pub struct Store {
     /// Threads for what tenants wrote and the store has to compute before it writes: never in a transaction.
     computing: Compute,
     apart: Arc<fires::Apart>,
+    /// Whose runs are looked after next, of those that wait for people, and for other systems.
+    attended: Arc<[TenantCursor; 2]>,
     quotas: quotas::Known,
     rates: rates::Rates,
 }

@@ -10,6 +10,7 @@ use crate::run::outcome::RunFault;
 use crate::run::{Run, RunEvent, RunState};
 use crate::store::hot::Hot;
 use crate::store::idempotency::{Answer, Idempotency, once};
+use crate::store::parked::Awaited;
 use crate::store::slots::{free, hand_over};
 use crate::store::text::{optional, optional_document};
 use crate::store::told::measured;
@@ -106,21 +107,14 @@ impl Store {
         Ok(Answer::Done(()))
     }
 
-    /// Runs whose completion is overdue, with their tasks, the longest overdue first.
+    /// Runs whose completion is overdue, with their tasks, the longest overdue first, or tenants in turn where more than `limit`
+    /// are.
     pub async fn overdue_completions(
         &self,
         now: DateTime<Utc>,
         limit: i64,
     ) -> Result<Vec<(Run, Option<Task>)>, StoreError> {
-        let ids: Vec<Uuid> = on_read!(self.db, |conn| {
-            sqlx::query_scalar(
-                "select run_id from parked where wake_at <= $1 and why = 'completion' order by wake_at limit $2",
-            )
-            .bind(now)
-            .bind(limit)
-            .fetch_all(conn)
-            .await?
-        });
+        let ids = self.due_parked(Awaited::Completion, now, limit).await?;
         let mut runs = self.runs_by_id(&ids).await?;
         let task_ids: Vec<Uuid> = runs.values().filter_map(|run| run.task_id).collect();
         let tasks = self.tasks_by_id(&task_ids).await?;
@@ -140,7 +134,7 @@ impl Store {
     /// When the next completion is overdue, if any is waited for.
     pub async fn next_overdue(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
         Ok(on_read!(self.db, |conn| {
-            sqlx::query_scalar("select wake_at from parked where why = 'completion' order by wake_at limit 1")
+            sqlx::query_scalar("select wake_at from parked where why || '' = 'completion' order by wake_at limit 1")
                 .fetch_optional(conn)
                 .await?
         }))

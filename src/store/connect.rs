@@ -158,6 +158,7 @@ impl Store {
             seen: Seen::default(),
             computing: Compute::of_machine(),
             apart: Arc::<Apart>::default(),
+            attended: Arc::default(),
             quotas: Known::default(),
             rates: Rates::default(),
         };

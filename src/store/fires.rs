@@ -26,6 +26,8 @@ use crate::store::lease::Claim;
 use crate::store::rates::take_fires;
 use crate::store::shares::Shares;
 use crate::store::starting::StartedRun;
+use crate::store::text::document;
+use crate::store::turns::{self, Looked, tenants_in_turn};
 use crate::store::zones::may_plan;
 use crate::store::{Split, Store, StoreError, Topic, split};
 use crate::task::Task;
@@ -40,7 +42,7 @@ pub struct FireDue {
     pub now: DateTime<Utc>,
     /// How far ahead of their instant fires are recorded.
     pub horizon: Duration,
-    /// Tasks at most; a tenth as many more where more are due.
+    /// Tasks at most; where more are due, a tenth as many more of those that are due last, and as many of tenants in turn.
     pub limit: i64,
     /// The new runs are leased to this worker as far as it has room, so that recording a fire costs one commit.
     pub worker: Uuid,
@@ -92,19 +94,34 @@ pub struct Fired {
     pub disabled: Vec<(Uuid, String)>,
 }
 
-/// Beside the earliest that are due, one for so many of them is of those that are due last.
-const LATEST: i64 = 10;
+/// Beside the earliest that are due, one for so many of them is of those that are due last, and one of the tenants that have
+/// their turn.
+const BESIDE: i64 = 10;
 
 const DUE: Split = split!("due");
+const TENANTS: Split = Split {
+    postgres: tenants_in_turn!("due", "", "d.kind = 'schedule' and d.next_at is not null", "d.next_at"),
+    sqlite: tenants_in_turn!(
+        "due",
+        "indexed by due_turns",
+        "d.kind = 'schedule' and d.next_at is not null",
+        "d.next_at"
+    ),
+};
 const DUE_TASK: Split = split!("due_task");
 
 impl Store {
     /// Records every fire that falls due until `now + horizon`, of at most `limit` tasks, earliest first; and of some that
-    /// are due after those, latest first, so that they need not wait until what is late is done.
+    /// are due after those, latest first, so that they need not wait until what is late is done. While more is due than a
+    /// batch has, each batch has some of tenants in turn, too, so that none waits until what is due of another is done.
     pub async fn fire_due(&self, ask: &FireDue) -> Result<Fired, StoreError> {
         let until = ask.now + signed(ask.horizon);
         let place = self.apart.place(ask.limit);
-        let due = self.read_due(until, ask.limit, place.offset).await?;
+        let tenants = match place.takes_turns {
+            true => self.tenants_in_turn(until, ask.limit / BESIDE).await?,
+            false => Vec::new(),
+        };
+        let due = self.read_due(until, ask.limit, place.offset, &tenants).await?;
         let read = due.len();
         let zones = zone::current().release().clone();
         let (mut fired, going, ahead, mut tasks) = match read {
@@ -138,15 +155,33 @@ impl Store {
         Ok(())
     }
 
+    /// Up to so many tenants that have something due, from behind those that had their turn last.
+    async fn tenants_in_turn(&self, until: DateTime<Utc>, most: i64) -> Result<Vec<String>, StoreError> {
+        let (cursor, limit) = (self.apart.tenants(), turns::LOOKED_AT);
+        let looked: Vec<Looked> = on_read!(quick self.db, |conn| {
+            let look = sqlx::query_as(self.db.text(TENANTS)).bind(until).bind(cursor.after()).bind(limit);
+            look.fetch_all(&mut *conn).await?
+        });
+        Ok(cursor.turn(looked, most.max(1) as usize))
+    }
+
     /// What is due, as it is now: nobody is kept from it.
-    async fn read_due(&self, until: DateTime<Utc>, limit: i64, offset: i64) -> Result<Vec<DueRow>, StoreError> {
-        let latest = limit / LATEST;
+    async fn read_due(
+        &self,
+        until: DateTime<Utc>,
+        limit: i64,
+        offset: i64,
+        tenants: &[String],
+    ) -> Result<Vec<DueRow>, StoreError> {
+        let beside = limit / BESIDE;
         Ok(on_read!(quick self.db, |conn| {
             sqlx::query_as(self.db.text(DUE))
                 .bind(until)
                 .bind(limit)
-                .bind(latest)
+                .bind(beside)
                 .bind(offset)
+                .bind(document(tenants)?)
+                .bind(turns::part_of_each(beside, tenants.len()))
                 .fetch_all(&mut *conn)
                 .await?
         }))

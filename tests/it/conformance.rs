@@ -64,6 +64,7 @@ mod texts;
 mod tokens;
 mod told;
 mod transcript;
+mod turns;
 mod unreadable;
 mod waiting;
 pub mod world;

@@ -16,6 +16,7 @@ use crate::store::approvals::{Attend, Attended, Waiting, wake};
 use crate::store::audit::{Act, SERVICE, write_audit};
 use crate::store::connect::settled_at;
 use crate::store::hot::Hot;
+use crate::store::parked::Awaited;
 use crate::store::slots::{free, hand_over};
 use crate::store::{Split, Store, StoreError, Topic};
 
@@ -78,17 +79,10 @@ fn expired(approval: &Approval) -> Act<'_> {
 }
 
 impl Store {
-    /// Runs that wait for people and want to be looked at, the longest due first. One that can't be read is set aside.
+    /// Runs that wait for people and want to be looked at, the longest due first, or tenants in turn where more than `limit` do.
+    /// One that can't be read is set aside.
     pub async fn waiting_for_people(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<Waiting>, StoreError> {
-        let ids: Vec<Uuid> = on_read!(self.db, |conn| {
-            sqlx::query_scalar(
-                "select run_id from parked where wake_at <= $1 and why = 'approval' order by wake_at limit $2",
-            )
-            .bind(now)
-            .bind(limit)
-            .fetch_all(conn)
-            .await?
-        });
+        let ids = self.due_parked(Awaited::People, now, limit).await?;
         let mut runs = self.runs_by_id(&ids).await?;
         let task_ids: Vec<Uuid> = runs.values().filter_map(|run| run.task_id).collect();
         let tasks = self.tasks_by_id(&task_ids).await?;
@@ -115,7 +109,7 @@ impl Store {
     /// When the next one wants to be looked at.
     pub async fn next_waiting(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
         Ok(on_read!(self.db, |conn| {
-            sqlx::query_scalar("select wake_at from parked where why = 'approval' order by wake_at limit 1")
+            sqlx::query_scalar("select wake_at from parked where why || '' = 'approval' order by wake_at limit 1")
                 .fetch_optional(conn)
                 .await?
         }))

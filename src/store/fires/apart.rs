@@ -7,6 +7,8 @@
 
 use std::sync::{Mutex, MutexGuard};
 
+use crate::store::turns::TenantCursor;
+
 /// Batches in a row that begin behind those of other instances.
 const STAY: u32 = 8;
 /// The most batches that are left to other instances.
@@ -14,13 +16,18 @@ const MOST: i64 = 4;
 
 /// The batches that this instance has under way, and what it leaves to others.
 #[derive(Default)]
-pub(in crate::store) struct Apart(Mutex<Places>);
+pub(in crate::store) struct Apart {
+    places: Mutex<Places>,
+    tenants: TenantCursor,
+}
 
 #[derive(Default)]
 struct Places {
     under_way: i64,
     left_to_others: i64,
     stay: u32,
+    /// The last batch was a whole one: more is due.
+    behind: bool,
 }
 
 /// The place of one batch, until it is dropped.
@@ -29,6 +36,8 @@ pub(super) struct Place<'a> {
     limit: i64,
     /// So many of the earliest rows are passed over.
     pub offset: i64,
+    /// Tenants have their turn in it: more is due than a batch has, and no batch under way has taken what is theirs.
+    pub takes_turns: bool,
 }
 
 impl Apart {
@@ -36,12 +45,18 @@ impl Apart {
     pub(super) fn place(&self, limit: i64) -> Place<'_> {
         let mut places = self.lock();
         let offset = places.under_way + places.left_to_others;
+        let takes_turns = places.behind && places.under_way == 0;
         places.under_way += limit;
-        Place { apart: self, limit, offset }
+        Place { apart: self, limit, offset, takes_turns }
+    }
+
+    /// The tenant that had the last turn.
+    pub(super) fn tenants(&self) -> &TenantCursor {
+        &self.tenants
     }
 
     fn lock(&self) -> MutexGuard<'_, Places> {
-        self.0.lock().expect("places lock")
+        self.places.lock().expect("places lock")
     }
 }
 
@@ -49,7 +64,8 @@ impl Place<'_> {
     /// Learns how many of the rows that were read were still there to be moved.
     pub(super) fn settle(&self, read: usize, kept: usize) {
         let mut places = self.apart.lock();
-        if (read as i64) < self.limit {
+        places.behind = read as i64 >= self.limit;
+        if !places.behind {
             (places.left_to_others, places.stay) = (0, 0);
         } else if kept * 2 < read {
             places.left_to_others = (places.left_to_others + self.limit) % (MOST * self.limit.max(1));
@@ -80,6 +96,20 @@ mod tests {
         assert_eq!((first.offset, apart.place(100).offset), (0, 500));
         drop(first);
         assert_eq!(apart.place(500).offset, 0);
+    }
+
+    #[test]
+    fn tenants_have_their_turn_in_one_batch_at_a_time_while_more_is_due() {
+        let apart = Apart::default();
+        let first = apart.place(500);
+        assert!(!first.takes_turns, "nothing is known yet");
+        first.settle(500, 500);
+        drop(first);
+        let next = apart.place(500);
+        assert_eq!((next.takes_turns, apart.place(500).takes_turns), (true, false));
+        next.settle(499, 499);
+        drop(next);
+        assert!(!apart.place(500).takes_turns, "all that was due is planned");
     }
 
     #[test]
