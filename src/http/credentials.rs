@@ -71,7 +71,7 @@ pub async fn list_credentials(
     let scope = caller.narrowed(tenant.as_deref())?;
     let filter = CredentialFilter { tenant: None, service, before: page.before, limit: page.fetch() };
     let found = state.store.list_credentials(&scope, &filter).await?;
-    Ok(Json(page.items(found, |stored| stored.credential.id).map(|stored| stored.credential)))
+    Ok(Json(page.within(found, |credential| credential.id)))
 }
 
 /// Read a credential

@@ -78,7 +78,7 @@ pub async fn list_grants(
     query.done()?;
     let scope = caller.narrowed(tenant.as_deref())?;
     let grants = state.store.list_grants(&scope, task, page.before, page.fetch()).await?;
-    Ok(Json(page.items(grants, |grant| grant.id).map(GrantView::of)))
+    Ok(Json(page.within(grants, |grant| grant.id).map(GrantView::of)))
 }
 
 /// Revoke a standing grant

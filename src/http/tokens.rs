@@ -124,7 +124,7 @@ pub async fn list_tokens(
     query.done()?;
     let scope = caller.narrowed(tenant.as_deref())?;
     let tokens = state.store.list_tokens(&scope, None, page.before, page.fetch()).await?;
-    Ok(Json(page.items(tokens, |token| token.id).map(|token| TokenView::of(&token))))
+    Ok(Json(page.within(tokens, |token| token.id).map(|token| TokenView::of(&token))))
 }
 
 /// Revoke a token

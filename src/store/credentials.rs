@@ -21,7 +21,8 @@ use crate::store::audit::{Act, write_audit};
 use crate::store::changes::PLANS;
 pub(super) use crate::store::credentials::resuming::{IN_TURN, in_turn};
 use crate::store::credentials::resuming::{Resumptions, resume_waiting};
-use crate::store::credentials::row::{COLUMNS, CredentialRow};
+use crate::store::credentials::row::{CredentialRow, LISTED, MEASURED};
+use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage};
 use crate::store::text::{document, optional_document, text};
 use crate::store::{Store, StoreError, Topic};
 
@@ -231,23 +232,23 @@ impl Store {
         &self,
         scope: &Scope,
         filter: &CredentialFilter,
-    ) -> Result<Vec<StoredCredential>, StoreError> {
-        let rows: Vec<CredentialRow> = on_read!(self.db, scope, |conn| {
-            let mut query = QueryBuilder::new("select ");
-            query.push(COLUMNS).push(" from credentials where true");
+    ) -> Result<RowPage<Credential>, StoreError> {
+        let rows: Vec<Found<CredentialRow>> = on_read!(self.db, scope, |conn| {
+            let mut query = QueryBuilder::new(MEASURED);
             for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
-                query.push(" and tenant_id = ").push_bind(text(tenant).into_owned());
+                query.push(" and c.tenant_id = ").push_bind(text(tenant).into_owned());
             }
             if let Some(service) = &filter.service {
-                query.push(" and service = ").push_bind(text(service).into_owned());
+                query.push(" and c.service = ").push_bind(text(service).into_owned());
             }
             if let Some(before) = filter.before {
-                query.push(" and id < ").push_bind(before);
+                query.push(" and c.id < ").push_bind(before);
             }
-            query.push(" order by id desc limit ").push_bind(filter.limit);
+            query.push(" order by c.id desc limit ").push_bind(filter.limit).push(FIT).push(LISTED);
+            query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
             query.build_query_as().fetch_all(conn).await?
         });
-        rows.into_iter().map(CredentialRow::stored).collect()
+        RowPage::of(rows, |row: CredentialRow| Ok(row.stored()?.credential))
     }
 
     /// Deletes a credential with its document. The record of its uses stays.

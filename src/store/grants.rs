@@ -9,6 +9,7 @@ use uuid::Uuid;
 use crate::id::Scope;
 use crate::store::audit::{Act, SERVICE, write_audit};
 use crate::store::connect::settled_at;
+use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage};
 use crate::store::text::text;
 use crate::store::{Split, Store, StoreError};
 
@@ -57,6 +58,13 @@ macro_rules! select_grant {
         )
     };
 }
+
+/// What is long in a grant is what a tenant wrote.
+const MEASURED: &str = "with page as materialized (
+    select g.id, octet_length(cast(g.arguments as text)) + octet_length(g.tool) + octet_length(g.created_by)
+                 + coalesce(octet_length(g.revoked_by), 0) as bytes
+      from grants g where true";
+const FITTING: &str = select_grant!("join fit on fit.id = g.id");
 
 macro_rules! candidates {
     () => {
@@ -215,16 +223,16 @@ impl Store {
         Ok(())
     }
 
-    /// Newest first, after `before`.
+    /// A page of grants, newest first, after `before`.
     pub async fn list_grants(
         &self,
         scope: &Scope,
         task_id: Option<Uuid>,
         before: Option<Uuid>,
         limit: i64,
-    ) -> Result<Vec<Grant>, StoreError> {
-        let rows: Vec<GrantRow> = on_read!(self.db, scope, |conn| {
-            let mut query = QueryBuilder::new(select_grant!("where true"));
+    ) -> Result<RowPage<Grant>, StoreError> {
+        let rows: Vec<Found<GrantRow>> = on_read!(self.db, scope, |conn| {
+            let mut query = QueryBuilder::new(MEASURED);
             if let Some(tenant) = scope.tenant() {
                 query.push(" and g.tenant_id = ").push_bind(text(tenant).into_owned());
             }
@@ -234,10 +242,11 @@ impl Store {
             if let Some(before) = before {
                 query.push(" and g.id < ").push_bind(before);
             }
-            query.push(" order by g.id desc limit ").push_bind(limit);
+            query.push(" order by g.id desc limit ").push_bind(limit).push(FIT).push(FITTING);
+            query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
             query.build_query_as().fetch_all(conn).await?
         });
-        Ok(rows.into_iter().map(Grant::from).collect())
+        RowPage::of(rows, |row| Ok(Grant::from(row)))
     }
 
     /// One grant.

@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use crate::id::Scope;
 use crate::store::idempotency::{Answer, Idempotency, once};
+use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage};
 use crate::store::text::{document, text};
 use crate::store::{Store, StoreError};
 
@@ -55,9 +56,17 @@ impl TokenRow {
 
 macro_rules! select_token {
     ($rest:literal) => {
-        concat!("select id, tenant_id, name, hash, scopes, created_at, expires_at, revoked_at from tokens ", $rest)
+        concat!(
+            "select t.id, t.tenant_id, t.name, t.hash, t.scopes, t.created_at, t.expires_at, t.revoked_at from tokens t ",
+            $rest
+        )
     };
 }
+
+const MEASURED: &str = "with page as materialized (
+    select t.id, octet_length(t.name) + octet_length(cast(t.scopes as text)) + coalesce(octet_length(t.tenant_id), 0) as bytes
+      from tokens t where true";
+const FITTING: &str = select_token!("join fit on fit.id = t.id");
 
 impl Store {
     /// Stores a new token, confined to its tenant.
@@ -87,7 +96,7 @@ impl Store {
     /// The token with this hash, dead or alive; whether it may be used is the caller's to judge.
     pub async fn find_token(&self, hash: &[u8]) -> Result<Option<StoredToken>, StoreError> {
         let row: Option<TokenRow> = on_read!(self.db, |conn| {
-            sqlx::query_as(select_token!("where hash = $1")).bind(hash).fetch_optional(conn).await?
+            sqlx::query_as(select_token!("where t.hash = $1")).bind(hash).fetch_optional(conn).await?
         });
         Ok(row.map(TokenRow::token))
     }
@@ -95,7 +104,7 @@ impl Store {
     /// The token with this id, dead or alive.
     pub async fn get_token(&self, id: Uuid) -> Result<Option<StoredToken>, StoreError> {
         let row: Option<TokenRow> = on_read!(self.db, |conn| {
-            sqlx::query_as(select_token!("where id = $1")).bind(id).fetch_optional(conn).await?
+            sqlx::query_as(select_token!("where t.id = $1")).bind(id).fetch_optional(conn).await?
         });
         Ok(row.map(TokenRow::token))
     }
@@ -110,26 +119,27 @@ impl Store {
         Ok(found.is_some())
     }
 
-    /// Tokens in this scope, newest first, after `before`. Revoked ones are shown, too.
+    /// A page of the tokens in this scope, newest first, after `before`. Revoked ones are shown, too.
     pub async fn list_tokens(
         &self,
         scope: &Scope,
         tenant: Option<&str>,
         before: Option<Uuid>,
         limit: i64,
-    ) -> Result<Vec<StoredToken>, StoreError> {
-        let rows: Vec<TokenRow> = on_read!(self.db, scope, |conn| {
-            let mut query = QueryBuilder::new(select_token!("where true"));
+    ) -> Result<RowPage<StoredToken>, StoreError> {
+        let rows: Vec<Found<TokenRow>> = on_read!(self.db, scope, |conn| {
+            let mut query = QueryBuilder::new(MEASURED);
             for tenant in [scope.tenant(), tenant].into_iter().flatten() {
-                query.push(" and tenant_id = ").push_bind(text(tenant).into_owned());
+                query.push(" and t.tenant_id = ").push_bind(text(tenant).into_owned());
             }
             if let Some(before) = before {
-                query.push(" and id < ").push_bind(before);
+                query.push(" and t.id < ").push_bind(before);
             }
-            query.push(" order by id desc limit ").push_bind(limit);
+            query.push(" order by t.id desc limit ").push_bind(limit).push(FIT).push(FITTING);
+            query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
             query.build_query_as().fetch_all(conn).await?
         });
-        Ok(rows.into_iter().map(TokenRow::token).collect())
+        RowPage::of(rows, |row| Ok(row.token()))
     }
 
     /// Ends a token for good. Revoking it again changes nothing.

@@ -45,6 +45,7 @@ mod live;
 mod matching;
 mod outbox;
 mod outlook;
+mod pages;
 mod plans;
 mod quotas;
 mod races;

@@ -15,7 +15,15 @@ macro_rules! columns {
 }
 pub(super) use columns;
 
-pub(super) const COLUMNS: &str = columns!();
+/// Followed by the credentials that are listed. A list shows no documents, so it reads none.
+pub(super) const LISTED: &str = "select c.id, c.tenant_id, c.service, c.account, '' as sealed, c.generation, c.key_id,
+    c.hosts, c.inject, c.oauth, c.status, c.status_reason, c.expires_at, c.version, c.created_at, c.updated_at,
+    c.last_used_at
+  from credentials c join fit on fit.id = c.id";
+pub(super) const MEASURED: &str = "with page as materialized (
+    select c.id, octet_length(cast(c.hosts as text)) + coalesce(octet_length(cast(c.inject as text)), 0)
+                 + coalesce(octet_length(cast(c.oauth as text)), 0) + coalesce(octet_length(c.status_reason), 0) as bytes
+      from credentials c where true";
 
 #[derive(sqlx::FromRow)]
 pub(super) struct CredentialRow {

@@ -292,7 +292,7 @@ async fn who_follows_the_bus_hears_what_comes_from_now_on_or_from_where_they_lef
     api.send(wrong.header("last-event-id", "x").body(Body::empty()).unwrap()).await.expect(400);
 
     // a token that was revoked hears nothing more
-    let id = api.store.list_tokens(&super::service::only("ann"), None, None, 1).await.map(|tokens| tokens[0].id);
+    let id = api.store.list_tokens(&super::service::only("ann"), None, None, 1).await.map(|tokens| tokens.rows[0].id);
     api.store.revoke_token(&super::service::only("ann"), id.unwrap()).await.unwrap();
     drop(all);
     while let Some(part) = again.next().await {

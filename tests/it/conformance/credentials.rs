@@ -248,10 +248,9 @@ async fn credentials_are_listed_by_tenant_and_service(world: &World) {
     }
     let listed = async |scope: &Scope, filter: CredentialFilter| -> Vec<(String, Uuid)> {
         let found = world.store.list_credentials(scope, &filter).await.unwrap();
-        let name = |stored: StoredCredential| {
-            (format!("{} {}", stored.credential.tenant_id, stored.credential.reference()), stored.credential.id)
-        };
-        found.into_iter().map(name).collect()
+        let name =
+            |credential: Credential| (format!("{} {}", credential.tenant_id, credential.reference()), credential.id);
+        found.rows.into_iter().map(name).collect()
     };
     let names = |listed: &[(String, Uuid)]| listed.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
     let all = CredentialFilter { limit: 9, ..CredentialFilter::default() };

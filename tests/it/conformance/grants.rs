@@ -92,7 +92,7 @@ async fn a_grant_is_kept_listed_and_revoked_once(world: &World) {
     assert_eq!(world.store.get_grant(&only("a"), first.id).await.unwrap(), first);
     let list = async |task_id, before| {
         let found = world.store.list_grants(&only("a"), task_id, before, 9).await.unwrap();
-        found.into_iter().map(|grant| grant.id).collect::<Vec<_>>()
+        found.rows.into_iter().map(|grant| grant.id).collect::<Vec<_>>()
     };
     assert_eq!(list(Some(task.id), None).await, [second.id, first.id]);
     assert_eq!(list(None, Some(second.id)).await, [first.id]);

@@ -133,16 +133,16 @@ async fn another_tenants_things_are_not_found_and_not_changed(world: &World) {
         assert_eq!(store.list_runs(b, &runs).await.unwrap(), []);
         let deliveries = DeliveryFilter { tenant: tenant.clone(), limit: 9, ..DeliveryFilter::default() };
         assert_eq!(store.list_deliveries(b, &deliveries).await.unwrap(), []);
-        assert_eq!(store.list_tokens(b, tenant.as_deref(), None, 9).await.unwrap(), []);
+        assert_eq!(store.list_tokens(b, tenant.as_deref(), None, 9).await.unwrap().rows, []);
         let approvals = ApprovalFilter { tenant: tenant.clone(), limit: 9, ..ApprovalFilter::default() };
         assert_eq!(store.list_approvals(b, &approvals).await.unwrap(), []);
         let acts = AuditFilter { tenant: tenant.clone(), limit: 9, ..AuditFilter::default() };
         assert_eq!(store.list_audit(b, &acts).await.unwrap(), []);
         let credentials = CredentialFilter { tenant: tenant.clone(), limit: 9, ..CredentialFilter::default() };
-        assert_eq!(store.list_credentials(b, &credentials).await.unwrap(), []);
+        assert_eq!(store.list_credentials(b, &credentials).await.unwrap().rows, []);
         let uses = UseFilter { tenant, limit: 9, ..UseFilter::default() };
         assert_eq!(store.credential_uses(b, &uses).await.unwrap(), []);
-        assert_eq!(store.list_grants(b, Some(a.task), None, 9).await.unwrap(), []);
+        assert_eq!(store.list_grants(b, Some(a.task), None, 9).await.unwrap().rows, []);
     }
     // what is named by its id alone
     assert_eq!(store.transcript(b, a.ended, 0, 9).await.unwrap(), []);
@@ -164,7 +164,7 @@ async fn snapshot(store: &Store) -> String {
         store.list_tasks(every, &TaskFilter { limit: 99, ..TaskFilter::default() }).await.unwrap(),
         store.list_runs(every, &RunFilter { limit: 99, ..RunFilter::default() }).await.unwrap(),
         store.list_deliveries(every, &DeliveryFilter { limit: 99, ..DeliveryFilter::default() }).await.unwrap(),
-        store.list_tokens(every, None, None, 99).await.unwrap(),
+        store.list_tokens(every, None, None, 99).await.unwrap().rows,
         store.get_recipient(every, "a").await.unwrap(),
         store.get_credential(every, "a", "google", "work").await.unwrap(),
     )
@@ -177,14 +177,14 @@ async fn a_tenant_sees_and_changes_its_own(world: &World) {
     assert_eq!(store.list_runs(a, &RunFilter { limit: 9, ..RunFilter::default() }).await.unwrap().len(), 3);
     let deliveries = DeliveryFilter { limit: 9, ..DeliveryFilter::default() };
     assert_eq!(store.list_deliveries(a, &deliveries).await.unwrap().len(), 1);
-    assert_eq!(store.list_tokens(a, None, None, 9).await.unwrap().len(), 1);
+    assert_eq!(store.list_tokens(a, None, None, 9).await.unwrap().rows.len(), 1);
     assert_eq!(store.count_tasks(a).await.unwrap(), [("active".into(), 2)]);
     assert_eq!(store.count_deliveries(a).await.unwrap(), 0);
     assert_eq!(store.find_delivery(a, "a", "k").await.unwrap().id, things.delivery);
     assert_eq!(store.get_recipient(a, "a").await.unwrap().version, 1);
     store.get_run(a, things.ended).await.unwrap();
     let credentials = CredentialFilter { limit: 9, ..CredentialFilter::default() };
-    assert_eq!(store.list_credentials(a, &credentials).await.unwrap().len(), 1);
+    assert_eq!(store.list_credentials(a, &credentials).await.unwrap().rows.len(), 1);
     assert_eq!(store.credential_uses(a, &UseFilter { limit: 9, ..UseFilter::default() }).await.unwrap().len(), 1);
     store.delete_credential(a, "a", "google", "work", "token:a").await.unwrap();
     assert_eq!(store.transcript(a, things.ended, 0, 9).await.unwrap().len(), 1);
@@ -202,7 +202,7 @@ async fn a_tenant_sees_and_changes_its_own(world: &World) {
     store.change_task(a, things.task, &TaskChange::Pause { reason: None }).await.unwrap();
     store.get_task(a, things.task).await.unwrap();
     store.revoke_token(a, things.token).await.unwrap();
-    assert_eq!(store.list_grants(a, None, None, 9).await.unwrap(), std::slice::from_ref(&things.grant));
+    assert_eq!(store.list_grants(a, None, None, 9).await.unwrap().rows, std::slice::from_ref(&things.grant));
     store.revoke_grant(a, things.grant.id, "token:a").await.unwrap();
     store.delete_task(a, things.task).await.unwrap();
 }

@@ -150,7 +150,7 @@ async fn looking_for_a_nul_finds_nothing_and_harms_nothing(world: &World) {
     ] {
         assert_eq!(world.store.list_deliveries(every, &filter).await.unwrap(), []);
     }
-    assert_eq!(world.store.list_tokens(every, Some("\0"), None, 9).await.unwrap(), []);
+    assert_eq!(world.store.list_tokens(every, Some("\0"), None, 9).await.unwrap().rows, []);
     assert_eq!(world.store.recall_answer(every, "\0", &[0], START).await.unwrap(), None);
     let none = world.store.get_recipient(every, "\0").await;
     assert!(matches!(none, Err(reveille::store::StoreError::NotFound)), "{none:?}");

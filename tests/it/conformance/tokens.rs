@@ -79,7 +79,7 @@ async fn tokens_are_listed_newest_first(world: &World) {
     let (first, second, third) =
         (create(world, Some("a"), 1).await, create(world, None, 2).await, create(world, Some("b"), 3).await);
     let list = async |scope: &Scope, tenant, before, limit| {
-        world.store.list_tokens(scope, tenant, before, limit).await.unwrap()
+        world.store.list_tokens(scope, tenant, before, limit).await.unwrap().rows
     };
     let every = Scope::Every;
     assert_eq!(list(&every, None, None, 9).await, [third.clone(), second.clone(), first.clone()]);
