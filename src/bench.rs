@@ -18,6 +18,7 @@ mod instance;
 mod instances;
 mod limits;
 pub mod machine;
+mod neighbours;
 mod next_fire;
 mod noop;
 pub mod paper;
@@ -49,7 +50,7 @@ pub use process::ARGUMENT as PART_ARGUMENT;
 pub use size::Size;
 
 /// What can be measured: a name, and what it says.
-pub const NAMES: [(&str, &str); 19] = [
+pub const NAMES: [(&str, &str); 20] = [
     ("fire", "due → recorded → executed → finished, runs a second"),
     ("drain", "a backlog of queued runs, runs a second"),
     ("drain_100k", "a backlog five times as long, and what becomes of it as it grows"),
@@ -68,6 +69,7 @@ pub const NAMES: [(&str, &str); 19] = [
     ("sqlite_fire", "`fire` on SQLite"),
     ("sqlite_enqueue", "run now, one after another, on SQLite"),
     ("next_fire", "the next instant of a cron task with a zone"),
+    ("neighbours", "a quiet tenant beside two hostile ones, by the default configuration and quotas"),
     ("events", "events through the bus, past 10,000 event tasks, to runs and their start"),
 ];
 
@@ -143,6 +145,7 @@ pub async fn run(names: &[&str], at: &Where, size: Size, told: &dyn Fn(&str)) ->
     fire::on_sqlite(&mut bench).await?;
     write::sqlite_enqueue(&mut bench).await?;
     next_fire::measure(&mut bench)?;
+    neighbours::measure(&mut bench).await?;
     if bench.wants("events") {
         bench.figures.extend(events::measure(at, size, told).await?);
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::bench::Report;
 use crate::bench::figure::{Distribution, Figure, Limit, Part, number};
+use crate::bench::neighbours;
 use crate::bench::place::{AT_ONCE, CONNECTIONS};
 use crate::bench::plot::{Axis, Line, Plot};
 use crate::config::Config;
@@ -160,6 +161,14 @@ impl Report {
             "All `[quotas]` of tenants are raised to {MOST}, so that none is met: a tenant of the measurement does in seconds what\n\
              its quotas would spread over hours. They are counted all the same.\n"
         )?;
+        if self.figures.iter().any(|figure| figure.name.starts_with(neighbours::NAME)) {
+            writeln!(
+                out,
+                "Only `neighbours` is measured with the default configuration, these quotas included. Its limit is twice what the\n\
+                 quiet tenant takes alone in the same run; what takes less than {} ms is noise, and is not judged.\n",
+                neighbours::FLOOR
+            )?;
+        }
         if self.quick || machine.build != "release" {
             writeln!(out, "> **Not to be judged by**: small sizes, or a build without optimisation.\n")?;
         }

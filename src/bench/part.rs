@@ -4,6 +4,7 @@
 //! the measurement, however that ends.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use uuid::Uuid;
 
 use crate::app::{self, App, Built, Ending, Extras};
 use crate::bench::limits::notify;
+use crate::bench::neighbours;
 use crate::bench::noop::Noop;
 use crate::bench::place::{self, Place};
 use crate::clock::Clock;
@@ -28,6 +30,8 @@ pub enum Part {
     Serve { url: String, dir: String, tells: bool },
     /// The services of an engine, once it is told to go.
     Engine { url: String, dir: String },
+    /// A whole service with the default configuration, which says where it listens.
+    Whole(neighbours::Asked),
 }
 
 impl Part {
@@ -53,6 +57,10 @@ fn address(place: &Place) -> (String, String) {
 #[serde(tag = "said", rename_all = "snake_case")]
 pub enum Said {
     Ready,
+    /// A service that can be called there.
+    Listens {
+        address: SocketAddr,
+    },
     /// A run was started, by [`Clock::elapsed`].
     Started {
         run_id: Uuid,
@@ -90,6 +98,14 @@ pub async fn act() -> anyhow::Result<()> {
             0
         }
         Part::Serve { url, dir, tells } => serve(url, &dir, tells, &mut told).await?,
+        Part::Whole(asked) => {
+            let app = neighbours::serve(&asked).await?;
+            say(&Said::Ready);
+            say(&Said::Listens { address: app.address() });
+            until_told(&mut told, STOP).await;
+            app.stop().await;
+            0
+        }
         Part::Engine { url, dir } => engine(url, &dir, &mut told).await?,
     };
     say(&Said::Ended { executed });

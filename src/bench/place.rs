@@ -23,6 +23,8 @@ use crate::secret::SecretUrl;
 pub const CONNECTIONS: u32 = 16;
 /// Runs that an instance executes at once here: the no-op is done before the next batch is started.
 pub const AT_ONCE: usize = 16 * 1024;
+/// A key that guards nothing: nothing secret is stored.
+pub const KEY: &str = "bench:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 /// How often it is tried to remove a schema in which statements that were cut off are still at work.
 const REMOVALS: usize = 5;
 
@@ -81,9 +83,7 @@ pub fn config(database_url: SecretUrl, dir: &Path) -> Config {
     config.database.max_connections = CONNECTIONS + 2;
     config.server.data_dir = dir.display().to_string();
     config.server.listen = "127.0.0.1:0".into();
-    // a key that seals nothing: nothing secret is stored
-    config.vault.master_keys =
-        vec![crate::vault::KeySource::value("bench:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")];
+    config.vault.master_keys = vec![crate::vault::KeySource::value(KEY)];
     config.engine.max_concurrent_runs = AT_ONCE;
     config.engine.prefetch = AT_ONCE;
     // one tenant does here what many do elsewhere; the page says so

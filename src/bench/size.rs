@@ -31,6 +31,10 @@ pub struct Size {
     pub events: usize,
     /// Events whose way to their start is timed, one after the other.
     pub event_samples: usize,
+    /// How long the quiet tenant is watched, alone and beside others.
+    pub neighbour_seconds: usize,
+    /// Tasks of a kind that each hostile tenant has.
+    pub crowd: usize,
 }
 
 impl Default for Size {
@@ -49,6 +53,8 @@ impl Default for Size {
             event_tasks: 10_000,
             events: 20_000,
             event_samples: 500,
+            neighbour_seconds: 30,
+            crowd: 300,
         }
     }
 }
@@ -70,6 +76,8 @@ impl Size {
             event_tasks: 200,
             events: 500,
             event_samples: 10,
+            neighbour_seconds: 3,
+            crowd: 10,
         }
     }
 

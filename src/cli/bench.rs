@@ -14,6 +14,9 @@ use crate::bench::{self, Figure, NAMES, Report, Size, Where};
 use crate::cli::screen::{Screen, Tone};
 use crate::secret::SecretUrl;
 
+/// Event tasks that a tenant may have of one source by default.
+const MOST_CROWD: usize = 1_000;
+
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 It works in schemas and under a Redis prefix of its own, and removes them also when it is interrupted.
@@ -26,6 +29,7 @@ Examples:
   reveille bench fire drain --database-url postgres://…
   reveille bench --database-url postgres://… --json > run.json
   reveille bench --from run.json --markdown performance.md --plots images
+  reveille bench neighbours --database-url postgres://…
   reveille bench events --database-url postgres://… --redis-url redis://127.0.0.1:6379")]
 pub struct Args {
     /// What to measure; everything when absent
@@ -76,6 +80,12 @@ pub struct Args {
     /// Events that are timed one by one [default: 500]
     #[arg(long, value_name = "N")]
     event_samples: Option<usize>,
+    /// Seconds for which the quiet tenant of neighbours is watched, alone and beside others [default: 30]
+    #[arg(long, value_name = "N")]
+    neighbour_seconds: Option<usize>,
+    /// Tasks of a kind that each hostile tenant of neighbours has, 1,000 at most [default: 300]
+    #[arg(long, value_name = "N")]
+    crowd: Option<usize>,
     /// Print JSON instead of a table: figures, limits, percentiles, machine
     #[arg(long)]
     json: bool,
@@ -163,6 +173,8 @@ impl Args {
             event_tasks: or(self.event_tasks, usual.event_tasks),
             events: or(self.events, usual.events),
             event_samples: or(self.event_samples, usual.event_samples),
+            neighbour_seconds: or(self.neighbour_seconds, usual.neighbour_seconds),
+            crowd: or(self.crowd, usual.crowd).min(MOST_CROWD),
         }
     }
 }

@@ -15,6 +15,8 @@ use crate::support::postgres::Database;
 
 const PATIENCE: Duration = Duration::from_secs(300);
 const ON_SQLITE: [&str; 3] = ["sqlite_fire", "sqlite_enqueue", "next_fire"];
+const NEIGHBOURS: [&str; 5] =
+    ["neighbours.schedule", "neighbours.events", "neighbours.polls", "neighbours.api", "neighbours.notifications"];
 const ON_POSTGRES: [&str; 19] = [
     "fire",
     "drain",
@@ -75,7 +77,7 @@ async fn every_figure_is_measured_on_postgres_and_nothing_is_left_there() {
     let database = Database::empty().await;
     let dir = TempDir::new();
     let report = Shell::in_dir(&dir).json(&["bench", "--quick", "--database-url", &database.url]).await;
-    for name in ON_POSTGRES {
+    for name in ON_POSTGRES.into_iter().chain(NEIGHBOURS) {
         figure(&report, name);
     }
     let limits: Vec<&str> = report["limits"].as_array().unwrap().iter().filter_map(|l| l["name"].as_str()).collect();
@@ -106,6 +108,8 @@ async fn every_figure_is_measured_on_postgres_and_nothing_is_left_there() {
     let series = figure(&report, "drain_100k")["series"].as_array().expect("a series").clone();
     assert_eq!(series.iter().map(|point| point["size"].as_u64().unwrap()).collect::<Vec<_>>(), [250, 500, 2500]);
     assert!(part(figure(&report, "next_fire"), "memory of a task that is claimed ahead") <= 256.0);
+    let neighbours = figure(&report, NEIGHBOURS[0]);
+    assert!(part(neighbours, "calls of the hostile tenants") > 0.0, "{neighbours:#}");
     assert_eq!(schemas(&database).await, 0, "schemas are left");
 }
 
@@ -113,9 +117,9 @@ async fn every_figure_is_measured_on_postgres_and_nothing_is_left_there() {
 async fn without_a_database_what_there_is_on_sqlite_is_measured_and_a_page_is_made_of_it() {
     let dir = TempDir::new();
     let shell = Shell::in_dir(&dir).with("TMPDIR", dir.path().display().to_string());
-    let names = [&["bench", "--quick"], &ON_SQLITE[..]].concat();
+    let names = [&["bench", "--quick", "neighbours"], &ON_SQLITE[..]].concat();
     let report = shell.json(&names).await;
-    for name in ON_SQLITE {
+    for name in ON_SQLITE.into_iter().chain(NEIGHBOURS) {
         figure(&report, name);
     }
     let left = || std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
@@ -127,7 +131,10 @@ async fn without_a_database_what_there_is_on_sqlite_is_measured_and_a_page_is_ma
     for name in ON_SQLITE {
         assert!(shown.contains(name) && page.contains(&format!("| `{name}` |")), "{shown}\n{page}");
     }
-    assert!(page.contains("Not to be judged by"), "{page}");
+    assert!(
+        page.contains("Not to be judged by") && page.contains("Only `neighbours` is measured with the default"),
+        "{page}"
+    );
     assert!(dir.path().join("plots").is_dir());
     let refused = shell.refused(&["bench", "--from", "page.md"]).await;
     assert!(refused.contains("is not what `reveille bench --json` prints"), "{refused}");
