@@ -3,6 +3,7 @@
 pub mod change;
 mod credentials;
 mod draft;
+mod exported;
 mod known;
 mod view;
 
@@ -19,6 +20,7 @@ use crate::trigger::{Next, Trigger};
 
 pub use credentials::{credentials_of, kept_tool, named_by};
 pub use draft::{DECIDED, DEFAULT_EXECUTOR, DEFAULT_TIMEOUT};
+pub use exported::{exported_id, exported_key};
 pub use known::{ActionCheck, ActionSeal, Known, PollCheck};
 pub use view::{LastRun, TaskView};
 

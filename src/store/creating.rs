@@ -3,9 +3,11 @@
 //!
 //! On Postgres a task without an idempotency key is one statement, and so is a batch, because a round trip costs as much
 //! as the insert. A key that the tenant has already keeps a task from being stored, whoever stored the other and when:
-//! the database's own unique index says so, so two imports of one file at once make each task once.
+//! the database's own unique index says so, so two imports of one file at once make each task once. A key that an export
+//! made for a task without one stands for the task with the id in it, too (see [`exported_id`]): that one is asked for
+//! before, for no task ever gets the id of another.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -16,8 +18,8 @@ use crate::store::db::{Db, answered};
 use crate::store::event_index::{event_shard, index_event_task, is_indexed};
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::text::{bytes_of, document, optional, text};
-use crate::store::{Store, StoreError, Topic};
-use crate::task::{Task, named_by};
+use crate::store::{Store, StoreError, Topic, listed};
+use crate::task::{Task, exported_id, named_by};
 use crate::trigger;
 
 /// Tasks of several callers that go in one statement, at most.
@@ -80,6 +82,9 @@ impl Store {
         nominal_at: Option<DateTime<Utc>>,
         idempotency: Option<&Idempotency>,
     ) -> Result<Answer<()>, StoreError> {
+        if !self.known_by_export(&[task]).await?.is_empty() {
+            return Err(taken(task));
+        }
         self.admit_once(&task.tenant_id, bytes_of(&task.spec), idempotency, task.created_at).await?;
         let answer = match &self.db {
             Db::Postgres { .. } if idempotency.is_none() && stands_alone(task) => {
@@ -87,11 +92,9 @@ impl Store {
             }
             _ => self.create_with_more(task, nominal_at, idempotency).await,
         };
-        let answer = self.refusal(answer).map_err(|error| match (error, &task.key) {
-            (StoreError::Conflict(_), Some(key)) => {
-                StoreError::Conflict(format!("there is a task with the key `{key}`"))
-            }
-            (error, _) => error,
+        let answer = self.refusal(answer).map_err(|error| match error {
+            StoreError::Conflict(_) if task.key.is_some() => taken(task),
+            error => error,
         })?;
         self.hint(Topic::Due);
         Ok(answer)
@@ -176,6 +179,39 @@ impl Store {
     /// tenant has already, or that comes before it in the batch, is left out. Any other fault stores none of them, and so
     /// does a quota.
     pub async fn create_tasks(&self, tasks: &[NewTask]) -> Result<Vec<bool>, StoreError> {
+        let known = self.known_by_export(&tasks.iter().map(|(task, _)| task).collect::<Vec<_>>()).await?;
+        if known.is_empty() {
+            return self.create_unknown_tasks(tasks).await;
+        }
+        let others: Vec<NewTask> = tasks.iter().filter(|(task, _)| !known.contains(&task.id)).cloned().collect();
+        let mut made = self.create_unknown_tasks(&others).await?.into_iter();
+        let made = tasks.iter().map(|(task, _)| !known.contains(&task.id) && made.next().unwrap_or_default());
+        Ok(made.collect())
+    }
+
+    /// The ids of those that their tenant has already as the task that their key was exported for.
+    async fn known_by_export(&self, tasks: &[&Task]) -> Result<HashSet<Uuid>, StoreError> {
+        let exported = |task: &Task| task.key.as_deref().and_then(exported_id);
+        let ids: Vec<Uuid> = tasks.iter().filter_map(|task| exported(task)).collect();
+        if ids.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let owners: Vec<(Uuid, String)> = match &self.db {
+            Db::Postgres { quick, waits, .. } => {
+                let mut held = quickly!(quick, waits);
+                let owners = sqlx::query_as("select id, tenant_id from tasks where id = any($1)").bind(&ids);
+                owners.fetch_all(&mut *held).await?
+            }
+            Db::Sqlite { readers, .. } => {
+                listed::read(readers, "select id, tenant_id from tasks where id in ", &ids).await?
+            }
+        };
+        let owners: HashMap<Uuid, String> = owners.into_iter().collect();
+        let is_known = |task: &&&Task| exported(task).and_then(|id| owners.get(&id)) == Some(&task.tenant_id);
+        Ok(tasks.iter().filter(is_known).map(|task| task.id).collect())
+    }
+
+    async fn create_unknown_tasks(&self, tasks: &[NewTask]) -> Result<Vec<bool>, StoreError> {
         let mut bytes: BTreeMap<&str, usize> = BTreeMap::new();
         for (task, _) in tasks {
             *bytes.entry(&task.tenant_id).or_default() += bytes_of(&task.spec);
@@ -234,6 +270,11 @@ impl Store {
         self.hint(Topic::Due);
         Ok(tasks.iter().map(|(task, _)| made.contains(&task.id)).collect())
     }
+}
+
+/// That the tenant has a task with the key of this one.
+fn taken(task: &Task) -> StoreError {
+    StoreError::Conflict(format!("there is a task with the key `{}`", task.key.as_deref().unwrap_or_default()))
 }
 
 /// Whether all that belongs to a task is its due row.

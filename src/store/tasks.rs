@@ -15,14 +15,14 @@ use crate::store::event_index::index_event_task;
 use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::text::text;
 use crate::store::{Split, Store, StoreError, Topic, listed};
-use crate::task::{Spec, Task, TaskStatus};
+use crate::task::{Spec, Task, TaskStatus, exported_id};
 use crate::trigger::Trigger;
 
 /// Which tasks to list. Newest first, after the task `before`.
 #[derive(Debug, Clone, Default)]
 pub struct TaskFilter {
     pub tenant: Option<String>,
-    /// The stable key, whole.
+    /// The stable key, whole; of a task without one, that of its export.
     pub key: Option<String>,
     pub status: Option<TaskStatus>,
     pub trigger_type: Option<String>,
@@ -225,7 +225,11 @@ impl Store {
                 query.push(" and t.tenant_id = ").push_bind(text(tenant).into_owned());
             }
             if let Some(key) = &filter.key {
-                query.push(" and t.key = ").push_bind(text(key).into_owned());
+                query.push(" and (t.key = ").push_bind(text(key).into_owned());
+                if let Some(id) = exported_id(key) {
+                    query.push(" or (t.key is null and t.id = ").push_bind(id).push(")");
+                }
+                query.push(")");
             }
             if let Some(status) = filter.status {
                 query.push(" and t.status = ").push_bind(status.as_str());

@@ -19,6 +19,7 @@ use crate::cli::draft;
 use crate::cli::failure::Failure;
 use crate::cli::screen::Screen;
 use crate::config::Environment;
+use crate::task::exported_id;
 
 /// What a task file's name ends in.
 const ENDINGS: [&str; 4] = ["toml", "yaml", "yml", "json"];
@@ -99,6 +100,13 @@ fn read_folder(folder: &Path) -> anyhow::Result<BTreeMap<String, Map<String, Val
                 continue;
             }
             let Some(key) = key_of(folder, &path) else { continue };
+            if exported_id(&key).is_some() {
+                faults.push(format!(
+                    "{}: `{key}` is the key of an exported task; name the file otherwise",
+                    path.display()
+                ));
+                continue;
+            }
             match draft::read_file(&path) {
                 Err(error) => faults.push(format!("{error:#}")),
                 Ok(task) if task.get("key").is_some_and(|named| named.as_str() != Some(&key)) => {
@@ -144,7 +152,9 @@ fn refuse(faults: Vec<String>) -> anyhow::Result<()> {
 async fn make_plan(client: &Client, files: BTreeMap<String, Map<String, Value>>, args: &Args) -> anyhow::Result<Plan> {
     let filters = given([("tenant_id", args.tenant.clone())]);
     let stored = client.list(&["v1", "tasks"], &filters, usize::MAX).await?;
-    let stored: Vec<&Value> = stored.iter().filter(|task| task["key"].is_string()).collect();
+    // a task that was exported without a key is of no file, whatever its metadata say
+    let is_of_a_file = |task: &&Value| task["key"].as_str().is_some_and(|key| exported_id(key).is_none());
+    let stored: Vec<&Value> = stored.iter().filter(is_of_a_file).collect();
     let mut owners: Vec<&str> = stored.iter().filter_map(|task| task["tenant_id"].as_str()).collect();
     owners.sort_unstable();
     owners.dedup();

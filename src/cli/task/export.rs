@@ -5,17 +5,19 @@ use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
 use anyhow::Context;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
 use crate::cli::Client;
 use crate::cli::client::{ServiceArgs, given};
 use crate::cli::screen::Screen;
 use crate::config::Environment;
-use crate::task::DECIDED;
+use crate::task::{DECIDED, exported_key};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "A secret is never exported: where a task has one, its line says `secret_set: true`, and is \
-    refused on import until a `secret` stands there. Tasks that are paused, disabled or completed are left out, because \
+    refused on import until a `secret` stands there. A task without a key gets one in its line, `export:` and its id: an \
+    import knows the task by it, here and elsewhere, and makes it once. Tasks that are paused, disabled or completed are left out, because \
     what is imported is active; with --all they are written, too.")]
 pub struct Args {
     /// Only this tenant's
@@ -43,7 +45,7 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
     loop {
         let page = client.page(&["v1", "tasks"], &filters, usize::MAX, cursor).await?;
         for task in &page.items {
-            let line = format!("{}\n", Value::Object(decided(task)));
+            let line = format!("{}\n", Value::Object(line(task)));
             match &mut file {
                 Some(file) => file.write_all(line.as_bytes()).context("write the tasks")?,
                 None => screen.bytes(line.as_bytes())?,
@@ -60,6 +62,15 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
         screen.line(format!("{written} tasks are in {}", path.display()))?;
     }
     Ok(())
+}
+
+/// A task as an import takes it, with a key by which it is known again.
+fn line(task: &Value) -> Map<String, Value> {
+    let mut line = decided(task);
+    if let (false, Some(id)) = (line.contains_key("key"), task["id"].as_str().and_then(|id| id.parse::<Uuid>().ok())) {
+        line.insert("key".into(), json!(exported_key(id)));
+    }
+    line
 }
 
 /// A task as its owner wrote it: what is null by default is left out.

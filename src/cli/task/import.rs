@@ -22,7 +22,8 @@ const PRINTED: usize = 100;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Each line is a task as `task create --file` takes it, in JSON. Good lines are stored whatever \
-    stands in the others. A line with a `key` that is there already changes nothing, so a file may be imported again."
+    stands in the others. A line with a `key` that is there already changes nothing, so a file may be imported again; \
+    `task export` writes a key into every line."
 )]
 pub struct Args {
     /// Tasks in JSON, one to a line; `-` is standard input

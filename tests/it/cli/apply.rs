@@ -76,6 +76,61 @@ async fn what_is_exported_can_be_imported_elsewhere_and_again() {
 }
 
 #[tokio::test]
+async fn tasks_without_a_key_are_exported_and_imported_once_here_and_elsewhere() {
+    let (from, to) = (service().await, service().await);
+    let (here, there) = (Shell::beside(&from), Shell::beside(&to));
+    let nameless = |name: &str| line(name, json!({ "key": null, "metadata": { "reveille_apply": "default" } }));
+    let lines = [nameless("one"), nameless("two"), line("keyed", json!({}))].join("\n");
+    assert_eq!(here.fed(&["task", "import", "-"], &lines).await.out, "created  3\nkept     0\nbad      0\n");
+    let exported = here.ok(&["task", "export"]).await;
+    let ids = async |shell: &Shell, tenant: &str| {
+        let tasks = shell.json(&["task", "list", "--tenant", tenant]).await;
+        let mut ids: Vec<String> =
+            tasks["items"].as_array().unwrap().iter().map(|task| task["id"].as_str().unwrap().to_owned()).collect();
+        ids.sort();
+        ids
+    };
+    let before = ids(&here, "ann").await;
+
+    write(from.dir.path(), "tasks.ndjson", &exported);
+    let import = ["task", "import", "tasks.ndjson"];
+    assert_eq!(here.ok(&import).await, "created  0\nkept     3\nbad      0\n");
+    assert_eq!(ids(&here, "ann").await, before, "nothing is doubled");
+    assert_eq!(here.ok(&["task", "export"]).await, exported, "nothing is changed");
+    let key = format!("export:{}", before[0]);
+    assert!(exported.contains(&key), "{exported}");
+    assert_eq!(here.json(&["task", "show", &key]).await["id"], json!(before[0]), "its key finds it");
+
+    write(to.dir.path(), "tasks.ndjson", &exported);
+    assert_eq!(there.ok(&import).await, "created  3\nkept     0\nbad      0\n");
+    let made = ids(&there, "ann").await;
+    assert_eq!(there.ok(&import).await, "created  0\nkept     3\nbad      0\n");
+    assert_eq!(ids(&there, "ann").await, made);
+    // for another tenant they are others, and made once
+    for (shell, created) in [(&here, 3), (&here, 0)] {
+        let report = shell.json(&["task", "import", "tasks.ndjson", "--tenant", "bob"]).await;
+        assert_eq!((&report["created"], &report["kept"]), (&json!(created), &json!(3 - created)));
+    }
+    // what was made of them is exported by the same keys, and comes home to the tasks that they were
+    write(from.dir.path(), "back.ndjson", &there.ok(&["task", "export"]).await);
+    assert_eq!(here.ok(&["task", "import", "back.ndjson"]).await, "created  0\nkept     3\nbad      0\n");
+
+    // a folder does not take them for its own, and has no file for them
+    let folder = to.dir.path().join("tasks");
+    write(&folder, "a.toml", DAILY);
+    let apply = ["task", "apply", "tasks", "--tenant", "ann", "--prune", "--yes"];
+    assert_eq!(
+        there.ok(&apply).await,
+        "+ a\n    action.instruction: \"Read my mail.\\nBe short.\\n\"\n    \
+        metadata.reveille_apply: \"default\"\n    name: \"a\"\n    trigger.cron: \"0 8 * * *\"\n    trigger.type: \"schedule\"\n\
+        1 to create, 0 to update, 0 to delete, 0 unchanged\ndone a\n"
+    );
+    write(&folder, &format!("{key}.toml"), DAILY);
+    let said = there.refused(&apply).await;
+    assert!(said.contains(&format!("`{key}` is the key of an exported task")), "{said}");
+}
+
+#[tokio::test]
 async fn a_secret_is_not_exported_and_is_asked_for_on_import() {
     let service = service().await;
     let shell = Shell::beside(&service);

@@ -4,15 +4,16 @@ use futures::future::join_all;
 use reveille::credential::Reference;
 use reveille::id::Scope;
 use reveille::store::{Answer, NewTask, StoreError, TaskFilter, event_shard};
-use reveille::task::Task;
+use reveille::task::{Task, exported_key};
 use serde_json::{Value, json};
 
-use super::world::{START, World, new_task};
+use super::world::{START, World, new_task, only};
 
 on_both!(
     a_batch_is_stored_as_its_tasks_would_be_one_by_one,
     a_key_that_is_taken_leaves_its_task_out_with_all_that_belongs_to_it,
     a_key_stands_for_one_task_of_its_tenant,
+    exported_key_stands_for_the_task_with_its_id,
     a_batch_with_a_fault_stores_nothing,
     batches_that_meet_make_each_task_once,
     tasks_that_are_made_at_once_have_each_its_own_answer,
@@ -129,6 +130,39 @@ async fn a_key_stands_for_one_task_of_its_tenant(world: &World) {
     // it is free again when its task is gone
     world.store.delete_task(EVERY, first.id).await.unwrap();
     assert_eq!(world.store.create_tasks(&[hourly("a", Some("reports/daily"))]).await.unwrap(), [true]);
+}
+
+async fn exported_key_stands_for_the_task_with_its_id(world: &World) {
+    let nameless = [hourly("a", None), on_orders("a", None)];
+    assert_eq!(world.store.create_tasks(&nameless).await.unwrap(), [true; 2]);
+    let keys = nameless.each_ref().map(|(task, _)| exported_key(task.id));
+    let again = [
+        hourly("a", Some(&keys[0])),
+        hourly("a", Some("another")),
+        on_orders("a", Some(&keys[1])),
+        // elsewhere it is a key like any other
+        hourly("b", Some(&keys[0])),
+        hourly("b", Some(&keys[0])),
+    ];
+    assert_eq!(world.store.create_tasks(&again).await.unwrap(), [false, true, false, true, false]);
+    assert_eq!(world.store.create_tasks(&again).await.unwrap(), [false; 5]);
+    assert_eq!(world.count("select count(*) from tasks").await, 4);
+
+    let alone = hourly("a", Some(&keys[0]));
+    let refused = world.store.create_task(&alone.0, alone.1, None).await;
+    assert!(matches!(&refused, Err(StoreError::Conflict(why)) if why.contains(&keys[0])), "{refused:?}");
+    let found = async |scope: &Scope| {
+        let filter = TaskFilter { key: Some(keys[0].clone()), limit: 10, ..TaskFilter::default() };
+        let tasks = world.store.list_tasks(scope, &filter).await.unwrap();
+        tasks.into_iter().map(|task| task.id).collect::<Vec<_>>()
+    };
+    assert_eq!(found(&only("a")).await, [nameless[0].0.id]);
+    assert_eq!(found(&only("b")).await, [again[3].0.id]);
+
+    // what was deleted is made again, under the key
+    world.store.delete_task(EVERY, nameless[0].0.id).await.unwrap();
+    assert_eq!(world.store.create_tasks(&again[..1]).await.unwrap(), [true]);
+    assert_eq!(world.store.create_tasks(&again[..1]).await.unwrap(), [false]);
 }
 
 async fn a_batch_with_a_fault_stores_nothing(world: &World) {
