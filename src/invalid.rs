@@ -126,8 +126,13 @@ pub fn unknown_fields<'a>(fields: &'a Map<String, Value>, known: &[&str]) -> imp
 /// ` did you mean …?` where a known name is near enough to what was written, else nothing. A text that is longer than
 /// any name has no hint and is not looked at.
 pub fn did_you_mean<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    near(written, known).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
+}
+
+/// The known name that is most like what was written and is not that itself.
+pub fn near<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if written.len() > HINT_BYTES {
-        return String::new();
+        return None;
     }
     let lower = written.to_lowercase();
     let length = lower.chars().count();
@@ -138,8 +143,9 @@ pub fn did_you_mean<'a>(written: &str, known: impl IntoIterator<Item = &'a str>)
         .map(|name| (strsim::damerau_levenshtein(&lower, &name.to_lowercase()), name))
         .filter(|(distance, name)| *distance <= 1 + name.len() / 5)
         .min_by_key(|(distance, _)| *distance)
-        .map(|(_, name)| format!("; did you mean `{name}`?"))
-        .unwrap_or_default()
+        // what is known is not misspelt: its fault is another
+        .filter(|(_, name)| *name != written)
+        .map(|(_, name)| name)
 }
 
 #[cfg(test)]
@@ -166,12 +172,14 @@ mod tests {
         let zones = ["Europe/Berlin", "Asia/Shanghai"];
         assert_eq!(did_you_mean("Europe/Berln", zones), "; did you mean `Europe/Berlin`?");
         assert_eq!(did_you_mean("Moon/Crater", zones), "");
+        assert_eq!(did_you_mean("Europe/Berlin", zones), "", "nobody is asked whether they mean what they wrote");
+        assert_eq!(did_you_mean("europe/berlin", zones), "; did you mean `Europe/Berlin`?");
     }
 
     #[test]
     fn hint_is_not_looked_for_beyond_the_longest_name() {
         let known = "a".repeat(HINT_BYTES);
-        let hint = |length: usize| did_you_mean(&"a".repeat(length), [known.as_str()]);
+        let hint = |length: usize| did_you_mean(&"A".repeat(length), [known.as_str()]);
         assert_eq!(hint(HINT_BYTES), format!("; did you mean `{known}`?"));
         assert_eq!(hint(HINT_BYTES + 1), "");
         assert_eq!(hint(1_000_000), "");

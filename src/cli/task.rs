@@ -17,7 +17,7 @@ use super::screen::{Screen, Tone, text_of, time_of};
 use crate::cli::Client;
 use crate::config::Environment;
 use crate::visible::on_one_line;
-use shown::{print_task, trigger_of};
+use shown::{print_task, print_whole, trigger_of};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -26,7 +26,7 @@ pub enum Command {
     /// List tasks
     #[command(alias = "ls")]
     List(ListArgs),
-    /// Show a task whole
+    /// Show a task whole: what became of it, and all that its owner decided
     #[command(alias = "get")]
     Show(OneArgs),
     /// Change what is typed, keep the rest
@@ -267,7 +267,7 @@ async fn show(args: OneArgs, environment: &Environment, screen: &mut Screen) -> 
     let client = Client::new(&args.service, environment)?;
     let id = client.id("tasks", &args.id).await?;
     let task = client.get(&["v1", "tasks", &id], &[]).await?;
-    print_task(&task, args.service.json, screen)
+    print_whole(&task, args.service.json, screen)
 }
 
 /// Sends only what was typed, on top of what is stored: a nested object is replaced whole by the service. The version

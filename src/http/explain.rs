@@ -1,10 +1,11 @@
 //! Why a run ran, was skipped or waits, in sentences; and why people were asked about its calls.
 //!
-//! [`standing`] says where a run stands that is not over, [`task`] explains tasks; each is a function over what was read.
+//! [`standing`] says where a run stands that is not over, [`task`] explains tasks, [`rules`] what their options decide; each is a function over what was read.
 //! It tells what is stored, and judges nothing anew: reasons are those that held when they were recorded.
 
 pub mod event;
 pub mod instant;
+pub mod rules;
 pub mod standing;
 pub mod task;
 
@@ -110,6 +111,11 @@ async fn task_of(state: &State, caller: &Caller, run: &Run) -> Result<Option<Tas
     match state.store.get_task(&caller.scope, id).await {
         Ok(task) => Ok(Some(task)),
         Err(StoreError::NotFound) => Ok(None),
+        // what is recorded of the run is told all the same
+        Err(StoreError::Corrupt(why)) => {
+            tracing::error!(task_id = %id, why, "a task can't be read, its run is explained without it");
+            Ok(None)
+        }
         Err(error) => Err(error.into()),
     }
 }

@@ -16,10 +16,10 @@ use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::schema;
 use crate::id::new_id;
-use crate::invalid::{Faults, did_you_mean};
+use crate::invalid::Faults;
 use crate::notification::dedupe;
 use crate::notification::recipient::{Seal, SecretPlace};
-use crate::notification::{Addresses, Delivery, Kind, NewDelivery, Recipient, RecipientDraft};
+use crate::notification::{Delivery, Kind, NewDelivery, Recipient, RecipientDraft};
 use crate::secret::Secret;
 use crate::store::{StoreError, StoredRecipient};
 use crate::token::Permission;
@@ -162,10 +162,7 @@ fn channels_to_test(wish: &Value, recipient: &Recipient, known: &[String]) -> Re
         }
         Some(channel) => match channel.as_str() {
             Some(name) if recipient.addresses.has(name) => vec![name.to_owned()],
-            Some(name) => {
-                let near = did_you_mean(name, Addresses::KINDS);
-                return Err(Faults::one("/channel", format!("the recipient has no address for `{name}`{near}")));
-            }
+            Some(name) => return Err(Faults::one("/channel", recipient.addresses.lack(name))),
             None => return Err(Faults::one("/channel", "must be the name of a channel, such as `email`")),
         },
     };

@@ -15,7 +15,7 @@ use crate::http::path::Id;
 use crate::http::recipients::{RecipientView, WRITES};
 use crate::http::schema;
 use crate::id::{Tenant, new_id};
-use crate::invalid::{Faults, did_you_mean};
+use crate::invalid::Faults;
 use crate::notification::verification::{PURPOSE, Proof, STORED, address_subject, code_subject, typed};
 use crate::notification::{Addresses, Delivery, Kind, NewDelivery, Recipient};
 use crate::secret::Secret;
@@ -133,9 +133,7 @@ fn proof(tenant: &Tenant, channel: &str, id: Uuid, recipient: &Recipient) -> Res
     Proof::new(tenant.as_str(), channel, id, &recipient.addresses).ok_or_else(|| {
         let why = match channel {
             "live" => "sessions have shown a token; there is nothing to be proved".to_owned(),
-            name => {
-                format!("the recipient has no address for `{name}`{}", did_you_mean(name, Addresses::KINDS))
-            }
+            name => recipient.addresses.lack(name),
         };
         Faults::one("/channel", why)
     })

@@ -38,12 +38,14 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
         return of_instant(instant, screen);
     }
     sentences(&explained, screen)?;
-    let next = explained["next"].as_array().map(Vec::as_slice).unwrap_or_default();
-    if next.is_empty() {
-        return Ok(());
+    for (name, heading) in [("next", "next"), ("if_resumed", "if resumed now")] {
+        let instants = explained[name].as_array().map(Vec::as_slice).unwrap_or_default();
+        if !instants.is_empty() {
+            screen.line("")?;
+            screen.table(&[heading, "local", "zone"], instants.iter().map(row).collect())?;
+        }
     }
-    screen.line("")?;
-    Ok(screen.table(&["next", "local", "zone"], next.iter().map(row).collect())?)
+    Ok(())
 }
 
 /// The instant with its outcome, and the instants beside it.

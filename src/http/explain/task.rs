@@ -12,6 +12,7 @@ use crate::http::State;
 use crate::http::auth::Caller;
 use crate::http::error::ApiError;
 use crate::http::explain::instant::InstantExplanation;
+use crate::http::explain::rules::{self, Said};
 use crate::http::explain::{instant, standing, why};
 use crate::http::path::Id;
 use crate::http::query::Query;
@@ -21,8 +22,7 @@ use crate::store::{Holder, RecordedAround, RunFilter};
 use crate::task::{LastRun, Task, TaskStatus};
 use crate::token::Permission;
 use crate::trigger::Trigger;
-use crate::trigger::condition::{Condition, ConditionState};
-use crate::trigger::event::EventTrigger;
+use crate::trigger::condition::ConditionState;
 use crate::trigger::zone::shown_in;
 
 /// Instants that are told ahead.
@@ -37,8 +37,11 @@ pub struct TaskExplanation {
     pub sentences: Vec<String>,
     /// What would have to hold, or happen, before it fires; empty: it fires by itself.
     pub needs: Vec<String>,
-    /// The next instants, soonest first; of a task that is held back, those that it would have. Jitter is not counted in.
+    /// The next instants at which it fires, soonest first; none while it is not active. Jitter is not counted in.
     pub next: Vec<NextInstant>,
+    /// Of a task that is paused or disabled: the next instants that it would have if it were resumed now.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub if_resumed: Vec<NextInstant>,
     /// The last run; `null`: there was none, or it is forgotten.
     #[schema(required)]
     pub last_run: Option<LastRun>,
@@ -64,6 +67,8 @@ pub struct Facts {
     pub holder: Option<Holder>,
     pub condition: Option<ConditionState>,
     pub last_run: Option<Run>,
+    /// The next instants of its schedule, whether it is active or not.
+    pub ahead: Vec<DateTime<Utc>>,
     pub now: DateTime<Utc>,
 }
 
@@ -99,11 +104,19 @@ pub async fn explain_task(
         Some(text) => Some(at_instant(&state, &caller, &task, &text).await?),
         None => None,
     };
-    let facts = Facts { task, holder, condition, last_run, now: state.clock.now() };
-    let tenant = facts.task.tenant_id.clone();
-    // it asks the trigger for its next instants
-    let explanation = state.computed(&tenant, move || explained(&facts)).await?;
-    Ok(Json(TaskExplanation { instant, ..explanation }))
+    let now = state.clock.now();
+    let ahead = ahead(&state, &task, now).await;
+    let facts = Facts { task, holder, condition, last_run, ahead, now };
+    Ok(Json(TaskExplanation { instant, ..explained(&facts) }))
+}
+
+/// The next instants of a schedule, asked where tenants' rules are computed.
+async fn ahead(state: &State, task: &Task, now: DateTime<Utc>) -> Vec<DateTime<Utc>> {
+    let Trigger::Schedule(schedule) = task.spec.trigger.clone() else { return Vec::new() };
+    let left = task.spec.max_runs.map_or(AHEAD, |most| (most as i64 - task.fired).clamp(0, AHEAD as i64) as usize);
+    let anchor = task.anchor_at;
+    let asked = state.compute.run(&task.tenant_id, move || schedule.preview(now, anchor, left));
+    asked.await.ok().and_then(Result::ok).unwrap_or_default()
 }
 
 async fn at_instant(state: &State, caller: &Caller, task: &Task, text: &str) -> Result<InstantExplanation, ApiError> {
@@ -124,20 +137,23 @@ async fn at_instant(state: &State, caller: &Caller, task: &Task, text: &str) -> 
 /// Composes what there is to say.
 pub fn explained(facts: &Facts) -> TaskExplanation {
     let Facts { task, last_run, .. } = facts;
-    let mut said = vec![status(task)];
-    let mut needs = wanted(task);
-    let next = next(facts);
-    match &task.spec.trigger {
-        Trigger::Schedule(_) if task.status == TaskStatus::Active => match next.first() {
+    let mut rules = Said { sentences: vec![status(task)], needs: wanted(task) };
+    let ahead = shown_ahead(facts);
+    let (next, if_resumed) = match task.status {
+        TaskStatus::Active => (ahead, Vec::new()),
+        TaskStatus::Paused | TaskStatus::Disabled => (Vec::new(), ahead),
+        TaskStatus::Completed => (Vec::new(), Vec::new()),
+    };
+    if let (Trigger::Schedule(_), TaskStatus::Active) = (&task.spec.trigger, task.status) {
+        rules.sentences.push(match next.first() {
             Some(first) => {
-                said.push(format!("It is due next at {} ({}, {}).", instant(first.at), first.local, first.timezone))
+                format!("It is due next at {} ({}, {}).", instant(first.at), first.local, first.timezone)
             }
-            None => said.push("Its last instant is behind it.".into()),
-        },
-        Trigger::Schedule(_) => {}
-        Trigger::Event(event) => of_event(event, &mut said, &mut needs),
-        Trigger::Condition(condition) => of_condition(condition, facts, &mut said, &mut needs),
+            None => "Its last instant is behind it.".into(),
+        });
     }
+    rules::of(task, facts.condition.as_ref(), facts.now, &mut rules);
+    let Said { sentences: mut said, mut needs } = rules;
     if let Some(most) = task.spec.max_runs {
         said.push(format!("Of its {most} runs it has had {}.", task.fired));
     }
@@ -156,7 +172,16 @@ pub fn explained(facts: &Facts) -> TaskExplanation {
         said.push(format!("Its last run, for {}, is {}.{reason}", instant(run.scheduled_for), run.state.as_str()));
     }
     let last_run = last_run.as_ref().map(LastRun::of);
-    TaskExplanation { task_id: task.id, status: task.status, sentences: said, needs, next, last_run, instant: None }
+    TaskExplanation {
+        task_id: task.id,
+        status: task.status,
+        sentences: said,
+        needs,
+        next,
+        if_resumed,
+        last_run,
+        instant: None,
+    }
 }
 
 fn status(task: &Task) -> String {
@@ -188,76 +213,14 @@ fn wanted(task: &Task) -> Vec<String> {
     }
 }
 
-fn next(facts: &Facts) -> Vec<NextInstant> {
-    let Facts { task, now, .. } = facts;
-    let Trigger::Schedule(schedule) = &task.spec.trigger else { return Vec::new() };
-    let left = task.spec.max_runs.map_or(AHEAD, |most| (most as i64 - task.fired).clamp(0, AHEAD as i64) as usize);
+fn shown_ahead(facts: &Facts) -> Vec<NextInstant> {
+    let Trigger::Schedule(schedule) = &facts.task.spec.trigger else { return Vec::new() };
     let zone = schedule.timezone.as_deref().unwrap_or("UTC");
     let clock = zone.parse().unwrap_or(Tz::UTC);
-    let instants = task.spec.trigger.preview(*now, task.anchor_at, left).unwrap_or_default();
-    instants.into_iter().map(|at| shown(at, zone, clock)).collect()
+    facts.ahead.iter().map(|at| shown(*at, zone, clock)).collect()
 }
 
 pub fn shown(at: DateTime<Utc>, zone: &str, clock: Tz) -> NextInstant {
     let local = shown_in(at, clock).to_rfc3339_opts(SecondsFormat::Secs, false);
     NextInstant { at, local, timezone: zone.to_owned() }
-}
-
-fn of_event(event: &EventTrigger, said: &mut Vec<String>, needs: &mut Vec<String>) {
-    let any = |pattern: &Option<String>| pattern.clone().unwrap_or_else(|| "*".into());
-    said.push(format!("It waits for events of `{}` with the type `{}`.", any(&event.source), any(&event.event_type)));
-    let mut held = vec!["An event comes whose source and type match".to_owned()];
-    held.extend(event.filters.iter().map(|(key, value)| format!("whose `{key}` is, or has in it, {value}")));
-    held.extend(event.filter.iter().map(|filter| format!("for which `{filter}` is true")));
-    needs.push(format!("{}.", held.join(", ")));
-    said.push("Events that do not match leave no record with it; the log of events has them.".into());
-}
-
-fn of_condition(condition: &Condition, facts: &Facts, said: &mut Vec<String>, needs: &mut Vec<String>) {
-    let Some(state) = &facts.condition else { return };
-    let asks = condition.expression.as_deref().or(condition.watch.as_deref()).unwrap_or("any change of the value");
-    match state.last_poll_at {
-        None => said.push(format!("It has not been polled yet; it is every {}.", condition.interval)),
-        Some(at) => said.push(format!("It was polled last at {}; it is every {}.", instant(at), condition.interval)),
-    }
-    if let Some(failing) = &state.failing {
-        said.push(format!(
-            "The last {} polls failed, since {}: {} ({}). A poll that fails is never taken for false.",
-            failing.count,
-            instant(failing.since),
-            failing.error.message.trim_end_matches('.'),
-            failing.error.kind
-        ));
-        needs.push("What is polled answers again.".into());
-    }
-    if let Some(verdict) = state.verdict {
-        let since = state.since.map_or(String::new(), |at| format!(" since {}", instant(at)));
-        said.push(format!("`{asks}` is {verdict}{since}; the last good poll saw {}.", cut(&state.value)));
-    }
-    if facts.task.status != TaskStatus::Active {
-        return;
-    }
-    match (state.verdict, state.spent) {
-        (Some(true), true) => {
-            needs.push(format!("`{asks}` becomes false, and then true again: it has fired for this time."))
-        }
-        (Some(true), false) => {
-            if let Some(long) = &condition.hold_for {
-                needs.push(format!("It stays true for {long}; so far it was for {} s.", state.held_ms / 1000));
-            }
-        }
-        _ => needs.push(format!("`{asks}` becomes true.")),
-    }
-    if let Some(until) = state.cooldown_until.filter(|until| *until > facts.now) {
-        needs.push(format!("The cooldown ends at {}; a fire before is recorded as skipped.", instant(until)));
-    }
-}
-
-/// A value as text, of a length that a sentence bears.
-fn cut(value: &serde_json::Value) -> String {
-    let text = value.to_string();
-    match text.char_indices().nth(200) {
-        Some((at, _)) => format!("{}…", &text[..at]),
-        None => text,
-    }
 }

@@ -8,7 +8,7 @@ use super::secrets::Seal;
 use super::slack::{self, SlackDraft};
 use super::webhook::{self, WebhookDraft};
 use super::{email, phone, telegram};
-use crate::invalid::Faults;
+use crate::invalid::{Faults, did_you_mean};
 use crate::notification::Addresses;
 
 /// The addresses as they were asked for, checked.
@@ -73,6 +73,19 @@ impl Addresses {
             "telegram" => json!(self.telegram),
             _ => json!(self.live),
         }
+    }
+
+    /// Why nothing is sent through a channel that there is no address for: it is no channel, or its address is missing.
+    pub fn lack(&self, name: &str) -> String {
+        if !Addresses::KINDS.contains(&name) {
+            return format!("there is no channel `{name}`{}", did_you_mean(name, Addresses::KINDS));
+        }
+        let others: Vec<&str> = Addresses::KINDS.into_iter().filter(|kind| self.has(kind)).collect();
+        let has = match others.as_slice() {
+            [] => String::new(),
+            others => format!("; it has one for `{}`", others.join("`, `")),
+        };
+        format!("the recipient has no address for `{name}`{has}")
     }
 
     /// Where this channel leads to, as a text that is another for every other place; `None` where there is no address.

@@ -89,8 +89,11 @@ async fn a_test_message_is_sent_once_for_a_key_and_only_where_there_is_an_addres
     let problem = api.admin("POST", place, Some(json!({ "channel": "emial" }))).await.expect(422);
     assert_eq!(
         problem["errors"],
-        json!([{ "pointer": "/channel", "message": "the recipient has no address for `emial`; did you mean `email`?" }])
+        json!([{ "pointer": "/channel", "message": "there is no channel `emial`; did you mean `email`?" }])
     );
+    let problem = api.admin("POST", place, Some(json!({ "channel": "slack" }))).await.expect(422);
+    let said = "the recipient has no address for `slack`; it has one for `email`";
+    assert_eq!(problem["errors"], json!([{ "pointer": "/channel", "message": said }]));
     let ask = async |key| {
         let body = Some(json!({ "channel": "email" }));
         api.ask_with("POST", place, Some(ADMIN), body, &[("idempotency-key", key)]).await.expect(202)
@@ -127,6 +130,10 @@ async fn an_address_is_proved_by_a_code_that_stands_nowhere() {
         )
     };
     assert_eq!(fault(json!({})).await, "/channel: must be the name of a channel, such as `email`");
+    assert_eq!(
+        fault(json!({ "channel": "slack" })).await,
+        "/channel: the recipient has no address for `slack`; it has one for `email`, `sms`, `live`"
+    );
     assert_eq!(fault(json!({ "channel": "sms" })).await, "/channel: the channel `sms` is not configured here");
     assert_eq!(fault(json!({ "channel": "email", "code": 123456 })).await, "/code: must be a text of 6 digits");
     assert_eq!(fault(json!({ "channel": "email", "code": "12345" })).await, "/code: must be 6 digits");

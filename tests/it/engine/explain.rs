@@ -96,6 +96,12 @@ async fn a_task_says_what_holds_it_back_and_when_it_is_next(world: World) {
     let paused = explained(&instance, "tasks", daily.id).await;
     says(&paused, "sentences", &["It is paused"]);
     says(&paused, "needs", &["resumes it"]);
+    assert_eq!(
+        (&paused["next"], &paused["if_resumed"]),
+        (&json!([]), &active["next"]),
+        "nothing fires while it is paused"
+    );
+    assert_eq!(active.get("if_resumed"), None);
 
     let busy = instance.task(schedule(json!({}))).await;
     let run = instance.run_now(&busy).await;
@@ -111,7 +117,7 @@ async fn a_task_says_what_holds_it_back_and_when_it_is_next(world: World) {
     instance.live(1).await;
     let spent = explained(&instance, "tasks", spent.id).await;
     says(&spent, "sentences", &["It is completed: its trigger has ended"]);
-    assert_eq!(spent["next"], json!([]));
+    assert_eq!((&spent["next"], spent.get("if_resumed")), (&json!([]), None));
     instance.crash();
 }
 
