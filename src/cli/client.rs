@@ -155,9 +155,10 @@ impl Client {
     ) -> anyhow::Result<Page> {
         let mut query = query.to_vec();
         query.push(("limit", limit.min(PAGE).to_string()));
-        query.extend(cursor.map(|cursor| ("cursor", cursor)));
+        query.extend(cursor.clone().map(|cursor| ("cursor", cursor)));
         let mut page: Page = serde_json::from_value(self.get(path, &query).await?).context("read the list")?;
-        page.next_cursor = page.next_cursor.filter(|_| !page.items.is_empty());
+        // a page may be empty where nothing on it can be read; one that leads to itself leads nowhere
+        page.next_cursor = page.next_cursor.filter(|next| cursor.as_ref() != Some(next));
         Ok(page)
     }
 

@@ -54,12 +54,14 @@ impl Page {
         self.limit as i64 + 1
     }
 
-    /// For a page that is bounded in bytes: it may end early, and goes on behind its last item.
+    /// For a page that is bounded in bytes: it may end early, and goes on behind its last item, or behind those that were
+    /// left out.
     pub fn within<T>(&self, found: RowPage<T>, id: impl Fn(&T) -> Uuid) -> Items<T> {
-        let RowPage { rows, is_cut } = found;
-        let cut = rows.last().filter(|_| is_cut && rows.len() <= self.limit).map(|last| encode(id(last).as_u128()));
+        let RowPage { rows, is_cut, behind } = found;
+        let cut = rows.last().filter(|_| is_cut && rows.len() <= self.limit).map(&id);
         let page = self.items(rows, id);
-        Items { next_cursor: page.next_cursor.or(cut), ..page }
+        let behind = behind.or(cut).map(|last| encode(last.as_u128()));
+        Items { next_cursor: page.next_cursor.or(behind), ..page }
     }
 
     /// The page out of what the store answered to [`Page::fetch`].
@@ -97,7 +99,7 @@ impl Onward {
 
     /// The page out of what the store answered to [`Onward::fetch`]; one that is cut goes on behind its last item.
     pub fn items<T>(&self, found: RowPage<T>, number: impl Fn(&T) -> i64) -> Items<T> {
-        let RowPage { rows: mut found, is_cut } = found;
+        let RowPage { rows: mut found, is_cut, .. } = found;
         let behind = found.last().filter(|_| is_cut).map(|last| number(last) + 1);
         let next = found.get(self.limit).map(&number).or(behind);
         found.truncate(self.limit);
@@ -132,6 +134,10 @@ fn decode(cursor: &str) -> Option<u128> {
 mod tests {
     use super::*;
 
+    fn of<T>(rows: Vec<T>, is_cut: bool) -> RowPage<T> {
+        RowPage { rows, is_cut, behind: None }
+    }
+
     #[test]
     fn a_cursor_leads_to_what_follows_and_the_last_page_has_none() {
         let ids: Vec<Uuid> = (0..3).map(Uuid::from_u128).collect();
@@ -147,30 +153,32 @@ mod tests {
     #[test]
     fn a_list_that_grows_is_read_onward() {
         let page = Onward::of(&mut Query::parse("limit=2"));
-        let first = page.items(RowPage { rows: vec![0, 1, 2], is_cut: false }, |seq| *seq);
+        let first = page.items(of(vec![0, 1, 2], false), |seq| *seq);
         assert_eq!(first.items, [0, 1]);
         let next = Onward::of(&mut Query::parse(&format!("cursor={}", first.next_cursor.unwrap())));
         assert_eq!(next.from, 2);
-        assert_eq!(
-            next.items(RowPage { rows: vec![2], is_cut: false }, |seq| *seq),
-            Items { items: vec![2], next_cursor: None }
-        );
+        assert_eq!(next.items(of(vec![2], false), |seq| *seq), Items { items: vec![2], next_cursor: None });
     }
 
     #[test]
     fn page_that_is_cut_goes_on_behind_its_last_item() {
         let ids: Vec<Uuid> = (0..3).map(Uuid::from_u128).collect();
         let page = Page::of(&mut Query::parse("limit=2"));
-        let cut = page.within(RowPage { rows: ids[..1].to_vec(), is_cut: true }, |id| *id);
+        let cut = page.within(of(ids[..1].to_vec(), true), |id| *id);
         let next = Page::of(&mut Query::parse(&format!("cursor={}", cut.next_cursor.unwrap())));
         assert_eq!(next.before, Some(ids[0]));
         // all that is shown fit, and only the one that tells of more did not
-        let whole = page.within(RowPage { rows: ids[..2].to_vec(), is_cut: true }, |id| *id);
+        let whole = page.within(of(ids[..2].to_vec(), true), |id| *id);
         assert_eq!(whole.items.len(), 2);
         assert!(whole.next_cursor.is_some());
-        assert_eq!(page.within(RowPage { rows: ids[..2].to_vec(), is_cut: false }, |id| *id).next_cursor, None);
+        assert_eq!(page.within(of(ids[..2].to_vec(), false), |id| *id).next_cursor, None);
+        let gap = |rows: Vec<Uuid>| RowPage { behind: Some(Uuid::from_u128(9)), ..of(rows, false) };
+        for rows in [vec![], ids[..1].to_vec()] {
+            let next = page.within(gap(rows), |id| *id).next_cursor.expect("there is more behind what was left out");
+            assert_eq!(decode(&next), Some(9));
+        }
         let onward = Onward::of(&mut Query::parse("limit=5"));
-        let cut = onward.items(RowPage { rows: vec![0, 1], is_cut: true }, |seq| *seq);
+        let cut = onward.items(of(vec![0, 1], true), |seq| *seq);
         assert_eq!(Onward::of(&mut Query::parse(&format!("cursor={}", cut.next_cursor.unwrap()))).from, 2);
     }
 

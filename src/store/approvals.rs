@@ -8,7 +8,7 @@ mod links;
 mod row;
 
 use chrono::{DateTime, Utc};
-use sqlx::QueryBuilder;
+use sqlx::{FromRow, QueryBuilder};
 use uuid::Uuid;
 
 use crate::approval::{Approval, ApprovalStatus, Begun, CallOutcome};
@@ -141,7 +141,7 @@ impl Store {
         filter: &ApprovalFilter,
         bound: i64,
     ) -> Result<RowPage<Approval>, StoreError> {
-        let rows: Vec<Found<ApprovalRow>> = on_read!(self.db, scope, |conn| {
+        Ok(on_read!(self.db, scope, |conn| {
             let mut query = QueryBuilder::new(MEASURED);
             for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
                 query.push(" and a.tenant_id = ").push_bind(text(tenant).into_owned());
@@ -161,9 +161,16 @@ impl Store {
             }
             query.push(" order by a.id desc limit ").push_bind(filter.limit).push(FIT).push(self.db.text(FITTING));
             query.push(BOUND).push_bind(bound).push(IN_ORDER);
-            query.build_query_as().fetch_all(conn).await?
-        });
-        RowPage::of(rows, ApprovalRow::approval)
+            let rows = query.build().fetch_all(conn).await?;
+            match bound {
+                // who decides by all of them must not miss one
+                UNBOUNDED => {
+                    let rows = rows.iter().map(Found::<ApprovalRow>::from_row).collect::<Result<_, _>>()?;
+                    RowPage::of(rows, ApprovalRow::approval)?
+                }
+                _ => RowPage::sifted(&self.unreadable, "approvals", &rows, filter.limit, ApprovalRow::approval),
+            }
+        }))
     }
 
     /// The questions about calls of one turn in their order, those that were replaced aside.

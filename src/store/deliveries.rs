@@ -15,7 +15,7 @@ use crate::id::Scope;
 use crate::notification::{Delivery, DeliveryEvent, DeliveryState, Held, Kind, NewDelivery, Urgency};
 use crate::store::hot::Hot;
 use crate::store::idempotency::{Answer, Idempotency, once};
-use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
+use crate::store::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::text::text;
 use crate::store::{Store, StoreError, Topic};
 
@@ -221,7 +221,7 @@ impl Store {
     where
         R: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin,
     {
-        let rows: Vec<Found<R>> = on_read!(self.db, scope, |conn| {
+        Ok(on_read!(self.db, scope, |conn| {
             let mut query = QueryBuilder::new(MEASURED);
             for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
                 query.push(" and d.tenant_id = ").push_bind(text(tenant).into_owned());
@@ -243,9 +243,9 @@ impl Store {
             }
             query.push(" order by d.id desc limit ").push_bind(filter.limit).push(FIT).push(select);
             query.push(BOUND).push_bind(bound).push(IN_ORDER);
-            query.build_query_as().fetch_all(conn).await?
-        });
-        RowPage::of(rows, read)
+            let rows = query.build().fetch_all(conn).await?;
+            RowPage::sifted(&self.unreadable, "deliveries", &rows, filter.limit, &read)
+        }))
     }
 
     /// Sends a failed or doubtful delivery again, with all its attempts before it; answers how it stands then. A digest

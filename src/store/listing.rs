@@ -2,11 +2,13 @@
 //! [`PAGE_BYTES`] together, and one row more.
 //!
 //! The database measures the rows by the lengths of their wide columns and answers those that fit. What is beyond is never
-//! read.
+//! read. A row that can't be read is left out and told of once: it hides none of the others, on its page or behind it.
 
-use sqlx::FromRow;
+use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
+use uuid::Uuid;
 
 use crate::store::StoreError;
+use crate::store::unreadable::Unreadable;
 
 /// Bytes of wide columns after which a page ends.
 pub const PAGE_BYTES: i64 = 2 * 1024 * 1024;
@@ -21,6 +23,8 @@ pub struct RowPage<T> {
     pub rows: Vec<T>,
     /// More rows were asked for than fit.
     pub is_cut: bool,
+    /// Where the list goes on, if rows were left out of this page and there may be more behind them.
+    pub behind: Option<Uuid>,
 }
 
 /// A row, and how many there were before the page was cut.
@@ -47,6 +51,30 @@ impl<T> RowPage<T> {
     ) -> Result<RowPage<T>, StoreError> {
         let is_cut = found.first().is_some_and(|first| first.found > found.len() as i64);
         let rows = found.into_iter().map(|found| read(found.row)).collect::<Result<_, _>>()?;
-        Ok(RowPage { rows, is_cut })
+        Ok(RowPage { rows, is_cut, behind: None })
+    }
+
+    /// The rows that can be read, of a page for which `limit` were asked for. The first column is the id.
+    pub(super) fn sifted<'r, R, S>(
+        unreadable: &Unreadable,
+        table: &'static str,
+        rows: &'r [R],
+        limit: i64,
+        read: impl Fn(S) -> Result<T, StoreError>,
+    ) -> RowPage<T>
+    where
+        R: Row,
+        S: FromRow<'r, R>,
+        usize: ColumnIndex<R>,
+        &'static str: ColumnIndex<R>,
+        Uuid: Decode<'r, R::Database> + Type<R::Database>,
+        i64: Decode<'r, R::Database> + Type<R::Database>,
+    {
+        let found: i64 = rows.first().and_then(|row| row.try_get("found").ok()).unwrap_or_default();
+        let is_cut = found > rows.len() as i64;
+        let (readable, others) = unreadable.sift(table, rows, read);
+        let goes_on = !others.is_empty() && (is_cut || rows.len() as i64 >= limit);
+        let behind = rows.last().filter(|_| goes_on).and_then(|row| row.try_get(0).ok());
+        RowPage { rows: readable, is_cut, behind }
     }
 }

@@ -17,7 +17,7 @@ use crate::run::cause::Cause;
 use crate::run::outcome::RunFault;
 use crate::run::{Missed, Run, RunState, Usage};
 use crate::store::db::Db;
-use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
+use crate::store::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::retention::oldest_id;
 use crate::store::text::text;
 use crate::store::{Store, StoreError, listed};
@@ -260,11 +260,11 @@ impl Store {
     }
 
     /// The newest run of each of these tasks, as far as the scope goes, in any order; without input, and with the
-    /// beginning of the output.
+    /// beginning of the output. One that can't be read is left out.
     pub async fn last_runs(&self, scope: &Scope, tasks: &[Uuid]) -> Result<Vec<Run>, StoreError> {
-        let rows: Vec<RunRow> = match &self.db {
+        Ok(match &self.db {
             Db::Postgres { pool, .. } => {
-                sqlx::query_as(select_run!(
+                let rows = sqlx::query(select_run!(
                     brief "where ($2 is null or r.tenant_id = $2) and r.id in (
                         select newest.id
                           from unnest($1) as asked (task_id)
@@ -274,14 +274,15 @@ impl Store {
                 .bind(tasks)
                 .bind(scope.tenant())
                 .fetch_all(&mut *pool.acquire().await?)
-                .await?
+                .await?;
+                self.unreadable.sift("runs", &rows, RunRow::run).0
             }
             // no round trip to save: the database is in this process
             Db::Sqlite { readers, .. } => {
                 let mut held = readers.acquire().await?;
                 let mut rows = Vec::with_capacity(tasks.len());
                 for task in tasks {
-                    let last = sqlx::query_as(select_run!(
+                    let last = sqlx::query(select_run!(
                         brief "where r.task_id = $1 and ($2 is null or r.tenant_id = $2) order by r.id desc limit 1"
                     ))
                     .bind(task)
@@ -290,10 +291,9 @@ impl Store {
                     .await?;
                     rows.extend(last);
                 }
-                rows
+                self.unreadable.sift("runs", &rows, RunRow::run).0
             }
-        };
-        rows.into_iter().map(RunRow::run).collect()
+        })
     }
 
     /// Runs that match, newest first.
@@ -317,7 +317,7 @@ impl Store {
     where
         R: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin,
     {
-        let rows: Vec<Found<R>> = on_read!(self.db, |conn| {
+        Ok(on_read!(self.db, |conn| {
             let mut query = QueryBuilder::new(MEASURED);
             for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
                 query.push(" and r.tenant_id = ").push_bind(text(tenant).into_owned());
@@ -342,9 +342,9 @@ impl Store {
             }
             query.push(" order by r.id desc limit ").push_bind(filter.limit).push(FIT).push(select);
             query.push(BOUND).push_bind(bound).push(IN_ORDER);
-            query.build_query_as().fetch_all(conn).await?
-        });
-        RowPage::of(rows, read)
+            let rows = query.build().fetch_all(conn).await?;
+            RowPage::sifted(&self.unreadable, "runs", &rows, filter.limit, &read)
+        }))
     }
 
     /// How many runs wait, are claimed, and run now; and how many are parked.

@@ -12,7 +12,7 @@ use crate::store::approvals::close_questions;
 use crate::store::closing::FORGET_TASK;
 use crate::store::db::Db;
 use crate::store::event_index::index_event_task;
-use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
+use crate::store::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::text::text;
 use crate::store::{Split, Store, StoreError, Topic, listed};
 use crate::task::{Spec, Task, TaskStatus, exported_id};
@@ -208,18 +208,18 @@ impl Store {
         rows.into_iter().map(|row| Ok((row.id, row.task()?))).collect()
     }
 
-    /// Tasks that match, newest first.
+    /// Tasks that match, newest first; those that can't be read are left out.
     pub async fn list_tasks(&self, scope: &Scope, filter: &TaskFilter) -> Result<Vec<Task>, StoreError> {
         Ok(self.page_of_tasks(scope, filter, UNBOUNDED).await?.rows)
     }
 
-    /// A page of tasks that match, newest first.
+    /// A page of tasks that match, newest first; those that can't be read are left out.
     pub async fn tasks_page(&self, scope: &Scope, filter: &TaskFilter) -> Result<RowPage<Task>, StoreError> {
         self.page_of_tasks(scope, filter, PAGE_BYTES).await
     }
 
     async fn page_of_tasks(&self, scope: &Scope, filter: &TaskFilter, bound: i64) -> Result<RowPage<Task>, StoreError> {
-        let rows: Vec<Found<TaskRow>> = on_read!(self.db, scope, |conn| {
+        Ok(on_read!(self.db, scope, |conn| {
             let mut query = QueryBuilder::new(MEASURED);
             for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
                 query.push(" and t.tenant_id = ").push_bind(text(tenant).into_owned());
@@ -246,9 +246,9 @@ impl Store {
             }
             query.push(" order by t.id desc limit ").push_bind(filter.limit).push(FIT).push(FITTING);
             query.push(BOUND).push_bind(bound).push(IN_ORDER);
-            query.build_query_as().fetch_all(conn).await?
-        });
-        RowPage::of(rows, TaskRow::task)
+            let rows = query.build().fetch_all(conn).await?;
+            RowPage::sifted(&self.unreadable, "tasks", &rows, filter.limit, TaskRow::task)
+        }))
     }
 
     /// Removes a task. Its finished runs stay, those that wait are cancelled, running ones are asked to end.
