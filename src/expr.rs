@@ -9,6 +9,7 @@ mod cost;
 mod extent;
 mod fields;
 mod guard;
+mod missing;
 mod parts;
 mod pattern;
 mod zoned;
@@ -27,9 +28,11 @@ use serde_json::Value;
 use crate::expr::cost::Cost;
 use crate::expr::extent::{Extent, VALUE_NODES};
 use crate::expr::pattern::Patterns;
+use crate::invalid::did_you_mean;
 
 pub use cost::MOST_STEPS;
 pub use fields::Member;
+pub use missing::{Asked, MissingField};
 pub use parts::Part;
 
 /// A compiled expression. Cheap to clone; equal when the texts are.
@@ -182,12 +185,7 @@ impl Expression {
 
     /// Whether it is true. What is missing makes it false; a value that is neither true nor false is an error.
     pub fn holds(&self, variables: &Variables) -> Result<bool, ExpressionError> {
-        match self.evaluate(variables) {
-            Ok(cel::Value::Bool(holds)) => Ok(holds),
-            Ok(other) => Err(ExpressionError::Failed(format!("must be true or false, is {}", other.type_of()))),
-            Err(ExpressionError::Missing(_)) => Ok(false),
-            Err(error) => Err(error),
-        }
+        Ok(self.asked(variables)? == Asked::Holds(true))
     }
 
     /// The value as a key, to tell things apart: texts as they are, all else as JSON.
@@ -201,6 +199,19 @@ impl Expression {
     /// The members of a variable that it names.
     pub fn members_of(&self, variable: &str) -> Vec<Member> {
         fields::of(&self.0.program, variable)
+    }
+
+    /// What it names of a variable that never has it: a sentence where there is something.
+    pub fn unknown_member(&self, variable: &str, members: &[&str]) -> Option<String> {
+        let unknown = |member: &Member| !members.contains(&member.name.as_str());
+        self.members_of(variable).into_iter().find(unknown).map(|Member { name, position, .. }| {
+            let has = match members {
+                [] => "has no fields".to_owned(),
+                members => format!("has `{}`", members.join("`, `")),
+            };
+            let hint = did_you_mean(&name, members.iter().copied());
+            format!("there is no `{variable}.{name}`{hint}; `{variable}` {has} (at character {position})")
+        })
     }
 
     /// The value of every part that the expression is made of, in the order of the text; the whole is the first. Parts
@@ -252,7 +263,7 @@ fn failure(error: ExecutionError) -> ExpressionError {
         ExecutionError::NoSuchOverload(error)
             if error.function() == "_._" && error.argument_types().first().is_some_and(|of| of == "null_type") =>
         {
-            ExpressionError::Missing("field of null".into())
+            ExpressionError::Missing(missing::IN_NULL.into())
         }
         // values are never quoted: they may be long, and not for everyone's eyes
         ExecutionError::NoSuchOverload(error) => {
@@ -265,7 +276,7 @@ fn failure(error: ExecutionError) -> ExpressionError {
             ExpressionError::Failed("division by zero".into())
         }
         ExecutionError::Overflow(..) => ExpressionError::Failed("the number is too large".into()),
-        ExecutionError::IndexOutOfBounds(_) => ExpressionError::Missing("element at this index".into()),
+        ExecutionError::IndexOutOfBounds(_) => ExpressionError::Missing(missing::ELEMENT.into()),
         ExecutionError::FunctionError { function, message } => {
             ExpressionError::Failed(format!("`{function}`: {message}"))
         }

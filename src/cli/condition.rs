@@ -7,6 +7,7 @@ use super::draft::{self, ConditionArgs, TaskFile};
 use super::screen::{Screen, text_of, time_of};
 use crate::cli::Client;
 use crate::config::Environment;
+use crate::expr::MissingField;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -76,6 +77,7 @@ fn show(trial: &Value, screen: &mut Screen) -> anyhow::Result<()> {
         ("verdict", text_of(&trial["verdict"])),
         ("changed", text_of(&trial["changed"])),
         ("reset", text_of(&trial["reset"])),
+        ("missing", missing_of(&trial["missing"])),
         ("error", text_of(&trial["error"]["message"])),
     ];
     screen.facts(&facts)?;
@@ -91,6 +93,12 @@ fn show(trial: &Value, screen: &mut Screen) -> anyhow::Result<()> {
         vec![text_of(&part["expression"]), said]
     };
     Ok(screen.table(&["part", "value"], parts.iter().map(row).collect())?)
+}
+
+/// A field that is not there, in words.
+pub fn missing_of(missing: &Value) -> String {
+    let read: Option<MissingField> = serde_json::from_value(missing.clone()).ok();
+    read.map(|missing| missing.to_string()).unwrap_or_default()
 }
 
 /// Where a condition stands, as facts of its task.

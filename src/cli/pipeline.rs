@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde_json::{Map, Value, json};
 
 use super::client::ServiceArgs;
+use super::condition::missing_of;
 use super::draft::read_file;
 use super::failure::Failure;
 use super::screen::{Screen, Tone, cut, text_of};
@@ -90,6 +91,7 @@ fn told(step: &Value, screen: &Screen) -> String {
     let error = &step["error"];
     if error.is_object() {
         let hint = step["hint"].as_str().map_or(String::new(), |hint| format!("\n    hint: {hint}"));
+        let hint = format!("{}{hint}", missing(step));
         let line = format!("✗ {place}: {} ({}){hint}", text_of(&error["message"]), text_of(&error["code"]));
         return screen.tone(Tone::Bad, line);
     }
@@ -97,5 +99,13 @@ fn told(step: &Value, screen: &Screen) -> String {
         return format!("- {place} skipped, it would do {}", cut(&step["request"].to_string(), LONGEST));
     }
     let mocked = if step["mocked"] == json!(true) { " mocked" } else { "" };
-    format!("✓ {place}{mocked}: {}", cut(&step["value"].to_string(), LONGEST))
+    format!("✓ {place}{mocked}: {}{}", cut(&step["value"].to_string(), LONGEST), missing(step))
+}
+
+/// A line about the field that the sample does not have, where there is one.
+fn missing(step: &Value) -> String {
+    match missing_of(&step["missing"]) {
+        missing if missing.is_empty() => missing,
+        missing => format!("\n    {missing}"),
+    }
 }

@@ -12,9 +12,10 @@ mod backlog;
 pub mod index;
 mod intake;
 mod judging;
+mod missing;
 mod slice;
+mod work;
 
-use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,9 +31,9 @@ use uuid::Uuid;
 use crate::bus::{Bus, Entry};
 use crate::compute::Compute;
 use crate::engine::held::Held;
-use crate::engine::matcher::backlog::Backlog;
 use crate::engine::matcher::intake::{Batch, Intake, Judged, Judgement, Taken, Unjudged};
-use crate::engine::matcher::slice::{Failed, Piece, Ready, WRITE_BY_RULES};
+use crate::engine::matcher::slice::{Failed, Piece, WRITE_BY_RULES};
+use crate::engine::matcher::work::Work;
 use crate::engine::service::{Next, Service, TickError};
 use crate::id::Tenant;
 use crate::metrics::Metrics;
@@ -76,42 +77,11 @@ pub struct Round {
     pub goes_on: bool,
 }
 
-/// What outlives a tick.
-#[derive(Default)]
-struct Work {
-    backlog: Backlog,
-    judging: JoinSet<Judgement>,
-    /// The tenants whose events are being judged.
-    judged_now: HashSet<Tenant>,
-    ready: Ready,
-    hopeless: Vec<(Entry, String)>,
-    /// Committed, and not acknowledged yet.
-    done: Vec<String>,
-    /// Whether the last read found so much that there may be more.
-    many: bool,
-    /// Whether the database was away at the last try: nothing more is read until it answers.
-    away: bool,
-    /// Of no use any more; to be forgotten where there is time for it.
-    spent: Vec<Taken>,
-}
-
 /// Whether what was judged still held.
 #[derive(PartialEq)]
 enum Fired {
     Done,
     Stale,
-}
-
-impl Work {
-    fn is_idle(&self) -> bool {
-        self.backlog.is_empty() && self.judging.is_empty() && self.ready.is_empty() && self.hopeless.is_empty()
-    }
-
-    fn add(&mut self, batch: Batch) {
-        self.many = batch.len() >= BATCH / 2;
-        self.hopeless.extend(batch.hopeless);
-        batch.taken.into_iter().for_each(|taken| self.backlog.push(taken));
-    }
 }
 
 impl Matcher {
@@ -162,10 +132,12 @@ impl Matcher {
         let idle = work.is_idle();
         if idle {
             self.acknowledge(&mut work.done).await?;
+            let wait = if work.misses.is_empty() { wait } else { Duration::ZERO };
             work.add(self.intake.read(&[], BATCH, wait).await?);
             if work.is_idle() {
                 work.spent.clear();
-                return Ok(Round { finished: 0, goes_on: false });
+                let goes_on = work.misses.tell_some(&self.store).await;
+                return Ok(Round { finished: 0, goes_on });
             }
         }
         // the wait may have been long
@@ -175,10 +147,11 @@ impl Matcher {
         let buried = self.bury_hopeless(&mut work.hopeless).await?;
         let given_up = self.judge(work).await?;
         let recorded = self.record(work, idle).await?;
+        let untold = work.misses.tell_one(&self.store).await;
         if work.is_idle() {
             self.acknowledge(&mut work.done).await?;
         }
-        Ok(Round { finished: buried + given_up + recorded, goes_on: !work.is_idle() })
+        Ok(Round { finished: buried + given_up + recorded, goes_on: untold || !work.is_idle() })
     }
 
     /// Has events judged, and takes in what is judged; waits for the first where nothing is to be recorded. Answers how many
@@ -224,7 +197,8 @@ impl Matcher {
     fn take_in(&self, work: &mut Work, Judgement { tenant, came }: Judgement) -> Result<usize, TickError> {
         work.judged_now.remove(&tenant);
         match came {
-            Ok(Judged { slice, rest }) => {
+            Ok(Judged { slice, rest, misses }) => {
+                work.misses.add(misses);
                 work.ready.push(slice);
                 work.backlog.put_back(&tenant, rest, None);
                 Ok(0)

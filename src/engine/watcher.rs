@@ -32,7 +32,7 @@ use crate::notification::{NewDelivery, wording};
 use crate::poll::{Ask, Missed, Poller};
 use crate::store::{DuePoll, Lacked, PollClaim, RecordedPoll, Store, StoreError, Topic, answered};
 use crate::trigger::Trigger;
-use crate::trigger::condition::{Condition, Notice, PollFault, Question, Seen, Step};
+use crate::trigger::condition::{Condition, Failing, Notice, PollFault, Question, Seen, Step};
 
 /// How long a poll is one worker's: longer than the longest poll and the wait for a store that is slow to record it.
 pub const CLAIM: Duration = Duration::from_secs(45);
@@ -381,12 +381,18 @@ impl Work {
             Err(StoreError::NotFound) => None,
             Err(error) => return Err(error),
         };
-        let (kind, failing, words) = match notice {
-            Notice::Failing(failing) => ("poll_failing", failing, wording::poll_failing(&task.name, failing)),
-            Notice::Recovered(failing) => ("poll_recovered", failing, wording::poll_recovered(&task.name, failing)),
-        };
         // the instant at which it began tells one time of failing from the next
-        let key = dedupe::notice(kind, task.id, failing.since.timestamp_millis());
+        let since = |kind: &str, failing: &Failing| dedupe::notice(kind, task.id, failing.since.timestamp_millis());
+        let (key, words) = match notice {
+            Notice::Failing(failing) => (since("poll_failing", failing), wording::poll_failing(&task.name, failing)),
+            Notice::Recovered(failing) => {
+                (since("poll_recovered", failing), wording::poll_recovered(&task.name, failing))
+            }
+            Notice::Missing(missing) => {
+                let key = dedupe::missing_field(task.id, &missing.expression);
+                (key, wording::missing_field(&task.name, "An answer", missing))
+            }
+        };
         Ok(NewDelivery::notice(&task, recipient.as_ref(), key, words))
     }
 }

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::expr::{Language, Part};
+use crate::expr::{Language, MissingField, Part};
 use crate::http::State;
 use crate::http::auth::Caller;
 use crate::http::body::{Body, only};
@@ -40,6 +40,9 @@ pub struct Trial {
     /// The expression (`watch`, with `on_change`), and everything it is made of, in the order of the text.
     #[schema(value_type = Vec<schema::ExpressionPart>)]
     pub parts: Vec<Part>,
+    /// The field that one of its expressions looked for, and that was not there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing: Option<MissingField>,
     /// Why the poll failed; such a poll is neither true nor false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<PollFault>,
@@ -137,7 +140,9 @@ fn trial(question: &Question, subject: &Subject, value: Value, previous: Option<
     };
     let watched_before = previous
         .and_then(|previous| question.ask(previous, &Value::Null, subject, now).ok().map(|answers| answers.watched));
+    let missing = answers.missed.as_ref().map(|missed| question.missing_field(missed, &value, before, subject, now));
     Trial {
+        missing,
         verdict: question.expression.as_ref().map(|_| answers.holds),
         changed: match (question.fire, watched_before) {
             (FireOn::OnChange, Some(before)) => Some(answers.watched != before),
@@ -152,6 +157,14 @@ fn trial(question: &Question, subject: &Subject, value: Value, previous: Option<
 
 impl Trial {
     fn empty() -> Trial {
-        Trial { value: Value::Null, verdict: None, changed: None, reset: None, parts: Vec::new(), error: None }
+        Trial {
+            value: Value::Null,
+            verdict: None,
+            changed: None,
+            reset: None,
+            parts: Vec::new(),
+            missing: None,
+            error: None,
+        }
     }
 }

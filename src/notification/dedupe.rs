@@ -48,6 +48,11 @@ pub fn noticed(key: &str) -> Option<Uuid> {
     key.strip_prefix("notice:")?.split(':').nth(1)?.parse().ok()
 }
 
+/// That an expression of a task looks for a field in vain: once for each expression.
+pub fn missing_field(task: Uuid, expression: &str) -> String {
+    notice("missing_field", task, crc32fast::hash(expression.as_bytes()).into())
+}
+
 /// That a credential's other side has ended it, by the document that it happened to.
 pub fn ended(credential: Uuid, generation: i64) -> String {
     notice("credential", credential, generation)

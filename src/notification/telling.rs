@@ -45,9 +45,18 @@ impl Purpose {
     pub const WORDS: [&str; 8] = ["result", "failure", "message", "notice", "ask", "held", "reminder", "digest"];
 
     /// The kinds of notices: a credential can't be used; a task fails as before, was paused, works again; what a condition
-    /// polls fails, answers again; a task fires at other instants because the rules of its time zone have changed.
-    pub const NOTICES: [&str; 7] =
-        ["credential", "failing", "paused", "recovered", "poll_failing", "poll_recovered", "zone_rules"];
+    /// polls fails, answers again; a task fires at other instants because the rules of its time zone have changed; an
+    /// expression of a task looks for a field that is not there.
+    pub const NOTICES: [&str; 8] = [
+        "credential",
+        "failing",
+        "paused",
+        "recovered",
+        "poll_failing",
+        "poll_recovered",
+        "zone_rules",
+        "missing_field",
+    ];
 
     /// The names that its templates may have, the most exact first.
     pub fn names(&self) -> Vec<String> {

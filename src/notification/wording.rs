@@ -3,6 +3,7 @@
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::{Value, json};
 
+use crate::expr::MissingField;
 use crate::notification::Delivery;
 use crate::notification::question::Question;
 use crate::notification::telling::{DigestItem, Telling};
@@ -121,6 +122,17 @@ pub fn poll_failing(task_name: &str, failing: &Failing) -> (String, String) {
         failing.count, failing.error.message
     );
     (format!("Failing: {task_name}"), text)
+}
+
+/// Subject and text of the notice that an expression looks for a field that what came, an event or an answer, does not have.
+pub fn missing_field(task_name: &str, came: &str, missing: &MissingField) -> (String, String) {
+    let hint = missing.did_you_mean.as_ref().map_or(String::new(), |name| format!(" Did you mean `{name}`?"));
+    let text = format!(
+        "{came} has come for the task \"{task_name}\" in which there is no `{}`. Its expression `{}` looks for it, and does not \
+         make it fire without it.{hint} Where the field is not always there, ask with `has(…)` first. This is told once.",
+        missing.field, missing.expression
+    );
+    (format!("A field is missing: {task_name}"), text)
 }
 
 /// Subject and text of the notice that it answers again.

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::trigger::policy::Overlap;
 
-pub use matcher::{Arrival, Matcher, Pattern, Verdict, Way, Window, WindowKind, reason};
+pub use matcher::{Arrival, Matcher, Missed, Pattern, Verdict, Way, Window, WindowKind, reason};
 
 /// Most events of one debounced or batched fire; a window that has as many closes at once.
 pub const WINDOW_EVENTS: u64 = 1000;
@@ -25,6 +25,8 @@ pub const HELD_EVENTS: u64 = 10_000;
 pub const EVENT_RUNS: usize = 1000;
 /// The names that expressions of event triggers know.
 pub const VARIABLES: &[&str] = &["event", "task"];
+/// What `task` has in expressions of triggers.
+pub const TASK_MEMBERS: &[&str] = &["id", "name", "metadata"];
 
 /// When a task fires by events. Made by `Trigger::parse` alone; its JSON is the one of the API.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]

@@ -61,6 +61,7 @@ on_each_bus! {
     a_window_closes_though_the_instance_that_opened_it_is_gone
     a_window_that_can_not_be_recorded_holds_up_no_other
     two_instances_share_the_bus
+    missing_field_of_a_filter_is_told_to_its_owner_once
 }
 
 fn on(trigger: Value) -> Value {
@@ -93,6 +94,45 @@ async fn an_event_runs_the_tasks_that_it_matches_and_no_other(world: World) {
     assert_eq!(told(&instance, &all).await, ["1 succeeded", "2 succeeded"]);
     assert_eq!(told(&instance, &other).await, [""; 0]);
     assert_eq!(instance.bus().backlog().await.unwrap(), Backlog::default(), "everything is acknowledged");
+    instance.finish(&world).await;
+}
+
+async fn missing_field_of_a_filter_is_told_to_its_owner_once(world: World) {
+    let instance = world.instance();
+    instance.recipient().await;
+    let named = |name: &str, trigger: Value| {
+        let mut task = on(trigger);
+        task["name"] = json!(name);
+        task
+    };
+    let slipped = instance.task(named("Large orders", json!({ "filter": "event.data.amuont > 100" }))).await;
+    let guarded = "has(event.data.vip) && event.data.vip";
+    let guarded = instance.task(named("Guarded", json!({ "filter": guarded }))).await;
+    let keyed = json!({ "dedup": { "key": "event.data.order", "window": "1h" } });
+    instance.task(named("Orders", keyed)).await;
+    let publish = async |instance: &Instance, ids: std::ops::Range<i32>| {
+        let events: Vec<Value> = ids.map(|id| json!({ "id": id.to_string(), "data": { "amount": 500 } })).collect();
+        instance.publish(&events).await;
+        instance.match_events().await;
+        let mut told: Vec<_> = instance.deliveries().await.into_iter().filter_map(|told| told.subject).collect();
+        told.sort();
+        told
+    };
+    let expected = ["A field is missing: Large orders", "A field is missing: Orders"];
+    assert_eq!(publish(&instance, 0..5).await, expected);
+    let message = instance.deliveries().await.into_iter().find(|told| told.subject.as_deref() == Some(expected[0]));
+    let message = message.and_then(|message| message.text).expect("a text");
+    assert!(message.contains("no `event.data.amuont`") && message.contains("`event.data.amuont > 100`"), "{message}");
+    assert!(message.contains("Did you mean `amount`?"), "{message}");
+    assert_eq!(publish(&instance, 5..9).await, expected, "not again");
+    instance.crash();
+    let instance = world.instance();
+    assert_eq!(publish(&instance, 9..12).await, expected, "not by another instance either");
+    // another expression is told of for itself
+    let edited = json!({ "trigger": { "type": "event", "source": "shop", "filter": "event.data.amnt > 100" } });
+    instance.edit(&slipped, edited).await;
+    assert_eq!(publish(&instance, 12..14).await, [expected[0], expected[0], expected[1]]);
+    assert_eq!(told(&instance, &guarded).await, [""; 0]);
     instance.finish(&world).await;
 }
 

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use uuid::Uuid;
 
@@ -23,6 +24,8 @@ pub struct Indexed {
     pub hold: bool,
     pub max_runs: Option<i64>,
     pub matcher: Matcher,
+    /// Whether its owner was told, or is about to be, of a field that its expressions look for in vain.
+    pub told: AtomicBool,
 }
 
 /// A task that is ready to be taken in.
@@ -194,5 +197,6 @@ pub fn indexed(task: &EventTask, trigger: &EventTrigger, language: &Language) ->
         hold: trigger.hold,
         max_runs: task.max_runs,
         matcher,
+        told: AtomicBool::new(false),
     })
 }

@@ -12,6 +12,7 @@ use crate::compute::Compute;
 use crate::engine::matcher::backlog::Share;
 use crate::engine::matcher::index::{Compiled, Index, Unreadable, compile};
 use crate::engine::matcher::judging::Judging;
+use crate::engine::matcher::missing::Miss;
 use crate::engine::matcher::slice::Slice;
 use crate::expr::Language;
 use crate::id::Tenant;
@@ -61,6 +62,8 @@ pub struct Judgement {
 pub struct Judged {
     pub slice: Slice,
     pub rest: Vec<Taken>,
+    /// Fields that tasks looked for in vain, whose owners are to be told.
+    pub misses: Vec<Miss>,
 }
 
 /// Events that could not be judged.

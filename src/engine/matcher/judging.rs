@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
@@ -12,10 +13,12 @@ use chrono::{DateTime, Utc};
 
 use crate::engine::matcher::index::{Index, Indexed};
 use crate::engine::matcher::intake::{Judged, Taken};
+use crate::engine::matcher::missing::Miss;
 use crate::engine::matcher::slice::{Slice, WRITE};
 use crate::id::Tenant;
 use crate::store::{Match, event_shard};
-use crate::trigger::event::{Arrival, EVENT_RUNS, Verdict, reason};
+use crate::task::TaskStatus;
+use crate::trigger::event::{Arrival, EVENT_RUNS, Missed, Verdict, reason};
 
 /// After this long a piece gives up its thread, to go on in its next turn; one evaluation is bounded by itself.
 const PIECE: Duration = Duration::from_millis(5);
@@ -34,6 +37,7 @@ pub struct Judging {
     fires: usize,
     judged: Vec<Taken>,
     matches: Vec<Match>,
+    misses: Vec<Miss>,
     /// The version of the index at the first look.
     version: Option<i64>,
     asked: usize,
@@ -49,6 +53,7 @@ impl Judging {
             fires: 0,
             judged: Vec::new(),
             matches: Vec::new(),
+            misses: Vec::new(),
             version: None,
             asked: 0,
         }
@@ -78,7 +83,7 @@ impl Judging {
         }
         let version = self.version.unwrap_or_default();
         let slice = Slice::new(self.tenant, self.judged, self.matches, version, self.alone);
-        ControlFlow::Break(Box::new(Judged { slice, rest: self.waiting.into() }))
+        ControlFlow::Break(Box::new(Judged { slice, rest: self.waiting.into(), misses: self.misses }))
     }
 
     fn look_up(&mut self, index: &RwLock<Index>, arrival: &Arrival) -> std::vec::IntoIter<Arc<Indexed>> {
@@ -88,9 +93,12 @@ impl Judging {
         index.candidates(&arrival.event).cloned().collect::<Vec<_>>().into_iter()
     }
 
-    fn ask(&mut self, task: &Indexed, arrival: &Arc<Arrival>, now: DateTime<Utc>) {
+    fn ask(&mut self, task: &Arc<Indexed>, arrival: &Arc<Arrival>, now: DateTime<Utc>) {
         self.asked += 1;
-        let Some(mut found) = matched(task, arrival, now) else { return };
+        let mut missed = None;
+        let found = matched_noting(task, arrival, now, &mut missed);
+        self.note(task, arrival, missed);
+        let Some(mut found) = found else { return };
         if matches!(found.verdict, Verdict::Fires(_)) {
             self.fires += 1;
             if self.fires > EVENT_RUNS {
@@ -99,12 +107,30 @@ impl Judging {
         }
         self.matches.push(found);
     }
+
+    /// Keeps the first field that an active task misses.
+    fn note(&mut self, task: &Arc<Indexed>, arrival: &Arrival, missed: Option<Missed>) {
+        let Some(missed) = missed.filter(|_| task.status == TaskStatus::Active) else { return };
+        if !task.told.swap(true, Ordering::Relaxed) {
+            let field = task.matcher.missing_field(&missed, arrival);
+            self.misses.push(Miss { task: Arc::clone(task), field });
+        }
+    }
 }
 
 /// What one task makes of an event; `None` where it is none of its events. A fault of one task, even a panic of its
 /// expression, stays its own.
 pub fn matched(task: &Indexed, arrival: &Arc<Arrival>, now: DateTime<Utc>) -> Option<Match> {
-    let judged = catch_unwind(AssertUnwindSafe(|| task.matcher.judge(arrival, now)));
+    matched_noting(task, arrival, now, &mut None)
+}
+
+fn matched_noting(
+    task: &Indexed,
+    arrival: &Arc<Arrival>,
+    now: DateTime<Utc>,
+    missed: &mut Option<Missed>,
+) -> Option<Match> {
+    let judged = catch_unwind(AssertUnwindSafe(|| task.matcher.judge_noting(arrival, now, missed)));
     let verdict = judged.unwrap_or_else(|_| Verdict::Skipped("filter_error: it panicked".into()));
     if verdict == Verdict::No {
         return None;
@@ -131,7 +157,6 @@ mod tests {
     use crate::event::Event;
     use crate::expr::Language;
     use crate::store::{EventTask, EventTaskChanges};
-    use crate::task::TaskStatus;
 
     fn index_of(tasks: usize) -> RwLock<Index> {
         let task = |number: usize| EventTask {

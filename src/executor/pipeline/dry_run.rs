@@ -22,6 +22,7 @@ use crate::executor::pipeline::ledger::VALUE_BYTES;
 use crate::executor::pipeline::scope::{Fire, Scope};
 use crate::executor::pipeline::spec::{OnError, Spec, Step, What};
 use crate::executor::pipeline::{Parts, Pipeline, output};
+use crate::expr::MissingField;
 use crate::id::Tenant;
 use crate::invalid::Faults;
 use crate::run::outcome::RunFault;
@@ -51,7 +52,8 @@ pub struct Sample {
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, utoipa::ToSchema)]
 pub struct DryRun {
-    /// In order, as far as the run would come: `{name, kind}` and `value`, or `error`, or `skipped` with the `request`.
+    /// In order, as far as the run would come: `{name, kind}` and `value`, or `error`, or `skipped` with the `request`;
+    /// `missing` names the field that an expression looked for and that the sample does not have.
     #[schema(value_type = Vec<Object>)]
     pub steps: Vec<Value>,
     /// `succeeded`, `filtered`, `stopped`, `failed`; `unknown` where a value is missing that only the effect gives.
@@ -151,6 +153,9 @@ impl Trial {
                 }
                 None => self.step(step, position, &scope).await,
             };
+            if let Some(missing) = self.missing(step, &tried, &scope).await {
+                shown["missing"] = json!(missing);
+            }
             match tried {
                 Tried::Value(value) => {
                     shown["value"] = value.clone();
@@ -202,6 +207,21 @@ impl Trial {
         };
         let outcome = if output.is_none() && outcome == "succeeded" { "unknown" } else { outcome };
         DryRun { steps, outcome: outcome.into(), output }
+    }
+
+    /// The field that a step of an expression looked for in vain, where that is what came of it.
+    async fn missing(&self, step: &Step, tried: &Tried, scope: &Scope) -> Option<MissingField> {
+        let What::One(kind) = &step.what else { return None };
+        let missed = match tried {
+            Tried::Value(value) => kind.ends_run(value),
+            Tried::Failed(fault) => fault.code == "missing",
+            Tried::Skipped(_) => false,
+        };
+        if !missed {
+            return None;
+        }
+        let (kind, steps) = (Arc::clone(kind), scope.steps_to_add(0));
+        self.world.compute(scope, steps, move |scope| Ok::<_, StepFault>(kind.missing(scope))).await.ok().flatten()
     }
 
     async fn step(&self, step: &Step, position: i64, scope: &Scope) -> Tried {

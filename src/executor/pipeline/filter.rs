@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
 use crate::executor::pipeline::reading::Reading;
 use crate::executor::pipeline::scope::Scope;
-use crate::expr::Expression;
+use crate::expr::{Expression, MissingField};
 
 struct Filter(Expression);
 
@@ -21,6 +21,11 @@ impl StepKind for Filter {
 
     fn shown(&self, _: &Scope) -> Result<Value, StepFault> {
         Ok(json!({ "expression": self.0.text() }))
+    }
+
+    fn missing(&self, scope: &Scope) -> Option<MissingField> {
+        let error = self.0.value(&scope.cel).err()?;
+        Some(self.0.missing(error.missing_field()?, &scope.cel))
     }
 
     fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {

@@ -14,7 +14,7 @@ use crate::compute::Compute;
 use crate::executor::pipeline::reading::Reading;
 use crate::executor::pipeline::scope::Scope;
 use crate::executor::pipeline::{agent, filter, http, llm, map, notify, publish, store, tool};
-use crate::expr::ExpressionError;
+use crate::expr::{ExpressionError, MissingField};
 use crate::id::Tenant;
 use crate::run::Usage;
 use crate::run::outcome::{RunError, RunFault};
@@ -71,6 +71,11 @@ pub trait StepKind: Send + Sync {
     /// Whether this value ends the run, quietly.
     fn ends_run(&self, _value: &Value) -> bool {
         false
+    }
+
+    /// The field that its expression looks for and does not find: a dry run names it.
+    fn missing(&self, _scope: &Scope) -> Option<MissingField> {
+        None
     }
 
     /// Whether a person has been told by it what there is to tell.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::event::impossible_member;
 use crate::executor::pipeline::kind::Parts;
-use crate::executor::pipeline::scope::{NAMES, NAMES_OF_EACH};
+use crate::executor::pipeline::scope::{NAMES, NAMES_OF_EACH, RUN_MEMBERS, TASK_MEMBERS};
 use crate::expr::{Expression, Member};
 use crate::invalid::{Faults, did_you_mean, escape, unknown_fields};
 use crate::template::{Names, Template, Tree};
@@ -167,7 +167,9 @@ impl Reading<'_> {
                 return None;
             }
         }
-        if let Some(why) = impossible_member(&expression) {
+        let of_task = expression.unknown_member("task", &TASK_MEMBERS);
+        if let Some(why) = impossible_member(&expression).or(of_task).or(expression.unknown_member("run", &RUN_MEMBERS))
+        {
             self.fault(why);
             return None;
         }

@@ -21,6 +21,12 @@ pub const NAMES: [&str; 9] = ["event", "events", "value", "previous", "input", "
 pub const NAMES_OF_EACH: [&str; 11] =
     ["event", "events", "value", "previous", "input", "run", "task", "steps", "state", "item", "index"];
 
+/// What `run` has, see [`run_value`].
+pub const RUN_MEMBERS: [&str; 8] =
+    ["id", "task_id", "tenant_id", "fire_key", "trigger_type", "scheduled_for", "missed", "event_ids"];
+/// What `task` has, see [`task_value`].
+pub const TASK_MEMBERS: [&str; 5] = ["id", "name", "tenant_id", "metadata", "instruction"];
+
 /// Steps that converting one byte of JSON takes at most.
 const STEPS_A_BYTE: u64 = 40;
 

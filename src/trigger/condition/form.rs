@@ -11,6 +11,7 @@ use crate::invalid::{Faults, bounded, did_you_mean, escape, unknown_fields};
 use crate::trigger::condition::poll::{HttpPoll, Poll};
 use crate::trigger::condition::question::VARIABLES;
 use crate::trigger::condition::{Condition, DEFAULT_NOTICE, FireOn, LONGEST_TIMEOUT};
+use crate::trigger::event::TASK_MEMBERS;
 use crate::trigger::form::{Form, kind};
 use crate::trigger::interval::parse_length;
 use crate::trigger::policy::Overlap;
@@ -193,10 +194,14 @@ impl Form<'_> {
 
     fn expression(&mut self, name: &str, language: &Language) -> Option<String> {
         let text = self.text(name)?;
-        match language.read(&text, &VARIABLES) {
-            Ok(_) => Some(text),
-            Err(fault) => {
-                self.fault(name, fault.to_string());
+        let read = language.read(&text, &VARIABLES).map_err(|fault| fault.to_string()).and_then(|expression| {
+            let unknown = expression.unknown_member("task", TASK_MEMBERS).or(expression.unknown_member("now", &[]));
+            unknown.map_or(Ok(()), Err)
+        });
+        match read {
+            Ok(()) => Some(text),
+            Err(why) => {
+                self.fault(name, why);
                 None
             }
         }
@@ -319,6 +324,16 @@ mod tests {
             (json!({"interval": null}), "/interval", "is missing"),
             (json!({"expression": "value.price <"}), "/expression", "(at character"),
             (json!({"expression": "valu.price < 5"}), "/expression", "did you mean `value`?"),
+            (
+                json!({"expression": "task.metdata.max < value"}),
+                "/expression",
+                "no `task.metdata`; did you mean `metadata`?",
+            ),
+            (
+                json!({"reset": "now.hour > 3"}),
+                "/reset",
+                "there is no `now.hour`; `now` has no fields (at character 1)",
+            ),
             (json!({"expression": null}), "/expression", "is missing"),
             (json!({"fire": "once"}), "/fire", "`on_true`, `every_time`, `on_change`"),
             (json!({"watch": "value"}), "/watch", "only where `fire` is `on_change`"),

@@ -4,7 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::expr::{Expression, ExpressionError, Language, Part, Variables};
+use crate::expr::{Asked, Expression, ExpressionError, Language, MissingField, Part, Variables};
 use crate::invalid::InvalidSpec;
 use crate::trigger::condition::{Condition, FireOn, length};
 use crate::trigger::interval::Interval;
@@ -47,6 +47,15 @@ pub struct Answers {
     pub watched: Value,
     /// With `reset`.
     pub reset: Option<bool>,
+    /// The first field that one of them looked for in vain.
+    pub missed: Option<Missed>,
+}
+
+/// A field that an expression looked for in vain.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Missed {
+    expression: Expression,
+    name: String,
 }
 
 impl Condition {
@@ -104,18 +113,44 @@ impl Question {
         now: DateTime<Utc>,
     ) -> Result<Answers, ExpressionError> {
         let variables = variables(value, previous, subject, now);
+        let mut missed = None;
+        let mut note = |expression: &Expression, name: &str| {
+            missed.get_or_insert_with(|| Missed { expression: expression.clone(), name: name.to_owned() });
+        };
+        let mut holds = |expression: &Expression| -> Result<bool, ExpressionError> {
+            match expression.asked(&variables)? {
+                Asked::Holds(holds) => Ok(holds),
+                Asked::Misses(name) => {
+                    note(expression, &name);
+                    Ok(false)
+                }
+            }
+        };
+        let (verdict, reset) =
+            (self.expression.as_ref().map_or(Ok(true), &mut holds)?, self.reset.as_ref().map(&mut holds).transpose()?);
         let watched = match self.fire {
             FireOn::OnChange => match self.watch.value(&variables) {
-                Err(ExpressionError::Missing(_)) => Value::Null,
+                Err(error @ ExpressionError::Missing(_)) => {
+                    error.missing_field().into_iter().for_each(|name| note(&self.watch, name));
+                    Value::Null
+                }
                 read => read?,
             },
             _ => Value::Null,
         };
-        Ok(Answers {
-            holds: self.expression.as_ref().map_or(Ok(true), |expression| expression.holds(&variables))?,
-            watched,
-            reset: self.reset.as_ref().map(|reset| reset.holds(&variables)).transpose()?,
-        })
+        Ok(Answers { holds: verdict, watched, reset, missed })
+    }
+
+    /// The missing field with its place.
+    pub fn missing_field(
+        &self,
+        missed: &Missed,
+        value: &Value,
+        previous: &Value,
+        subject: &Subject,
+        now: DateTime<Utc>,
+    ) -> MissingField {
+        missed.expression.missing(&missed.name, &variables(value, previous, subject, now))
     }
 
     /// Every part of the expression (of `watch`, where there is none) with its value.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::credential::Lack;
+use crate::expr::MissingField;
 use crate::run::cause::Cause;
 
 /// The format in which states are written now.
@@ -42,6 +43,9 @@ pub struct ConditionState {
     pub spent: bool,
     pub cooldown_until: Option<DateTime<Utc>>,
     pub failing: Option<Failing>,
+    /// The owner was told of a field that is not there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub missing_told: bool,
 }
 
 /// What an address said of its answer, to ask only for a newer one (RFC 9110, section 8.8).
@@ -115,12 +119,14 @@ pub struct Fire {
     pub cause: Cause,
 }
 
-/// What the owner is told of polls that fail.
+/// What the owner is told of polls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
     Failing(Failing),
     /// They had been failing like this, and are well again.
     Recovered(Failing),
+    /// A good poll has not seen a field that an expression looks for.
+    Missing(MissingField),
 }
 
 impl Default for ConditionState {
@@ -140,6 +146,7 @@ impl Default for ConditionState {
             spent: false,
             cooldown_until: None,
             failing: None,
+            missing_told: false,
         }
     }
 }

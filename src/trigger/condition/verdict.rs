@@ -12,7 +12,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
-use crate::expr::ExpressionError;
+use crate::expr::{ExpressionError, MissingField};
 use crate::run::cause::Cause;
 use crate::trigger::condition::FireOn;
 use crate::trigger::condition::question::{Answers, Question, Subject};
@@ -43,7 +43,10 @@ impl ConditionState {
             Err(fault) => return self.on_failure(question, fault, now, random),
         };
         match question.ask(&value, self.before(&value), subject, now) {
-            Ok(answers) => self.on_value(question, subject, value, validators, answers, now),
+            Ok(answers) => {
+                let missing = self.missing(question, subject, &value, &answers, now);
+                self.on_value(question, subject, value, validators, answers, now).telling(missing)
+            }
             Err(error) => self.on_failure(question, of_expression(&error), now, random),
         }
     }
@@ -85,6 +88,7 @@ impl ConditionState {
                 false => self.cooldown_until,
             },
             failing: None,
+            missing_told: self.missing_told,
         };
         let waits_for_hold = answers.holds && !ripe && !self.spent;
         let grid = question.after(subject.id, now);
@@ -120,6 +124,19 @@ impl ConditionState {
         }
     }
 
+    /// The field that the owner is to be told of: the first that is not there, unless one was told.
+    fn missing(
+        &self,
+        question: &Question,
+        subject: &Subject,
+        value: &Value,
+        answers: &Answers,
+        now: DateTime<Utc>,
+    ) -> Option<MissingField> {
+        let missed = answers.missed.as_ref().filter(|_| !self.missing_told)?;
+        Some(question.missing_field(missed, value, self.before(value), subject, now))
+    }
+
     /// What `previous` is beside a value.
     fn before<'a>(&'a self, value: &'a Value) -> &'a Value {
         if self.last_good_at.is_some() { &self.value } else { value }
@@ -140,6 +157,17 @@ impl ConditionState {
             next_poll_at: now + wait,
             notice: tells.then_some(Notice::Failing(failing)),
         }
+    }
+}
+
+impl Step {
+    /// With the notice of a missing field, where no other is told with this poll: then with the next.
+    fn telling(mut self, missing: Option<MissingField>) -> Step {
+        if let (Some(missing), None) = (missing, &self.notice) {
+            self.notice = Some(Notice::Missing(missing));
+            self.state.missing_told = true;
+        }
+        self
     }
 }
 
@@ -218,7 +246,7 @@ mod tests {
             match step.notice {
                 Some(Notice::Failing(_)) => drawn.push('!'),
                 Some(Notice::Recovered(_)) => drawn.push('+'),
-                None => {}
+                Some(Notice::Missing(_)) | None => {}
             }
             edges = step.state.edges;
             stored = serde_json::to_value(&step.state).unwrap();
@@ -322,6 +350,38 @@ mod tests {
         assert_eq!(script(missing, &[json!({"price": 400}), json!({}), json!({"price": 400})]), "F.F");
         let step = ConditionState::default().on_poll(&question(json!({})), &subject(), seen(json!("x")), start(), 0.0);
         assert_eq!(step.state.failing.unwrap().error.kind, "expression");
+    }
+
+    #[test]
+    fn missing_field_is_told_at_the_first_good_poll_without_it_and_never_again() {
+        let told = |more: Value, values: &[Value]| {
+            let (question, mut state, mut told) = (question(more), ConditionState::default(), Vec::new());
+            for (minute, value) in values.iter().enumerate() {
+                let now = start() + TimeDelta::minutes(minute as i64);
+                let stored = serde_json::to_value(&state).unwrap();
+                let polled = if value.is_null() { gone() } else { seen(value.clone()) };
+                let step = ConditionState::read(&stored, state.edges).on_poll(&question, &subject(), polled, now, 0.0);
+                if let Some(Notice::Missing(missing)) = step.notice {
+                    told.push((minute, missing.field, missing.did_you_mean));
+                }
+                state = step.state;
+            }
+            told
+        };
+        let price = |name: &str| json!({ name: 400 });
+        let price_of = json!({"expression": "value.price < 500", "failure_notice_after": 1});
+        let field = |minute, field: &str, near: Option<&str>| vec![(minute, field.to_owned(), near.map(str::to_owned))];
+        let first = [price("prize"), price("prize"), price("price"), price("prize")];
+        assert_eq!(told(price_of.clone(), &first), field(0, "value.price", Some("prize")));
+        assert_eq!(told(price_of.clone(), &[price("price"), price("other")]), field(1, "value.price", None));
+        // that it is well again is told first
+        assert_eq!(told(price_of, &[json!(null), price("x"), price("x")]), field(2, "value.price", None));
+        let change = json!({"fire": "on_change", "expression": null, "watch": "value.status"});
+        assert_eq!(told(change, &[json!({"state": 1}), json!({"state": 2})]), field(0, "value.status", Some("state")));
+        let reset = json!({"expression": "value.a < 1", "reset": "value.b > 3"});
+        assert_eq!(told(reset, &[json!({"a": 5, "long": 1})]), field(0, "value.b", Some("a")));
+        let guarded = json!({"expression": "has(value.price) && value.price < 500"});
+        assert_eq!(told(guarded, &[price("prize"), price("prize")]), []);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use crate::event::impossible_member;
 use crate::expr::Language;
 use crate::invalid::{Faults, did_you_mean, escape, unknown_fields};
-use crate::trigger::event::{Batch, Debounce, Dedup, EventTrigger, Throttle, VARIABLES, WINDOW_EVENTS};
+use crate::trigger::event::{Batch, Debounce, Dedup, EventTrigger, TASK_MEMBERS, Throttle, VARIABLES, WINDOW_EVENTS};
 use crate::trigger::form::{Form, kind};
 use crate::trigger::interval::parse_length;
 use crate::trigger::policy::Overlap;
@@ -112,7 +112,7 @@ fn filters(form: &mut Form) -> Map<String, Value> {
 fn expression(form: &mut Form, name: &str) -> Option<String> {
     let text = form.text(name)?;
     match Language::default().read(&text, VARIABLES) {
-        Ok(expression) => match impossible_member(&expression) {
+        Ok(expression) => match impossible_member(&expression).or(expression.unknown_member("task", TASK_MEMBERS)) {
             None => Some(text),
             Some(why) => {
                 form.fault(name, why);
@@ -275,6 +275,10 @@ mod tests {
             (
                 "event.data.x == 1 && event.order_id == 7",
                 "an event can't have `order_id`; names of extensions are lower-case letters and digits (at character 22)",
+            ),
+            (
+                "task.nam == 'x'",
+                "there is no `task.nam`; did you mean `name`?; `task` has `id`, `name`, `metadata` (at character 1)",
             ),
         ] {
             let found = faults(json!({ "source": "shop", "filter": filter }));

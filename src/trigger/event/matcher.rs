@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::event::{Data, Event};
-use crate::expr::{Expression, ExpressionError, Language, Variables};
+use crate::expr::{Asked, Expression, ExpressionError, Language, MissingField, Variables};
 use crate::run::cause::Cause;
 use crate::trigger::event::{EventTrigger, VARIABLES, WINDOW_EVENTS};
 use crate::trigger::interval::parse_length;
@@ -154,6 +154,13 @@ pub struct Matcher {
     task: Variables,
 }
 
+/// A field that an expression of a trigger looked for in an event that does not have it.
+#[derive(Debug, Clone)]
+pub struct Missed {
+    expression: Expression,
+    name: String,
+}
+
 /// An exact text, or the beginning of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
@@ -243,15 +250,26 @@ impl Matcher {
 
     /// Judges an event of the task's tenant, at `now`.
     pub fn judge(&self, arrival: &Arrival, now: DateTime<Utc>) -> Verdict {
+        self.judge_noting(arrival, now, &mut None)
+    }
+
+    /// As [`Matcher::judge`], with the field that was missing, where one was.
+    pub fn judge_noting(&self, arrival: &Arrival, now: DateTime<Utc>, missed: &mut Option<Missed>) -> Verdict {
         let event = &arrival.event;
         if !self.source.matches(&event.source) || !self.kind.matches(&event.kind) || !self.passes(event) {
             return Verdict::No;
         }
         let variables = Lazy::new(arrival, &self.task);
-        match self.filter.as_ref().map(|filter| filter.holds(variables.get())) {
-            None | Some(Ok(true)) => {}
-            Some(Ok(false)) => return Verdict::No,
-            Some(Err(error)) => return failed(&error),
+        if let Some(filter) = &self.filter {
+            match filter.asked(variables.get()) {
+                Ok(Asked::Holds(true)) => {}
+                Ok(Asked::Holds(false)) => return Verdict::No,
+                Ok(Asked::Misses(name)) => {
+                    *missed = Some(Missed { expression: filter.clone(), name });
+                    return Verdict::No;
+                }
+                Err(error) => return failed(&error),
+            }
         }
         let too_old = |most: TimeDelta| event.time.is_some_and(|time| time < now - most);
         if self.max_age.is_some_and(too_old) {
@@ -259,8 +277,17 @@ impl Matcher {
         }
         match self.way(&variables) {
             Ok(way) => Verdict::Fires(way),
-            Err(error) => failed(&error),
+            Err((expression, error)) => {
+                let name = error.missing_field().map(str::to_owned);
+                *missed = name.map(|name| Missed { expression, name });
+                failed(&error)
+            }
         }
+    }
+
+    /// The missing field with its place.
+    pub fn missing_field(&self, missed: &Missed, arrival: &Arrival) -> MissingField {
+        missed.expression.missing(&missed.name, &arrival.variables().and(&self.task))
     }
 
     fn passes(&self, event: &Event) -> bool {
@@ -271,9 +298,10 @@ impl Matcher {
         })
     }
 
-    fn way(&self, variables: &Lazy) -> Result<Way, ExpressionError> {
+    /// An error comes with its expression.
+    fn way(&self, variables: &Lazy) -> Result<Way, (Expression, ExpressionError)> {
         let key = |expression: Option<&Expression>| match expression {
-            Some(expression) => expression.key(variables.get()).map(short),
+            Some(expression) => expression.key(variables.get()).map(short).map_err(|error| (expression.clone(), error)),
             None => Ok(String::new()),
         };
         Ok(Way {

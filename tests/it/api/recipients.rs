@@ -131,7 +131,7 @@ async fn an_address_is_proved_by_a_code_that_stands_nowhere() {
     };
     assert_eq!(fault(json!({})).await, "/channel: must be the name of a channel, such as `email`");
     assert_eq!(
-        fault(json!({ "channel": "slack" })).await,
+        fault(json!({ "channel": "slack", "code": "123456" })).await,
         "/channel: the recipient has no address for `slack`; it has one for `email`, `sms`, `live`"
     );
     assert_eq!(fault(json!({ "channel": "sms" })).await, "/channel: the channel `sms` is not configured here");

@@ -119,12 +119,9 @@ async fn tasks_without_a_key_are_exported_and_imported_once_here_and_elsewhere()
     let folder = to.dir.path().join("tasks");
     write(&folder, "a.toml", DAILY);
     let apply = ["task", "apply", "tasks", "--tenant", "ann", "--prune", "--yes"];
-    assert_eq!(
-        there.ok(&apply).await,
-        "+ a\n    action.instruction: \"Read my mail.\\nBe short.\\n\"\n    \
-        metadata.reveille_apply: \"default\"\n    name: \"a\"\n    trigger.cron: \"0 8 * * *\"\n    trigger.type: \"schedule\"\n\
-        1 to create, 0 to update, 0 to delete, 0 unchanged\ndone a\n"
-    );
+    let applied = there.ok(&apply).await;
+    assert!(applied.ends_with("1 to create, 0 to update, 0 to delete, 0 unchanged\ndone a\n"), "{applied}");
+    assert_eq!(ids(&there, "ann").await.len(), 4, "nothing is pruned");
     write(&folder, &format!("{key}.toml"), DAILY);
     let said = there.refused(&apply).await;
     assert!(said.contains(&format!("`{key}` is the key of an exported task")), "{said}");

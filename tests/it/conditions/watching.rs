@@ -14,6 +14,7 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
 
 on_both! {
     polls_that_fail_are_told_once_and_so_is_their_recovery
+    missing_field_of_a_poll_is_told_once
     a_failing_poll_is_never_false
     a_slow_host_does_not_hold_up_others
     the_watcher_wakes_for_what_follows_from_a_poll
@@ -53,6 +54,25 @@ async fn polls_that_fail_are_told_once_and_so_is_their_recovery(mut world: World
     let expected =
         [notice("Failing: Cheap flight"), notice("Well again: Cheap flight"), notice("Failing: Cheap flight")];
     assert_eq!(told, expected, "though its results are told to nobody");
+    instance.finish(&world).await;
+}
+
+async fn missing_field_of_a_poll_is_told_once(mut world: World) {
+    let shop = Shop::open(&mut world).await;
+    let instance = world.instance();
+    instance.recipient().await;
+    let mut task = watching(&shop, json!({ "expression": "value.prise < 500" }));
+    task["name"] = json!("Cheap flight");
+    let task = instance.task(task).await;
+    shop.sells_at(400).await;
+    for _ in 0..3 {
+        let known = next_poll(&world, &instance, &task).await;
+        assert_eq!((known.verdict, known.failing), (Some(false), None), "what is missing is no");
+        let told: Vec<_> = instance.deliveries().await.into_iter().map(|told| (told.subject, told.text)).collect();
+        let [(Some(subject), Some(text))] = told.as_slice() else { panic!("{told:?}") };
+        assert_eq!(subject, "A field is missing: Cheap flight");
+        assert!(text.contains("no `value.prise`") && text.contains("Did you mean `price`?"), "{text}");
+    }
     instance.finish(&world).await;
 }
 

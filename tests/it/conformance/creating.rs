@@ -136,16 +136,19 @@ async fn exported_key_stands_for_the_task_with_its_id(world: &World) {
     let nameless = [hourly("a", None), on_orders("a", None)];
     assert_eq!(world.store.create_tasks(&nameless).await.unwrap(), [true; 2]);
     let keys = nameless.each_ref().map(|(task, _)| exported_key(task.id));
-    let again = [
-        hourly("a", Some(&keys[0])),
-        hourly("a", Some("another")),
-        on_orders("a", Some(&keys[1])),
-        // elsewhere it is a key like any other
-        hourly("b", Some(&keys[0])),
-        hourly("b", Some(&keys[0])),
-    ];
-    assert_eq!(world.store.create_tasks(&again).await.unwrap(), [false, true, false, true, false]);
-    assert_eq!(world.store.create_tasks(&again).await.unwrap(), [false; 5]);
+    let again = || {
+        [
+            hourly("a", Some(&keys[0])),
+            hourly("a", Some("another")),
+            on_orders("a", Some(&keys[1])),
+            // elsewhere it is a key like any other
+            hourly("b", Some(&keys[0])),
+            hourly("b", Some(&keys[0])),
+        ]
+    };
+    let imported = again();
+    assert_eq!(world.store.create_tasks(&imported).await.unwrap(), [false, true, false, true, false]);
+    assert_eq!(world.store.create_tasks(&again()).await.unwrap(), [false; 5]);
     assert_eq!(world.count("select count(*) from tasks").await, 4);
 
     let alone = hourly("a", Some(&keys[0]));
@@ -157,12 +160,12 @@ async fn exported_key_stands_for_the_task_with_its_id(world: &World) {
         tasks.into_iter().map(|task| task.id).collect::<Vec<_>>()
     };
     assert_eq!(found(&only("a")).await, [nameless[0].0.id]);
-    assert_eq!(found(&only("b")).await, [again[3].0.id]);
+    assert_eq!(found(&only("b")).await, [imported[3].0.id]);
 
     // what was deleted is made again, under the key
     world.store.delete_task(EVERY, nameless[0].0.id).await.unwrap();
-    assert_eq!(world.store.create_tasks(&again[..1]).await.unwrap(), [true]);
-    assert_eq!(world.store.create_tasks(&again[..1]).await.unwrap(), [false]);
+    assert_eq!(world.store.create_tasks(&again()[..1]).await.unwrap(), [true]);
+    assert_eq!(world.store.create_tasks(&again()[..1]).await.unwrap(), [false]);
 }
 
 async fn a_batch_with_a_fault_stores_nothing(world: &World) {

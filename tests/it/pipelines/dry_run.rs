@@ -111,6 +111,24 @@ async fn values_of_a_trial_are_bounded_as_those_of_a_run() {
 }
 
 #[tokio::test]
+async fn dry_run_names_the_field_that_the_sample_does_not_have() {
+    let stage = Stage::new(vec![], vec![]);
+    let event = json!({ "data": { "total": 7 } });
+    let tried = async |step: Value| {
+        let done = tried(&stage, json!([step]), Sample { event: event.clone(), ..Sample::default() }).await;
+        done.steps[0]["missing"].clone()
+    };
+    let missing =
+        |expression: &str| json!({ "expression": expression, "field": "event.data.totl", "did_you_mean": "total" });
+    let filter = json!({ "name": "f", "filter": "event.data.totl > 100" });
+    assert_eq!(tried(filter).await, missing("event.data.totl > 100"));
+    assert_eq!(tried(json!({ "name": "m", "map": "event.data.totl + 1" })).await, missing("event.data.totl + 1"));
+    let guarded = json!({ "name": "f", "filter": "has(event.data.totl) && event.data.totl > 100" });
+    assert_eq!(tried(guarded).await, Value::Null);
+    assert_eq!(tried(json!({ "name": "f", "filter": "event.data.total > 100" })).await, Value::Null);
+}
+
+#[tokio::test]
 async fn items_are_shown_up_to_ten() {
     let (server, stage) = (server().await, Stage::new(vec![], vec![]));
     let post = json!({ "http": { "method": "POST", "url": format!("{}/{{{{ item }}}}", server.uri()) } });
