@@ -235,7 +235,9 @@ impl Field {
         if let Some(index) = self.names.iter().position(|name| *name == upper) {
             return Ok(self.min + index as u32);
         }
-        let hint = did_you_mean(&upper.chars().take(3).collect::<String>(), self.names.iter().copied());
+        // `MONDAY` means `MON`: its beginning in the other case is no name, and near to one
+        let begins: String = upper.chars().take(3).flat_map(char::to_lowercase).collect();
+        let hint = did_you_mean(&begins, self.names.iter().copied());
         match self.names {
             [] => Err(format!("write a number from {} to {}", self.min, self.max)),
             [first, .., last] => {
