@@ -32,6 +32,15 @@ macro_rules! pass_on {
             self.bus.find(tenant, source, id)
         }
 
+        fn ids<'a>(
+            &'a self,
+            tenant: &'a $crate::id::Tenant,
+            source: Option<&'a str>,
+            beginning: &'a str,
+        ) -> futures::future::BoxFuture<'a, Result<Vec<String>, $crate::bus::BusError>> {
+            self.bus.ids(tenant, source, beginning)
+        }
+
         fn end<'a>(
             &'a self,
             scope: &'a $crate::id::Scope,
@@ -243,6 +252,14 @@ pub trait Bus: Send + Sync {
         source: Option<&'a str>,
         id: &'a str,
     ) -> BoxFuture<'a, Result<Option<Event>, BusError>>;
+
+    /// Ids that begin so, two at most, among a bounded number of a tenant's newest events: of a source, or of any.
+    fn ids<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        source: Option<&'a str>,
+        beginning: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<String>, BusError>>;
 
     /// The position behind the newest entry: a tail begins here.
     fn end<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<String, BusError>>;

@@ -1,5 +1,6 @@
 //! Faults in what a caller sent: all of them in one answer, each with the place and what would be right.
 
+use chrono::{DateTime, Utc};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -65,6 +66,15 @@ impl Faults {
                 None
             }
         }
+    }
+
+    /// Reads an instant.
+    pub fn read_instant(&mut self, value: &Value, pointer: &str) -> Option<DateTime<Utc>> {
+        let instant = value.as_str().and_then(|text| text.parse().ok());
+        if instant.is_none() {
+            self.add(pointer, "must be a time such as `2026-12-24T15:00:00Z`, as RFC 3339 has it");
+        }
+        instant
     }
 
     fn sentence(&self) -> String {

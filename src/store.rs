@@ -116,7 +116,7 @@ pub use live::LiveMessage;
 pub use matching::{EventsFired, EventsRecorded, FireEvents, Match};
 pub use outlook::Outlook;
 pub use quotas::QuotaUsage;
-pub use recipients::StoredRecipient;
+pub use recipients::{ListedRecipient, RecipientFilter, StoredRecipient};
 pub use recorded::RecordedAround;
 pub use referred::Referred;
 pub use requests::Cancelled;

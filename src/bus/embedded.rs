@@ -235,6 +235,15 @@ impl Bus for Embedded {
         })
     }
 
+    fn ids<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        source: Option<&'a str>,
+        beginning: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<String>, BusError>> {
+        Box::pin(async move { Ok(self.store.event_ids(tenant, source, beginning).await?) })
+    }
+
     fn end<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<String, BusError>> {
         Box::pin(async { Ok(self.store.last_event(scope).await?.to_string()) })
     }

@@ -135,6 +135,15 @@ impl Bus for Redis {
         Box::pin(log::find(&self.link, &self.names, tenant, source, id))
     }
 
+    fn ids<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        source: Option<&'a str>,
+        beginning: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<String>, BusError>> {
+        Box::pin(log::ids(&self.link, &self.names, tenant, source, beginning))
+    }
+
     fn end<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<String, BusError>> {
         Box::pin(log::end(&self.link, &self.names, scope))
     }

@@ -28,9 +28,6 @@ use crate::vault::credentials::replace;
 
 pub use keys::*;
 
-/// No account can have these names: they are addresses of their own below a service.
-pub(super) const RESERVED: [&str; 1] = ["connect"];
-
 /// A credential with the tasks that name it.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct CredentialView {
@@ -197,15 +194,12 @@ fn named(caller: &Caller, name: Pair, mut query: Query) -> Result<(Tenant, Refer
 }
 
 /// Whether a credential can have this name.
-fn check(reference: &Reference) -> Result<(), ApiError> {
+pub(super) fn check(reference: &Reference) -> Result<(), ApiError> {
     let mut faults = Faults::new();
     for (place, name) in [("/service", &reference.service), ("/account_name", &reference.account)] {
         if let Err(why) = check_name(name) {
             faults.add(place, why);
         }
-    }
-    if RESERVED.contains(&reference.account.as_str()) {
-        faults.add("/account_name", "is an address of its own below every service; choose another name");
     }
     Ok(faults.or(())?)
 }

@@ -15,14 +15,14 @@ use axum::response::Response;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
-use crate::credential::{PRIMARY, Reference, check_name};
+use crate::credential::Reference;
 use crate::http::State;
 use crate::http::approve::{failed, frame, is_form, origin};
 use crate::http::auth::{Caller, still_may};
 use crate::http::body::Body;
-use crate::http::credentials::RESERVED;
+use crate::http::credentials::check;
 use crate::http::error::ApiError;
-use crate::http::path::Id;
+use crate::http::path::Pair;
 use crate::http::query::Query;
 use crate::id::{Scope, Tenant};
 use crate::secret::Secret;
@@ -46,16 +46,16 @@ pub struct ConnectionLink {
 ///
 /// For services that the operator has described in `[oauth.*]`. Stores nothing: the credential comes to be when the owner
 /// of the account has agreed at the provider and confirmed it on the page that they are sent back to.
-#[utoipa::path(get, path = "/v1/credentials/{service}/connect", tag = "credentials",
+#[utoipa::path(get, path = "/v1/credentials/{service}/{account_name}/connect", tag = "credentials",
     security(("bearer" = ["credentials:write"])),
     params(("service" = String, Path, description = "Its name in `[oauth.*]`"),
-        ("tenant_id" = Option<String>, Query, description = "For whom; an admin token names the tenant"),
-        ("account_name" = Option<String>, Query, description = "What the account is called in references; `primary`")),
+        ("account_name" = String, Path, description = "What the account is called in references, such as `primary`"),
+        ("tenant_id" = Option<String>, Query, description = "For whom; an admin token names the tenant")),
     responses((status = 200, body = ConnectionLink)))]
 pub async fn connect_credential(
     Held(state): Held<State>,
     caller: Caller,
-    id: Id,
+    name: Pair,
     mut query: Query,
 ) -> Result<Json<ConnectionLink>, ApiError> {
     caller.may(Permission::CredentialsWrite)?;
@@ -67,16 +67,10 @@ pub async fn connect_credential(
             None
         }
     };
-    let account = query.text("account_name").unwrap_or_else(|| PRIMARY.into());
-    if let Err(why) = check_name(&account) {
-        query.fault("account_name", why);
-    }
-    if RESERVED.contains(&account.as_str()) {
-        query.fault("account_name", "can't be the name of an account: it is an address of its own");
-    }
     query.done()?;
     let Some(tenant) = tenant else { return Err(ApiError::NotFound("tenant")) };
-    let reference = Reference { service: id.0, account };
+    let reference = Reference { service: name.0, account: name.1 };
+    check(&reference)?;
     let started = start(&state, &tenant, &reference, &caller)?;
     Ok(Json(started))
 }

@@ -42,6 +42,14 @@ pub struct Onward {
     pub from: i64,
 }
 
+/// Which part of a list is asked for that is in the order of names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    limit: usize,
+    /// The last name that was seen.
+    pub after: Option<String>,
+}
+
 impl Page {
     /// Reads `limit` and `cursor`.
     pub fn of(query: &mut Query) -> Page {
@@ -104,6 +112,28 @@ impl Onward {
         let next = found.get(self.limit).map(&number).or(behind);
         found.truncate(self.limit);
         Items { items: found, next_cursor: next.and_then(|next| u128::try_from(next).ok()).map(encode) }
+    }
+}
+
+impl Named {
+    /// Reads `limit` and `cursor`.
+    pub fn of(query: &mut Query) -> Named {
+        let name = |cursor: &str| String::from_utf8(URL_SAFE_NO_PAD.decode(cursor).ok()?).ok();
+        Named { after: query.read("cursor", name, CURSOR), limit: limit(query) }
+    }
+
+    /// What the store is asked for: one more than is answered.
+    pub fn fetch(&self) -> i64 {
+        self.limit as i64 + 1
+    }
+
+    /// The page out of what the store answered to [`Named::fetch`]; one that is cut goes on behind its last item.
+    pub fn items<T>(&self, found: RowPage<T>, name: impl Fn(&T) -> &str) -> Items<T> {
+        let RowPage { rows: mut found, is_cut } = found;
+        let more = is_cut || found.len() > self.limit;
+        found.truncate(self.limit);
+        let next_cursor = found.last().filter(|_| more).map(|last| URL_SAFE_NO_PAD.encode(name(last)));
+        Items { items: found, next_cursor }
     }
 }
 
@@ -180,6 +210,17 @@ mod tests {
         let onward = Onward::of(&mut Query::parse("limit=5"));
         let cut = onward.items(of(vec![0, 1], true), |seq| *seq);
         assert_eq!(Onward::of(&mut Query::parse(&format!("cursor={}", cut.next_cursor.unwrap()))).from, 2);
+    }
+
+    #[test]
+    fn list_of_names_goes_on_behind_the_last_that_was_shown() {
+        let page = Named::of(&mut Query::parse("limit=2"));
+        let first = page.items(RowPage { rows: vec!["a", "ü/ b", "c"], is_cut: false }, |name| name);
+        assert_eq!(first.items, ["a", "ü/ b"]);
+        let next = Named::of(&mut Query::parse(&format!("limit=2&cursor={}", first.next_cursor.unwrap())));
+        assert_eq!(next.after.as_deref(), Some("ü/ b"));
+        assert_eq!(next.items(RowPage { rows: vec!["c"], is_cut: false }, |name| name).next_cursor, None);
+        assert!(next.items(RowPage { rows: vec!["c"], is_cut: true }, |name| name).next_cursor.is_some());
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::http::State;
 use crate::http::auth::Caller;
 use crate::http::body::{Body, only};
 use crate::http::error::ApiError;
+use crate::http::page::{Items, Named};
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::schema;
@@ -21,7 +22,7 @@ use crate::notification::dedupe;
 use crate::notification::recipient::{Seal, SecretPlace};
 use crate::notification::{Delivery, Kind, NewDelivery, Recipient, RecipientDraft};
 use crate::secret::Secret;
-use crate::store::{StoreError, StoredRecipient};
+use crate::store::{ListedRecipient, RecipientFilter, StoreError, StoredRecipient};
 use crate::token::Permission;
 use crate::vault::{Vault, VaultError};
 
@@ -55,6 +56,32 @@ impl RecipientView {
             updated_at: stored.updated_at,
         }
     }
+}
+
+/// List recipients
+///
+/// In the order of their tenants.
+#[utoipa::path(get, path = "/v1/recipients", tag = "notifications", security(("bearer" = ["recipients:read"])),
+    params(
+        ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
+    responses((status = 200, body = Items<schema::Recipient>)))]
+pub async fn list_recipients(
+    Held(state): Held<State>,
+    caller: Caller,
+    mut query: Query,
+) -> Result<Json<Items<RecipientView>>, ApiError> {
+    caller.may(Permission::RecipientsRead)?;
+    let tenant = query.text("tenant_id");
+    let page = Named::of(&mut query);
+    query.done()?;
+    let scope = caller.narrowed(tenant.as_deref())?;
+    let filter = RecipientFilter { after: page.after.clone(), limit: page.fetch() };
+    let found = state.store.list_recipients(&scope, &filter).await?;
+    let Items { items, next_cursor } = page.items(found, |listed| &listed.tenant_id);
+    // one that is damaged is as good as none, here as where people are told
+    let shown = |listed: ListedRecipient| Some(RecipientView::of(&listed.tenant_id, &listed.stored?));
+    Ok(Json(Items { items: items.into_iter().filter_map(shown).collect(), next_cursor }))
 }
 
 /// Read a recipient
@@ -108,6 +135,20 @@ pub async fn put_recipient(
         }
     }
     Err(ApiError::Conflict("the recipient is being changed by others all the time; try again".into()))
+}
+
+/// Delete a recipient
+///
+/// For good: addresses, their secrets and subscriptions, and what was proved of them. Tasks and questions that name it
+/// stay and find nobody to tell, until it is written again. The record of what was sent stays as long as runs are kept.
+#[utoipa::path(delete, path = "/v1/recipients/{tenant_id}", tag = "notifications",
+    security(("bearer" = ["recipients:write"])), params(("tenant_id" = String, Path)), responses((status = 204)))]
+pub async fn delete_recipient(Held(state): Held<State>, caller: Caller, id: Id) -> Result<StatusCode, ApiError> {
+    caller.may(Permission::RecipientsWrite)?;
+    let tenant = caller.sees(&id.0)?;
+    let deleted = state.store.delete_recipient(&caller.scope, tenant.as_str(), &caller.name()).await;
+    deleted.map_err(|error| ApiError::of_store(error, "recipient"))?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Send a test message

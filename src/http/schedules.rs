@@ -53,7 +53,7 @@ fn fires(value: &Value, now: DateTime<Utc>) -> Result<Vec<DateTime<Utc>>, Faults
     let count = count(value, &mut faults);
     let from = match value.get("from").filter(|from| !from.is_null()) {
         None => Some(now),
-        Some(from) => faults.read::<DateTime<Utc>>(from, "/from"),
+        Some(from) => faults.read_instant(from, "/from"),
     };
     let (Some(trigger), Some(from), true) = (trigger, from, faults.is_empty()) else { return Err(faults) };
     trigger.anchor(from).and_then(|anchor| trigger.preview(from, anchor, count)).map_err(|fault| Faults(vec![fault]))

@@ -354,7 +354,7 @@ fn range(value: &Value, now: DateTime<Utc>) -> Result<(DateTime<Utc>, DateTime<U
             faults.add(format!("/{name}"), "is missing");
             None
         }
-        Some(value) => faults.read::<DateTime<Utc>>(value, &format!("/{name}")),
+        Some(value) => faults.read_instant(value, &format!("/{name}")),
     };
     let (from, to) = (instant("from"), instant("to"));
     match (from, to) {

@@ -206,7 +206,7 @@ fn scopes(value: &Value, caller: &Caller, faults: &mut Faults) -> Vec<String> {
 fn expiry(value: &Value, caller: &Caller, now: DateTime<Utc>, faults: &mut Faults) -> Option<DateTime<Utc>> {
     let wanted = match value.get("expires_at").filter(|at| !at.is_null()) {
         None => None,
-        Some(at) => Some(faults.read::<DateTime<Utc>>(at, "/expires_at")?),
+        Some(at) => Some(faults.read_instant(at, "/expires_at")?),
     };
     if wanted.is_some_and(|at| at <= now) {
         faults.add("/expires_at", "must be in the future");

@@ -271,6 +271,30 @@ impl Store {
         }))
     }
 
+    /// Ids of a tenant's newest events that begin so, two at most: of a source, or of any.
+    pub async fn event_ids(
+        &self,
+        tenant: &Tenant,
+        source: Option<&str>,
+        beginning: &str,
+    ) -> Result<Vec<String>, StoreError> {
+        let scope = Scope::Only(tenant.clone());
+        Ok(on_read!(self.db, &scope, |conn| {
+            sqlx::query_scalar(
+                "select distinct e.body ->> 'id'
+                   from (select body from events where tenant_id = $1 order by seq desc limit $4) e
+                  where substr(e.body ->> 'id', 1, length($2)) = $2 and ($3 is null or e.body ->> 'source' = $3)
+                  limit 2",
+            )
+            .bind(tenant.as_str())
+            .bind(text(beginning))
+            .bind(source.map(text))
+            .bind(NEWEST)
+            .fetch_all(conn)
+            .await?
+        }))
+    }
+
     /// The place of the newest event in the log; 0 where there is none.
     pub async fn last_event(&self, scope: &Scope) -> Result<i64, StoreError> {
         Ok(on_read!(self.db, scope, |conn| {

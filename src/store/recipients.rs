@@ -3,14 +3,17 @@
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sqlx::types::Json;
+use uuid::Uuid;
 
 use crate::id::Scope;
 use crate::notification::Recipient;
+use crate::store::audit::{Act, write_audit};
 use crate::store::db::Db;
+use crate::store::listing::{Found, PAGE_BYTES};
 use crate::store::text::{document, text};
-use crate::store::{Store, StoreError, listed};
+use crate::store::{RowPage, Store, StoreError, listed};
 
 /// A recipient as it is stored.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +23,54 @@ pub struct StoredRecipient {
     pub version: i64,
     pub updated_at: DateTime<Utc>,
 }
+
+/// Which recipients to list: in the order of their tenants, after the tenant `after`.
+#[derive(Debug, Clone, Default)]
+pub struct RecipientFilter {
+    pub after: Option<String>,
+    pub limit: i64,
+}
+
+/// A recipient in a list.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ListedRecipient {
+    pub tenant_id: String,
+    /// `None`: it is damaged.
+    pub stored: Option<StoredRecipient>,
+}
+
+#[derive(sqlx::FromRow)]
+struct ListedRow {
+    tenant_id: String,
+    body: Json<Value>,
+    version: i64,
+    updated_at: DateTime<Utc>,
+}
+
+impl From<ListedRow> for ListedRecipient {
+    fn from(row: ListedRow) -> ListedRecipient {
+        let stored = read(&row.tenant_id, row.body.0);
+        let stored =
+            stored.map(|recipient| StoredRecipient { recipient, version: row.version, updated_at: row.updated_at });
+        ListedRecipient { tenant_id: row.tenant_id, stored }
+    }
+}
+
+/// A page of recipients: the rows that match are measured, and those that fit are read.
+const PAGE: &str = "
+    with page as materialized (
+        select tenant_id, octet_length(cast(body as text)) as bytes from recipients
+         where ($1 is null or tenant_id = $1) and ($2 is null or tenant_id > $2) order by tenant_id limit $3),
+    fit as (
+        select tenant_id, sum(bytes) over (order by tenant_id rows unbounded preceding) - bytes as before from page)
+    select x.*, (select count(*) from page) as found from (
+        select recipients.tenant_id, body, version, updated_at
+          from recipients join fit on fit.tenant_id = recipients.tenant_id where fit.before < $4) x
+     order by x.tenant_id";
+
+/// What is kept of a recipient beside its document, and goes with it.
+const BESIDE: [&str; 2] =
+    ["delete from verifications where tenant_id = $1", "delete from interruptions where tenant_id = $1"];
 
 /// A recipient as it is stored; one that is damaged is as good as none.
 pub(super) fn read(tenant: &str, body: Value) -> Option<Recipient> {
@@ -50,6 +101,24 @@ impl Store {
         });
         let (body, version, updated_at) = row.ok_or(StoreError::NotFound)?;
         Ok(StoredRecipient { recipient: body.0, version, updated_at })
+    }
+
+    /// A page of recipients, in the order of their tenants.
+    pub async fn list_recipients(
+        &self,
+        scope: &Scope,
+        filter: &RecipientFilter,
+    ) -> Result<RowPage<ListedRecipient>, StoreError> {
+        let rows: Vec<Found<ListedRow>> = on_read!(self.db, scope, |conn| {
+            sqlx::query_as(PAGE)
+                .bind(scope.tenant())
+                .bind(filter.after.as_deref().map(text))
+                .bind(filter.limit)
+                .bind(PAGE_BYTES)
+                .fetch_all(conn)
+                .await?
+        });
+        RowPage::of(rows, |row| Ok(row.into()))
     }
 
     /// The recipients of these tenants, as far as they have one that can be read: a damaged one must not keep others
@@ -106,5 +175,41 @@ impl Store {
             return Err(StoreError::Conflict("the recipient has changed meanwhile".into()));
         }
         Ok(StoredRecipient { recipient: recipient.clone(), version: read_version + 1, updated_at: now })
+    }
+
+    /// Removes a recipient for good: its addresses with their sealed secrets, what is proved of them and the codes that
+    /// are open, and how often it was interrupted. What names it stays, and finds nobody. A scope removes its own only.
+    pub async fn delete_recipient(&self, scope: &Scope, tenant: &str, by: &str) -> Result<(), StoreError> {
+        if scope.tenant().is_some_and(|own| own != tenant) {
+            return Err(StoreError::NotFound);
+        }
+        let now = self.clock.now();
+        on_write!(self.db, scope, |conn| {
+            let gone = sqlx::query("delete from recipients where tenant_id = $1")
+                .bind(text(tenant))
+                .execute(&mut *conn)
+                .await?;
+            if gone.rows_affected() == 0 {
+                return Err(StoreError::NotFound);
+            }
+            for beside in BESIDE {
+                sqlx::query(beside).bind(text(tenant)).execute(&mut *conn).await?;
+            }
+            write_audit!(conn, deleted(tenant, by), now);
+        });
+        Ok(())
+    }
+}
+
+/// What the record says of a recipient that is gone: nothing about the person.
+fn deleted<'a>(tenant: &'a str, by: &'a str) -> Act<'a> {
+    Act {
+        tenant,
+        actor: by,
+        via: "api",
+        action: "recipient.deleted",
+        subject_type: "recipient",
+        subject_id: Uuid::nil(),
+        body: json!({}),
     }
 }

@@ -201,6 +201,15 @@ impl Bus for Deaf {
         self.0.find(tenant, source, id)
     }
 
+    fn ids<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        source: Option<&'a str>,
+        beginning: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<String>, BusError>> {
+        self.0.ids(tenant, source, beginning)
+    }
+
     fn end<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<String, BusError>> {
         self.0.end(scope)
     }

@@ -54,20 +54,56 @@ pub(super) async fn find(
     source: Option<&str>,
     id: &str,
 ) -> Result<Option<Event>, BusError> {
+    let mut found = None;
+    each_newest(link, names, tenant, source, |event| {
+        found = (event.id == id).then_some(event);
+        found.is_some()
+    })
+    .await?;
+    Ok(found)
+}
+
+/// Ids that begin so, two at most, among the newest entries of a tenant's stream.
+pub(super) async fn ids(
+    link: &Link,
+    names: &Names,
+    tenant: &Tenant,
+    source: Option<&str>,
+    beginning: &str,
+) -> Result<Vec<String>, BusError> {
+    let mut found: Vec<String> = Vec::new();
+    each_newest(link, names, tenant, source, |event| {
+        if event.id.starts_with(beginning) && !found.contains(&event.id) {
+            found.push(event.id);
+        }
+        found.len() == 2
+    })
+    .await?;
+    Ok(found)
+}
+
+/// Looks at a tenant's newest events, of a source or of any, until `enough` says so.
+async fn each_newest(
+    link: &Link,
+    names: &Names,
+    tenant: &Tenant,
+    source: Option<&str>,
+    mut enough: impl FnMut(Event) -> bool,
+) -> Result<(), BusError> {
     let stream = names.stream(names.of_tenant(tenant.as_str()));
     let mut before = "+".to_owned();
     for _ in 0..MOST_LOOKED_AT / PAGE {
         let page: Vec<Raw> =
             link.ask(cmd("XREVRANGE").arg(&stream).arg(&before).arg("-").arg("COUNT").arg(PAGE)).await?;
-        let found = page.iter().filter_map(|(_, fields)| event_of(fields).ok()).find(|event| {
-            event.tenant == *tenant && event.id == id && source.is_none_or(|source| event.source == source)
-        });
-        if found.is_some() || page.len() < PAGE {
-            return Ok(found);
+        let events = page.iter().filter_map(|(_, fields)| event_of(fields).ok());
+        let mut of_these =
+            events.filter(|event| event.tenant == *tenant && source.is_none_or(|source| event.source == source));
+        if of_these.any(&mut enough) || page.len() < PAGE {
+            break;
         }
         before = page.last().map(|(last, _)| format!("({last}")).unwrap_or_default();
     }
-    Ok(None)
+    Ok(())
 }
 
 pub(super) async fn read(link: &Link, names: &Names, scope: &Scope, filter: &LogFilter) -> Result<Log, BusError> {

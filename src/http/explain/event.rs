@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::event::Event;
 use crate::http::State;
 use crate::http::auth::Caller;
-use crate::http::error::ApiError;
+use crate::http::error::{ApiError, Problem};
 use crate::http::events::of_bus;
 use crate::http::explain::why;
 use crate::http::path::Id;
@@ -90,10 +90,12 @@ type Records = HashMap<Uuid, (Uuid, RunState, Option<String>)>;
 /// Which tasks it fired, and for each trigger that came close which part failed: source, type, a key of `filters`, the
 /// `filter` with the values of its parts, `max_age`. The tasks are those of the event's tenant, as they are now.
 #[utoipa::path(get, path = "/v1/events/{id}/explain", tag = "events", security(("bearer" = ["events:read"])),
-    params(("id" = String, Path, description = "The id of the event"),
+    params(("id" = String, Path, description = "The id of the event, or as much of its beginning as no other of the newest has"),
         ("source" = Option<String>, Query, description = "Its source; else it is looked for among the newest"),
         ("tenant_id" = Option<String>, Query, description = "Whose event it is; an admin token names it")),
-    responses((status = 200, body = EventExplanation)))]
+    responses((status = 200, body = EventExplanation),
+        (status = 409, body = Problem, content_type = "application/problem+json",
+            description = "Several events have an id that begins so")))]
 pub async fn explain_event(
     Held(state): Held<State>,
     caller: Caller,
@@ -106,14 +108,27 @@ pub async fn explain_event(
     let Scope::Only(tenant) = caller.narrowed(named.as_deref())? else {
         return Err(ApiError::Query(Faults::one("/tenant_id", "name the tenant whose event it is")));
     };
-    let found = state.bus.find(&tenant, source.as_deref(), &id.0).await.map_err(|error| of_bus(error, "event"))?;
-    let event = found.ok_or(ApiError::NotFound("event"))?;
+    let event = meant(&state, &tenant, source.as_deref(), &id.0).await?;
     // what follows tells of tasks
     caller.may(Permission::TasksRead)?;
     let looked = candidates(&state, &tenant, &event).await?;
     let tasks: Vec<Uuid> = looked.closest.iter().map(|candidate| candidate.task.task_id).collect();
     let records = state.store.recorded_of_event(&Scope::Only(tenant), &event, &tasks).await?;
     Ok(Json(explained(event, looked, &records)))
+}
+
+/// The event with this id, else the only one of the newest whose id begins so.
+async fn meant(state: &State, tenant: &Tenant, source: Option<&str>, id: &str) -> Result<Event, ApiError> {
+    let broken = |error| of_bus(error, "event");
+    if let Some(event) = state.bus.find(tenant, source, id).await.map_err(broken)? {
+        return Ok(event);
+    }
+    let found = match state.bus.ids(tenant, source, id).await.map_err(broken)?.as_slice() {
+        [one] => state.bus.find(tenant, source, one).await.map_err(broken)?,
+        [] => None,
+        _ => return Err(ApiError::Conflict("several events have an id that begins so: give more of it".into())),
+    };
+    found.ok_or(ApiError::NotFound("event"))
 }
 
 /// What was found among the event tasks of a tenant.

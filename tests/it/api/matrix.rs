@@ -114,6 +114,8 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("receive_hook", Line { permission: None, body: Some(json!({})), other: Nothing, done: 404 }),
         // only whoever has the address may report; receipts.rs has the rest
         ("receive_receipt", Line { permission: None, body: None, other: Nothing, done: 404 }),
+        ("list_recipients", line(P::RecipientsRead, InQuery, 200, None)),
+        ("delete_recipient", line(P::RecipientsWrite, Here, 204, None)),
         ("get_recipient", line(P::RecipientsRead, Here, 200, None)),
         ("put_recipient", line(P::RecipientsWrite, Here, 200, Some(recipient))),
         ("test_recipient", line(P::DeliveriesWrite, Here, 202, None)),

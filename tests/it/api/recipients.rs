@@ -40,6 +40,38 @@ async fn a_recipient_is_shown_without_its_secret_and_can_be_put_back() {
 }
 
 #[tokio::test]
+async fn recipients_are_listed_in_pages_and_gone_once_they_are_deleted() {
+    let api = Api::new().await;
+    let put = json!({ "addresses": { "webhook": { "url": "https://example.org/in", "secret": SECRET } } });
+    for tenant in ["cid", "ann", "bob"] {
+        api.admin("PUT", &format!("/v1/recipients/{tenant}"), Some(put.clone())).await.expect(200);
+    }
+    let first = api.admin("GET", "/v1/recipients?limit=2", None).await.expect(200);
+    let ann = api.admin("GET", "/v1/recipients/ann", None).await.expect(200);
+    assert_eq!((&first["items"][0], &first["items"][1]["tenant_id"]), (&ann, &json!("bob")));
+    assert!(!first.to_string().contains(SECRET), "{first}");
+    let cursor = first["next_cursor"].as_str().unwrap();
+    let rest = api.admin("GET", &format!("/v1/recipients?limit=2&cursor={cursor}"), None).await.expect(200);
+    assert_eq!((&rest["items"][0]["tenant_id"], &rest["next_cursor"]), (&json!("cid"), &json!(null)));
+    let own = api.token("bob", &["recipients:read", "recipients:write"]).await;
+    let seen = api.ask("GET", "/v1/recipients", Some(&own), None).await.expect(200);
+    assert_eq!((seen["items"].as_array().unwrap().len(), &seen["items"][0]["tenant_id"]), (1, &json!("bob")));
+
+    let task = json!({ "tenant_id": "bob", "name": "Tells bob", "trigger": { "type": "schedule", "cron": "@yearly" },
+        "action": { "instruction": "Say hello." }, "output": { "channel": "webhook" } });
+    let task = api.admin("POST", "/v1/tasks", Some(task)).await.expect(201)["id"].as_str().unwrap().to_owned();
+    api.ask("DELETE", "/v1/recipients/bob", Some(&own), None).await.expect(204);
+    api.ask("DELETE", "/v1/recipients/bob", Some(&own), None).await.expect(404);
+    api.ask("DELETE", "/v1/recipients/ann", Some(&own), None).await.expect(404);
+    api.admin("GET", "/v1/recipients/bob", None).await.expect(404);
+    // what names it is as it was
+    let kept = api.admin("GET", &format!("/v1/tasks/{task}"), None).await.expect(200);
+    assert_eq!((&kept["status"], &kept["output"]), (&json!("active"), &json!({ "channel": "webhook" })));
+    let acts = api.admin("GET", "/v1/audit?action=recipient.deleted", None).await.expect(200);
+    assert_eq!((&acts["items"][0]["tenant_id"], &acts["items"][0]["body"]), (&json!("bob"), &json!({})));
+}
+
+#[tokio::test]
 async fn what_is_wrong_with_a_recipient_has_its_place() {
     let api = Api::new().await;
     let put = json!({

@@ -53,6 +53,7 @@ on_every_bus!(
     a_buried_entry_waits_among_the_dead_letters_until_it_is_replayed,
     dead_letters_are_found_by_what_is_asked_for_and_dropped,
     the_log_goes_on_where_it_ended,
+    events_are_found_by_their_ids_and_ids_by_their_beginnings,
     a_tail_begins_behind_the_newest,
     another_busses_positions_are_refused,
     what_waits_is_counted,
@@ -240,6 +241,30 @@ async fn the_log_goes_on_where_it_ended(stage: &Stage) {
     let all = bus.log(&Scope::Every, &log_filter(10)).await.unwrap();
     let after = LogFilter { after: Some(all.events[2].position.clone()), ..log_filter(10) };
     assert_eq!(log(bus, &Scope::Every, &after).await.0, ["4", "5"]);
+}
+
+async fn events_are_found_by_their_ids_and_ids_by_their_beginnings(stage: &Stage) {
+    let bus = &*stage.bus;
+    let like = |tenant: &str, id: &str, source: &str| {
+        of(json!({"tenantid": tenant, "id": id, "source": source, "type": "new"}))
+    };
+    let events = [like("a", "order-1", "mail"), like("a", "order-1", "shop"), like("a", "order-2", "shop")];
+    stage.publish(&events).await;
+    stage.publish(&[like(&beside_a(), "order-3", "shop")]).await;
+    let a = Tenant::new("a").unwrap();
+    assert_eq!(bus.find(&a, Some("mail"), "order-1").await.unwrap(), Some(events[0].clone()));
+    assert_eq!(bus.find(&a, None, "order-2").await.unwrap(), Some(events[2].clone()));
+    assert_eq!(bus.find(&a, None, "order").await.unwrap(), None);
+    assert_eq!(bus.find(&a, None, "order-3").await.unwrap(), None);
+    let ids = async |source: Option<&str>, beginning: &str| {
+        let mut ids = bus.ids(&a, source, beginning).await.unwrap();
+        ids.sort();
+        ids
+    };
+    assert_eq!(ids(None, "order").await, ["order-1", "order-2"], "one that two sources have is one id");
+    assert_eq!(ids(Some("mail"), "o").await, ["order-1"]);
+    assert_eq!(ids(None, "order-2").await, ["order-2"]);
+    assert_eq!(ids(None, "order-3").await, [""; 0]);
 }
 
 async fn a_tail_begins_behind_the_newest(stage: &Stage) {

@@ -3,7 +3,10 @@
 use chrono::TimeDelta;
 use reveille::id::Scope;
 use reveille::notification::{Addresses, Kind, NewDelivery, Recipient, WebhookAddress};
-use reveille::store::{DeliveryFilter, StoreError, StoredRecipient, Verification, Verified};
+use reveille::store::{
+    AuditFilter, DeliveryFilter, ListedRecipient, PAGE_BYTES, RecipientFilter, StoreError, StoredRecipient,
+    Verification, Verified,
+};
 
 use super::world::{World, only};
 
@@ -16,6 +19,9 @@ on_both!(
     a_code_is_good_for_five_tries_and_the_same_again_gives_no_more,
     the_next_code_comes_after_a_minute,
     there_are_ten_codes_a_day,
+    recipients_are_listed_by_tenant_in_pages_of_bounded_size,
+    deleted_recipient_leaves_nothing_of_the_person,
+    deletion_is_for_the_own_scope_and_recorded,
 );
 
 fn recipient(email: &str) -> Recipient {
@@ -163,4 +169,66 @@ async fn the_next_code_comes_after_a_minute(world: &World) {
     ask(world, &code("x", "2")).await.unwrap();
     assert_eq!(give(world, &code("x", "1")).await, Verified::Wrong { left: 4 }, "the earlier one is good for nothing");
     assert!(matches!(give(world, &code("x", "2")).await, Verified::Yes(_)));
+}
+
+async fn listed(world: &World, scope: &Scope, after: Option<&str>, limit: i64) -> (Vec<String>, bool) {
+    let filter = RecipientFilter { after: after.map(str::to_owned), limit };
+    let page = world.store.list_recipients(scope, &filter).await.unwrap();
+    (page.rows.into_iter().map(|listed| listed.tenant_id).collect(), page.is_cut)
+}
+
+async fn recipients_are_listed_by_tenant_in_pages_of_bounded_size(world: &World) {
+    for tenant in ["c", "a", "b"] {
+        world.store.put_recipient(&Scope::Every, tenant, &recipient("x@y.z"), 0).await.unwrap();
+    }
+    let names = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+    assert_eq!(listed(world, &Scope::Every, None, 2).await, (names(&["a", "b"]), false));
+    assert_eq!(listed(world, &Scope::Every, Some("b"), 2).await, (names(&["c"]), false));
+    assert_eq!(listed(world, &only("b"), None, 2).await, (names(&["b"]), false));
+    let page = world.store.list_recipients(&only("b"), &RecipientFilter { after: None, limit: 1 }).await.unwrap();
+    let stored = world.store.get_recipient(&Scope::Every, "b").await.unwrap();
+    assert_eq!(page.rows, [ListedRecipient { tenant_id: "b".into(), stored: Some(stored) }]);
+
+    // what does not fit on a page is behind it
+    let wide = Recipient { locale: "x".repeat(PAGE_BYTES as usize), ..recipient("x@y.z") };
+    world.store.put_recipient(&Scope::Every, "a", &wide, 1).await.unwrap();
+    assert_eq!(listed(world, &Scope::Every, None, 3).await, (names(&["a"]), true));
+    assert_eq!(listed(world, &Scope::Every, Some("a"), 3).await, (names(&["b", "c"]), false));
+}
+
+async fn deleted_recipient_leaves_nothing_of_the_person(world: &World) {
+    let ann = recipient("ann@example.org");
+    world.store.put_recipient(&Scope::Every, "a", &ann, 0).await.unwrap();
+    ask(world, &code("x", "1")).await.unwrap();
+    assert!(world.store.count_interruption("a", "2026-11-21", Some(1)).await.unwrap());
+    world.store.delete_recipient(&Scope::Every, "a", "token:admin").await.unwrap();
+    let gone = world.store.get_recipient(&Scope::Every, "a").await;
+    assert!(matches!(gone, Err(StoreError::NotFound)), "{gone:?}");
+    assert_eq!(listed(world, &Scope::Every, None, 9).await, (vec![], false));
+
+    // the code that was sent proves nothing any more, and the day begins anew
+    world.store.put_recipient(&Scope::Every, "a", &ann, 0).await.unwrap();
+    assert_eq!(give(world, &code("x", "1")).await, Verified::Gone);
+    assert!(world.store.count_interruption("a", "2026-11-21", Some(1)).await.unwrap());
+    // what was sent stays on the record
+    let filter = DeliveryFilter { limit: 9, ..DeliveryFilter::default() };
+    assert_eq!(world.store.list_deliveries(&Scope::Every, &filter).await.unwrap().len(), 1);
+}
+
+async fn deletion_is_for_the_own_scope_and_recorded(world: &World) {
+    for tenant in ["a", "b"] {
+        world.store.put_recipient(&Scope::Every, tenant, &recipient("x@y.z"), 0).await.unwrap();
+    }
+    for (scope, tenant) in [(only("b"), "a"), (Scope::Every, "nobody")] {
+        let refused = world.store.delete_recipient(&scope, tenant, "token:b").await;
+        assert!(matches!(refused, Err(StoreError::NotFound)), "{refused:?}");
+    }
+    world.store.delete_recipient(&only("b"), "b", "token:b").await.unwrap();
+    assert_eq!(listed(world, &Scope::Every, None, 9).await.0, ["a"]);
+    let filter = AuditFilter { limit: 9, ..AuditFilter::default() };
+    let acts = world.store.list_audit(&Scope::Every, &filter).await.unwrap();
+    let told: Vec<_> =
+        acts.iter().map(|act| (act.tenant_id.as_str(), act.action.as_str(), act.actor.as_str())).collect();
+    assert_eq!(told, [("b", "recipient.deleted", "token:b")]);
+    assert_eq!(acts[0].body, serde_json::json!({}), "nothing about the person");
 }

@@ -14,6 +14,7 @@ on_both!(
     records_of_an_event_are_found_by_its_key,
     event_tasks_of_a_tenant_are_read_page_by_page,
     an_event_is_found_by_its_id,
+    events_are_found_by_the_beginnings_of_their_ids,
 );
 
 fn tenant(name: &str) -> Tenant {
@@ -92,5 +93,21 @@ async fn an_event_is_found_by_its_id(world: &World) {
         [("b", None, "e1"), ("b", Some("shop"), "e1"), ("a", Some("mail"), "e1"), ("a", None, "x")]
     {
         assert_eq!(found(name, source, id).await, None);
+    }
+}
+
+async fn events_are_found_by_the_beginnings_of_their_ids(world: &World) {
+    let ids = ["order-1", "order-2", "mail_%"].map(matching::event);
+    world.store.publish_events(&ids).await.unwrap();
+    let found = async |name: &str, source: Option<&str>, beginning: &str| {
+        let mut ids = world.store.event_ids(&tenant(name), source, beginning).await.unwrap();
+        ids.sort();
+        ids
+    };
+    assert_eq!(found("a", None, "order-2").await, ["order-2"]);
+    assert_eq!(found("a", Some("shop"), "order").await, ["order-1", "order-2"]);
+    assert_eq!(found("a", None, "m").await, ["mail_%"]);
+    for (name, source, beginning) in [("a", None, "%"), ("a", Some("mail"), "order"), ("b", None, "order")] {
+        assert!(found(name, source, beginning).await.is_empty(), "{beginning}");
     }
 }

@@ -33,7 +33,7 @@ async fn stage_at(public_url: &str) -> (OAuthServer, Api) {
 /// The provider's address for ann's account.
 async fn link(api: &Api, account: &str) -> String {
     let token = api.token("ann", &["credentials:write"]).await;
-    let path = format!("/v1/credentials/calendar/connect?account_name={account}");
+    let path = format!("/v1/credentials/calendar/{account}/connect");
     let answer = api.ask("GET", &path, Some(&token), None).await.expect(200);
     assert_eq!(answer["expires_at"], "2026-11-21T00:10:00Z");
     answer["url"].as_str().unwrap().to_owned()
@@ -218,7 +218,7 @@ async fn a_link_does_not_outlive_the_token_that_it_was_made_with() {
     let (_, second) = api.token_until("ann", &["*"], Some(end)).await;
     let mut pages = vec![];
     for token in [&first, &second] {
-        let answer = api.ask("GET", "/v1/credentials/calendar/connect", Some(token), None).await.expect(200);
+        let answer = api.ask("GET", "/v1/credentials/calendar/primary/connect", Some(token), None).await.expect(200);
         let back = server.agree(answer["url"].as_str().unwrap(), "ann-at-the-provider").await;
         pages.push((path(&back), fetch(&api, "GET", &path(&back)).await.expect(200)));
     }
@@ -258,13 +258,13 @@ async fn a_link_is_for_a_service_that_is_described_and_a_name_that_can_be_one() 
     let (_server, api) = stage().await;
     let token = api.token("ann", &["credentials:write"]).await;
     let ask = async |path: &str| api.ask("GET", path, Some(&token), None).await;
-    let absent = ask("/v1/credentials/mail/connect").await.expect(404);
+    let absent = ask("/v1/credentials/mail/primary/connect").await.expect(404);
     assert_eq!(absent["detail"], "there is no such service in [oauth.*]");
-    let odd = ask("/v1/credentials/calendar/connect?account_name=a/b").await.expect(400);
+    let odd = ask("/v1/credentials/calendar/a%2Fb/connect").await.expect(422);
     assert_eq!(odd["errors"][0]["pointer"], "/account_name");
-    let nobody = api.admin("GET", "/v1/credentials/calendar/connect", None).await.expect(400);
+    let nobody = api.admin("GET", "/v1/credentials/calendar/primary/connect", None).await.expect(400);
     assert_eq!(nobody["errors"][0]["pointer"], "/tenant_id");
-    let ann = api.admin("GET", "/v1/credentials/calendar/connect?tenant_id=ann", None).await.expect(200);
+    let ann = api.admin("GET", "/v1/credentials/calendar/primary/connect?tenant_id=ann", None).await.expect(200);
     assert!(ann["url"].as_str().unwrap().contains("code_challenge_method=S256"), "{ann}");
 }
 
