@@ -35,6 +35,7 @@ mod setup;
 mod task;
 mod token;
 mod transcript;
+mod typed;
 mod version;
 
 use clap::{Parser, Subcommand};

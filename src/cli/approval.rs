@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use super::client::{ServiceArgs, given};
 use super::failure::Failure;
 use super::screen::{Screen, cut, text_of, time_of};
+use super::typed::{self, Typed};
 use crate::cli::Client;
 use crate::config::Environment;
 use crate::visible::on_one_line;
@@ -45,14 +46,14 @@ pub struct ListArgs {
     /// Only those that are pending, approved, edited, cancelled or expired
     #[arg(long)]
     status: Option<String>,
-    /// Only this task's
-    #[arg(long, value_name = "ID")]
+    /// Only this task's: its id, the beginning of it, or its key
+    #[arg(long, value_name = "TASK")]
     task: Option<String>,
-    /// Only this run's
-    #[arg(long, value_name = "ID")]
+    /// Only this run's: its id, or the beginning of it
+    #[arg(long, value_name = "RUN")]
     run: Option<String>,
-    /// Only those that were asked together
-    #[arg(long, value_name = "ID")]
+    /// Only those that were asked together: the id of their batch, or the beginning of it
+    #[arg(long, value_name = "BATCH")]
     batch: Option<String>,
     /// How many at most
     #[arg(long, default_value_t = 50, value_name = "N")]
@@ -141,25 +142,28 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         }
         Command::Approve(args) => {
             let grant = args.always.then(|| grant(&args));
-            decide("approve", args.answer, grant.map(|grant| ("grant", grant)), environment, screen).await
+            let more = grant.map(|grant| ("grant", grant));
+            decide("approve", args.answer, more, typed::DECISION, environment, screen).await
         }
         Command::Edit(args) => {
             let changes = changes(&args)?;
-            decide("edit", args.answer, Some(("modifications", changes)), environment, screen).await
+            let typed = if args.file.is_some() { typed::DECISION_IN_FILE } else { typed::DECISION };
+            decide("edit", args.answer, Some(("modifications", changes)), typed, environment, screen).await
         }
-        Command::Cancel(args) => decide("cancel", args, None, environment, screen).await,
+        Command::Cancel(args) => decide("cancel", args, None, typed::DECISION, environment, screen).await,
     }
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let client = Client::new(&args.service, environment)?.typed_as(typed::APPROVAL_LIST);
     let filters = given([
         ("tenant_id", args.tenant),
         ("status", args.status),
-        ("task_id", args.task),
-        ("run_id", args.run),
-        ("batch_id", args.batch),
+        ("task_id", client.id_if("tasks", args.task.as_deref()).await?),
+        ("run_id", client.id_if("runs", args.run.as_deref()).await?),
+        ("batch_id", client.batch_if(args.batch.as_deref()).await?),
     ]);
-    let approvals = Client::new(&args.service, environment)?.list(&["v1", "approvals"], &filters, args.limit).await?;
+    let approvals = client.list(&["v1", "approvals"], &filters, args.limit).await?;
     if args.service.json {
         return Ok(screen.json(&json!({ "items": approvals }))?);
     }
@@ -181,10 +185,11 @@ async fn decide(
     decision: &str,
     args: AnswerArgs,
     more: Option<(&str, Value)>,
+    typed: Typed,
     environment: &Environment,
     screen: &mut Screen,
 ) -> anyhow::Result<()> {
-    let client = Client::new(&args.service, environment)?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed);
     let id = client.id("approvals", &args.id).await?;
     let approval = client.get(&["v1", "approvals", &id], &[]).await?;
     if !args.service.json {

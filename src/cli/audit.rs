@@ -9,7 +9,7 @@ use super::failure::Failure;
 use super::screen::{Screen, text_of, time_of};
 use super::setup::ConfigArgs;
 use crate::app::keys_without_setting;
-use crate::cli::Client;
+use crate::cli::{Client, typed};
 use crate::clock::Clock;
 use crate::config::Environment;
 use crate::engine::sealer::chain::{Verified, verify};
@@ -38,7 +38,7 @@ pub struct ListArgs {
     /// Only this act, such as `approval.approved`
     #[arg(long)]
     action: Option<String>,
-    /// Only what was done with this approval, grant, …
+    /// Only what was done with this approval, grant, …: its id, of the first two the beginning of it
     #[arg(long, value_name = "ID")]
     subject: Option<String>,
     /// How many at most
@@ -68,9 +68,20 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
     }
 }
 
+/// What was meant by the beginning of an id: an approval, else a grant.
+async fn subject(client: &Client, typed: Option<String>) -> anyhow::Result<Option<String>> {
+    let Some(typed) = typed else { return Ok(None) };
+    match client.id("approvals", &typed).await {
+        Ok(id) => Ok(Some(id)),
+        Err(_) => Ok(Some(client.id("grants", &typed).await?)),
+    }
+}
+
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let filters = given([("tenant_id", args.tenant), ("action", args.action), ("subject_id", args.subject)]);
-    let entries = Client::new(&args.service, environment)?.list(&["v1", "audit"], &filters, args.limit).await?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::AUDIT_LIST);
+    let subject = subject(&client, args.subject).await?;
+    let filters = given([("tenant_id", args.tenant), ("action", args.action), ("subject_id", subject)]);
+    let entries = client.list(&["v1", "audit"], &filters, args.limit).await?;
     if args.service.json {
         return Ok(screen.json(&json!({ "items": entries }))?);
     }

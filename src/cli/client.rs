@@ -1,5 +1,7 @@
 //! The service as the client commands see it: HTTP with a token, answers as JSON, refusals as a person reads them.
 
+mod meant;
+
 use std::time::Duration;
 
 use anyhow::Context;
@@ -11,14 +13,12 @@ use serde::Deserialize;
 use serde_json::Value;
 use sse_stream::{Sse, SseStream};
 use url::Url;
-use uuid::Uuid;
 
 use super::failure::Failure;
 use super::login;
-use super::screen::text_of;
+use super::typed::{self, Typed};
 use crate::config::Environment;
 use crate::egress;
-use crate::http::page::cursor_at;
 use crate::invalid::InvalidSpec;
 use crate::secret::Secret;
 
@@ -28,6 +28,8 @@ pub const USUAL_URL: &str = "http://127.0.0.1:7700";
 const TIMEOUT: Duration = Duration::from_secs(40);
 /// A stream lasts as long as its run may.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(86_400);
+/// What concerns only people who write addresses themselves.
+const IN_ADDRESSES: &str = " (a `+` is written %2B)";
 /// Items asked for at once when a list is read to its end.
 const PAGE: usize = 200;
 
@@ -51,6 +53,8 @@ pub struct Client {
     base: Url,
     token: Option<Secret>,
     http: reqwest::Client,
+    /// What a refusal calls the fields of what was sent.
+    typed: Typed,
 }
 
 /// The filters of a list that were given.
@@ -87,7 +91,12 @@ impl Client {
             .ok()
             .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
             .ok_or_else(|| Failure::new(format!("`{url}` is not an address")).hint(format!("such as {USUAL_URL}")))?;
-        Ok(Client { base, token, http: egress::operator_client(STREAM_TIMEOUT) })
+        Ok(Client { base, token, http: egress::operator_client(STREAM_TIMEOUT), typed: &[] })
+    }
+
+    /// With refusals that name what was typed for the fields that they are about.
+    pub fn typed_as(self, typed: Typed) -> Client {
+        Client { typed, ..self }
     }
 
     pub async fn get(&self, path: &[&str], query: &[(&str, String)]) -> anyhow::Result<Value> {
@@ -162,33 +171,6 @@ impl Client {
         Ok(page)
     }
 
-    /// The id that was meant: typed whole, by as much of its beginning as tells it from all others, or for a task by its key.
-    /// `list` is the list that it is in, such as `tasks`.
-    ///
-    /// # Errors
-    /// There is nothing like it, or more than one.
-    pub async fn id(&self, list: &str, typed: &str) -> anyhow::Result<String> {
-        if Uuid::try_parse(typed).is_ok() {
-            return Ok(typed.to_owned());
-        }
-        let mut found = Vec::new();
-        if list == "tasks" {
-            found = self.list(&["v1", list], &[("key", typed.to_owned())], 2).await?;
-        }
-        if let (true, Some(beginning)) = (found.is_empty(), Beginning::read(typed)) {
-            let page = self.page(&["v1", list], &[], 2, Some(cursor_at(beginning.behind()))).await?;
-            found = page.items.into_iter().filter(|item| beginning.is_of(&text_of(&item["id"]))).collect();
-        }
-        let what = if list == "deliveries" { "delivery" } else { list.trim_end_matches('s') };
-        match found.as_slice() {
-            [one] => Ok(text_of(&one["id"])),
-            [] => Err(Failure::new(format!("there is no {what} `{typed}`"))
-                .hint(format!("`reveille {what} list` has their ids; the beginning of one is enough"))
-                .into()),
-            _ => Err(Failure::new(format!("`{typed}` means more than one {what}")).hint("type more of the id").into()),
-        }
-    }
-
     /// The events of an SSE stream, as they come.
     pub async fn stream(&self, path: &[&str]) -> anyhow::Result<BoxStream<'static, anyhow::Result<Sse>>> {
         self.stream_after(path, &[], None).await
@@ -246,7 +228,7 @@ impl Client {
         }
         let status = response.status();
         let body = response.bytes().await.unwrap_or_default();
-        Err(refusal(status, &body, self.token.is_some()).into())
+        Err(refusal(status, &body, self.token.is_some(), self.typed).into())
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Failure {
@@ -260,27 +242,6 @@ impl Client {
 fn has_key(request: &RequestBuilder) -> bool {
     let built = request.try_clone().and_then(|request| request.build().ok());
     built.is_some_and(|request| request.headers().contains_key("idempotency-key"))
-}
-
-/// The beginning of an id, as hexadecimal digits.
-struct Beginning(String);
-
-impl Beginning {
-    /// Digits and hyphens, four digits at least.
-    fn read(typed: &str) -> Option<Beginning> {
-        let digits: String = typed.chars().filter(|c| *c != '-').collect::<String>().to_lowercase();
-        let fits = (4..=32).contains(&digits.len()) && digits.chars().all(|c| c.is_ascii_hexdigit());
-        fits.then_some(Beginning(digits))
-    }
-
-    /// The last id that begins so: lists go on below it, newest first.
-    fn behind(&self) -> Uuid {
-        Uuid::try_parse(&format!("{:f<32}", self.0)).unwrap_or(Uuid::max())
-    }
-
-    fn is_of(&self, id: &str) -> bool {
-        id.replace('-', "").starts_with(&self.0)
-    }
 }
 
 /// One page of a list.
@@ -300,8 +261,8 @@ struct Problem {
     errors: Vec<InvalidSpec>,
 }
 
-/// A problem of the service as a person reads it: each fault with its place in the task, not as a pointer.
-fn refusal(status: StatusCode, body: &Bytes, with_token: bool) -> Failure {
+/// A problem of the service as a person reads it: each fault with what was typed, not with a pointer.
+fn refusal(status: StatusCode, body: &Bytes, with_token: bool, typed: Typed) -> Failure {
     let problem: Problem = serde_json::from_slice(body).unwrap_or_default();
     let message = match (problem.detail.as_str(), problem.title.as_str()) {
         _ if !problem.errors.is_empty() => problem.title.clone(),
@@ -312,11 +273,8 @@ fn refusal(status: StatusCode, body: &Bytes, with_token: bool) -> Failure {
     let mut failure = Failure::new(in_our_manner(&message));
     for fault in &problem.errors {
         let place = fault.pointer.trim_start_matches('/').replace('/', ".").replace("~1", "/").replace("~0", "~");
-        failure = failure.detail(if place.is_empty() {
-            fault.message.clone()
-        } else {
-            format!("{place}: {}", fault.message)
-        });
+        let (named, message) = (typed::name(typed, &place), fault.message.replace(IN_ADDRESSES, ""));
+        failure = failure.detail(if named.is_empty() { message } else { format!("{named}: {message}") });
     }
     match status {
         StatusCode::UNAUTHORIZED if with_token => {
@@ -351,15 +309,17 @@ mod tests {
                       {"pointer":"","message":"must be an object"}]}"#,
         );
         assert_eq!(
-            refusal(StatusCode::UNPROCESSABLE_ENTITY, &body, true).to_string(),
+            refusal(StatusCode::UNPROCESSABLE_ENTITY, &body, true, &[]).to_string(),
             "the request is not valid\n  trigger.timezone: unknown time zone `Europe/Berln`; did you mean `Europe/Berlin`?\n  must be an object"
         );
+        let said = refusal(StatusCode::UNPROCESSABLE_ENTITY, &body, true, typed::TASK).to_string();
+        assert!(said.contains("\n  --timezone: unknown time zone"), "{said}");
     }
 
     #[test]
     fn a_refused_token_and_a_missing_one_have_different_hints() {
         let body = Bytes::from_static(br#"{"title":"A valid token is needed","detail":"there is no token"}"#);
-        let shown = |with_token| refusal(StatusCode::UNAUTHORIZED, &body, with_token).to_string();
+        let shown = |with_token| refusal(StatusCode::UNAUTHORIZED, &body, with_token, &[]).to_string();
         assert_eq!(
             shown(true),
             "there is no token\nhint: is it the right token (REVEILLE_TOKEN, or that of the profile), and not revoked?"
@@ -372,7 +332,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_no_problem_is_told_by_its_status() {
-        let shown = refusal(StatusCode::BAD_GATEWAY, &Bytes::from_static(b"<html>"), true).to_string();
+        let shown = refusal(StatusCode::BAD_GATEWAY, &Bytes::from_static(b"<html>"), true, &[]).to_string();
         assert_eq!(shown, "the service answered 502 Bad Gateway");
     }
 

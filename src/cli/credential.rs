@@ -13,7 +13,7 @@ use super::client::{ServiceArgs, given};
 use super::confirm::YesArgs;
 use super::failure::Failure;
 use super::screen::{Screen, text_of, time_of};
-use crate::cli::Client;
+use crate::cli::{Client, typed};
 use crate::config::Environment;
 use crate::credential::Reference;
 use crate::secret::erase;
@@ -144,7 +144,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 
 async fn set(args: SetArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let reference = reference(&args.reference)?;
-    let client = Client::new(&args.service, environment)?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::CREDENTIAL);
     let mut body = Map::from_iter([("hosts".to_owned(), json!(args.host))]);
     if let Some(form) = &args.inject {
         body.insert("inject".into(), inject(form, args.from.as_deref(), args.template.as_deref())?);
@@ -164,7 +164,8 @@ async fn set(args: SetArgs, environment: &Environment, screen: &mut Screen) -> a
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let filters = given([("tenant_id", args.tenant), ("service", args.of)]);
-    let found = Client::new(&args.service, environment)?.list(&["v1", "credentials"], &filters, args.limit).await?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::CREDENTIAL_LIST);
+    let found = client.list(&["v1", "credentials"], &filters, args.limit).await?;
     if args.service.json {
         return Ok(screen.json(&json!({ "items": found }))?);
     }
@@ -184,7 +185,7 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
 
 async fn show(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let Reference { service, account } = reference(&args.reference)?;
-    let client = Client::new(&args.service, environment)?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::CREDENTIAL);
     let path = ["v1", "credentials", &service, &account];
     let credential = client.get(&path, &given([("tenant_id", args.tenant)])).await?;
     print(&credential, args.service.json, screen)
@@ -196,7 +197,7 @@ async fn delete(
     screen: &mut Screen,
 ) -> anyhow::Result<()> {
     let reference = reference(&args.reference)?;
-    let client = Client::new(&args.service, environment)?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::CREDENTIAL);
     let path = ["v1", "credentials", &reference.service, &reference.account];
     let whose = args.tenant.as_deref().map(|tenant| format!(" of {tenant}")).unwrap_or_default();
     yes.or_ask(&format!("delete the credential {reference}{whose}? It can't be read back"), screen)?;
@@ -209,7 +210,7 @@ async fn delete(
 
 async fn uses(args: UsesArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let Reference { service, account } = reference(&args.reference)?;
-    let client = Client::new(&args.service, environment)?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::CREDENTIAL);
     let path = ["v1", "credentials", &service, &account, "uses"];
     let uses = client.list(&path, &given([("tenant_id", args.tenant)]), args.limit).await?;
     if args.service.json {

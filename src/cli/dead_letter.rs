@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::client::{ServiceArgs, given};
 use super::confirm::YesArgs;
 use super::screen::{Screen, cut, text_of, time_of};
-use crate::cli::Client;
+use crate::cli::{Client, typed};
 use crate::config::Environment;
 
 /// What the service replays or drops in one request.
@@ -62,7 +62,7 @@ pub struct ListArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct ShowArgs {
-    /// Id of the dead letter
+    /// The dead letter: its id, or the beginning of it
     #[arg(value_name = "LETTER")]
     id: String,
     #[command(flatten)]
@@ -72,7 +72,7 @@ pub struct ShowArgs {
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("meant").required(true).multiple(true).args(["ids", "source", "kind", "error", "all"])))]
 pub struct ManyArgs {
-    /// Ids of dead letters
+    /// Dead letters: their ids, or the beginnings of them
     #[arg(value_name = "LETTER", conflicts_with_all = ["source", "kind", "error", "tenant", "all"])]
     ids: Vec<String>,
     #[command(flatten)]
@@ -97,7 +97,8 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         Command::List(args) => list(args, environment, screen).await,
         Command::Show(args) => {
             let client = Client::new(&args.service, environment)?;
-            let letter = client.get(&["v1", "dead-letters", &args.id], &[]).await?;
+            let id = client.dead_letter(&args.id).await?;
+            let letter = client.get(&["v1", "dead-letters", &id], &[]).await?;
             show(&letter, args.service.json, screen)
         }
         Command::Replay(args) => many(args, "replay", "replayed", environment, screen).await,
@@ -116,7 +117,8 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let filters = args.which.fields();
-    let letters = Client::new(&args.service, environment)?.list(&["v1", "dead-letters"], &filters, args.limit).await?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::DEAD_LETTERS);
+    let letters = client.list(&["v1", "dead-letters"], &filters, args.limit).await?;
     if args.service.json {
         return Ok(screen.json(&json!({ "items": letters }))?);
     }
@@ -160,7 +162,7 @@ async fn many(
     environment: &Environment,
     screen: &mut Screen,
 ) -> anyhow::Result<()> {
-    let client = Client::new(&args.service, environment)?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::DEAD_LETTERS);
     let mut count = 0;
     if args.ids.is_empty() {
         let choice: Map<String, Value> =
@@ -175,10 +177,11 @@ async fn many(
             }
         }
     }
-    for id in &args.ids {
+    for typed in &args.ids {
+        let id = client.dead_letter(typed).await?;
         match deed {
-            "drop" => client.delete(&["v1", "dead-letters", id]).await?,
-            _ => client.post(&["v1", "dead-letters", id, "replay"], &json!({})).await?,
+            "drop" => client.delete(&["v1", "dead-letters", &id]).await?,
+            _ => client.post(&["v1", "dead-letters", &id, "replay"], &json!({})).await?,
         };
         count += 1;
     }

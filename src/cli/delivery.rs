@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::client::{ServiceArgs, given};
 use super::screen::{Screen, cut, text_of, time_of, tone_of};
-use crate::cli::Client;
+use crate::cli::{Client, typed};
 use crate::config::Environment;
 
 #[derive(Debug, clap::Subcommand)]
@@ -21,8 +21,8 @@ pub struct ListArgs {
     /// Only this tenant's
     #[arg(long, value_name = "ID")]
     tenant: Option<String>,
-    /// Only this run's
-    #[arg(long, value_name = "ID")]
+    /// Only this run's: its id, or the beginning of it
+    #[arg(long, value_name = "RUN")]
     run: Option<String>,
     /// Only those in this state: pending, sent, delivered, failed, unknown
     #[arg(long)]
@@ -36,7 +36,7 @@ pub struct ListArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct OneArgs {
-    /// Id of the delivery
+    /// The delivery: its id, or the beginning of it
     #[arg(value_name = "DELIVERY")]
     id: String,
     #[command(flatten)]
@@ -56,8 +56,10 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let filters = given([("tenant_id", args.tenant), ("run_id", args.run), ("state", args.state)]);
-    let deliveries = Client::new(&args.service, environment)?.list(&["v1", "deliveries"], &filters, args.limit).await?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::DELIVERY_LIST);
+    let run = client.id_if("runs", args.run.as_deref()).await?;
+    let filters = given([("tenant_id", args.tenant), ("run_id", run), ("state", args.state)]);
+    let deliveries = client.list(&["v1", "deliveries"], &filters, args.limit).await?;
     if args.service.json {
         return Ok(screen.json(&json!({ "items": deliveries }))?);
     }

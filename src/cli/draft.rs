@@ -9,38 +9,6 @@ use serde_json::{Map, Value, json};
 
 use super::failure::Failure;
 
-/// Fields whose flag has another name than the last part of their place.
-const FLAGS: [(&str, &str); 6] = [
-    ("tenant_id", "tenant"),
-    ("timeout_seconds", "timeout"),
-    ("retry.backoff_seconds", "backoff"),
-    ("trigger.poll.http.url", "poll-url"),
-    ("trigger.timeout", "poll-timeout"),
-    ("output", "channel"),
-];
-
-/// The refusal of a task that was typed as flags: each fault named by its flag, as the person typed it.
-pub fn in_flags(error: anyhow::Error) -> anyhow::Error {
-    let flagged = |line: String| match line.split_once(": ") {
-        Some((place, message)) => format!("{}: {message}", flag_of(place).unwrap_or_else(|| place.to_owned())),
-        None => line,
-    };
-    match error.downcast::<Failure>() {
-        Ok(failure) => failure.with_details(flagged).into(),
-        Err(other) => other,
-    }
-}
-
-/// `--start-at` of `trigger.start_at`; `None` where a place is no field's, or lies deeper than a flag reaches.
-fn flag_of(place: &str) -> Option<String> {
-    if let Some((_, flag)) = FLAGS.iter().find(|(field, _)| *field == place) {
-        return Some(format!("--{flag}"));
-    }
-    let field = ["trigger.", "action.", "retry."].iter().find_map(|part| place.strip_prefix(part)).unwrap_or(place);
-    let plain = !field.is_empty() && field.chars().all(|c| c.is_ascii_lowercase() || c == '_');
-    plain.then(|| format!("--{}", field.replace('_', "-")))
-}
-
 /// When a task fires.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "When")]

@@ -11,7 +11,7 @@ use super::client::{ServiceArgs, given};
 use super::failure::Failure;
 use super::run::sentences;
 use super::screen::{Screen, Tone, cut, text_of, time_of};
-use crate::cli::Client;
+use crate::cli::{Client, typed};
 use crate::config::Environment;
 
 #[derive(Debug, clap::Subcommand)]
@@ -83,7 +83,7 @@ pub struct ListArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct ExplainArgs {
-    /// Id of the event
+    /// The event: its id, or as much of its beginning as no other of the newest has
     #[arg(value_name = "EVENT")]
     id: String,
     /// Its source; else it is looked for among the newest events
@@ -124,7 +124,8 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         Command::Explain(args) => explain(args, environment, screen).await,
         Command::List(args) => {
             let query = args.which.query();
-            let events = Client::new(&args.service, environment)?.list(&["v1", "events"], &query, args.limit).await?;
+            let client = Client::new(&args.service, environment)?.typed_as(typed::EVENT);
+            let events = client.list(&["v1", "events"], &query, args.limit).await?;
             if args.service.json {
                 return Ok(screen.json(&json!({ "items": events }))?);
             }
@@ -142,7 +143,8 @@ async fn publish(args: PublishArgs, environment: &Environment, screen: &mut Scre
     if let (Some(tenant), Some(_)) = (&args.tenant, &args.file) {
         name_tenant(&mut body, tenant);
     }
-    let answer = Client::new(&args.service, environment)?.post(&["v1", "events"], &body).await?;
+    let typed = if args.file.is_some() { typed::EVENT_IN_FILE } else { typed::EVENT };
+    let answer = Client::new(&args.service, environment)?.typed_as(typed).post(&["v1", "events"], &body).await?;
     if args.service.json {
         return Ok(screen.json(&answer)?);
     }
@@ -200,7 +202,7 @@ fn parse(text: &str, what: &str) -> anyhow::Result<Value> {
 
 async fn explain(args: ExplainArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let asked = given([("source", args.source), ("tenant_id", args.tenant)]);
-    let client = Client::new(&args.service, environment)?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::EVENT);
     let explained = client.get(&["v1", "events", &args.id, "explain"], &asked).await?;
     if args.service.json {
         return Ok(screen.json(&explained)?);
@@ -219,7 +221,7 @@ async fn explain(args: ExplainArgs, environment: &Environment, screen: &mut Scre
 }
 
 async fn tail(args: TailArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let client = Client::new(&args.service, environment)?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::EVENT);
     let mut events =
         client.stream_after(&["v1", "events", "stream"], &args.which.query(), args.after.as_deref()).await?;
     while let Some(event) = events.next().await {

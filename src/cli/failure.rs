@@ -24,12 +24,6 @@ impl Failure {
         self
     }
 
-    /// With each line below the message said otherwise.
-    pub fn with_details(mut self, said: impl FnMut(String) -> String) -> Failure {
-        self.details = self.details.into_iter().map(said).collect();
-        self
-    }
-
     /// What to do about it.
     pub fn hint(mut self, hint: impl Into<String>) -> Failure {
         self.hint = Some(hint.into());

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::client::{ServiceArgs, given};
 use super::screen::{Screen, cut, text_of, time_of};
-use crate::cli::Client;
+use crate::cli::{Client, typed};
 use crate::config::Environment;
 use crate::visible::on_one_line;
 
@@ -26,8 +26,8 @@ pub struct ListArgs {
     /// Only this tenant's
     #[arg(long, value_name = "ID")]
     tenant: Option<String>,
-    /// Only this task's
-    #[arg(long, value_name = "ID")]
+    /// Only this task's: its id, the beginning of it, or its key
+    #[arg(long, value_name = "TASK")]
     task: Option<String>,
     /// How many at most
     #[arg(long, default_value_t = 50, value_name = "N")]
@@ -38,7 +38,7 @@ pub struct ListArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct RevokeArgs {
-    /// Id of the grant
+    /// The grant: its id, or the beginning of it
     #[arg(value_name = "GRANT")]
     id: String,
     #[command(flatten)]
@@ -61,8 +61,10 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let filters = given([("tenant_id", args.tenant), ("task_id", args.task)]);
-    let grants = Client::new(&args.service, environment)?.list(&["v1", "grants"], &filters, args.limit).await?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::GRANT_LIST);
+    let task = client.id_if("tasks", args.task.as_deref()).await?;
+    let filters = given([("tenant_id", args.tenant), ("task_id", task)]);
+    let grants = client.list(&["v1", "grants"], &filters, args.limit).await?;
     if args.service.json {
         return Ok(screen.json(&json!({ "items": grants }))?);
     }

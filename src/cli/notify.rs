@@ -8,7 +8,7 @@ use super::client::ServiceArgs;
 use super::delivery::print_delivery;
 use super::failure::Failure;
 use super::screen::{Screen, text_of};
-use crate::cli::Client;
+use crate::cli::{Client, typed};
 use crate::clock;
 use crate::config::Environment;
 
@@ -36,7 +36,7 @@ pub struct TestArgs {
 
 pub async fn run(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let Command::Test(args) = command;
-    let client = Client::new(&args.service, environment)?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::NOTIFY);
     let body = args.channel.map(|channel| json!({ "channel": channel })).unwrap_or_else(|| json!({}));
     let made = client.post(&["v1", "recipients", &args.tenant, "test"], &body).await?;
     let delivery = settled(&client, made).await?;

@@ -10,6 +10,7 @@ use super::draft::read_file;
 use super::failure::Failure;
 use super::screen::{Screen, Tone, cut, text_of};
 use crate::cli::Client;
+use crate::cli::typed;
 use crate::config::Environment;
 
 /// Longest value of a step that is shown, in characters; `--json` has it whole.
@@ -47,8 +48,8 @@ pub struct DryRunArgs {
 
 pub async fn run(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let Command::DryRun(args) = command;
-    let answer =
-        Client::new(&args.service, environment)?.post(&["v1", "pipelines", "dry-run"], &question(&args)?).await?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::PIPELINE_DRY_RUN);
+    let answer = client.post(&["v1", "pipelines", "dry-run"], &question(&args)?).await?;
     if args.service.json {
         return Ok(screen.json(&answer)?);
     }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::client::ServiceArgs;
 use super::screen::{Screen, text_of};
-use crate::cli::Client;
+use crate::cli::{Client, typed};
 use crate::config::Environment;
 use crate::quota::Quota;
 
@@ -18,6 +18,7 @@ Examples:
   reveille quota reset ann                    all of them as [quotas] has them")]
 pub enum Command {
     /// Show what a tenant may have, and how much of it is used
+    #[command(alias = "get")]
     Show(TenantArgs),
     /// Say what a tenant may have; needs an admin token
     Set(SetArgs),
@@ -80,7 +81,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 
 /// The API replaces what was said, so what is not named here is sent again.
 async fn set(args: SetArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let client = Client::new(&args.service, environment)?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::QUOTA);
     let path = ["v1", "tenants", args.tenant.as_str(), "quotas"];
     let mut said: Map<String, Value> =
         client.get(&path, &[]).await?["overrides"].as_object().cloned().unwrap_or_default();

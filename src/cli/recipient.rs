@@ -6,21 +6,28 @@ use anyhow::Context;
 use serde_json::{Map, Value, json};
 
 use super::client::ServiceArgs;
+use super::confirm::YesArgs;
 use super::delivery::print_delivery;
 use super::failure::Failure;
 use super::screen::{Screen, text_of, time_of};
-use crate::cli::Client;
+use crate::cli::{Client, typed};
 use crate::config::Environment;
+use crate::visible::on_one_line;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Set where a tenant is reached; replaces what was set before
     Set(Box<SetArgs>),
+    /// List recipients by their tenants
+    #[command(alias = "ls")]
+    List(ListArgs),
     /// Show where a tenant is reached
     #[command(alias = "get")]
     Show(ShowArgs),
     /// Prove an address: without --code one is sent to it
     Verify(VerifyArgs),
+    /// Delete all that is kept of where a tenant is reached; nobody is told then
+    Delete(DeleteArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -93,6 +100,23 @@ pub struct ShowArgs {
 }
 
 #[derive(Debug, clap::Args)]
+pub struct ListArgs {
+    /// How many at most
+    #[arg(long, default_value_t = 50, value_name = "N")]
+    limit: usize,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct DeleteArgs {
+    #[command(flatten)]
+    one: ShowArgs,
+    #[command(flatten)]
+    yes: YesArgs,
+}
+
+#[derive(Debug, clap::Args)]
 pub struct VerifyArgs {
     /// The tenant
     #[arg(value_name = "TENANT")]
@@ -111,17 +135,20 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
     match command {
         Command::Set(args) => {
             let recipient = typed(&args)?;
-            let client = Client::new(&args.service, environment)?;
+            let typed = if args.file.is_some() { typed::RECIPIENT_IN_FILE } else { typed::RECIPIENT };
+            let client = Client::new(&args.service, environment)?.typed_as(typed);
             let set = client.put(&["v1", "recipients", &args.tenant], &recipient).await?;
             print(&set, args.service.json, screen)
         }
+        Command::List(args) => list(args, environment, screen).await,
+        Command::Delete(args) => delete(args, environment, screen).await,
         Command::Show(args) => {
             let client = Client::new(&args.service, environment)?;
             let recipient = client.get(&["v1", "recipients", &args.tenant], &[]).await?;
             print(&recipient, args.service.json, screen)
         }
         Command::Verify(args) => {
-            let client = Client::new(&args.service, environment)?;
+            let client = Client::new(&args.service, environment)?.typed_as(typed::VERIFY);
             let mut body = json!({ "channel": args.channel });
             if let Some(code) = &args.code {
                 body["code"] = json!(code);
@@ -132,6 +159,37 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
                 None => print_delivery(&answer, args.service.json, screen),
             }
         }
+    }
+}
+
+async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let client = Client::new(&args.service, environment)?.typed_as(typed::RECIPIENT_LIST);
+    let recipients = client.list(&["v1", "recipients"], &[], args.limit).await?;
+    if args.service.json {
+        return Ok(screen.json(&json!({ "items": recipients }))?);
+    }
+    let row = |recipient: &Value| {
+        let channels = recipient["addresses"].as_object().into_iter().flat_map(Map::keys);
+        let channels = channels.map(String::as_str).collect::<Vec<_>>().join(", ");
+        let [tenant, zone, locale] = ["tenant_id", "timezone", "locale"].map(|name| text_of(&recipient[name]));
+        vec![on_one_line(&tenant), zone, locale, channels, time_of(&recipient["updated_at"])]
+    };
+    let heading = ["tenant", "time zone", "locale", "channels", "updated"];
+    Ok(screen.table(&heading, recipients.iter().map(row).collect())?)
+}
+
+async fn delete(
+    DeleteArgs { one: ShowArgs { tenant, service }, yes }: DeleteArgs,
+    environment: &Environment,
+    screen: &mut Screen,
+) -> anyhow::Result<()> {
+    let client = Client::new(&service, environment)?;
+    let shown = on_one_line(&tenant);
+    yes.or_ask(&format!("delete all addresses of {shown}? Nobody is told then, of questions neither"), screen)?;
+    client.delete(&["v1", "recipients", &tenant]).await?;
+    match service.json {
+        true => Ok(screen.json(&json!({ "tenant_id": tenant, "deleted": true }))?),
+        false => Ok(screen.line(format!("deleted {shown}"))?),
     }
 }
 

@@ -8,7 +8,7 @@ use super::failure::Failure;
 use super::moment::moment;
 use super::screen::{Screen, Tone, cut, text_of, time_of, tone_of};
 use super::transcript::{self, Live};
-use crate::cli::Client;
+use crate::cli::{Client, typed};
 use crate::clock::machine_now;
 use crate::config::Environment;
 use crate::run::RunState;
@@ -42,8 +42,8 @@ pub struct ListArgs {
     /// Only this tenant's
     #[arg(long, value_name = "ID")]
     tenant: Option<String>,
-    /// Only this task's
-    #[arg(long, value_name = "ID")]
+    /// Only this task's: its id, the beginning of it, or its key
+    #[arg(long, value_name = "TASK")]
     task: Option<String>,
     /// Only those in this state: queued, running, succeeded, failed, skipped, …
     #[arg(long)]
@@ -103,11 +103,8 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let at = |typed: Option<String>| typed.map(|typed| moment(&typed, machine_now())).transpose();
-    let client = Client::new(&args.service, environment)?;
-    let task = match args.task {
-        Some(typed) => Some(client.id("tasks", &typed).await?),
-        None => None,
-    };
+    let client = Client::new(&args.service, environment)?.typed_as(typed::RUN_LIST);
+    let task = client.id_if("tasks", args.task.as_deref()).await?;
     let filters = given([
         ("tenant_id", args.tenant),
         ("task_id", task),
@@ -191,7 +188,7 @@ async fn complete(args: CompleteArgs, environment: &Environment, screen: &mut Sc
         Some(error) => json!({ "state": "failed", "error": error }),
         None => json!({ "state": "succeeded", "output": args.output }),
     };
-    let client = Client::new(&args.service, environment)?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::RUN_COMPLETE);
     let id = client.id("runs", &args.id).await?;
     let run = client.post(&["v1", "runs", &id, "complete"], &report).await?;
     print_run(&run, args.service.json, screen)

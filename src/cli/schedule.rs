@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::failure::Failure;
 use super::screen::Screen;
+use super::typed;
 use crate::clock;
 use crate::invalid::Faults;
 use crate::trigger::zone::{Wall, parse_instant, parse_zone, shown_in};
@@ -207,8 +208,9 @@ fn utc(fire: &DateTime<Utc>) -> String {
 fn refused(faults: Faults) -> Failure {
     let faults = faults.0.into_iter();
     faults.fold(Failure::new("the schedule is not valid"), |failure, fault| {
-        let place = fault.pointer.trim_start_matches('/').to_owned();
-        failure.detail(if place.is_empty() { fault.message } else { format!("{place}: {}", fault.message) })
+        let place = fault.pointer.trim_start_matches('/').replace('/', ".");
+        let named = typed::name(typed::SCHEDULE_PREVIEW, &place);
+        failure.detail(if named.is_empty() { fault.message } else { format!("{named}: {}", fault.message) })
     })
 }
 

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Write};
 
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Table, presets};
 use serde_json::Value;
+use uuid::Uuid;
 
 use crate::config::Environment;
 
@@ -129,6 +130,7 @@ impl Screen {
         if self.coloured {
             table.enforce_styling();
         }
+        let whole = whole_columns(heading, &rows);
         let cell = |(name, text): (&&str, String)| {
             let tone = if STATES.contains(name) { tone_of(&text) } else { Tone::Plain };
             let cell = Cell::new(single_line(text));
@@ -139,8 +141,10 @@ impl Screen {
         };
         table.add_rows(rows.into_iter().map(|row| heading.iter().zip(row).map(cell).collect::<Vec<_>>()));
         // what stands there is copied: an id over two lines is none
-        if let Some(first) = table.column_mut(0) {
-            first.set_constraint(ColumnConstraint::ContentWidth);
+        for index in whole {
+            if let Some(column) = table.column_mut(index) {
+                column.set_constraint(ColumnConstraint::ContentWidth);
+            }
         }
         for (index, line) in table.lines().enumerate() {
             let line = line.trim_end().strip_prefix(' ').unwrap_or(&line).trim_end().to_owned();
@@ -159,6 +163,14 @@ impl Screen {
         }
         Ok(())
     }
+}
+
+/// The columns whose cells are never wrapped: the first, those of ids, which are copied, and those of states.
+fn whole_columns(heading: &[&str], rows: &[Vec<String>]) -> Vec<usize> {
+    let is_id = |cell: &String| Uuid::try_parse(cell).is_ok();
+    let holds_ids = |index: usize| heading[index] == "id" || rows.iter().filter_map(|row| row.get(index)).any(is_id);
+    let is_whole = |index: &usize| *index == 0 || STATES.contains(&heading[*index]) || holds_ids(*index);
+    (0..heading.len()).filter(is_whole).collect()
 }
 
 /// Foreign text can't move the cursor or break the table.
@@ -231,14 +243,14 @@ mod tests {
     }
 
     #[test]
-    fn the_first_column_is_never_wrapped_and_states_are_coloured_on_a_terminal() {
+    fn ids_are_never_wrapped_and_states_are_coloured_on_a_terminal() {
         let page = Page::default();
         let id = "01a1fbdb-57c8-7000-8001-36569b0c637c";
-        let mut screen = Screen { terminal: true, coloured: true, width: Some(60), ..Screen::plain(page.clone()) };
-        let rows = vec![vec![id.into(), "failed".into(), "some longer text that has to be wrapped".into()]];
-        screen.table(&["id", "state", "outcome"], rows).unwrap();
+        let mut screen = Screen { terminal: true, coloured: true, width: Some(70), ..Screen::plain(page.clone()) };
+        let rows = vec![vec!["2026-11-21".into(), "failed".into(), "some longer text to be wrapped".into(), id.into()]];
+        screen.table(&["at", "state", "outcome", "run"], rows).unwrap();
         let text = page.text();
-        assert!(text.lines().any(|line| line.contains(id)), "{text}");
+        assert!(text.lines().any(|line| line.contains(id) && line.starts_with("2026-11-21")), "{text}");
         assert!(text.contains("\u{1b}[38;5;9m") && text.contains("failed"), "{text:?}");
         assert!(text.lines().count() > 2, "the rest is wrapped: {text}");
     }

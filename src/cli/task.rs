@@ -15,6 +15,7 @@ use super::draft::{self, ConditionArgs, SpecArgs, TaskFile, TriggerArgs};
 use super::run::{follow, print_run};
 use super::screen::{Screen, Tone, text_of, time_of};
 use crate::cli::Client;
+use crate::cli::typed;
 use crate::config::Environment;
 use crate::visible::on_one_line;
 use shown::{print_task, print_whole, trigger_of};
@@ -231,8 +232,9 @@ async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen
         args.condition.write_into(trigger);
     }
     args.spec.write_into(&mut task);
-    let created = Client::new(&args.service, environment)?.post(&["v1", "tasks"], &Value::Object(task)).await;
-    let created = created.map_err(|error| if args.file.is_some() { error } else { draft::in_flags(error) })?;
+    let typed = if args.file.is_some() { typed::TASK_IN_FILE } else { typed::TASK };
+    let client = Client::new(&args.service, environment)?.typed_as(typed);
+    let created = client.post(&["v1", "tasks"], &Value::Object(task)).await?;
     print_task(&created, args.service.json, screen)
 }
 
@@ -244,7 +246,8 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
         ("key", args.key),
         ("q", args.query),
     ]);
-    let tasks = Client::new(&args.service, environment)?.list(&["v1", "tasks"], &filters, args.limit).await?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::TASK_LIST);
+    let tasks = client.list(&["v1", "tasks"], &filters, args.limit).await?;
     if args.service.json {
         return Ok(screen.json(&json!({ "items": tasks }))?);
     }
@@ -273,7 +276,7 @@ async fn show(args: OneArgs, environment: &Environment, screen: &mut Screen) -> 
 /// Sends only what was typed, on top of what is stored: a nested object is replaced whole by the service. The version
 /// that was read goes with it, so that a change in between is refused and not undone.
 async fn update(args: UpdateArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let client = Client::new(&args.service, environment)?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::TASK);
     let id = client.id("tasks", &args.id).await?;
     let stored = client.get(&["v1", "tasks", &id], &[]).await?;
     let mut task = stored.as_object().cloned().unwrap_or_default();
@@ -293,7 +296,7 @@ async fn update(args: UpdateArgs, environment: &Environment, screen: &mut Screen
         }
         return print_task(&stored, args.service.json, screen);
     }
-    let updated = client.patch(&["v1", "tasks", &id], &Value::Object(changes)).await.map_err(draft::in_flags)?;
+    let updated = client.patch(&["v1", "tasks", &id], &Value::Object(changes)).await?;
     print_task(&updated, args.service.json, screen)
 }
 
@@ -313,7 +316,7 @@ async fn resume(args: ResumeArgs, environment: &Environment, screen: &mut Screen
 }
 
 async fn run_now(args: RunArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let client = Client::new(&args.service, environment)?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::TASK_RUN);
     let id = client.id("tasks", &args.id).await?;
     let body = args.input.map(|input| json!({ "input": input })).unwrap_or_else(|| json!({}));
     let made = client.post(&["v1", "tasks", &id, "run"], &body).await?;
@@ -324,7 +327,7 @@ async fn run_now(args: RunArgs, environment: &Environment, screen: &mut Screen) 
 }
 
 async fn backfill(args: BackfillArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let client = Client::new(&args.service, environment)?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::TASK_BACKFILL);
     let id = client.id("tasks", &args.id).await?;
     let range = json!({ "from": args.from, "to": args.to });
     let made = client.post(&["v1", "tasks", &id, "backfill"], &range).await?;

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::client::ServiceArgs;
 use super::failure::Failure;
 use super::screen::{Screen, Tone, text_of, time_of};
-use crate::cli::Client;
+use crate::cli::{Client, typed};
 use crate::config::Environment;
 
 #[derive(Debug, clap::Subcommand)]
@@ -55,7 +55,7 @@ pub struct ListArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct RevokeArgs {
-    /// Id of the token, as `reveille token list` shows it
+    /// The token: its id, as `reveille token list` shows it, or the beginning of it
     #[arg(value_name = "TOKEN")]
     id: String,
     #[command(flatten)]
@@ -83,7 +83,8 @@ async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen
     let mut body = Map::from_iter([("name".to_owned(), json!(args.name)), ("scopes".to_owned(), json!(args.scope))]);
     let texts = [("tenant_id", args.tenant), ("expires_at", args.expires_at)];
     body.extend(texts.into_iter().filter_map(|(key, value)| Some((key.to_owned(), json!(value?)))));
-    let made = Client::new(&args.service, environment)?.post(&["v1", "tokens"], &Value::Object(body)).await?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::TOKEN);
+    let made = client.post(&["v1", "tokens"], &Value::Object(body)).await?;
     if made["token"].is_null() {
         // the text is answered once, and that answer was lost
         let id = text_of(&made["id"]);
@@ -106,7 +107,8 @@ async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let filters: Vec<_> = args.tenant.map(|tenant| ("tenant_id", tenant)).into_iter().collect();
-    let tokens = Client::new(&args.service, environment)?.list(&["v1", "tokens"], &filters, args.limit).await?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::TOKEN);
+    let tokens = client.list(&["v1", "tokens"], &filters, args.limit).await?;
     if args.service.json {
         return Ok(screen.json(&json!({ "items": tokens }))?);
     }

@@ -1,10 +1,10 @@
 //! `reveille credential connect`: a link for the owner of an account, who logs in and agrees there.
 
-use crate::cli::Client;
 use crate::cli::client::{ServiceArgs, given};
 use crate::cli::screen::{Screen, text_of, time_of};
+use crate::cli::{Client, typed};
 use crate::config::Environment;
-use crate::credential::{PRIMARY, Reference};
+use crate::credential::Reference;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -27,10 +27,9 @@ pub struct ConnectArgs {
 
 pub async fn run(args: ConnectArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let Reference { service, account } = super::reference(&args.reference)?;
-    let account = (account != PRIMARY).then_some(account);
-    let query = given([("tenant_id", args.tenant), ("account_name", account)]);
-    let link =
-        Client::new(&args.service, environment)?.get(&["v1", "credentials", &service, "connect"], &query).await?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::CREDENTIAL);
+    let path = ["v1", "credentials", &service, &account, "connect"];
+    let link = client.get(&path, &given([("tenant_id", args.tenant)])).await?;
     if args.service.json {
         return Ok(screen.json(&link)?);
     }

@@ -6,6 +6,7 @@ use crate::cli::Client;
 use crate::cli::client::{ServiceArgs, given};
 use crate::cli::run::sentences;
 use crate::cli::screen::{Screen, text_of, time_of};
+use crate::cli::typed;
 use crate::config::Environment;
 
 #[derive(Debug, clap::Args)]
@@ -27,7 +28,7 @@ pub struct Args {
 
 pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let asked = given([("at", args.at)]);
-    let client = Client::new(&args.service, environment)?;
+    let client = Client::new(&args.service, environment)?.typed_as(typed::TASK_EXPLAIN);
     let id = client.id("tasks", &args.id).await?;
     let explained = client.get(&["v1", "tasks", &id, "explain"], &asked).await?;
     if args.service.json {

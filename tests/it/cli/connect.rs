@@ -30,8 +30,14 @@ async fn a_link_is_printed_for_the_owner_of_an_account() {
     assert!(nobody.contains("an admin token names the tenant"), "{nobody}");
     let unknown = shell.refused(&["credential", "connect", "mail", "--tenant", "ann"]).await;
     assert!(unknown.contains("there is no such service in [oauth.*]"), "{unknown}");
-    let odd = shell.refused(&["credential", "connect", "calendar/connect", "--tenant", "ann"]).await;
-    assert!(odd.contains("can't be the name of an account"), "{odd}");
+    // an account may be called like the command
+    let link = shell.json(&["credential", "connect", "calendar/connect", "--tenant", "ann"]).await;
+    assert!(link["url"].as_str().unwrap().starts_with("https://id.example.org/authorize?"), "{link}");
+    let set = ["credential", "set", "calendar/connect", "--tenant", "ann", "--host", "api.example.org", "--inject"];
+    let done = shell.fed(&[&set[..], &["bearer"]].concat(), "canary\n").await;
+    assert_eq!(done.code, 0, "{}", done.err);
+    let shown = shell.json(&["credential", "show", "calendar/connect", "--tenant", "ann"]).await;
+    assert_eq!(shown["account_name"], "connect");
 }
 
 #[tokio::test]

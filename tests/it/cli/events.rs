@@ -55,7 +55,7 @@ async fn events_are_published_listed_and_followed() {
         shell.refused(&["event", "publish", "--tenant", "ann", "--source", "mail", "--type", "t", "--data", "{"]).await;
     assert!(refused.contains("--data is not JSON") && refused.contains("hint:"), "{refused}");
     let refused = shell.refused(&["event", "publish", "--source", "mail", "--type", "t"]).await;
-    assert!(refused.contains("tenant_id: is missing"), "{refused}");
+    assert!(refused.contains("--tenant: is missing"), "{refused}");
     service.terminate().await;
 }
 

@@ -57,7 +57,7 @@ async fn a_wrong_schedule_is_refused_with_what_was_meant() {
     let said = Shell::in_dir(&dir).refused(&["schedule", "preview", "0 8 * * *", "--timezone", "Europe/Berln"]).await;
     assert_eq!(
         said,
-        "error: the schedule is not valid\n  timezone: unknown time zone `Europe/Berln`; did you mean `Europe/Berlin`?\n"
+        "error: the schedule is not valid\n  --timezone: unknown time zone `Europe/Berln`; did you mean `Europe/Berlin`?\n"
     );
 }
 

@@ -181,3 +181,95 @@ async fn a_watch_says_how_to_decide_while_the_run_waits() {
     }
     assert!(!watch.wait().await.unwrap().success() || rest.contains("Then not."), "{rest}");
 }
+
+#[tokio::test]
+async fn faults_name_what_was_typed_in_every_command() {
+    let service = running().await;
+    let shell = Shell::beside(&service);
+    let id = create(&shell, "Quiet", None).await;
+    shell.ok(&["recipient", "set", "ann", "--email", "ann@example.org"]).await;
+    let steps = json!({ "steps": [{ "name": "one", "map": "1 +" }] });
+    std::fs::write(shell.dir.join("steps.json"), steps.to_string()).unwrap();
+    let wrong = "recipient set bob --email nobody --timezone Europe/Berln --quiet-hours 25:00-07:00 --fallback sms
+            | --email | --timezone | --quiet-hours from | --fallback
+        recipient verify ann --channel fax | --channel
+        notify test --tenant ann --channel fax | --channel
+        credential set shop --tenant ann --host https://x/ --inject header:a@b | --host | --inject name
+        token create --tenant ann --name x --scope tasks:raed --expires-at yesterday | --scope | --expires-at
+        task backfill ID --from yesterday --to today | --from | --to
+        task list --status actve --trigger-type cron | --status | --trigger-type
+        run list --since yesterday --state done | --since | --state
+        approval list --status open | --status
+        delivery list --state lost | --state
+        event publish --tenant ann --source= --type new | --source
+        pipeline dry-run --tenant ann --file steps.json | --file steps.0.map
+        condition test --tenant ann --poll-url https://x/ --expression value.( | --expression
+        task update ID --pause-after-failures 0 | --pause-after-failures
+        schedule preview * --timezone Europe/Berln | CRON | --timezone";
+    // a line that begins with a bar goes on
+    for line in wrong.replace("\n            |", " |").lines() {
+        let (command, names) = line.trim().split_once(" | ").unwrap();
+        let command = command.replace("ID", &id);
+        let words: Vec<&str> = command.split(' ').collect();
+        let done = shell.fed(&words, "a secret\n").await;
+        assert_eq!(done.code, 1, "{command}\n{}{}", done.out, done.err);
+        assert!(!done.err.contains("%2B") && !done.err.contains("invalid characters"), "{}", done.err);
+        for name in names.split(" | ") {
+            assert!(done.err.contains(&format!("\n  {name}: ")), "{command} does not name {name}:\n{}", done.err);
+        }
+    }
+    // in a file there are fields
+    let task = String::from_utf8(task("x", None)).unwrap().replace("@yearly", "yearly");
+    std::fs::write(shell.dir.join("task.json"), task).unwrap();
+    let said = shell.refused(&["task", "create", "--file", "task.json"]).await;
+    assert!(said.contains("\n  trigger.cron: "), "{said}");
+}
+
+#[tokio::test]
+async fn events_letters_and_filters_are_typed_by_the_beginnings_of_ids() {
+    let service = running().await;
+    let shell = Shell::beside(&service);
+    for id in ["order-17", "order-18"] {
+        shell.ok(&["event", "publish", "--tenant", "ann", "--source", "shop", "--type", "order", "--id", id]).await;
+    }
+    let explained = shell.json(&["event", "explain", "order-17", "--tenant", "ann"]).await;
+    assert_eq!(explained["id"], "order-17");
+    let said = shell.refused(&["event", "explain", "order", "--tenant", "ann"]).await;
+    assert!(said.contains("several events have an id that begins so"), "{said}");
+    shell.ok(&["event", "publish", "--tenant", "ann", "--source", "mail", "--type", "new", "--id", "mail-1"]).await;
+    assert_eq!(shell.json(&["event", "explain", "mail", "--tenant", "ann"]).await["id"], "mail-1");
+
+    let said = shell.refused(&["dead-letter", "show", "0193"]).await;
+    assert!(said.starts_with("error: there is no dead letter `0193` among the newest 1000\nhint: "), "{said}");
+    let said = shell.refused(&["approval", "list", "--batch", "0193"]).await;
+    assert!(said.starts_with("error: there is no batch `0193`"), "{said}");
+    let id = create(&shell, "Quiet", Some("reports/quiet")).await;
+    let run = shell.json(&["task", "run", &id]).await["id"].as_str().unwrap().to_owned();
+    for filter in [["--task", "reports/quiet"], ["--task", &id[..32]], ["--run", &run[..32]]] {
+        assert_eq!(shell.json(&[&["approval", "list"], &filter[..]].concat()).await["items"], json!([]));
+    }
+    assert_eq!(shell.json(&["grant", "list", "--task", "reports/quiet"]).await["items"], json!([]));
+    assert_eq!(shell.json(&["delivery", "list", "--run", &run[..32]]).await["items"], json!([]));
+    let said = shell.refused(&["approval", "list", "--run", "ffff"]).await;
+    assert!(said.starts_with("error: there is no run `ffff`"), "{said}");
+}
+
+#[tokio::test]
+async fn recipients_are_listed_and_deleted_after_a_question() {
+    let service = running().await;
+    let shell = Shell::beside(&service);
+    for tenant in ["bob", "ann"] {
+        shell.ok(&["recipient", "set", tenant, "--email", "x@example.org", "--sms", "+4915112345678"]).await;
+    }
+    let listed = shell.ok(&["recipient", "ls"]).await;
+    let lines: Vec<Vec<&str>> = listed.lines().map(|line| line.split("  ").map(str::trim).collect()).collect();
+    assert_eq!((lines[1][0], lines[2][0], lines.len()), ("ann", "bob", 3), "{listed}");
+    assert!(lines[1].contains(&"email, sms"), "{listed}");
+    let (done, said) = on_a_terminal(&shell, "recipient delete ann", "n\n").await;
+    assert!(!done && said.contains("delete all addresses of ann?") && said.contains("nothing was done"), "{said}");
+    let (done, said) = on_a_terminal(&shell, "recipient delete ann --yes", "").await;
+    assert!(done && said.contains("deleted ann"), "{said}");
+    assert_eq!(shell.refused(&["recipient", "show", "ann"]).await, "error: there is no such recipient\n");
+    assert_eq!(shell.json(&["recipient", "list"]).await["items"][0]["tenant_id"], "bob");
+    assert_eq!(shell.ok(&["recipient", "delete", "bob"]).await, "deleted bob\n", "a script is not asked");
+}

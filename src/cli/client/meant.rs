@@ -1,0 +1,124 @@
+//! Which thing was meant: by its whole id, the beginning of it, or a key.
+
+use uuid::Uuid;
+
+use super::Client;
+use crate::cli::failure::Failure;
+use crate::cli::screen::text_of;
+use crate::http::page::cursor_at;
+
+/// Newest things of a list among which one is looked for whose ids are not in the list's order.
+const AMONG: usize = 1_000;
+
+impl Client {
+    /// The id that was meant: typed whole, by as much of its beginning as tells it from all others, or for a task by its key.
+    /// `list` is the list that it is in, such as `tasks`.
+    ///
+    /// # Errors
+    /// There is nothing like it, or more than one.
+    pub async fn id(&self, list: &str, typed: &str) -> anyhow::Result<String> {
+        if Uuid::try_parse(typed).is_ok() {
+            return Ok(typed.to_owned());
+        }
+        let mut found = Vec::new();
+        if list == "tasks" {
+            found = self.list(&["v1", list], &[("key", typed.to_owned())], 2).await?;
+        }
+        if let (true, Some(beginning)) = (found.is_empty(), Beginning::read(typed)) {
+            let page = self.page(&["v1", list], &[], 2, Some(cursor_at(beginning.behind()))).await?;
+            found = page.items.into_iter().filter(|item| beginning.is_of(&text_of(&item["id"]))).collect();
+        }
+        let what = if list == "deliveries" { "delivery" } else { list.trim_end_matches('s') };
+        match found.as_slice() {
+            [one] => Ok(text_of(&one["id"])),
+            [] => Err(Failure::new(format!("there is no {what} `{typed}`"))
+                .hint(format!("`reveille {what} list` has their ids; the beginning of one is enough"))
+                .into()),
+            _ => Err(more_than_one(what, typed)),
+        }
+    }
+
+    /// [`Client::id`] of a filter, where one was typed.
+    pub async fn id_if(&self, list: &str, typed: Option<&str>) -> anyhow::Result<Option<String>> {
+        match typed {
+            Some(typed) => Ok(Some(self.id(list, typed).await?)),
+            None => Ok(None),
+        }
+    }
+
+    /// The dead letter that was meant, by its id or by as much of its beginning as tells it from the newest others.
+    pub async fn dead_letter(&self, typed: &str) -> anyhow::Result<String> {
+        self.among_the_newest("dead-letters", "id", "dead letter", typed).await
+    }
+
+    /// The batch of approvals that was meant, where one was.
+    pub async fn batch_if(&self, typed: Option<&str>) -> anyhow::Result<Option<String>> {
+        match typed {
+            Some(typed) => Ok(Some(self.among_the_newest("approvals", "batch_id", "batch", typed).await?)),
+            None => Ok(None),
+        }
+    }
+
+    async fn among_the_newest(&self, list: &str, field: &str, what: &str, typed: &str) -> anyhow::Result<String> {
+        if is_whole(typed) {
+            return Ok(typed.to_owned());
+        }
+        let newest = self.list(&["v1", list], &[], AMONG).await?;
+        let mut ids: Vec<String> = newest.iter().map(|item| text_of(&item[field])).collect();
+        ids.retain(|id| !typed.is_empty() && id.starts_with(&typed.to_lowercase()));
+        ids.sort();
+        ids.dedup();
+        match ids.as_slice() {
+            [one] => Ok(one.clone()),
+            [] => Err(Failure::new(format!("there is no {what} `{typed}` among the newest {AMONG}"))
+                .hint("type the whole id of an older one")
+                .into()),
+            _ => Err(more_than_one(what, typed)),
+        }
+    }
+}
+
+/// Whether this is a whole id: one of ours, or of an entry in Redis.
+fn is_whole(typed: &str) -> bool {
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let entry = typed.split_once('-').is_some_and(|(millis, count)| number(millis) && number(count));
+    entry || Uuid::try_parse(typed).is_ok()
+}
+
+fn more_than_one(what: &str, typed: &str) -> anyhow::Error {
+    Failure::new(format!("`{typed}` means more than one {what}")).hint("type more of the id").into()
+}
+
+/// The beginning of an id, as hexadecimal digits.
+struct Beginning(String);
+
+impl Beginning {
+    /// Digits and hyphens, four digits at least.
+    fn read(typed: &str) -> Option<Beginning> {
+        let digits: String = typed.chars().filter(|c| *c != '-').collect::<String>().to_lowercase();
+        let fits = (4..=32).contains(&digits.len()) && digits.chars().all(|c| c.is_ascii_hexdigit());
+        fits.then_some(Beginning(digits))
+    }
+
+    /// The last id that begins so: lists go on below it, newest first.
+    fn behind(&self) -> Uuid {
+        Uuid::try_parse(&format!("{:f<32}", self.0)).unwrap_or(Uuid::max())
+    }
+
+    fn is_of(&self, id: &str) -> bool {
+        id.replace('-', "").starts_with(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_ids_are_not_looked_for() {
+        assert!(is_whole("01a1fbdb-14f8-7000-8000-400360e3b5a2") && is_whole("1795238840865-0"));
+        for part in ["", "1", "1795238840865", "1795238840865-", "01a1fbdb-14f8", "-0"] {
+            assert!(!is_whole(part), "{part}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What is typed for the fields of a request, command by command: a refusal names the flag, not the field.
+
+/// Fields of a request, each with what is typed for it, and behind it for all that lies in it. The first that fits
+/// counts. `*` stands for any plain name, in the field and in the flag.
+pub type Typed = &'static [(&'static str, &'static str)];
+
+/// A task by its flags.
+pub const TASK: Typed = &[
+    ("tenant_id", "--tenant"),
+    ("timeout_seconds", "--timeout"),
+    ("retry.backoff_seconds", "--backoff"),
+    ("trigger.poll.http.url", "--poll-url"),
+    ("trigger.poll", "--poll"),
+    ("trigger.timeout", "--poll-timeout"),
+    ("trigger.exclude", "--exclude"),
+    ("output.channel", "--channel"),
+    ("output", "--channel"),
+    ("action.config", "--config"),
+    ("metadata", "--metadata"),
+    ("trigger.*", "--*"),
+    ("action.*", "--*"),
+    ("retry.*", "--*"),
+    ("*", "--*"),
+];
+pub const TASK_IN_FILE: Typed = &[("tenant_id", "--tenant")];
+pub const TASK_LIST: Typed = &[("tenant_id", "--tenant"), ("q", "--query"), ("*", "--*")];
+pub const TASK_RUN: Typed = &[("input", "--input")];
+pub const TASK_BACKFILL: Typed = &[("from", "--from"), ("to", "--to")];
+pub const TASK_EXPLAIN: Typed = &[("at", "--at")];
+pub const CONDITION_IN_FILE: Typed = &[("tenant_id", "--tenant"), ("previous", "--previous")];
+pub const SCHEDULE_PREVIEW: Typed = &[("cron", "CRON"), ("exclude", "--exclude"), ("*", "--*")];
+pub const PIPELINE_DRY_RUN: Typed = &[
+    ("tenant_id", "--tenant"),
+    ("config", "--file"),
+    ("event", "--event"),
+    ("live", "--live"),
+    ("value", "--sample value"),
+    ("previous", "--sample previous"),
+    ("input", "--sample input"),
+    ("state", "--sample state"),
+    ("mocks", "--sample mocks"),
+];
+pub const RUN_LIST: Typed = &[("tenant_id", "--tenant"), ("task_id", "--task"), ("*", "--*")];
+pub const RUN_COMPLETE: Typed = &[("output", "--output"), ("error", "--error")];
+pub const APPROVAL_LIST: Typed =
+    &[("tenant_id", "--tenant"), ("task_id", "--task"), ("run_id", "--run"), ("batch_id", "--batch"), ("*", "--*")];
+/// What is decided about an approval.
+pub const DECISION: Typed = &[
+    ("grant.days", "--days"),
+    ("grant.uses", "--uses"),
+    ("grant.arguments", "--argument"),
+    ("grant", "--always"),
+    ("modifications", "--set"),
+    ("comment", "--comment"),
+    ("digest", "--digest"),
+];
+pub const DECISION_IN_FILE: Typed = &[("modifications", "--file"), ("comment", "--comment"), ("digest", "--digest")];
+pub const GRANT_LIST: Typed = &[("tenant_id", "--tenant"), ("task_id", "--task"), ("*", "--*")];
+pub const AUDIT_LIST: Typed = &[("tenant_id", "--tenant"), ("subject_id", "--subject"), ("*", "--*")];
+/// An event, or which events are meant.
+pub const EVENT: Typed = &[("tenant_id", "--tenant"), ("data", "--data"), ("cursor", "--after"), ("*", "--*")];
+pub const EVENT_IN_FILE: Typed = &[("tenant_id", "--tenant"), ("tenantid", "--tenant")];
+pub const DEAD_LETTERS: Typed = &[("tenant_id", "--tenant"), ("*", "--*")];
+pub const DELIVERY_LIST: Typed = &[("tenant_id", "--tenant"), ("run_id", "--run"), ("*", "--*")];
+pub const RECIPIENT: Typed = &[
+    ("tenant_id", "TENANT"),
+    ("addresses.push.topic", "--ntfy-topic"),
+    ("addresses.push", "--ntfy-topic"),
+    ("addresses.slack", "--slack-channel"),
+    ("addresses.webhook.url", "--webhook"),
+    ("addresses.webhook.secret", "--webhook-secret-stdin"),
+    ("addresses.*", "--*"),
+    ("fallback", "--fallback"),
+    ("quiet_hours", "--quiet-hours"),
+    ("digest.at", "--digest-at"),
+    ("digest", "--digest-at"),
+    ("budget.per_day", "--interruptions-per-day"),
+    ("budget", "--interruptions-per-day"),
+    ("*", "--*"),
+];
+pub const RECIPIENT_IN_FILE: Typed = &[("tenant_id", "TENANT")];
+pub const RECIPIENT_LIST: Typed = &[("limit", "--limit")];
+pub const VERIFY: Typed = &[("tenant_id", "TENANT"), ("channel", "--channel"), ("code", "--code")];
+pub const NOTIFY: Typed = &[("tenant_id", "--tenant"), ("channel", "--channel")];
+pub const CREDENTIAL: Typed = &[
+    ("tenant_id", "--tenant"),
+    ("service", "REFERENCE"),
+    ("account_name", "REFERENCE"),
+    ("hosts", "--host"),
+    ("inject.from", "--from"),
+    ("inject.template", "--template"),
+    ("inject", "--inject"),
+    ("oauth", "--oauth-file"),
+];
+pub const CREDENTIAL_LIST: Typed = &[("tenant_id", "--tenant"), ("service", "--of"), ("limit", "--limit")];
+pub const TOKEN: Typed =
+    &[("tenant_id", "--tenant"), ("name", "--name"), ("scopes", "--scope"), ("expires_at", "--expires-at")];
+pub const QUOTA: Typed = &[("tenant_id", "TENANT")];
+
+/// What was typed for the field at `place` (`trigger.start_at`), and where in it the fault lies; the place itself where
+/// nothing was.
+pub fn name(typed: Typed, place: &str) -> String {
+    let found = typed.iter().find_map(|(field, flag)| match field.split_once('*') {
+        Some((before, _)) => {
+            let name = place.strip_prefix(before)?;
+            let (name, rest) = name.split_once('.').unwrap_or((name, ""));
+            let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+            plain.then(|| (flag.replace('*', &name.replace('_', "-")), rest))
+        }
+        None => {
+            let rest = place.strip_prefix(field)?;
+            (rest.is_empty() || rest.starts_with('.')).then(|| ((*flag).to_owned(), rest.trim_start_matches('.')))
+        }
+    });
+    let Some((flag, rest)) = found else { return place.to_owned() };
+    // a flag that may be given again has a place for each; which one it is, the message says
+    let (first, behind) = rest.split_once('.').unwrap_or((rest, ""));
+    let rest = if first.bytes().all(|byte| byte.is_ascii_digit()) { behind } else { rest };
+    if rest.is_empty() { flag } else { format!("{flag} {rest}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn fields_are_named_by_what_was_typed_for_them() {
+        for (typed, place, named) in [
+            (TASK, "trigger.start_at", "--start-at"),
+            (TASK, "trigger.exclude.2", "--exclude"),
+            (TASK, "retry.backoff_seconds", "--backoff"),
+            (TASK, "trigger.poll.http.url", "--poll-url"),
+            (TASK, "action.config.steps.0.filter", "--config steps.0.filter"),
+            (TASK_IN_FILE, "trigger.start_at", "trigger.start_at"),
+            (DECISION, "modifications.amount", "--set amount"),
+            (DECISION, "grant.arguments.1", "--argument"),
+            (RECIPIENT, "quiet_hours.0.from", "--quiet-hours from"),
+            (RECIPIENT, "addresses.sms", "--sms"),
+            (CREDENTIAL, "inject.name", "--inject name"),
+            (CREDENTIAL, "hosts.0", "--host"),
+            (CREDENTIAL, "document", "document"),
+            (EVENT, "", ""),
+        ] {
+            assert_eq!(name(typed, place), named, "{place}");
+        }
+    }
+
+    #[test]
+    fn every_name_is_one_that_can_be_typed() {
+        let commands: [(&str, Typed); 31] = [
+            ("task create", TASK),
+            ("task create", TASK_IN_FILE),
+            ("task list", TASK_LIST),
+            ("task run", TASK_RUN),
+            ("task backfill", TASK_BACKFILL),
+            ("task explain", TASK_EXPLAIN),
+            ("condition test", CONDITION_IN_FILE),
+            ("schedule preview", SCHEDULE_PREVIEW),
+            ("pipeline dry-run", PIPELINE_DRY_RUN),
+            ("run list", RUN_LIST),
+            ("run complete", RUN_COMPLETE),
+            ("approval list", APPROVAL_LIST),
+            ("approval approve", &[("grant.days", "--days"), ("grant.uses", "--uses"), ("grant", "--always")]),
+            ("approval edit", &[("modifications", "--set"), ("comment", "--comment"), ("digest", "--digest")]),
+            ("approval edit", DECISION_IN_FILE),
+            ("grant list", GRANT_LIST),
+            ("audit list", AUDIT_LIST),
+            ("event publish", &[("tenant_id", "--tenant"), ("data", "--data")]),
+            ("event tail", &[("cursor", "--after")]),
+            ("event publish", EVENT_IN_FILE),
+            ("dead-letter list", DEAD_LETTERS),
+            ("delivery list", DELIVERY_LIST),
+            ("recipient set", RECIPIENT),
+            ("recipient set", RECIPIENT_IN_FILE),
+            ("recipient list", RECIPIENT_LIST),
+            ("recipient verify", VERIFY),
+            ("notify test", NOTIFY),
+            ("credential set", CREDENTIAL),
+            ("credential list", CREDENTIAL_LIST),
+            ("token create", TOKEN),
+            ("quota set", QUOTA),
+        ];
+        let cli = crate::cli::Cli::command();
+        for (typed, names) in commands {
+            let command = typed.split(' ').fold(&cli, |command, word| command.find_subcommand(word).expect(word));
+            for (_, named) in names.iter().filter(|(_, named)| !named.contains('*')) {
+                let word = named.split(' ').next().unwrap();
+                let known = |argument: &clap::Arg| match word.strip_prefix("--") {
+                    Some(flag) => argument.get_long() == Some(flag),
+                    None => argument.get_value_names().is_some_and(|names| names.iter().any(|name| name == word)),
+                };
+                assert!(command.get_arguments().any(known), "reveille {typed} has no {word}");
+            }
+        }
+    }
+}
