@@ -13,6 +13,7 @@ mod events;
 mod help;
 mod memory;
 mod notify;
+mod readme;
 mod refusals;
 mod schedule;
 mod serve;

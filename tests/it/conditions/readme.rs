@@ -7,10 +7,10 @@ use reveille::trigger::condition::{ConditionState, Seen, Subject, Validators};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-/// `flight.json`, as the README has it.
+/// `cheap-flight.json`, as the README has it.
 fn flight() -> Value {
-    let page = include_str!("../../../README.md");
-    let (_, rest) = page.split_once("`flight.json`, for").expect("the example");
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).expect("README.md");
+    let (_, rest) = page.split_once("`cheap-flight.json`").expect("the example");
     let json = rest.split_once("```json\n").and_then(|(_, rest)| rest.split_once("```")).expect("its text").0;
     serde_json::from_str(json).expect("JSON")
 }
