@@ -355,6 +355,7 @@ async fn first_admin_token(config: &Config, store: &Store) -> anyhow::Result<Opt
         created_at: now,
         expires_at: None,
         revoked_at: None,
+        root: None,
     };
     store.create_token(&token, None).await?;
     Ok(Some(text))

@@ -9,6 +9,7 @@ pub mod matrix;
 pub mod policy;
 pub mod proposal;
 pub mod settings;
+pub mod voter;
 
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use crate::clock::signed;
 
 pub use proposal::{Identity, Proposal, digest};
 pub use settings::Settings;
+use voter::Vote;
 
 /// What a call that a person refused answers the model.
 pub const CANCELLED: &str = "User cancelled this action.";
@@ -155,8 +157,8 @@ pub struct Approval {
     /// When its execution began.
     pub began_at: Option<DateTime<Utc>>,
     pub outcome: Option<CallOutcome>,
-    /// Those who have agreed, where more than one has to.
-    pub votes: Vec<String>,
+    /// The votes of those who have agreed, where more than one person has to.
+    pub votes: Vec<Vote>,
 }
 
 /// What came of a call that was approved.
@@ -263,6 +265,11 @@ impl Approval {
     /// The arguments with which the call runs.
     pub fn arguments(&self) -> &Value {
         self.modifications.as_ref().unwrap_or(&self.proposal.arguments)
+    }
+
+    /// How many people have agreed so far, where more than one has to.
+    pub fn agreed(&self) -> usize {
+        voter::people(&self.votes)
     }
 
     /// Whether it was approved and can still be stopped: its execution is held, and has not begun.

@@ -21,13 +21,15 @@ pub struct Settings {
     pub reminders: Vec<f64>,
     /// What becomes of a run when nobody answers: `expire` it, or `cancel` the call and go on.
     pub on_expiry: OnExpiry,
+    /// Other recipients who are asked as well from the start, each by a link of their own.
+    pub also_ask: Vec<String>,
     /// Another recipient who is asked as well after a while; absent: nobody.
     pub escalate_to: Option<String>,
     /// When that is, as a share of the time.
     pub escalate_after: f64,
-    /// How many people have to agree.
+    /// How many people have to agree. All links and tokens of one person count once.
     pub approvers: u32,
-    /// Whether the recipient for whom the run works may not answer.
+    /// Whether the recipient for whom the run works may not answer, by a link or by any token of theirs.
     pub bar_requester: bool,
     /// Whether the page asks for a code, shown on it, to be typed where an act is of high consequence.
     pub confirm_high: bool,
@@ -55,6 +57,7 @@ impl Default for Settings {
             timeout_minutes: 30,
             reminders: vec![0.5, 0.9],
             on_expiry: OnExpiry::Expire,
+            also_ask: Vec::new(),
             escalate_to: None,
             escalate_after: 0.5,
             approvers: 1,

@@ -37,7 +37,9 @@ pub struct Attendant {
 pub struct Due {
     /// The latest reminder whose time has come, counted from 1.
     pub reminder: Option<usize>,
-    /// Who else is asked has to be asked by now.
+    /// Somebody can answer still.
+    pub is_open: bool,
+    /// Who else is asked after a while has to be asked by now.
     pub escalated: bool,
     /// Who else was asked is reminded, too: the reminder came after that.
     pub reminds_all: bool,
@@ -52,7 +54,7 @@ pub fn due(approvals: &[Approval], settings: &Settings, now: DateTime<Utc>) -> D
     instants.extend(open().map(|approval| approval.expires_at.max(now + ONCE_MORE)));
     // those that are open still; the first to expire sets the pace
     let pace = open().filter(|approval| approval.expires_at > now).min_by_key(|approval| approval.expires_at);
-    let mut due = Due { reminder: None, escalated: false, reminds_all: false, wake_at: now };
+    let mut due = Due { reminder: None, is_open: pace.is_some(), escalated: false, reminds_all: false, wake_at: now };
     if let Some(asked) = pace {
         let mut shares = settings.reminders.clone();
         shares.sort_by(f64::total_cmp);
@@ -75,6 +77,19 @@ pub fn due(approvals: &[Approval], settings: &Settings, now: DateTime<Utc>) -> D
 fn instant(asked: &Approval, share: f64) -> DateTime<Utc> {
     let span = (asked.expires_at - asked.created_at).num_milliseconds().max(0) as f64;
     asked.created_at + TimeDelta::milliseconds((span * share) as i64)
+}
+
+/// Who else has to be asked by now besides the owner, and whether the reminder is theirs, too. Nobody stands in it twice.
+fn others<'a>(settings: &'a Settings, due: &Due, owner: &str) -> Vec<(&'a str, bool)> {
+    let mut others: Vec<(&str, bool)> = Vec::new();
+    let named = settings.also_ask.iter().filter(|_| due.is_open).map(|name| (name.as_str(), true));
+    let escalated = settings.escalate_to.iter().filter(|_| due.escalated).map(|name| (name.as_str(), due.reminds_all));
+    for (name, reminds) in named.chain(escalated) {
+        if name != owner && !others.iter().any(|(asked, _)| *asked == name) {
+            others.push((name, reminds));
+        }
+    }
+    others
 }
 
 /// The questions of a turn; one that was put anew stands in a batch of its own.
@@ -106,7 +121,6 @@ impl Attendant {
     async fn work_out(&self, Waiting { run, task, approvals }: &Waiting) -> Result<Attend, StoreError> {
         let now = self.store.clock().now();
         let owner = self.recipient(&run.tenant_id).await?;
-        let other = self.settings.escalate_to.as_ref().filter(|other| **other != run.tenant_id);
         let (mut deliveries, mut wake_at) = (vec![], now + AT_LEISURE);
         for (batch, approvals) in by_batch(approvals) {
             let due = due(&approvals, &self.settings, now);
@@ -120,10 +134,10 @@ impl Attendant {
             let to_owner =
                 reminder.clone().and_then(|key| put(Kind::Reminder, key, (&run.tenant_id, owner.as_ref()), own));
             deliveries.extend(to_owner);
-            if let Some(other) = other.filter(|_| due.escalated) {
+            for (other, reminds) in others(&self.settings, &due, &run.tenant_id) {
                 let recipient = self.recipient(other).await?;
                 deliveries.extend(put(Kind::Ask, dedupe::ask(batch), (other, recipient.as_ref()), None));
-                let again = reminder.filter(|_| due.reminds_all);
+                let again = reminder.clone().filter(|_| reminds);
                 deliveries.extend(again.and_then(|key| put(Kind::Reminder, key, (other, recipient.as_ref()), None)));
             }
         }

@@ -327,11 +327,13 @@ async fn scene(state: &State, scope: &Scope, recipient: &str, first: &Approval) 
         Some(task) => optional(state.store.get_task(scope, task).await).map_err(away)?,
         None => None,
     };
+    let reader = format!("recipient:{recipient}");
     Ok(Scene {
         now: state.clock.now(),
         zone,
         tenant: first.tenant_id.clone(),
-        reader: format!("recipient:{recipient}"),
+        marks: state.store.marks_of(&reader).await.map_err(away)?,
+        reader,
         run_id: first.run_id,
         task: task.map(|task| task.name),
         trigger: run.as_ref().map(|run| run.trigger_type.clone()),

@@ -35,6 +35,8 @@ pub struct Caller {
     pub permissions: Vec<Permission>,
     /// Their token; `None` is the configured admin token.
     pub token_id: Option<Uuid>,
+    /// The token that theirs descends from, as the record names it; `None`: it is their own.
+    root: Option<String>,
     /// When their token ends.
     pub expires_at: Option<DateTime<Utc>>,
     /// Where they are; `None` where no connection is known.
@@ -87,7 +89,15 @@ impl Caller {
     /// A caller with this token, for tests of what is counted by callers.
     pub fn of_test(token: &str, scope: Scope, address: IpAddr) -> Caller {
         let hash = TokenHash::of(token);
-        Caller { scope, permissions: Vec::new(), token_id: None, expires_at: None, address: Some(address), hash }
+        Caller {
+            scope,
+            permissions: Vec::new(),
+            token_id: None,
+            root: None,
+            expires_at: None,
+            address: Some(address),
+            hash,
+        }
     }
 }
 
@@ -108,6 +118,11 @@ impl Caller {
     /// Who the caller is, for the record: `token:<id>`, or `token:admin` for the configured one.
     pub fn name(&self) -> String {
         self.token_id.map_or_else(|| ADMIN.into(), |id| format!("token:{id}"))
+    }
+
+    /// The name of the token that theirs descends from: what they make descends from it, too.
+    pub fn root(&self) -> String {
+        self.root.clone().unwrap_or_else(|| self.name())
     }
 
     /// Whether the token is good even now: for answers that go on for long.
@@ -214,7 +229,15 @@ async fn of_run(state: &State, run: Uuid, text: &str, hash: &TokenHash) -> Resul
     };
     let tenant = Tenant::stored(run.tenant_id).map_err(|why| ApiError::Internal { log: why })?;
     let permissions = vec![Permission::RunsWrite];
-    Ok(Caller { scope: Scope::Only(tenant), permissions, token_id: None, expires_at: None, address: None, hash: *hash })
+    Ok(Caller {
+        scope: Scope::Only(tenant),
+        permissions,
+        token_id: None,
+        root: None,
+        expires_at: None,
+        address: None,
+        hash: *hash,
+    })
 }
 
 /// Whom a token stands for, if it is valid now.
@@ -225,6 +248,7 @@ async fn known(state: &State, text: &str, hash: &TokenHash) -> Result<Caller, Ap
             scope: Scope::Every,
             permissions,
             token_id: None,
+            root: None,
             expires_at: None,
             address: None,
             hash: *hash,
@@ -248,6 +272,7 @@ async fn known(state: &State, text: &str, hash: &TokenHash) -> Result<Caller, Ap
         scope,
         permissions,
         token_id: Some(token.id),
+        root: token.root,
         expires_at: token.expires_at,
         address: None,
         hash: *hash,

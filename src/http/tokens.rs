@@ -98,6 +98,7 @@ pub async fn create_token(Held(state): Held<State>, caller: Caller, body: Body) 
         created_at: now,
         expires_at: wish.expires_at,
         revoked_at: None,
+        root: Some(caller.root()),
     };
     let mut made = MadeToken { view: TokenView::of(&token), token: None };
     let once = body.once(&caller, StatusCode::CREATED, &made)?;

@@ -76,6 +76,26 @@ impl Addresses {
             _ => false,
         }
     }
+
+    /// Each place that messages go to, as a text that is the same for the same place. Sessions are the tenant's own, and a
+    /// webhook of Slack can't be told from another while it is sealed.
+    pub fn places(&self) -> Vec<String> {
+        let push = self.push.iter().map(|push| match push {
+            PushAddress::Ntfy { topic, server } => format!("ntfy {} {topic}", server.as_deref().unwrap_or_default()),
+            PushAddress::WebPush { endpoint, .. } => format!("browser {endpoint}"),
+        });
+        let slack = match &self.slack {
+            Some(SlackAddress::Channel { channel }) => Some(format!("slack {channel}")),
+            Some(SlackAddress::Webhook { .. }) | None => None,
+        };
+        let mut places: Vec<String> = push.collect();
+        places.extend(self.email.iter().map(|email| format!("email {}", email.to_lowercase())));
+        places.extend(self.sms.iter().map(|phone| format!("phone {phone}")));
+        places.extend(self.webhook.iter().map(|webhook| format!("webhook {}", webhook.url)));
+        places.extend(slack);
+        places.extend(self.telegram.iter().map(|chat| format!("telegram {}", chat.to_lowercase())));
+        places
+    }
 }
 
 fn is_false(flag: &bool) -> bool {

@@ -6,6 +6,7 @@ mod attend;
 mod decide;
 mod links;
 mod row;
+mod voters;
 
 use chrono::{DateTime, Utc};
 use sqlx::{FromRow, QueryBuilder};
@@ -56,7 +57,7 @@ pub enum Refusal {
     Expired,
     /// What was shown is not what is asked.
     OtherDigest,
-    /// The one who asked may not answer.
+    /// The one who asked may not answer, by whatever link or token.
     Barred,
     /// Not among the options.
     NotOffered,

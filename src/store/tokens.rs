@@ -25,6 +25,9 @@ pub struct StoredToken {
     pub created_at: DateTime<Utc>,
     pub expires_at: Option<DateTime<Utc>>,
     pub revoked_at: Option<DateTime<Utc>>,
+    /// The token that it descends from: the first of those that made one another, `token:<id>` or `token:admin`. `None`:
+    /// no other token made it.
+    pub root: Option<String>,
 }
 
 #[derive(sqlx::FromRow)]
@@ -37,6 +40,7 @@ struct TokenRow {
     created_at: DateTime<Utc>,
     expires_at: Option<DateTime<Utc>>,
     revoked_at: Option<DateTime<Utc>>,
+    root: Option<String>,
 }
 
 impl TokenRow {
@@ -50,6 +54,7 @@ impl TokenRow {
             created_at: self.created_at,
             expires_at: self.expires_at,
             revoked_at: self.revoked_at,
+            root: self.root,
         }
     }
 }
@@ -57,7 +62,8 @@ impl TokenRow {
 macro_rules! select_token {
     ($rest:literal) => {
         concat!(
-            "select t.id, t.tenant_id, t.name, t.hash, t.scopes, t.created_at, t.expires_at, t.revoked_at from tokens t ",
+            "select t.id, t.tenant_id, t.name, t.hash, t.scopes, t.created_at, t.expires_at, t.revoked_at, t.root
+               from tokens t ",
             $rest
         )
     };
@@ -68,6 +74,13 @@ const MEASURED: &str = "with page as materialized (
       from tokens t where true";
 const FITTING: &str = select_token!("join fit on fit.id = t.id");
 
+impl StoredToken {
+    /// The name of the token that it descends from; its own where no other made it.
+    pub fn root(&self) -> String {
+        self.root.clone().unwrap_or_else(|| format!("token:{}", self.id))
+    }
+}
+
 impl Store {
     /// Stores a new token, confined to its tenant.
     pub async fn create_token(
@@ -77,8 +90,8 @@ impl Store {
     ) -> Result<Answer<()>, StoreError> {
         on_write!(self.db, |conn| once!(conn, idempotency, token.created_at), then token.tenant_id.as_deref(), {
             sqlx::query(
-                "insert into tokens (id, tenant_id, name, hash, scopes, created_at, expires_at)
-                 values ($1, $2, $3, $4, $5, $6, $7)",
+                "insert into tokens (id, tenant_id, name, hash, scopes, created_at, expires_at, root)
+                 values ($1, $2, $3, $4, $5, $6, $7, $8)",
             )
             .bind(token.id)
             .bind(&token.tenant_id)
@@ -87,6 +100,7 @@ impl Store {
             .bind(document(&token.scopes)?)
             .bind(token.created_at)
             .bind(token.expires_at)
+            .bind(&token.root)
             .execute(&mut *conn)
             .await?;
         });

@@ -67,6 +67,7 @@ mod told;
 mod transcript;
 mod turns;
 mod unreadable;
+mod voters;
 mod waiting;
 pub mod world;
 mod zones;

@@ -137,6 +137,14 @@ async fn a_database_of_every_version_is_taken_over(postgres: bool) {
 
         // what was going on goes on: what waits is started, what a dead process had is taken over, and the next in line
         if version >= 3 {
+            // a link's vote and a vote of the same tenant's token become one person's
+            let (_, asked) = instance.ask("GET", &format!("/v1/approvals/{}", id("501")), ADMIN, None).await;
+            let agreed = if version < 28 { 1 } else { 2 };
+            assert_eq!(
+                json!([asked["votes"].as_array().map(Vec::len), asked["agreed"]]),
+                json!([2, agreed]),
+                "{version}"
+            );
             let decision = json!({ "decision": "approve", "digest": "d1" });
             let place = format!("/v1/approvals/{}/decision", id("501"));
             let (status, answer) = instance.ask("POST", &place, ADMIN, Some(decision)).await;

@@ -52,9 +52,9 @@ fn of_call(approval: &Value, screen: &Screen) -> Vec<(&'static str, String)> {
 fn of_decision(approval: &Value, screen: &Screen) -> Vec<(&'static str, String)> {
     let status = text_of(&approval["status"]);
     let tone = tone_of(&status);
-    let status = match (status.as_str(), approval["votes"].as_array()) {
-        ("pending", Some(votes)) if !votes.is_empty() => {
-            format!("pending, {} of {} have agreed", votes.len(), approval["approvers"])
+    let status = match (status.as_str(), approval["agreed"].as_u64()) {
+        ("pending", Some(people @ 1..)) => {
+            format!("pending, {people} of {} people have agreed", approval["approvers"])
         }
         _ => status,
     };

@@ -63,8 +63,11 @@ pub struct ApprovalView {
     pub outcome: Option<CallOutcome>,
     /// How many people have to agree; 0 where nobody is asked and the call is only held.
     pub approvers: u32,
-    /// Those who have agreed so far, where more than one has to.
+    /// Those who have agreed so far, where more than one person has to.
     pub votes: Vec<String>,
+    /// How many people they are: a recipient's link, the tokens of the same tenant and all that share an address or descend
+    /// from one token count once.
+    pub agreed: usize,
     /// The call may still be stopped until then, and is not executed before.
     #[schema(required)]
     pub hold_until: Option<DateTime<Utc>>,
@@ -81,6 +84,7 @@ pub struct ApprovalOfRun {
 
 impl ApprovalView {
     pub fn of(approval: Approval) -> ApprovalView {
+        let agreed = approval.agreed();
         let Approval { proposal, .. } = approval;
         ApprovalView {
             id: approval.id,
@@ -112,7 +116,8 @@ impl ApprovalView {
             modifications: approval.modifications,
             outcome: approval.outcome,
             approvers: proposal.approvers,
-            votes: approval.votes,
+            votes: approval.votes.into_iter().map(|vote| vote.by).collect(),
+            agreed,
             hold_until: approval.hold_until,
         }
     }

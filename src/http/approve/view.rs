@@ -6,6 +6,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::approval::matrix::Category;
+use crate::approval::voter::Marks;
 use crate::approval::{Approval, ApprovalStatus, Choice, POLICY};
 use crate::http::approve::control::{controls, stop};
 use crate::http::approve::form::json;
@@ -21,6 +22,8 @@ pub struct Scene {
     pub tenant: String,
     /// As the record names the reader: `recipient:<id>`.
     pub reader: String,
+    /// By what else the reader is known.
+    pub marks: Marks,
     pub run_id: Uuid,
     /// The name of the task, as far as there is one.
     pub task: Option<String>,
@@ -218,8 +221,8 @@ fn deadline(html: &mut Html, scene: &Scene, approval: &Approval) {
     html.raw("<p class=\"state\">").text(&left(approval.expires_at, scene.now)).raw(" left, until ");
     html.text(&instant(approval.expires_at, scene.zone)).raw("</p>\n");
     if approval.proposal.approvers > 1 {
-        html.raw("<p>").number(approval.votes.len() as i64).raw(" of ").number(approval.proposal.approvers);
-        html.raw(" people have agreed").raw(match approval.votes.contains(&scene.reader) {
+        html.raw("<p>").number(approval.agreed() as i64).raw(" of ").number(approval.proposal.approvers);
+        html.raw(" people have agreed").raw(match approval.votes.iter().any(|vote| vote.may_be_of(&scene.marks)) {
             true => ", you among them",
             false => "",
         });

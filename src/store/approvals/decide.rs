@@ -5,8 +5,10 @@
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
+use sqlx::types::Json;
 use uuid::Uuid;
 
+use crate::approval::voter::{Marks, Vote, people};
 use crate::approval::{Answer, Approval, ApprovalStatus, Choice};
 use crate::id::Scope;
 use crate::store::approvals::row::ApprovalRow;
@@ -14,7 +16,7 @@ use crate::store::approvals::{Decided, ONE, Refusal, wake};
 use crate::store::audit::{Act, write_audit};
 use crate::store::connect::settled_at;
 use crate::store::grants::{end_grants, keep_grant};
-use crate::store::text::{optional, optional_document, text};
+use crate::store::text::{document, optional, optional_document, text};
 use crate::store::{Grant, Split, Store, StoreError, Topic};
 
 /// A run is parked once while one looks, and not this often.
@@ -53,7 +55,7 @@ enum Verdict {
     Stops,
 }
 
-fn judge(approval: &Approval, replaced: bool, answer: &Answer, now: DateTime<Utc>) -> Verdict {
+fn judge(approval: &Approval, replaced: bool, answer: &Answer, voter: &Voter, now: DateTime<Utc>) -> Verdict {
     let open = approval.status == ApprovalStatus::Pending && !replaced;
     let stops = answer.choice == Choice::Cancel && approval.is_held(now) && !replaced;
     let proposal = &approval.proposal;
@@ -62,7 +64,7 @@ fn judge(approval: &Approval, replaced: bool, answer: &Answer, now: DateTime<Utc
         _ if !(open || stops) => Verdict::Refused(Refusal::Settled),
         _ if answer.digest != approval.digest => Verdict::Refused(Refusal::OtherDigest),
         _ if open && approval.expires_at <= now => Verdict::Refused(Refusal::Expired),
-        _ if proposal.barred.as_ref() == Some(&answer.by) => Verdict::Refused(Refusal::Barred),
+        _ if voter.is_barred => Verdict::Refused(Refusal::Barred),
         choice if !proposal.options.contains(&choice) || edited == Some(None) => Verdict::Refused(Refusal::NotOffered),
         Choice::Cancel if stops => Verdict::Stops,
         Choice::Cancel => Verdict::Cancels,
@@ -93,43 +95,67 @@ fn act<'a>(approval: &'a Approval, answer: &'a Answer, action: &'a str, runs: Op
     }
 }
 
-/// An answer that agrees: whether this vote is a new one, and whether enough agree to the same now.
+/// Who answers, and whether they may.
+struct Voter {
+    marks: Marks,
+    /// It may be the one who asked, who may not answer.
+    is_barred: bool,
+}
+
+/// A vote as it is stored.
+#[derive(sqlx::FromRow)]
+struct VoteRow {
+    approver: String,
+    digest: String,
+    marks: Option<Json<Marks>>,
+}
+
+/// Those of one question, the row of which is locked.
+const VOTES: &str = "select approver, digest, marks from approval_votes where approval_id = $1";
+
+/// An answer that agrees: whether this vote is a new one, and whether enough people agree to the same now.
 macro_rules! count_vote {
-    ($conn:ident, $approval:ident, $by:expr, $digest:expr, $now:expr) => {{
+    ($conn:ident, $approval:ident, $by:expr, $marks:expr, $digest:expr, $now:expr) => {{
         if $approval.proposal.approvers <= 1 {
             (true, true)
         } else {
-            // who agrees to something else has changed their mind
-            sqlx::query("delete from approval_votes where approval_id = $1 and approver = $2 and digest <> $3")
-                .bind($approval.id)
-                .bind(text(&$by))
-                .bind($digest)
-                .execute(&mut *$conn)
-                .await?;
             let fresh = sqlx::query(
-                "insert into approval_votes (approval_id, approver, digest, at) values ($1, $2, $3, $4)
+                "insert into approval_votes (approval_id, approver, digest, at, marks) values ($1, $2, $3, $4, $5)
                  on conflict (approval_id, approver, digest) do nothing",
             )
             .bind($approval.id)
             .bind(text(&$by))
             .bind($digest)
             .bind($now)
+            .bind(document($marks)?)
             .execute(&mut *$conn)
             .await?
             .rows_affected();
-            let agreed: i64 =
-                sqlx::query_scalar("select count(*) from approval_votes where approval_id = $1 and digest = $2")
-                    .bind($approval.id)
-                    .bind($digest)
-                    .fetch_one(&mut *$conn)
-                    .await?;
-            (fresh == 1, agreed >= i64::from($approval.proposal.approvers))
+            let cast: Vec<VoteRow> = sqlx::query_as(VOTES).bind($approval.id).fetch_all(&mut *$conn).await?;
+            let mut same = Vec::new();
+            for VoteRow { approver, digest, marks } in cast {
+                let vote = Vote { by: approver, marks: marks.map(|marks| marks.0).unwrap_or_default() };
+                if &digest == $digest {
+                    same.push(vote);
+                } else if vote.may_be_of($marks) {
+                    // who agrees to something else has changed their mind
+                    sqlx::query("delete from approval_votes where approval_id = $1 and approver = $2 and digest = $3")
+                        .bind($approval.id)
+                        .bind(text(&vote.by))
+                        .bind(&digest)
+                        .execute(&mut *$conn)
+                        .await?;
+                }
+            }
+            (fresh == 1, people(&same) >= $approval.proposal.approvers as usize)
         }
     }};
 }
+
 impl Store {
     /// Settles a question, at most once, by the database's own time; wakes the run where that lets it go on. While an
-    /// approved call is held, `Cancel` stops it. Of more who have to agree, each has one vote, the last that was given.
+    /// approved call is held, `Cancel` stops it. Where several people have to agree, each has one vote, the last that was
+    /// given, by however many links and tokens.
     pub async fn decide_approval(&self, scope: &Scope, id: Uuid, answer: &Answer) -> Result<Decided, StoreError> {
         self.decide(scope, id, answer, None).await
     }
@@ -153,8 +179,9 @@ impl Store {
         answer: &Answer,
         grant: Option<&Grant>,
     ) -> Result<Decided, StoreError> {
+        let voter = self.voter(scope, id, answer).await?;
         for _ in 0..TRIES {
-            if let Some((decided, woken)) = self.try_decide(scope, id, answer, grant).await? {
+            if let Some((decided, woken)) = self.try_decide(scope, id, (answer, &voter), grant).await? {
                 if woken {
                     self.hint(Topic::Queue);
                 }
@@ -164,12 +191,23 @@ impl Store {
         Err(StoreError::Unavailable(format!("the run of the approval {id} is neither parked nor going on")))
     }
 
+    /// Who answers a question, and whether they may.
+    async fn voter(&self, scope: &Scope, id: Uuid, answer: &Answer) -> Result<Voter, StoreError> {
+        let barred = self.get_approval(scope, id).await?.proposal.barred;
+        let marks = self.marks_of(&answer.by).await?;
+        let is_barred = match &barred {
+            Some(barred) => marks.meet(&self.marks_of(barred).await?),
+            None => false,
+        };
+        Ok(Voter { marks, is_barred })
+    }
+
     /// One try, and whether the run goes on by it; `None` where the run was parked while it was looked for.
     async fn try_decide(
         &self,
         scope: &Scope,
         id: Uuid,
-        answer: &Answer,
+        (answer, voter): (&Answer, &Voter),
         grant: Option<&Grant>,
     ) -> Result<Option<(Decided, bool)>, StoreError> {
         Ok(on_write!(self.db, scope, |conn| {
@@ -193,10 +231,10 @@ impl Store {
             let row = row.ok_or(StoreError::NotFound)?;
             let replaced = row.replaced_by.is_some();
             let approval = row.approval()?;
-            let (settled, goes_on, recorded) = match judge(&approval, replaced, answer, now) {
+            let (settled, goes_on, recorded) = match judge(&approval, replaced, answer, voter, now) {
                 Verdict::Refused(refusal) => return Ok(Some((Decided::Refused(refusal, approval), false))),
                 Verdict::Agrees { status, digest, modifications, hold_until } => {
-                    let (fresh, enough) = count_vote!(conn, approval, answer.by, &digest, now);
+                    let (fresh, enough) = count_vote!(conn, approval, answer.by, &voter.marks, &digest, now);
                     if enough {
                         let rows = sqlx::query(SETTLE)
                             .bind(id)

@@ -6,6 +6,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::approval::proposal::Proposal;
+use crate::approval::voter::Vote;
 use crate::approval::{Approval, ApprovalStatus, CallOutcome, Via};
 use crate::store::StoreError;
 
@@ -26,13 +27,19 @@ macro_rules! columns {
 
 macro_rules! on_postgres {
     () => {
-        $crate::store::approvals::row::columns!("coalesce(jsonb_agg(v.approver order by v.at, v.approver), '[]')")
+        $crate::store::approvals::row::columns!(
+            "coalesce(jsonb_agg(jsonb_build_object('by', v.approver, 'marks', coalesce(v.marks, '[]'))
+                                order by v.at, v.approver), '[]')"
+        )
     };
 }
 
 macro_rules! on_sqlite {
     () => {
-        $crate::store::approvals::row::columns!("json_group_array(v.approver order by v.at, v.approver)")
+        $crate::store::approvals::row::columns!(
+            "json_group_array(json_object('by', v.approver, 'marks', json(coalesce(v.marks, '[]')))
+                              order by v.at, v.approver)"
+        )
     };
 }
 
@@ -70,7 +77,7 @@ pub(super) struct ApprovalRow {
     hold_until: Option<DateTime<Utc>>,
     began_at: Option<DateTime<Utc>>,
     outcome: Option<Json<CallOutcome>>,
-    votes: Json<Vec<String>>,
+    votes: Json<Vec<Vote>>,
 }
 
 impl ApprovalRow {

@@ -282,6 +282,7 @@ impl Api {
             created_at: self.clock.now(),
             expires_at,
             revoked_at: None,
+            root: None,
         };
         self.store.create_token(&token, None).await.expect("store a token");
         (token.id, text.expose().to_owned())

@@ -44,7 +44,8 @@ async fn an_approval_is_listed_read_and_approved_and_its_run_goes_on(api: Api) {
         "options": ["approve", "edit", "cancel"], "allow_modification": true, "source": "trigger",
         "delegation_chain": [], "status": "pending", "created_at": "2026-11-21T00:00:00Z",
         "expires_at": "2026-11-21T00:30:00Z", "decided_at": null, "decided_by": null, "decided_via": null,
-        "comment": null, "modifications": null, "outcome": null, "approvers": 1, "votes": [], "hold_until": null,
+        "comment": null, "modifications": null, "outcome": null, "approvers": 1, "votes": [], "agreed": 0,
+        "hold_until": null,
     });
     assert_eq!(list, json!({ "items": [shown], "next_cursor": null }));
     let path = format!("/v1/approvals/{}", approval.id);
@@ -175,17 +176,23 @@ async fn where_two_have_to_agree_one_vote_leaves_it_open(api: Api) {
     proposal.approvers = 2;
     let asked = ask(&api, "ann", vec![proposal]).await;
     let approval = &asked.approvals[0];
-    let (first, second) = (api.token("ann", &["*"]).await, api.token("ann", &["*"]).await);
-    let vote = |token: &str| {
-        let token = token.to_owned();
-        let api = &api;
-        async move { api.ask("POST", &place(approval), Some(&token), Some(decision(approval, "approve"))).await.expect(200) }
+    let own = api.token("ann", &["*"]).await;
+    let wish = json!({ "name": "the second one", "scopes": ["*"] });
+    let minted = api.ask("POST", "/v1/tokens", Some(&own), Some(wish.clone())).await.expect(201);
+    let minted = minted["token"].as_str().unwrap();
+    let admins = api.admin("POST", "/v1/tokens", Some(wish)).await.expect(201);
+    let vote = async |token: &str| {
+        api.ask("POST", &place(approval), Some(token), Some(decision(approval, "approve"))).await.expect(200)
     };
-    for _ in 0..2 {
-        let counted = vote(&first).await;
-        assert_eq!((&counted["status"], counted["votes"].as_array().unwrap().len()), (&json!("pending"), 1));
+    for (token, votes) in [(own.as_str(), 1), (own.as_str(), 1), (minted, 2)] {
+        let counted = vote(token).await;
+        assert_eq!(json!([counted["status"], counted["agreed"]]), json!(["pending", 1]));
+        assert_eq!(counted["votes"].as_array().unwrap().len(), votes);
     }
-    assert_eq!(vote(&second).await["status"], "approved");
+    // nor is the tenant's link another person
+    asked.send(&api, &[("do", "approve:0")]).await.expect(303);
+    assert_eq!((asked.statuses(&api).await, asked.only(&api).await.agreed()), (vec!["pending"], 1));
+    assert_eq!(vote(admins["token"].as_str().unwrap()).await["status"], "approved");
 }
 
 async fn a_repetition_with_a_key_is_answered_and_decides_nothing(api: Api) {

@@ -20,6 +20,7 @@ on_both! {
     each_reminder_comes_once_and_after_them_the_run_expires
     after_a_time_of_being_down_only_the_latest_reminder_is_sent
     another_is_asked_as_well_after_his_share_of_the_time
+    named_approvers_are_asked_from_the_start_by_a_link_of_their_own
     who_is_asked_as_well_by_webhook_is_told_what_and_where
     a_question_that_expired_while_nobody_was_up_is_a_no
 }
@@ -110,6 +111,33 @@ async fn another_is_asked_as_well_after_his_share_of_the_time(mut world: World) 
     }
     let tenants: Vec<String> = instance.deliveries().await.into_iter().map(|delivery| delivery.tenant_id).collect();
     assert_eq!(tenants, ["ann"; 5], "it is his tenant's question, whoever answers");
+    instance.crash();
+}
+
+async fn named_approvers_are_asked_from_the_start_by_a_link_of_their_own(mut world: World) {
+    world.approvals = Settings {
+        approvers: 2,
+        also_ask: vec!["boss".into(), "ann".into(), "boss".into()],
+        escalate_to: Some("boss".into()),
+        escalate_after: 0.6,
+        ..Settings::default()
+    };
+    let instance = world.instance();
+    instance.recipient().await;
+    let addresses = Addresses { email: Some("boss@example.org".into()), ..Addresses::default() };
+    let boss = Recipient { timezone: Tz::UTC, locale: "en".into(), addresses, ..Recipient::default() };
+    let put = instance.on(|store| async move { store.put_recipient(&Scope::Every, "boss", &boss, 0).await }).await;
+    put.expect("written");
+    asking(&instance).await;
+    for (time, so_far) in [
+        ("08:00", &["ann ask", "boss ask"][..]),
+        ("08:15", &["ann ask", "boss ask", "ann reminder 1", "boss reminder 1"]),
+        ("08:18", &["ann ask", "boss ask", "ann reminder 1", "boss reminder 1"]),
+    ] {
+        world.advance_to(time);
+        instance.attend().await;
+        assert_eq!(told(&instance).await, so_far, "{time}");
+    }
     instance.crash();
 }
 

@@ -1,6 +1,7 @@
 //! What people are asked: put with the parking of the run, settled once, with what follows for the run.
 
 use chrono::TimeDelta;
+use reveille::approval::voter::{Marks, Vote};
 use reveille::approval::{Answer, Approval, ApprovalStatus, Begun, CallOutcome, Choice, OnExpiry, Proposal, Via};
 use reveille::id::{Scope, new_id};
 use reveille::notification::{Kind, NewDelivery};
@@ -66,6 +67,11 @@ async fn acts(world: &World, subject: Uuid) -> Vec<String> {
     let filter = AuditFilter { subject_id: Some(subject), limit: 50, ..AuditFilter::default() };
     let entries = world.store.list_audit(EVERY, &filter).await.unwrap();
     entries.iter().rev().map(|entry| format!("{}: {}", entry.actor, entry.action)).collect()
+}
+
+/// Those who have agreed, in order.
+fn voters(approval: &Approval) -> Vec<&str> {
+    approval.votes.iter().map(|vote| vote.by.as_str()).collect()
 }
 
 fn attend(world: &World) -> Attend {
@@ -270,14 +276,15 @@ async fn as_many_as_are_wanted_have_to_agree_to_the_same(world: &World) {
     let (_, started, asked) = asked_with(world, &["c1"], two).await;
     let one = &asked[0];
     let vote = async |choice, by| world.store.decide_approval(EVERY, one.id, &answer(choice, one, by)).await.unwrap();
-    let counted = Decided::Counted(Approval { votes: vec!["token:t".into()], ..one.clone() });
+    let given = Vote { by: "token:t".into(), marks: Marks::of_name("token:t") };
+    let counted = Decided::Counted(Approval { votes: vec![given], ..one.clone() });
     assert_eq!(vote(Approve, "token:t").await, counted);
     assert_eq!(vote(Approve, "token:t").await, counted, "a person has one vote");
     assert!(matches!(vote(Edit, "token:u").await, Decided::Counted(_)), "to something else");
     assert_eq!(state(world, &started).await, RunState::PendingApproval);
     world.pass(1);
     let Decided::Done(done) = vote(Edit, "token:t").await else { panic!("not decided") };
-    assert_eq!((done.status, &done.votes), (ApprovalStatus::Edited, &vec!["token:u".into(), "token:t".into()]));
+    assert_eq!((done.status, voters(&done)), (ApprovalStatus::Edited, vec!["token:u", "token:t"]));
     assert_eq!(done.decided_digest, answer(Edit, one, "").edited.map(|(_, digest)| digest));
     assert_eq!(state(world, &started).await, RunState::Queued);
     let expected =

@@ -51,6 +51,7 @@ fn token() -> StoredToken {
         created_at: START,
         expires_at: None,
         revoked_at: None,
+        root: None,
     }
 }
 

@@ -75,6 +75,7 @@ async fn things(world: &World) -> Things {
         created_at: START,
         expires_at: None,
         revoked_at: None,
+        root: None,
     };
     world.store.create_token(&token, None).await.unwrap();
     world.store.put_recipient(&only("a"), "a", &recipient(), 0).await.unwrap();

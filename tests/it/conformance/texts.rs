@@ -125,6 +125,7 @@ async fn what_people_send_is_kept_without_nul(world: &World) {
         created_at: START,
         expires_at: None,
         revoked_at: None,
+        root: None,
     };
     world.store.create_token(&token, None).await.unwrap();
     let kept = world.store.find_token(&[0]).await.unwrap().unwrap();

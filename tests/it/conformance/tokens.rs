@@ -25,6 +25,7 @@ fn token(tenant: Option<&str>, hash: u8, now: DateTime<Utc>) -> StoredToken {
         created_at: now,
         expires_at: Some(now + TimeDelta::days(30)),
         revoked_at: None,
+        root: None,
     }
 }
 

@@ -1,0 +1,34 @@
+//! By what a voter is known, read from tokens and recipients of every tenant.
+
+use uuid::Uuid;
+
+use crate::approval::voter::Marks;
+use crate::store::{Store, StoreError};
+
+impl Store {
+    /// Everything by which somebody is known who stands on record like this: `recipient:<id>`, `token:<id>`. A token is
+    /// known by its tenant, where it has one, and by the token that it descends from.
+    pub async fn marks_of(&self, name: &str) -> Result<Marks, StoreError> {
+        let token = match name.split_once(':') {
+            Some(("recipient", tenant)) => return self.marks_of_tenant(tenant).await,
+            Some(("token", id)) => id.parse::<Uuid>().ok(),
+            _ => None,
+        };
+        let token = match token {
+            Some(id) => self.get_token(id).await?,
+            None => None,
+        };
+        match token {
+            None => Ok(Marks::of_name(name)),
+            Some(token) => match &token.tenant_id {
+                None => Ok(Marks::of_name(&token.root())),
+                Some(tenant) => Ok(self.marks_of_tenant(tenant).await?.descending_from(&token.root())),
+            },
+        }
+    }
+
+    async fn marks_of_tenant(&self, tenant: &str) -> Result<Marks, StoreError> {
+        let recipients = self.recipients_by_tenant(&[tenant]).await?;
+        Ok(Marks::of_tenant(tenant, recipients.get(tenant).map(|recipient| &recipient.addresses)))
+    }
+}

@@ -1,0 +1,144 @@
+//! Where several people have to agree: each person counts once, by however many links and tokens.
+
+use reveille::approval::{Approval, ApprovalStatus, Choice};
+use reveille::id::{Scope, new_id};
+use reveille::notification::{Addresses, Recipient};
+use reveille::store::{Decided, Refusal, StoredToken};
+
+use super::asked::{answer, asked_with};
+use super::world::World;
+use Choice::{Approve, Cancel, Edit};
+
+on_both!(
+    votes_of_one_person_count_once_and_of_two_people_twice,
+    a_vote_for_something_else_takes_back_the_other_votes_of_the_same_person,
+    the_requester_is_barred_with_all_that_descends_from_them,
+    votes_that_were_given_before_their_marks_were_kept_count_by_their_names,
+);
+
+const EVERY: &Scope = &Scope::Every;
+
+/// A token of a tenant or of an admin, made with another one; its name on record.
+async fn token(world: &World, tenant: Option<&str>, made_with: Option<&str>) -> String {
+    let id = new_id(world.now());
+    let token = StoredToken {
+        id,
+        tenant_id: tenant.map(Into::into),
+        name: "laptop".into(),
+        hash: id.as_bytes().to_vec(),
+        scopes: vec![],
+        created_at: world.now(),
+        expires_at: None,
+        revoked_at: None,
+        root: made_with.map(Into::into),
+    };
+    world.store.create_token(&token, None).await.unwrap();
+    format!("token:{id}")
+}
+
+/// A recipient who is reached by this mail address; the name that their link's answers have on record.
+async fn reached(world: &World, tenant: &str, email: &str) -> String {
+    let addresses = Addresses { email: Some(email.into()), ..Addresses::default() };
+    let recipient = Recipient { locale: "en".into(), addresses, ..Recipient::default() };
+    world.store.put_recipient(EVERY, tenant, &recipient, 0).await.unwrap();
+    format!("recipient:{tenant}")
+}
+
+/// A question of the tenant `a` to which two people have to agree.
+async fn question(world: &World) -> Approval {
+    asked_with(world, &["c1"], |asked| asked.proposal.approvers = 2).await.2.remove(0)
+}
+
+async fn put(world: &World, to: &Approval, choice: Choice, by: &str) -> Decided {
+    world.store.decide_approval(EVERY, to.id, &answer(choice, to, by)).await.unwrap()
+}
+
+async fn votes_of_one_person_count_once_and_of_two_people_twice(world: &World) {
+    let ann = reached(world, "a", "ann@example.org").await;
+    let boss = reached(world, "boss", "boss@example.org").await;
+    let twin = reached(world, "twin", "Ann@Example.org").await;
+    let own = token(world, Some("a"), None).await;
+    let minted = token(world, Some("a"), Some(&own)).await;
+    let admin = token(world, None, None).await;
+    let of_admin = token(world, None, Some(&admin)).await;
+    let given = token(world, Some("a"), Some(&admin)).await;
+    let other_admin = token(world, None, None).await;
+    for (one, two, people) in [
+        (&own, &minted, 1),
+        (&ann, &own, 1),
+        (&ann, &minted, 1),
+        (&ann, &twin, 1),
+        (&own, &twin, 1),
+        (&admin, &of_admin, 1),
+        (&admin, &given, 1),
+        (&own, &given, 1),
+        (&ann, &boss, 2),
+        (&twin, &boss, 2),
+        (&own, &boss, 2),
+        (&ann, &admin, 2),
+        (&own, &admin, 2),
+        (&boss, &given, 2),
+        (&boss, &of_admin, 2),
+        (&admin, &other_admin, 2),
+        (&admin, &"token:admin".to_owned(), 2),
+    ] {
+        let marks = [world.store.marks_of(one).await.unwrap(), world.store.marks_of(two).await.unwrap()];
+        assert_eq!(marks[0].meet(&marks[1]), people == 1, "{one} {two}");
+        let asked = question(world).await;
+        let Decided::Counted(first) = put(world, &asked, Approve, one).await else { panic!("{one} alone decided") };
+        assert_eq!(first.agreed(), 1);
+        match put(world, &asked, Approve, two).await {
+            Decided::Done(done) => {
+                assert_eq!((people, done.status, done.agreed()), (2, ApprovalStatus::Approved, 2), "{one} {two}");
+            }
+            Decided::Counted(open) => assert_eq!((people, open.agreed()), (1, 1), "{one} {two}"),
+            refused => panic!("{refused:?}"),
+        }
+    }
+}
+
+async fn a_vote_for_something_else_takes_back_the_other_votes_of_the_same_person(world: &World) {
+    let ann = reached(world, "a", "ann@example.org").await;
+    let boss = reached(world, "boss", "boss@example.org").await;
+    let own = token(world, Some("a"), None).await;
+    let asked = question(world).await;
+    put(world, &asked, Approve, &ann).await;
+    let Decided::Counted(open) = put(world, &asked, Edit, &own).await else { panic!("not counted") };
+    assert_eq!((open.votes.len(), open.agreed()), (1, 1), "of two opinions the last one counts");
+    assert!(matches!(put(world, &asked, Approve, &boss).await, Decided::Counted(_)), "nobody else agrees to that");
+    let Decided::Done(done) = put(world, &asked, Edit, &boss).await else { panic!("not decided") };
+    assert_eq!(done.status, ApprovalStatus::Edited);
+}
+
+async fn the_requester_is_barred_with_all_that_descends_from_them(world: &World) {
+    let ann = reached(world, "a", "ann@example.org").await;
+    let boss = reached(world, "boss", "boss@example.org").await;
+    let twin = reached(world, "twin", "ann@example.org").await;
+    let own = token(world, Some("a"), None).await;
+    let minted = token(world, Some("a"), Some(&own)).await;
+    let admin = token(world, None, None).await;
+    let given = token(world, Some("a"), Some(&admin)).await;
+    for (by, may) in
+        [(&ann, false), (&own, false), (&minted, false), (&given, false), (&twin, false), (&boss, true), (&admin, true)]
+    {
+        for choice in [Approve, Cancel] {
+            let bars = |asked: &mut Approval| asked.proposal.barred = Some("recipient:a".into());
+            let asked = asked_with(world, &["c1"], bars).await.2.remove(0);
+            match put(world, &asked, choice, by).await {
+                Decided::Done(_) => assert!(may, "{by} may not answer"),
+                Decided::Refused(Refusal::Barred, _) => assert!(!may, "{by} may answer"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+async fn votes_that_were_given_before_their_marks_were_kept_count_by_their_names(world: &World) {
+    let asked = question(world).await;
+    put(world, &asked, Approve, "token:t").await;
+    let forgotten = "update approval_votes set marks = null";
+    world.plant(forgotten).await;
+    let Decided::Counted(open) = put(world, &asked, Approve, "token:t").await else { panic!("not counted") };
+    assert_eq!(open.agreed(), 1);
+    assert!(matches!(put(world, &asked, Approve, "token:u").await, Decided::Done(_)));
+}
