@@ -10,6 +10,7 @@ pub mod policy;
 pub mod proposal;
 pub mod settings;
 pub mod voter;
+pub mod why;
 
 use std::time::Duration;
 

@@ -89,11 +89,13 @@ struct Answered {
     approval: Option<Uuid>,
     /// Why nobody was asked.
     reasons: Vec<String>,
+    /// What the model is told before the result: that a person changed the call.
+    preface: String,
 }
 
 impl Tried {
     fn done(result: Result<ToolOutput, ToolError>, approval: Option<Uuid>, reasons: Vec<String>) -> Tried {
-        Tried::Done(Answered { result, approval, reasons })
+        Tried::Done(Answered { result, approval, reasons, preface: String::new() })
     }
 
     /// It was not executed.
@@ -139,18 +141,20 @@ impl Caller<'_> {
         };
         let duration_ms = self.clock.elapsed().saturating_sub(begun).as_millis() as i64;
         let unrepeatable = self.tools.find(&call.name).is_some_and(|tool| !tool.definition().idempotent);
-        let Answered { result, approval, reasons } = came;
-        let (text, is_error) = match result {
-            Ok(output) => (output.text, false),
+        let Answered { result, approval, reasons, preface } = came;
+        // in words for a person, and for the model
+        let (outcome, text, is_error) = match result {
+            Ok(output) => (output.text.clone(), preface + &output.text, false),
             Err(ToolError::Abort { code, message }) => return Err(RunError::fail(code, message)),
-            Err(ToolError::Tell { code, message, .. }) if code == REFUSED => (message, true),
+            Err(ToolError::Tell { code, message, .. }) if code == REFUSED => (message.clone(), message, true),
             Err(error) => {
                 let (kind, code, message) = error.told().expect("what aborts was seen before");
-                (observation(kind, code, &message, &call.id), true)
+                let told = observation(kind, code, &message, &call.id);
+                (message, told, true)
             }
         };
         if let Some(approval) = approval {
-            let text = text.chars().take(OUTCOME_SHOWN).collect();
+            let text = outcome.chars().take(OUTCOME_SHOWN).collect();
             self.consent.store.note_outcome(approval, CallOutcome { is_error, text }).await;
         }
         Ok(Came::Done(Box::new(Done { index, call: call.clone(), text, is_error, duration_ms, unrepeatable, reasons })))
@@ -195,10 +199,10 @@ impl Caller<'_> {
         let Some(arguments) = edited else {
             return Ok(Tried::done(self.with_retries(turn, call, tool).await, approval, reasons));
         };
-        let told = format!("The user changed the arguments before approving: {arguments}\n\n");
+        let preface = format!("The user changed the arguments before approving: {arguments}\n\n");
         let call = ToolCall { arguments, ..call.clone() };
         let result = self.with_retries(turn, &call, tool).await;
-        Ok(Tried::done(result.map(|output| ToolOutput { text: told + &output.text }), approval, reasons))
+        Ok(Tried::Done(Answered { result, approval, reasons, preface }))
     }
 
     /// Holds arguments against the schema of their tool; what takes long is computed on a thread of its own.

@@ -19,6 +19,7 @@ use crate::agent::{AgentStore, Asking};
 use crate::approval::matrix::{Consequence, Gate};
 use crate::approval::policy::{Policy, Rules, Ruling};
 use crate::approval::proposal::{canonical_hash, undo_window};
+use crate::approval::why::{RuleBy, Why};
 use crate::approval::{
     Approval, ApprovalStatus, Begun, CANCELLED, Choice, EXPIRED, GrantAsk, Identity, Proposal, digest,
 };
@@ -120,14 +121,14 @@ impl Consent<'_> {
         let Definition { name, undo_seconds, .. } = tool.definition();
         let chosen = tool.tool.credential_chosen(&call.arguments);
         let task = self.asking.and_then(|asking| asking.rules.as_ref());
-        let more = [self.agent.map(|rules| ("the agent", rules)), task.map(|rules| ("the task", rules))];
+        let more = [self.agent.map(|rules| (RuleBy::Agent, rules)), task.map(|rules| (RuleBy::Task, rules))];
         let request = RulingRequest {
             policy: self.policy.clone(),
             tool: Arc::clone(tool),
             arguments: call.arguments.clone(),
             tenant: self.tenant.to_owned(),
             credential: chosen.filter(|chosen| !self.credentials.contains(chosen)),
-            more: more.into_iter().flatten().map(|(name, rules)| (name, Arc::clone(rules))).collect(),
+            more: more.into_iter().flatten().map(|(by, rules)| (by, Arc::clone(rules))).collect(),
         };
         let mut ruling = request.ruling(self.compute).await;
         if ruling.gate == Gate::Confirm {
@@ -142,6 +143,7 @@ impl Consent<'_> {
                 return Ok(Verdict::Ask(Box::new(self.question(asking, turn, call, tool, shown)), None));
             }
             ruling.reasons.push("a standing grant covers it".to_owned());
+            ruling.why.push(Why::Grant);
         }
         let Some(window) = undo_window(*undo_seconds) else {
             return Ok(Verdict::Run { arguments: None, approval: None, again: false, reasons: ruling.reasons });
@@ -151,6 +153,7 @@ impl Consent<'_> {
         };
         let seconds = window.num_seconds();
         ruling.reasons.push(format!("`{name}` is held for {seconds} s before it runs, so that it may be stopped"));
+        ruling.why.push(Why::Held);
         let shown = Shown { arguments: &call.arguments, ruling, precheck };
         let Approval { id, batch_id, proposal, .. } = self.question(asking, turn, call, tool, shown);
         let of = self.identity(turn, call);
@@ -191,11 +194,14 @@ impl Consent<'_> {
         let seen = |found: &Option<Value>| found.as_ref().map(canonical_hash);
         let same_world = seen(&precheck) == seen(&approval.proposal.precheck);
         if !(begun_before || same_act && same_world) {
-            let why = match same_act {
-                false => "the tool has changed since it was approved, so it is asked about again",
-                true => "what the tool's check finds has changed since it was approved, so it is asked about again",
+            let (reason, why) = match same_act {
+                false => ("the tool has changed since it was approved, so it is asked about again", Why::ToolChanged),
+                true => (
+                    "what the tool's check finds has changed since it was approved, so it is asked about again",
+                    Why::CheckChanged,
+                ),
             };
-            let ruling = Ruling { gate: Gate::Confirm, reasons: vec![why.to_owned()] };
+            let ruling = Ruling { gate: Gate::Confirm, reasons: vec![reason.to_owned()], why: vec![why] };
             let Some(asking) = self.asking else {
                 return Ok(Verdict::Refused(nobody_to_ask(tool.definition()), ruling.reasons));
             };
@@ -229,6 +235,7 @@ impl Consent<'_> {
             category: definition.category,
             consequence: definition.consequence,
             reasons: ruling.reasons,
+            why: ruling.why,
             options: vec![Choice::Approve, Choice::Edit, Choice::Cancel],
             allow_modification: true,
             source: asking.source.to_owned(),

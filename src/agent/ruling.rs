@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::approval::matrix::Gate;
 use crate::approval::policy::{Act, Policy, Rules, Ruling};
+use crate::approval::why::{RuleBy, Why};
 use crate::compute::Compute;
 use crate::credential::Reference;
 use crate::tool::Definition;
@@ -21,7 +22,7 @@ pub struct RulingRequest {
     /// A credential that the call chooses by itself.
     pub credential: Option<Reference>,
     /// Who else has a say, the weightiest last.
-    pub more: Vec<(&'static str, Arc<Rules>)>,
+    pub more: Vec<(RuleBy, Arc<Rules>)>,
 }
 
 impl RulingRequest {
@@ -31,13 +32,14 @@ impl RulingRequest {
         let unjudged = |panicked| Ruling {
             gate: Gate::Confirm,
             reasons: vec![format!("the rules can't be judged, so a person is asked: {panicked}")],
+            why: vec![Why::Unjudged],
         };
         let decide = move || self.policy.decide(&self.act(), &self.more());
         compute.run_if_costly(&tenant, steps, decide).await.unwrap_or_else(unjudged)
     }
 
-    fn more(&self) -> Vec<(&str, &Rules)> {
-        self.more.iter().map(|(name, rules)| (*name, &**rules)).collect()
+    fn more(&self) -> Vec<(RuleBy, &Rules)> {
+        self.more.iter().map(|(by, rules)| (*by, &**rules)).collect()
     }
 
     fn act(&self) -> Act<'_> {

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::approval::Settings;
 use crate::approval::matrix::{Category, Consequence, Gate, gate};
 use crate::approval::settings::Override;
+use crate::approval::why::{RuleBy, Why};
 use crate::credential::Reference;
 use crate::expr::{Expression, Language, Variables};
 use crate::invalid::{Faults, escape};
@@ -42,6 +43,8 @@ pub struct Ruling {
     pub gate: Gate,
     /// A sentence for each rule that had a part in it, the last one that decided last.
     pub reasons: Vec<String>,
+    /// What the page says of it; what the matrix says is told there by the category.
+    pub why: Vec<Why>,
 }
 
 /// The rules that hold for all runs. Cheap to clone.
@@ -123,7 +126,7 @@ impl Policy {
     }
 
     /// The steps that [`Policy::decide`] takes at most: those of the `when` of each rule for the tool.
-    pub fn steps(&self, act: &Act, more: &[(&str, &Rules)]) -> u64 {
+    pub fn steps(&self, act: &Act, more: &[(RuleBy, &Rules)]) -> u64 {
         let own = [Some(&self.0.tools), self.0.tenants.get(act.tenant)].into_iter().flatten();
         let all = own.chain(more.iter().map(|(_, rules)| *rules));
         let conditions: Vec<&Expression> =
@@ -138,29 +141,33 @@ impl Policy {
         conditions.into_iter().map(|when| when.cost(&variables)).fold(0, u64::saturating_add)
     }
 
-    /// Decides about an act. `more`: who else has a say, each with a name, the weightiest last.
-    pub fn decide(&self, act: &Act, more: &[(&str, &Rules)]) -> Ruling {
+    /// Decides about an act. `more`: who else has a say, the weightiest last.
+    pub fn decide(&self, act: &Act, more: &[(RuleBy, &Rules)]) -> Ruling {
         let (category, consequence) = (act.category.as_str(), act.consequence.as_str());
         let mut gate = gate(act.category, act.consequence, false);
         let mut reasons =
             vec![format!("the matrix says {} for {category} of {consequence} consequence", gate.as_str())];
+        let mut why = Vec::new();
         if let Some(cell) = self.0.settings.cell(act.category, act.consequence) {
             gate = cell;
+            why.push(Why::Rule { by: RuleBy::Operator, gate });
             reasons.push(format!("the operator says {} for {category} of {consequence} consequence", gate.as_str()));
         }
         if let Some(reference) = act.credential {
             gate = Gate::Confirm;
+            why.push(Why::Credential { reference: reference.to_string() });
             reasons.push(format!("it uses the credential `{reference}`, which the task does not name"));
         }
-        let operator = ("the operator", &self.0.tools);
-        let tenant = self.0.tenants.get(act.tenant).map(|rules| ("the tenant", rules));
+        let operator = (RuleBy::Operator, &self.0.tools);
+        let tenant = self.0.tenants.get(act.tenant).map(|rules| (RuleBy::Tenant, rules));
         let said = std::iter::once(operator).chain(tenant).chain(more.iter().copied());
-        for (who, rules) in said {
+        for (by, rules) in said {
             let Some(rule) = rules.0.get(act.tool) else { continue };
-            let (word, tool) = (rule.gate.as_str(), act.tool);
+            let (who, word, tool) = (by.name(), rule.gate.as_str(), act.tool);
             match rule.holds(act) {
                 Ok(true) => {
                     gate = rule.gate;
+                    why.push(Why::Rule { by, gate });
                     reasons.push(match &rule.when {
                         Some((text, _)) => format!("{who} says {word} for `{tool}` where {text}"),
                         None => format!("{who} says {word} for `{tool}`"),
@@ -168,18 +175,20 @@ impl Policy {
                 }
                 Ok(false) => {}
                 // a rule that can't be judged never lets anything through
-                Err(why) => {
+                Err(fault) => {
                     gate = Gate::Confirm;
+                    why.push(Why::Unjudged);
                     reasons
-                        .push(format!("the rule of {who} for `{tool}` can't be judged, so a person is asked: {why}"));
+                        .push(format!("the rule of {who} for `{tool}` can't be judged, so a person is asked: {fault}"));
                 }
             }
         }
         if act.requires_confirmation {
             gate = Gate::Confirm;
+            why.push(Why::Always);
             reasons.push(format!("`{}` always asks for confirmation", act.tool));
         }
-        Ruling { gate, reasons }
+        Ruling { gate, reasons, why }
     }
 }
 
@@ -271,7 +280,7 @@ mod tests {
         }));
         let large = json!({ "amount": 500 });
         let task = rules(json!({ "pay": { "gate": "confirm", "when": "args.amount > 400" } }));
-        let ruling = policy.decide(&pay(&large), &[("the task", &task)]);
+        let ruling = policy.decide(&pay(&large), &[(RuleBy::Task, &task)]);
         assert_eq!(ruling.gate, Gate::Confirm);
         assert_eq!(
             ruling.reasons,
@@ -283,7 +292,11 @@ mod tests {
                 "the task says confirm for `pay` where args.amount > 400",
             ]
         );
-        assert_eq!(policy.decide(&pay(&json!({ "amount": 300 })), &[("the task", &task)]).gate, Gate::Auto);
+        let by = [RuleBy::Operator, RuleBy::Operator, RuleBy::Tenant, RuleBy::Task];
+        let gates = [Gate::Auto, Gate::Confirm, Gate::Auto, Gate::Confirm];
+        let expected: Vec<Why> = by.into_iter().zip(gates).map(|(by, gate)| Why::Rule { by, gate }).collect();
+        assert_eq!(ruling.why, expected);
+        assert_eq!(policy.decide(&pay(&json!({ "amount": 300 })), &[(RuleBy::Task, &task)]).gate, Gate::Auto);
     }
 
     #[test]
@@ -305,7 +318,7 @@ mod tests {
         assert_eq!(ruling.reasons[2], "it uses the credential `google/work`, which the task does not name");
         let rule = json!({ "pay": { "gate": "auto", "when": "args.credential == 'google/work'" } });
         assert_eq!(policy(json!({ "tools": rule })).decide(&act, &[]).gate, Gate::Auto);
-        assert_eq!(policy(json!({})).decide(&act, &[("the task", &rules(rule))]).gate, Gate::Auto);
+        assert_eq!(policy(json!({})).decide(&act, &[(RuleBy::Task, &rules(rule))]).gate, Gate::Auto);
         assert_eq!(policy(json!({})).decide(&Act { credential: None, ..act }, &[]).gate, Gate::Auto);
     }
 

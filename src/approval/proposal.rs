@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::approval::matrix::{Category, Consequence};
+use crate::approval::why::Why;
 use crate::approval::{Choice, OnExpiry};
 
 /// The longest undo window that a tool may declare, in seconds.
@@ -39,6 +40,9 @@ pub struct Proposal {
     pub consequence: Consequence,
     /// Why it is asked about: each rule that had a part in it, in order.
     pub reasons: Vec<String>,
+    /// What the page says of it. Empty: the question is older than this.
+    #[serde(default)]
+    pub why: Vec<Why>,
     pub options: Vec<Choice>,
     pub allow_modification: bool,
     /// `trigger` or `chat`.

@@ -43,7 +43,7 @@ impl Marks {
         Marks(places.into_iter().map(hashed).chain([format!("tenant:{tenant}")]).collect())
     }
 
-    /// The same with the token that it descends from.
+    /// These marks and the token that the voter descends from.
     pub fn descending_from(mut self, root: &str) -> Marks {
         self.0.insert(root.to_owned());
         self

@@ -8,6 +8,7 @@
 mod files;
 mod markup;
 mod name;
+pub mod phrases;
 mod set;
 mod trial;
 
@@ -15,6 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::channel::Channel;
+use crate::channel::templates::phrases::{Catalogue, Phrases};
 use crate::channel::templates::set::{Part, Set};
 use crate::invalid::Faults;
 use crate::notification::Delivery;
@@ -85,12 +87,15 @@ pub struct Templates {
     embedded: Arc<Set>,
     /// The operator's over the embedded ones; `None` where there are no own ones.
     own: Option<Arc<Set>>,
+    /// The words of the approval page.
+    phrases: Arc<Catalogue>,
 }
 
 impl Templates {
     /// The embedded ones alone.
     pub fn embedded() -> Templates {
-        Templates { embedded: Arc::new(Set::embedded(&files::EMBEDDED)), own: None }
+        let phrases = Arc::new(Catalogue::embedded());
+        Templates { embedded: Arc::new(Set::embedded(&files::EMBEDDED)), own: None, phrases }
     }
 
     /// Those of the directory over the embedded ones; each is tried.
@@ -102,9 +107,15 @@ impl Templates {
         let templates = Templates::embedded();
         let Some(dir) = dir else { return Ok(templates) };
         let mut own = (*templates.embedded).clone();
-        files::add_own(&mut own, dir)?;
+        let mut phrases = (*templates.phrases).clone();
+        files::add_own(&mut own, &mut phrases, dir)?;
         trial::run(&own, dir)?;
-        Ok(Templates { own: Some(Arc::new(own)), ..templates })
+        Ok(Templates { own: Some(Arc::new(own)), phrases: Arc::new(phrases), ..templates })
+    }
+
+    /// The words of the approval page for a reader of this language.
+    pub fn phrases(&self, locale: &str) -> Phrases {
+        self.phrases.of(locale)
     }
 
     /// The words of a delivery for a channel, in its format and within its length. An error says what is gone.

@@ -31,6 +31,7 @@ pub enum Command {
     /// Let the call run with other arguments
     Edit(EditArgs),
     /// Refuse the call, or stop one that is still held
+    #[command(alias = "reject")]
     Cancel(AnswerArgs),
 }
 

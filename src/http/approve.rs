@@ -5,13 +5,16 @@
 //! The token is looked up by its hash, stands in no log (the guard logs the route), and is not in the address of the
 //! page that shows what came of it. Nothing is kept in here.
 
+mod card;
 mod control;
 mod form;
 pub(super) mod frame;
 pub(super) mod html;
 mod item;
+mod kind;
 pub(super) mod moment;
 pub(super) mod origin;
+mod press;
 mod style;
 mod ticket;
 mod view;
@@ -25,10 +28,12 @@ use axum::{Extension, body};
 use chrono_tz::Tz;
 
 use crate::approval::{Approval, Via};
+use crate::channel::templates::phrases::Phrases;
 use crate::http::State;
-use crate::http::approvals::decision::{Decision, Who, sentence};
+use crate::http::approvals::decision::{Decision, Who};
 use crate::http::approve::form::Sent;
 use crate::http::approve::item::{Item, Place};
+use crate::http::approve::press::Press;
 use crate::http::approve::ticket::Ticket;
 use crate::http::approve::view::{Form, Scene, is_answerable, is_open};
 use crate::http::body::Body;
@@ -36,7 +41,9 @@ use crate::http::error::ApiError;
 use crate::http::path::Id;
 use crate::http::server::Peer;
 use crate::id::{Scope, Tenant};
-use crate::store::{ApprovalFilter, ApprovalLink, Decided, StoreError};
+use crate::notification::telling::Reader;
+use crate::run::Run;
+use crate::store::{ApprovalFilter, ApprovalLink, Decided, Refusal, StoreError};
 use crate::token::TokenHash;
 
 /// What the nonce of a page is made for.
@@ -51,16 +58,9 @@ struct Asked {
     scope: Scope,
     /// In the order of the calls.
     approvals: Vec<Approval>,
-}
-
-/// What a person pressed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Press {
-    /// Shows what was changed, and decides nothing.
-    Review,
-    /// `None`: all that are open.
-    Approve(Option<usize>),
-    Cancel(Option<usize>),
+    zone: Tz,
+    /// In the recipient's language.
+    words: Phrases,
 }
 
 /// Show what a link asks
@@ -78,7 +78,7 @@ pub async fn show_approvals(
     Id(token): Id,
 ) -> Result<Response, Response> {
     let asked = asked(&state, peer, &token).await?;
-    let items = fresh(&asked.approvals);
+    let items = fresh(&asked.approvals, &asked.words);
     page(&state, &asked, &token, &items, None, StatusCode::OK).await
 }
 
@@ -111,24 +111,21 @@ pub async fn answer_approvals(
     let nonce = sent.get("nonce").unwrap_or_default();
     let is_ours = origin::is_own(&headers, &state.settings.public_url()) && is_form(&headers);
     if !is_ours || !state.vault.is_tag(NONCE, &bound(&asked), nonce) {
-        let notice = "Nothing was decided: this answer did not come from the page as it is now. Look at it again.";
-        return page(&state, &asked, &token, &fresh(&asked.approvals), Some(notice), StatusCode::FORBIDDEN).await;
+        return again(&state, &asked, &token, "nothing_foreign", StatusCode::FORBIDDEN).await;
     }
     let Some(press) = sent.get("do").and_then(Press::read) else {
-        let notice = "Nothing was decided: press one of the buttons.";
-        return page(&state, &asked, &token, &fresh(&asked.approvals), Some(notice), StatusCode::UNPROCESSABLE_ENTITY)
-            .await;
+        return again(&state, &asked, &token, "nothing_pressed", StatusCode::UNPROCESSABLE_ENTITY).await;
     };
     let now = state.clock.now();
+    let all = asked.approvals.iter().enumerate();
     let mut items: Vec<Item> =
-        asked.approvals.iter().enumerate().map(|(number, approval)| Item::sent(number, approval, &sent)).collect();
+        all.map(|(number, approval)| Item::sent(number, approval, &sent, &asked.words)).collect();
     let mut decisions = Vec::new();
     let mut waits = press == Press::Review;
     for item in items.iter_mut().filter(|item| press.is_about(item.number)) {
         let stops = matches!(press, Press::Cancel(Some(_))) && item.approval.is_held(now);
         if !is_open(item.approval, now) && !stops && press.names_one() {
-            let notice = "Nothing was changed: this was settled before your answer came.";
-            return page(&state, &asked, &token, &fresh(&asked.approvals), Some(notice), StatusCode::CONFLICT).await;
+            return again(&state, &asked, &token, "nothing_settled", StatusCode::CONFLICT).await;
         }
         if !is_open(item.approval, now) && !stops {
             continue;
@@ -145,11 +142,12 @@ pub async fn answer_approvals(
     }
     let faulty = items.iter().any(|item| press.is_about(item.number) && item.is_faulty());
     if faulty || waits {
-        let (status, notice) = match faulty {
-            true => (StatusCode::UNPROCESSABLE_ENTITY, "Nothing was decided yet: correct what is marked."),
-            false => (StatusCode::OK, "Nothing was decided yet: look at what you changed, then approve it."),
+        let (status, phrase) = match faulty {
+            true => (StatusCode::UNPROCESSABLE_ENTITY, "nothing_faulty"),
+            false => (StatusCode::OK, "nothing_changed"),
         };
-        return page(&state, &asked, &token, &items, Some(notice), status).await;
+        lead(&mut items);
+        return page(&state, &asked, &token, &items, Some(asked.words.get(phrase)), status).await;
     }
     settle(&state, &asked, &token, decisions).await
 }
@@ -171,56 +169,12 @@ pub async fn show_outcome(Held(state): Held<State>, Id(ticket): Id) -> Result<Re
     // those that were replaced aside
     let mut approvals = state.store.approvals_of_turn(first.run_id, first.turn).await.map_err(away)?;
     approvals.retain(|approval| approval.batch_id == batch_id);
-    let Some(first) = approvals.first() else { return Err(frame::replaced()) };
+    let reader = reader(&state, &recipient).await?;
+    let Some(first) = approvals.first() else { return Err(frame::replaced(&reader.1)) };
     let scope = scope(&first.tenant_id).map_err(failed)?;
-    let items = fresh(&approvals);
-    let scene = scene(&state, &scope, &recipient, first).await?;
-    Ok(frame::page(StatusCode::OK, view::title(&items, scene.now), view::body(&scene, &items, None, None)))
-}
-
-impl Press {
-    fn read(word: &str) -> Option<Press> {
-        let number = |number: &str| if number == "all" { Some(None) } else { number.parse().ok().map(Some) };
-        match word.split_once(':') {
-            None => (word == "review").then_some(Press::Review),
-            Some(("approve", which)) => number(which).map(Press::Approve),
-            Some(("cancel", which)) => number(which).map(Press::Cancel),
-            Some(_) => None,
-        }
-    }
-
-    fn is_about(self, number: usize) -> bool {
-        match self {
-            Press::Review | Press::Approve(None) | Press::Cancel(None) => true,
-            Press::Approve(Some(one)) | Press::Cancel(Some(one)) => one == number,
-        }
-    }
-
-    fn names_one(self) -> bool {
-        matches!(self, Press::Approve(Some(_)) | Press::Cancel(Some(_)))
-    }
-
-    fn approves(self) -> bool {
-        matches!(self, Press::Approve(_))
-    }
-
-    fn decision(self, item: &mut Item) -> Option<Decision> {
-        match self {
-            Press::Review => {
-                if let Some(changed) = item.changed.clone() {
-                    let found = crate::approval::arguments::check(
-                        &item.approval.proposal.parameters,
-                        &changed,
-                        "/modifications",
-                    );
-                    found.unwrap_or_else(|faults| item.place(faults));
-                }
-                None
-            }
-            Press::Approve(_) => item.approve(),
-            Press::Cancel(_) => item.cancel(),
-        }
-    }
+    let scene = scene(&state, &scope, (&recipient, reader), first).await?;
+    let items = fresh(&approvals, &scene.words);
+    Ok(shown(StatusCode::OK, &scene, &items, None, None))
 }
 
 /// Looks a link up. Guessing costs the guesser.
@@ -237,7 +191,8 @@ async fn asked(state: &State, peer: Option<Extension<Peer>>, token: &str) -> Res
     match found {
         Ok((link, approvals)) => {
             state.wrong_tokens.right(&hash);
-            Ok(Asked { hash, scope: scope(&link.tenant_id).map_err(failed)?, link, approvals })
+            let (zone, words) = reader(state, &link.recipient).await?;
+            Ok(Asked { hash, scope: scope(&link.tenant_id).map_err(failed)?, link, approvals, zone, words })
         }
         Err(StoreError::NotFound) => {
             if let Some(peer) = peer {
@@ -261,7 +216,9 @@ async fn settle(
         let who = Who { by: format!("recipient:{}", asked.link.recipient), via: Via::Link };
         match decision.put(state, &asked.scope, approval, who).await {
             Ok((Decided::Done(_) | Decided::Counted(_), _)) => {}
-            Ok((Decided::Refused(refusal, now), _)) => refused.push((approval.id, sentence(refusal, &now))),
+            Ok((Decided::Refused(refusal, _), _)) => {
+                refused.push((approval.id, asked.words.get(of_refusal(refusal)).to_owned()));
+            }
             Err(ApiError::Invalid(faults)) => refused.push((approval.id, faults.to_string())),
             Err(error) => return Err(failed(error)),
         }
@@ -269,13 +226,13 @@ async fn settle(
     let again = self::asked(state, None, token).await?;
     let now = state.clock.now();
     if !refused.is_empty() {
-        let mut items = fresh(&again.approvals);
+        let mut items = fresh(&again.approvals, &again.words);
         for item in &mut items {
             let of = refused.iter().filter(|(id, _)| *id == item.approval.id);
             item.other_faults.extend(of.map(|(_, why)| (Place::Item, why.clone())));
         }
-        let notice: Vec<&str> = refused.iter().map(|(_, why)| why.as_str()).collect();
-        let notice = format!("Your answer changed nothing: {}.", notice.join("; "));
+        let why: Vec<&str> = refused.iter().map(|(_, why)| why.as_str()).collect();
+        let notice = again.words.with("refused", &[("why", &why.join(" "))]);
         return page(state, &again, token, &items, Some(&notice), StatusCode::CONFLICT).await;
     }
     let place = match again.approvals.iter().any(|approval| is_answerable(approval, now)) {
@@ -296,10 +253,48 @@ async fn page(
     notice: Option<&str>,
     status: StatusCode,
 ) -> Result<Response, Response> {
-    let Some(first) = asked.approvals.first() else { return Err(frame::replaced()) };
-    let scene = scene(state, &asked.scope, &asked.link.recipient, first).await?;
+    let Some(first) = asked.approvals.first() else { return Err(frame::replaced(&asked.words)) };
+    let reader = (asked.zone, asked.words.clone());
+    let scene = scene(state, &asked.scope, (&asked.link.recipient, reader), first).await?;
     let form = Form { action: format!("/approvals/{token}"), nonce: state.vault.tag(NONCE, &bound(asked)) };
-    Ok(frame::page(status, view::title(items, scene.now), view::body(&scene, items, notice, Some(&form))))
+    Ok(shown(status, &scene, items, notice, Some(&form)))
+}
+
+/// The page as it is at first, with why nothing came of an answer.
+async fn again(
+    state: &State,
+    asked: &Asked,
+    token: &str,
+    phrase: &str,
+    status: StatusCode,
+) -> Result<Response, Response> {
+    let items = fresh(&asked.approvals, &asked.words);
+    page(state, asked, token, &items, Some(asked.words.get(phrase)), status).await
+}
+
+fn shown(status: StatusCode, scene: &Scene, items: &[Item], notice: Option<&str>, form: Option<&Form>) -> Response {
+    let title = view::title(&scene.words, items, scene.now);
+    frame::page(&scene.words, status, title, view::body(scene, items, notice, form))
+}
+
+/// Marks where the person is led: to the first thing that is wrong, else to the first that was changed.
+fn lead(items: &mut [Item]) {
+    let faulty = items.iter().position(Item::is_faulty);
+    let first = faulty.or_else(|| items.iter().position(|item| item.changed.is_some()));
+    if let Some(first) = first {
+        items[first].has_focus = true;
+    }
+}
+
+/// Why an answer changed nothing, as the name of a phrase.
+fn of_refusal(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::Settled => "refused_settled",
+        Refusal::Expired => "refused_expired",
+        Refusal::OtherDigest => "refused_other",
+        Refusal::Barred => "refused_barred",
+        Refusal::NotOffered => "refused_not_offered",
+    }
 }
 
 /// What a nonce is bound to: the link, and every question with its digest, in order.
@@ -311,17 +306,24 @@ fn bound(asked: &Asked) -> String {
     text
 }
 
-fn fresh(approvals: &[Approval]) -> Vec<Item<'_>> {
-    approvals.iter().enumerate().map(|(number, approval)| Item::fresh(number, approval)).collect()
+fn fresh<'a>(approvals: &'a [Approval], words: &'a Phrases) -> Vec<Item<'a>> {
+    approvals.iter().enumerate().map(|(number, approval)| Item::fresh(number, approval, words)).collect()
+}
+
+/// In which zone and words a recipient reads.
+async fn reader(state: &State, recipient: &str) -> Result<(Tz, Phrases), Response> {
+    let stored = optional(state.store.get_recipient(&Scope::Every, recipient).await).map_err(away)?;
+    let reader = stored.as_ref().map_or(Reader::NOBODY, |stored| stored.recipient.reader());
+    Ok((reader.timezone, state.channels.templates().phrases(reader.locale)))
 }
 
 /// Who reads, and what led here.
-async fn scene(state: &State, scope: &Scope, recipient: &str, first: &Approval) -> Result<Scene, Response> {
-    let zone = match state.store.get_recipient(&Scope::Every, recipient).await {
-        Ok(stored) => stored.recipient.timezone,
-        Err(StoreError::NotFound) => Tz::UTC,
-        Err(error) => return Err(away(error)),
-    };
+async fn scene(
+    state: &State,
+    scope: &Scope,
+    (recipient, (zone, words)): (&str, (Tz, Phrases)),
+    first: &Approval,
+) -> Result<Scene, Response> {
     let run = optional(state.store.get_run(scope, first.run_id).await).map_err(away)?;
     let task = match first.task_id {
         Some(task) => optional(state.store.get_task(scope, task).await).map_err(away)?,
@@ -331,14 +333,25 @@ async fn scene(state: &State, scope: &Scope, recipient: &str, first: &Approval) 
     Ok(Scene {
         now: state.clock.now(),
         zone,
+        words,
         tenant: first.tenant_id.clone(),
         marks: state.store.marks_of(&reader).await.map_err(away)?,
         reader,
         run_id: first.run_id,
         task: task.map(|task| task.name),
-        trigger: run.as_ref().map(|run| run.trigger_type.clone()),
-        scheduled_for: run.map(|run| run.scheduled_for),
+        started: run.map(|run| (started(&run), run.scheduled_for)),
     })
+}
+
+/// What made a run, as the name of a phrase.
+fn started(run: &Run) -> &'static str {
+    match run.trigger_type.as_str() {
+        _ if run.fire_key.starts_with("m:") => "run_hand",
+        "schedule" => "run_schedule",
+        "event" => "run_event",
+        "condition" => "run_condition",
+        _ => "run_other",
+    }
 }
 
 fn optional<T>(found: Result<T, StoreError>) -> Result<Option<T>, StoreError> {

@@ -323,7 +323,7 @@ fn decided(approval: &Approval) -> String {
         ApprovalStatus::Pending => format!("A person has to agree, until {}.", instant(approval.expires_at)),
         ApprovalStatus::Approved => format!("{who} approved it."),
         ApprovalStatus::Edited => format!("{who} approved it with other arguments."),
-        ApprovalStatus::Cancelled => format!("{who} cancelled it."),
+        ApprovalStatus::Cancelled => format!("{who} rejected it."),
         ApprovalStatus::Expired => "Nobody approved it in time.".into(),
     }
 }

@@ -14,6 +14,7 @@ use axum::response::Response;
 use uuid::Uuid;
 
 use crate::channel::templates::Page;
+use crate::channel::templates::phrases::Phrases;
 use crate::channel::whole;
 use crate::http::State;
 use crate::http::approve::html::Html;
@@ -119,7 +120,7 @@ fn shown(page: &Page) -> Response {
     let mut html = Html::default();
     html.raw("<h1 dir=\"auto\">").text(&page.subject).raw("</h1>\n<p class=\"soft\" dir=\"auto\">");
     html.text(&page.about).raw("</p>\n").markup(&page.html);
-    frame::page(StatusCode::OK, &page.subject, html)
+    frame::page(Phrases::english(), StatusCode::OK, &page.subject, html)
 }
 
 /// The same words for a link that is wrong, for one whose time is over, and for what may not be read here.

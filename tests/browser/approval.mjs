@@ -1,13 +1,15 @@
 // Opens the approval pages as a person does: on a phone, by keyboard alone, in the light and in the dark.
 import assert from 'node:assert/strict';
-import { base, leave, look, open, pages, phone, press, reach, shows } from './phone.mjs';
+import { base, focused, isInView, leave, look, open, pages, phone, press, reach, shows } from './phone.mjs';
 
-// two questions at once: one is edited, one cancelled
+// two questions at once: one is edited, one rejected
 {
     const page = await phone();
     await open(page, pages.two);
     await shows(page, 'Your approvals are needed');
     await look(page, 'approval-pending');
+    // all at once can be decided without a scroll
+    assert.ok(await isInView(page, 'button[value="approve:all"]'), 'Approve all is not in view');
     await reach(page, 'summary');
     await page.keyboard.press('Enter');
     await reach(page, '#i0f1');
@@ -16,6 +18,8 @@ import { base, leave, look, open, pages, phone, press, reach, shows } from './ph
     // the Enter key in a field shows what was changed, and decides nothing
     await press(page);
     await shows(page, 'Nothing was decided yet: look at what you changed, then approve it.');
+    assert.equal(await focused(page), 'c0', 'the focus is on what was changed');
+    assert.ok(await isInView(page, '#c0 h3'), 'what was changed is not in view');
     await look(page, 'approval-changed');
     await reach(page, 'button[value="approve:0"]');
     await press(page);
@@ -42,6 +46,14 @@ import { base, leave, look, open, pages, phone, press, reach, shows } from './ph
     await page.keyboard.type('This text is a good deal too long');
     await reach(page, 'button[value="approve:0"]');
     await press(page);
+    // a screen that is too small for the page shows the fault all the same, and a link at the top leads to each
+    assert.equal(await focused(page), 'i0f1', 'the focus is on the fault');
+    assert.ok(await isInView(page, '#i0f1'), 'the fault is not in view');
+    await page.focus('a[href="#i0code"]');
+    await page.keyboard.press('Enter');
+    await page.waitForFunction(() => location.hash === '#i0code');
+    assert.ok(await isInView(page, '#i0code'), 'the link does not lead to the fault');
+    await page.focus('#i0f1');
     const beside = await page.getAttribute('#i0f1', 'aria-describedby');
     assert.equal(await page.textContent(`#${beside.split(' ')[1]}`), 'the value is longer than 30 characters');
     await shows(page, 'has to be typed as it is shown');

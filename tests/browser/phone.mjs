@@ -75,6 +75,16 @@ export async function reach(page, wanted) {
     assert.fail(`${wanted} can't be reached by keyboard`);
 }
 
+// The id of the element that has the focus.
+export const focused = (page) => page.evaluate(() => document.activeElement?.id);
+
+// Whether an element stands on the screen, without a scroll.
+export const isInView = (page, selector) =>
+    page.evaluate((wanted) => {
+        const { top, bottom } = document.querySelector(wanted).getBoundingClientRect();
+        return top >= 0 && bottom <= window.innerHeight;
+    }, selector);
+
 export async function press(page) {
     await Promise.all([page.waitForNavigation(), page.keyboard.press('Enter')]);
 }

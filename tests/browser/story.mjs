@@ -1,4 +1,4 @@
-// Follows the link of a real mail: the first call is changed and approved, the second one is cancelled.
+// Follows the link of a real mail: the first call is changed and approved, the second one is rejected.
 import assert from 'node:assert/strict';
 import { base, leave, open, pages, phone, press, reach, shows } from './phone.mjs';
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::channel::templates::name::Name;
+use crate::channel::templates::phrases::Catalogue;
 use crate::channel::templates::set::Set;
 use crate::invalid::Faults;
 
@@ -52,8 +53,8 @@ const PLACE: &str = "/channels/templates_dir";
 /// Largest file, in bytes.
 const LARGEST: u64 = 64 * 1024;
 
-/// Adds the templates of a directory, and says all that is wrong with them.
-pub fn add_own(set: &mut Set, dir: &Path) -> Result<(), Faults> {
+/// Adds the templates of a directory and the words of the approval page, and says all that is wrong with them.
+pub fn add_own(set: &mut Set, phrases: &mut Catalogue, dir: &Path) -> Result<(), Faults> {
     let unreadable =
         |path: &Path, why: &dyn std::fmt::Display| Faults::one(PLACE, format!("{}: {why}", path.display()));
     let mut faults = Faults::new();
@@ -67,7 +68,10 @@ pub fn add_own(set: &mut Set, dir: &Path) -> Result<(), Faults> {
         if name.starts_with('.') {
             continue;
         }
-        let added = Name::read(&name).and_then(|_| read(&path)).and_then(|text| set.add_own(&name, &text));
+        let added = match Catalogue::language_of(&name) {
+            Some(language) => read(&path).and_then(|text| phrases.add_own(language, &text)),
+            None => Name::read(&name).and_then(|_| read(&path)).and_then(|text| set.add_own(&name, &text)),
+        };
         if let Err(why) = added {
             faults.add(PLACE, format!("{}: {why}", path.display()));
         }

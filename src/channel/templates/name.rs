@@ -62,7 +62,7 @@ pub fn looked_for(purpose: &Purpose, locale: &str, channel: &str, format: Format
 }
 
 /// `zh-Hans-CN`, `zh-Hans`, `zh`: RFC 4647, section 3.4.
-fn languages(locale: &str) -> impl Iterator<Item = &str> {
+pub(super) fn languages(locale: &str) -> impl Iterator<Item = &str> {
     let first = Some(locale).filter(|locale| !locale.is_empty());
     std::iter::successors(first, |locale| locale.rsplit_once('-').map(|(shorter, _)| shorter))
 }

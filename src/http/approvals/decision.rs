@@ -81,7 +81,7 @@ impl Decision {
         match (&self.arguments, self.choice) {
             (Some(_), Choice::Edit) if !proposal.allow_modification => {
                 faults
-                    .add("/decision", "the arguments of this call can't be changed: approve it as it is, or cancel it");
+                    .add("/decision", "the arguments of this call can't be changed: approve it as it is, or reject it");
             }
             (Some(edited), Choice::Edit) => {
                 if let Err(more) = arguments::check(&proposal.parameters, edited, "/modifications") {

@@ -8,34 +8,33 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 use crate::approval::{Choice, Proposal};
-use crate::visible::is_hidden;
+use crate::http::approve::kind::{Kind, as_text, kind};
 
-/// Texts longer than this get more than one line.
-const LINE: usize = 60;
+/// Between the name of an argument and that of a part of it.
+const INSIDE: &str = " › ";
+/// Objects inside each other whose fields are fields of the form; what is deeper is JSON.
+const DEPTH: usize = 4;
+/// Fields of a form. Where an object would make more, it is JSON.
+const MOST: usize = 100;
 
-/// How a field is shown and read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kind {
-    Line,
-    Lines,
-    Number,
-    YesNo,
-    OneOf(Vec<String>),
-    /// Whatever has no form of its own, as JSON.
-    Json,
-}
-
-/// One argument as a field.
+/// One argument as a field, or a part of one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Field {
-    /// The argument's name.
-    pub name: String,
+    /// The argument's name, and those of the parts that lead to this one.
+    pub path: Vec<String>,
     pub description: Option<String>,
     pub kind: Kind,
     pub required: bool,
     pub proposed: Option<Value>,
     /// The proposed value as the field holds it.
     pub shown: String,
+}
+
+/// What is wrong with a field: a phrase and what is put into it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    pub phrase: &'static str,
+    pub part: Option<(&'static str, String)>,
 }
 
 /// What was sent: the first value of each name.
@@ -61,38 +60,72 @@ impl Sent {
 pub fn fields(proposal: &Proposal) -> Vec<Field> {
     let may = proposal.allow_modification && proposal.options.contains(&Choice::Edit);
     let Some(arguments) = proposal.arguments.as_object().filter(|_| may) else { return Vec::new() };
-    let properties = proposal.parameters.get("properties").and_then(Value::as_object);
-    let required: Vec<&str> = match proposal.parameters.get("required").and_then(Value::as_array) {
-        Some(names) => names.iter().filter_map(Value::as_str).collect(),
-        None => Vec::new(),
-    };
+    let mut fields = Vec::new();
+    add(&mut fields, &[], &proposal.parameters, arguments);
+    fields
+}
+
+/// Adds the fields of an object, those of the objects in it among them.
+fn add(fields: &mut Vec<Field>, path: &[String], schema: &Value, object: &Map<String, Value>) {
+    let properties = schema.get("properties").and_then(Value::as_object);
+    let required = schema.get("required").and_then(Value::as_array);
     let known = properties.map(Map::keys).into_iter().flatten();
-    let names = arguments.keys().chain(known.filter(|name| !arguments.contains_key(*name)));
-    let field = |name: &String| {
-        let schema = properties.and_then(|properties| properties.get(name)).unwrap_or(&Value::Null);
-        Field::of(name, schema, arguments.get(name), required.contains(&name.as_str()))
-    };
-    names.map(field).collect()
+    let names = object.keys().chain(known.filter(|name| !object.contains_key(*name)));
+    for name in names {
+        let part = properties.and_then(|properties| properties.get(name)).unwrap_or(&Value::Null);
+        let path: Vec<String> = path.iter().chain([name]).cloned().collect();
+        let inner = object.get(name).and_then(Value::as_object).filter(|inner| !inner.is_empty());
+        match inner.filter(|inner| path.len() < DEPTH && fields.len() + inner.len() <= MOST) {
+            Some(inner) => add(fields, &path, part, inner),
+            None => {
+                // what no schema speaks of is not taken for optional, or a text that is emptied would be left out
+                let is_required = match required {
+                    Some(names) => names.iter().any(|required| required == name),
+                    None => path.len() > 1 && properties.is_none(),
+                };
+                fields.push(Field::of(path, part, object.get(name), is_required));
+            }
+        }
+    }
 }
 
 /// The arguments that were sent for these fields; `texts` has one for each. The faults carry the field's number.
-pub fn arguments(fields: &[Field], texts: &[String]) -> Result<Value, Vec<(usize, String)>> {
+pub fn arguments(fields: &[Field], texts: &[String]) -> Result<Value, Vec<(usize, Fault)>> {
     let (mut arguments, mut faults) = (Map::new(), Vec::new());
     for (number, (field, text)) in fields.iter().zip(texts).enumerate() {
         match field.read(text) {
-            Ok(Some(value)) => drop(arguments.insert(field.name.clone(), value)),
-            Ok(None) => {}
+            Ok(value) => put(&mut arguments, &field.path, value),
             Err(fault) => faults.push((number, fault)),
         }
     }
     if faults.is_empty() { Ok(Value::Object(arguments)) } else { Err(faults) }
 }
 
+/// Puts a value at its place. The objects on the way to it are there even where it is left out.
+fn put(object: &mut Map<String, Value>, path: &[String], value: Option<Value>) {
+    match (path, value) {
+        ([name], Some(value)) => drop(object.insert(name.clone(), value)),
+        ([_], None) | ([], _) => {}
+        ([name, rest @ ..], value) => {
+            let inner = object.entry(name.clone()).or_insert_with(|| Value::Object(Map::new()));
+            if let Value::Object(inner) = inner {
+                put(inner, rest, value);
+            }
+        }
+    }
+}
+
+impl Fault {
+    fn of(phrase: &'static str) -> Fault {
+        Fault { phrase, part: None }
+    }
+}
+
 impl Field {
-    fn of(name: &str, schema: &Value, proposed: Option<&Value>, required: bool) -> Field {
+    fn of(path: Vec<String>, schema: &Value, proposed: Option<&Value>, required: bool) -> Field {
         let kind = kind(schema, proposed);
         Field {
-            name: name.to_owned(),
+            path,
             description: schema.get("description").and_then(Value::as_str).map(str::to_owned),
             shown: proposed.map_or(String::new(), |value| as_text(&kind, value)),
             kind,
@@ -101,8 +134,13 @@ impl Field {
         }
     }
 
+    /// How it is called: `body › text`.
+    pub fn label(&self) -> String {
+        self.path.join(INSIDE)
+    }
+
     /// The value of what was sent; `None`: the argument is left out.
-    fn read(&self, text: &str) -> Result<Option<Value>, String> {
+    fn read(&self, text: &str) -> Result<Option<Value>, Fault> {
         if text == self.shown {
             return Ok(self.proposed.clone());
         }
@@ -110,88 +148,46 @@ impl Field {
         match &self.kind {
             Kind::Line | Kind::Lines if text.is_empty() && !self.required => Ok(None),
             Kind::Line | Kind::Lines => Ok(Some(Value::String(text.to_owned()))),
-            _ if empty && self.required => Err("is required".into()),
+            _ if empty && self.required => Err(Fault::of("fault_required")),
             _ if empty => Ok(None),
             Kind::Number => match serde_json::from_str::<serde_json::Number>(text.trim()) {
                 Ok(number) => Ok(Some(Value::Number(number))),
-                Err(_) => Err("must be a number such as 12 or 12.5".into()),
+                Err(_) => Err(Fault::of("fault_number")),
             },
             Kind::YesNo => match text {
                 "true" => Ok(Some(Value::Bool(true))),
                 "false" => Ok(Some(Value::Bool(false))),
-                _ => Err("must be yes or no".into()),
+                _ => Err(Fault::of("fault_yes_no")),
             },
             Kind::OneOf(words) => match words.iter().any(|word| word == text) {
                 true => Ok(Some(Value::String(text.to_owned()))),
-                false => Err(format!("must be one of {}", words.join(", "))),
+                false => Err(Fault { phrase: "fault_one_of", part: Some(("words", words.join(", "))) }),
             },
+            Kind::List => Ok(Some(text.lines().filter(|line| !line.is_empty()).collect())),
             Kind::Json => match serde_json::from_str(text) {
                 Ok(value) => Ok(Some(value)),
-                Err(error) => Err(format!("must be JSON: {error}")),
+                Err(error) => Err(Fault { phrase: "fault_json", part: Some(("why", error.to_string())) }),
             },
         }
     }
 }
 
-fn kind(schema: &Value, proposed: Option<&Value>) -> Kind {
-    let text = proposed.and_then(Value::as_str);
-    let fits = match schema.get("type").and_then(Value::as_str) {
-        Some("string") => proposed.is_none() || text.is_some_and(|text| !text.chars().any(is_hidden)),
-        Some("integer" | "number") => proposed.is_none_or(Value::is_number),
-        Some("boolean") => proposed.is_none_or(Value::is_boolean),
-        _ => false,
-    };
-    if !fits {
-        return Kind::Json;
-    }
-    let words = schema.get("enum").and_then(Value::as_array).map(|words| words.iter().map(Value::as_str).collect());
-    match (schema["type"].as_str(), words) {
-        (Some("string"), Some(words)) => one_of(words, text),
-        (_, Some(_)) => Kind::Json,
-        (Some("boolean"), None) => Kind::YesNo,
-        (Some("integer" | "number"), None) => Kind::Number,
-        _ => {
-            let most = schema.get("maxLength").and_then(Value::as_u64);
-            let long = text.is_some_and(|text| text.contains('\n') || text.chars().count() > LINE);
-            if long || most.is_some_and(|most| most > 2 * LINE as u64) { Kind::Lines } else { Kind::Line }
-        }
-    }
+/// The arguments for people, each with the names that lead to it, those of objects in objects among them.
+pub fn leaves(arguments: &Map<String, Value>) -> Vec<(String, &Value)> {
+    let mut leaves = Vec::new();
+    gather(&mut leaves, &[], arguments);
+    leaves
 }
 
-/// A list to choose from; an odd one is JSON.
-fn one_of(words: Option<Vec<&str>>, proposed: Option<&str>) -> Kind {
-    match words {
-        Some(words)
-            if words.iter().all(|word| !word.is_empty() && !word.chars().any(is_hidden))
-                && proposed.is_none_or(|proposed| words.contains(&proposed)) =>
-        {
-            Kind::OneOf(words.into_iter().map(str::to_owned).collect())
-        }
-        _ => Kind::Json,
-    }
-}
-
-fn as_text(kind: &Kind, value: &Value) -> String {
-    match (kind, value) {
-        (Kind::Json, value) => json(value),
-        (_, Value::String(text)) => text.clone(),
-        (_, value) => value.to_string(),
-    }
-}
-
-/// JSON for people, every hidden character in it written as an escape.
-pub fn json(value: &Value) -> String {
-    let pretty = serde_json::to_string_pretty(value).expect("a JSON value is JSON");
-    let mut shown = String::with_capacity(pretty.len());
-    for c in pretty.chars() {
-        if is_hidden(c) {
-            let mut units = [0; 2];
-            c.encode_utf16(&mut units).iter().for_each(|unit| shown.push_str(&format!("\\u{unit:04x}")));
-        } else {
-            shown.push(c);
+fn gather<'a>(leaves: &mut Vec<(String, &'a Value)>, path: &[&str], object: &'a Map<String, Value>) {
+    for (name, value) in object {
+        let path: Vec<&str> = path.iter().copied().chain([name.as_str()]).collect();
+        let inner = value.as_object().filter(|inner| !inner.is_empty() && path.len() < DEPTH);
+        match inner.filter(|inner| leaves.len() + inner.len() <= MOST) {
+            Some(inner) => gather(leaves, &path, inner),
+            None => leaves.push((path.join(INSIDE), value)),
         }
     }
-    shown
 }
 
 /// Line ends as forms have them become those of texts.
@@ -219,6 +215,7 @@ mod tests {
             category: Category::SideEffect,
             consequence: Consequence::Low,
             reasons: vec![],
+            why: vec![],
             options: vec![Choice::Approve, Choice::Edit, Choice::Cancel],
             allow_modification: true,
             source: "trigger".into(),
@@ -258,7 +255,7 @@ mod tests {
 
     #[test]
     fn each_argument_has_the_field_of_its_type() {
-        let kinds: Vec<String> = fields(&odd()).iter().map(|f| format!("{} {:?}", f.name, f.kind)).collect();
+        let kinds: Vec<String> = fields(&odd()).iter().map(|f| format!("{} {:?}", f.label(), f.kind)).collect();
         let mut kinds = kinds;
         kinds.sort();
         assert_eq!(
@@ -268,7 +265,7 @@ mod tests {
                 "count Number",
                 "how OneOf([\"mail\", \"fax\"])",
                 "loud YesNo",
-                "more Json",
+                "more Number",
                 "odd Json",
                 "tags Json",
                 "text Lines",
@@ -294,7 +291,7 @@ mod tests {
     fn what_is_changed_is_read_by_its_type_and_what_is_emptied_is_left_out() {
         let fields = fields(&odd());
         let mut sent = texts(&fields);
-        let at = |name: &str| fields.iter().position(|field| field.name == name).unwrap();
+        let at = |name: &str| fields.iter().position(|field| field.label() == name).unwrap();
         for (name, text) in
             [("count", " 7 "), ("loud", "false"), ("tags", "[1]"), ("cc", "bob"), ("more", ""), ("text", "")]
         {
@@ -313,6 +310,47 @@ mod tests {
         let mut expected = vec![at("count"), at("tags"), at("how")];
         expected.sort();
         assert_eq!(numbers, expected);
+    }
+
+    #[test]
+    fn texts_are_edited_as_texts_wherever_they_stand() {
+        let schema = json!({
+            "type": "object", "required": ["url", "body"],
+            "properties": {
+                "url": { "type": ["string", "null"] }, "body": {}, "to": { "type": "array", "items": { "type": "string" } },
+                "how": { "type": "object", "required": ["loud"], "properties": {
+                    "loud": { "type": "boolean" }, "note": { "type": "string" } } },
+            },
+        });
+        let proposed = json!({
+            "url": "https://example.org", "to": ["ann", "bob"], "how": { "loud": true },
+            "body": { "text": "The \"build\" is red", "who": { "name": "ann" }, "n": 1, "empty": {}, "mixed": [1, "x"] },
+        });
+        let fields = fields(&proposal(schema, proposed.clone()));
+        let kinds: Vec<String> = fields.iter().map(|f| format!("{} {:?} {}", f.label(), f.kind, f.shown)).collect();
+        let expected = [
+            "body › empty Json {}",
+            "body › mixed Json [\n  1,\n  \"x\"\n]",
+            "body › n Number 1",
+            "body › text Line The \"build\" is red",
+            "body › who › name Line ann",
+            "how › loud YesNo true",
+            "how › note Line ",
+            "to List ann\nbob",
+            "url Line https://example.org",
+        ];
+        assert_eq!(kinds, expected);
+        let mut sent = texts(&fields);
+        assert_eq!(arguments(&fields, &sent), Ok(proposed.clone()), "what comes back as it was is what was proposed");
+        let at = |name: &str| fields.iter().position(|field| field.label() == name).unwrap();
+        sent[at("body › text")] = "It is \"green\"".into();
+        sent[at("body › who › name")] = String::new();
+        sent[at("to")] = "carl\n\n".into();
+        let mut expected = proposed;
+        expected["body"]["text"] = json!("It is \"green\"");
+        expected["body"]["who"]["name"] = json!("");
+        expected["to"] = json!(["carl"]);
+        assert_eq!(arguments(&fields, &sent), Ok(expected));
     }
 
     #[test]

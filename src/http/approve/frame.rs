@@ -4,13 +4,15 @@ use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
+use crate::channel::templates::phrases::Phrases;
 use crate::http::approve::html::Html;
 use crate::http::approve::style::{STYLE, policy};
 
-/// A whole page around `body`, which is markup already.
-pub fn page(status: StatusCode, title: &str, body: Html) -> Response {
+/// A whole page around `body`, which is markup already, in these words.
+pub fn page(words: &Phrases, status: StatusCode, title: &str, body: Html) -> Response {
     let mut html = Html::default();
-    html.raw("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
+    html.raw("<!doctype html>\n<html lang=\"").exact(words.lang()).raw("\" dir=\"").exact(words.get("direction"));
+    html.raw("\">\n<head>\n<meta charset=\"utf-8\">\n");
     html.raw("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
     html.raw(
         "<meta name=\"robots\" content=\"noindex, nofollow\">\n<meta name=\"color-scheme\" content=\"light dark\">\n",
@@ -25,15 +27,19 @@ pub fn page(status: StatusCode, title: &str, body: Html) -> Response {
     response
 }
 
-/// A page that says one thing.
-pub fn message(status: StatusCode, title: &'static str, sentences: &[&str]) -> Response {
+/// A page that says one thing, in English, because nobody is known to read it.
+pub fn message(status: StatusCode, title: &str, sentences: &[&str]) -> Response {
+    message_in(Phrases::english(), status, title, sentences)
+}
+
+fn message_in(words: &Phrases, status: StatusCode, title: &str, sentences: &[&str]) -> Response {
     let mut html = Html::default();
-    html.raw("<h1>").raw(title).raw("</h1>\n<div class=\"card\" role=\"status\">\n");
+    html.raw("<h1>").text(title).raw("</h1>\n<div class=\"card\" role=\"status\">\n");
     for sentence in sentences {
         html.raw("<p>").text(sentence).raw("</p>\n");
     }
     html.raw("</div>\n");
-    page(status, title, html)
+    page(words, status, title, html)
 }
 
 /// Nobody knows this link, or not any more. The same words for both: nothing is learnt from them.
@@ -49,15 +55,9 @@ pub fn unknown() -> Response {
 }
 
 /// What the link asked was asked anew, because something has changed meanwhile.
-pub fn replaced() -> Response {
-    message(
-        StatusCode::GONE,
-        "This question was replaced",
-        &[
-            "What would run has changed since you were asked. Nothing was run.",
-            "You were sent another link, which shows what it is now.",
-        ],
-    )
+pub fn replaced(words: &Phrases) -> Response {
+    let sentences = [words.get("replaced_why"), words.get("replaced_link")];
+    message_in(words, StatusCode::GONE, words.get("replaced"), &sentences)
 }
 
 /// Headers of everything that is answered here: not kept, not told on, not framed, not indexed.

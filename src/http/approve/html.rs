@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 
+use crate::channel::templates::phrases::{Piece, pieces};
 use crate::visible::visible;
 
 /// A page in the making.
@@ -44,6 +45,19 @@ impl Html {
         self
     }
 
+    /// A phrase of a catalogue, with pieces of markup in the places that it has for them.
+    pub fn say(&mut self, phrase: &str, parts: &[(&str, String)]) -> &mut Html {
+        for piece in pieces(phrase) {
+            match piece {
+                Piece::Words(words) => drop(self.exact(words)),
+                Piece::Insert(name) => {
+                    self.0.push_str(parts.iter().find(|(part, _)| *part == name).map_or("", |(_, made)| made))
+                }
+            }
+        }
+        self
+    }
+
     /// A number.
     pub fn number(&mut self, number: impl Into<i64>) -> &mut Html {
         let _ = write!(self.0, "{}", number.into());
@@ -55,9 +69,28 @@ impl Html {
     }
 }
 
+/// A text between two pieces of markup, for [`Html::say`].
+pub fn around(open: &'static str, text: &str, close: &'static str) -> String {
+    let mut html = Html::default();
+    html.raw(open).text(text).raw(close);
+    html.into_string()
+}
+
+/// A text whose direction is its own, for [`Html::say`].
+pub fn apart(text: &str) -> String {
+    around("<bdi>", text, "</bdi>")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_phrase_is_escaped_around_what_is_put_in() {
+        let mut html = Html::default();
+        html.say("{who} <3 {what} {nothing", &[("who", apart("<b>")), ("what", "<hr>".into())]);
+        assert_eq!(html.into_string(), "<bdi>&lt;b&gt;</bdi> &lt;3 <hr> {nothing");
+    }
 
     #[test]
     fn what_comes_from_outside_is_never_markup() {

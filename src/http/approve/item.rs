@@ -3,8 +3,9 @@
 use serde_json::{Map, Value};
 
 use crate::approval::{Approval, Choice};
+use crate::channel::templates::phrases::Phrases;
 use crate::http::approvals::decision::{Decision, GRANT_DAYS, GrantWish, ungrantable};
-use crate::http::approve::form::{self, Field, Sent};
+use crate::http::approve::form::{self, Fault, Field, Sent};
 use crate::invalid::{Faults, escape};
 
 /// A question and its form.
@@ -13,6 +14,8 @@ pub struct Item<'a> {
     /// Its place in the batch, from 0: the form's names begin with it.
     pub number: usize,
     pub approval: &'a Approval,
+    /// In which it speaks.
+    words: &'a Phrases,
     pub fields: Vec<Field>,
     /// What each field holds.
     pub texts: Vec<String>,
@@ -25,6 +28,18 @@ pub struct Item<'a> {
     pub other_faults: Vec<(Place, String)>,
     /// The arguments as changed, which the person has to look at before they are decided on.
     pub changed: Option<Value>,
+    /// The person is led here first: to its first fault, or to what was changed.
+    pub has_focus: bool,
+}
+
+/// What is wrong, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spot {
+    /// The id of the element.
+    pub id: String,
+    /// What the person knows it by; empty: the question itself.
+    pub label: String,
+    pub fault: String,
 }
 
 /// "Always allow this" as it stands in the form.
@@ -37,21 +52,22 @@ pub struct GrantForm {
 }
 
 /// What a fault that belongs to no argument stands beside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     Item,
+    Grant,
     Comment,
     Confirmation,
-    Grant,
 }
 
 impl<'a> Item<'a> {
     /// The question as it is shown at first.
-    pub fn fresh(number: usize, approval: &'a Approval) -> Item<'a> {
+    pub fn fresh(number: usize, approval: &'a Approval, words: &'a Phrases) -> Item<'a> {
         let fields = form::fields(&approval.proposal);
         Item {
             number,
             approval,
+            words,
             texts: fields.iter().map(|field| field.shown.clone()).collect(),
             fields,
             comment: String::new(),
@@ -60,12 +76,13 @@ impl<'a> Item<'a> {
             faults: Vec::new(),
             other_faults: Vec::new(),
             changed: None,
+            has_focus: false,
         }
     }
 
     /// The question with what was sent; nothing is judged yet.
-    pub fn sent(number: usize, approval: &'a Approval, sent: &Sent) -> Item<'a> {
-        let mut item = Item::fresh(number, approval);
+    pub fn sent(number: usize, approval: &'a Approval, sent: &Sent, words: &'a Phrases) -> Item<'a> {
+        let mut item = Item::fresh(number, approval, words);
         let get = |name: &str| sent.get(&format!("{number}.{name}"));
         for (index, text) in item.texts.iter_mut().enumerate() {
             if let Some(sent) = get(&format!("f{index}")) {
@@ -84,6 +101,36 @@ impl<'a> Item<'a> {
         item
     }
 
+    /// All that is wrong, in the order of the page.
+    pub fn spots(&self) -> Vec<Spot> {
+        let number = self.number;
+        let mut faults = self.faults.clone();
+        faults.sort_by_key(|(field, _)| *field);
+        let of_field = |(field, fault): (usize, String)| Spot {
+            id: format!("i{number}f{field}"),
+            label: self.fields[field].label(),
+            fault,
+        };
+        let of_place = |(place, fault): &(Place, String)| {
+            let (id, label) = match place {
+                Place::Item => (format!("h{number}"), ""),
+                Place::Grant => (format!("i{number}days"), "always"),
+                Place::Comment => (format!("i{number}comment"), "comment"),
+                Place::Confirmation => (format!("i{number}code"), "approve"),
+            };
+            let label = if label.is_empty() { String::new() } else { self.words.get(label).to_owned() };
+            Spot { id, label, fault: fault.clone() }
+        };
+        let mut others = self.other_faults.clone();
+        others.sort_by_key(|(place, _)| *place);
+        faults.into_iter().map(of_field).chain(others.iter().map(of_place)).collect()
+    }
+
+    /// Whether this element is where the person is led: the first that is wrong.
+    pub fn leads_to(&self, id: &str) -> bool {
+        self.has_focus && self.spots().first().is_some_and(|spot| spot.id == id)
+    }
+
     /// Whether something has to be corrected.
     pub fn is_faulty(&self) -> bool {
         !self.faults.is_empty() || !self.other_faults.is_empty()
@@ -98,7 +145,13 @@ impl<'a> Item<'a> {
     /// Reads the fields: faults beside them, or what would run.
     fn look(&mut self) {
         match form::arguments(&self.fields, &self.texts) {
-            Err(faults) => self.faults = faults,
+            Err(faults) => {
+                let said = |Fault { phrase, part }| match part {
+                    Some((name, text)) => self.words.with(phrase, &[(name, &text)]),
+                    None => self.words.get(phrase).to_owned(),
+                };
+                self.faults = faults.into_iter().map(|(field, fault)| (field, said(fault))).collect();
+            }
             Ok(arguments) if self.fields.is_empty() || arguments == self.approval.proposal.arguments => {}
             Ok(arguments) => self.changed = Some(arguments),
         }
@@ -117,9 +170,8 @@ impl<'a> Item<'a> {
         if let Some(code) = &self.approval.proposal.confirmation
             && self.confirmation != *code
         {
-            let fault =
-                if self.confirmation.is_empty() { "has to be typed as it is shown" } else { "is not what is shown" };
-            self.other_faults.push((Place::Confirmation, fault.into()));
+            let phrase = if self.confirmation.is_empty() { "fault_code_missing" } else { "fault_code_wrong" };
+            self.other_faults.push((Place::Confirmation, self.words.get(phrase).to_owned()));
         }
         self.held(decision)
     }
@@ -152,10 +204,14 @@ impl<'a> Item<'a> {
     /// Puts faults beside what they are about.
     pub fn place(&mut self, faults: Faults) {
         for fault in faults.0 {
-            let field = self.fields.iter().position(|field| {
-                let place = format!("/modifications/{}", escape(&field.name));
-                fault.pointer.strip_prefix(&place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-            });
+            let below = |place: &str, other: &str| {
+                other.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            };
+            let places: Vec<String> = self.fields.iter().map(pointer).collect();
+            // what an object lacks stands beside the first of its parts
+            let field = places.iter().position(|place| below(place, &fault.pointer));
+            let is_inside = |place: &String| fault.pointer != "/modifications" && below(&fault.pointer, place);
+            let field = field.or_else(|| places.iter().position(is_inside));
             match field {
                 Some(number) => self.faults.push((number, fault.message)),
                 None if fault.pointer == "/comment" => self.other_faults.push((Place::Comment, fault.message)),
@@ -169,6 +225,11 @@ impl<'a> Item<'a> {
     pub fn may_grant(&self) -> bool {
         ungrantable(self.approval).is_none() && self.approval.proposal.confirmation.is_none()
     }
+}
+
+/// Where a fault of a field is said to be.
+fn pointer(field: &Field) -> String {
+    field.path.iter().fold("/modifications".to_owned(), |place, name| format!("{place}/{}", escape(name)))
 }
 
 /// The names of the proposed arguments, in order.

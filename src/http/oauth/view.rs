@@ -5,6 +5,7 @@ use axum::response::Response;
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 
+use crate::channel::templates::phrases::Phrases;
 use crate::http::approve::frame::{message, page};
 use crate::http::approve::html::Html;
 use crate::http::approve::moment::{instant, left};
@@ -38,8 +39,8 @@ pub fn question(offer: &Offer, state: &str, code: &str, now: DateTime<Utc>) -> R
         html.raw("<input type=\"hidden\" name=\"").exact(name).raw("\" value=\"").exact(value).raw("\">\n");
     }
     html.raw("<div class=\"actions\">\n<button class=\"yes\">Connect</button>\n</div>\n</form>\n</section>\n<p class=\"soft\">");
-    html.text(&left(*expires_at, now)).raw(" left. Without an answer nothing is connected.</p>\n");
-    page(StatusCode::OK, "Connect your account?", html)
+    html.text(&left(Phrases::english(), *expires_at, now)).raw(" left. Without an answer nothing is connected.</p>\n");
+    page(Phrases::english(), StatusCode::OK, "Connect your account?", html)
 }
 
 fn row(html: &mut Html, name: &'static str, value: &str) {
@@ -63,7 +64,7 @@ pub fn declined(offer: &Offer, error: &str, description: Option<&str>) -> Respon
     row(&mut html, "Service", &offer.flow.reference.service);
     row(&mut html, "The provider’s words", &said.chars().take(SHOWN).collect::<String>());
     html.raw("</dl>\n</div>\n");
-    page(StatusCode::OK, title, html)
+    page(Phrases::english(), StatusCode::OK, title, html)
 }
 
 /// Done.
@@ -77,7 +78,7 @@ pub fn connected(flow: &Flow, connected: &Connected) -> Response {
         (true, _) => html.raw("<p>It stays so until you take it back at the provider.</p>\n"),
         (false, Some(end)) => html
             .raw("<p>The provider has given no way to renew it. It ends at ")
-            .text(&instant(end, Tz::UTC))
+            .text(&instant(Phrases::english(), end, Tz::UTC))
             .raw(", and has to be connected again then.</p>\n"),
         (false, None) => html.raw("<p>The provider has given no way to renew it, and no end.</p>\n"),
     };
@@ -94,7 +95,7 @@ pub fn connected(flow: &Flow, connected: &Connected) -> Response {
         html.raw("</ul>\n");
     }
     html.raw("</section>\n<p class=\"soft\">You can close this page.</p>\n");
-    page(StatusCode::OK, title, html)
+    page(Phrases::english(), StatusCode::OK, title, html)
 }
 
 /// The button was pressed before.

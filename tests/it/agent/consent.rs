@@ -160,6 +160,10 @@ async fn the_model_is_told_what_people_made_of_its_calls() {
     let of = |id: &str| told.iter().find(|(call, ..)| call == id).map(|(_, text, error)| (text.as_str(), *error));
     let edited = "The user changed the arguments before approving: {\"to\":\"carl\"}\n\nmail is done";
     assert_eq!(of("m"), Some((edited, false)));
+    // the page says what came of it, and not what the model is told
+    let outcomes: Vec<CallOutcome> =
+        stage.store.approvals.lock().unwrap().iter().filter_map(|approval| approval.outcome.clone()).collect();
+    assert_eq!(outcomes, [CallOutcome { is_error: false, text: "mail is done".into() }]);
     assert_eq!(of("p"), Some(("User cancelled this action.\nTheir comment: too much", true)));
 }
 

@@ -103,7 +103,7 @@ async fn an_edit_runs_as_edited_and_is_held_against_the_schema(api: Api) {
     assert_eq!(
         refused["errors"],
         json!([{ "pointer": "/decision",
-            "message": "the arguments of this call can't be changed: approve it as it is, or cancel it" }])
+            "message": "the arguments of this call can't be changed: approve it as it is, or reject it" }])
     );
     assert_eq!(asked.statuses(&api).await, ["pending"]);
 }
@@ -261,7 +261,7 @@ async fn a_run_says_why_it_waits_and_why_people_were_asked(api: Api) {
     );
     api.admin("POST", &place(&asked.approvals[0]), Some(decision(&asked.approvals[0], "cancel"))).await.expect(200);
     let goes_on = api.admin("GET", &path, None).await.expect(200);
-    assert_eq!(goes_on["calls"][0]["sentence"], "token:admin cancelled it. It has no result yet.");
+    assert_eq!(goes_on["calls"][0]["sentence"], "token:admin rejected it. It has no result yet.");
     let run = api.store.get_run(&Scope::Every, asked.run).await.unwrap();
     assert_eq!(run.state, RunState::Queued);
 }

@@ -12,6 +12,8 @@ on_both! {
     one_is_edited_one_cancelled_and_the_run_goes_on
     all_are_decided_at_once
     a_fault_stands_beside_its_field_and_changes_nothing
+    text_inside_of_an_object_is_edited_as_a_text
+    page_speaks_the_language_of_its_recipient
     what_was_decided_expired_or_is_unknown_is_said_clearly
     what_was_approved_and_is_held_can_be_stopped
     of_two_who_answer_one_is_told_that_the_other_was_first
@@ -37,12 +39,18 @@ async fn scanners_change_nothing_and_then_a_person_decides(api: Api) {
         "Morning mail",
         "Send a note to the room lobby",
         "The build is broken",
+        "<li>It sends data to another service.</li>",
         "the matrix says confirm for side_effect of medium consequence",
         "29 minutes left, until 21 November 2026, 08:30 (Asia/Shanghai)",
-        "Run by schedule for 21 November 2026, 08:00 (Asia/Shanghai)",
+        "Run by hand, asked for on 21 November 2026, 08:00 (Asia/Shanghai)",
+        "Reject</button>",
     ] {
         page.shows(shown);
     }
+    // rules as they are written are for whoever runs the service, behind a fold
+    let (person, operator) = page.html.split_once("Technical details").unwrap();
+    assert!(!person.contains("the matrix says") && operator.contains("the matrix says"), "{person}");
+    page.hides("Cancel");
     let done = asked.send(&api, &[("do", "approve:0"), ("0.comment", " go ahead ")]).await.expect(303);
     let approval = asked.only(&api).await;
     assert_eq!(
@@ -76,6 +84,11 @@ async fn one_is_edited_one_cancelled_and_the_run_goes_on(api: Api) {
     shown.shows("Nothing was decided yet: look at what you changed, then approve it.");
     shown.shows("<del class=\"value\" dir=\"auto\">The build is broken</del>");
     shown.shows("<ins class=\"value\" dir=\"auto\">It is green</ins>");
+    // what will run is what was changed, and the person is led to the change
+    assert_eq!(first_value(&shown, "What will run", "text"), "It is green");
+    shown.shows("<bdi>text</bdi> <span class=\"hint\">(changed by you)</span>");
+    shown.shows("<a href=\"#c0\">");
+    shown.shows("id=\"c0\" autofocus>");
     assert_eq!(asked.statuses(&api).await, ["pending", "pending"]);
     // what was looked at is what is decided: another change is shown again
     let reviewed = shown.hidden("0.reviewed").unwrap();
@@ -92,6 +105,7 @@ async fn one_is_edited_one_cancelled_and_the_run_goes_on(api: Api) {
 
     let page = asked.open(&api).await.expect(200);
     page.shows("Approved with changes");
+    assert_eq!(first_value(&page, "What was approved", "text"), "It is green");
     page.hides("value=\"approve:0\"");
     let done = asked.send(&api, &[("do", "cancel:1"), ("1.f1", "x".repeat(99).as_str())]).await.expect(303);
     assert_eq!(asked.statuses(&api).await, ["edited", "cancelled"]);
@@ -104,6 +118,11 @@ async fn one_is_edited_one_cancelled_and_the_run_goes_on(api: Api) {
 async fn all_are_decided_at_once(api: Api) {
     for (press, status) in [("approve:all", "approved"), ("cancel:all", "cancelled")] {
         let asked = ask(&api, "ann", vec![note(), note(), note()]).await;
+        // the buttons for all stand before the first question, beside a link to each
+        let page = asked.open(&api).await.expect(200);
+        let (before, _) = page.html.split_once("id=\"h0\"").unwrap();
+        assert!(before.contains("value=\"approve:all\"") && before.contains("value=\"cancel:all\""), "{before}");
+        assert!((0..3).all(|n| before.contains(&format!("<a href=\"#h{n}\">"))), "{before}");
         // one that is faulty or changed holds all of them up
         if press == "approve:all" {
             asked.send(&api, &[("do", press), ("1.f1", "")]).await.expect(200);
@@ -128,20 +147,84 @@ async fn a_fault_stands_beside_its_field_and_changes_nothing(api: Api) {
     let page = asked.send(&api, &fields).await.expect(422);
     let id = format!("i{}", number.replace('.', ""));
     page.shows(&format!("id=\"{id}e\">must be a number such as 12 or 12.5</p>"));
-    page.shows(&format!("{id}e\" aria-invalid=\"true\""));
+    page.shows(&format!("{id}e\" aria-invalid=\"true\" autofocus"));
+    page.shows(&format!("<a href=\"#{id}\"><bdi>copies</bdi>: <bdi>must be a number such as 12 or 12.5</bdi></a>"));
     page.shows(&long);
     let fields = [("do", "approve:0"), ("0.f1", long.as_str()), (number.as_str(), "0"), ("0.confirmation", "SEND")];
     let page = asked.send(&api, &fields).await.expect(422);
     page.shows("id=\"i0f1e\">the value is longer than 30 characters</p>");
     page.shows(&format!("id=\"{id}e\">"));
+    page.shows("<a href=\"#i0f1\">");
+    assert_eq!(page.html.matches(" autofocus").count(), 1, "one place alone has the focus");
     // what can't be undone is approved by who types what is shown, and by nobody else
     for typed in ["", "send"] {
         let page = asked.send(&api, &[("do", "approve:0"), ("0.confirmation", typed)]).await.expect(422);
         page.shows("To approve it, type <code>SEND</code>");
+        page.shows("aria-invalid=\"true\" autofocus");
+        page.shows("<a href=\"#i0code\">");
     }
     assert_eq!(asked.statuses(&api).await, ["pending"]);
     asked.send(&api, &[("do", "approve:0"), ("0.confirmation", "SEND")]).await.expect(303);
     assert_eq!(asked.statuses(&api).await, ["approved"]);
+}
+
+async fn text_inside_of_an_object_is_edited_as_a_text(api: Api) {
+    let mut proposal = note_of(json!({ "url": "https://example.org", "body": { "text": "It is \"red\"", "n": 1 } }));
+    proposal.parameters = json!({ "type": "object", "properties": { "url": { "type": "string" }, "body": {} } });
+    let asked = ask(&api, "ann", vec![proposal]).await;
+    let page = asked.open(&api).await.expect(200);
+    page.shows("<dt><bdi>body › text</bdi></dt>\n<dd class=\"value\" dir=\"auto\">It is &quot;red&quot;</dd>");
+    page.shows("<label for=\"i0f1\"><bdi>body › text</bdi></label>");
+    page.hides("As JSON.");
+    let change = [("do", "approve:0"), ("0.f1", "It is \"green\"")];
+    let shown = asked.send(&api, &change).await.expect(200);
+    let reviewed = shown.hidden("0.reviewed").unwrap();
+    asked.send(&api, &[change.as_slice(), &[("0.reviewed", reviewed.as_str())]].concat()).await.expect(303);
+    let runs = json!({ "url": "https://example.org", "body": { "text": "It is \"green\"", "n": 1 } });
+    assert_eq!(asked.only(&api).await.modifications, Some(runs));
+}
+
+async fn page_speaks_the_language_of_its_recipient(api: Api) {
+    let recipient = json!({ "timezone": "Europe/Vienna", "locale": "de-AT", "addresses": {} });
+    api.admin("PUT", "/v1/recipients/ann", Some(recipient)).await.expect(200);
+    let two = Proposal { approvers: 2, undo_seconds: Some(60), confirmation: Some("SEND".into()), ..note() };
+    let asked = ask(&api, "ann", vec![two, note()]).await;
+    let page = asked.open(&api).await.expect(200);
+    for shown in [
+        "<html lang=\"de\" dir=\"ltr\">",
+        "Ihre Freigaben werden gebraucht",
+        "Von Hand gestartet am 21. November 2026, 01:00 Uhr (Europe/Vienna)",
+        "Noch 30 Minuten, bis 21. November 2026, 01:30 Uhr (Europe/Vienna)",
+        "Es sendet Daten an einen anderen Dienst.",
+        "0 von 2 Personen haben zugestimmt.",
+        "Freigeben</button>",
+        "Ablehnen</button>",
+        "Alle freigeben</button>",
+    ] {
+        page.shows(shown);
+    }
+    let fault = asked.send(&api, &[("do", "approve:0"), ("0.confirmation", "SENT")]).await.expect(422);
+    fault.shows("Noch wurde nichts entschieden: berichtigen Sie, was markiert ist.");
+    fault.shows("ist nicht, was gezeigt ist");
+    asked.send(&api, &[("do", "approve:0"), ("0.confirmation", "SEND")]).await.expect(303);
+    asked.open(&api).await.expect(200).shows("1 von 2 Personen haben zugestimmt, darunter Sie.");
+    asked.send(&api, &[("do", "cancel:0")]).await.expect(303);
+    let done = asked.send(&api, &[("do", "cancel:1")]).await.expect(303);
+    let outcome = fetch(&api, "GET", done.header("location")).await.expect(200);
+    outcome.shows("Abgelehnt");
+    outcome.shows("Entschieden von Ihnen, 21. November 2026, 01:00 Uhr (Europe/Vienna).");
+    for english in ["Approve", "Reject", "decided", "What", "You", "people"] {
+        page.hides(english);
+        outcome.hides(english);
+    }
+}
+
+/// What stands under a heading at the name of an argument, first.
+fn first_value<'a>(page: &'a Seen, heading: &str, argument: &str) -> &'a str {
+    let (_, rest) = page.html.split_once(&format!("<h3>{heading}</h3>")).expect("the heading");
+    let (_, rest) = rest.split_once(&format!("<dt><bdi>{argument}</bdi>")).expect("the argument");
+    let (_, rest) = rest.split_once("dir=\"auto\">").expect("its value");
+    rest.split_once("</dd>").expect("its end").0
 }
 
 /// The form's name of the field of an argument.

@@ -52,6 +52,7 @@ pub fn note() -> Proposal {
         category: Category::SideEffect,
         consequence: Consequence::Medium,
         reasons: vec!["the matrix says confirm for side_effect of medium consequence".into()],
+        why: vec![],
         options: vec![Choice::Approve, Choice::Edit, Choice::Cancel],
         allow_modification: true,
         source: "trigger".into(),

@@ -113,7 +113,7 @@ async fn what_is_asked_is_listed_shown_approved_edited_and_cancelled() {
 
     // refused: the model is told
     let approval_id = id(&asked(&shell, &third).await);
-    let told = shell.ok(&["approval", "cancel", &approval_id, "--comment", "not now"]).await;
+    let told = shell.ok(&["approval", "reject", &approval_id, "--comment", "not now"]).await;
     assert!(told.contains("cancelled") && told.contains("not now"), "{told}");
     until(&shell, &third, "succeeded").await;
     assert!(shell.ok(&["run", "show", &third]).await.contains("User cancelled this action."));

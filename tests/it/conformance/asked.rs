@@ -28,6 +28,7 @@ pub fn proposal() -> Proposal {
         category: Category::SideEffect,
         consequence: Consequence::High,
         reasons: vec!["side effects of high consequence are asked about".into()],
+        why: vec![],
         options: vec![Choice::Approve, Choice::Edit, Choice::Cancel],
         allow_modification: true,
         source: "trigger".into(),

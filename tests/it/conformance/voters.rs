@@ -5,7 +5,7 @@ use reveille::id::{Scope, new_id};
 use reveille::notification::{Addresses, Recipient};
 use reveille::store::{Decided, Refusal, StoredToken};
 
-use super::asked::{answer, asked_with};
+use super::asked::{answer, asked_with, go_on};
 use super::world::World;
 use Choice::{Approve, Cancel, Edit};
 
@@ -49,6 +49,11 @@ async fn question(world: &World) -> Approval {
     asked_with(world, &["c1"], |asked| asked.proposal.approvers = 2).await.2.remove(0)
 }
 
+/// Lets the run go on to its end, so that the next one of the case is alone.
+async fn end(world: &World, decided: &Approval) {
+    world.succeed(&go_on(world, decided.run_id).await).await;
+}
+
 async fn put(world: &World, to: &Approval, choice: Choice, by: &str) -> Decided {
     world.store.decide_approval(EVERY, to.id, &answer(choice, to, by)).await.unwrap()
 }
@@ -90,6 +95,7 @@ async fn votes_of_one_person_count_once_and_of_two_people_twice(world: &World) {
         match put(world, &asked, Approve, two).await {
             Decided::Done(done) => {
                 assert_eq!((people, done.status, done.agreed()), (2, ApprovalStatus::Approved, 2), "{one} {two}");
+                end(world, &done).await;
             }
             Decided::Counted(open) => assert_eq!((people, open.agreed()), (1, 1), "{one} {two}"),
             refused => panic!("{refused:?}"),
@@ -125,7 +131,10 @@ async fn the_requester_is_barred_with_all_that_descends_from_them(world: &World)
             let bars = |asked: &mut Approval| asked.proposal.barred = Some("recipient:a".into());
             let asked = asked_with(world, &["c1"], bars).await.2.remove(0);
             match put(world, &asked, choice, by).await {
-                Decided::Done(_) => assert!(may, "{by} may not answer"),
+                Decided::Done(done) => {
+                    assert!(may, "{by} may not answer");
+                    end(world, &done).await;
+                }
                 Decided::Refused(Refusal::Barred, _) => assert!(!may, "{by} may answer"),
                 other => panic!("{other:?}"),
             }

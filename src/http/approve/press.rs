@@ -1,0 +1,56 @@
+//! Which button was pressed, and what it decides about a question.
+
+use crate::approval::arguments;
+use crate::http::approvals::decision::Decision;
+use crate::http::approve::item::Item;
+
+/// What a person pressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Press {
+    /// Shows what was changed, and decides nothing.
+    Review,
+    /// `None`: all that are open.
+    Approve(Option<usize>),
+    Cancel(Option<usize>),
+}
+
+impl Press {
+    pub fn read(word: &str) -> Option<Press> {
+        let number = |number: &str| if number == "all" { Some(None) } else { number.parse().ok().map(Some) };
+        match word.split_once(':') {
+            None => (word == "review").then_some(Press::Review),
+            Some(("approve", which)) => number(which).map(Press::Approve),
+            Some(("cancel", which)) => number(which).map(Press::Cancel),
+            Some(_) => None,
+        }
+    }
+
+    pub fn is_about(self, number: usize) -> bool {
+        match self {
+            Press::Review | Press::Approve(None) | Press::Cancel(None) => true,
+            Press::Approve(Some(one)) | Press::Cancel(Some(one)) => one == number,
+        }
+    }
+
+    pub fn names_one(self) -> bool {
+        matches!(self, Press::Approve(Some(_)) | Press::Cancel(Some(_)))
+    }
+
+    pub fn approves(self) -> bool {
+        matches!(self, Press::Approve(_))
+    }
+
+    pub fn decision(self, item: &mut Item) -> Option<Decision> {
+        match self {
+            Press::Review => {
+                if let Some(changed) = item.changed.clone() {
+                    let found = arguments::check(&item.approval.proposal.parameters, &changed, "/modifications");
+                    found.unwrap_or_else(|faults| item.place(faults));
+                }
+                None
+            }
+            Press::Approve(_) => item.approve(),
+            Press::Cancel(_) => item.cancel(),
+        }
+    }
+}
