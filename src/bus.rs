@@ -241,6 +241,13 @@ pub trait Bus: Send + Sync {
     /// Puts an entry among the dead letters, and then acknowledges it.
     fn bury<'a>(&'a self, entry: &'a Entry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>>;
 
+    /// Puts what was kept for this bus while it was away, and is no event, among the dead letters. Only a bus behind an
+    /// outbox is asked.
+    fn bury_kept<'a>(&'a self, seq: i64, unreadable: &'a Unreadable) -> BoxFuture<'a, Result<(), BusError>> {
+        let why = format!("row {seq} of bus_outbox: {}", unreadable.why);
+        Box::pin(std::future::ready(Err(BusError::Corrupt { why })))
+    }
+
     /// The log, oldest first.
     fn log<'a>(&'a self, scope: &'a Scope, filter: &'a LogFilter) -> BoxFuture<'a, Result<Log, BusError>>;
 

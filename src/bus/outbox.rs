@@ -66,10 +66,23 @@ impl Outbox {
         }
         let mut events = Vec::with_capacity(kept.len());
         for (seq, body) in &kept {
-            let corrupt = |why: String| BusError::Corrupt { why: format!("row {seq} of bus_outbox: {why}") };
-            events.push(read_entry(body.as_bytes()).map_err(|unreadable| corrupt(unreadable.why))?);
+            match read_entry(body.as_bytes()) {
+                Ok(event) => events.push(event),
+                // a person finds it among the dead letters, and what waits behind it goes on
+                Err(unreadable) => {
+                    tracing::error!(
+                        seq,
+                        why = unreadable.why,
+                        "an event that was kept can't be read, it is a dead letter"
+                    );
+                    self.bus.bury_kept(*seq, &unreadable).await?;
+                    self.store.forget_kept_events(&[*seq]).await?;
+                }
+            }
         }
-        self.bus.publish(&events).await?;
+        if !events.is_empty() {
+            self.bus.publish(&events).await?;
+        }
         let seqs: Vec<i64> = kept.iter().map(|(seq, _)| *seq).collect();
         self.store.forget_kept_events(&seqs).await?;
         Ok(seqs.len())

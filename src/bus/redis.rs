@@ -22,7 +22,7 @@ use redis::{ErrorKind, Pipeline, RedisError, cmd, pipe};
 use crate::bus::redis::reading::Reader;
 use crate::bus::redis::servers::{Link, Servers};
 use crate::bus::redis::streams::{FIELD, Names, read_entry_name};
-use crate::bus::{Backlog, Bus, BusError, DeadLetter, DeadLetterFilter, Entry, Log, LogFilter, Settings};
+use crate::bus::{Backlog, Bus, BusError, DeadLetter, DeadLetterFilter, Entry, Log, LogFilter, Settings, Unreadable};
 use crate::clock::{Clock, signed};
 use crate::event::Event;
 use crate::id::{Scope, Tenant, new_id};
@@ -120,6 +120,10 @@ impl Bus for Redis {
 
     fn bury<'a>(&'a self, entry: &'a Entry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
         Box::pin(dead::bury(&self.link, &self.names, &self.group, entry, error))
+    }
+
+    fn bury_kept<'a>(&'a self, seq: i64, unreadable: &'a Unreadable) -> BoxFuture<'a, Result<(), BusError>> {
+        Box::pin(dead::bury_kept(&self.link, &self.names, seq, unreadable))
     }
 
     fn log<'a>(&'a self, scope: &'a Scope, filter: &'a LogFilter) -> BoxFuture<'a, Result<Log, BusError>> {

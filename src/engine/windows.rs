@@ -116,7 +116,7 @@ impl Windows {
 }
 
 /// What a task makes of events that it has held; `runs`: they are not to be dropped.
-fn released(events: Vec<Value>, task: &Task, runs: bool, now: DateTime<Utc>) -> Vec<Match> {
+fn released(events: Vec<Event>, task: &Task, runs: bool, now: DateTime<Utc>) -> Vec<Match> {
     let facts = EventTask {
         task_id: task.id,
         tenant_id: task.tenant_id.clone(),
@@ -131,8 +131,7 @@ fn released(events: Vec<Value>, task: &Task, runs: bool, now: DateTime<Utc>) -> 
         Trigger::Event(trigger) if runs => indexed(&facts, trigger, &Language::default()).ok(),
         _ => None,
     };
-    let arrivals = events.into_iter().filter_map(|event| Event::try_from(event).ok());
-    let each = arrivals.map(|event| {
+    let each = events.into_iter().map(|event| {
         let arrival = Arc::new(Arrival::new(event));
         compiled.as_ref().and_then(|task| matched(task, &arrival, now)).unwrap_or_else(|| Match {
             task_id: task.id,

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
-use sqlx::types::Json;
 use uuid::Uuid;
 
+use crate::event::Event;
 use crate::store::hot::HotEvents;
 use crate::store::matching::{EventsFired, EventsRecorded, FireEvents};
 use crate::store::recording::{Aside, Locked, Recording, Subject, write_recording};
@@ -38,7 +38,7 @@ pub struct Held {
     pub window_id: Uuid,
     pub task_id: Uuid,
     pub release: Release,
-    pub events: Vec<Value>,
+    pub events: Vec<Event>,
 }
 
 /// A window whose time has come.
@@ -58,6 +58,12 @@ struct Owner {
 }
 
 const OWNER: &str = "select status, epoch, cast(spec ->> 'max_runs' as bigint) as max_runs from tasks where id = $1";
+
+/// An event as it is kept.
+fn read_event(body: &str) -> Result<Event, String> {
+    let value: Value = serde_json::from_str(body).map_err(|error| error.to_string())?;
+    Event::try_from(value).map_err(|faults| faults.to_string())
+}
 
 /// Released by the resume of its task: found like a window that is due.
 pub(super) const RELEASE: &str = "update windows set release = $2, closes_at = $3 where task_id = $1 and kind = 'hold'";
@@ -160,9 +166,10 @@ impl Store {
         });
         let mut held = Vec::with_capacity(due.len());
         for (window_id, task_id, release) in due {
-            let events: Vec<Json<Value>> = on_read!(self.db, |conn| {
+            let bodies: Vec<String> = on_read!(self.db, |conn| {
                 sqlx::query_scalar(
-                    "select body from window_events where window_id = $1 and body is not null order by seq limit $2",
+                    "select cast(body as text) from window_events
+                      where window_id = $1 and body is not null order by seq limit $2",
                 )
                 .bind(window_id)
                 .bind(limit)
@@ -170,7 +177,18 @@ impl Store {
                 .await?
             });
             let release = if release.as_deref() == Some("drop") { Release::Drop } else { Release::Run };
-            held.push(Held { window_id, task_id, release, events: events.into_iter().map(|body| body.0).collect() });
+            let mut events = Vec::with_capacity(bodies.len());
+            for body in &bodies {
+                match read_event(body) {
+                    Ok(event) => events.push(event),
+                    Err(why) => self.unreadable.tell("window_events", window_id, &why),
+                }
+            }
+            if events.is_empty() && !bodies.is_empty() {
+                self.set_aside_window(window_id, &"none of its events can be read").await?;
+                continue;
+            }
+            held.push(Held { window_id, task_id, release, events });
         }
         Ok(held)
     }

@@ -174,8 +174,8 @@ impl Store {
         tenants: &[String],
     ) -> Result<Vec<DueRow>, StoreError> {
         let beside = limit / BESIDE;
-        Ok(on_read!(quick self.db, |conn| {
-            sqlx::query_as(self.db.text(DUE))
+        let (due, others) = on_read!(quick self.db, |conn| {
+            let rows = sqlx::query(self.db.text(DUE))
                 .bind(until)
                 .bind(limit)
                 .bind(beside)
@@ -183,8 +183,13 @@ impl Store {
                 .bind(document(tenants)?)
                 .bind(turns::part_of_each(beside, tenants.len()))
                 .fetch_all(&mut *conn)
-                .await?
-        }))
+                .await?;
+            self.unreadable.sift("tasks", &rows, |row: DueRow| Ok(row))
+        });
+        if !others.is_empty() {
+            self.disable_unreadable(&others).await?;
+        }
+        Ok(due)
     }
 
     /// What becomes of these tasks, computed aside in the turn of `name`, and what the owners of those are told that can't be scheduled.

@@ -293,7 +293,7 @@ impl Store {
     /// grant. Judged by the database's own time.
     pub async fn use_grant(&self, call: &GrantUse<'_>) -> Result<Option<Uuid>, StoreError> {
         Ok(on_write!(self.db, |conn| {
-            let rows: Vec<GrantRow> = sqlx::query_as(self.db.text(CANDIDATES))
+            let rows = sqlx::query(self.db.text(CANDIDATES))
                 .bind(call.task_id)
                 .bind(text(call.tool))
                 .bind(text(call.tenant))
@@ -317,7 +317,9 @@ impl Store {
                 .fetch_optional(&mut *conn)
                 .await?;
             let covering = |grant: &Grant| epoch.is_some_and(|epoch| grant.covers(call.arguments, epoch, now));
-            let Some(grant) = rows.into_iter().map(Grant::from).find(covering) else { return Ok(None) };
+            // one that can't be read covers nothing
+            let (grants, _) = self.unreadable.sift("grants", &rows, |row: GrantRow| Ok(Grant::from(row)));
+            let Some(grant) = grants.into_iter().find(covering) else { return Ok(None) };
             sqlx::query("update grants set uses_left = uses_left - 1 where id = $1 and uses_left is not null")
                 .bind(grant.id)
                 .execute(&mut *conn)

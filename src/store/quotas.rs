@@ -267,13 +267,14 @@ impl Store {
         if unknown.is_empty() {
             return Ok(found);
         }
-        let (rows, stored): (Vec<TenantRow>, Vec<(String, i64)>) = on_read!(quick self.db, |conn| {
+        let (rows, stored) = on_read!(quick self.db, |conn| {
             let mut quotas = of_tenants(READ_SOME, &unknown);
+            let rows = quotas.build().fetch_all(&mut *conn).await?;
+            // a tenant whose row can't be read has what everybody has
+            let (rows, _) = self.unreadable.sift_named("tenant_quotas", &rows, |row: TenantRow| Ok(row));
             let mut stored = of_tenants(READ_STORED, &unknown);
-            (
-                quotas.build_query_as().fetch_all(&mut *conn).await?,
-                stored.build_query_as().fetch_all(&mut *conn).await?,
-            )
+            let stored: Vec<(String, i64)> = stored.build_query_as().fetch_all(&mut *conn).await?;
+            (rows, stored)
         });
         let said: HashMap<String, Overrides> =
             rows.into_iter().map(|row| (row.tenant_id, row.said.overrides())).collect();

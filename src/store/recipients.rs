@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::types::Json;
 use uuid::Uuid;
 
@@ -42,18 +42,9 @@ pub struct ListedRecipient {
 #[derive(sqlx::FromRow)]
 struct ListedRow {
     tenant_id: String,
-    body: Json<Value>,
+    body: String,
     version: i64,
     updated_at: DateTime<Utc>,
-}
-
-impl From<ListedRow> for ListedRecipient {
-    fn from(row: ListedRow) -> ListedRecipient {
-        let stored = read(&row.tenant_id, row.body.0);
-        let stored =
-            stored.map(|recipient| StoredRecipient { recipient, version: row.version, updated_at: row.updated_at });
-        ListedRecipient { tenant_id: row.tenant_id, stored }
-    }
 }
 
 /// A page of recipients: the rows that match are measured, and those that fit are read.
@@ -64,7 +55,7 @@ const PAGE: &str = "
     fit as (
         select tenant_id, sum(bytes) over (order by tenant_id rows unbounded preceding) - bytes as before from page)
     select x.*, (select count(*) from page) as found from (
-        select recipients.tenant_id, body, version, updated_at
+        select recipients.tenant_id, cast(body as text) as body, version, updated_at
           from recipients join fit on fit.tenant_id = recipients.tenant_id where fit.before < $4) x
      order by x.tenant_id";
 
@@ -72,19 +63,8 @@ const PAGE: &str = "
 const BESIDE: [&str; 2] =
     ["delete from verifications where tenant_id = $1", "delete from interruptions where tenant_id = $1"];
 
-/// A recipient as it is stored; one that is damaged is as good as none.
-pub(super) fn read(tenant: &str, body: Value) -> Option<Recipient> {
-    match serde_json::from_value(body) {
-        Ok(recipient) => Some(recipient),
-        Err(error) => {
-            tracing::error!(tenant_id = tenant, %error, "a recipient can't be read");
-            None
-        }
-    }
-}
-
 /// The beginning of a read by listed keys.
-pub(super) const LISTED: &str = "select tenant_id, body from recipients where tenant_id in ";
+pub(super) const LISTED: &str = "select tenant_id, cast(body as text) from recipients where tenant_id in ";
 
 impl Store {
     /// Where the tenant is reached.
@@ -118,16 +98,22 @@ impl Store {
                 .fetch_all(conn)
                 .await?
         });
-        RowPage::of(rows, |row| Ok(row.into()))
+        RowPage::of(rows, |row| Ok(self.listed(row)))
+    }
+
+    fn listed(&self, ListedRow { tenant_id, body, version, updated_at }: ListedRow) -> ListedRecipient {
+        let recipient = self.readable(&tenant_id, serde_json::from_str(&body));
+        let stored = recipient.map(|recipient| StoredRecipient { recipient, version, updated_at });
+        ListedRecipient { tenant_id, stored }
     }
 
     /// The recipients of these tenants, as far as they have one that can be read: a damaged one must not keep others
     /// from being told.
     pub async fn recipients_by_tenant(&self, tenants: &[&str]) -> Result<HashMap<String, Recipient>, StoreError> {
-        let rows: Vec<(String, Json<Value>)> = match &self.db {
+        let rows: Vec<(String, String)> = match &self.db {
             Db::Postgres { quick, waits, .. } => {
                 let mut held = quickly!(quick, waits);
-                sqlx::query_as("select tenant_id, body from recipients where tenant_id = any($1)")
+                sqlx::query_as("select tenant_id, cast(body as text) from recipients where tenant_id = any($1)")
                     .bind(tenants)
                     .fetch_all(&mut *held)
                     .await?
@@ -136,11 +122,16 @@ impl Store {
         };
         let mut readable = HashMap::with_capacity(rows.len());
         for (tenant, body) in rows {
-            if let Some(recipient) = read(&tenant, body.0) {
+            if let Some(recipient) = self.readable(&tenant, serde_json::from_str(&body)) {
                 readable.insert(tenant, recipient);
             }
         }
         Ok(readable)
+    }
+
+    /// A recipient as it was read; one that is damaged is as good as none, and is told of once.
+    pub(super) fn readable(&self, tenant: &str, read: serde_json::Result<Recipient>) -> Option<Recipient> {
+        read.inspect_err(|error| self.unreadable.tell("recipients", tenant, error)).ok()
     }
 
     /// Writes a recipient, if it still has the version that was read (0: there was none). A scope writes its own only.

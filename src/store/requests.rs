@@ -17,7 +17,6 @@ use crate::store::db::{Db, answered};
 use crate::store::hot::{Going, HotNow, RunNow, run_now_committed};
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::lease::Lease;
-use crate::store::recipients;
 use crate::store::runs::{NewRun, insert_run, key_instant};
 use crate::store::slots::{EACH_IN_TURN, LOCK_QUEUED, free, hand_over};
 use crate::store::text::{Document, bytes_of, text};
@@ -174,7 +173,10 @@ impl Store {
             ) => {
                 let task = requested.task.task()?;
                 let run = NewRun { id: run_id, input, ..NewRun::queued(&task, fire_key, now, now) }.running(now);
-                let recipient = requested.recipient.and_then(|body| recipients::read(&tenant_id, body)).map(Arc::new);
+                let recipient = requested
+                    .recipient
+                    .and_then(|body| self.readable(&tenant_id, serde_json::from_value(body)))
+                    .map(Arc::new);
                 let lease = Lease { run_id, token };
                 let (run, task) = (Arc::new(run), Some(Arc::new(task)));
                 seat.start(StartedRun { lease, run, task, recipient, lease_until, deadline_at, confirmed: true });

@@ -5,26 +5,31 @@
 
 use std::collections::BTreeMap;
 
-use sqlx::types::Json;
+use uuid::Uuid;
 
 use crate::notification::measure::{Alert, Told};
 use crate::store::Split;
+use crate::store::unreadable::Unreadable;
 
 #[derive(sqlx::FromRow)]
 pub(super) struct ToldRow {
     output_hash: Option<Vec<u8>>,
-    alerts: Option<Json<BTreeMap<String, Alert>>>,
+    alerts: Option<String>,
 }
 
 impl ToldRow {
-    pub fn told(self) -> Told {
-        Told { output_hash: self.output_hash, alerts: self.alerts.map(|alerts| alerts.0).unwrap_or_default() }
+    /// What a task has told. Where that can't be read, nothing: its runs must come to their end, and the ends that are
+    /// recorded with them.
+    pub fn told(self, task_id: Uuid, unreadable: &Unreadable) -> Told {
+        let alerts = self.alerts.as_deref().map(serde_json::from_str::<BTreeMap<String, Alert>>).transpose();
+        let alerts = alerts.inspect_err(|error| unreadable.tell("task_told", task_id, error));
+        Told { output_hash: self.output_hash, alerts: alerts.ok().flatten().unwrap_or_default() }
     }
 }
 
 macro_rules! select_told {
     ($rest:literal) => {
-        concat!("select output_hash, alerts from task_told where task_id = $1", $rest)
+        concat!("select output_hash, cast(alerts as text) as alerts from task_told where task_id = $1", $rest)
     };
 }
 
@@ -79,7 +84,7 @@ macro_rules! measured {
                 told.extend(end.alone());
                 continue;
             };
-            let (next, said) = row.told().after(end, $now);
+            let (next, said) = row.told(end.task_id, &$store.unreadable).after(end, $now);
             let alerts = (!next.alerts.is_empty()).then_some(&next.alerts);
             sqlx::query(TELL)
                 .bind(end.task_id)

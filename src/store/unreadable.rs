@@ -30,7 +30,7 @@ struct Table {
 /// The rows of this process's store that were found unreadable. Cheap to clone; all clones remember together.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Unreadable {
-    known: Arc<Mutex<HashSet<(&'static str, Uuid)>>>,
+    known: Arc<Mutex<HashSet<(&'static str, String)>>>,
     found: Family<Table, Counter>,
 }
 
@@ -52,13 +52,44 @@ impl Unreadable {
         usize: ColumnIndex<R>,
         Uuid: Decode<'r, R::Database> + Type<R::Database>,
     {
+        self.sift_by(table, rows, read)
+    }
+
+    /// Like [`Unreadable::sift`], where the first column is a name.
+    pub(super) fn sift_named<'r, R, S, T>(
+        &self,
+        table: &'static str,
+        rows: &'r [R],
+        read: impl Fn(S) -> Result<T, StoreError>,
+    ) -> (Vec<T>, Vec<String>)
+    where
+        R: Row,
+        S: FromRow<'r, R>,
+        usize: ColumnIndex<R>,
+        String: Decode<'r, R::Database> + Type<R::Database>,
+    {
+        self.sift_by(table, rows, read)
+    }
+
+    fn sift_by<'r, R, S, T, I>(
+        &self,
+        table: &'static str,
+        rows: &'r [R],
+        read: impl Fn(S) -> Result<T, StoreError>,
+    ) -> (Vec<T>, Vec<I>)
+    where
+        R: Row,
+        S: FromRow<'r, R>,
+        usize: ColumnIndex<R>,
+        I: Decode<'r, R::Database> + Type<R::Database> + Default + Display,
+    {
         let (mut readable, mut others) = (Vec::with_capacity(rows.len()), Vec::new());
         for row in rows {
             match S::from_row(row).map_err(StoreError::from).and_then(&read) {
                 Ok(item) => readable.push(item),
                 Err(error) => {
-                    let id = row.try_get(0).unwrap_or_default();
-                    self.tell(table, id, &error);
+                    let id: I = row.try_get(0).unwrap_or_default();
+                    self.tell(table, &id, &error);
                     others.push(id);
                 }
             }
@@ -67,12 +98,12 @@ impl Unreadable {
     }
 
     /// Says once that a row can't be read.
-    pub(super) fn tell(&self, table: &'static str, id: Uuid, why: &dyn Display) {
+    pub(super) fn tell(&self, table: &'static str, id: impl Display, why: &dyn Display) {
         let mut known = self.known.lock().expect("unreadable lock");
         if known.len() >= REMEMBERED {
             known.clear();
         }
-        if known.insert((table, id)) {
+        if known.insert((table, id.to_string())) {
             self.found.get_or_create(&Table { table }).inc();
             tracing::error!(table, %id, %why, "a stored row can't be read, it is set aside and the others go on");
         }

@@ -11,7 +11,7 @@ use crate::notification::NewDelivery;
 use crate::store::hot::Hot;
 use crate::store::requests::LOCK_DUE;
 use crate::store::tasks::{TaskRow, select_task};
-use crate::store::{Store, StoreError, Topic};
+use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::{Task, TaskStatus};
 use crate::trigger::Next;
 use crate::trigger::zone::Release;
@@ -52,6 +52,23 @@ macro_rules! may_plan {
     }};
 }
 pub(super) use may_plan;
+
+macro_rules! zoned {
+    ($and:literal) => {
+        concat!(
+            "select id, case when trigger_type = 'schedule' and status = 'active' and zone_database < $3",
+            $and,
+            "                then cast(spec -> 'trigger' ->> 'timezone' as text) end as timezone
+               from tasks
+              where id > $1
+              order by id
+              limit $2"
+        )
+    };
+}
+
+/// The zones of tasks; one that can't be read has none, and is left to the scheduler.
+const ZONED: Split = Split { postgres: zoned!(""), sqlite: zoned!(" and json_valid(spec)") };
 
 impl Store {
     /// The newest release that is stored; `None` before the first.
@@ -110,19 +127,7 @@ impl Store {
         limit: i64,
     ) -> Result<ZonedTasks, StoreError> {
         let looked_at: Vec<(Uuid, Option<String>)> = on_read!(self.db, |conn| {
-            sqlx::query_as(
-                "select id, case when trigger_type = 'schedule' and status = 'active' and zone_database < $3
-                                 then spec -> 'trigger' ->> 'timezone' end as timezone
-                   from tasks
-                  where id > $1
-                  order by id
-                  limit $2",
-            )
-            .bind(after)
-            .bind(limit)
-            .bind(release.as_str())
-            .fetch_all(conn)
-            .await?
+            sqlx::query_as(self.db.text(ZONED)).bind(after).bind(limit).bind(release.as_str()).fetch_all(conn).await?
         });
         let last = looked_at.last().map(|(id, _)| *id).filter(|_| looked_at.len() as i64 >= limit);
         let found = looked_at.into_iter().filter_map(|(id, zone)| Some((id, zone?))).collect();

@@ -1,11 +1,11 @@
 //! The stream of dead letters: `<prefix>:dead`, with the fields `entry`, `event`, `error`, `deliveries`, `tenant`.
 
 use chrono::DateTime;
-use redis::{cmd, pipe};
+use redis::{Cmd, cmd, pipe};
 
 use crate::bus::redis::servers::Link;
 use crate::bus::redis::streams::{FIELD, Names, Raw, StreamId, event_of, read_entry_name, text_of};
-use crate::bus::{BusError, DeadLetter, DeadLetterFilter, Entry, fits};
+use crate::bus::{BusError, DeadLetter, DeadLetterFilter, Entry, Unreadable, fits};
 use crate::id::Scope;
 
 /// Letters that are read at once, and that are looked at by one call.
@@ -19,18 +19,7 @@ pub(super) async fn bury(link: &Link, names: &Names, group: &str, entry: &Entry,
         Ok(event) => (event.to_value().to_string(), event.tenant.as_str()),
         Err(unreadable) => (unreadable.text.clone(), ""),
     };
-    let fields = [
-        ("entry", entry.id.as_str()),
-        (FIELD, &body),
-        ("error", error),
-        ("deliveries", &entry.deliveries.to_string()),
-        ("tenant", tenant),
-    ];
-    let mut add = cmd("XADD");
-    add.arg(names.dead()).arg("*");
-    for (name, value) in fields {
-        add.arg(name).arg(value);
-    }
+    let add = letter_of(names, &entry.id, &body, error, entry.deliveries, tenant);
     let mut acknowledge = cmd("XACK");
     acknowledge.arg(names.stream(partition)).arg(group).arg(id.to_string());
     if link.servers.is_cluster() {
@@ -40,6 +29,25 @@ pub(super) async fn bury(link: &Link, names: &Names, group: &str, entry: &Entry,
         let _: (String, u64) = link.ask_all(pipe().atomic().add_command(add).add_command(acknowledge)).await?;
     }
     Ok(())
+}
+
+/// Puts what never was an entry among the dead letters. Asked again after an answer was lost, it is there twice.
+pub(super) async fn bury_kept(link: &Link, names: &Names, seq: i64, unreadable: &Unreadable) -> Result<(), BusError> {
+    let add = letter_of(names, &format!("outbox:{seq}"), &unreadable.text, &unreadable.why, 0, "");
+    let _: String = link.ask(&add).await?;
+    Ok(())
+}
+
+fn letter_of(names: &Names, entry: &str, body: &str, error: &str, deliveries: u32, tenant: &str) -> Cmd {
+    let mut add = cmd("XADD");
+    add.arg(names.dead()).arg("*");
+    let deliveries = deliveries.to_string();
+    for (name, value) in
+        [("entry", entry), (FIELD, body), ("error", error), ("deliveries", &deliveries), ("tenant", tenant)]
+    {
+        add.arg(name).arg(value);
+    }
+    add
 }
 
 /// Newest first.

@@ -100,17 +100,37 @@ const IN_TURN: Split = Split { postgres: in_turn!(""), sqlite: in_turn!("indexed
 
 /// Followed by the listed ids. What else is asked is asked of the rows that were found, and in words that fit no index: one
 /// that was empty when it was analysed would be walked through.
-const CLAIM: &str = "
-    select d.task_id, d.epoch, t.tenant_id, t.name, t.spec -> 'trigger' as trigger, t.spec -> 'metadata' as metadata,
-           t.spec -> 'max_runs' as max_runs, coalesce(s.version, 0) as version, coalesce(s.edges, 0) as edges, s.body
-      from due d
-      join tasks t on t.id = d.task_id and t.epoch = d.epoch
-      left join condition_state s on s.task_id = d.task_id
-     where d.kind || '' = 'condition'";
+macro_rules! claim {
+    ($readable:literal) => {
+        concat!(
+            "select d.task_id, d.epoch, t.tenant_id, t.name, t.spec -> 'trigger' as trigger,
+                    t.spec -> 'metadata' as metadata, t.spec -> 'max_runs' as max_runs, coalesce(s.version, 0) as version,
+                    coalesce(s.edges, 0) as edges, s.body
+               from due d
+               join (select id, tenant_id, name, epoch, ",
+            $readable,
+            " as spec from tasks) t on t.id = d.task_id and t.epoch = d.epoch
+               left join condition_state s on s.task_id = d.task_id
+              where d.kind || '' = 'condition'"
+        )
+    };
+}
+const CLAIM: Split = Split { postgres: claim!("spec"), sqlite: claim!("case when json_valid(spec) then spec end") };
 const LOCKED: Split = Split { postgres: " for update of d skip locked", sqlite: "" };
 
 /// Why a task is disabled whose stored row no release up to this one can have written.
 const UNREADABLE: &str = "the stored task can't be read";
+
+/// Lets a task that can't be read wait for nothing any more.
+macro_rules! put_aside {
+    ($conn:ident, $task_id:ident, $now:expr) => {
+        sqlx::query("update due set next_at = null, claimed_until = null where task_id = $1")
+            .bind($task_id)
+            .execute(&mut *$conn)
+            .await?;
+        disable!($conn, $task_id, UNREADABLE, $now);
+    };
+}
 
 macro_rules! list_ids {
     ($query:ident, $ids:expr) => {{
@@ -158,7 +178,7 @@ impl Store {
             return Ok(Vec::new());
         }
         Ok(on_write!(self.db, |conn| {
-            let mut select = QueryBuilder::new(CLAIM);
+            let mut select = QueryBuilder::new(self.db.text(CLAIM));
             select.push(" and coalesce(d.next_at <= ").push_bind(now).push(", false)");
             select
                 .push(" and (d.claimed_until is null or d.claimed_until <= ")
@@ -175,14 +195,21 @@ impl Store {
                 claim.push(")").build().persistent(false).execute(&mut *conn).await?;
             }
             for task_id in others {
-                sqlx::query("update due set next_at = null, claimed_until = null where task_id = $1")
-                    .bind(task_id)
-                    .execute(&mut *conn)
-                    .await?;
-                disable!(conn, task_id, UNREADABLE, now);
+                put_aside!(conn, task_id, now);
             }
             claims
         }))
+    }
+
+    /// Disables tasks that were due and can't be read: none of them may stand before the others.
+    pub(in crate::store) async fn disable_unreadable(&self, tasks: &[Uuid]) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        on_write!(self.db, |conn| {
+            for task_id in tasks {
+                put_aside!(conn, task_id, now);
+            }
+        });
+        Ok(())
     }
 
     /// The earliest poll that nobody is at; `None` where none waits.

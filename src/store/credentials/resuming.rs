@@ -3,7 +3,7 @@
 //! Whoever writes a credential and whoever pauses a task for want of it take turns, by its name ([`in_turn`]): so a task is
 //! paused either before, and goes on here, or after, and sees what is saved.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -47,11 +47,15 @@ const WAITING_NOW: &str =
 
 /// Resumptions that are planned, by their tasks. What is computed for them is computed before the transaction.
 #[derive(Default)]
-pub(super) struct Resumptions(HashMap<Uuid, PlannedChange>);
+pub(super) struct Resumptions {
+    plans: HashMap<Uuid, PlannedChange>,
+    /// Those that can't be read: they stay as they are.
+    pub unreadable: HashSet<Uuid>,
+}
 
 impl Resumptions {
     pub fn of(&self, task_id: Uuid) -> Option<&PlannedChange> {
-        self.0.get(&task_id)
+        self.plans.get(&task_id)
     }
 }
 
@@ -82,8 +86,12 @@ impl Store {
     ) -> Result<(), StoreError> {
         for id in tasks {
             match self.plan_change(scope, id, &TaskChange::Resume, now).await {
-                Ok(plan) => drop(plan.and_then(|plan| planned.0.insert(id, plan))),
+                Ok(plan) => drop(plan.and_then(|plan| planned.plans.insert(id, plan))),
                 Err(StoreError::NotFound) => {}
+                Err(StoreError::Corrupt(why)) => {
+                    self.unreadable.tell("tasks", id, &why);
+                    planned.unreadable.insert(id);
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -114,8 +122,19 @@ macro_rules! resume_waiting {
         };
         let resume = $crate::task::change::TaskChange::Resume;
         for id in waiting {
-            let row: Option<TaskRow> =
-                sqlx::query_as(select_task!("where t.id = $1")).bind(id).fetch_optional(&mut *$conn).await?;
+            // one that can't be read must not keep the credential from being saved
+            if planned.unreadable.contains(&id) {
+                continue;
+            }
+            let read = sqlx::query_as(select_task!("where t.id = $1")).bind(id).fetch_optional(&mut *$conn).await;
+            let row: Option<TaskRow> = match read.map_err($crate::store::StoreError::from) {
+                Ok(row) => row,
+                Err($crate::store::StoreError::Corrupt(why)) => {
+                    $store.unreadable.tell("tasks", id, &why);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let Some(row) = row.filter(|row| row.is_paused_for(&credential.paused_for())) else { continue };
             let Some(plan) = planned.of(id) else {
                 unplanned.push(id);

@@ -1,8 +1,10 @@
 //! What is sealed under other master keys than the first, and putting it under that one. No secret is touched: its data
 //! key is wrapped anew, above the store. A row that was written since it was read is left as it is.
 
+use std::fmt::Display;
+
 use serde_json::Value;
-use sqlx::types::Json;
+use sqlx::Row;
 use uuid::Uuid;
 
 use crate::id::new_id;
@@ -22,17 +24,31 @@ pub struct SealedRow<Id> {
 }
 
 impl Store {
-    /// Credentials whose data key is not wrapped with this master key, in the order of their ids, after `after`.
+    /// Credentials whose data key is not wrapped with this master key, in the order of their ids, after `after`. One that
+    /// can't be read is left out.
     pub async fn credentials_not_under(
         &self,
         key_id: &str,
         after: Option<Uuid>,
         limit: i64,
     ) -> Result<Vec<StoredCredential>, StoreError> {
-        let rows: Vec<CredentialRow> = on_read!(self.db, |conn| {
-            sqlx::query_as(NOT_UNDER).bind(key_id).bind(after.unwrap_or_default()).bind(limit).fetch_all(conn).await?
-        });
-        rows.into_iter().map(CredentialRow::stored).collect()
+        let (mut found, mut after) = (Vec::new(), after.unwrap_or_default());
+        loop {
+            let left = limit - found.len() as i64;
+            let (stored, last, others) = on_read!(self.db, |conn| {
+                let rows = sqlx::query(NOT_UNDER).bind(key_id).bind(after).bind(left).fetch_all(conn).await?;
+                let last: Option<Uuid> = rows.last().map(|row| row.try_get("id")).transpose()?;
+                let (stored, others) = self.unreadable.sift("credentials", &rows, CredentialRow::stored);
+                (stored, last, others.len())
+            });
+            let is_all = (stored.len() + others) < left as usize;
+            found.extend(stored);
+            // a page ends where there are no more, or is full: what can't be read does not make it shorter
+            match last {
+                Some(last) if !is_all && others > 0 => after = last,
+                _ => return Ok(found),
+            }
+        }
     }
 
     /// Puts the data key of a credential under another master key, unless the document was written since it was read.
@@ -67,9 +83,9 @@ impl Store {
 
     /// A page of recipients in the order of their names, after `after`, with the documents of those that have secrets.
     pub async fn sealed_recipients(&self, after: &str, limit: i64) -> Result<Vec<SealedRow<String>>, StoreError> {
-        let rows: Vec<(String, i64, Option<Json<Value>>)> = on_read!(self.db, |conn| {
+        let rows: Vec<(String, i64, Option<String>)> = on_read!(self.db, |conn| {
             sqlx::query_as(
-                "select tenant_id, version, case when cast(body as text) like '%\"sealed_%' then body end
+                "select tenant_id, version, case when cast(body as text) like '%\"sealed_%' then cast(body as text) end
                    from recipients where tenant_id > $1 order by tenant_id limit $2",
             )
             .bind(after)
@@ -77,11 +93,11 @@ impl Store {
             .fetch_all(conn)
             .await?
         });
-        let row = |(tenant, version, body): (String, i64, Option<Json<Value>>)| SealedRow {
+        let row = |(tenant, version, body): (String, i64, Option<String>)| SealedRow {
+            body: self.sealed_body("recipients", &tenant, body),
             id: tenant.clone(),
             tenant_id: tenant,
             version,
-            body: body.map(|body| body.0),
         };
         Ok(rows.into_iter().map(row).collect())
     }
@@ -103,9 +119,9 @@ impl Store {
 
     /// A page of tasks in the order of their ids, after `after`, with the specs of those that have secrets.
     pub async fn sealed_tasks(&self, after: Option<Uuid>, limit: i64) -> Result<Vec<SealedRow<Uuid>>, StoreError> {
-        let rows: Vec<(Uuid, String, i64, Option<Json<Value>>)> = on_read!(self.db, |conn| {
+        let rows: Vec<(Uuid, String, i64, Option<String>)> = on_read!(self.db, |conn| {
             sqlx::query_as(
-                "select id, tenant_id, version, case when cast(spec as text) like '%\"sealed_%' then spec end
+                "select id, tenant_id, version, case when cast(spec as text) like '%\"sealed_%' then cast(spec as text) end
                    from tasks where id > $1 order by id limit $2",
             )
             .bind(after.unwrap_or_default())
@@ -113,13 +129,19 @@ impl Store {
             .fetch_all(conn)
             .await?
         });
-        let row = |(id, tenant_id, version, body): (Uuid, String, i64, Option<Json<Value>>)| SealedRow {
+        let row = |(id, tenant_id, version, body): (Uuid, String, i64, Option<String>)| SealedRow {
             id,
             tenant_id,
             version,
-            body: body.map(|body| body.0),
+            body: self.sealed_body("tasks", id, body),
         };
         Ok(rows.into_iter().map(row).collect())
+    }
+
+    /// A document with sealed texts; one that is no JSON has none that could be read.
+    fn sealed_body(&self, table: &'static str, id: impl Display, body: Option<String>) -> Option<Value> {
+        let read = serde_json::from_str(&body?);
+        read.inspect_err(|error| self.unreadable.tell(table, id, error)).ok()
     }
 
     /// The same for a task: another version of it, of the same epoch, so that its fires stand.

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Deserialize;
 use serde_json::Value;
-use serde_json::value::RawValue;
 use sqlx::types::Json;
 use uuid::Uuid;
 
@@ -33,11 +32,12 @@ pub(super) struct DueRow {
     /// instant the last fire is recorded, and its instant has come by now.
     /// Without what it is told to do where that is long: then its trigger stands by itself.
     #[sqlx(flatten)]
-    task: TaskRow<Option<Json<Box<RawValue>>>>,
-    trigger: Option<Json<Box<RawValue>>>,
+    task: TaskRow<Option<String>>,
+    trigger: Option<String>,
     trigger_type: String,
-    max_runs: Option<i64>,
-    timeout_seconds: i64,
+    /// As they are written.
+    max_runs: Option<String>,
+    timeout_seconds: Option<String>,
 }
 
 /// Everything that one call writes, decided before the first write.
@@ -169,6 +169,9 @@ impl Left {
     }
 }
 
+/// Seconds that a run may take where its task does not say.
+const USUAL_LIMIT: i64 = 600;
+
 /// Plans each due task; those that can't be are answered beside the batch.
 pub(super) fn decide(due: Vec<DueRow>, ask: &FireDue) -> (Batch, Vec<Unplannable>) {
     let (mut batch, mut unplannable) = (Batch::default(), Vec::new());
@@ -211,15 +214,27 @@ impl DueRow {
     /// The trigger, and the whole if that can be read, too; or why not.
     fn read(&self) -> Result<(Trigger, Option<Spec>), String> {
         let unreadable = |error| format!("the trigger can't be read: {error}");
-        let Some(Json(written)) = &self.task.spec else {
-            let Some(Json(trigger)) = &self.trigger else { return Err("the trigger is longer than 64 KiB".into()) };
-            return serde_json::from_str(trigger.get()).map(|trigger| (trigger, None)).map_err(unreadable);
+        let Some(written) = &self.task.spec else {
+            let Some(trigger) = &self.trigger else { return Err("the trigger is longer than 64 KiB".into()) };
+            return serde_json::from_str(trigger).map(|trigger| (trigger, None)).map_err(unreadable);
         };
-        if let Ok(spec) = serde_json::from_str::<Spec>(written.get()) {
+        if let Ok(spec) = serde_json::from_str::<Spec>(written) {
             return Ok((spec.trigger.clone(), Some(spec)));
         }
-        let written: Value = serde_json::from_str(written.get()).unwrap_or_default();
+        let written: Value = serde_json::from_str(written).unwrap_or_default();
         Trigger::deserialize(&written["trigger"]).map(|trigger| (trigger, None)).map_err(unreadable)
+    }
+
+    /// How often it may run; unreadable it must not become as often as it likes.
+    fn max_runs(&self) -> Result<Option<u64>, String> {
+        let written = self.max_runs.as_deref().unwrap_or("null");
+        serde_json::from_str(written).map_err(|error| format!("`max_runs` can't be read: {error}"))
+    }
+
+    /// Its time limit; one that can't be read is the usual one, as where a run starts.
+    fn timeout_seconds(&self) -> i64 {
+        let written = self.timeout_seconds.as_deref().and_then(|written| serde_json::from_str::<u32>(written).ok());
+        written.map_or(USUAL_LIMIT, i64::from)
     }
 
     fn as_read(&self) -> AsRead {
@@ -236,7 +251,7 @@ impl DueRow {
 
     fn unplannable(self, why: String) -> Unplannable {
         let TaskRow { id: task_id, tenant_id, name, version, spec, .. } = self.task;
-        let written: Option<Value> = spec.and_then(|Json(written)| serde_json::from_str(written.get()).ok());
+        let written: Option<Value> = spec.and_then(|written| serde_json::from_str(&written).ok());
         let output = written.and_then(|written| Output::deserialize(&written["output"]).ok()).unwrap_or_default();
         Unplannable { task_id, tenant_id, name, version, output, why }
     }
@@ -250,7 +265,7 @@ impl DueRow {
             active_since: self.task.active_since,
             nominal,
             fired: self.task.fired.max(0) as u64,
-            max_runs: self.max_runs.map(|most| most.max(0) as u64),
+            max_runs: self.max_runs()?,
         };
         let until = ask.now + signed(ask.horizon);
         let planned = catch_unwind(AssertUnwindSafe(|| trigger.plan(&due, ask.now, until)));
@@ -292,7 +307,7 @@ impl DueRow {
                 overlap,
                 starts,
                 needs_slot: !planted!("no_slot") && (overlap.is_some() || !trigger.may_overlap()),
-                timeout_seconds: self.timeout_seconds,
+                timeout_seconds: self.timeout_seconds(),
             });
         }
         for skip in plan.skips.into_iter().filter(|_| !planted!("silent_miss")) {
@@ -313,7 +328,8 @@ impl DueRow {
     }
 
     fn why_completed(&self, fired: i64) -> &'static str {
-        let spent = self.max_runs.is_some_and(|most| self.task.fired + fired >= most);
+        let most = self.max_runs().ok().flatten();
+        let spent = most.is_some_and(|most| (self.task.fired + fired).max(0) as u64 >= most);
         if spent { REASON_MAX_RUNS } else { REASON_ENDED }
     }
 

@@ -3,7 +3,8 @@
 -- And the earliest ($6) of each tenant that has its turn ($5): what is due of one must not stand behind all that is due of
 -- others. How a tenant is compared leaves no other index.
 -- No row is locked: what a tenant wrote is computed before anything is. `due_as_read` sees that they are still as they were.
--- Of a long specification the trigger alone is read, so that the rows are bounded in bytes: 600 of 64 KiB.
+-- Of a long specification the trigger alone is read, so that the rows are bounded in bytes: 600 of 64 KiB. What a task says
+-- is read as text: one that can't be read must not keep the others from firing.
 with earliest as materialized (
     select task_id, next_at, nominal_at, epoch, run_count, fired
       from due
@@ -26,11 +27,11 @@ with earliest as materialized (
                           limit $6) d
      where d.task_id not in (select task_id from earliest union all select task_id from latest)
 )
-select t.id, t.tenant_id, t.key, t.name, case when w.bytes <= 16384 then t.spec end as spec, t.status, t.status_reason,
+select t.id, t.tenant_id, t.key, t.name, case when w.bytes <= 16384 then t.spec::text end as spec, t.status, t.status_reason,
        t.epoch, t.version, t.anchor_at, t.active_since, d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at,
        t.updated_at, t.trigger_type,
-       case when w.bytes > 16384 and octet_length((t.spec -> 'trigger')::text) <= 65536 then t.spec -> 'trigger' end as trigger,
-       (t.spec ->> 'max_runs')::bigint as max_runs, coalesce((t.spec ->> 'timeout_seconds')::bigint, 600) as timeout_seconds
+       case when w.bytes > 16384 and octet_length((t.spec -> 'trigger')::text) <= 65536 then (t.spec -> 'trigger')::text end as trigger,
+       (t.spec -> 'max_runs')::text as max_runs, (t.spec -> 'timeout_seconds')::text as timeout_seconds
   from (select * from earliest union all select * from latest union all select * from turn) d
   join tasks t on t.id = any (array[d.task_id]) and t.epoch = d.epoch
  cross join lateral (select octet_length(t.spec::text) as bytes offset 0) w

@@ -18,9 +18,10 @@ with earliest as materialized (
 select t.id, t.tenant_id, t.key, t.name, case when octet_length(t.spec) <= 16384 then t.spec end as spec, t.status,
        t.status_reason, t.epoch, t.version, t.anchor_at, t.active_since, d.next_at, d.nominal_at, d.run_count, d.fired,
        t.created_at, t.updated_at, t.trigger_type,
-       case when octet_length(t.spec) > 16384 and octet_length(t.spec -> 'trigger') <= 65536 then t.spec -> 'trigger' end
-           as "trigger",
-       t.spec ->> 'max_runs' as max_runs, coalesce(t.spec ->> 'timeout_seconds', 600) as timeout_seconds
+       case when octet_length(t.spec) > 16384 and json_valid(t.spec) and octet_length(t.spec -> 'trigger') <= 65536
+            then t.spec -> 'trigger' end as "trigger",
+       case when json_valid(t.spec) then t.spec -> 'max_runs' end as max_runs,
+       case when json_valid(t.spec) then t.spec -> 'timeout_seconds' end as timeout_seconds
   from (select * from earliest union all select * from latest union all select * from turn) d
   join tasks t on t.id = d.task_id and t.epoch = d.epoch
  order by d.next_at

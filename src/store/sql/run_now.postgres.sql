@@ -10,7 +10,7 @@ with confined as materialized (
        for update of d
 ), t as materialized (
     select t.*, coalesce(t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap,
-           coalesce((t.spec ->> 'timeout_seconds')::bigint, 600) as timeout_seconds,
+           coalesce(substring(t.spec ->> 'timeout_seconds' from '^[0-9]{1,9}$')::bigint, 600) as timeout_seconds,
            $7::uuid is not null and not exists (select from runs r where r.id = $3) as may_start
       from d
      cross join tasks t

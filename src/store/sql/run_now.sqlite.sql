@@ -27,7 +27,9 @@ select r.id, r.task_id, r.tenant_id, d.epoch, $5, $9,
        case when r.state = 'running' then $8 end,
        case when r.state = 'running' then $7 end,
        case when r.state = 'running'
-            then strftime('%Y-%m-%dT%H:%M:%f', $5, coalesce(t.spec ->> 'timeout_seconds', 600) || ' seconds') || '+00:00' end
+            then strftime('%Y-%m-%dT%H:%M:%f', $5,
+                          case when t.spec -> 'timeout_seconds' glob '[0-9]*' and t.spec ->> 'timeout_seconds' <= 999999999
+                               then t.spec ->> 'timeout_seconds' else 600 end || ' seconds') || '+00:00' end
   from runs r
   join tasks t on t.id = r.task_id
   join due d on d.task_id = r.task_id

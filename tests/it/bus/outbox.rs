@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use reveille::bus::{BusError, Settings};
+use reveille::bus::{BusError, DeadLetterFilter, Settings};
 use reveille::engine::forwarder::Forwarder;
 use reveille::engine::service::{Next, Service};
+use reveille::id::Scope;
 
 use super::world::{Stage, event, ids_of, read, read_nothing};
 use crate::support::redis::RedisServer;
@@ -55,6 +56,27 @@ async fn a_forwarder_that_died_before_it_forgot_forwards_again() {
     let entries = read(&*stage.bus, 2).await;
     let keys: Vec<String> = entries.iter().map(|entry| entry.event.as_ref().unwrap().key()).collect();
     assert_eq!(keys[0], keys[1], "the same event twice, which its key tells");
+    stage.leave().await;
+}
+
+#[tokio::test]
+async fn kept_event_that_can_not_be_read_is_a_dead_letter_and_the_others_are_forwarded() {
+    let stage = Stage::redis_at(crate::support::servers::redis_url(), with_outbox()).await;
+    stage.world.store.keep_events(&[event("a", "1"), event("a", "2"), event("b", "3")]).await.unwrap();
+    stage.world.plant("update bus_outbox set body = '7' where seq = (select min(seq) from bus_outbox)").await;
+    assert_eq!(stage.bus.forward().await, Ok(3));
+    assert_eq!(ids_of(&read(&*stage.bus, 2).await), ["2", "3"]);
+    let every = DeadLetterFilter { limit: 9, ..DeadLetterFilter::default() };
+    let letters = stage.bus.dead_letters(&Scope::Every, &every).await.unwrap();
+    let told: Vec<_> = letters.iter().map(|letter| (letter.body.as_str(), letter.tenant.as_deref())).collect();
+    assert_eq!(told, [("7", None)]);
+    assert!(letters[0].error.starts_with("it is no CloudEvent"), "{letters:?}");
+    assert_eq!(stage.world.count("select count(*) from bus_outbox").await, 0);
+    // one that stands alone as well
+    stage.world.store.keep_events(&[event("a", "4")]).await.unwrap();
+    stage.world.plant("update bus_outbox set body = '7'").await;
+    assert_eq!(stage.bus.forward().await, Ok(1));
+    assert_eq!(stage.bus.dead_letters(&Scope::Every, &every).await.unwrap().len(), 2);
     stage.leave().await;
 }
 

@@ -45,7 +45,7 @@ pub fn grant(task: &Task, now: DateTime<Utc>) -> Grant {
 }
 
 /// A task, and a grant for it that is stored, changed by `with`.
-async fn granted(world: &World, with: impl FnOnce(&mut Grant)) -> (Task, Grant) {
+pub async fn granted(world: &World, with: impl FnOnce(&mut Grant)) -> (Task, Grant) {
     let task = world.task(json!({ "interval": "1h" })).await;
     let mut grant = grant(&task, world.now());
     with(&mut grant);
@@ -54,7 +54,7 @@ async fn granted(world: &World, with: impl FnOnce(&mut Grant)) -> (Task, Grant) 
 }
 
 /// A call by a run of its own.
-async fn used(world: &World, task: &Task, arguments: Value) -> Option<Uuid> {
+pub async fn used(world: &World, task: &Task, arguments: Value) -> Option<Uuid> {
     used_by(world, task, new_id(world.now()), arguments).await
 }
 

@@ -472,14 +472,14 @@ async fn an_event_in_a_window_that_comes_again_is_not_counted_twice(world: &Worl
     assert_eq!(told(world, &task).await, pairs(&[("e1+e2", "queued")]));
 }
 
-async fn paused(world: &World, trigger: Value) -> Task {
+pub async fn paused(world: &World, trigger: Value) -> Task {
     let task = task(world, trigger).await;
     world.store.change_task(&Scope::Every, task.id, &TaskChange::Pause { reason: None }).await.unwrap();
     task
 }
 
 /// Releases what is due as the engine does, each event running straight; answers what was recorded.
-async fn release(world: &World, verdict: Option<Verdict>) -> Vec<EventsRecorded> {
+pub async fn release(world: &World, verdict: Option<Verdict>) -> Vec<EventsRecorded> {
     let mut recorded = Vec::new();
     for held in world.store.released_events(world.now(), 10, 2).await.unwrap() {
         let task = world.get_task(held.task_id).await;
@@ -492,7 +492,7 @@ async fn release(world: &World, verdict: Option<Verdict>) -> Vec<EventsRecorded>
                 status: task.status,
                 hold: true,
                 max_runs: None,
-                arrival: Arc::new(Arrival::new(Event::try_from(event.clone()).unwrap())),
+                arrival: Arc::new(Arrival::new(event.clone())),
                 verdict: verdict.clone().unwrap_or(Verdict::Fires(Default::default())),
             })
             .collect();

@@ -1,138 +1,369 @@
 //! A row that can't be read holds up no other: it is left out, set aside, and not found again at once.
+//!
+//! Each table of the schema is in one of two lists: a row that can't be read is planted in it, and a good one beside it is
+//! served; or no service could meet one, and the list says why.
+
+use std::collections::BTreeSet;
 
 use chrono::TimeDelta;
-use reveille::id::{Scope, Tenant};
-use reveille::notification::{Kind, NewDelivery};
+use reveille::credential::{DependentTask, Lack, LackKind, Reference};
+use reveille::event::Event;
+use reveille::id::Scope;
+use reveille::notification::measure::Said;
+use reveille::notification::{Addresses, Kind, NewDelivery, Recipient};
+use reveille::quota::Overrides;
 use reveille::run::RunState;
 use reveille::store::{
-    AuditEntry, DeliveryFilter, Finish, Limits, Park, RunFilter, SeenTask, Take, TaskFilter, event_shard,
+    AuditEntry, EventsRecorded, Finish, Lacked, Limits, NewCredential, Park, SealedDocument, Take, event_shard,
 };
-use reveille::task::TaskStatus;
-use reveille::task::change::TaskChange;
-use serde_json::json;
+use reveille::task::{Task, TaskStatus};
+use reveille::trigger::zone::Release;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::asked::{LIMIT, asked};
-use super::matching;
-use super::world::{LEASE, WORKER, World, end_of, spec};
+use super::world::{LEASE, WORKER, World, end_of, tenant_of};
+use super::{credentials, grants, matching, told};
 use crate::support::outbox::claim_due;
 
-on_both!(
-    an_unreadable_delivery_is_not_claimed_and_those_beside_it_are,
-    an_unreadable_question_keeps_no_other_run_waiting,
-    an_unreadable_run_that_waits_for_a_completion_lets_the_others_expire,
-    an_unreadable_event_task_is_out_of_the_index_and_the_others_of_its_shard_are_in_it,
-    an_unreadable_time_limit_starts_with_the_usual_one_and_the_others_start_beside_it,
-    an_unreadable_audit_entry_is_passed_over_and_those_behind_it_are_sealed,
-    an_unreadable_window_is_set_aside,
-    an_event_task_beyond_a_bound_is_disabled_leaves_the_index_and_its_owner_is_told_once,
-    a_task_whose_action_is_beyond_a_bound_is_disabled_until_its_action_is_edited,
-    an_unreadable_task_is_out_of_the_list_and_hides_no_other,
-    unreadable_runs_and_deliveries_are_out_of_their_lists_and_hide_no_others,
+/// Makes two tests of each case, and keeps which tables there are cases for.
+macro_rules! planted_in {
+    ($($table:literal => $case:ident,)+) => {
+        on_both!(each_table_has_a_case_or_says_why_not, $($case),+);
+        const PLANTED: &[&str] = &[$($table),+];
+    };
+}
+
+planted_in!(
+    "approvals" => an_unreadable_question_keeps_no_other_run_waiting,
+    "audit" => an_unreadable_audit_entry_is_passed_over_and_those_behind_it_are_sealed,
+    "bus_outbox" => an_unreadable_kept_event_is_read_beside_the_others,
+    "condition_state" => an_unreadable_state_of_a_condition_leaves_the_other_polls,
+    "credentials" => an_unreadable_credential_is_left_out_and_the_others_are_renewed,
+    "deliveries" => an_unreadable_delivery_is_not_claimed_and_those_beside_it_are,
+    "due" => an_unreadable_due_row_is_put_aside_and_the_others_fire,
+    "events" => an_unreadable_event_is_handed_out_beside_the_others,
+    "grants" => an_unreadable_grant_covers_nothing_and_another_covers_the_call,
+    "live_messages" => an_unreadable_message_is_passed_over_by_a_change_of_the_master_key,
+    "parked" => an_unreadable_run_that_waits_for_a_completion_lets_the_others_expire,
+    "recipients" => an_unreadable_recipient_is_none_and_the_others_are_told,
+    "runs" => an_unreadable_run_is_not_started_and_the_others_are,
+    "task_told" => an_unreadable_record_of_what_was_told_keeps_no_run_from_its_end,
+    "tasks" => an_unreadable_bound_disables_its_schedule_and_the_others_fire,
+    "tasks" => an_unreadable_time_limit_starts_with_the_usual_one_and_the_others_start_beside_it,
+    "tasks" => an_unreadable_task_that_waits_for_a_credential_keeps_no_other_from_going_on,
+    "tasks" => an_unreadable_event_task_is_out_of_the_index_and_the_others_of_its_shard_are_in_it,
+    "tasks" => an_unreadable_zone_of_a_task_leaves_the_others_to_be_planned_anew,
+    "tenant_quotas" => an_unreadable_quota_is_the_usual_one,
+    "window_events" => an_unreadable_held_event_is_set_aside_and_the_others_are_released,
+    "windows" => an_unreadable_window_is_set_aside,
 );
 
-const TOLD: &str = "select count(*) from deliveries where kind = 'notice' and dedupe_key like 'notice:disabled:%'";
+/// Tables in which no service could meet a row that it can't read.
+const FREE: &[(&str, &str)] = &[
+    ("approval_links", "one is read, by its hash, for who follows it"),
+    ("approval_votes", "votes are counted where one question is answered"),
+    ("audit_chain", "positions and hashes; `check` says where they do not fit"),
+    ("credential_uses", "written, counted and listed"),
+    ("dead_letters", "texts as they were found, for a person"),
+    ("dedups", "keys and instants, looked at by key"),
+    ("event_index", "numbers"),
+    ("event_queue", "numbers; the event stands in `events`"),
+    ("event_task_counts", "numbers, counted by triggers"),
+    ("event_tasks", "numbers; the task stands in `tasks`"),
+    ("grant_uses", "one is read, by its call"),
+    ("idempotency", "one is read, by its key, for who repeats a request"),
+    ("interruptions", "numbers, counted by recipient"),
+    ("lease_tokens", "one number"),
+    ("queue", "ids, instants and numbers; the run stands in `runs`"),
+    ("quota_minutes", "numbers, counted by tenant"),
+    ("slots", "ids"),
+    ("task_credentials", "names that are compared"),
+    ("task_state", "one is read, by its task and key, within its run"),
+    ("tenant_usage", "numbers, counted by triggers"),
+    ("throttles", "keys and instants, looked at by key"),
+    ("tokens", "one is read, by its hash, for who shows it"),
+    ("turns", "read within their run, whose end it is"),
+    ("verifications", "one is read, by its recipient and address"),
+    ("zone_releases", "of one release; nothing fires by rules that are not known"),
+];
 
-async fn an_event_task_beyond_a_bound_is_disabled_leaves_the_index_and_its_owner_is_told_once(world: &World) {
-    let trigger = json!({"type": "event", "source": "shop"});
-    let task = world.task_with("a", trigger, json!({"output": {"channel": "email"}})).await;
-    let known = world.store.event_tasks(event_shard("a"), 0, 9, false).await.unwrap();
-    assert_eq!(known.live.len(), 1);
-    let disable = async |seen, why: &str| world.store.disable_task(task.id, seen, why).await.unwrap();
-    assert!(!disable(SeenTask::Epoch(task.epoch + 1), "of an earlier trigger").await);
-    assert!(disable(SeenTask::Epoch(task.epoch), "/trigger/filter: is too large").await);
-    assert!(!disable(SeenTask::Epoch(task.epoch), "again").await);
-    let after = world.get_task(task.id).await;
-    assert_eq!((after.status, after.version), (TaskStatus::Disabled, 2));
-    assert_eq!(after.status_reason.as_deref(), Some("/trigger/filter: is too large"));
-    assert_eq!(world.count(TOLD).await, 1);
-    let changes = world.store.event_tasks(event_shard("a"), known.version, 9, false).await.unwrap();
-    assert_eq!((changes.live.len(), changes.gone), (0, vec![task.id]));
-    assert!(!world.store.disable_task(Uuid::nil(), SeenTask::Version(1), "nobody").await.unwrap());
+async fn each_table_has_a_case_or_says_why_not(world: &World) {
+    let free: BTreeSet<&str> = FREE.iter().map(|(table, _)| *table).collect();
+    let planted: BTreeSet<&str> = PLANTED.iter().copied().collect();
+    assert_eq!(free.intersection(&planted).collect::<Vec<_>>(), [&""; 0]);
+    let (tables, own) = match world.is_postgres() {
+        true => ("information_schema.tables where table_schema = current_schema()", "table_name"),
+        false => ("sqlite_master where type = 'table' and name not like 'sqlite_%'", "name"),
+    };
+    let listed = free.union(&planted).map(|table| format!("'{table}'")).collect::<Vec<_>>().join(", ");
+    let count = async |more: &str| world.count(&format!("select count(*) from {tables} and {own} {more}")).await;
+    // on Postgres the tokens of leases are a sequence
+    let expected = free.len() + planted.len() - usize::from(world.is_postgres());
+    assert_eq!(count(&format!("in ({listed})")).await as usize, expected);
+    assert_eq!(count(&format!("not in ({listed}, '_sqlx_migrations')")).await, 0, "a table is in neither list");
 }
 
-async fn a_task_whose_action_is_beyond_a_bound_is_disabled_until_its_action_is_edited(world: &World) {
-    let task = world.task_with("a", json!({"interval": "1m"}), json!({"output": {"channel": "email"}})).await;
-    let why = "/action/config/steps: must be a list of 1 to 50 steps";
-    assert!(!world.store.disable_task(task.id, SeenTask::Version(2), why).await.unwrap());
-    assert!(world.store.disable_task(task.id, SeenTask::Version(1), why).await.unwrap());
-    world.pass(120);
-    assert_eq!(world.fire().await.tasks, 0);
-    let edit = async |version, trigger, more| {
-        let spec = Box::new(spec(trigger, more));
-        let edit = TaskChange::Edit { version, name: "edited".into(), spec };
-        world.store.change_task(&Scope::Only(Tenant::new("a").unwrap()), task.id, &edit).await.unwrap()
-    };
-    let other_trigger = edit(2, json!({"interval": "2m"}), json!({})).await;
-    assert_eq!(other_trigger.status, TaskStatus::Disabled, "its action is the same");
-    let mended = edit(3, json!({"interval": "2m"}), json!({"action": {"instruction": "other"}})).await;
-    assert_eq!((mended.status, mended.status_reason), (TaskStatus::Active, None));
-    assert_eq!(world.count(TOLD).await, 1);
-    let text =
-        "select count(*) from deliveries where text like '%can''t be run any more%once its action is corrected%'";
-    assert_eq!(world.count(text).await, 1);
+/// A change of the stored spec of a task behind the store's back.
+async fn respecified(world: &World, task: &Task, change: impl FnOnce(&mut Value)) {
+    let mut spec = serde_json::to_value(&task.spec).unwrap();
+    change(&mut spec);
+    world.plant(&format!("update tasks set spec = '{spec}' where id = {}", world.id(task.id))).await;
 }
 
-async fn unreadable_runs_and_deliveries_are_out_of_their_lists_and_hide_no_others(world: &World) {
-    let tasks = [world.task(json!({ "interval": "1h" })).await, world.task(json!({ "interval": "1h" })).await];
-    let mut runs = Vec::new();
-    for task in &tasks {
-        runs.push(world.run_now(task).await);
-    }
-    world.plant(&format!("update runs set missed = '7' where id = {}", world.id(runs[1]))).await;
-    let page = async |limit: i64| {
-        let filter = RunFilter { limit, ..RunFilter::default() };
-        let page = world.store.run_summaries(&Scope::Every, &filter).await.unwrap();
-        (page.rows.into_iter().map(|summary| summary.run.id).collect::<Vec<_>>(), page.behind)
-    };
-    assert_eq!((page(9).await, page(1).await), ((vec![runs[0]], None), (vec![], Some(runs[1]))));
-    // the list of tasks has their last runs with it
-    let last = world.store.last_runs(&Scope::Every, &tasks.each_ref().map(|task| task.id)).await.unwrap();
-    assert_eq!(last.into_iter().map(|run| run.id).collect::<Vec<_>>(), [runs[0]]);
+/// How many tasks are disabled for a reason that contains this.
+async fn disabled_for(world: &World, why: &str) -> i64 {
+    world.count(&format!("select count(*) from tasks where status = 'disabled' and status_reason like '%{why}%'")).await
+}
 
-    for key in ["a", "b"] {
-        let message = NewDelivery {
-            tenant_id: "a".into(),
-            recipient: "a".into(),
-            channel: "email".into(),
-            fallback: Vec::new(),
-            dedupe_key: key.into(),
-            run_id: None,
-            kind: Kind::Message,
-            urgency: Kind::Message.urgency(),
-            subject: None,
-            text: Some(key.into()),
-        };
-        world.store.post_delivery(&message).await.unwrap();
+async fn an_unreadable_bound_disables_its_schedule_and_the_others_fire(world: &World) {
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        tasks.push(world.task(json!({ "interval": "1h" })).await);
     }
-    world.plant("update deliveries set kind = 'telepathy' where dedupe_key = 'b'").await;
-    let filter = DeliveryFilter { limit: 9, ..DeliveryFilter::default() };
-    let listed = world.store.delivery_summaries(&Scope::Every, &filter).await.unwrap().rows;
-    assert_eq!(listed.iter().map(|summary| summary.delivery.dedupe_key.as_str()).collect::<Vec<_>>(), ["a"]);
+    respecified(world, &tasks[0], |spec| spec["max_runs"] = json!("many")).await;
+    respecified(world, &tasks[1], |spec| spec["timeout_seconds"] = json!("soon")).await;
+    if !world.is_postgres() {
+        world.plant(&format!("update tasks set spec = '{{' where id = {}", world.id(tasks[2].id))).await;
+    }
+    world.pass(3600);
+    world.fire().await;
+    assert_eq!(world.runs_of(&tasks[3]).await.len(), 1, "a good one beside them");
+    assert_eq!(world.runs_of(&tasks[1]).await.len(), 1, "the usual time limit goes for it");
+    assert_eq!(world.runs_of(&tasks[0]).await.len(), 0, "it might have run often enough");
+    assert_eq!(disabled_for(world, "max_runs").await, 1);
+    if !world.is_postgres() {
+        assert_eq!(disabled_for(world, "trigger").await, 1);
+    }
+    assert_eq!(world.fire().await.tasks, 0, "none is found again");
+}
+
+async fn an_unreadable_due_row_is_put_aside_and_the_others_fire(world: &World) {
+    if world.is_postgres() {
+        return; // the types of its columns let nothing in that can't be read
+    }
+    let (bad, good) = (world.task(json!({ "interval": "1h" })).await, world.task(json!({ "interval": "1h" })).await);
+    world.plant(&format!("update due set nominal_at = 'soon' where task_id = {}", world.id(bad.id))).await;
+    world.pass(3600);
+    assert_eq!(world.fire().await.tasks, 1);
+    assert_eq!(world.runs_of(&good).await.len(), 1);
+    assert_eq!(disabled_for(world, "can''t be read").await, 1);
+}
+
+async fn an_unreadable_state_of_a_condition_leaves_the_other_polls(world: &World) {
+    let condition = json!({
+        "type": "condition", "poll": { "redis": { "source": "s", "key": "k" } }, "interval": "1m",
+        "expression": "value < 500",
+    });
+    let (bad, good) = (world.task(condition.clone()).await, world.task(condition).await);
+    let body = if world.is_postgres() { "[7]" } else { "{" };
+    let row = format!(
+        "insert into condition_state (task_id, version, edges, body, updated_at)
+         select id, 1, 0, '{body}', created_at from tasks where id = {}",
+        world.id(bad.id)
+    );
+    world.plant(&row).await;
+    world.pass(600);
+    let now = world.now();
+    let claims = world.store.claim_polls(&[bad.id, good.id], now, now + LEASE).await.unwrap();
+    assert!(claims.iter().any(|claim| claim.subject.id == good.id), "{claims:?}");
+}
+
+async fn an_unreadable_zone_of_a_task_leaves_the_others_to_be_planned_anew(world: &World) {
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        tasks.push(world.task(json!({ "cron": "0 8 * * *", "timezone": "Europe/Berlin" })).await);
+    }
+    world.plant("update tasks set zone_database = '2025b'").await;
+    respecified(world, &tasks[0], |spec| spec["trigger"]["timezone"] = json!(7)).await;
+    if !world.is_postgres() {
+        world.plant(&format!("update tasks set spec = '{{' where id = {}", world.id(tasks[1].id))).await;
+    }
+    let found = world.store.tasks_planned_before(&Release::parse("2026f").unwrap(), Uuid::nil(), 9).await.unwrap();
+    assert!(found.found.contains(&(tasks[2].id, "Europe/Berlin".to_owned())), "{found:?}");
+    for task in &tasks[..2] {
+        respecified(world, task, |_| {}).await;
+    }
+}
+
+async fn an_unreadable_task_that_waits_for_a_credential_keeps_no_other_from_going_on(world: &World) {
+    let lack = Lack { credential: Reference::parse("google/work").unwrap(), kind: LackKind::Missing, sent_at: None };
+    let (bad, good) = (world.task(json!({ "interval": "1h" })).await, world.task(json!({ "interval": "1h" })).await);
+    for task in [&bad, &good] {
+        assert_eq!(world.store.pause_for_credential(task.id, &lack).await.unwrap(), Lacked::Paused);
+    }
+    respecified(world, &bad, |spec| spec["metadata"] = json!(7)).await;
+    let saved = world.store.put_credential(&Scope::Every, &credentials::credential("a"), 0).await.unwrap();
+    let going = world.get_task(good.id).await;
+    assert_eq!((saved.resumed, going.status), (vec![DependentTask::of(&going)], TaskStatus::Active));
+}
+
+async fn an_unreadable_credential_is_left_out_and_the_others_are_renewed(world: &World) {
+    let mut ids = Vec::new();
+    for account in ["one", "two", "three", "four"] {
+        let new = NewCredential { account_name: account.into(), ..credentials::credential("a") };
+        ids.push(world.store.put_credential(&Scope::Every, &new, 0).await.unwrap().stored);
+    }
+    for bad in &ids[..2] {
+        let id = world.id(bad.credential.id);
+        world.plant(&format!("update credentials set status = 'perhaps' where id = {id}")).await;
+    }
+    // a page of two is full behind two that can't be read, so the reading does not end with it
+    let page = world.store.credentials_not_under("new", None, 2).await.unwrap();
+    assert_eq!(
+        page.iter().map(|stored| stored.credential.id).collect::<Vec<_>>(),
+        [ids[2].credential.id, ids[3].credential.id]
+    );
+    let good = &page[0];
+    let until = world.now() + LEASE;
+    let lease = world.store.claim_refresh(good.credential.id, good.credential.version, until).await.unwrap();
+    let document = SealedDocument {
+        sealed: "v1:old:two".into(),
+        generation: good.generation + 1,
+        key_id: "old".into(),
+        expires_at: None,
+    };
+    let renewed = world.store.store_refreshed(good.credential.id, lease, &document).await.unwrap();
+    assert_eq!(renewed.sealed, "v1:old:two");
+    // it is nobody's to renew
+    let bad = &ids[0].credential;
+    assert_eq!(world.store.claim_refresh(bad.id, bad.version, until).await.unwrap(), None);
+}
+
+async fn an_unreadable_grant_covers_nothing_and_another_covers_the_call(world: &World) {
+    let (task, bad) = grants::granted(world, |_| {}).await;
+    let good = grants::grant(&task, world.now());
+    world.store.create_grant(&Scope::Every, &good).await.unwrap();
+    let arguments = if world.is_postgres() { "[7]" } else { "{" };
+    world.plant(&format!("update grants set arguments = '{arguments}' where id = {}", world.id(bad.id))).await;
+    assert_eq!(grants::used(world, &task, json!({ "to": "ann" })).await, Some(good.id));
+}
+
+async fn an_unreadable_message_is_passed_over_by_a_change_of_the_master_key(world: &World) {
+    let (bad, good) = (Uuid::from_u128(1), Uuid::from_u128(2));
+    for id in [bad, good] {
+        world.store.put_live_message(&tenant_of("a"), id, false, "v1:old:1").await.unwrap();
+    }
+    world.plant(&format!("update live_messages set body = '7' where id = {}", world.id(bad))).await;
+    let page = world.store.sealed_live_messages(None, 9).await.unwrap();
+    assert_eq!(page[1], (good, "a".to_owned(), "v1:old:1".to_owned()));
+    assert_eq!((page.len(), page[0].2.as_str()), (2, "7"), "no key has sealed that");
+}
+
+async fn an_unreadable_recipient_is_none_and_the_others_are_told(world: &World) {
+    let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
+    let ann = Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, ..Recipient::default() };
+    for tenant in ["a", "b", "c"] {
+        world.store.put_recipient(&Scope::Every, tenant, &ann, 0).await.unwrap();
+        world.task_with(tenant, json!({ "interval": "1h" }), json!({})).await;
+    }
+    world.plant("update recipients set body = '7' where tenant_id = 'a'").await;
+    let none = if world.is_postgres() { "[]" } else { r#"{"sealed_"# };
+    world.plant(&format!("update recipients set body = '{none}' where tenant_id = 'b'")).await;
+    world.pass(3600);
+    let claims = super::world::leases(&world.fire().await.claims);
+    let started = world.store.start_runs(&claims, world.now() + LEASE).await.unwrap().started;
+    let mut reached: Vec<_> = started.iter().map(|one| (one.run.tenant_id.as_str(), one.recipient.is_some())).collect();
+    reached.sort_unstable();
+    assert_eq!(reached, [("a", false), ("b", false), ("c", true)]);
+    for one in &started {
+        world.succeed(one).await;
+    }
+    let pages = world.store.sealed_recipients("", 9).await.unwrap();
+    assert_eq!(pages.len(), 3, "a change of the master key comes to the last");
+}
+
+async fn an_unreadable_run_is_not_started_and_the_others_are(world: &World) {
+    let (bad, good) = (world.task(json!({ "interval": "1h" })).await, world.task(json!({ "interval": "1h" })).await);
+    let lost = world.run_now(&bad).await;
+    world.run_now(&good).await;
+    let leases = super::world::leases(&world.claim().await);
+    world.plant(&format!("update runs set missed = '7' where id = {}", world.id(lost))).await;
+    let started = world.store.start_runs(&leases, world.now() + LEASE).await.unwrap().started;
+    assert_eq!(started.iter().map(|one| one.run.task_id).collect::<Vec<_>>(), [Some(good.id)]);
+    // it is taken over when its lease has ended, and those beside it are not held up by that either
+    world.pass(60);
+    let taken = world.store.take_stranded(world.now(), TimeDelta::zero(), world.now() + LEASE, 9).await.unwrap();
+    assert_eq!(taken.iter().map(|one| one.run.task_id).collect::<Vec<_>>(), [Some(good.id)]);
     world.plant("update runs set missed = null").await;
 }
 
-async fn an_unreadable_task_is_out_of_the_list_and_hides_no_other(world: &World) {
-    let mut tasks = Vec::new();
-    for _ in 0..6 {
-        tasks.push(world.task(json!({ "interval": "1h" })).await.id);
+async fn an_unreadable_record_of_what_was_told_keeps_no_run_from_its_end(world: &World) {
+    let (bad, good) = (world.task(json!({ "interval": "1h" })).await, world.task(json!({ "interval": "1h" })).await);
+    let mut ends = Vec::new();
+    for (task, row) in [(&bad, Some("[7]")), (&good, None)] {
+        let started = world.started(task).await;
+        let said = Said::Failure { code: "llm_auth".into() };
+        let tells = told::tells(task, started.run.id, said);
+        ends.push(Finish { tells, ..end_of(&started, RunState::Failed) });
+        if let Some(alerts) = row {
+            let id = world.id(task.id);
+            let row = format!("insert into task_told (task_id, tenant_id, alerts) values ({id}, 'a', '{alerts}')");
+            world.plant(&row).await;
+        }
     }
-    let mut spec = serde_json::to_value(&world.get_task(tasks[0]).await.spec).unwrap();
-    spec["executor"] = json!(7);
-    world.plant(&format!("update tasks set spec = '{spec}' where id = {}", world.id(tasks[4]))).await;
-    world.plant(&format!("update tasks set status = 'perhaps' where id = {}", world.id(tasks[2]))).await;
-    let page = async |before: Option<Uuid>, limit: i64| {
-        let filter = TaskFilter { before, limit, ..TaskFilter::default() };
-        let page = world.store.tasks_page(&Scope::Every, &filter).await.unwrap();
-        (page.rows.into_iter().map(|task| task.id).collect::<Vec<_>>(), page.behind)
-    };
-    assert_eq!(page(None, 9).await, (vec![tasks[5], tasks[3], tasks[1], tasks[0]], None));
-    assert_eq!(page(None, 2).await, (vec![tasks[5]], Some(tasks[4])), "the list goes on behind it");
-    assert_eq!(page(Some(tasks[4]), 1).await, (vec![tasks[3]], None));
-    assert_eq!(page(Some(tasks[3]), 1).await, (vec![], Some(tasks[2])), "a page of others ends no list");
-    let whole = world.store.list_tasks(&Scope::Every, &TaskFilter { limit: 9, ..TaskFilter::default() }).await;
-    assert_eq!(whole.unwrap().len(), 4);
-    world.plant("update tasks set status = 'active' where status = 'perhaps'").await;
+    assert_eq!(world.store.finish_runs(&ends).await.unwrap(), Vec::<Uuid>::new());
+    for task in [&bad, &good] {
+        assert_eq!(world.runs_of(task).await[0].state, RunState::Failed);
+    }
+    assert_eq!(world.count("select count(*) from deliveries").await, 2, "as if nothing had been told before");
+}
+
+async fn an_unreadable_quota_is_the_usual_one(world: &World) {
+    if world.is_postgres() {
+        return; // the types of its columns let nothing in that can't be read
+    }
+    for tenant in ["a", "b"] {
+        let less = Overrides { fires_per_minute: Some(7), ..Overrides::default() };
+        world.store.put_quotas(tenant, &less, "token:admin").await.unwrap();
+        world.task_with(tenant, json!({ "interval": "1h" }), json!({})).await;
+    }
+    world.plant("update tenant_quotas set fires_per_minute = 'many' where tenant_id = 'a'").await;
+    world.pass(3600);
+    assert_eq!(world.fire().await.recorded, 2);
+    assert_eq!(world.store.quotas_of("b").await.unwrap().fires_per_minute, 7);
+}
+
+fn event(id: &str) -> Event {
+    let fields = json!({ "specversion": "1.0", "tenantid": "a", "id": id, "source": "a", "type": "t" });
+    Event::try_from(fields).unwrap()
+}
+
+async fn an_unreadable_kept_event_is_read_beside_the_others(world: &World) {
+    world.store.keep_events(&[event("1"), event("2")]).await.unwrap();
+    world.plant("update bus_outbox set body = '7' where seq = (select min(seq) from bus_outbox)").await;
+    let kept = world.store.kept_events(9).await.unwrap();
+    assert_eq!((kept.len(), kept[0].1.as_str()), (2, "7"), "the bus makes a dead letter of it");
+    assert_eq!(serde_json::from_str::<Event>(&kept[1].1).unwrap().id, "2");
+}
+
+async fn an_unreadable_event_is_handed_out_beside_the_others(world: &World) {
+    world.store.publish_events(&[event("1"), event("2")]).await.unwrap();
+    let bad = if world.is_postgres() { "[7]" } else { "{" };
+    world.plant(&format!("update events set body = '{bad}' where seq = (select min(seq) from events)")).await;
+    let leased = world.store.lease_events(WORKER, world.now() + LEASE, 9, "", &[]).await.unwrap();
+    let bodies: Vec<&str> = leased.events.iter().map(|one| one.body.as_str()).collect();
+    assert_eq!((bodies.len(), bodies[0]), (2, bad), "the matcher makes a dead letter of it");
+}
+
+async fn an_unreadable_held_event_is_set_aside_and_the_others_are_released(world: &World) {
+    let bad = matching::paused(world, json!({ "hold": true })).await;
+    let good = matching::paused(world, json!({ "hold": true })).await;
+    matching::publish(world, vec![matching::event("e1"), matching::event("e2")]).await;
+    let body = if world.is_postgres() { "[7]" } else { "{" };
+    let of_bad = world.id(bad.id);
+    world.plant(&format!("update window_events set body = '{body}' where task_id = {of_bad} and seq = 1")).await;
+    for task in [&bad, &good] {
+        let resume = reveille::task::change::TaskChange::Resume;
+        world.store.change_task(&Scope::Every, task.id, &resume).await.unwrap();
+    }
+    let recorded: usize = matching::release(world, None).await.iter().map(|recorded| recorded.recorded).sum();
+    assert_eq!(recorded, 3, "both of the one, and one of the other");
+    // what is left can't be read: it is looked at again in an hour, not at once and again
+    assert_eq!(matching::release(world, None).await, [EventsRecorded::default()], "the other window goes");
+    assert_eq!(matching::release(world, None).await, []);
+    assert_eq!(world.store.next_window().await.unwrap(), Some(world.now() + TimeDelta::hours(1)));
+    world.plant(&format!("delete from window_events where task_id = {of_bad} and body is not null")).await;
 }
 
 async fn an_unreadable_delivery_is_not_claimed_and_those_beside_it_are(world: &World) {
@@ -242,8 +473,10 @@ async fn an_unreadable_time_limit_starts_with_the_usual_one_and_the_others_start
         shares: None,
     };
     let taken = world.store.take_runs(&take).await.unwrap();
-    let started: Vec<Option<Uuid>> = taken.starts.started.iter().map(|started| started.run.task_id).collect();
-    assert!(started.contains(&Some(good.id)), "{started:?}");
+    let mut started: Vec<_> = taken.starts.started.iter().map(|one| (one.run.task_id, one.deadline_at - now)).collect();
+    started.sort_unstable();
+    let usual = TimeDelta::seconds(600);
+    assert_eq!(started, [(Some(bad.id), usual), (Some(good.id), usual)]);
     for started in &taken.starts.started {
         world.succeed(started).await;
     }

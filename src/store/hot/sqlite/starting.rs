@@ -69,6 +69,14 @@ struct Asked {
     ran_ms: i64,
 }
 
+impl Asked {
+    /// What is left of the time limit; one that no release can have written counts as the usual one.
+    fn left_ms(&self) -> i64 {
+        let seconds = if self.timeout_seconds < 1_000_000_000 { self.timeout_seconds } else { 600 };
+        (seconds * 1000 - self.ran_ms).max(0)
+    }
+}
+
 /// Starts those claims that still stand, were not cancelled, and have their task's slot.
 pub(in crate::store::hot) async fn start_each(
     conn: &mut SqliteConnection,
@@ -85,10 +93,10 @@ pub(in crate::store::hot) async fn start_each(
     };
     let going = asked.into_iter().filter(may).map(|asked| Going {
         run_id: asked.run_id,
+        deadline_at: now + TimeDelta::milliseconds(asked.left_ms()),
         task_id: asked.task_id,
         tenant_id: asked.tenant_id,
         lease_token: asked.lease_token,
-        deadline_at: now + TimeDelta::milliseconds((asked.timeout_seconds * 1000 - asked.ran_ms).max(0)),
     });
     let going: Vec<Going> = going.collect();
     mark(conn, &going, now, lease_until).await?;
@@ -101,8 +109,10 @@ async fn asked(conn: &mut SqliteConnection, leases: &[Lease]) -> Result<Vec<Aske
         let mut select = with_leases(leases);
         select.push(
             "select q.run_id, q.lease_token, q.task_id, q.tenant_id,
-                    coalesce(q.overlap, t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap,
-                    cast(coalesce(t.spec ->> 'timeout_seconds', 600) as integer) as timeout_seconds, r.ran_ms
+                    coalesce(q.overlap, case when json_valid(t.spec) then t.spec -> 'trigger' ->> 'overlap' end, 'skip')
+                        as overlap,
+                    case when json_valid(t.spec) and t.spec -> 'timeout_seconds' glob '[0-9]*'
+                         then cast(t.spec ->> 'timeout_seconds' as integer) else 600 end as timeout_seconds, r.ran_ms
                from leases l cross join queue q
                  on q.run_id = l.run_id and q.lease_token = l.lease_token and q.state = 'claimed'
                     and q.cancel_reason is null
