@@ -4,31 +4,37 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use zeroize::Zeroizing;
 
-use crate::redact::SHORTEST;
+use crate::redact::{SHORTEST, TELLING};
 
 /// One text that is looked for.
 pub struct Needle {
-    /// Without line breaks; in lower case where the case does not matter.
+    /// Without line breaks, its letters of ASCII in lower case: keys in hexadecimal come back in either, and header names do.
     pub text: Zeroizing<Vec<u8>>,
-    /// The letters of ASCII are looked for in either case: keys in hexadecimal come back so, and header names do.
-    pub folded: bool,
+    /// How it begins where its case matters: another one is another text.
+    pub cased: Option<Zeroizing<Vec<u8>>>,
     /// The character before it is of base64 and holds bits of the secret.
     pub leads: bool,
     /// So does the character after it; padding may follow.
     pub trails: bool,
 }
 
-/// All forms of all secrets, those of one case sorted before those of any, each text once.
+impl Needle {
+    /// Whether what was read of it, which is this text but for the case, is this text: `read` is how it begins, as it stands.
+    pub fn is(&self, read: &[u8]) -> bool {
+        self.cased.as_ref().is_none_or(|cased| read.starts_with(cased))
+    }
+}
+
+/// All forms of all secrets, sorted, each once.
 pub fn needles<'a>(secrets: impl IntoIterator<Item = &'a str>) -> Vec<Needle> {
     let mut needles = Vec::new();
     for secret in secrets {
         forms(secret, &mut needles);
     }
     needles.retain(|needle| needle.text.len() >= SHORTEST);
-    needles
-        .sort_unstable_by(|one, other| (one.folded, one.text.as_slice()).cmp(&(other.folded, other.text.as_slice())));
+    needles.sort_unstable_by(|one, other| (&*one.text, cased(one)).cmp(&(&*other.text, cased(other))));
     needles.dedup_by(|later, kept| {
-        let same = (later.folded, &later.text) == (kept.folded, &kept.text);
+        let same = (&later.text, cased(later)) == (&kept.text, cased(kept));
         if same {
             kept.leads |= later.leads;
             kept.trails |= later.trails;
@@ -36,6 +42,10 @@ pub fn needles<'a>(secrets: impl IntoIterator<Item = &'a str>) -> Vec<Needle> {
         same
     });
     needles
+}
+
+fn cased(needle: &Needle) -> Option<&[u8]> {
+    needle.cased.as_ref().map(|cased| cased.as_slice())
 }
 
 fn forms(secret: &str, needles: &mut Vec<Needle>) {
@@ -67,7 +77,7 @@ fn forms(secret: &str, needles: &mut Vec<Needle>) {
 
 fn plain(text: &[u8], needles: &mut Vec<Needle>) {
     let text = text.iter().filter(|byte| !b"\r\n".contains(byte)).map(u8::to_ascii_lowercase).collect();
-    needles.push(Needle { text: Zeroizing::new(text), folded: true, leads: false, trails: false });
+    needles.push(Needle { text: Zeroizing::new(text), cased: None, leads: false, trails: false });
 }
 
 /// As it stands within the quotes of JSON.
@@ -112,7 +122,9 @@ fn base64(secret: &[u8], offset: usize, needles: &mut Vec<Needle>) {
     let own = (offset * 8).div_ceil(6)..bits / 6;
     for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
         let encoded = Zeroizing::new(engine.encode(&shifted));
-        let text = Zeroizing::new(encoded.as_bytes()[own.clone()].to_vec());
-        needles.push(Needle { text, folded: false, leads: offset > 0, trails: !bits.is_multiple_of(6) });
+        let own = &encoded.as_bytes()[own.clone()];
+        let text = Zeroizing::new(own.to_ascii_lowercase());
+        let cased = Some(Zeroizing::new(own[..own.len().min(TELLING)].to_vec()));
+        needles.push(Needle { text, cased, leads: offset > 0, trails: !bits.is_multiple_of(6) });
     }
 }

@@ -13,7 +13,7 @@ use reveille::vault::credentials::{Answer, Credentials, FetchError, Known, Renew
 use serde_json::{Value, json};
 use uuid::Uuid;
 use wiremock::matchers::header;
-use wiremock::{Mock, MockServer, ResponseTemplate};
+use wiremock::{Mock, MockServer, Respond, ResponseTemplate};
 
 use super::{echo, open, received, save, save_for, sent, traces};
 use crate::support::app::Instance;
@@ -22,6 +22,7 @@ use crate::support::world::{World, on_both};
 on_both! {
     each_form_arrives_where_it_belongs_and_the_use_is_on_record
     nothing_of_fifty_odd_secrets_comes_back_by_any_path
+    key_that_comes_back_in_other_letter_case_is_taken_out
     it_goes_to_its_hosts_alone_and_a_refusal_is_on_record
     a_redirect_takes_it_nowhere_else
     what_was_refused_is_renewed_and_sent_once_more
@@ -198,6 +199,47 @@ async fn nothing_of_fifty_odd_secrets_comes_back_by_any_path(world: World) {
     }
     let arrived: Vec<String> = received(&server).await.iter().map(sent).collect();
     assert!(canaries.iter().all(|canary| arrived.contains(canary)), "each was sent");
+    instance.finish(&world).await;
+}
+
+/// A service that knows keys in hexadecimal, and answers with the one that it was asked with, in letters of its own.
+struct Recased(fn(&str) -> String);
+
+impl Respond for Recased {
+    fn respond(&self, request: &wiremock::Request) -> ResponseTemplate {
+        let echoed = (self.0)(&sent(request));
+        let body = json!({ "key": echoed, "hex": hex::encode_upper(&echoed), "in": format!("key={echoed}&n=1") });
+        match request.url.path() {
+            "/moved" => ResponseTemplate::new(307).insert_header("Location", format!("/echo?was={echoed}").as_str()),
+            "/refuse" => ResponseTemplate::new(403).insert_header("X-Echo", echoed.as_str()).set_body_json(body),
+            _ => ResponseTemplate::new(200).insert_header("X-Echo", echoed.as_str()).set_body_json(body),
+        }
+    }
+}
+
+async fn key_that_comes_back_in_other_letter_case_is_taken_out(world: World) {
+    let world = open(world);
+    let instance = world.instance();
+    let key = "9f8e7d6c5b4a39281706f5e4d3c2b1a0DEADBEEF";
+    save(&world, &instance, "hex", json!({ "as": "bearer", "from": "/key" }), json!({ "key": key })).await;
+    let swapped = |text: &str| -> String {
+        let other = |c: char| if c.is_lowercase() { c.to_ascii_uppercase() } else { c.to_ascii_lowercase() };
+        text.chars().map(other).collect()
+    };
+    let recasings: [fn(&str) -> String; 3] = [str::to_uppercase, str::to_lowercase, swapped];
+    for recase in recasings {
+        let server = MockServer::start().await;
+        Mock::given(wiremock::matchers::any()).respond_with(Recased(recase)).mount(&server).await;
+        for path in ["/echo", "/refuse", "/moved"] {
+            let get = Request::new(Method::GET, format!("{}{path}", server.uri()));
+            let answer = fetch(&world, &instance, get, "hex").await;
+            let seen = String::from_utf8(shown(&answer)).unwrap();
+            assert!(!seen.to_lowercase().contains(&key.to_lowercase()[..8]), "{path}: {seen}");
+            assert!(!seen.contains(&hex::encode_upper(recase(key))), "{path}: {seen}");
+            assert!(seen.contains("[redacted]"), "{path}: {seen}");
+        }
+        assert!(received(&server).await.iter().all(|request| sent(request) == key), "it was sent as it is");
+    }
     instance.finish(&world).await;
 }
 
