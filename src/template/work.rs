@@ -61,17 +61,45 @@ impl Size {
     }
 }
 
+/// What stands behind each `in`.
+fn searched(code: &str) -> impl Iterator<Item = &str> {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    code.match_indices("in").map(|(at, word)| (&code[..at], &code[at + word.len()..])).filter_map(
+        move |(before, rest)| {
+            let is_alone = !before.ends_with(is_word) && !rest.starts_with(is_word);
+            is_alone.then(|| rest.trim_start())
+        },
+    )
+}
+
+/// Whether it is a list of numbers and quoted texts: to look for a value among these never goes through a long text, because
+/// texts of different lengths are not compared.
+fn is_written_out(text: &str) -> bool {
+    let Some(mut rest) = text.strip_prefix('[') else { return false };
+    loop {
+        rest = rest.trim_start_matches(|c: char| c.is_ascii_digit() || c.is_ascii_whitespace() || ".,-".contains(c));
+        match rest.chars().next() {
+            Some(']') => return true,
+            Some(quote @ ('"' | '\'')) => match rest[1..].split_once([quote, '\\']) {
+                // an escape may hide the end
+                Some((within, behind)) if rest[1 + within.len()..].starts_with(quote) => rest = behind,
+                _ => return false,
+            },
+            _ => return false,
+        }
+    }
+}
+
 impl Work {
     pub fn of(text: &str) -> Work {
         let mut work = Work { parts: 0, loops: false, compares: false, searches: false };
         for part in parts(text) {
-            let words = || part.code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
             let is_for = part.statement == Some("for");
             work.parts += 1;
             work.loops |= is_for;
             work.compares |= part.code.contains(['=', '<', '>', '~', '+', '!']);
             // the `in` of a `for` is none
-            work.searches |= words().filter(|word| *word == "in").count() > usize::from(is_for);
+            work.searches |= searched(part.code).skip(usize::from(is_for)).any(|in_what| !is_written_out(in_what));
             work.searches |= part.code.contains(':');
         }
         work
@@ -94,6 +122,31 @@ impl Work {
         match self.loops {
             true => self.fuel(size) * INSTRUCTION + WORK_BYTES,
             false => self.parts.saturating_mul(size.bytes.saturating_mul(4) + 8 * INSTRUCTION),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn search_in_what_is_written_out_is_none_in_texts() {
+        for (code, searches) in [
+            ("{% if a in [0, -1.5, 'b', \"c d\"] %}", false),
+            ("{% for a in event.list %}{% if a in [0, 1] %}", false),
+            ("{{ 1 if a in [] else 2 }}", false),
+            ("{{ index in [1] }}", false),
+            ("{{ a in event.long }}", true),
+            ("{{ a in [event.long] }}", true),
+            ("{{ a in [0, ['b']] }}", true),
+            ("{{ a in ['b\\'', event.long] }}", true),
+            ("{{ a in [0] and a in event.long }}", true),
+            ("{% for a in event.list if a in event.long %}", true),
+            ("{{ a in 'bcd' }}", true),
+            ("{{ a in [0", true),
+        ] {
+            assert_eq!(Work::of(code).searches, searches, "{code}");
         }
     }
 }
