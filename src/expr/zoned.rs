@@ -8,10 +8,10 @@ use cel::common::ast::{CallExpr, Expr};
 use cel::common::types::{CelInt, CelString, CelTimestamp};
 use cel::parser::Macro;
 use cel::{Env, ExecutionError};
-use chrono::{DateTime, Datelike, FixedOffset, Timelike, Utc};
+use chrono::{DateTime, Datelike, FixedOffset, Timelike};
 use chrono_tz::Tz;
 
-use crate::trigger::zone::shown_in;
+use crate::trigger::zone::{shown_at_offset, shown_in};
 
 /// What begins the names of our functions: no name that is written may.
 pub const OURS: char = '@';
@@ -70,11 +70,11 @@ parts! {
 /// An instant as a clock shows it: of a zone by its IANA name, UTC where that is empty, or so far from UTC, `-08:00`.
 fn shown(instant: &CelTimestamp, zone: &str) -> Result<DateTime<FixedOffset>, ExecutionError> {
     let fault = |message: &str| ExecutionError::function_error("timezone", message);
-    let at = instant.inner().with_timezone(&Utc);
+    let at = instant.inner().to_utc();
     match zone.split_once(':') {
         Some((hours, minutes)) => {
             let offset = offset(hours, minutes);
-            Ok(at.with_timezone(&offset.ok_or_else(|| fault("an offset is written such as `-08:00`"))?))
+            Ok(shown_at_offset(at, offset.ok_or_else(|| fault("an offset is written such as `-08:00`"))?))
         }
         None if zone.is_empty() => Ok(at.fixed_offset()),
         // the name is not quoted: it may come from data

@@ -90,6 +90,11 @@ pub fn shown_in(at: DateTime<Utc>, zone: Tz) -> DateTime<FixedOffset> {
     current().zone(zone).shows(at)
 }
 
+/// An instant as a clock shows it that is so far from UTC.
+pub fn shown_at_offset(at: DateTime<Utc>, offset: FixedOffset) -> DateTime<FixedOffset> {
+    at.with_timezone(&offset)
+}
+
 /// What the clock of a zone calls its time at an instant: `CET`.
 pub fn abbreviation(at: DateTime<Utc>, zone: Tz) -> String {
     current().zone(zone).abbreviation(at)
