@@ -52,6 +52,6 @@ async fn a_task_whose_action_is_beyond_a_bound_is_disabled_until_its_action_is_e
     assert_eq!((mended.status, mended.status_reason), (TaskStatus::Active, None));
     assert_eq!(world.count(TOLD).await, 1);
     let text =
-        "select count(*) from deliveries where text like '%can''t be run any more%once its action is corrected%'";
+        "select count(*) from deliveries where body like '%can''t be run any more%once its action is corrected%'";
     assert_eq!(world.count(text).await, 1);
 }
