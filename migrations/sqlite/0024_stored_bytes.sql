@@ -66,7 +66,7 @@ end;
 create trigger runs_bytes_gone after delete on runs when old.stored_bytes > 0 begin
     insert into stored_byte_changes (tenant_id, bytes) values (old.tenant_id, -old.stored_bytes);
 end;
-create trigger runs_bytes_changed after update of output, error on runs when new.stored_bytes <> old.stored_bytes begin
+create trigger runs_bytes_changed after update of input, cause, output, error on runs when new.stored_bytes <> old.stored_bytes begin
     insert into stored_byte_changes (tenant_id, bytes) values (new.tenant_id, new.stored_bytes - old.stored_bytes);
 end;
 create trigger events_bytes_made after insert on events when new.stored_bytes > 0 begin
@@ -75,17 +75,26 @@ end;
 create trigger events_bytes_gone after delete on events when old.stored_bytes > 0 begin
     insert into stored_byte_changes (tenant_id, bytes) values (old.tenant_id, -old.stored_bytes);
 end;
+create trigger events_bytes_changed after update of body on events when new.stored_bytes <> old.stored_bytes begin
+    insert into stored_byte_changes (tenant_id, bytes) values (new.tenant_id, new.stored_bytes - old.stored_bytes);
+end;
 create trigger dead_letters_bytes_made after insert on dead_letters when new.stored_bytes > 0 and new.tenant_id is not null begin
     insert into stored_byte_changes (tenant_id, bytes) values (new.tenant_id, new.stored_bytes);
 end;
 create trigger dead_letters_bytes_gone after delete on dead_letters when old.stored_bytes > 0 and old.tenant_id is not null begin
     insert into stored_byte_changes (tenant_id, bytes) values (old.tenant_id, -old.stored_bytes);
 end;
+create trigger dead_letters_bytes_changed after update of body on dead_letters when new.stored_bytes <> old.stored_bytes and new.tenant_id is not null begin
+    insert into stored_byte_changes (tenant_id, bytes) values (new.tenant_id, new.stored_bytes - old.stored_bytes);
+end;
 create trigger deliveries_bytes_made after insert on deliveries when new.stored_bytes > 0 begin
     insert into stored_byte_changes (tenant_id, bytes) values (new.tenant_id, new.stored_bytes);
 end;
 create trigger deliveries_bytes_gone after delete on deliveries when old.stored_bytes > 0 begin
     insert into stored_byte_changes (tenant_id, bytes) values (old.tenant_id, -old.stored_bytes);
+end;
+create trigger deliveries_bytes_changed after update of body on deliveries when new.stored_bytes <> old.stored_bytes begin
+    insert into stored_byte_changes (tenant_id, bytes) values (new.tenant_id, new.stored_bytes - old.stored_bytes);
 end;
 create trigger credentials_bytes_made after insert on credentials when new.stored_bytes > 0 begin
     insert into stored_byte_changes (tenant_id, bytes) values (new.tenant_id, new.stored_bytes);
@@ -111,7 +120,7 @@ end;
 create trigger approvals_bytes_gone after delete on approvals when old.stored_bytes > 0 begin
     insert into stored_byte_changes (tenant_id, bytes) values (old.tenant_id, -old.stored_bytes);
 end;
-create trigger approvals_bytes_changed after update of modifications on approvals when new.stored_bytes <> old.stored_bytes begin
+create trigger approvals_bytes_changed after update of proposal, modifications on approvals when new.stored_bytes <> old.stored_bytes begin
     insert into stored_byte_changes (tenant_id, bytes) values (new.tenant_id, new.stored_bytes - old.stored_bytes);
 end;
 
@@ -123,6 +132,10 @@ end;
 create trigger turns_bytes_gone after delete on turns begin
     insert into stored_byte_changes (tenant_id, bytes)
     select tenant_id, -old.stored_bytes from runs where id = old.run_id;
+end;
+create trigger turns_bytes_changed after update of body, echo on turns when new.stored_bytes <> old.stored_bytes begin
+    insert into stored_byte_changes (tenant_id, bytes)
+    select tenant_id, new.stored_bytes - old.stored_bytes from runs where id = new.run_id;
 end;
 
 -- Held and collected events name their task: their bodies never outlive it.

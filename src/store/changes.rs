@@ -210,7 +210,7 @@ impl Store {
     /// Where runs that wait do not count as running any more, one that waits gives its slot up.
     pub async fn change_task(&self, scope: &Scope, id: Uuid, change: &TaskChange) -> Result<Task, StoreError> {
         if let TaskChange::Edit { spec, .. } = change {
-            let tenant = self.get_task(scope, id).await?.tenant_id;
+            let tenant = self.tenant_of_task(scope, id).await?;
             self.admit_bytes(&tenant, bytes_of(spec)).await?;
         }
         let changed = self.change_planned(scope, id, ChangeRequest { change, notice: None, unless_mended: None }).await;

@@ -126,10 +126,7 @@ impl Store {
         now: DateTime<Utc>,
         idempotency: Option<&Idempotency>,
     ) -> Result<Answer<()>, StoreError> {
-        let tenant = match scope.tenant() {
-            Some(tenant) => tenant.to_owned(),
-            None => self.get_task(scope, task_id).await?.tenant_id,
-        };
+        let tenant = self.tenant_of_task(scope, task_id).await?;
         self.admit_once(&tenant, input.as_ref().map_or(0, bytes_of), idempotency, now).await?;
         // where a tenant has a limit on its runs, they start by a take, which counts those that are under way
         let is_limited = self.allowance(&tenant).await?.quotas.concurrent_runs.is_some();

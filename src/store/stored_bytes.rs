@@ -8,7 +8,9 @@
 //! [`MEMORY`]: super::quotas::MEMORY
 
 use chrono::{DateTime, TimeDelta, Utc};
+use uuid::Uuid;
 
+use crate::id::Scope;
 use crate::quota::{Exceeded, Quota};
 use crate::store::db::Db;
 use crate::store::idempotency::Idempotency;
@@ -80,6 +82,17 @@ impl Store {
             retry_after: Exceeded::AMOUNT,
         };
         self.refusal(Err(StoreError::Quota(Box::new(exceeded))))
+    }
+
+    /// For whom something is stored with a task: the tenant of the scope, which has no other's tasks, or of the task.
+    pub(super) async fn tenant_of_task(&self, scope: &Scope, id: Uuid) -> Result<String, StoreError> {
+        if let Some(tenant) = scope.tenant() {
+            return Ok(tenant.to_owned());
+        }
+        let tenant: Option<String> = on_read!(quick self.db, |conn| {
+            sqlx::query_scalar("select tenant_id from tasks where id = $1").bind(id).fetch_optional(conn).await?
+        });
+        tenant.ok_or(StoreError::NotFound)
     }
 
     /// As [`Store::admit_bytes`]; a repetition of what was done already stores nothing and is never refused.

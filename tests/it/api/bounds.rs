@@ -60,7 +60,11 @@ fn tasks() -> Vec<(&'static str, Value, Value)> {
         let steps: Vec<Value> = (0..count).map(|n| json!({ "name": format!("s{n}"), "filter": "true" })).collect();
         task(json!({ "executor": "pipeline", "action": { "config": { "steps": steps } } }))
     };
+    let interval = |bytes: usize| {
+        task(json!({ "trigger": { "type": "schedule", "interval": format!("{}1h", " ".repeat(bytes - 2)) } }))
+    };
     vec![
+        ("/trigger/interval", interval(100), interval(101)),
         ("/trigger/cron", cron(1_000), cron(1_001)),
         ("/trigger/exclude", days(200), days(201)),
         ("/trigger/exclude/0", hours(1, 1_000), hours(1, 1_001)),
