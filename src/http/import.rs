@@ -83,7 +83,8 @@ pub struct BadLine {
     request_body(content = schema::NewTask, content_type = "application/x-ndjson", description = "One task to a line"),
     responses((status = 200, body = Imported), (status = 413, body = Problem, content_type = "application/problem+json",
         description = "The body is larger than 64 MiB"), (status = 429, body = Problem,
-        content_type = "application/problem+json", description = "Too many requests, or a quota allows none of the tasks; see Retry-After")))]
+        content_type = "application/problem+json",
+        description = "Too many requests, or a quota allows none of the tasks; see Retry-After")))]
 pub async fn import_tasks(
     Held(state): Held<State>,
     caller: Caller,
