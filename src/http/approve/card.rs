@@ -59,7 +59,7 @@ pub fn card(html: &mut Html, scene: &Scene, item: &Item, of: usize, form: bool) 
 fn what_runs(html: &mut Html, scene: &Scene, item: &Item) {
     let (approval, words) = (item.approval, &scene.words);
     let (heading, arguments) = match (is_open(approval, scene.now), approval.status.allows()) {
-        (true, _) => ("will_run", item.changed.as_ref().unwrap_or(&approval.proposal.arguments)),
+        (true, _) => ("will_run", item.fit_change().unwrap_or(&approval.proposal.arguments)),
         (false, true) => ("approved_to_run", approval.arguments()),
         (false, false) => ("was_asked", &approval.proposal.arguments),
     };
@@ -76,7 +76,7 @@ fn what_runs(html: &mut Html, scene: &Scene, item: &Item) {
     html.raw("<dl>\n");
     for (name, value) in leaves(fields) {
         html.raw("<dt><bdi>").text(&name).raw("</bdi>");
-        if item.changed.is_some() && proposed.get(&name) != Some(&value) {
+        if item.fit_change().is_some() && proposed.get(&name) != Some(&value) {
             html.raw(" <span class=\"hint\">(").text(words.get("changed_by_you")).raw(")</span>");
         }
         html.raw("</dt>\n<dd class=\"value\" dir=\"auto\">").text(&shown(value)).raw("</dd>\n");

@@ -15,7 +15,7 @@ const DAYS: [i64; 4] = [1, 7, 30, 90];
 pub fn controls(html: &mut Html, words: &Phrases, item: &Item) {
     let number = item.number as i64;
     faults(html, item, Place::Item);
-    if let Some(changed) = &item.changed {
+    if let Some(changed) = item.fit_change() {
         html.raw("<div class=\"notice\" role=\"status\" tabindex=\"-1\" id=\"c").number(number).raw("\"");
         html.raw(if item.has_focus && !item.is_faulty() { " autofocus>\n<h3>" } else { ">\n<h3>" });
         html.text(words.get("your_changes")).raw("</h3>\n");

@@ -101,6 +101,12 @@ impl<'a> Item<'a> {
         item
     }
 
+    /// The arguments as changed, as far as they may run like that.
+    pub fn fit_change(&self) -> Option<&Value> {
+        let is_unfit = !self.faults.is_empty() || self.other_faults.iter().any(|(place, _)| *place == Place::Item);
+        self.changed.as_ref().filter(|_| !is_unfit)
+    }
+
     /// All that is wrong, in the order of the page.
     pub fn spots(&self) -> Vec<Spot> {
         let number = self.number;

@@ -155,6 +155,9 @@ async fn a_fault_stands_beside_its_field_and_changes_nothing(api: Api) {
     page.shows("id=\"i0f1e\">the value is longer than 30 characters</p>");
     page.shows(&format!("id=\"{id}e\">"));
     page.shows("<a href=\"#i0f1\">");
+    // what does not fit will not run, and is not to be approved
+    assert_eq!(first_value(&page, "What will run", "text"), "The build is broken");
+    page.hides("What you changed");
     assert_eq!(page.html.matches(" autofocus").count(), 1, "one place alone has the focus");
     // what can't be undone is approved by who types what is shown, and by nobody else
     for typed in ["", "send"] {
