@@ -164,7 +164,7 @@ impl Store {
             query.push(BOUND).push_bind(bound).push(IN_ORDER);
             let rows = query.build().fetch_all(conn).await?;
             match bound {
-                // who decides by all of them must not miss one
+                // a decision about all of them must not miss one
                 UNBOUNDED => {
                     let rows = rows.iter().map(Found::<ApprovalRow>::from_row).collect::<Result<_, _>>()?;
                     RowPage::of(rows, ApprovalRow::approval)?
