@@ -192,9 +192,18 @@ impl Template {
         }
     }
 
+    /// Refuses to look at long texts too often.
+    fn afford(&self, values: &Values) -> Result<(), TemplateError> {
+        match self.work.is_affordable(values.size()) {
+            true => Ok(()),
+            false => Err(too_much_work()),
+        }
+    }
+
     /// The same as a value: one that stands alone keeps its type.
     pub fn value(&self, values: &Values) -> Result<Value, TemplateError> {
         let Form::Lone(inner) = &self.form else { return self.text(values).map(Value::String) };
+        self.afford(values)?;
         let expression = self.engines.text.compile_expression(inner).map_err(|error| failure(&error))?;
         // looks at data count, so all of them belong to the rendering
         let value = meter::within(|| {
@@ -216,6 +225,7 @@ impl std::fmt::Debug for Template {
 }
 
 fn render(engine: &Environment<'static>, template: &Template, values: &Values) -> Result<String, TemplateError> {
+    template.afford(values)?;
     let mut fuelled = engine.clone();
     fuelled.set_fuel(Some(template.work.fuel(values.size())));
     let text = &template.text;
@@ -238,11 +248,15 @@ fn fault(error: &minijinja::Error) -> TemplateFault {
     }
 }
 
+fn too_much_work() -> TemplateError {
+    TemplateError::Failed("the template takes too much work".into())
+}
+
 /// Values are never quoted: they may be long, and not for everyone's eyes.
 fn failure(error: &minijinja::Error) -> TemplateError {
     match error.kind() {
         ErrorKind::UndefinedError => TemplateError::Missing(String::new()),
-        ErrorKind::OutOfFuel => TemplateError::Failed("the template takes too much work".into()),
+        ErrorKind::OutOfFuel => too_much_work(),
         ErrorKind::WriteFailure => guard::too_long(),
         kind => TemplateError::Failed(format!("the template failed: {kind}")),
     }

@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn deepest_expression_that_is_admitted_fits_the_smallest_stack() {
         let most = |begin: &str, one: &str, end: &str, count: usize| format!("{begin}{}{end}", one.repeat(count));
-        let code = |begin: &str, one: &str, end: &str, count| {
+        let code = move |begin: &str, one: &str, end: &str, count| {
             let text = most(&format!("{{{{ {begin}"), one, &format!("{end} }}}}"), count);
             // what is no operator of the language is refused by the reader, and must not nest either
             let _ = read(&text).map(|template| template.value(&Values::default()));

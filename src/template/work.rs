@@ -21,10 +21,10 @@ pub struct Work {
     parts: u64,
     /// It has a `for`.
     loops: bool,
-    /// It compares, or puts texts together, inside of expressions.
-    compares: bool,
-    /// It searches in texts, or cuts them.
-    searches: bool,
+    /// Signs that compare, or put texts together, inside of expressions.
+    compares: u64,
+    /// Places that search in texts, or cut them.
+    searches: u64,
 }
 
 /// How large values are.
@@ -92,15 +92,15 @@ fn is_written_out(text: &str) -> bool {
 
 impl Work {
     pub fn of(text: &str) -> Work {
-        let mut work = Work { parts: 0, loops: false, compares: false, searches: false };
+        let mut work = Work { parts: 0, loops: false, compares: 0, searches: 0 };
         for part in parts(text) {
             let is_for = part.statement == Some("for");
             work.parts += 1;
             work.loops |= is_for;
-            work.compares |= part.code.contains(['=', '<', '>', '~', '+', '!']);
+            work.compares += part.code.matches(['=', '<', '>', '~', '+', '!']).count() as u64;
             // the `in` of a `for` is none
-            work.searches |= searched(part.code).skip(usize::from(is_for)).any(|in_what| !is_written_out(in_what));
-            work.searches |= part.code.contains(':');
+            let searched = searched(part.code).skip(usize::from(is_for)).filter(|in_what| !is_written_out(in_what));
+            work.searches += (searched.count() + part.code.matches(':').count()) as u64;
         }
         work
     }
@@ -108,9 +108,9 @@ impl Work {
     /// Instructions that a rendering over values of this size may have.
     pub fn fuel(self, size: Size) -> u64 {
         let touched = match (self.searches, self.compares) {
-            (true, _) => size.longest,
-            (false, true) => size.longest / COMPARED,
-            (false, false) => 0,
+            (1.., _) => size.longest,
+            (0, 1..) => size.longest / COMPARED,
+            (0, 0) => 0,
         };
         match self.loops {
             true => (MOST_STEPS / touched.max(1)).clamp(LEAST_FUEL, FUEL),
@@ -118,10 +118,24 @@ impl Work {
         }
     }
 
+    /// Whether its looks at texts are few enough: where nothing is repeated, each place looks once. What is repeated is
+    /// bounded by [`Work::fuel`].
+    pub fn is_affordable(self, size: Size) -> bool {
+        self.loops || self.touched_once(size) <= MOST_STEPS
+    }
+
+    fn touched_once(self, size: Size) -> u64 {
+        let searched = self.searches.saturating_mul(size.longest);
+        searched.saturating_add(self.compares.saturating_mul(size.longest / COMPARED))
+    }
+
     pub fn steps(self, size: Size) -> u64 {
         match self.loops {
             true => self.fuel(size) * INSTRUCTION + WORK_BYTES,
-            false => self.parts.saturating_mul(size.bytes.saturating_mul(4) + 8 * INSTRUCTION),
+            false => {
+                let inserted = self.parts.saturating_mul(size.bytes.saturating_mul(4) + 8 * INSTRUCTION);
+                inserted.saturating_add(self.touched_once(size))
+            }
         }
     }
 }
@@ -146,7 +160,22 @@ mod tests {
             ("{{ a in 'bcd' }}", true),
             ("{{ a in [0", true),
         ] {
-            assert_eq!(Work::of(code).searches, searches, "{code}");
+            assert_eq!(Work::of(code).searches > 0, searches, "{code}");
         }
+    }
+    #[test]
+    fn looks_at_long_texts_that_are_written_out_one_after_the_other_are_bounded() {
+        let size = Size::of(&serde_json::json!({ "t": "x".repeat(250_000) }));
+        let (most, compared) = (MOST_STEPS / 250_000, MOST_STEPS / (250_000 / COMPARED));
+        for (code, most) in [
+            ("{{ event.t[-1:] }}", most),
+            ("{{ 'zz' in event.t }}", most),
+            ("{{ event.t < event.t }}", compared),
+        ] {
+            assert!(Work::of(&code.repeat(most as usize)).is_affordable(size), "{code}");
+            assert!(!Work::of(&code.repeat(most as usize + 1)).is_affordable(size), "{code}");
+        }
+        assert!(Work::of(&"{{ event.t }}".repeat(4_000)).is_affordable(size));
+        assert!(Work::of(&"{{ event.t[:1] }}".repeat(3_000)).is_affordable(Size::of(&serde_json::json!("short"))));
     }
 }
