@@ -10,6 +10,7 @@ use crate::support::world::{ADMIN, World, on_both};
 on_both! {
     a_declared_tool_is_asked_about_and_sent_once_with_its_credential
     with_another_credential_it_is_asked_about_again
+    with_a_status_it_is_offered_warned_of_or_gone
 }
 
 const SECRET: &str = "n0tes-key-4711";
@@ -56,6 +57,46 @@ async fn approve(instance: &Instance, approval: &Value) {
     let (status, answer) = instance.ask("POST", &path, ADMIN, Some(decision)).await;
     assert_eq!(status, 200, "{answer}");
     instance.attend().await;
+}
+
+/// What a model is offered of a tool with this status, and what its call comes to.
+async fn called_with(world: World, status: &str) -> (World, Value, String) {
+    let server = echo("").await;
+    let mut world = noting(world, &server.uri(), "notes");
+    let mut declared = serde_json::to_value(&world.declared).unwrap();
+    declared[0]["status"] = json!(status);
+    declared[0]["requires_confirmation"] = json!(false);
+    declared[0]["category"] = json!("read");
+    declared[0]["consequence"] = json!("low");
+    declared[0]["http"].as_object_mut().unwrap().remove("credential");
+    world.declared = serde_json::from_value(declared).unwrap();
+    let instance = world.instance();
+    let (code, listed) = instance.ask("GET", "/v1/tools", ADMIN, None).await;
+    assert_eq!(code, 200, "{listed}");
+    let task = instance.task(agent()).await;
+    let id = instance.run_now(&task).await;
+    instance.settle(0).await;
+    instance.until(id, |run| run.state.is_final()).await;
+    let transcript = instance.page(&format!("/v1/runs/{id}/transcript")).await;
+    let sent = received(&server).await.len();
+    instance.finish(&world).await;
+    (world, listed, format!("{sent} {transcript}"))
+}
+
+async fn with_a_status_it_is_offered_warned_of_or_gone(world: World) {
+    let listed = |tools: &Value| -> Option<String> {
+        let tools = tools["items"].as_array().or(tools.as_array()).expect("tools");
+        let note = tools.iter().find(|tool| tool["name"] == "send_note")?;
+        note["status"].as_str().map(str::to_owned)
+    };
+    let (world, tools, came) = called_with(world, "deprecated").await;
+    assert_eq!(listed(&tools).as_deref(), Some("deprecated"), "{tools}");
+    assert!(came.starts_with("1 "), "one that a model knows from before still works: {came}");
+    let (_, tools, came) = called_with(world, "removed").await;
+    assert!(listed(&tools).is_none_or(|status| status == "removed"), "{tools}");
+    assert!(came.starts_with("0 ") && came.contains("send_note"), "{came}");
+    let refused = serde_json::from_value::<reveille::tool::ToolStatus>(json!("retired"));
+    assert!(refused.is_err(), "no such status");
 }
 
 fn agent() -> Value {
