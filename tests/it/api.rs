@@ -7,6 +7,7 @@ mod credentials;
 mod dead_letters;
 mod deliveries;
 mod events;
+mod headers;
 mod hooks;
 mod import;
 mod limits;
