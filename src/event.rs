@@ -184,7 +184,7 @@ impl TryFrom<Value> for Event {
     fn try_from(mut value: Value) -> Result<Event, Faults> {
         let mut faults = Faults::new();
         // the data may be large, and is moved rather than copied
-        let both = value.get("data_base64").is_some();
+        let both = value.get("data_base64").is_some_and(|base64| !base64.is_null());
         let data = value.as_object_mut().filter(|_| !both).and_then(|fields| fields.remove("data"));
         let event = Event::parse(&value, "", &mut faults).ok_or(faults)?;
         Ok(match data {
@@ -253,7 +253,10 @@ impl Reader<'_> {
     }
 
     fn data(&mut self) -> Data {
-        match (self.fields.get("data"), self.fields.get("data_base64")) {
+        // beside the other, null is as good as absent; alone, `data` may be null
+        let base64 = self.fields.get("data_base64").filter(|base64| !base64.is_null());
+        let data = self.fields.get("data").filter(|data| base64.is_none() || !data.is_null());
+        match (data, base64) {
             (Some(_), Some(_)) => self.fault("data_base64", "an event has `data` or `data_base64`, not both"),
             (Some(value), None) => return Data::Json(value.clone()),
             (None, Some(Value::String(text))) => {

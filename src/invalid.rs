@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 /// Longest sentence of a fault, in bytes: a longer one is cut in its middle, so that what it quotes is never echoed whole.
@@ -29,6 +29,11 @@ pub struct InvalidSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.sentence())]
 pub struct Faults(pub Vec<InvalidSpec>);
+
+/// Reads a field in which null is as good as absent: `#[serde(default, deserialize_with = "null_is_absent")]`.
+pub fn null_is_absent<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
+    Option::deserialize(from).map(Option::unwrap_or_default)
+}
 
 impl Faults {
     pub fn new() -> Faults {

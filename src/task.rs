@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::id::Tenant;
-use crate::invalid::InvalidSpec;
+use crate::invalid::{InvalidSpec, null_is_absent};
 use crate::notification::Urgency;
 use crate::notification::measure::Notify;
 use crate::trigger::{Next, Trigger};
@@ -73,10 +73,10 @@ impl TaskStatus {
 #[serde(deny_unknown_fields)]
 pub struct Action {
     /// What the agent is told, in plain words.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     pub instruction: String,
     /// Settings of the executor.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     pub config: Map<String, Value>,
 }
 

@@ -86,9 +86,10 @@ impl Body {
         &self.bytes
     }
 
-    /// The body as JSON, or an empty object where there is none.
+    /// The body as JSON, or an empty object where there is none, or null.
     pub fn json_or_nothing(&self) -> Result<Value, ApiError> {
-        if self.bytes.is_empty() { Ok(Value::Object(Default::default())) } else { self.json() }
+        let said = if self.bytes.is_empty() { Value::Null } else { self.json()? };
+        Ok(if said.is_null() { Value::Object(Default::default()) } else { said })
     }
 
     /// An id of what this request makes, for effects whose own key in the store makes them happen once: `fresh`, or the one

@@ -3,6 +3,8 @@
 //! What every operation under `/v1` shares is added here, once: the bearer token, and the problems that any of them
 //! may answer.
 
+mod absent;
+
 use utoipa::OpenApi;
 use utoipa::openapi::path::{Operation, Parameter, ParameterIn};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
@@ -29,7 +31,8 @@ const COMMON: [(&str, &str); 5] = [
         title = "Reveille",
         description = "Wakes AI agents: tasks fire on time and once, runs are durable, and a person hears what came of \
                        them.\n\nErrors are RFC 9457 problems. Lists are newest first and paged by an opaque cursor. \
-                       Times are RFC 3339 in UTC. A POST with an `Idempotency-Key` takes effect once in 24 hours.",
+                       Times are RFC 3339 in UTC. A POST with an `Idempotency-Key` takes effect once in 24 hours. In a body, \
+                       `null` in a field that may be left out is as good as leaving it out, where the field says nothing else.",
         license(name = "Apache-2.0 OR MIT")
     ),
     tags(
@@ -56,6 +59,7 @@ pub fn complete(mut document: utoipa::openapi::OpenApi) -> utoipa::openapi::Open
             share(path, operation);
         }
     }
+    absent::allow_null(&mut document);
     document
 }
 

@@ -129,7 +129,7 @@ impl Named {
 
     /// The page out of what the store answered to [`Named::fetch`]; one that is cut goes on behind its last item.
     pub fn items<T>(&self, found: RowPage<T>, name: impl Fn(&T) -> &str) -> Items<T> {
-        let RowPage { rows: mut found, is_cut } = found;
+        let RowPage { rows: mut found, is_cut, .. } = found;
         let more = is_cut || found.len() > self.limit;
         found.truncate(self.limit);
         let next_cursor = found.last().filter(|_| more).map(|last| URL_SAFE_NO_PAD.encode(name(last)));
@@ -215,12 +215,12 @@ mod tests {
     #[test]
     fn list_of_names_goes_on_behind_the_last_that_was_shown() {
         let page = Named::of(&mut Query::parse("limit=2"));
-        let first = page.items(RowPage { rows: vec!["a", "ü/ b", "c"], is_cut: false }, |name| name);
+        let first = page.items(of(vec!["a", "ü/ b", "c"], false), |name| name);
         assert_eq!(first.items, ["a", "ü/ b"]);
         let next = Named::of(&mut Query::parse(&format!("limit=2&cursor={}", first.next_cursor.unwrap())));
         assert_eq!(next.after.as_deref(), Some("ü/ b"));
-        assert_eq!(next.items(RowPage { rows: vec!["c"], is_cut: false }, |name| name).next_cursor, None);
-        assert!(next.items(RowPage { rows: vec!["c"], is_cut: true }, |name| name).next_cursor.is_some());
+        assert_eq!(next.items(of(vec!["c"], false), |name| name).next_cursor, None);
+        assert!(next.items(of(vec!["c"], true), |name| name).next_cursor.is_some());
     }
 
     #[test]

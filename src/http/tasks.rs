@@ -245,7 +245,8 @@ pub async fn resume_task(Held(state): Held<State>, caller: Caller, id: Id, body:
     }
     let value = body.json_or_nothing()?;
     only(&value, &["held"])?;
-    let change = match value.get("held").map(Value::as_str) {
+    let held = value.get("held").filter(|held| !held.is_null());
+    let change = match held.map(Value::as_str) {
         None | Some(Some("run")) => TaskChange::Resume,
         Some(Some("drop")) => TaskChange::ResumeDropping,
         Some(_) => return Err(ApiError::invalid("/held", "must be `run` or `drop`")),

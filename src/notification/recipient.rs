@@ -97,7 +97,7 @@ impl RecipientDraft {
         asked.retain(|name, _| !READ_ONLY.contains(&name.as_str()));
         only(&asked, "", &FIELDS, &mut faults);
         let nothing = json!({});
-        let addresses = fields.get("addresses").unwrap_or(&nothing);
+        let addresses = fields.get("addresses").filter(|addresses| !addresses.is_null()).unwrap_or(&nothing);
         let kinds = object(addresses, "/addresses", &mut faults);
         let draft = RecipientDraft {
             timezone: read_timezone(fields, &mut faults),

@@ -286,7 +286,7 @@ impl<'a> Reader<'a> {
         }
         let urgency = fields.get("urgency").filter(|value| !value.is_null());
         let urgency = urgency.and_then(|value| self.faults.read::<Urgency>(value, "/output/urgency"));
-        let channels = match fields.get("channel") {
+        let channels = match fields.get("channel").filter(|value| !value.is_null()) {
             None => {
                 let route = Route::RecipientOrder;
                 return (self.faults.0.len() == before).then_some(Output { route, urgency });
@@ -360,6 +360,8 @@ impl<'a> Reader<'a> {
         for (field, value) in fields {
             let place = format!("{at}/{}", escape(field));
             match field.as_str() {
+                // null is as good as absent
+                "max_attempts" | "backoff_seconds" if value.is_null() => {}
                 "max_attempts" => retry.max_attempts = self.number(&place, value, ATTEMPTS).unwrap_or(1) as u32,
                 "backoff_seconds" => retry.backoff_seconds = self.number(&place, value, BACKOFF).unwrap_or(0),
                 unknown => {

@@ -1,5 +1,6 @@
 //! The HTTP face: what it answers, to whom, and what it bears.
 
+mod bodies;
 mod bounds;
 mod computing;
 mod conditions;

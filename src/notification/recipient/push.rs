@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
 use serde_json::{Map, Value, json};
 
-use super::reading::{given, object, only, text, url};
+use super::reading::{flag, given, object, only, text, url};
 use super::secrets::{Seal, SecretPlace};
 use crate::invalid::Faults;
 use crate::notification::PushAddress;
@@ -79,6 +79,10 @@ fn read_browser(fields: &Map<String, Value>, place: &str, faults: &mut Faults) -
     // as `PushSubscription.toJSON()` writes it; when it ends is the push service's to know
     only(fields, place, &["endpoint", "expirationTime", "keys"], faults);
     let endpoint = url(fields, "endpoint", place, faults);
+    let is_whole = |end: &Value| end.as_f64().is_some_and(|end| end.fract() == 0.0);
+    if given(fields, "expirationTime").is_some_and(|end| !is_whole(end)) {
+        faults.add(format!("{place}/expirationTime"), "expected milliseconds, a whole number, or null");
+    }
     let keys = match given(fields, "keys") {
         Some(keys) => object(keys, &format!("{place}/keys"), faults)?,
         None => {
@@ -88,6 +92,7 @@ fn read_browser(fields: &Map<String, Value>, place: &str, faults: &mut Faults) -
     };
     let place = format!("{place}/keys");
     only(keys, &place, &["p256dh", "auth", "auth_set"], faults);
+    flag(keys, "auth_set", &place, faults);
     let key = decoded(keys, "p256dh", &place, faults);
     let p256dh = match key {
         Some(key) if key.len() == KEY_LENGTH && key[0] == 4 => URL_SAFE_NO_PAD.encode(key),

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::reading::{given, object, only, text, url};
+use super::reading::{flag, given, object, only, text, url};
 use super::secrets::{Seal, SecretPlace};
 use crate::invalid::Faults;
 use crate::notification::SlackAddress;
@@ -28,7 +28,7 @@ impl SlackDraft {
     pub(super) fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<SlackDraft> {
         let fields = object(given(kinds, "slack")?, PLACE, faults)?;
         only(fields, PLACE, &["channel", "webhook_url", "webhook_url_set"], faults);
-        let kept = fields.get("webhook_url_set") == Some(&Value::Bool(true));
+        let kept = flag(fields, "webhook_url_set", PLACE, faults);
         match (given(fields, "channel"), given(fields, "webhook_url")) {
             (Some(_), None) => read_channel(fields, faults),
             (None, Some(_)) => {

@@ -3,7 +3,7 @@
 use secrecy::zeroize::Zeroizing;
 use serde_json::{Map, Value, json};
 
-use super::reading::{given, object, only, url};
+use super::reading::{flag, given, object, only, url};
 use super::secrets::{Seal, SecretPlace};
 use crate::invalid::Faults;
 use crate::notification::WebhookAddress;
@@ -31,6 +31,8 @@ impl WebhookDraft {
         let fields = object(given(kinds, "webhook")?, place, faults)?;
         only(fields, place, &["url", "secret", "secret_set"], faults);
         let secret = read_secret(fields, place, faults);
+        // what `GET` shows may be sent along
+        flag(fields, "secret_set", place, faults);
         if given(fields, "url").is_none() {
             faults.add(format!("{place}/url"), "is needed: where the message is posted to");
         }

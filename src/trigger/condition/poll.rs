@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::invalid::null_is_absent;
 use crate::trigger::policy::words;
 
 /// One of four.
@@ -47,11 +48,11 @@ words! {
 pub struct HttpPoll {
     #[schema(example = "https://api.example.org/price")]
     pub url: String,
-    #[serde(default, skip_serializing_if = "PollMethod::is_default")]
+    #[serde(default, deserialize_with = "null_is_absent", skip_serializing_if = "PollMethod::is_default")]
     #[schema(required = false)]
     pub method: PollMethod,
     /// Sent along; none that holds a secret belongs here, for they are shown with the task.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, deserialize_with = "null_is_absent", skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     pub headers: BTreeMap<String, String>,
     /// A credential of the tenant's that it is sent with: `service`, or `service/account`.
@@ -67,7 +68,7 @@ pub struct ToolPoll {
     /// Its category is `read` or `analysis`, and it needs no approval.
     #[schema(example = "http_request")]
     pub name: String,
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[serde(default, deserialize_with = "null_is_absent", skip_serializing_if = "Map::is_empty")]
     #[schema(required = false, value_type = Object)]
     pub args: Map<String, Value>,
 }
@@ -111,7 +112,7 @@ pub struct RedisPoll {
     /// Begins with one of the prefixes that the source allows.
     #[schema(example = "price:BTC")]
     pub key: String,
-    #[serde(default, skip_serializing_if = "RedisRead::is_default")]
+    #[serde(default, deserialize_with = "null_is_absent", skip_serializing_if = "RedisRead::is_default")]
     #[schema(required = false)]
     pub read: RedisRead,
 }
