@@ -10,6 +10,7 @@
 mod db;
 mod approvals;
 mod audit;
+mod bulk;
 mod changes;
 mod closing;
 mod completions;
@@ -149,6 +150,7 @@ pub struct Store {
     apart: Arc<fires::Apart>,
     /// Whose runs are looked after next, of those that wait for people, and for other systems.
     attended: Arc<[TenantCursor; 2]>,
+    bulk: bulk::Bulk,
     quotas: quotas::Known,
     rates: rates::Rates,
 }

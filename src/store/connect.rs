@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::compute::Compute;
 use crate::invalid::Faults;
 use crate::secret::SecretUrl;
+use crate::store::bulk::Bulk;
 use crate::store::counts::{Counts, Waits};
 use crate::store::db::{Db, answered};
 use crate::store::fires::Apart;
@@ -159,6 +160,7 @@ impl Store {
             computing: Compute::of_machine(),
             apart: Arc::<Apart>::default(),
             attended: Arc::default(),
+            bulk: Bulk::default(),
             quotas: Known::default(),
             rates: Rates::default(),
         };

@@ -219,6 +219,7 @@ impl Store {
         for (tenant, bytes) in bytes {
             self.admit_bytes(tenant, bytes).await?;
         }
+        let _turn = self.in_bulk(tasks.len()).await;
         let made = self.refusal(self.try_create_tasks(tasks).await);
         match (made, &self.db) {
             // SQLite counts row by row, so that its number has those of the batch in it that came first

@@ -126,6 +126,7 @@ impl Store {
     /// Takes events on, all of them or none; those that are known by their key already change nothing. Answers how many
     /// were new.
     pub async fn publish_events(&self, events: &[Event]) -> Result<u64, StoreError> {
+        let _turn = self.in_bulk(events.len()).await;
         let now = self.clock.now();
         let mut fresh = 0;
         on_write!(self.db, &scope_of(events), |conn| {

@@ -1,19 +1,21 @@
 //! Tenants in turn: what is due of a quiet tenant is found within a counted number of batches, whatever is due of others.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use reveille::event::Event;
 use reveille::run::RunState;
-use reveille::store::{Finish, FireDue, Park};
+use reveille::store::{EventFilter, Finish, FireDue, Park};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::asked::{LIMIT, asked};
-use super::world::{START, World, end_of, new_task};
+use super::world::{START, World, end_of, new_task, only};
 
 on_both!(
     due_tasks_of_a_quiet_tenant_fire_in_the_second_batch_beside_thousands_of_others,
     tenants_with_nothing_due_take_no_turn_from_those_that_have,
     run_of_a_quiet_tenant_that_waits_for_people_is_in_the_first_look_beside_others,
     overdue_completion_of_a_quiet_tenant_is_in_the_first_look_beside_others,
+    short_write_stands_behind_one_large_write_of_a_caller_at_most,
 );
 
 /// Their names stand before and behind that of the quiet tenant.
@@ -128,4 +130,29 @@ async fn overdue_completion_of_a_quiet_tenant_is_in_the_first_look_beside_others
     assert_eq!(tenants.len(), 5, "two of each that has so many: {tenants:?}");
     assert_eq!(tenants.iter().filter(|tenant| **tenant == QUIET).count(), 1);
     assert_eq!(world.store.overdue_completions(world.now(), 100).await.unwrap().len(), 13, "all, where all fit");
+}
+
+/// Where each event stands in the log says in which order they were written.
+async fn short_write_stands_behind_one_large_write_of_a_caller_at_most(world: &World) {
+    const LARGE: usize = 200;
+    if world.is_postgres() {
+        return; // each caller has a connection there
+    }
+    let events = |tenant: &str, id: &str, count: usize| -> Vec<Event> {
+        let event = |number: usize| {
+            let id = format!("{id}-{number}");
+            json!({ "specversion": "1.0", "id": id, "source": "s", "type": "t", "tenantid": tenant })
+        };
+        (0..count).map(|number| Event::try_from(event(number)).expect("an event")).collect()
+    };
+    let large: Vec<Vec<Event>> = (0..5).map(|number| events(LOUD[number % 2], &number.to_string(), LARGE)).collect();
+    let short = events(QUIET, "quiet", 1);
+    let loud = futures::future::join_all(large.iter().map(|events| world.store.publish_events(events)));
+    // the large ones have all asked before the short one does
+    let (written, quiet) = futures::future::join(loud, world.store.publish_events(&short)).await;
+    assert!(written.into_iter().all(|written| written.unwrap() == LARGE as u64));
+    assert_eq!(quiet.unwrap(), 1);
+    let filter = EventFilter { limit: 9, ..EventFilter::default() };
+    let found = world.store.read_events(&only(QUIET), &filter).await.unwrap();
+    assert!(found[0].0 <= LARGE as i64 + 1, "{} were written before it", found[0].0 - 1);
 }
