@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use futures::future::BoxFuture;
 
-use crate::engine::service::{AtRest, NOW, Next, Service, TickError};
+use crate::engine::service::{AtRest, NOW, Next, REST, Service, TickError};
 use crate::store::Store;
 
 /// Differences that are added up in one transaction.
@@ -27,7 +27,7 @@ impl Service for ByteCounter {
     const NAME: &'static str = "byte_counter";
     const LOOK_AGAIN: Duration = Duration::from_secs(2);
     const AT_REST: Option<AtRest<Self>> =
-        Some(AtRest { longest: Duration::from_secs(2), next: |_, outlook| outlook.uncounted.then_some(NOW) });
+        Some(AtRest { longest: REST, next: |_, outlook| outlook.uncounted.then_some(NOW) });
 
     async fn tick(&self) -> Result<Next, TickError> {
         // most of the time there is nothing, and then nothing is written

@@ -167,11 +167,9 @@ mod tests {
     fn looks_at_long_texts_that_are_written_out_one_after_the_other_are_bounded() {
         let size = Size::of(&serde_json::json!({ "t": "x".repeat(250_000) }));
         let (most, compared) = (MOST_STEPS / 250_000, MOST_STEPS / (250_000 / COMPARED));
-        for (code, most) in [
-            ("{{ event.t[-1:] }}", most),
-            ("{{ 'zz' in event.t }}", most),
-            ("{{ event.t < event.t }}", compared),
-        ] {
+        for (code, most) in
+            [("{{ event.t[-1:] }}", most), ("{{ 'zz' in event.t }}", most), ("{{ event.t < event.t }}", compared)]
+        {
             assert!(Work::of(&code.repeat(most as usize)).is_affordable(size), "{code}");
             assert!(!Work::of(&code.repeat(most as usize + 1)).is_affordable(size), "{code}");
         }

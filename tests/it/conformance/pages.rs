@@ -55,6 +55,7 @@ async fn list_of_tokens_ends_its_pages_at_a_bound_and_leaves_none_out(world: &Wo
             created_at: world.now(),
             expires_at: None,
             revoked_at: None,
+            root: None,
         };
         world.store.create_token(&token, None).await.unwrap();
         made.push(token.id);
