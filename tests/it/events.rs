@@ -335,6 +335,7 @@ async fn a_stored_filter_beyond_a_bound_disables_its_task_and_tells_its_owner_on
         .await;
     for id in ["1", "2"] {
         instance.publish(&[json!({ "id": id })]).await;
+        instance.match_events().await;
         instance.live(0).await;
     }
     assert_eq!(told(&instance, &task).await, ["1 succeeded", "2 succeeded"]);
@@ -351,6 +352,7 @@ async fn a_stored_filter_beyond_a_bound_disables_its_task_and_tells_its_owner_on
     instance.crash();
     let second = world.instance();
     second.publish(&[json!({ "id": "3" })]).await;
+    second.match_events().await;
     second.live(0).await;
     assert_eq!(told(&second, &task).await, ["1 succeeded", "2 succeeded", "3 succeeded"]);
     assert_eq!((notices(&second).await, second.stored(&old).await.version), (1, after.version));
