@@ -148,7 +148,7 @@ pub struct Store {
     /// Threads for what tenants wrote and the store has to compute before it writes: never in a transaction.
     computing: Compute,
     apart: Arc<fires::Apart>,
-    /// Whose runs are looked after next, of those that wait for people, and for other systems.
+    /// The tenants whose runs are looked after next, of those that wait for people, and for other systems.
     attended: Arc<[TenantCursor; 2]>,
     bulk: bulk::Bulk,
     quotas: quotas::Known,

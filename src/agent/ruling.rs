@@ -21,7 +21,7 @@ pub struct RulingRequest {
     pub tenant: String,
     /// A credential that the call chooses by itself.
     pub credential: Option<Reference>,
-    /// Who else has a say, the weightiest last.
+    /// The rules of others that have a say, the weightiest last.
     pub more: Vec<(RuleBy, Arc<Rules>)>,
 }
 

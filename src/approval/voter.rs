@@ -1,4 +1,4 @@
-//! Whose vote it is: where several have to agree, people are counted, and not their links and tokens.
+//! The person behind a vote: where several have to agree, people are counted, and not their links and tokens.
 //!
 //! A voter is known by marks: the tenant whose link or token it is, the places where that tenant is reached, the token
 //! that a token descends from. Two voters who share a mark count as one person, because one person may be both.

@@ -39,7 +39,7 @@ pub struct Due {
     pub reminder: Option<usize>,
     /// Somebody can answer still.
     pub is_open: bool,
-    /// Who else is asked after a while has to be asked by now.
+    /// Those that are asked after a while have to be asked by now.
     pub escalated: bool,
     /// Who else was asked is reminded, too: the reminder came after that.
     pub reminds_all: bool,
@@ -79,7 +79,7 @@ fn instant(asked: &Approval, share: f64) -> DateTime<Utc> {
     asked.created_at + TimeDelta::milliseconds((span * share) as i64)
 }
 
-/// Who else has to be asked by now besides the owner, and whether the reminder is theirs, too. Nobody stands in it twice.
+/// Recipients that have to be asked by now besides the owner, and whether the reminder is theirs, too. Nobody stands in it twice.
 fn others<'a>(settings: &'a Settings, due: &Due, owner: &str) -> Vec<(&'a str, bool)> {
     let mut others: Vec<(&str, bool)> = Vec::new();
     let named = settings.also_ask.iter().filter(|_| due.is_open).map(|name| (name.as_str(), true));

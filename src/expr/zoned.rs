@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_zone_is_told_and_so_is_what_is_no_instant() {
+    fn unknown_zone_and_broken_instant_are_told() {
         let told = |text: &str| value(text).unwrap_err().to_string();
         let at = "timestamp('2026-12-31T23:00:00Z')";
         assert_eq!(told(&format!("{at}.getHours('Mars/Base')")), "`timezone`: unknown time zone");

@@ -91,7 +91,7 @@ pub async fn test_condition(Held(state): Held<State>, caller: Caller, body: Body
     }))
 }
 
-/// Whose trial it is, and of what, compiled; all that is wrong is told together.
+/// The owner of a trial and its subject, compiled; all that is wrong is told together.
 fn asked(
     state: &State,
     caller: &Caller,

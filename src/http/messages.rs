@@ -79,7 +79,7 @@ async fn page(state: &State, id: Uuid) -> Result<Option<Page>, StoreError> {
     }
 }
 
-/// Who reads a page, if that is known.
+/// The reader of a page, if known.
 type PageReader = Arc<Option<Recipient>>;
 
 fn reader(recipient: &Option<Recipient>) -> Reader<'_> {

@@ -79,7 +79,7 @@ impl Gate {
         Gate::enter_few(gate, host, tenant, (rated, gate.at_once), now)
     }
 
-    /// The same where only `most` can be at once, such as by a database's connections: one of them is always left.
+    /// [`Gate::enter`] where only `most` can be at once, such as by a database's connections: one of them is always left.
     pub fn enter_few(
         gate: &Arc<Gate>,
         host: String,

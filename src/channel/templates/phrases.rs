@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_in_an_own_file_is_said() {
+    fn fault_of_an_own_file_is_said() {
         let refused = |language, text| Catalogue::embedded().add_own(language, text).unwrap_err();
         assert_eq!(refused("german", "x = \"y\""), "`german` is no language such as `de` or `de-AT`");
         assert_eq!(refused("fr", "aprove = \"y\""), "there is no phrase `aprove`; did you mean `approve`?");

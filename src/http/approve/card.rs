@@ -271,7 +271,7 @@ fn outcome(html: &mut Html, scene: &Scene, approval: &Approval) {
     }
 }
 
-/// Who decided, for a reader.
+/// The person who decided, for a reader.
 fn name(approval: &Approval, scene: &Scene) -> String {
     let by = approval.decided_by.as_deref().unwrap_or("service");
     let phrase = match by.split_once(':') {

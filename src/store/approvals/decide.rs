@@ -95,7 +95,7 @@ fn act<'a>(approval: &'a Approval, answer: &'a Answer, action: &'a str, runs: Op
     }
 }
 
-/// Who answers, and whether they may.
+/// The person who answers, and whether they may.
 struct Voter {
     marks: Marks,
     /// It may be the one who asked, who may not answer.
@@ -191,7 +191,7 @@ impl Store {
         Err(StoreError::Unavailable(format!("the run of the approval {id} is neither parked nor going on")))
     }
 
-    /// Who answers a question, and whether they may.
+    /// The person who answers a question, and whether they may.
     async fn voter(&self, scope: &Scope, id: Uuid, answer: &Answer) -> Result<Voter, StoreError> {
         let barred = self.get_approval(scope, id).await?.proposal.barred;
         let marks = self.marks_of(&answer.by).await?;

@@ -41,7 +41,7 @@ pub(super) const WAITING: Split = Split {
     sqlite: "select id from tasks where tenant_id = $1 and status = 'paused' and status_reason = $2 order by id",
 };
 
-/// The same without locks: what is to be planned.
+/// Those tasks without locks: what is to be planned.
 const WAITING_NOW: &str =
     "select id from tasks where tenant_id = $1 and status = 'paused' and status_reason = $2 order by id";
 

@@ -21,7 +21,7 @@ on_both!(
     every_new_thing_of_a_full_tenant_is_refused,
     repetition_of_what_was_done_is_answered_to_a_full_tenant,
     fires_of_a_full_tenant_are_skipped_and_its_runs_come_to_their_end,
-    what_is_deleted_makes_room_within_seconds,
+    deletion_makes_room_within_seconds,
     instances_that_count_together_count_everything_once,
 );
 
@@ -227,7 +227,7 @@ async fn fires_of_a_full_tenant_are_skipped_and_its_runs_come_to_their_end(world
     assert!(stored(world).await > full);
 }
 
-async fn what_is_deleted_makes_room_within_seconds(world: &World) {
+async fn deletion_makes_room_within_seconds(world: &World) {
     let task = world.task(json!({ "interval": "1h" })).await;
     limit(world, stored(world).await).await;
     is_full(world.store.admit_bytes("a", 1).await);
