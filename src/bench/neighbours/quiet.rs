@@ -1,8 +1,9 @@
 //! The quiet tenant of `neighbours`: a little of everything, timed.
 
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use chrono::{DateTime, TimeDelta, Utc};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -197,7 +198,7 @@ impl Quiet<'_> {
         .await?;
         let (mut found, mut cursor) = (Vec::new(), String::new());
         loop {
-            let page = self.tenant.get(&format!("{path}{cursor}")).await?;
+            let page = self.answer(&format!("{path}{cursor}")).await?;
             let runs = page["items"].as_array().cloned().unwrap_or_default();
             let past = runs.iter().any(|run| time(&run["scheduled_for"]).is_some_and(|due| due < began));
             found.extend(runs);
@@ -210,14 +211,31 @@ impl Quiet<'_> {
         Ok(found)
     }
 
-    /// Returns once it is so.
+    /// Returns once it is so. What is refused meanwhile, because others have the service to themselves, is asked again.
     async fn until(&self, what: &str, holds: impl AsyncFn() -> anyhow::Result<bool>) -> anyhow::Result<()> {
         let began = Instant::now();
-        while !holds().await? {
-            ensure!(began.elapsed() < PATIENCE, "it is not so within {PATIENCE:?} that {what}");
+        loop {
+            let held = holds().await;
+            if let Ok(true) = held {
+                return Ok(());
+            }
+            if began.elapsed() >= PATIENCE {
+                held.with_context(|| format!("while it was waited for that {what}"))?;
+                bail!("it is not so within {PATIENCE:?} that {what}");
+            }
             pause(Duration::from_millis(100)).await;
         }
-        Ok(())
+    }
+
+    /// The answer, asked for again where it is refused.
+    async fn answer(&self, path: &str) -> anyhow::Result<Value> {
+        let answer = Mutex::new(Value::Null);
+        let asked = async || {
+            *answer.lock().expect("answer lock") = self.tenant.get(path).await?;
+            Ok(true)
+        };
+        self.until("the service answers", asked).await?;
+        Ok(answer.into_inner().expect("answer lock"))
     }
 }
 

@@ -155,7 +155,7 @@ async fn a_postgres_is_read_and_never_written() {
     assert!(endless.starts_with("timeout: "), "the server's limit or ours, whichever is first: {endless}");
     let many = looking.look(&sql("select generate_series(1, 1001) as n")).await.unwrap_err();
     assert!(many.starts_with("too_large: "), "{many}");
-    let long = looking.look(&sql("select repeat('x', 50000000) as n")).await.unwrap_err();
+    let long = looking.look(&sql("select repeat('x', 1000000) as n")).await.unwrap_err();
     assert!(long.starts_with("too_large: "), "{long}");
     let whole = looking.look(&sql("select repeat('x', 32000) as n")).await.unwrap();
     assert_eq!(whole["scalar"].as_str().unwrap().len(), 32_000);
@@ -204,7 +204,9 @@ async fn one_tenant_never_holds_all_connections_of_a_database() {
             break;
         }
     }
-    let seen = looking.poll(Looking::ask("bob", "select 1 as n")).await;
+    // its connection is made meanwhile
+    let quick = Ask { time_limit: Duration::from_secs(60), ..Looking::ask("bob", "select 1 as n") };
+    let seen = looking.poll(quick).await;
     assert!(matches!(&seen, Ok(Seen::Value { value, .. }) if value["scalar"] == 1), "{seen:?}");
 }
 

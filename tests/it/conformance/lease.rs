@@ -7,7 +7,7 @@ use reveille::id::Scope;
 use reveille::notification::{Kind, NewDelivery};
 use reveille::run::outcome::RunFault;
 use reveille::run::{Run, RunState, Usage};
-use reveille::store::{Beat, Blocked, Cancelled, Finish, Lease, Park, StartedRun, Starts, Topic};
+use reveille::store::{Beat, Blocked, Cancelled, Finish, Lease, Park, StartedRun, Starts, StoreError, Topic};
 use reveille::task::change::TaskChange;
 use serde_json::json;
 use uuid::Uuid;
@@ -247,8 +247,16 @@ async fn an_end_that_waits_for_the_database_is_no_older_than_its_writing(world: 
         let lost = Lease { token: other.lease.token + 1000, ..other.lease };
         let hot = || world.store.pools().into_iter().find(|pool| pool.pool == "hot").expect("connections for batches");
         for _ in 0..hot().most {
-            let (store, end) = (world.store.clone(), Finish { lease: lost, ..end_of(&other, RunState::Succeeded) });
-            writers.push(tokio::spawn(async move { store.finish_runs(&[end]).await }));
+            let (store, end) = (world.store.clone(), [Finish { lease: lost, ..end_of(&other, RunState::Succeeded) }]);
+            // a lock is not waited for without an end
+            writers.push(tokio::spawn(async move {
+                loop {
+                    match store.finish_runs(&end).await {
+                        Err(StoreError::TimedOut(_) | StoreError::Unavailable(_)) => {}
+                        ended => return ended,
+                    }
+                }
+            }));
         }
         while hot().in_use < hot().most {
             reveille::clock::pause(Duration::from_millis(1)).await;

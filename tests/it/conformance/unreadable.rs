@@ -78,6 +78,7 @@ const FREE: &[(&str, &str)] = &[
     ("queue", "ids, instants and numbers; the run stands in `runs`"),
     ("quota_minutes", "numbers, counted by tenant"),
     ("slots", "ids"),
+    ("stored_byte_changes", "numbers, written and added up by triggers"),
     ("task_credentials", "names that are compared"),
     ("task_state", "one is read, by its task and key, within its run"),
     ("tenant_usage", "numbers, counted by triggers"),

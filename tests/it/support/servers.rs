@@ -53,6 +53,15 @@ pub fn lasting_port() -> u16 {
     std::iter::repeat_with(|| fastrand::u16(10_000..32_000)).find(free).expect("a free port")
 }
 
+/// So many of them, each another one.
+pub fn lasting_ports<const N: usize>() -> [u16; N] {
+    let mut ports = [0; N];
+    for at in 0..N {
+        ports[at] = std::iter::repeat_with(lasting_port).find(|port| !ports.contains(port)).expect("a free port");
+    }
+    ports
+}
+
 #[tokio::test]
 async fn the_redis_of_the_tests_keeps_what_it_is_given() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

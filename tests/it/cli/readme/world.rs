@@ -17,7 +17,7 @@ use wiremock::{Mock, MockServer, Request, Respond, ResponseTemplate};
 
 use super::{LOOK, PATIENCE};
 use crate::support::redis::RedisServer;
-use crate::support::servers::lasting_port;
+use crate::support::servers::lasting_ports;
 
 /// Where things are on the page, and where they are in this run.
 pub struct Places {
@@ -39,11 +39,12 @@ pub struct World {
 
 impl World {
     pub async fn start() -> World {
+        let [mail_port, shop_port, service_port] = lasting_ports();
         World {
             redis: RedisServer::start(&[]),
-            mail_port: lasting_port(),
-            shop_port: lasting_port(),
-            service_port: lasting_port(),
+            mail_port,
+            shop_port,
+            service_port,
             model: model().await,
             office: office().await,
         }
