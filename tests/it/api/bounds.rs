@@ -61,7 +61,7 @@ fn tasks() -> Vec<(&'static str, Value, Value)> {
         task(json!({ "executor": "pipeline", "action": { "config": { "steps": steps } } }))
     };
     let interval = |bytes: usize| {
-        task(json!({ "trigger": { "type": "schedule", "interval": format!("{}1h", " ".repeat(bytes - 2)) } }))
+        task(json!({ "trigger": { "type": "schedule", "interval": format!("1{}h", " ".repeat(bytes - 2)) } }))
     };
     vec![
         ("/trigger/interval", interval(100), interval(101)),

@@ -111,7 +111,8 @@ async fn a_start_that_fails_loses_no_admin_token() {
     let shell = shell.with("REVEILLE_ENGINE__HOUSEKEEPING", "never");
     let done = shell.run(&["serve", "--listen", "127.0.0.1:0"]).await;
     assert_eq!((done.code, done.out.as_str()), (1, ""), "{}", done.err);
-    assert!(done.err.contains("`engine.housekeeping` is `never`"), "{}", done.err);
+    assert!(done.err.contains("`engine.housekeeping`: has 1 field"), "{}", done.err);
+    assert!(!service.dir.path().join("data").exists(), "nor before the configuration is judged");
 
     service.start().await;
     let token = service.admin_token().expect("the first start that succeeds tells the token").to_owned();
