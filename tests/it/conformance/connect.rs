@@ -361,7 +361,10 @@ async fn a_transaction_whose_wire_is_cut_leaves_nothing_half_done() {
         let again = tokio::time::timeout(Duration::from_secs(10), again).await.unwrap().unwrap();
         assert_eq!(again, Answer::Done(()), "nothing is remembered of what did not happen");
         gate.open().await;
-        store.ping().await.unwrap();
+        // other connections were cut with it, and one question at most fails for them
+        if store.ping().await.is_err() {
+            store.ping().await.unwrap();
+        }
     }
     gate.release();
     store.close().await;

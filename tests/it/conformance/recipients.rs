@@ -12,6 +12,7 @@ use super::world::{World, only};
 
 on_both!(
     a_recipient_reads_back_as_it_was_written,
+    recipients_of_several_tenants_are_read_at_once_without_a_damaged_one,
     a_version_that_is_not_the_stored_one_is_refused,
     of_two_writers_of_one_version_one_wins,
     a_scope_writes_its_own_only,
@@ -45,6 +46,16 @@ async fn a_recipient_reads_back_as_it_was_written(world: &World) {
         assert_eq!(stored, StoredRecipient { recipient, version, updated_at: world.now() });
         assert_eq!(world.store.get_recipient(&only("a"), "a").await.unwrap(), stored);
     }
+}
+
+async fn recipients_of_several_tenants_are_read_at_once_without_a_damaged_one(world: &World) {
+    for tenant in ["a", "b", "c"] {
+        world.store.put_recipient(&Scope::Every, tenant, &recipient("x@y.z"), 0).await.unwrap();
+    }
+    world.plant("update recipients set body = '7' where tenant_id = 'b'").await;
+    let read = world.store.recipients_by_tenant(&["a", "b", "nobody"]).await.unwrap();
+    assert_eq!(read, [("a".to_owned(), recipient("x@y.z"))].into());
+    assert!(world.store.recipients_by_tenant(&[]).await.unwrap().is_empty());
 }
 
 async fn a_version_that_is_not_the_stored_one_is_refused(world: &World) {
