@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use serde_json::json;
+use sqlx::QueryBuilder;
 use sqlx::types::Json;
 use uuid::Uuid;
 
@@ -48,16 +49,13 @@ struct ListedRow {
 }
 
 /// A page of recipients: the rows that match are measured, and those that fit are read.
-const PAGE: &str = "
-    with page as materialized (
-        select tenant_id, octet_length(cast(body as text)) as bytes from recipients
-         where ($1 is null or tenant_id = $1) and ($2 is null or tenant_id > $2) order by tenant_id limit $3),
-    fit as (
+const MEASURED: &str = "with page as materialized (
+    select tenant_id, octet_length(cast(body as text)) as bytes from recipients where true";
+const FITTING: &str = "), fit as (
         select tenant_id, sum(bytes) over (order by tenant_id rows unbounded preceding) - bytes as before from page)
     select x.*, (select count(*) from page) as found from (
         select recipients.tenant_id, cast(body as text) as body, version, updated_at
-          from recipients join fit on fit.tenant_id = recipients.tenant_id where fit.before < $4) x
-     order by x.tenant_id";
+          from recipients join fit on fit.tenant_id = recipients.tenant_id where fit.before < ";
 
 /// What is kept of a recipient beside its document, and goes with it.
 const BESIDE: [&str; 2] =
@@ -90,13 +88,15 @@ impl Store {
         filter: &RecipientFilter,
     ) -> Result<RowPage<ListedRecipient>, StoreError> {
         let rows: Vec<Found<ListedRow>> = on_read!(self.db, scope, |conn| {
-            sqlx::query_as(PAGE)
-                .bind(scope.tenant())
-                .bind(filter.after.as_deref().map(text))
-                .bind(filter.limit)
-                .bind(PAGE_BYTES)
-                .fetch_all(conn)
-                .await?
+            let mut query = QueryBuilder::new(MEASURED);
+            if let Some(own) = scope.tenant() {
+                query.push(" and tenant_id = ").push_bind(text(own).into_owned());
+            }
+            if let Some(after) = &filter.after {
+                query.push(" and tenant_id > ").push_bind(text(after).into_owned());
+            }
+            query.push(" order by tenant_id limit ").push_bind(filter.limit).push(FITTING).push_bind(PAGE_BYTES);
+            query.push(") x order by x.tenant_id").build_query_as().fetch_all(conn).await?
         });
         RowPage::of(rows, |row| Ok(self.listed(row)))
     }

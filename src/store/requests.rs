@@ -126,7 +126,11 @@ impl Store {
         now: DateTime<Utc>,
         idempotency: Option<&Idempotency>,
     ) -> Result<Answer<()>, StoreError> {
-        let tenant = self.tenant_of_task(scope, task_id).await?;
+        let tenant = match (self.tenant_of_task(scope, task_id).await, idempotency) {
+            // the answer to this key may be remembered, though the task is gone by now
+            (Err(StoreError::NotFound), Some(once)) => once.tenant.clone(),
+            (tenant, _) => tenant?,
+        };
         self.admit_once(&tenant, input.as_ref().map_or(0, bytes_of), idempotency, now).await?;
         // where a tenant has a limit on its runs, they start by a take, which counts those that are under way
         let is_limited = self.allowance(&tenant).await?.quotas.concurrent_runs.is_some();

@@ -1,6 +1,6 @@
 //! One question: what runs, why somebody is asked, until when, and what came of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
@@ -94,7 +94,7 @@ pub fn differences(html: &mut Html, words: &Phrases, proposed: &Value, decided: 
     let (before, after) = (proposed.as_object().unwrap_or(&empty), decided.as_object().unwrap_or(&empty));
     let (old, new) = (by_name(proposed), by_name(decided));
     let names = leaves(before).into_iter().chain(leaves(after)).map(|(name, _)| name);
-    let mut told: Vec<String> = Vec::new();
+    let mut told: BTreeSet<String> = BTreeSet::new();
     html.raw("<dl>\n");
     for name in names {
         let (old, new) = (old.get(&name), new.get(&name));
@@ -109,7 +109,7 @@ pub fn differences(html: &mut Html, words: &Phrases, proposed: &Value, decided: 
         let is = value(new, "<ins class=\"value\" dir=\"auto\">", "</ins>", "left_out");
         html.raw("<dt><bdi>").text(&name).raw("</bdi></dt>\n<dd>").say(words.get("proposed"), &[("value", was)]);
         html.raw("</dd>\n<dd>").say(words.get("instead"), &[("value", is)]).raw("</dd>\n");
-        told.push(name);
+        told.insert(name);
     }
     html.raw("</dl>\n");
 }

@@ -204,8 +204,11 @@ impl Store {
     /// Disables tasks that were due and can't be read: none of them may stand before the others.
     pub(in crate::store) async fn disable_unreadable(&self, tasks: &[Uuid]) -> Result<(), StoreError> {
         let now = self.clock.now();
+        // rows are locked in the order of their ids, as everywhere
+        let mut by_id = tasks.to_vec();
+        by_id.sort();
         on_write!(self.db, |conn| {
-            for task_id in tasks {
+            for task_id in &by_id {
                 put_aside!(conn, task_id, now);
             }
         });

@@ -110,4 +110,9 @@ async fn events_are_found_by_the_beginnings_of_their_ids(world: &World) {
     for (name, source, beginning) in [("a", None, "%"), ("a", Some("mail"), "order"), ("b", None, "order")] {
         assert!(found(name, source, beginning).await.is_empty(), "{beginning}");
     }
+    if !world.is_postgres() {
+        // Postgres keeps events as JSON, and has none that is not
+        world.plant("update events set body = replace(body, '{', 'x') where body like '%order-1%'").await;
+        assert_eq!(found("a", None, "order").await, ["order-2"]);
+    }
 }
