@@ -56,10 +56,6 @@ fn tasks() -> Vec<(&'static str, Value, Value)> {
         listening(json!({ "filters": filters }))
     };
     let filter = |bytes: usize| listening(json!({ "filter": format!("'{}' == 'x'", "a".repeat(bytes - 9)) }));
-    let steps = |count: usize| {
-        let steps: Vec<Value> = (0..count).map(|n| json!({ "name": format!("s{n}"), "filter": "true" })).collect();
-        task(json!({ "executor": "pipeline", "action": { "config": { "steps": steps } } }))
-    };
     let interval = |bytes: usize| {
         task(json!({ "trigger": { "type": "schedule", "interval": format!("1{}h", " ".repeat(bytes - 2)) } }))
     };
@@ -72,7 +68,6 @@ fn tasks() -> Vec<(&'static str, Value, Value)> {
         ("/trigger/filters", filters(20), filters(21)),
         ("/trigger/filter", filter(1_024), filter(1_025)),
         ("/metadata", metadata(16_384), metadata(16_385)),
-        ("/action/config/steps", steps(50), steps(51)),
     ]
 }
 

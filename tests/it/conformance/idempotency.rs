@@ -16,6 +16,7 @@ on_both!(
     an_effect_that_fails_leaves_its_key_free,
     of_two_at_once_one_takes_effect,
     an_answer_is_remembered_after_an_effect_that_may_be_repeated,
+    an_answer_is_remembered_when_its_task_is_gone,
 );
 
 fn key(tenant: &str, key: &str, digest: u8) -> Idempotency {
@@ -153,4 +154,13 @@ async fn an_answer_is_remembered_after_an_effect_that_may_be_repeated(world: &Wo
     let later = Idempotency { body: json!({"another": "answer"}), ..first.clone() };
     assert_eq!(world.store.remember_answer(&later, START).await.unwrap(), replay(&first));
     assert_eq!(world.store.remember_answer(&key("a", "k", 2), START).await.unwrap(), Answer::Mismatch);
+}
+
+async fn an_answer_is_remembered_when_its_task_is_gone(world: &World) {
+    let task = world.task(json!({"interval": "1h"})).await;
+    let run = key("*", "run", 1);
+    let ask = async || world.store.run_now(&Scope::Every, task.id, new_id(START), None, START, Some(&run)).await;
+    assert_eq!(done(ask().await.unwrap()), Answer::Done(()));
+    world.store.delete_task(&Scope::Every, task.id).await.unwrap();
+    assert_eq!(done(ask().await.unwrap()), replay(&run));
 }

@@ -25,6 +25,16 @@ fn ruled(approvals: Value) -> Stage {
 }
 
 #[tokio::test]
+async fn steps_of_a_pipeline_are_fifty_at_most() {
+    let steps = |count: usize| {
+        let steps: Vec<Value> = (0..count).map(|n| json!({ "name": format!("s{n}"), "filter": "true" })).collect();
+        json!({ "steps": steps })
+    };
+    assert_eq!(faults(&stage(), steps(50)), []);
+    assert!(faults(&stage(), steps(51))[0].1.contains("a list of 1 to 50 steps"));
+}
+
+#[tokio::test]
 async fn a_tool_step_runs_where_the_rules_of_its_tenant_let_the_call_through() {
     let steps = |n: u64| json!({ "steps": [{ "name": "s", "tool": { "name": "send", "args": { "n": n } } }] });
     let stage = ruled(json!({ "tenants": { "ann": { "send": { "gate": "auto", "when": "args.n < 3" } } } }));
