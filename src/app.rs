@@ -236,7 +236,7 @@ impl App {
                 app.made.admin_token = token;
                 tracing::info!(
                     version = env!("CARGO_PKG_VERSION"),
-                    database = %config.database.url.shown(),
+                    database = %config.database.shown(&config.server.data_dir),
                     bus = if config.bus.is_embedded() { "embedded".to_owned() } else { config.bus.url.shown() },
                     listen = %address,
                     %instance,

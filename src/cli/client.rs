@@ -28,8 +28,10 @@ pub const USUAL_URL: &str = "http://127.0.0.1:7700";
 const TIMEOUT: Duration = Duration::from_secs(40);
 /// A stream lasts as long as its run may.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(86_400);
-/// What concerns only people who write addresses themselves.
+/// What an instant in an address is told with; it concerns only people who write addresses themselves.
 const IN_ADDRESSES: &str = " (a `+` is written %2B)";
+/// What is said in its place: each such instant may be typed as a length, too.
+const AS_LENGTHS: &str = ", or how long ago, such as 2h";
 /// Items asked for at once when a list is read to its end.
 const PAGE: usize = 200;
 
@@ -273,7 +275,7 @@ fn refusal(status: StatusCode, body: &Bytes, with_token: bool, typed: Typed) -> 
     let mut failure = Failure::new(in_our_manner(&message));
     for fault in &problem.errors {
         let place = fault.pointer.trim_start_matches('/').replace('/', ".").replace("~1", "/").replace("~0", "~");
-        let (named, message) = (typed::name(typed, &place), fault.message.replace(IN_ADDRESSES, ""));
+        let (named, message) = (typed::name(typed, &place), fault.message.replace(IN_ADDRESSES, AS_LENGTHS));
         failure = failure.detail(if named.is_empty() { message } else { format!("{named}: {message}") });
     }
     match status {

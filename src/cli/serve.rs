@@ -72,8 +72,7 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
 fn announce(app: &App, config: &Config, screen: &mut Screen) -> std::io::Result<()> {
     let made = app.made();
     screen.line(screen.tone(Tone::Strong, format!("reveille {}", env!("CARGO_PKG_VERSION"))))?;
-    screen
-        .line(format!("database     {}", config.database.url.shown().replace("{data_dir}", &config.server.data_dir)))?;
+    screen.line(format!("database     {}", config.database.shown(&config.server.data_dir)))?;
     if let Some(file) = &made.key_file {
         screen.line(format!(
             "key file     {}  (made now: keep a copy, secrets can't be read without it)",

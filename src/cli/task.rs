@@ -66,6 +66,9 @@ pub struct CreateArgs {
     /// Whose task it is; needed with an admin token
     #[arg(long, value_name = "ID")]
     tenant: Option<String>,
+    /// Stable key, which commands take as they take the id; it can't be changed
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
     #[command(flatten)]
     trigger: TriggerArgs,
     #[command(flatten)]
@@ -226,6 +229,9 @@ async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen
     };
     if let Some(tenant) = &args.tenant {
         task.insert("tenant_id".into(), json!(tenant));
+    }
+    if let Some(key) = &args.key {
+        task.insert("key".into(), json!(key));
     }
     if let Some(trigger) = task.get_mut("trigger").and_then(Value::as_object_mut) {
         args.trigger.write_into(trigger);

@@ -64,6 +64,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Where the database is, for people: without a password.
+    pub fn shown(&self, data_dir: &str) -> String {
+        self.url.shown().replace("{data_dir}", data_dir)
+    }
+
     /// Adds the numbers that make no sense; pointers begin with `/database`.
     pub fn check(&self, faults: &mut Faults) {
         if !(1..=MOST_CONNECTIONS).contains(&self.max_connections) {

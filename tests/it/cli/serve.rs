@@ -78,10 +78,7 @@ async fn the_log_has_a_line_for_the_start_and_one_for_each_execution() {
     let saying = |message: &str| lines.iter().filter(|line| line["message"] == message).collect::<Vec<_>>();
     let [started] = saying("started")[..] else { panic!("one start in:\n{log}") };
     assert_eq!((&started["version"], &started["listen"]), (&json!(env!("CARGO_PKG_VERSION")), &json!(address)));
-    assert_eq!(
-        (&started["bus"], &started["database"]),
-        (&json!("embedded"), &json!("sqlite://{data_dir}/reveille.db"))
-    );
+    assert_eq!((&started["bus"], &started["database"]), (&json!("embedded"), &json!("sqlite://./data/reveille.db")));
     assert!(started["instance"].as_str().is_some_and(|id| id.len() == 36), "{started}");
     let told = |line: &Value| (line["level"].clone(), line["task"].clone(), line["state"].clone());
     let [good] = saying("execution ended")[..] else { panic!("one good end in:\n{log}") };

@@ -44,6 +44,10 @@ async fn ids_are_typed_by_their_beginning_and_tasks_by_their_key() {
     let second = create(&shell, "Second", None).await;
     let named = async |typed: &str| shell.json(&["task", "show", typed]).await["name"].clone();
     assert_eq!(named("reports/daily").await, "First");
+    let typed =
+        ["--tenant", "ann", "--key", "mail/daily", "--name", "Third", "--cron", "@yearly", "--instruction", "x"];
+    let third = shell.json(&[&["task", "create"], &typed[..]].concat()).await;
+    assert_eq!((&third["key"], named("mail/daily").await), (&json!("mail/daily"), json!("Third")));
     assert_eq!(named(&second[..32]).await, "Second");
     assert_eq!(named(&first.replace('-', "")[..30]).await, "First");
     // both were made within the same minute
@@ -218,6 +222,9 @@ async fn faults_name_what_was_typed_in_every_command() {
             assert!(done.err.contains(&format!("\n  {name}: ")), "{command} does not name {name}:\n{}", done.err);
         }
     }
+    let said = shell.refused(&["run", "ls", "--since", "5x"]).await;
+    let right = "`5x` must be an RFC 3339 time such as 2026-12-24T15:00:00Z, or how long ago, such as 2h";
+    assert!(said.contains(right), "{said}");
     // in a file there are fields
     let task = String::from_utf8(task("x", None)).unwrap().replace("@yearly", "yearly");
     std::fs::write(shell.dir.join("task.json"), task).unwrap();
