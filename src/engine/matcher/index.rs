@@ -3,6 +3,7 @@
 //! A copy of what the store has, taken in shard by shard as it changes; nothing in here survives, or has to.
 
 use std::collections::{BTreeMap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -171,7 +172,18 @@ pub struct Unreadable {
 
 /// Compiles tasks; those that do not go by events any more are left out.
 pub fn compile(tasks: &[EventTask], language: &Language) -> Vec<Result<Compiled, Unreadable>> {
-    tasks.iter().filter_map(|task| compile_one(task, language)).collect()
+    tasks.iter().filter_map(|task| contained(task, || compile_one(task, language))).collect()
+}
+
+/// What came of compiling a task. A panic stays the task's own: its trigger can't be read.
+fn contained(
+    task: &EventTask,
+    compile: impl FnOnce() -> Option<Result<Compiled, Unreadable>>,
+) -> Option<Result<Compiled, Unreadable>> {
+    catch_unwind(AssertUnwindSafe(compile)).unwrap_or_else(|_| {
+        let why = "the service failed while it read the trigger: it panicked".to_owned();
+        Some(Err(Unreadable { task_id: task.task_id, epoch: task.epoch, why }))
+    })
 }
 
 fn compile_one(task: &EventTask, language: &Language) -> Option<Result<Compiled, Unreadable>> {
@@ -199,4 +211,35 @@ pub fn indexed(task: &EventTask, trigger: &EventTrigger, language: &Language) ->
         matcher,
         told: AtomicBool::new(false),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, json};
+
+    use super::*;
+
+    fn task(number: u128) -> EventTask {
+        EventTask {
+            task_id: Uuid::from_u128(number),
+            tenant_id: "a".into(),
+            name: "n".into(),
+            metadata: Map::new(),
+            epoch: 7,
+            status: TaskStatus::Active,
+            trigger: json!({ "type": "event", "source": "shop" }),
+            max_runs: None,
+        }
+    }
+
+    #[test]
+    fn a_task_whose_compiling_panics_is_unreadable_and_the_one_beside_it_is_compiled() {
+        let (bad, good) = (task(1), task(2));
+        let found = contained(&bad, || panic!("on purpose"));
+        let Some(Err(unreadable)) = found else { panic!("it can't be compiled") };
+        assert_eq!((unreadable.task_id, unreadable.epoch), (bad.task_id, 7));
+        assert!(unreadable.why.ends_with("it panicked"), "{}", unreadable.why);
+        let found = contained(&good, || compile_one(&good, &Language::default()));
+        assert!(found.is_some_and(|task| task.is_ok_and(|compiled| compiled.task.task_id == good.task_id)));
+    }
 }

@@ -167,7 +167,7 @@ impl Intake {
         known.is_some_and(|known| stale.is_none_or(|stale| known > stale))
     }
 
-    /// Compiles tasks in small pieces, each in the turn of its tenant. A piece that panics is left out: its tasks fire no more.
+    /// Compiles tasks in small pieces, each in the turn of its tenant. A task that panics is unreadable.
     async fn compile(&self, tasks: &[EventTask]) -> (Vec<Compiled>, Vec<Unreadable>) {
         let (mut compiled, mut unreadable) = (Vec::with_capacity(tasks.len()), Vec::new());
         for of_tenant in tasks.chunk_by(|a, b| a.tenant_id == b.tenant_id) {
@@ -178,7 +178,8 @@ impl Intake {
                         Ok(task) => compiled.push(task),
                         Err(task) => unreadable.push(task),
                     }),
-                    Err(panicked) => tracing::error!(%panicked, "event tasks can't be read, they fire no more"),
+                    // each task contains its own panic: this is the end of the process
+                    Err(panicked) => tracing::error!(%panicked, "event tasks can't be compiled"),
                 }
             }
         }
