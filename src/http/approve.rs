@@ -282,7 +282,7 @@ fn lead(items: &mut [Item]) {
     let faulty = items.iter().position(Item::is_faulty);
     let first = faulty.or_else(|| items.iter().position(|item| item.changed.is_some()));
     if let Some(first) = first {
-        items[first].has_focus = true;
+        items[first].take_focus();
     }
 }
 

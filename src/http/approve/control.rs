@@ -1,5 +1,7 @@
 //! What a person can do about one question: fields, comment, what is allowed for good, and the buttons.
 
+use std::collections::BTreeSet;
+
 use crate::approval::Choice;
 use crate::channel::templates::phrases::Phrases;
 use crate::http::approve::card::{differences, offers};
@@ -30,8 +32,9 @@ pub fn controls(html: &mut Html, words: &Phrases, item: &Item) {
         let touched = item.changed.is_some() || !item.faults.is_empty();
         html.raw("<details").raw(if touched { " open" } else { "" }).raw(">\n<summary>").text(words.get("change"));
         html.raw("</summary>\n<fieldset>\n<legend class=\"skip\">").text(words.get("arguments")).raw("</legend>\n");
+        let wrong = item.faults_by_field();
         for (index, field) in item.fields.iter().enumerate() {
-            field_of(html, words, item, index, field);
+            field_of(html, words, item, (index, field), wrong.get(&index).map_or(&[][..], Vec::as_slice));
         }
         html.raw("</fieldset>\n<div class=\"actions\">\n<button name=\"do\" value=\"review\">");
         html.text(words.get("show_changes")).raw("</button>\n</div>\n</details>\n");
@@ -46,9 +49,8 @@ pub fn controls(html: &mut Html, words: &Phrases, item: &Item) {
     buttons(html, words, item);
 }
 
-fn field_of(html: &mut Html, words: &Phrases, item: &Item, index: usize, field: &Field) {
-    let (text, faults) = (&item.texts[index], item.faults.iter().filter(|(number, _)| *number == index));
-    let faults: Vec<&str> = faults.map(|(_, fault)| fault.as_str()).collect();
+fn field_of(html: &mut Html, words: &Phrases, item: &Item, (index, field): (usize, &Field), faults: &[&str]) {
+    let text = &item.texts[index];
     let name = format!("{}.f{index}", item.number);
     let id = format!("i{}f{index}", item.number);
     html.raw("<label for=\"").exact(&id).raw("\"><bdi>").text(&field.label()).raw("</bdi>");
@@ -63,7 +65,7 @@ fn field_of(html: &mut Html, words: &Phrases, item: &Item, index: usize, field: 
         _ => {}
     }
     html.raw("</p>\n");
-    for fault in &faults {
+    for fault in faults {
         html.raw("<p class=\"error\" role=\"alert\" id=\"").exact(&id).raw("e\">").text(fault).raw("</p>\n");
     }
     let mut shared = Html::default();
@@ -121,12 +123,13 @@ fn grant(html: &mut Html, words: &Phrases, item: &Item) {
     html.raw(if wanted { " checked" } else { "" }).raw("> <span>");
     html.say(words.get("always_tool"), &[("tool", around("<code>", &item.approval.proposal.tool, "</code>"))]);
     html.raw("</span></label>\n<p class=\"hint\">").text(words.get("always_where")).raw("</p>\n");
+    let pinned: BTreeSet<&String> = item.grant.pinned.iter().collect();
     for (index, name) in names(item.approval).iter().enumerate() {
         html.raw("<label class=\"tick\"><input type=\"checkbox\" name=\"")
             .number(number)
             .raw(".g")
             .number(index as i64);
-        html.raw("\" value=\"yes\"").raw(if item.grant.pinned.contains(name) { " checked" } else { "" });
+        html.raw("\" value=\"yes\"").raw(if pinned.contains(name) { " checked" } else { "" });
         html.raw("> <span><bdi>").text(name).raw("</bdi></span></label>\n");
     }
     html.raw("<label for=\"i").number(number).raw("days\">").text(words.get("always_how_long")).raw("</label>\n");

@@ -1,5 +1,7 @@
 //! One question of the page with what a person has put into its form so far, and what they want by it.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
 use crate::approval::{Approval, Choice};
@@ -30,6 +32,8 @@ pub struct Item<'a> {
     pub changed: Option<Value>,
     /// The person is led here first: to its first fault, or to what was changed.
     pub has_focus: bool,
+    /// The id of its first fault, where the person is led to that.
+    first_fault: Option<String>,
 }
 
 /// What is wrong, and where.
@@ -77,6 +81,7 @@ impl<'a> Item<'a> {
             other_faults: Vec::new(),
             changed: None,
             has_focus: false,
+            first_fault: None,
         }
     }
 
@@ -132,9 +137,24 @@ impl<'a> Item<'a> {
         faults.into_iter().map(of_field).chain(others.iter().map(of_place)).collect()
     }
 
+    /// Leads the person here, once all that is wrong is known.
+    pub fn take_focus(&mut self) {
+        self.has_focus = true;
+        self.first_fault = self.spots().into_iter().next().map(|spot| spot.id);
+    }
+
     /// Whether this element is where the person is led: the first that is wrong.
     pub fn leads_to(&self, id: &str) -> bool {
-        self.has_focus && self.spots().first().is_some_and(|spot| spot.id == id)
+        self.first_fault.as_deref() == Some(id)
+    }
+
+    /// What is wrong with the fields, by their numbers.
+    pub fn faults_by_field(&self) -> BTreeMap<usize, Vec<&str>> {
+        let mut faults: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
+        for (number, fault) in &self.faults {
+            faults.entry(*number).or_default().push(fault);
+        }
+        faults
     }
 
     /// Whether something has to be corrected.
@@ -209,11 +229,11 @@ impl<'a> Item<'a> {
 
     /// Puts faults beside what they are about.
     pub fn place(&mut self, faults: Faults) {
+        let places: Vec<String> = self.fields.iter().map(pointer).collect();
         for fault in faults.0 {
             let below = |place: &str, other: &str| {
                 other.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
             };
-            let places: Vec<String> = self.fields.iter().map(pointer).collect();
             // what an object lacks stands beside the first of its parts
             let field = places.iter().position(|place| below(place, &fault.pointer));
             let is_inside = |place: &String| fault.pointer != "/modifications" && below(&fault.pointer, place);
