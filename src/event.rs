@@ -4,14 +4,18 @@
 
 pub mod short;
 
+use std::borrow::Cow;
+
 use aws_lc_rs::digest::{Context, SHA256};
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::expr::{Expression, Member};
 use crate::id::Tenant;
 use crate::invalid::{Faults, did_you_mean, escape};
+use crate::json_length::bytes_of;
 
 /// The only version of CloudEvents that is read and written.
 pub const SPEC_VERSION: &str = "1.0";
@@ -132,32 +136,64 @@ impl Event {
     /// The structured JSON form, with `tenantid`.
     pub fn to_value(&self) -> Value {
         let mut fields = self.extensions.clone();
-        let mut put = |name: &str, value: Option<Value>| fields.extend(value.map(|value| (name.to_owned(), value)));
-        put("specversion", Some(SPEC_VERSION.into()));
-        put("id", Some(self.id.as_str().into()));
-        put("source", Some(self.source.as_str().into()));
-        put("type", Some(self.kind.as_str().into()));
-        put(TENANT, Some(self.tenant.as_str().into()));
-        put("subject", self.subject.as_deref().map(Value::from));
-        put("time", self.time.map(|time| time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true).into()));
-        put("datacontenttype", self.datacontenttype.as_deref().map(Value::from));
-        put("dataschema", self.dataschema.as_deref().map(Value::from));
-        match &self.data {
-            Data::Nothing => {}
-            Data::Json(value) => put("data", Some(value.clone())),
-            Data::Base64(text) => put("data_base64", Some(text.as_str().into())),
+        fields.extend(self.texts().map(|(name, text)| (name.to_owned(), Value::from(text))));
+        if let Data::Json(value) = &self.data {
+            fields.insert("data".to_owned(), value.clone());
         }
         Value::Object(fields)
     }
 
-    /// How long it is as JSON.
+    /// The attributes that are texts, as far as it has them.
+    fn texts(&self) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
+        let time = self.time.map(|time| time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true));
+        let base64 = match &self.data {
+            Data::Base64(text) => Some(text.as_str()),
+            Data::Nothing | Data::Json(_) => None,
+        };
+        [
+            ("specversion", Some(SPEC_VERSION.into())),
+            ("id", Some(self.id.as_str().into())),
+            ("source", Some(self.source.as_str().into())),
+            ("type", Some(self.kind.as_str().into())),
+            (TENANT, Some(self.tenant.as_str().into())),
+            ("subject", self.subject.as_deref().map(Cow::from)),
+            ("time", time.map(Cow::from)),
+            ("datacontenttype", self.datacontenttype.as_deref().map(Cow::from)),
+            ("dataschema", self.dataschema.as_deref().map(Cow::from)),
+            ("data_base64", base64.map(Cow::from)),
+        ]
+        .into_iter()
+        .filter_map(|(name, text)| Some((name, text?)))
+    }
+
+    /// How long it is as JSON. Nothing is copied: the data may be large.
     pub fn bytes(&self) -> usize {
-        self.to_value().to_string().len()
+        bytes_of(&Structured(self))
     }
 
     /// The identity that makes it fire a task at most once.
     pub fn key(&self) -> String {
         event_key(&self.tenant, &self.source, &self.id)
+    }
+}
+
+/// What [`Event::to_value`] makes, in another order and without a copy.
+struct Structured<'a>(&'a Event);
+
+impl Serialize for Structured<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let Structured(event) = self;
+        let mut fields = to.serialize_map(None)?;
+        for (name, value) in &event.extensions {
+            fields.serialize_entry(name, value)?;
+        }
+        for (name, text) in event.texts() {
+            fields.serialize_entry(name, &text)?;
+        }
+        if let Data::Json(value) = &event.data {
+            fields.serialize_entry("data", value)?;
+        }
+        fields.end()
     }
 }
 
@@ -304,6 +340,22 @@ mod tests {
         let event = Event::try_from(value.clone()).unwrap();
         assert_eq!((event.kind.as_str(), event.tenant.as_str()), ("new_email", "ann"));
         assert_eq!(event.to_value(), value);
+    }
+
+    #[test]
+    fn an_event_is_as_long_as_what_is_written_of_it() {
+        let least = json!({ "specversion": "1.0", "id": "1", "source": "é\"", "type": "t", "tenantid": "ann" });
+        for more in [
+            json!({}),
+            json!({ "data": null }),
+            json!({ "data": { "deep": [1.5, "\u{1}ü", { "x": null }] }, "subject": "s", "priority": 3, "urgent": true }),
+            json!({ "data_base64": "AA==", "time": "2026-12-24T16:00:00+01:00", "dataschema": "https://example.org/s" }),
+        ] {
+            let mut value = least.clone();
+            value.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let event = Event::try_from(value).unwrap();
+            assert_eq!(event.bytes(), event.to_value().to_string().len(), "{event:?}");
+        }
     }
 
     #[test]

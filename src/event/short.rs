@@ -49,7 +49,7 @@ impl Event {
 
     /// Adds a fault where the event is larger than any may be.
     pub fn is_small_enough(&self, pointer: &str, faults: &mut Faults) -> bool {
-        let bytes = self.to_value().to_string().len();
+        let bytes = self.bytes();
         if bytes > EVENT_BYTES {
             faults.add(pointer, format!("has {bytes} bytes as JSON, and an event at most {EVENT_BYTES}"));
         }

@@ -26,8 +26,9 @@ use crate::http::events::form::Reader;
 use crate::http::page::{Items, limit};
 use crate::http::query::Query;
 use crate::http::schema::{CloudEvent, NewEvent};
-use crate::id::{Scope, new_id};
+use crate::id::{Scope, Tenant, new_id};
 use crate::invalid::Faults;
+use crate::json_length::bytes_of;
 use crate::store::PAGE_BYTES;
 use crate::token::Permission;
 
@@ -47,6 +48,36 @@ const RETRY_AFTER: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct EventIds {
     pub ids: Vec<String>,
+}
+
+/// Events that are published together, and what each tenant's are counted as.
+pub struct Batch {
+    events: Vec<Event>,
+    tallies: BTreeMap<Tenant, Tally>,
+}
+
+#[derive(Default)]
+struct Tally {
+    events: usize,
+    bytes: usize,
+}
+
+impl Batch {
+    /// Counts events. To count their bytes takes as long as to write them.
+    pub fn of(events: Vec<Event>) -> Batch {
+        let mut tallies: BTreeMap<Tenant, Tally> = BTreeMap::new();
+        for event in &events {
+            let tally = tallies.entry(event.tenant.clone()).or_default();
+            tally.events += 1;
+            tally.bytes += event.bytes();
+        }
+        Batch { events, tallies }
+    }
+
+    /// Under which ids the events are taken.
+    pub fn into_ids(self) -> EventIds {
+        EventIds { ids: self.events.into_iter().map(|event| event.id).collect() }
+    }
 }
 
 /// Publish events
@@ -71,28 +102,27 @@ pub async fn publish_events(
     let now = state.clock.now();
     let fresh = new_id(now);
     let asked = Arc::new((caller, headers, body));
-    let events = read_in_turn(&state, &asked, fresh, now).await?;
+    let batch = read_in_turn(&state, &asked, fresh, now).await?;
     let (caller, _, body) = &*asked;
     let made = body.identity(&state, caller, fresh).await?;
     // a repetition publishes the same events: those of the first may have been lost on their way
-    let events = if made.repeated { read_in_turn(&state, &asked, made.id, now).await? } else { events };
-    publish(&state, &events).await?;
-    let ids = EventIds { ids: events.into_iter().map(|event| event.id).collect() };
-    let mut answer = (StatusCode::ACCEPTED, Json(ids)).into_response();
+    let batch = if made.repeated { read_in_turn(&state, &asked, made.id, now).await? } else { batch };
+    publish(&state, &batch).await?;
+    let mut answer = (StatusCode::ACCEPTED, Json(batch.into_ids())).into_response();
     if made.repeated {
         answer.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     }
     Ok(answer)
 }
 
-/// The events of a request, as [`read`] has them. A long one is read where tenants' data are computed, in turn with other
+/// The events of a request, as [`read`] has them. A long one is read, and its events are counted, where tenants' data are computed, in turn with other
 /// tenants: five hundred events take the thread that serves others for milliseconds.
 async fn read_in_turn(
     state: &State,
     asked: &Arc<(Caller, HeaderMap, Body)>,
     made: Uuid,
     now: DateTime<Utc>,
-) -> Result<Vec<Event>, ApiError> {
+) -> Result<Batch, ApiError> {
     let (caller, headers, body) = &**asked;
     if body.bytes().len() <= IN_PLACE {
         return read(caller, headers, body, made, now);
@@ -103,20 +133,14 @@ async fn read_in_turn(
         let (caller, headers, body) = &*asked;
         read(caller, headers, body, made, now)
     };
-    let events = state.compute.run(&tenant, work).await;
-    events.map_err(|panicked| ApiError::Internal { log: panicked.to_string() })?
+    let batch = state.compute.run(&tenant, work).await;
+    batch.map_err(|panicked| ApiError::Internal { log: panicked.to_string() })?
 }
 
 /// The events of a request; those without an id get one from `made`.
-fn read(
-    caller: &Caller,
-    headers: &HeaderMap,
-    body: &Body,
-    made: Uuid,
-    now: DateTime<Utc>,
-) -> Result<Vec<Event>, ApiError> {
+fn read(caller: &Caller, headers: &HeaderMap, body: &Body, made: Uuid, now: DateTime<Utc>) -> Result<Batch, ApiError> {
     let made_id = |index: usize| if index == 0 { made.to_string() } else { format!("{made}.{index}") };
-    Reader { caller, made_id: &made_id, now }.read(headers, body)
+    Reader { caller, made_id: &made_id, now }.read(headers, body).map(Batch::of)
 }
 
 /// List events
@@ -157,7 +181,7 @@ async fn page_of_log(state: &State, scope: &Scope, mut filter: LogFilter) -> Res
         let nothing = log.events.is_empty();
         for logged in log.events {
             let event = logged.event.to_value();
-            bytes += event.to_string().len() as i64;
+            bytes += bytes_of(&event) as i64;
             items.push(event);
         }
         if !log.more || nothing || items.len() >= wanted || bytes >= PAGE_BYTES {
@@ -168,28 +192,22 @@ async fn page_of_log(state: &State, scope: &Scope, mut filter: LogFilter) -> Res
 }
 
 /// Publishes events if their tenants may publish as many in this minute, and store them: all of them, or none.
-pub async fn publish(state: &State, events: &[Event]) -> Result<(), ApiError> {
-    let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
-    for event in events {
-        let (count, bytes) = counts.entry(event.tenant.as_str()).or_default();
-        *count += 1;
-        *bytes += event.bytes();
-    }
-    let mut counted = Vec::with_capacity(counts.len());
+pub async fn publish(state: &State, batch: &Batch) -> Result<(), ApiError> {
+    let mut counted = Vec::with_capacity(batch.tallies.len());
     let mut outcome = Ok(());
-    for (tenant, (count, bytes)) in counts {
-        let admitted = match state.store.admit_bytes(tenant, bytes).await {
-            Ok(()) => state.store.take_events(tenant, count).await,
+    for (tenant, tally) in &batch.tallies {
+        let admitted = match state.store.admit_bytes(tenant.as_str(), tally.bytes).await {
+            Ok(()) => state.store.take_events(tenant.as_str(), tally.events).await,
             refused => refused,
         };
         outcome = admitted.map_err(|error| ApiError::of_store(error, "tenant"));
         if outcome.is_err() {
             break;
         }
-        counted.push((tenant, count));
+        counted.push((tenant.as_str(), tally.events));
     }
     if outcome.is_ok() {
-        outcome = state.bus.publish(events).await.map_err(|error| of_bus(error, "event"));
+        outcome = state.bus.publish(&batch.events).await.map_err(|error| of_bus(error, "event"));
     }
     if outcome.is_err() {
         counted.into_iter().for_each(|(tenant, count)| state.store.give_events_back(tenant, count));

@@ -21,7 +21,7 @@ use crate::http::State;
 use crate::http::auth::Caller;
 use crate::http::body::Body;
 use crate::http::error::{ApiError, Problem};
-use crate::http::events::{EventIds, publish};
+use crate::http::events::{Batch, EventIds, publish};
 use crate::http::hooks::settings::{Hook, TOKEN_HEADER};
 use crate::http::hooks::signature::{Key, Preset, verify};
 use crate::http::path::Id;
@@ -126,8 +126,9 @@ pub async fn receive_hook(
     if !event.is_small_enough("", &mut Faults::new()) {
         return Err(ApiError::TooLarge { limit: EVENT_BYTES });
     }
-    publish(&state, std::slice::from_ref(&event)).await?;
-    Ok((StatusCode::ACCEPTED, Json(EventIds { ids: vec![event.id] })).into_response())
+    let batch = Batch::of(vec![event]);
+    publish(&state, &batch).await?;
+    Ok((StatusCode::ACCEPTED, Json(batch.into_ids())).into_response())
 }
 
 /// For whom a caller with a token publishes.

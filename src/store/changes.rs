@@ -12,12 +12,12 @@ use uuid::Uuid;
 
 use crate::credential::Lack;
 use crate::id::Scope;
+use crate::json_length::bytes_of;
 use crate::notification::NewDelivery;
 use crate::store::credentials::in_turn;
 use crate::store::failing::is_mended;
 use crate::store::hot::Hot;
 use crate::store::tasks::{TaskRow, lock_task, select_task};
-use crate::store::text::bytes_of;
 use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::Task;
 use crate::task::change::{PlannedChange, TaskChange};

@@ -13,11 +13,12 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use crate::json_length::bytes_of;
 use crate::store::credentials::add_credentials;
 use crate::store::db::{Db, answered};
 use crate::store::event_index::{event_shard, index_event_task, is_indexed};
 use crate::store::idempotency::{Answer, Idempotency, once};
-use crate::store::text::{bytes_of, document, optional, text};
+use crate::store::text::{document, optional, text};
 use crate::store::{Store, StoreError, Topic, listed};
 use crate::task::{Task, exported_id, named_by};
 use crate::trigger;

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::clock::signed;
 use crate::id::Scope;
+use crate::json_length::bytes_of;
 use crate::run::{RunEvent, RunState};
 use crate::store::approvals::close_questions;
 use crate::store::db::{Db, answered};
@@ -19,7 +20,7 @@ use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::lease::Lease;
 use crate::store::runs::{NewRun, insert_run, key_instant};
 use crate::store::slots::{EACH_IN_TURN, LOCK_QUEUED, free, hand_over};
-use crate::store::text::{Document, bytes_of, text};
+use crate::store::text::{Document, text};
 use crate::store::{Split, StartedRun, Store, StoreError, Topic};
 
 /// What a cancel did.

@@ -7,8 +7,9 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::{Scope, Tenant};
+use crate::json_length::bytes_of;
 use crate::store::requests::LOCK_DUE;
-use crate::store::text::{bytes_of, document, text};
+use crate::store::text::{document, text};
 use crate::store::{Store, StoreError};
 
 /// Most names that one task may keep.

@@ -5,7 +5,6 @@
 //! back the same from both. Everything that comes from outside is bound through here.
 
 use std::borrow::Cow;
-use std::io::{self, Write};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -65,24 +64,6 @@ pub(super) fn document<T: Serialize + ?Sized>(value: &T) -> Result<Json<Box<Json
         return Ok(Json(written));
     }
     JsonRawValue::from_string(without_nul(written.get())).map(Json).map_err(unwritable)
-}
-
-/// How long a value is as JSON, without writing it anywhere.
-pub(super) fn bytes_of<T: Serialize + ?Sized>(value: &T) -> usize {
-    struct Counter(usize);
-    impl Write for Counter {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut counter = Counter(0);
-    // what can't be written is refused where it is stored
-    let _ = serde_json::to_writer(&mut counter, value);
-    counter.0
 }
 
 /// The same for a document that may be absent.

@@ -8,6 +8,7 @@ use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, S
 use crate::executor::pipeline::reading::Reading;
 use crate::executor::pipeline::scope::{HOPS, Scope};
 use crate::invalid::Faults;
+use crate::json_length::bytes_of;
 use crate::template::{Template, Tree};
 
 /// The source of events that name none.
@@ -72,7 +73,7 @@ impl Publish {
         let event =
             Event::parse(&body, "", &mut faults).ok_or_else(|| StepFault::new("invalid_event", faults.to_string()))?;
         if let Data::Json(data) = &event.data
-            && data.to_string().len() > crate::event::EVENT_BYTES
+            && bytes_of(data) > crate::event::EVENT_BYTES
         {
             return Err(StepFault::new("too_large", "the event's data is too large"));
         }

@@ -9,6 +9,7 @@ const L0: &[&str] = &[
     "expr",
     "id",
     "invalid",
+    "json_length",
     "json_schema",
     "metrics",
     "planted",
